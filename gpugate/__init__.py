@@ -1,0 +1,1 @@
+"""gpugate: does a GPU optimization still pay?"""

@@ -1,0 +1,26 @@
+"""The counters of one step, by name: what a contract may limit and what a measurement holds."""
+
+from collections.abc import Mapping
+
+COUNTER_MEANING: Mapping[str, str] = {
+    "kernel_launches": "launch calls (cudaLaunchKernel*, cuLaunchKernel*)",
+    "graph_launches": "CUDA graph launches",
+    "kernels": "kernels that ran on the device",
+    "tensor_core_kernels": "kernels whose name says tensor cores",
+    "host_to_device_copies": "copies from host to device",
+    "device_to_host_copies": "copies from device to host",
+    "device_to_device_copies": "copies within the device",
+    "pageable_copies": "copies to or from pageable host memory",
+    "host_to_device_bytes": "bytes from host to device",
+    "device_to_host_bytes": "bytes from device to host",
+    "device_to_device_bytes": "bytes within the device",
+    "memsets": "memsets",
+    "synchronizing_calls": "CUDA calls that block the host until the device is done",
+    "api_ms": "CPU time inside the CUDA API, under the profiler, in ms",
+    "streams": "streams that ran something",
+    "longest_kernels_mean_ms": "mean of the 15 longest kernels, in ms",
+    "active_fraction": "union of device activity over the time from first to last",
+    "overlap_fraction": "share of the copies' time during which a kernel ran",
+    "peak_bytes": "peak device memory of the side, in bytes",
+}
+COUNTER_NAMES = tuple(COUNTER_MEANING)

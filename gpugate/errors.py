@@ -1,0 +1,37 @@
+"""The few errors that a user of the suite can cause; each message is one sentence with the value and the next step."""
+
+
+class GpugateError(Exception):
+    """Base of every error that gpugate raises on purpose."""
+
+
+class CatalogueError(GpugateError):
+    """A workload or an optimization is declared in a way that cannot be measured."""
+
+
+class OptionError(GpugateError):
+    """A command-line option has a value that cannot be used."""
+
+
+class BaselineError(GpugateError):
+    """A baseline file cannot be read, or must not be written."""
+
+
+class EnvironmentUnfit(GpugateError):
+    """The machine is in no state to measure or to record."""
+
+
+class SideError(GpugateError):
+    """One side of a comparison failed while it was built or run."""
+
+    def __init__(self, side: str, doing: str, cause: BaseException) -> None:
+        self.side = side
+        self.doing = doing
+        self.cause = cause
+        text = str(cause).strip().splitlines()
+        first_line = text[0] if text else "no message"
+        super().__init__(f"{side} failed while {doing}: {type(cause).__name__}: {first_line}")
+
+    @property
+    def out_of_memory(self) -> bool:
+        return type(self.cause).__name__ == "OutOfMemoryError"

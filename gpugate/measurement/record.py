@@ -1,0 +1,102 @@
+"""What happened while a case was measured: facts only. What they mean is derived, in `gpugate.summary`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+StopReason = Literal["narrow", "noise", "budget"]
+# A counter that this machine could not measure is absent from the mapping: never 0.
+Counters = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class ClockReading:
+    """State of the GPU around one block; None where the machine does not tell."""
+
+    sm_clock_mhz: int | None = None
+    throttled_by: tuple[str, ...] = ()  # only reasons that spoil a block: thermal or hardware slowdown
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One block of each side, next to each other: time per step of each, and who went first."""
+
+    reference_ms: float
+    optimized_ms: float
+    reference_first: bool
+    sm_clock_mhz: int | None = None
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Pairs taken with one build of both sides. `discarded` counts pairs dropped for a throttled clock."""
+
+    reference_built_first: bool
+    pairs: tuple[Pair, ...]
+    discarded: int = 0
+    throttled_by: tuple[str, ...] = ()
+    reference_steps_per_block: int = 1
+    optimized_steps_per_block: int = 1
+
+
+@dataclass(frozen=True)
+class SideCost:
+    """What it took to build a side and how much a CUDA-event clock disagrees with the host clock, where both ran."""
+
+    build_s: float  # model, buffers, engines and compilation
+    first_step_s: float  # lazy compilation, autotuning, graph capture
+    peak_bytes: int | None = None
+
+    @property
+    def compile_s(self) -> float:
+        return self.build_s + self.first_step_s
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one output is from the FP32 baseline's output for the same input."""
+
+    relative_l2: float
+    max_error: float
+    top1_agreement: float | None
+    when: Literal["fresh inputs", "timed steps"]
+    problem: str | None = None  # NaN, another shape, another dtype: the numbers are then infinite
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """A one-second probe of this machine's own ceilings, by name; the unit is in the name."""
+
+    values: Mapping[str, float]
+    taken: Literal["before", "between", "after"] = "between"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Everything that one case gave: times in pairs, instance by instance, outputs, counters, costs."""
+
+    case_id: str
+    instances: tuple[Instance, ...]
+    stopped_because: StopReason
+    differences: tuple[Difference, ...]
+    reference_cost: SideCost
+    optimized_cost: SideCost
+    reference_counters: Counters = field(default_factory=dict)
+    optimized_counters: Counters = field(default_factory=dict)
+    not_engaged: str | None = None  # what Side.engaged() said
+    inert: bool = False  # bitwise the same outputs by the same kernels or operators
+    counters_missing: str | None = None  # why there are no counters
+    event_host_ratio: float | None = None  # event time over host time of the same window
+    timer: Literal["cuda events", "host clock"] = "host clock"
+    input_sets: int = 1
+    resolution_ms: float = 0.0
+    yardsticks: tuple[Yardstick, ...] = ()
+    seed: int = 0
+    attempts: int = 1  # 1, plus the times that an inconclusive result asked for more pairs
+    wall_s: float = 0.0
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        return tuple(pair for instance in self.instances for pair in instance.pairs)

@@ -1,0 +1,45 @@
+"""Numbers as people read them. Values carry their unit in their name everywhere else; here it becomes text."""
+
+from collections.abc import Sequence
+
+_RATE_PREFIXES: Sequence[tuple[float, str]] = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_BYTE_PREFIXES: Sequence[tuple[float, str]] = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def milliseconds(value_ms: float) -> str:
+    """`35.9 ms`, `0.0652 ms`: three significant digits, never an exponent."""
+    digits = 3 if value_ms < 0.1 else 2 if value_ms < 1 else 1 if value_ms < 100 else 0
+    return f"{value_ms:.{digits + 1}f} ms"
+
+
+def rate(per_second: float, unit: str) -> str:
+    """`788 TFLOP/s`, `4.3 TB/s`, `3,563 images/s` with `unit` the singular without `/s`."""
+    for factor, prefix in _RATE_PREFIXES:
+        if per_second >= factor:
+            return f"{per_second / factor:.3g} {prefix}{unit}/s"
+    return f"{per_second:.3g} {unit}/s"
+
+
+def items_per_second(value: float) -> str:
+    return f"{value:,.0f}/s" if value >= 100 else f"{value:.3g}/s"
+
+
+def byte_count(value: float) -> str:
+    for factor, prefix in _BYTE_PREFIXES:
+        if value >= factor:
+            return f"{value / factor:.2f} {prefix}"
+    return f"{value:.0f} B"
+
+
+def ratio(value: float) -> str:
+    """`9.31x`: a speedup."""
+    return f"{value:.2f}x" if value < 100 else f"{value:.0f}x"
+
+
+def percent(fraction: float) -> str:
+    """`1.3 %` of a fraction such as 0.013."""
+    return f"{100 * fraction:.2g} %" if abs(fraction) < 0.1 else f"{100 * fraction:.0f} %"
+
+
+def interval(low: float, high: float) -> str:
+    return f"{low:.2f}..{high:.2f}" if high < 100 else f"{low:.0f}..{high:.0f}"
