@@ -17,7 +17,7 @@ class BaselineError(GpugateError):
     """A baseline file cannot be read, or must not be written."""
 
 
-class EnvironmentUnfit(GpugateError):
+class EnvironmentUnfitError(GpugateError):
     """The machine is in no state to measure or to record."""
 
 

@@ -1,20 +1,16 @@
-"""What a workload and an optimization are, and the catalogue that knows them all.
+"""What a workload and an optimization are.
 
 A workload is ordinary PyTorch: a function that builds the baseline side, one that makes inputs, and one build
-function per optimization. Nothing here imports torch, so that the catalogue costs nothing until it is used.
+function per optimization. Nothing here imports torch, so that declaring one costs nothing.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from gpugate.counter_names import COUNTER_NAMES
 from gpugate.errors import CatalogueError
 
 if TYPE_CHECKING:
@@ -23,9 +19,6 @@ if TYPE_CHECKING:
 BASELINE = "baseline"
 DeviceKind = Literal["cuda", "cpu"]
 DEVICE_KINDS: tuple[DeviceKind, ...] = ("cuda", "cpu")
-ENTRY_POINT_GROUP = "gpugate.workloads"
-_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
-_DEVICE_CLASS = re.compile(r"cpu|cuda|sm_\d+")
 _Entry = TypeVar("_Entry")
 
 
@@ -179,9 +172,8 @@ class Workload:
         for optimization in self.optimizations:
             if optimization.name == name:
                 return optimization
-        raise CatalogueError(
-            f"workload {self.name!r} has no optimization {name!r}: it has {', '.join(o.name for o in self.optimizations)}"
-        )
+        known = ", ".join(optimization.name for optimization in self.optimizations)
+        raise CatalogueError(f"workload {self.name!r} has no optimization {name!r}: it has {known}")
 
 
 @dataclass(frozen=True)
@@ -214,117 +206,3 @@ class Case:
 def for_device_class(table: Mapping[str, _Entry], classes: tuple[str, ...]) -> _Entry | None:
     """The entry of the most specific device class that `table` knows, or None."""
     return next((table[name] for name in classes if name in table), None)
-
-
-class Catalogue:
-    """Every workload that this session knows: registered ones, and modules named before they are imported."""
-
-    def __init__(self) -> None:
-        self._workloads: dict[str, Workload] = {}
-        self._modules: list[str] = []
-
-    def register(self, workload: Workload) -> Workload:
-        """Adds a workload; raises CatalogueError when its name is taken or it cannot be measured."""
-        known = self._workloads.get(workload.name)
-        if known is not None and known is not workload:
-            raise CatalogueError(
-                f"two workloads are named {workload.name!r} (in {_module_of(known)} and {_module_of(workload)}): rename one"
-            )
-        check(workload)
-        self._workloads[workload.name] = workload
-        return workload
-
-    def register_module(self, name: str) -> None:
-        """Names a module that registers workloads when imported; it is imported when tests are collected."""
-        self._modules.append(name)
-
-    def load(self) -> None:
-        """Imports what was only named: `register_module` and the entry points of the group `gpugate.workloads`."""
-        while self._modules:
-            importlib.import_module(self._modules.pop(0))
-        for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-            loaded = entry_point.load()
-            for workload in loaded if isinstance(loaded, (tuple, list)) else (loaded,):
-                if isinstance(workload, Workload):
-                    self.register(workload)
-
-    def workloads(self) -> Iterator[Workload]:
-        return iter(self._workloads.values())
-
-    def cases(self) -> list[Case]:
-        """Every optimization on every kind of device that both it and its workload name."""
-        return [
-            Case(workload, optimization, kind)
-            for workload in self._workloads.values()
-            for optimization in workload.optimizations
-            for kind in optimization.device_kinds
-            if kind in workload.sizes
-        ]
-
-    def clear(self) -> None:
-        self._workloads.clear()
-        self._modules.clear()
-
-
-catalogue = Catalogue()
-register = catalogue.register
-register_module = catalogue.register_module
-
-
-def _module_of(workload: Workload) -> str:
-    return getattr(workload.baseline, "__module__", "an unknown module")
-
-
-def check(workload: Workload) -> None:
-    """Raises CatalogueError, in one sentence, for a workload that cannot be measured as declared."""
-    if not _NAME.fullmatch(workload.name):
-        raise CatalogueError(
-            f"workload name {workload.name!r} is not usable in a test id and a file name: use a-z, 0-9, '.', '_' and '-'"
-        )
-    if not workload.sizes or not set(workload.sizes) <= set(DEVICE_KINDS):
-        raise CatalogueError(
-            f"workload {workload.name!r} has sizes for {sorted(workload.sizes)}: give 'cuda', 'cpu' or both"
-        )
-    for kind, size in workload.sizes.items():
-        if size.items < 1 or size.flops < 0 or size.bytes < 0:
-            raise CatalogueError(
-                f"workload {workload.name!r} on {kind} has {size}: items must be at least 1, flops and bytes not negative"
-            )
-    names = [optimization.name for optimization in workload.optimizations]
-    if not names:
-        raise CatalogueError(f"workload {workload.name!r} has no optimization: add one, there is nothing to compare")
-    for name in {name for name in names if names.count(name) > 1 or name == BASELINE}:
-        raise CatalogueError(f"workload {workload.name!r} has more than one side named {name!r}: rename one")
-    for optimization in workload.optimizations:
-        _check_optimization(workload, optimization)
-
-
-def _check_optimization(workload: Workload, optimization: Optimization) -> None:
-    where = f"{workload.name}/{optimization.name}"
-    if not _NAME.fullmatch(optimization.name):
-        raise CatalogueError(f"optimization name {where!r} is not usable in a test id: use a-z, 0-9, '.', '_' and '-'")
-    if not optimization.min_speedup:
-        raise CatalogueError(f"{where} has no min_speedup: give one per device class, such as {{'cuda': 1.2}}")
-    for device_class in (*optimization.min_speedup, *optimization.contract):
-        if not _DEVICE_CLASS.fullmatch(device_class):
-            raise CatalogueError(
-                f"{where} names the device class {device_class!r}: use 'sm_90' or the like, 'cuda' or 'cpu'"
-            )
-    for device_class, speedup in optimization.min_speedup.items():
-        if not (speedup > 0 and speedup < float("inf")):
-            raise CatalogueError(
-                f"{where} has min_speedup {speedup!r} on {device_class}: give a number above 0, such as 1.2"
-            )
-    if optimization.compared_with != BASELINE:
-        if workload.optimization(optimization.compared_with) is optimization:
-            raise CatalogueError(f"{where} is compared with itself: name the baseline or another optimization")
-    if optimization.dtype not in optimization.tolerance:
-        raise CatalogueError(
-            f"{where} computes in {optimization.dtype!r} but has a tolerance only for {', '.join(optimization.tolerance)}: add one"
-        )
-    for contract in optimization.contract.values():
-        for limit in (*contract.engaged, *contract.limits):
-            if limit.counter not in COUNTER_NAMES:
-                raise CatalogueError(
-                    f"{where} limits the counter {limit.counter!r}: known are {', '.join(COUNTER_NAMES)}"
-                )

@@ -1,0 +1,130 @@
+"""The catalogue: every workload that this session knows, and the check that each can be measured as declared.
+
+Three ways in: `register(workload)`, `register_module(name)` from a conftest.py, and for packages an entry point of the
+group `gpugate.workloads`. The last two name a module with a tuple `WORKLOADS`, imported only when tests are collected.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import math
+import re
+from collections.abc import Iterator
+
+from gpugate.counter_names import COUNTER_NAMES
+from gpugate.errors import CatalogueError
+from gpugate.workload import BASELINE, DEVICE_KINDS, Case, Optimization, Workload
+
+ENTRY_POINT_GROUP = "gpugate.workloads"
+_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
+_DEVICE_CLASS = re.compile(r"cpu|cuda|sm_\d+")
+_NAME_RULE = "use a-z, 0-9, '.', '_' and '-'"
+
+
+class Catalogue:
+    """Registered workloads by name, and modules that are named but not imported yet."""
+
+    def __init__(self) -> None:
+        self._workloads: dict[str, Workload] = {}
+        self._modules: list[str] = []
+
+    def register(self, workload: Workload) -> Workload:
+        """Adds a workload; raises CatalogueError when its name is taken or it cannot be measured."""
+        known = self._workloads.get(workload.name)
+        if known is not None and known is not workload:
+            places = f"in {_module_of(known)} and {_module_of(workload)}"
+            raise CatalogueError(f"two workloads are named {workload.name!r} ({places}): rename one")
+        check(workload)
+        self._workloads[workload.name] = workload
+        return workload
+
+    def register_module(self, name: str) -> None:
+        """Names a module whose tuple `WORKLOADS` is registered when tests are collected."""
+        self._modules.append(name)
+
+    def load(self) -> None:
+        """Imports what was only named; raises CatalogueError for a module without `WORKLOADS`."""
+        for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+            if entry_point.value not in self._modules:
+                self._modules.append(entry_point.value)
+        while self._modules:
+            name = self._modules.pop(0)
+            workloads = getattr(importlib.import_module(name), "WORKLOADS", None)
+            if workloads is None:
+                raise CatalogueError(f"module {name!r} has no tuple WORKLOADS: add one with its workloads")
+            for workload in workloads:
+                self.register(workload)
+
+    def workloads(self) -> Iterator[Workload]:
+        return iter(self._workloads.values())
+
+    def cases(self) -> list[Case]:
+        """Every optimization on every kind of device that both it and its workload name."""
+        return [
+            Case(workload, optimization, kind)
+            for workload in self._workloads.values()
+            for optimization in workload.optimizations
+            for kind in optimization.device_kinds
+            if kind in workload.sizes
+        ]
+
+    def clear(self) -> None:
+        self._workloads.clear()
+        self._modules.clear()
+
+
+catalogue = Catalogue()
+register = catalogue.register
+register_module = catalogue.register_module
+
+
+def _module_of(workload: Workload) -> str:
+    return str(getattr(workload.baseline, "__module__", "an unknown module"))
+
+
+def check(workload: Workload) -> None:
+    """Raises CatalogueError, in one sentence, for a workload that cannot be measured as declared."""
+    if not _NAME.fullmatch(workload.name):
+        raise CatalogueError(f"workload name {workload.name!r} fits no test id and no file name: {_NAME_RULE}")
+    if not workload.sizes or not set(workload.sizes) <= set(DEVICE_KINDS):
+        known = sorted(workload.sizes)
+        raise CatalogueError(f"workload {workload.name!r} has sizes for {known}: give 'cuda', 'cpu' or both")
+    for kind, size in workload.sizes.items():
+        if size.items < 1 or size.flops < 0 or size.bytes < 0:
+            rule = "items must be at least 1, flops and bytes not negative"
+            raise CatalogueError(f"workload {workload.name!r} on {kind} has {size}: {rule}")
+    names = [BASELINE, *(optimization.name for optimization in workload.optimizations)]
+    if len(names) == 1:
+        raise CatalogueError(f"workload {workload.name!r} has no optimization: add one, there is nothing to compare")
+    for name in names:
+        if names.count(name) > 1:
+            raise CatalogueError(f"workload {workload.name!r} has two sides named {name!r}: rename one")
+    for optimization in workload.optimizations:
+        _check_optimization(workload, optimization)
+
+
+def _check_optimization(workload: Workload, optimization: Optimization) -> None:
+    where = f"{workload.name}/{optimization.name}"
+    if not _NAME.fullmatch(optimization.name):
+        raise CatalogueError(f"optimization name {where!r} fits no test id: {_NAME_RULE}")
+    if not optimization.min_speedup:
+        raise CatalogueError(f"{where} has no min_speedup: give one per device class, such as {{'cuda': 1.2}}")
+    for device_class in (*optimization.min_speedup, *optimization.contract):
+        if not _DEVICE_CLASS.fullmatch(device_class):
+            raise CatalogueError(f"{where} names the device class {device_class!r}: use 'sm_90' etc., 'cuda' or 'cpu'")
+    for device_class, speedup in optimization.min_speedup.items():
+        if not (math.isfinite(speedup) and speedup > 0):
+            raise CatalogueError(f"{where} has min_speedup {speedup} on {device_class}: give a number above 0")
+    if optimization.compared_with == optimization.name:
+        raise CatalogueError(f"{where} is compared with itself: name the baseline or another optimization")
+    if optimization.compared_with != BASELINE:
+        workload.optimization(optimization.compared_with)
+    if optimization.dtype not in optimization.tolerance:
+        known = ", ".join(optimization.tolerance)
+        raise CatalogueError(f"{where} computes in {optimization.dtype!r}, with a tolerance only for {known}: add one")
+    for contract in optimization.contract.values():
+        for limit in (*contract.engaged, *contract.limits):
+            if limit.counter not in COUNTER_NAMES:
+                known = ", ".join(COUNTER_NAMES)
+                raise CatalogueError(f"{where} limits the counter {limit.counter!r}: known are {known}")
