@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from gpugate.workload import DeviceKind
+from gpugate.workload import DeviceKind, Needs
+
+if TYPE_CHECKING:
+    import torch
+
+CPUINFO = Path("/proc/cpuinfo")
+# Name in the record -> the distributions that may hold it: some carry the CUDA version in their name.
+_DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
+    "torch": ("torch",),
+    "torchvision": ("torchvision",),
+    "triton": ("triton",),
+    "torch-tensorrt": ("torch-tensorrt",),
+    "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
+    "cvcuda": ("cvcuda", "cvcuda-cu13", "cvcuda-cu12"),
+    "numpy": ("numpy",),
+    "gpugate": ("gpugate",),
+}
+# torch_tensorrt can be found without its own dependency, and then fails when it is imported.
+_IMPLIED_PACKAGES: Mapping[str, tuple[str, ...]] = {"torch_tensorrt": ("torch_tensorrt", "tensorrt")}
+_SAME_DEVICE = ("device_kind", "device_name", "mig")
+_SAME_CPU = ("cpu_model", "cpu_count")
 
 
 @dataclass(frozen=True)
@@ -34,3 +63,277 @@ class Environment:
         if self.device_kind == "cpu" or self.compute_capability is None:
             return (self.device_kind,)
         return (f"sm_{self.compute_capability.replace('.', '')}", "cuda")
+
+
+@dataclass(frozen=True)
+class Match:
+    """How far two environments agree; `differences` are texts such as `driver 580.1 -> 590.2`."""
+
+    kind: Literal["exact", "same device", "foreign"]
+    differences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What an optimization needs and this machine lacks. `reason` is one sentence about the first of `names`."""
+
+    names: tuple[str, ...]
+    reason: str
+
+    def allowed_by(self, allowed: Collection[str]) -> bool:
+        """Whether `--allow-missing` names one of them; `tensorrt` also stands for `torch_tensorrt`."""
+        return any(name in allowed or name.removeprefix("torch_") in allowed for name in self.names)
+
+
+def describe(device: torch.device) -> Environment:
+    """The environment of one device; imports torch. On CUDA it initializes the driver but allocates nothing."""
+    cpu_model = _cpu_model()
+    cpu_count = len(os.sched_getaffinity(0))
+    python, packages = platform.python_version(), _package_versions()
+    if device.type != "cuda":
+        return Environment("cpu", cpu_model, cpu_model, cpu_count, python, packages)
+    return Environment(
+        "cuda", cpu_model=cpu_model, cpu_count=cpu_count, python=python, packages=packages, **_gpu(device)
+    )
+
+
+def machine_name(environment: Environment) -> str:
+    """The folder under `baselines/`: `nvidia-h200`, `nvidia-h200-mig`, `cpu-amd-epyc-2-cores`."""
+    if environment.device_kind == "cpu":
+        return f"cpu-{_slug(environment.cpu_model)}-{environment.cpu_count}-cores"
+    name = _slug(environment.device_name)
+    return f"{name}-mig" if environment.mig and "mig" not in name.split("-") else name
+
+
+def compare(then: Environment, now: Environment) -> Match:
+    """Exact: all but the GPU's index is equal. Same device: equal name, kind and MIG, on a CPU also its cores."""
+    differing = [f.name for f in fields(Environment) if getattr(then, f.name) != getattr(now, f.name)]
+    differing = [name for name in differing if name != "gpu_index"]
+    if not differing:
+        return Match("exact")
+    texts = tuple(text for name in differing for text in _differences(name, getattr(then, name), getattr(now, name)))
+    must_match = (*_SAME_DEVICE, *(_SAME_CPU if now.device_kind == "cpu" else ()))
+    return Match("foreign" if set(differing) & set(must_match) else "same device", texts)
+
+
+def gpu_count() -> int:
+    """GPUs that CUDA would show to this process, without importing torch; 0 where NVML is absent."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return 0
+        uuids = [_uuid(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    return len(_visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES")))
+
+
+def foreign_processes(gpu_index: int) -> list[int]:
+    """Process ids that NVML shows computing on the GPU besides this process; 0 is a process that it does not name.
+
+    `gpu_index` counts as torch does. Empty where NVML is absent or does not tell.
+    """
+    import torch
+
+    with _nvml() as nvml:
+        if nvml is None:
+            return []
+        handle = _device_handle(nvml, gpu_index, torch.cuda.get_device_properties(gpu_index).uuid)
+        running = _told(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
+    return _without_this_process([int(process.pid) for process in running])
+
+
+def missing_needs(needs: Needs, environment: Environment) -> Missing | None:
+    """What `needs` asks for and this machine lacks, or None; nothing is imported to find out."""
+    missing = dict(_missing(needs, environment))
+    return Missing(tuple(missing), next(iter(missing.values()))) if missing else None
+
+
+def _missing(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]]:
+    for package in (name for asked in needs.packages for name in _IMPLIED_PACKAGES.get(asked, (asked,))):
+        if not _installed(package):
+            yield package, f"needs the package {package}: {needs.install or f'install {package}'}"
+    if environment.device_kind == "cuda":
+        yield from _missing_on_gpu(needs, environment)
+    else:
+        yield from _missing_on_cpu(needs)
+    if needs.cpp_compiler and (problem := _compiler_problem()):
+        yield "c++", f"needs a C++ compiler: {problem}"
+
+
+def _missing_on_gpu(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]]:
+    has = environment.compute_capability or "0.0"
+    if tuple(int(part) for part in has.split(".")) < needs.compute_capability:
+        wanted = ".".join(str(part) for part in needs.compute_capability)
+        yield "compute capability", f"needs compute capability {wanted} and this GPU has {has}: run it on a newer GPU"
+
+
+def _missing_on_cpu(needs: Needs) -> Iterator[tuple[str, str]]:
+    flags = (_cpuinfo("flags") or _cpuinfo("Features") or "").split()
+    for flag in needs.cpu_flags:
+        if flag not in flags:
+            yield flag, f"needs the CPU flag {flag}, which this CPU does not have: run it on one that has it"
+
+
+def _installed(package: str) -> bool:
+    """False also for an empty folder that an uninstalled package left behind: it would import as a namespace."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin is not None
+
+
+def _compiler_problem() -> str | None:
+    chosen = os.environ.get("CXX", "").split()
+    if chosen:
+        return (
+            None if shutil.which(chosen[0]) else f"CXX names {chosen[0]!r}, which is not there, so correct or unset it"
+        )
+    return None if any(map(shutil.which, ("g++", "clang++", "c++"))) else "install g++"
+
+
+def _cpuinfo(name: str) -> str | None:
+    """The first value of one field of /proc/cpuinfo."""
+    try:
+        lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    entries = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in entries if key.strip() == name), None)
+
+
+def _cpu_model() -> str:
+    return _cpuinfo("model name") or platform.processor() or platform.machine() or "unknown"
+
+
+def _package_versions() -> dict[str, str]:
+    found = {name: _version(distributions) for name, distributions in _DISTRIBUTIONS.items()}
+    return {name: version for name, version in found.items() if version is not None}
+
+
+def _version(distributions: tuple[str, ...]) -> str | None:
+    for name in distributions:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _slug(text: str) -> str:
+    plain = re.sub(r"\((r|tm)\)", " ", text.lower())
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "unknown"
+
+
+def _differences(name: str, then: Any, now: Any) -> Iterator[str]:
+    if isinstance(then, Mapping):
+        for key in sorted({*then, *now}):
+            if then.get(key) != now.get(key):
+                yield f"{key} {then.get(key, 'not installed')} -> {now.get(key, 'not installed')}"
+        return
+    before, after = ("unknown" if value is None else value for value in (then, now))
+    yield f"{name.replace('_', ' ')} {before} -> {after}"
+
+
+def _gpu(device: torch.device) -> dict[str, Any]:
+    """The fields of Environment that only a GPU has."""
+    import torch
+
+    index = torch.cuda.current_device() if device.index is None else device.index
+    properties = torch.cuda.get_device_properties(index)
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return {
+        "device_name": properties.name,
+        "gpu_index": index,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "cuda": torch.version.cuda,
+        "cudnn": None if cudnn is None else str(cudnn),
+        "l2_bytes": int(properties.L2_cache_size),
+        **_from_nvml(index, properties.uuid),
+    }
+
+
+def _from_nvml(index: int, uuid: object) -> dict[str, Any]:
+    with _nvml() as nvml:
+        if nvml is None:
+            return {}
+        handle = _device_handle(nvml, index, uuid)
+        # Driver settings belong to the whole GPU, which a MIG slice does not answer for.
+        gpu = _told(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
+        mig, ecc = _told(nvml, nvml.nvmlDeviceGetMigMode, gpu), _told(nvml, nvml.nvmlDeviceGetEccMode, gpu)
+        limit_mw = _told(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, gpu)
+        return {
+            "driver": _told(nvml, nvml.nvmlSystemGetDriverVersion),
+            "mig": None if mig is None else bool(mig[0]),
+            "ecc": None if ecc is None else bool(ecc[0]),
+            "power_limit_w": None if limit_mw is None else limit_mw / 1000,
+        }
+
+
+@contextmanager
+def _nvml() -> Iterator[Any]:
+    """The initialized pynvml module, or None where there is no NVIDIA driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _told(nvml: Any, query: Any, *arguments: Any) -> Any:
+    """The answer of one NVML query, or None where this machine does not answer it."""
+    try:
+        return query(*arguments)
+    except nvml.NVMLError:
+        return None
+
+
+def _device_handle(nvml: Any, index: int, uuid: object) -> Any:
+    """NVML and CUDA may number GPUs differently: the UUID is the same in both, for a GPU and for a MIG slice."""
+    for prefix in ("GPU-", "MIG-"):
+        handle = _told(nvml, nvml.nvmlDeviceGetHandleByUUID, f"{prefix}{uuid}")
+        if handle is not None:
+            return handle
+    return _told(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+
+
+def _uuid(nvml: Any, index: int) -> str:
+    handle = _told(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+    return str(_told(nvml, nvml.nvmlDeviceGetUUID, handle) or "")
+
+
+def _visible(uuids: list[str], variable: str | None) -> list[str]:
+    """The GPUs that CUDA_VISIBLE_DEVICES shows: CUDA stops at the first unknown entry and refuses a repeated one."""
+    if variable is None:
+        return uuids
+    seen: list[str] = []
+    for entry in (part.strip() for part in variable.split(",")):
+        if entry.startswith("MIG-"):
+            return [entry]  # CUDA shows one slice to a process
+        if entry.isdecimal() and int(entry) < len(uuids):
+            found = str(int(entry))
+        else:
+            matches = [str(index) for index, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
+            if len(matches) != 1:
+                break
+            found = matches[0]
+        if found in seen:
+            return []
+        seen.append(found)
+    return seen
+
+
+def _without_this_process(pids: list[int]) -> list[int]:
+    """Drops this process: by its id, or, where NVML counts in another namespace, one id that nobody here has."""
+    own = os.getpid()
+    if own in pids:
+        return [pid for pid in pids if pid != own]
+    unknown = next((pid for pid in pids if not Path(f"/proc/{pid}").exists()), None)
+    if unknown is not None:
+        pids = pids.copy()
+        pids.remove(unknown)
+    return pids

@@ -1,7 +1,8 @@
-"""Judging: pure functions from summaries and promises to a word with a reason."""
+"""What a verdict is: a word, a reason and the next step."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
@@ -20,19 +21,30 @@ class Outcome(str, Enum):
     ENV_INVALID = "ENV_INVALID"
 
 
+# The more severe first: a verdict made of several judgements takes the first that occurs.
+SEVERITY = (
+    Outcome.WRONG,
+    Outcome.NOT_ENGAGED,
+    Outcome.REGRESSED,
+    Outcome.ENV_INVALID,
+    Outcome.INCONCLUSIVE,
+    Outcome.NO_BASELINE,
+    Outcome.IMPROVED,
+    Outcome.PASS,
+)
 Check = Literal["equivalence", "speedup", "throughput", "counters"]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A word, why, and what to do next. `numbers` is what the word rests on (JSON-ready, units in the names)."""
+    """`numbers` is what the word rests on (JSON-ready, units in the names)."""
 
     check: Check
     case_id: str
     outcome: Outcome = Outcome.INCONCLUSIVE
     reason: str = "nothing was measured yet"
     next_step: str = ""
-    numbers: dict[str, float | str | None] = field(default_factory=dict)
+    numbers: Mapping[str, float | str | None] = field(default_factory=dict)
 
     @property
     def good(self) -> bool:
@@ -40,4 +52,10 @@ class Verdict:
 
     @property
     def bad(self) -> bool:
+        """Fails in every mode; what is neither good nor bad fails only a gate."""
         return self.outcome in (Outcome.REGRESSED, Outcome.WRONG, Outcome.NOT_ENGAGED)
+
+
+def worst(outcomes: list[Outcome]) -> Outcome:
+    """The most severe of the outcomes; INCONCLUSIVE when there is none."""
+    return min(outcomes, key=SEVERITY.index, default=Outcome.INCONCLUSIVE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -40,10 +41,15 @@ class Instance:
     reference_steps_per_block: int = 1
     optimized_steps_per_block: int = 1
 
+    @property
+    def log_ratios(self) -> list[float]:
+        """log(reference time / optimized time) of every pair: what is gated."""
+        return [math.log(pair.reference_ms / pair.optimized_ms) for pair in self.pairs]
+
 
 @dataclass(frozen=True)
 class SideCost:
-    """What it took to build a side and how much a CUDA-event clock disagrees with the host clock, where both ran."""
+    """What it took to build a side; never part of a sample."""
 
     build_s: float  # model, buffers, engines and compilation
     first_step_s: float  # lazy compilation, autotuning, graph capture

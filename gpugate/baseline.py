@@ -1,0 +1,357 @@
+"""What was true: one file per workload, `baselines/<machine>/<workload>.json`, and its life cycle.
+
+`folder` is always the folder of one machine. Samples are kept and conclusions derived (`gpugate.summary.history`). Only
+`write` changes files; hold `exclusive(folder)` from `load_all` to the last `write`.
+"""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import hashlib
+import importlib.util
+import inspect
+import os
+import statistics
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+from gpugate import units
+from gpugate.codec import (
+    FormatError,
+    NewerFormatError,
+    from_json,
+    parse,
+    pretty,
+    rounded,
+    to_json,
+    with_header,
+    without_header,
+    write_atomically,
+)
+from gpugate.environment import Environment, compare, machine_name
+from gpugate.errors import BaselineError
+from gpugate.measurement.record import Counters, Difference, Instance, Measurement
+from gpugate.result import CaseResult, RunResult
+from gpugate.summary import history
+from gpugate.verdict import Outcome
+from gpugate.workload import DEVICE_KINDS, Workload
+
+FORMAT = "gpugate-baseline"
+# History: 1: per case an anchor and a current record; the samples of each process in columns.
+FORMAT_VERSION = 1
+MIN_PROCESSES = 5
+LOCK_NAME = ".lock"  # in the folder that it guards; .gitignore lists it
+_REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
+_UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What several fresh processes measured for one case. A counter that is absent was not measured."""
+
+    recorded_at: str  # ISO 8601 with the UTC offset: the start of the last process
+    recorded_by: str
+    reason: str
+    source_hash: str  # of the workload, see `source_hash`
+    environment: Environment
+    processes: tuple[tuple[Instance, ...], ...]
+    yardsticks: Mapping[str, float] = field(default_factory=dict)  # medians, by name
+    reference_counters: Counters = field(default_factory=dict)  # medians
+    optimized_counters: Counters = field(default_factory=dict)
+    differences: tuple[Difference, ...] = ()  # the largest of each kind
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`anchor` is the first record and stays, so that slow creep shows; `current` is the newest."""
+
+    anchor: Record
+    current: Record
+
+
+@dataclass(frozen=True)
+class BaselineFile:
+    """One workload on one machine. Cases are named `<optimization>/<kind of device>`, as in `cudnn-fused/cuda`."""
+
+    workload: str
+    machine: str
+    cases: Mapping[str, Entry]
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """Who records, and why."""
+
+    who: str
+    reason: str
+
+
+def load_all(folder: Path, workload_names: Collection[str]) -> dict[str, BaselineFile]:
+    """The files of one machine by workload; none where the folder is absent. Raises BaselineError for a bad file."""
+    files = {path.stem: _load(path) for path in sorted(folder.glob("*.json"))}
+    for name in files:
+        if name not in workload_names:
+            path = folder / f"{name}.json"
+            raise BaselineError(f"{path} is for the unknown workload {name!r}: restore the workload or delete the file")
+    return files
+
+
+def updated(
+    file: BaselineFile | None,
+    workload: str,
+    runs: Sequence[RunResult],
+    occasion: Occasion,
+    min_processes: int = MIN_PROCESSES,
+) -> BaselineFile:
+    """`file` with what `runs`, one per fresh process, measured of `workload`; cases that they did not measure stay.
+
+    Raises BaselineError when nothing was measured, when a case failed, was judged WRONG, NOT_ENGAGED or ENV_INVALID, or
+    was measured by fewer than `min_processes` runs, and when the runs were interrupted or differ in their environment or
+    in the workload's source.
+    """
+    _check_runs(workload, runs)
+    machine = machine_name(runs[0].environment)
+    if file is not None and (file.machine, file.workload) != (machine, workload):
+        theirs = f"{workload!r} on {machine}"
+        raise BaselineError(
+            f"the baseline of {file.workload!r} on {file.machine} cannot take {theirs}: pass its own file"
+        )
+    cases = dict(file.cases) if file else {}
+    for case_id in sorted({case.case_id for run in runs for case in run.cases.values() if case.workload == workload}):
+        measured = _measured(case_id, runs, min_processes)
+        if measured:
+            key = case_id.removeprefix(f"{workload}/")
+            record = _record(measured, runs, occasion, runs[0].source_hashes.get(workload, ""))
+            cases[key] = Entry(cases[key].anchor if key in cases else record, record)
+    if not cases:
+        raise BaselineError(f"no run measured {workload!r}, so there is nothing to record: run it without skips first")
+    return BaselineFile(workload, machine, dict(sorted(cases.items())))
+
+
+def write(folder: Path, file: BaselineFile) -> tuple[str, ...]:
+    """Writes one file in one step and says what changed, a line per case.
+
+    Raises BaselineError, and leaves the old file, where that is damaged or cannot be replaced.
+    """
+    path = folder / f"{file.workload}.json"
+    if folder.resolve().name != file.machine:
+        raise BaselineError(f"{path} is to hold a baseline of {file.machine!r}: write it to the folder of that name")
+    old = _load(path).cases if path.exists() else {}
+    try:
+        text = pretty(with_header(FORMAT, FORMAT_VERSION, to_json(file))) + "\n"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except FormatError as error:
+        raise BaselineError(f"{path} cannot take this record because {error}: measure again") from error
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise BaselineError(f"{path} cannot be written ({problem}): make room or mend its permissions") from error
+    return tuple(line for key, entry in file.cases.items() for line in _change(file, key, old.get(key), entry))
+
+
+def unused(files: Mapping[str, BaselineFile], case_ids: Collection[str]) -> tuple[str, ...]:
+    """Ids of the cases in `files` that the catalogue no longer has."""
+    ids = (f"{file.workload}/{key}" for file in files.values() for key in file.cases)
+    return tuple(case_id for case_id in ids if case_id not in case_ids)
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Only one process at a time gets in; the system lets go of the lock when the process ends, however it ends.
+
+    Raises BaselineError at once where another one is inside, or where the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise BaselineError(f"{folder} cannot be written ({error.strerror}): mend its permissions") from error
+    try:
+        _lock(descriptor, folder)
+        try:
+            yield
+        finally:
+            os.ftruncate(descriptor, 0)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+
+
+def source_hash(workload: Workload) -> str:
+    """16 hex digits of SHA-256 over the sources that define the workload's functions, wherever the checkout lies.
+
+    These are the modules of the functions themselves and what those import from their own top-level package.
+    """
+    functions = [workload.baseline, workload.inputs, *(entry.build for entry in workload.optimizations)]
+    defining = dict(filter(None, map(_defined_in, functions)))
+    imported = [found for name, path in defining.items() for found in _imported(name, path)]
+    digest = hashlib.sha256()
+    for name, path in sorted({**dict(imported), **defining}.items()):
+        digest.update(f"{name}\0{path.read_text(encoding='utf-8')}\0".encode())
+    return digest.hexdigest()[:16]
+
+
+def _load(path: Path) -> BaselineFile:
+    """Raises BaselineError for a file that is damaged, newer, of another machine or of another workload."""
+    try:
+        file = _decoded(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise BaselineError(f"{path} cannot be read ({problem}): {_REPAIR}") from error
+    except NewerFormatError as error:
+        raise BaselineError(f"{path} was {error}: upgrade gpugate or record again") from error
+    except FormatError as error:
+        raise BaselineError(f"{path} cannot be used because {error}: {_REPAIR}") from error
+    folder = path.resolve().parent.name
+    if file.machine != folder:
+        raise BaselineError(f"{path} is of the machine {file.machine!r}, not of {folder!r}: move it there or delete it")
+    if file.workload != path.stem:
+        raise BaselineError(f"{path} is of the workload {file.workload!r}: give it that name again or delete it")
+    return file
+
+
+def _decoded(text: str) -> BaselineFile:
+    file = from_json(BaselineFile, without_header(FORMAT, FORMAT_VERSION, parse(text)))
+    for key, entry in file.cases.items():
+        if key.rpartition("/")[2] not in DEVICE_KINDS:
+            raise FormatError(f"cases has {key!r}, which does not end in /cuda or /cpu")
+        for name, record in (("anchor", entry.anchor), ("current", entry.current)):
+            if not record.processes:
+                raise FormatError(f"cases.{key}.{name}.processes is empty")
+            for index, process in enumerate(record.processes):
+                if not any(instance.pairs for instance in process):
+                    raise FormatError(f"cases.{key}.{name}.processes[{index}] has no samples")
+    return file
+
+
+def _check_runs(workload: str, runs: Sequence[RunResult]) -> None:
+    if not runs:
+        raise BaselineError(f"there is no run to record {workload!r} from: measure it first")
+    for run in runs:
+        if run.interrupted:
+            raise BaselineError(f"the run of {run.started_at} was interrupted: record {workload!r} again")
+        differences = compare(runs[0].environment, run.environment).differences
+        if differences:
+            raise BaselineError(
+                f"the runs' environments differ ({', '.join(differences)}): record again on one machine"
+            )
+        if run.source_hashes.get(workload) != runs[0].source_hashes.get(workload):
+            raise BaselineError(f"the source of {workload!r} changed between the runs: record again without editing")
+
+
+def _measured(case_id: str, runs: Sequence[RunResult], min_processes: int) -> list[Measurement]:
+    """What the runs measured of one case; empty when they all skipped it."""
+    results = [case for run in runs for case in run.cases.values() if case.case_id == case_id]
+    for result in results:
+        _check_fit(result)
+    measured = [result.measurement for result in results if result.measurement is not None]
+    if 0 < len(measured) < min_processes:
+        needed = f"{len(measured)} of the {min_processes} processes that a baseline needs"
+        raise BaselineError(f"{case_id} was measured by {needed}: record again with more processes")
+    return measured
+
+
+def _check_fit(result: CaseResult) -> None:
+    if result.error is not None:
+        raise BaselineError(f"{result.case_id} failed ({result.error}): mend that and record again")
+    if result.measurement is not None and not result.measurement.pairs:
+        raise BaselineError(f"{result.case_id} has no samples: give it a larger --perf-budget and record again")
+    for verdict in result.verdicts:
+        if verdict.outcome in _UNFIT:
+            word = f"{verdict.outcome.value} in the check of {verdict.check}"
+            raise BaselineError(f"{result.case_id} is {word} ({verdict.reason}): mend that and record again")
+
+
+def _record(measured: Sequence[Measurement], runs: Sequence[RunResult], occasion: Occasion, source: str) -> Record:
+    yardsticks = [probe.values for measurement in measured for probe in measurement.yardsticks]
+    return Record(
+        recorded_at=runs[-1].started_at,
+        recorded_by=occasion.who,
+        reason=occasion.reason,
+        source_hash=source,
+        environment=runs[0].environment,
+        processes=tuple(measurement.instances for measurement in measured),
+        yardsticks=_medians(yardsticks or [probe.values for run in runs for probe in run.yardsticks]),
+        reference_counters=_medians([measurement.reference_counters for measurement in measured]),
+        optimized_counters=_medians([measurement.optimized_counters for measurement in measured]),
+        differences=_largest([difference for measurement in measured for difference in measurement.differences]),
+    )
+
+
+def _medians(readings: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The lower median by name: a value that was read, so that whole counts stay whole."""
+    names = sorted({name for reading in readings for name in reading})
+    values = {name: [reading[name] for reading in readings if name in reading] for name in names}
+    return {name: rounded(statistics.median_low(values[name])) for name in names}
+
+
+def _largest(differences: Sequence[Difference]) -> tuple[Difference, ...]:
+    by_kind = {difference.when: difference for difference in sorted(differences, key=lambda one: one.relative_l2)}
+    return tuple(by_kind[when] for when in sorted(by_kind))
+
+
+def _change(file: BaselineFile, key: str, old: Entry | None, new: Entry) -> Iterator[str]:
+    now = units.ratio(history(new.current.processes).speedup)
+    if old is None:
+        yield f"{file.workload}/{key}: recorded {now}"
+    elif to_json(old.current) != to_json(new.current):
+        yield f"{file.workload}/{key}: {units.ratio(history(old.current.processes).speedup)} -> {now}"
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 20, 0).decode(errors="replace") or "unknown"
+        raise BaselineError(f"another process (pid {holder}) is updating {folder}: wait for it to end") from None
+    except OSError as error:
+        raise BaselineError(
+            f"{folder} cannot be locked ({error.strerror}): put it on a local disk with room"
+        ) from error
+
+
+def _defined_in(function: Any) -> tuple[str, Path] | None:
+    """The module of a build function and its file; None for one that was typed in and has none."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    module = sys.modules.get(function.__module__)
+    path = Path(code.co_filename if code else getattr(module, "__file__", None) or "")
+    return (function.__module__, path) if path.is_file() else None
+
+
+def _imported(name: str, path: Path) -> Iterator[tuple[str, Path]]:
+    """Modules of the same top-level package that a module imports, at its top or inside functions."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for imported in _names(node, package):
+            spec = _spec(imported) if imported.split(".")[0] == name.split(".")[0] else None
+            if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
+                yield imported, Path(spec.origin)
+
+
+def _names(node: ast.AST, package: str) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+        yield base
+        spec = _spec(base)
+        if spec is not None and spec.submodule_search_locations is not None:
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None

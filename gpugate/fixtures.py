@@ -1,0 +1,128 @@
+"""The fixtures that tests use: `workload`, one measured case, and `gate`, which holds a verdict against the policy."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from gpugate.measurement.progress import Report, silent
+from gpugate.report.benchmark_bridge import REPLAY_CLOCK, benchmark_or_none, replay
+from gpugate.report.live import LiveLine
+from gpugate.result import CaseResult
+from gpugate.session import PerfSession
+from gpugate.verdict import Check, Verdict
+from gpugate.workload import Case
+
+SESSION = pytest.StashKey[PerfSession]()
+
+
+class GpugateWarning(UserWarning):
+    """A verdict that is no failure in a developer's run and one under --gate."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A measured case as a test sees it: four verdicts, and the samples behind them."""
+
+    case: Case
+    result: CaseResult
+
+    @property
+    def equivalence(self) -> Verdict:
+        return self._verdict("equivalence")
+
+    @property
+    def speedup(self) -> Verdict:
+        return self._verdict("speedup")
+
+    @property
+    def throughput(self) -> Verdict:
+        return self._verdict("throughput")
+
+    @property
+    def counters(self) -> Verdict:
+        return self._verdict("counters")
+
+    def _verdict(self, check: Check) -> Verdict:
+        __tracebackhide__ = True
+        if self.result.error is not None:
+            pytest.fail(self.result.error, pytrace=False)
+        return next(verdict for verdict in self.result.verdicts if verdict.check == check)
+
+
+@pytest.fixture(scope="session")
+def workload(request: pytest.FixtureRequest) -> Judged:
+    """One case, measured once per session. Skips, naming what is missing, where the machine cannot run it."""
+    session, case = request.config.stash[SESSION], request.param
+    skip = session.needed_skip(case)
+    with _live_report(request.config) as report:
+        result = session.measured(case, report)
+    if skip is not None:
+        reason, accepted = skip
+        if session.options.gate and not accepted:
+            pytest.fail(f"{case.id} was not measured: {reason}", pytrace=False)
+        pytest.skip(reason)
+    return Judged(case, result)
+
+
+@pytest.fixture
+def gate(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Callable[[Verdict], None]:
+    """Fails, warns or passes by the verdict's outcome and the policy of the session."""
+    strict = request.config.stash[SESSION].options.gate
+
+    def hold(verdict: Verdict) -> None:
+        __tracebackhide__ = True
+        for name, value in properties(verdict).items():
+            record_property(name, value)
+        if verdict.good:
+            return
+        if verdict.bad or strict:
+            pytest.fail(sentence(verdict), pytrace=False)
+        warnings.warn(GpugateWarning(sentence(verdict)), stacklevel=2)
+
+    return hold
+
+
+@pytest.fixture
+def replayed(request: pytest.FixtureRequest) -> Callable[[Judged], None]:
+    """Hands the recorded samples of the optimized side to pytest-benchmark, where that is active."""
+
+    def hand_over(judged: Judged) -> None:
+        benchmark, measurement = benchmark_or_none(request), judged.result.measurement
+        if benchmark is None or measurement is None or not measurement.pairs:
+            return
+        samples_s = [pair.optimized_ms / 1e3 for pair in measurement.pairs]
+        replay(benchmark, samples_s, REPLAY_CLOCK, properties(judged.speedup), judged.case.workload.name)
+
+    return hand_over
+
+
+def properties(verdict: Verdict) -> dict[str, Any]:
+    """What JUnit XML and pytest-benchmark carry of a verdict: the word and the numbers that were measured."""
+    numbers = {name: value for name, value in verdict.numbers.items() if value is not None}
+    return {"verdict": verdict.outcome.value, "reason": verdict.reason, **numbers}
+
+
+def sentence(verdict: Verdict) -> str:
+    """What failed, by how much and against what, and the command to run next."""
+    next_step = f"\n  next: {verdict.next_step}" if verdict.next_step else ""
+    return f"{verdict.case_id} {verdict.check} {verdict.outcome.value}: {verdict.reason}{next_step}"
+
+
+@contextmanager
+def _live_report(config: pytest.Config) -> Iterator[Report]:
+    """The live line on the real terminal, past pytest's capture; nothing where it is no terminal."""
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    capture = config.pluginmanager.getplugin("capturemanager")
+    stream = getattr(reporter, "_tw", None) and reporter._tw._file
+    if stream is None or not stream.isatty() or config.getoption("verbose") < 0:
+        yield silent
+        return
+    with capture.global_and_fixture_disabled(), LiveLine(Console(file=stream), reporter.ensure_newline) as live:
+        yield live.update

@@ -1,0 +1,87 @@
+"""Medians and how far they can be trusted. Pure statistics on sequences of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+CONFIDENCE = 0.99  # one-sided: a bound is wrong at most once in a hundred
+MIN_INSTANCES_FOR_SPREAD = 3
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median with its lower and upper bound, each at one-sided 99 %."""
+
+    median: float
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval's width relative to the median: 0.005 is +-0.5 %."""
+        return (self.high - self.low) / (2 * self.median) if self.median else math.inf
+
+
+def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Median with a distribution-free interval from order statistics.
+
+    The k-th smallest of n samples is a lower bound of the median at one-sided confidence
+    1 - P(Binomial(n, 1/2) < k); the upper bound is its mirror image (Conover, Practical Nonparametric Statistics,
+    3rd ed., 1999, section 3.2). With too few samples for that confidence (below seven at 99 %) the bounds are the
+    extremes widened by the range, which says "not known" rather than a false precision. Raises ValueError for none.
+    """
+    if not samples:
+        raise ValueError("no samples: a median needs at least one")
+    ordered = np.sort(np.asarray(samples, dtype=float))
+    count = len(ordered)
+    below = int(stats.binom.ppf(1 - confidence, count, 0.5))
+    if stats.binom.cdf(below, count, 0.5) > 1 - confidence:
+        below -= 1
+    spread = float(ordered[-1] - ordered[0])
+    median = float(np.median(ordered))
+    if below < 0:
+        return Estimate(median, float(ordered[0]) - spread, float(ordered[-1]) + spread)
+    return Estimate(median, float(ordered[below]), float(ordered[count - 1 - below]))
+
+
+def instance_half_width(medians: Sequence[float], confidence: float = CONFIDENCE) -> float:
+    """Half-width of the t interval over the medians of fresh instances: t(n-1) * s / sqrt(n); 0 below three.
+
+    The fresh instance is the unit of replication for what pairs cannot see: memory placement and algorithm choice
+    (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 9).
+    """
+    count = len(medians)
+    if count < MIN_INSTANCES_FOR_SPREAD:
+        return 0.0
+    spread = float(np.std(medians, ddof=1))
+    return float(stats.t.ppf(confidence, count - 1)) * spread / math.sqrt(count)
+
+
+def speedup_estimate(log_ratios: Sequence[Sequence[float]]) -> Estimate:
+    """The speedup from paired log-ratios, one sequence per fresh instance: the wider of what both levels allow.
+
+    Raises ValueError for no pairs at all.
+    """
+    per_instance = [values for values in log_ratios if values]
+    pooled = median_interval([value for values in per_instance for value in values])
+    between = instance_half_width([float(np.median(values)) for values in per_instance])
+    return Estimate(
+        median=math.exp(pooled.median),
+        low=math.exp(min(pooled.low, pooled.median - between)),
+        high=math.exp(max(pooled.high, pooled.median + between)),
+    )
+
+
+def robust_spread(values: Sequence[float]) -> float:
+    """Standard deviation from the median absolute deviation (scaled by 1.4826 for a normal distribution)."""
+    return float(stats.median_abs_deviation(np.asarray(values), scale="normal")) if len(values) > 1 else 0.0
+
+
+def coefficient_of_variation(values: Sequence[float]) -> float | None:
+    """Sample standard deviation over the mean; None for fewer than two values."""
+    return float(np.std(values, ddof=1) / np.mean(values)) if len(values) > 1 else None

@@ -1,0 +1,306 @@
+"""Judging: pure functions from a summary, a promise and what was true before to a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpugate import units
+from gpugate.intervals import Estimate
+from gpugate.measurement.record import Counters, Difference, Measurement, Yardstick
+from gpugate.summary import History, Summary
+from gpugate.verdict import Outcome, Verdict, worst
+from gpugate.workload import Contract, Limit, Tolerance
+
+RATIO_FLOOR = 0.01  # no tolerance is tighter: one kernel moved 7 % across days at 0.02 % within a run
+TIME_FLOOR = 0.05  # absolute time is gated loosely
+TIME_FLOOR_OTHER_SOFTWARE = 0.25  # the same device under another driver or torch
+CV_FACTOR = 4.0
+MIN_PROCESSES = 5  # fresh processes that tell how much runs differ
+UNKNOWN_CV_FLOOR = 0.05  # tolerance of a baseline of fewer processes
+# A machine that lost more than this share of a ceiling is sick. Launch latency is too jumpy to say so.
+SICK_SHARE: Mapping[str, float] = {
+    "matmul_bf16_tflops": 0.15,
+    "device_copy_gb_per_s": 0.15,
+    "pinned_copy_gb_per_s": 0.3,
+    "matmul_fp32_tflops": 0.5,  # the probe of a CPU that is shared and noisy
+    "memcpy_gb_per_s": 0.5,
+}
+# Counts that repeat exactly: more of them than recorded is a regression even on a bad night.
+EXACT_COUNTERS = (
+    "kernel_launches",
+    "graph_launches",
+    "kernels",
+    "host_to_device_copies",
+    "device_to_host_copies",
+    "device_to_device_copies",
+    "pageable_copies",
+    "memsets",
+    "synchronizing_calls",
+)
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What a baseline file says of one case, and how far its machine is this one.
+
+    `optimized_counters` is the largest value of each counter over the recorded processes.
+    """
+
+    current: History
+    anchor: History
+    match: Literal["exact", "same device"]
+    differences: tuple[str, ...] = ()
+    optimized_counters: Counters = field(default_factory=dict)
+    yardsticks: Mapping[str, float] = field(default_factory=dict)
+
+
+def tolerance(cv: float | None, processes: int, floor: float) -> float:
+    """max(floor, 4 x between-run cv); a history too short to know its cv is trusted to 5 % only."""
+    known = cv is not None and processes >= MIN_PROCESSES
+    return max(floor, CV_FACTOR * (cv or 0.0), 0.0 if known else UNKNOWN_CV_FLOOR)
+
+
+def against_minimum(speedup: Estimate, minimum: float) -> Outcome:
+    """PASS when the lower bound reaches the minimum, REGRESSED when the upper bound does not."""
+    if speedup.low >= minimum:
+        return Outcome.PASS
+    return Outcome.REGRESSED if speedup.high < minimum else Outcome.INCONCLUSIVE
+
+
+def against_reference(value: Estimate, reference: float, allowed: float) -> Outcome:
+    """For values of which more is better: the whole interval must lie on one side of the tolerated band's edge."""
+    if value.high < reference * (1 - allowed):
+        return Outcome.REGRESSED
+    if value.low > reference * (1 + allowed):
+        return Outcome.IMPROVED
+    return Outcome.PASS if value.low >= reference * (1 - allowed) else Outcome.INCONCLUSIVE
+
+
+def judge_equivalence(measurement: Measurement, allowed: Tolerance) -> Verdict:
+    """Every compared output must be within the tolerance; NaN never is."""
+    case_id = measurement.case_id
+    if not measurement.differences:
+        return Verdict("equivalence", case_id, reason="no output was compared")
+    worst_difference = max(measurement.differences, key=lambda d: (d.problem is not None, d.relative_l2))
+    numbers = {
+        "relative_l2": _finite(worst_difference.relative_l2),
+        "max_error": _finite(max(d.max_error for d in measurement.differences)),
+        "compared_outputs": float(len(measurement.differences)),
+    }
+    problems = [problem for d in measurement.differences if (problem := _output_problem(d, allowed))]
+    if problems:
+        return Verdict("equivalence", case_id, Outcome.WRONG, problems[0], rerun(case_id), numbers)
+    reason = (
+        f"relative L2 error {worst_difference.relative_l2:.1e} of at most {allowed.relative_l2:.1e} "
+        f"over {len(measurement.differences)} outputs"
+    )
+    return Verdict("equivalence", case_id, Outcome.PASS, reason, numbers=numbers)
+
+
+def _output_problem(found: Difference, allowed: Tolerance) -> str | None:
+    if found.problem is not None:
+        return f"on {found.when} {found.problem}"
+    if not found.relative_l2 <= allowed.relative_l2:
+        return f"on {found.when} relative L2 error {found.relative_l2:.2e} exceeds {allowed.relative_l2:.1e}"
+    if not found.max_error <= allowed.max_error:
+        return f"on {found.when} largest error {found.max_error:.2e} exceeds {allowed.max_error:.1e}"
+    if found.top1_agreement is not None and found.top1_agreement < allowed.top1_agreement:
+        return f"on {found.when} top-1 agreement {found.top1_agreement:.3f} is below {allowed.top1_agreement}"
+    return None
+
+
+def judge_speedup(
+    measurement: Measurement, summary: Summary | None, minimum: float, remembered: Remembered | None
+) -> Verdict:
+    """The promised minimum, the recorded speedup and the fixed anchor, each by the bounds of the interval."""
+    case_id = measurement.case_id
+    if summary is None:
+        return _not_timed("speedup", measurement)
+    speedup = summary.speedup
+    judgements = [(against_minimum(speedup, minimum), f"the promised {units.ratio(minimum)}")]
+    for name, then in (("recorded", remembered.current), ("anchored", remembered.anchor)) if remembered else ():
+        allowed = tolerance(then.speedup_cv, then.processes, RATIO_FLOOR)
+        outcome = against_reference(speedup, then.speedup, allowed)
+        judgements.append((outcome, f"the {name} {units.ratio(then.speedup)} -{units.percent(allowed)}"))
+    outcome = _inert(measurement, speedup) or worst([outcome for outcome, _ in judgements])
+    return Verdict(
+        "speedup",
+        case_id,
+        outcome,
+        _speedup_reason(outcome, summary, judgements, remembered),
+        _next_step(outcome, case_id),
+        {
+            "speedup": speedup.median,
+            "speedup_low": speedup.low,
+            "speedup_high": speedup.high,
+            "min_speedup": minimum,
+            "recorded_speedup": remembered.current.speedup if remembered else None,
+        },
+    )
+
+
+def _inert(measurement: Measurement, speedup: Estimate) -> Outcome | None:
+    same_speed = speedup.low <= 1.0 <= speedup.high
+    return Outcome.NOT_ENGAGED if measurement.inert and same_speed else None
+
+
+def _speedup_reason(
+    outcome: Outcome, summary: Summary, judgements: list[tuple[Outcome, str]], remembered: Remembered | None
+) -> str:
+    found = f"{units.ratio(summary.speedup.median)} ({units.interval(summary.speedup.low, summary.speedup.high)})"
+    evidence = f"{summary.pairs} pairs, {summary.instances} fresh instances"
+    if outcome is Outcome.NOT_ENGAGED:
+        return f"{found} with the same kernels and bitwise the same outputs as the reference: it did nothing"
+    relation = {
+        Outcome.PASS: "holds",
+        Outcome.IMPROVED: "beats",
+        Outcome.REGRESSED: "is below",
+    }.get(outcome, "is not clearly on either side of")
+    bounds = " and ".join(text for judged, text in judgements if judged is outcome)
+    text = f"{found} {relation} {bounds} ({evidence})"
+    return text + _where_it_moved(summary, remembered) if outcome is not Outcome.PASS else text
+
+
+def _where_it_moved(summary: Summary, remembered: Remembered | None) -> str:
+    if remembered is None or remembered.match != "exact":
+        return ""
+    then = remembered.current
+    return (
+        f"; optimized {units.milliseconds(then.optimized_ms)} -> {units.milliseconds(summary.optimized_ms.median)}, "
+        f"reference {units.milliseconds(then.reference_ms)} -> {units.milliseconds(summary.reference_ms.median)}"
+    )
+
+
+def judge_throughput(measurement: Measurement, summary: Summary | None, remembered: Remembered | None) -> Verdict:
+    """Absolute time of the optimized side against the recorded one: loosely, and more so under other software."""
+    case_id = measurement.case_id
+    if summary is None:
+        return _not_timed("throughput", measurement)
+    now = summary.optimized_ms
+    numbers: dict[str, float | str | None] = {"optimized_ms": now.median, "reference_ms": summary.reference_ms.median}
+    if remembered is None:
+        reason = f"{units.milliseconds(now.median)} per step, with no baseline for this machine"
+        return Verdict("throughput", case_id, Outcome.NO_BASELINE, reason, _record_step(case_id), numbers)
+    then = remembered.current
+    floor = TIME_FLOOR if remembered.match == "exact" else TIME_FLOOR_OTHER_SOFTWARE
+    allowed = tolerance(then.optimized_ms_cv, then.processes, floor)
+    speed = Estimate(*(then.optimized_ms / ms for ms in (now.median, now.high, now.low)))
+    outcome = against_reference(speed, 1.0, allowed)
+    reason = (
+        f"{units.milliseconds(now.median)} per step against {units.milliseconds(then.optimized_ms)} recorded, "
+        f"tolerance {units.percent(allowed)}"
+    )
+    if remembered.differences:
+        reason += f" (widened, since {'; '.join(remembered.differences)})"
+    numbers["recorded_ms"] = then.optimized_ms
+    return Verdict("throughput", case_id, outcome, reason, _next_step(outcome, case_id), numbers)
+
+
+def judge_counters(measurement: Measurement, contract: Contract | None, remembered: Remembered | None) -> Verdict:
+    """Did the optimization happen, within its limits, and without more calls or kernels than recorded?"""
+    case_id, found = measurement.case_id, measurement.optimized_counters
+    numbers: dict[str, float | str | None] = dict(found)
+    if measurement.not_engaged is not None:
+        return Verdict("counters", case_id, Outcome.NOT_ENGAGED, measurement.not_engaged, rerun(case_id), numbers)
+    if measurement.counters_missing is not None:
+        return _without_counters(measurement, contract)
+    contract = contract or Contract()
+    for outcome, limits in ((Outcome.NOT_ENGAGED, contract.engaged), (Outcome.REGRESSED, contract.limits)):
+        broken = [text for limit in limits if (text := broken_limit(limit, found, measurement.reference_counters))]
+        if broken:
+            return Verdict("counters", case_id, outcome, "; ".join(broken), rerun(case_id), numbers)
+    grown = _grown(found, remembered.optimized_counters if remembered and remembered.match == "exact" else {})
+    if grown:
+        return Verdict("counters", case_id, Outcome.REGRESSED, grown, _next_step(Outcome.REGRESSED, case_id), numbers)
+    reason = f"{found['kernel_launches']:g} launches, {found['graph_launches']:g} graph launches, "
+    return Verdict("counters", case_id, Outcome.PASS, reason + f"{found['kernels']:g} kernels", numbers=numbers)
+
+
+def _without_counters(measurement: Measurement, contract: Contract | None) -> Verdict:
+    """What needs no counter was checked: `Side.engaged`. A contract that could not be checked is not a pass."""
+    if contract is not None and (contract.engaged or contract.limits):
+        reason = f"the contract was not checked: {measurement.counters_missing}"
+        return Verdict("counters", measurement.case_id, Outcome.INCONCLUSIVE, reason, "run it on a CUDA device")
+    reason = f"engaged by its own account; not measured: {measurement.counters_missing}"
+    return Verdict("counters", measurement.case_id, Outcome.PASS, reason)
+
+
+def broken_limit(limit: Limit, found: Counters, reference: Counters) -> str | None:
+    """How the limit is broken, in words, or None. A counter that was not measured breaks its limit."""
+    value = found.get(limit.counter)
+    if value is None:
+        return f"{limit.counter} was not measured"
+    if limit.at_least is not None and value < limit.at_least:
+        return f"{limit.counter} {value:g} is below {limit.at_least:g}"
+    if limit.at_most is not None and value > limit.at_most:
+        return f"{limit.counter} {value:g} is above {limit.at_most:g}"
+    if limit.at_most_of_reference is not None:
+        allowed = limit.at_most_of_reference * reference.get(limit.counter, 0.0)
+        if value > allowed:
+            return f"{limit.counter} {value:g} is above {allowed:g}, {limit.at_most_of_reference:g} of the reference's"
+    return None
+
+
+def _grown(found: Counters, recorded: Counters) -> str:
+    changes = [
+        f"{name} {recorded[name]:g} -> {found[name]:g}"
+        for name in EXACT_COUNTERS
+        if name in found and name in recorded and found[name] > recorded[name]
+    ]
+    return f"more per step than recorded: {', '.join(changes)}" if changes else ""
+
+
+def with_environment(verdict: Verdict, problem: str | None) -> Verdict:
+    """A sick machine explains what is not good about a time; it never turns a pass or a wrong output around."""
+    if problem is None or verdict.outcome not in (Outcome.REGRESSED, Outcome.INCONCLUSIVE):
+        return verdict
+    reason = f"{problem}; on this machine state: {verdict.reason}"
+    next_step = "repeat when the machine is idle and cool"
+    return Verdict(verdict.check, verdict.case_id, Outcome.ENV_INVALID, reason, next_step, verdict.numbers)
+
+
+def environment_problem(
+    measurement: Measurement, around: Sequence[Yardstick], expected: Mapping[str, float]
+) -> str | None:
+    """Why times of this measurement say nothing of the program, or None.
+
+    `around` are the probes before and after it, `expected` the same probes as recorded with the baseline or, without
+    one, the session's best.
+    """
+    discarded = sum(instance.discarded for instance in measurement.instances)
+    if discarded > len(measurement.pairs):
+        reasons = sorted({name for instance in measurement.instances for name in instance.throttled_by})
+        return f"{discarded} pairs were throttled ({', '.join(reasons)}), more than the {len(measurement.pairs)} kept"
+    for name, share in SICK_SHARE.items():
+        values = [probe.values[name] for probe in around if name in probe.values]
+        if values and name in expected and min(values) < (1 - share) * expected[name]:
+            return f"the machine gave {name} {min(values):.4g} instead of {expected[name]:.4g}"
+    return None
+
+
+def _not_timed(check: Literal["speedup", "throughput"], measurement: Measurement) -> Verdict:
+    problem = next((d.problem for d in measurement.differences if d.problem), None)
+    if problem is not None:
+        return Verdict(check, measurement.case_id, Outcome.WRONG, f"not timed: {problem}", rerun(measurement.case_id))
+    return Verdict(check, measurement.case_id, reason="no pair of blocks was measured", next_step="raise --perf-budget")
+
+
+def _next_step(outcome: Outcome, case_id: str) -> str:
+    if outcome is Outcome.IMPROVED:
+        return _record_step(case_id)
+    return "" if outcome is Outcome.PASS else rerun(case_id)
+
+
+def rerun(case_id: str) -> str:
+    return f'pytest perf_tests -k "{case_id}" --perf-budget 30'
+
+
+def _record_step(case_id: str) -> str:
+    return f'pytest perf_tests -k "{case_id}" --update-baselines'
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

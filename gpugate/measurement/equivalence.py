@@ -1,0 +1,52 @@
+"""How far an output is from the FP32 baseline's, on the outputs of the very steps that are timed."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+
+from gpugate.measurement.record import Difference
+
+When = Literal["fresh inputs", "timed steps"]
+
+
+def difference(output: torch.Tensor, expected: torch.Tensor, when: When) -> Difference:
+    """||output - expected|| / ||expected||, max|output - expected| / max|expected| and top-1 agreement, in FP64."""
+    problem = _problem(output, expected)
+    if problem is not None:
+        return Difference(math.inf, math.inf, None, when, problem)
+    out, ref = output.detach().cpu().double(), expected.detach().cpu().double()
+    error = out - ref
+    norm, largest = float(ref.norm()), float(ref.abs().max()) if ref.numel() else 0.0
+    return Difference(
+        relative_l2=_relative(float(error.norm()), norm),
+        max_error=_relative(float(error.abs().max()) if error.numel() else 0.0, largest),
+        top1_agreement=_top1_agreement(out, ref),
+        when=when,
+    )
+
+
+def _relative(error: float, scale: float) -> float:
+    if error == 0:
+        return 0.0
+    return error / scale if scale else math.inf
+
+
+def _problem(output: object, expected: torch.Tensor) -> str | None:
+    if not isinstance(output, torch.Tensor):
+        return f"it returned a {type(output).__name__}, not a tensor"
+    if output.shape != expected.shape:
+        return f"it returned shape {tuple(output.shape)} instead of {tuple(expected.shape)}"
+    if output.dtype != expected.dtype:
+        return f"it returned dtype {output.dtype} instead of {expected.dtype}"
+    if not bool(torch.isfinite(output).all()):
+        return "it returned NaN or infinity"
+    return None
+
+
+def _top1_agreement(out: torch.Tensor, ref: torch.Tensor) -> float | None:
+    if out.dim() < 2 or out.shape[-1] < 2:
+        return None
+    return float((out.argmax(-1) == ref.argmax(-1)).double().mean())

@@ -1,0 +1,44 @@
+"""SM clock and throttle reasons around every block, from NVML: clocks cannot be assumed locked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pynvml
+import torch
+
+from gpugate.measurement.record import ClockReading
+
+# Only what spoils a block: a clock capped by power is how the GPU normally runs under load.
+_SPOILING = {
+    "hardware slowdown": pynvml.nvmlClocksThrottleReasonHwSlowdown,
+    "hardware thermal slowdown": pynvml.nvmlClocksThrottleReasonHwThermalSlowdown,
+    "software thermal slowdown": pynvml.nvmlClocksThrottleReasonSwThermalSlowdown,
+    "power brake": pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown,
+}
+ReadClock = Callable[[], ClockReading]
+
+
+def spoiling_reasons(bits: int) -> tuple[str, ...]:
+    """Names of the throttle reasons in NVML's bit mask that make a block worthless."""
+    return tuple(name for name, bit in _SPOILING.items() if bits & bit)
+
+
+def clock_reader(device: torch.device) -> ReadClock:
+    """A function that reads the device's clock, about 20 us a call; on a CPU it reads nothing."""
+    if device.type != "cuda":
+        return ClockReading
+    return _nvml_reader(torch.cuda.get_device_properties(device).uuid)  # cuda only
+
+
+def _nvml_reader(uuid: object) -> ReadClock:  # cuda only
+    pynvml.nvmlInit()
+    # NVML and CUDA may number GPUs differently: the UUID is the same in both.
+    handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
+
+    def read() -> ClockReading:
+        clock_mhz = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
+        reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        return ClockReading(sm_clock_mhz=int(clock_mhz), throttled_by=spoiling_reasons(int(reasons)))
+
+    return read

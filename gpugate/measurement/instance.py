@@ -1,0 +1,60 @@
+"""One fresh build of both sides of a case: the unit of replication for what pairs cannot see."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from gpugate.errors import SideError
+from gpugate.measurement.sides import BuiltSide, build_side, fingerprint, release
+from gpugate.workload import Case, Context
+
+
+@dataclass
+class BothSides:
+    """The reference and the optimized side, built one after the other and closed together."""
+
+    reference: BuiltSide
+    optimized: BuiltSide
+    reference_built_first: bool
+    build_s: float
+    _reference_fingerprint: str
+
+    def check_apart(self) -> None:
+        """Raises SideError when the optimization changed the model that the reference runs."""
+        if fingerprint(self.reference.side.model) != self._reference_fingerprint:
+            problem = ValueError("it changed the reference's model: copy the model before changing it")
+            raise SideError(self.optimized.name, "being built or run", problem)
+
+    def close(self) -> None:
+        device = self.reference.device
+        try:
+            self.reference.close()
+            self.optimized.close()
+        finally:
+            del self.reference, self.optimized
+            release(device)
+
+
+def build_both(case: Case, context: Context, first_input: Any, reference_first: bool) -> BothSides:
+    """Builds both sides in the order asked for, since placement in memory follows it.
+
+    Raises SideError when one cannot be built, or changes the other's model.
+    """
+    started = time.perf_counter()
+
+    def build(name: str) -> BuiltSide:
+        return build_side(name, case.builder(name), context, first_input)
+
+    if reference_first:
+        reference = build(case.reference_name)
+        before = fingerprint(reference.side.model)
+        optimized = build(case.optimization.name)
+    else:
+        optimized = build(case.optimization.name)
+        reference = build(case.reference_name)
+        before = fingerprint(reference.side.model)
+    both = BothSides(reference, optimized, reference_first, time.perf_counter() - started, before)
+    both.check_apart()
+    return both

@@ -1,0 +1,81 @@
+"""What the sides compute: the baseline's outputs, taken before any optimization is built, and comparison with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gpugate.errors import SideError
+from gpugate.measurement.cold_inputs import Inputs, checksum
+from gpugate.measurement.equivalence import difference
+from gpugate.measurement.instance import BothSides
+from gpugate.measurement.record import Difference
+from gpugate.measurement.sides import BuiltSide, build_side, release
+from gpugate.workload import BASELINE, Case, Context
+
+SAME_BASELINE_L2 = 1e-4  # two builds of the baseline may pick other algorithms, never another model
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The baseline's output for every input set, on the host."""
+
+    fresh: Sequence[torch.Tensor]
+    timed: Sequence[torch.Tensor]
+
+
+def expected_outputs(case: Case, context: Context, inputs: Inputs) -> Expected:
+    """Outputs of a baseline that is built for nothing else."""
+    fresh, timed = _baseline_outputs(case, context, (inputs.fresh, inputs.timed))
+    return Expected(fresh, timed)
+
+
+def _baseline_outputs(case: Case, context: Context, groups: Sequence[Sequence[Any]]) -> list[list[torch.Tensor]]:
+    baseline = build_side(BASELINE, case.workload.baseline, context, groups[0][0])
+    outputs = [[baseline.output_for(inputs).cpu() for inputs in group] for group in groups]
+    baseline.close()
+    del baseline
+    release(context.device)
+    return outputs
+
+
+def check_baseline_unchanged(case: Case, context: Context, inputs: Inputs, expected: Expected) -> None:
+    """Raises SideError unless a baseline built now gives what it gave before the optimization was ever built."""
+    (again,) = _baseline_outputs(case, context, (inputs.fresh,))
+    for output, before in zip(again, expected.fresh, strict=True):
+        if not difference(output, before, "fresh inputs").relative_l2 <= SAME_BASELINE_L2:
+            problem = ValueError("the baseline gives other outputs since then: build from a copy of the model")
+            raise SideError(case.optimization.name, "being measured", problem)
+
+
+def check_inputs_untouched(side: BuiltSide, inputs: Inputs) -> None:
+    """Raises SideError when the bits of any input set have changed."""
+    if checksum((inputs.timed, inputs.fresh)) != inputs.checksum:
+        problem = ValueError("it wrote to its inputs: copy them first, the other side reads the same tensors")
+        raise SideError(side.name, "computing outputs", problem)
+
+
+def compare_fresh(both: BothSides, inputs: Inputs, expected: Expected) -> tuple[list[Difference], bool]:
+    """Differences for inputs that no earlier session has seen, and whether both sides gave the same bits."""
+    reference = [both.reference.output_for(one) for one in inputs.fresh]
+    check_inputs_untouched(both.reference, inputs)
+    optimized = [both.optimized.output_for(one) for one in inputs.fresh]
+    check_inputs_untouched(both.optimized, inputs)
+    found = [
+        difference(output, before, "fresh inputs") for output, before in zip(optimized, expected.fresh, strict=True)
+    ]
+    return found, all(_same_bits(ours, theirs) for ours, theirs in zip(optimized, reference, strict=True))
+
+
+def compare_timed(optimized: BuiltSide, expected: Expected) -> Difference | None:
+    """The last output of the last timed block against the baseline's for that very input."""
+    if optimized.last_output is None:
+        return None
+    return difference(optimized.last_output, expected.timed[optimized.last_input], "timed steps")
+
+
+def _same_bits(ours: object, theirs: object) -> bool:
+    return isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor) and torch.equal(ours, theirs)

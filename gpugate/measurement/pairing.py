@@ -1,0 +1,70 @@
+"""Pairs of blocks, one of each side, next to each other: drift hits both, order alternates (ABBA)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpugate.measurement.device_timer import Timer
+from gpugate.measurement.gpu_clock import ReadClock
+from gpugate.measurement.instance import BothSides
+from gpugate.measurement.record import Instance, Pair
+
+# A throttled pair is dropped only while at least as many were kept: a run never ends with no samples.
+MAX_DISCARDED_PER_KEPT = 1
+FREE_DISCARDS = 4
+
+
+@dataclass
+class Pairing:
+    """Takes pairs of one instance and remembers what was kept and what was not."""
+
+    both: BothSides
+    inputs: Sequence[Any]
+    timer: Timer
+    read_clock: ReadClock
+    reference_first: bool = field(default_factory=lambda: random.random() < 0.5)  # noqa: S311
+    pairs: list[Pair] = field(default_factory=list)
+    discarded: int = 0
+    throttled_by: set[str] = field(default_factory=set)
+
+    def take(self, count: int, go_on: Callable[[], bool]) -> None:
+        """Takes pairs until `count` are kept in this call or `go_on` says no."""
+        wanted = len(self.pairs) + count
+        while len(self.pairs) < wanted and go_on():
+            self._take_one()
+
+    def _take_one(self) -> None:
+        sides = (self.both.reference, self.both.optimized)
+        first, second = sides if self.reference_first else sides[::-1]
+        before = self.read_clock()
+        first_ms = first.timed_block(self.inputs, self.timer.time_ms)
+        second_ms = second.timed_block(self.inputs, self.timer.time_ms)
+        after = self.read_clock()
+        pair = Pair(
+            reference_ms=first_ms if self.reference_first else second_ms,
+            optimized_ms=second_ms if self.reference_first else first_ms,
+            reference_first=self.reference_first,
+            sm_clock_mhz=after.sm_clock_mhz,
+        )
+        self.reference_first = not self.reference_first
+        self._keep(pair, {*before.throttled_by, *after.throttled_by})
+
+    def _keep(self, pair: Pair, throttled_by: set[str]) -> None:
+        self.throttled_by |= throttled_by
+        if throttled_by and self.discarded < MAX_DISCARDED_PER_KEPT * len(self.pairs) + FREE_DISCARDS:
+            self.discarded += 1
+        else:
+            self.pairs.append(pair)
+
+    def instance(self) -> Instance:
+        return Instance(
+            reference_built_first=self.both.reference_built_first,
+            pairs=tuple(self.pairs),
+            discarded=self.discarded,
+            throttled_by=tuple(sorted(self.throttled_by)),
+            reference_steps_per_block=self.both.reference.steps_per_block,
+            optimized_steps_per_block=self.both.optimized.steps_per_block,
+        )

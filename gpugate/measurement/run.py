@@ -1,0 +1,252 @@
+"""Measuring one case from beginning to end: outputs, then paired times over fresh instances, then counters."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from gpugate.intervals import Estimate, speedup_estimate
+from gpugate.measurement import counters, trace
+from gpugate.measurement.cold_inputs import Inputs, make_inputs
+from gpugate.measurement.device_timer import Timer, timer_for
+from gpugate.measurement.gpu_clock import ReadClock, clock_reader
+from gpugate.measurement.instance import BothSides, build_both
+from gpugate.measurement.outputs import (
+    Expected,
+    check_baseline_unchanged,
+    check_inputs_untouched,
+    compare_fresh,
+    compare_timed,
+    expected_outputs,
+)
+from gpugate.measurement.pairing import Pairing
+from gpugate.measurement.progress import Doing, Progress, Report
+from gpugate.measurement.record import Counters, Difference, Instance, Measurement, SideCost, StopReason
+from gpugate.measurement.settings import BLOCK_MS, WARM_UP_S, Settings
+from gpugate.measurement.sides import blamed_on, release
+from gpugate.measurement.stopping import stop_reason
+from gpugate.measurement.warm_up import warm_up
+from gpugate.workload import Case, Context
+
+REWARM_SHARE = 0.3  # of the warm-up time, for every instance after the first: the clock is up already
+
+
+@dataclass
+class _Found:
+    """What one measurement has found so far."""
+
+    instances: list[Instance] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    half_widths: list[float] = field(default_factory=list)
+    costs: tuple[SideCost, SideCost] | None = None
+    same_bits: bool = False
+    inert: bool = False
+    not_engaged: str | None = None
+    reference_counters: Counters = field(default_factory=dict)
+    optimized_counters: Counters = field(default_factory=dict)
+
+    @property
+    def comparable(self) -> bool:
+        return all(difference.problem is None for difference in self.differences)
+
+    @property
+    def pairs(self) -> int:
+        return sum(len(instance.pairs) for instance in self.instances)
+
+
+@dataclass
+class _Run:
+    """One measurement while it happens: the plan, the tools, and what was found."""
+
+    case: Case
+    context: Context
+    settings: Settings
+    report: Report
+    inputs: Inputs
+    expected: Expected
+    timer: Timer
+    read_clock: ReadClock
+    found: _Found = field(default_factory=_Found)
+    reference_first: bool = field(default_factory=lambda: random.random() < 0.5)  # noqa: S311
+    deadline_s: float = math.inf
+    rebuild_s: float = 0.0
+
+    @property
+    def seconds_left(self) -> float:
+        return self.deadline_s - time.perf_counter()
+
+    def tell(self, doing: Doing, side: str, taking: Instance | None = None) -> None:
+        instances = [*self.found.instances, *([taking] if taking else [])]
+        estimate = _estimate(instances)
+        self.report(
+            Progress(
+                case_id=self.case.id,
+                doing=doing,
+                side=side,
+                instance=len(self.found.instances) + 1,
+                pairs=sum(len(instance.pairs) for instance in instances),
+                speedup=estimate.median if estimate else None,
+                low=estimate.low if estimate else None,
+                high=estimate.high if estimate else None,
+                seconds_left=self.seconds_left if math.isfinite(self.deadline_s) else None,
+            )
+        )
+
+
+def measure(case: Case, context: Context, settings: Settings, report: Report) -> Measurement:
+    """Measures `case` on `context.device`.
+
+    Raises SideError, naming the side, when one cannot be built or run, writes to its inputs or to the other's model.
+    An output that is not comparable (NaN, another shape or dtype) ends the measurement without samples.
+    """
+    started = time.perf_counter()
+    try:
+        run = _prepare(case, context, settings, report)
+        stopped_because = _measure_instances(run)
+        check_baseline_unchanged(case, context, run.inputs, run.expected)
+        return _record(run, stopped_because, time.perf_counter() - started)
+    finally:
+        release(context.device)
+
+
+def _prepare(case: Case, context: Context, settings: Settings, report: Report) -> _Run:
+    with blamed_on(f"inputs of {case.workload.name}", "being made"):
+        inputs = make_inputs(case.workload, context, settings.fresh_inputs)
+    return _Run(
+        case=case,
+        context=context,
+        settings=settings,
+        report=report,
+        inputs=inputs,
+        expected=expected_outputs(case, context, inputs),
+        timer=timer_for(context.device, case.workload.timing),
+        read_clock=clock_reader(context.device),
+    )
+
+
+def _measure_instances(run: _Run) -> StopReason:
+    """Fresh builds of both sides, one after another, until the interval, the noise or the budget says stop."""
+    while True:
+        run.tell("building", run.case.optimization.name)
+        order = run.reference_first ^ bool(len(run.found.instances) % 2)
+        both = build_both(run.case, run.context, run.inputs.timed[0], order)
+        run.rebuild_s = both.build_s
+        try:
+            if not run.found.instances:
+                _begin(run, both)
+            stopped = _measure_instance(run, both) if run.found.comparable else "budget"
+            if stopped is not None:
+                _finish(run, both)
+                return stopped
+        finally:
+            both.close()
+
+
+def _begin(run: _Run, both: BothSides) -> None:
+    """Outputs first; the budget starts when building and comparing are done."""
+    run.tell("checking", both.optimized.name)
+    run.found.costs = (both.reference.cost, both.optimized.cost)
+    found, run.found.same_bits = compare_fresh(both, run.inputs, run.expected)
+    run.found.differences += found
+    run.deadline_s = time.perf_counter() + run.settings.budget_s
+
+
+def _measure_instance(run: _Run, both: BothSides) -> StopReason | None:
+    """Warms both sides up and takes pairs; None asks for a fresh instance."""
+    share = REWARM_SHARE if run.found.instances else 1.0
+    kind = run.context.device.type
+    for side in (both.reference, both.optimized):
+        run.tell("warming up", side.name)
+        warm_up(side, run.inputs.timed, run.timer.time_ms, BLOCK_MS[kind], share * WARM_UP_S[kind])
+    pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock)
+    stopped = _take_pairs(run, pairing)
+    run.found.instances.append(pairing.instance())
+    timed = compare_timed(both.optimized, run.expected)
+    run.found.differences += [timed] if timed else []
+    return stopped
+
+
+def _take_pairs(run: _Run, pairing: Pairing) -> StopReason | None:
+    settings, found = run.settings, run.found
+
+    def go_on() -> bool:
+        run.tell("measuring", pairing.both.optimized.name, pairing.instance())
+        return run.seconds_left > 0 or found.pairs + len(pairing.pairs) < settings.min_pairs
+
+    while True:
+        started = time.perf_counter()
+        pairing.take(settings.pairs_per_instance, go_on)
+        round_s = time.perf_counter() - started
+        estimate = _estimate([*found.instances, pairing.instance()])
+        found.half_widths.append(estimate.half_width if estimate else math.inf)
+        # Where building is dear (compilation), more pairs of the same instance are all that the budget allows.
+        affordable = run.rebuild_s + round_s < run.seconds_left
+        missing = settings.min_instances - len(found.instances) - 1 if affordable else 0
+        pairs = found.pairs + len(pairing.pairs)
+        stopped = stop_reason(found.half_widths, pairs, missing, run.seconds_left, settings)
+        if stopped is not None or affordable:
+            return stopped
+
+
+def _estimate(instances: Sequence[Instance]) -> Estimate | None:
+    ratios = [instance.log_ratios for instance in instances if instance.pairs]
+    return speedup_estimate(ratios) if ratios else None
+
+
+def _finish(run: _Run, both: BothSides) -> None:
+    """The counting pass over the last instance, when all times are taken, and what can be told only afterwards."""
+    if not run.found.comparable:
+        return
+    run.tell("counting", both.optimized.name)
+    theirs = counters.count(both.reference, run.inputs.timed, run.settings.counted_steps)
+    ours = counters.count(both.optimized, run.inputs.timed, run.settings.counted_steps)
+    run.found.inert = run.found.same_bits and trace.signature(theirs) == trace.signature(ours)
+    run.found.not_engaged = both.optimized.side.engaged()
+    if counters.missing(run.context.device) is None:
+        run.found.reference_counters = counters.of(both.reference, theirs)  # cuda only
+        run.found.optimized_counters = counters.of(both.optimized, ours)  # cuda only
+    check_inputs_untouched(both.optimized, run.inputs)
+    both.check_apart()
+
+
+def _record(run: _Run, stopped_because: StopReason, wall_s: float) -> Measurement:
+    found, ratios = run.found, sorted(run.timer.event_host_ratios)
+    unknown = SideCost(0.0, 0.0)
+    reference_cost, optimized_cost = found.costs or (unknown, unknown)
+    return Measurement(
+        case_id=run.case.id,
+        instances=tuple(found.instances),
+        stopped_because=stopped_because,
+        differences=tuple(found.differences),
+        reference_cost=reference_cost,
+        optimized_cost=optimized_cost,
+        reference_counters=found.reference_counters,
+        optimized_counters=found.optimized_counters,
+        not_engaged=found.not_engaged,
+        inert=found.inert,
+        counters_missing=counters.missing(run.context.device),
+        event_host_ratio=ratios[len(ratios) // 2] if ratios else None,
+        timer=run.timer.name,
+        input_sets=len(run.inputs.timed),
+        resolution_ms=run.timer.resolution_ms,
+        seed=run.inputs.fresh_index,
+        wall_s=wall_s,
+    )
+
+
+def merged(first: Measurement, second: Measurement) -> Measurement:
+    """Two measurements of one case in one process as one: the second was asked for by an undecided result."""
+    return replace(
+        second,
+        instances=first.instances + second.instances,
+        differences=first.differences + second.differences,
+        reference_cost=first.reference_cost,
+        optimized_cost=first.optimized_cost,
+        not_engaged=first.not_engaged or second.not_engaged,
+        inert=first.inert and second.inert,
+        attempts=first.attempts + 1,
+        wall_s=first.wall_s + second.wall_s,
+    )

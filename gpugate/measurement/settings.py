@@ -1,0 +1,28 @@
+"""How long and how finely to measure; everything here is a plan, what happened is in the record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+BLOCK_MS = {"cuda": 20.0, "cpu": 60.0}
+WARM_UP_S = {"cuda": 0.3, "cpu": 0.3}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`budget_s` covers warm-up, rebuilding and sampling of one case; the first build and compilation come on top.
+
+    `half_width` is the relative half-width of the speedup's interval at which sampling stops.
+    """
+
+    budget_s: float = 8.0
+    half_width: float = 0.005
+    min_pairs: int = 8
+    pairs_per_instance: int = 4
+    min_instances: int = 3
+    counted_steps: int = 5
+    fresh_inputs: int = 3
+
+    def escalated(self) -> Settings:
+        """For a result that could not be decided: twice the time, half the width."""
+        return replace(self, budget_s=2 * self.budget_s, half_width=self.half_width / 2)

@@ -1,0 +1,137 @@
+"""Building, running and releasing one side of a comparison, apart from the other."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gpugate.errors import SideError
+from gpugate.measurement.record import SideCost
+from gpugate.measurement.torch_flags import TorchFlags
+from gpugate.workload import Build, Context, Side
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # cuda only
+
+
+@contextmanager
+def blamed_on(side: str, doing: str) -> Iterator[None]:
+    """Whatever goes wrong inside is the side's: it is named, the cause is kept, and Ctrl-C passes."""
+    try:
+        yield
+    except SideError:
+        raise
+    except Exception as error:
+        raise SideError(side, doing, error) from error
+
+
+@dataclass
+class BuiltSide:
+    """A side with its own torch flags and its own place in the rotation of inputs."""
+
+    name: str
+    side: Side
+    flags: TorchFlags
+    device: torch.device
+    cost: SideCost
+    steps_per_block: int = 1
+    next_input: int = 0
+    last_input: int = 0
+    last_output: torch.Tensor | None = None
+
+    def run_steps(self, inputs: Sequence[Any], steps: int) -> None:
+        """The timed loop: `steps` steps over rotating inputs, then everything joined."""
+        step, count, index, output = self.side.step, len(inputs), self.next_input, self.last_output
+        for _ in range(steps):
+            output = step(inputs[index])
+            index = index + 1 if index + 1 < count else 0
+        self.side.finish()
+        self.next_input, self.last_input, self.last_output = index, (index or count) - 1, output
+
+    def timed_block(self, inputs: Sequence[Any], time_ms: Callable[[Callable[[], None]], float]) -> float:
+        """Milliseconds per step of one block, under this side's flags."""
+        self.flags.apply()
+        with blamed_on(self.name, "running timed steps"):
+            block_ms = time_ms(lambda: self.run_steps(inputs, self.steps_per_block))
+        return block_ms / self.steps_per_block
+
+    def output_for(self, inputs: Any) -> torch.Tensor:
+        """The output of one joined step, as a copy that no later step can overwrite."""
+        self.flags.apply()
+        with blamed_on(self.name, "computing an output"):
+            output = self.side.step(inputs)
+            self.side.finish()
+            synchronize(self.device)
+            return output.clone() if isinstance(output, torch.Tensor) else output
+
+    def close(self) -> None:
+        self.last_output = None
+        with blamed_on(self.name, "being closed"):
+            self.side.close()
+
+
+def build_side(name: str, build: Build, context: Context, first_input: Any) -> BuiltSide:
+    """Builds a side from the suite's default flags and runs its first step, both timed: they are never samples."""
+    TorchFlags.defaults().apply()
+    allocated_bytes = _start_counting_memory(context.device)
+    started = time.perf_counter()
+    with blamed_on(name, "being built"):
+        side = build(context)
+        synchronize(context.device)
+    built = time.perf_counter()
+    flags = TorchFlags.current()
+    with blamed_on(name, "running its first step"):
+        side.step(first_input)
+        side.finish()
+        synchronize(context.device)
+    stepped = time.perf_counter()
+    peak_bytes = _peak_above(context.device, allocated_bytes)
+    cost = SideCost(build_s=built - started, first_step_s=stepped - built, peak_bytes=peak_bytes)
+    return BuiltSide(name, side, flags, context.device, cost)
+
+
+def _start_counting_memory(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 0
+    torch.cuda.reset_peak_memory_stats(device)  # cuda only
+    return torch.cuda.memory_allocated(device)  # cuda only
+
+
+def _peak_above(device: torch.device, allocated_bytes: int) -> int | None:
+    if device.type != "cuda":
+        return None
+    return torch.cuda.max_memory_allocated(device) - allocated_bytes  # cuda only
+
+
+def release(device: torch.device) -> None:
+    """Frees what closed sides held, so that the next one starts from an empty device."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()  # compiled code keeps its model and its CUDA graphs alive
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # cuda only
+    TorchFlags.defaults().apply()
+
+
+def fingerprint(model: torch.nn.Module | None) -> str:
+    """A digest of a model's structure and tensors: another digest later means that somebody changed it."""
+    if model is None:
+        return ""
+    digest = hashlib.sha256()
+    for name, module in model.named_modules():
+        digest.update(f"{name}:{type(module).__name__};".encode())
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        total = float(tensor.detach().double().sum()) if tensor.is_floating_point() else int(tensor.sum())
+        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:{tensor.stride()}:{total!r};".encode())
+    return digest.hexdigest()

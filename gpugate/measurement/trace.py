@@ -1,0 +1,144 @@
+"""Reading a profiler trace: counts per step from the events of one counted window. Pure, from the trace's JSON."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+WINDOW = "gpugate: counted steps"
+LONGEST = 15
+
+_LAUNCH = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
+_GRAPH_LAUNCH = re.compile(r"cu(da)?GraphLaunch")
+# cudaMemcpy without Async blocks the host; so do the synchronize calls. cudaStreamWaitEvent does not.
+_SYNCHRONIZING = re.compile(
+    r"cu(da|Ctx|Stream|Event|Device)*Synchronize|cudaMem(cpy|set)(2D|3D)?(_v\d+)?$|cuMemcpy[HD]to[HD](_v2)?$|cuda(Free|Malloc)$"
+)
+# How cuDNN, cuBLAS, CUTLASS and Triton spell tensor-core kernels; plain f32f32 ones run on the FP32 cores.
+_TENSOR_CORES = re.compile(
+    r"tensorop|wgmma|[hsi]?gmma|hmma|imma|884|1688|16816|(f16|bf16|tf32)(f16|bf16|tf32)_|_(f16|bf16|tf32)_",
+    re.IGNORECASE,
+)
+_DIRECTIONS = {"HtoD": "host_to_device", "DtoH": "device_to_host", "DtoD": "device_to_device"}
+Event = Mapping[str, Any]
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What a counted window did: API calls of the host, and the device's kernels, copies and memsets they caused."""
+
+    steps: int
+    calls: Sequence[Event]
+    kernels: Sequence[Event]
+    copies: Sequence[Event]
+    memsets: Sequence[Event]
+    operators: Sequence[Event]
+
+
+def read_activity(events: Sequence[Event], steps: int) -> Activity:
+    """Picks the events of the window named WINDOW; device events belong to it by correlation id, not by time.
+
+    Raises ValueError when the trace has no such window.
+    """
+    window = next((e for e in events if e.get("name") == WINDOW and e.get("cat") == "user_annotation"), None)
+    if window is None:
+        raise ValueError(f"the trace has no range {WINDOW!r}")
+    start, end = window["ts"], window["ts"] + window["dur"]
+    inside = [e for e in events if e.get("ph") == "X" and start <= e["ts"] <= end]
+    calls = [e for e in inside if e.get("cat") in ("cuda_runtime", "cuda_driver")]
+    wanted = {e["args"]["correlation"] for e in calls if "correlation" in e.get("args", {})}
+    device = [e for e in events if e.get("args", {}).get("correlation") in wanted]
+    return Activity(
+        steps=steps,
+        calls=calls,
+        kernels=[e for e in device if e.get("cat") == "kernel"],
+        copies=[e for e in device if e.get("cat") == "gpu_memcpy"],
+        memsets=[e for e in device if e.get("cat") == "gpu_memset"],
+        operators=[e for e in inside if e.get("cat") == "cpu_op"],
+    )
+
+
+def signature(activity: Activity) -> Counter[str]:
+    """What ran, by name: kernels and copies on a GPU, operators on a CPU. Equal signatures did the same work."""
+    device = (*activity.kernels, *activity.copies, *activity.memsets)
+    calls = [e["name"] for e in activity.calls if _LAUNCH.match(e["name"]) or _GRAPH_LAUNCH.match(e["name"])]
+    return Counter([e["name"] for e in device or activity.operators] + calls)
+
+
+def counters(activity: Activity) -> dict[str, float]:
+    """Counts, bytes and milliseconds per step; fractions over the window. Names as in gpugate.counter_names."""
+    steps = activity.steps
+    names = [e["name"] for e in activity.calls]
+    kernel_spans = _union(activity.kernels)
+    copy_spans = _union(activity.copies)
+    device = (*activity.kernels, *activity.copies, *activity.memsets)
+    per_step = {
+        "kernel_launches": sum(bool(_LAUNCH.match(name)) for name in names),
+        "graph_launches": sum(bool(_GRAPH_LAUNCH.match(name)) for name in names),
+        "kernels": len(activity.kernels),
+        "tensor_core_kernels": sum(bool(_TENSOR_CORES.search(e["name"])) for e in activity.kernels),
+        "memsets": len(activity.memsets),
+        "synchronizing_calls": sum(bool(_SYNCHRONIZING.match(name)) for name in names),
+        "api_ms": sum(e["dur"] for e in activity.calls) / 1e3,
+        "pageable_copies": sum("Pageable" in e["name"] for e in activity.copies),
+        **_copies_by_direction(activity.copies),
+    }
+    return {
+        **{name: value / steps for name, value in per_step.items()},
+        "streams": len({e["args"].get("stream") for e in device}),
+        "longest_kernels_mean_ms": _longest_mean_ms(activity.kernels, steps),
+        "active_fraction": _active_fraction(device),
+        "overlap_fraction": _overlap(copy_spans, kernel_spans) / _length(copy_spans) if copy_spans else 0.0,
+    }
+
+
+def _copies_by_direction(copies: Sequence[Event]) -> dict[str, float]:
+    counts = {f"{name}_{what}": 0.0 for name in _DIRECTIONS.values() for what in ("copies", "bytes")}
+    for copy in copies:
+        for spelling, name in _DIRECTIONS.items():
+            if spelling in copy["name"]:
+                counts[f"{name}_copies"] += 1
+                counts[f"{name}_bytes"] += copy["args"].get("bytes", 0)
+    return counts
+
+
+def _longest_mean_ms(kernels: Sequence[Event], steps: int) -> float:
+    """Mean of the 15 longest kernels of an average step: of the 15 x steps longest of the window."""
+    longest = sorted((e["dur"] for e in kernels), reverse=True)[: LONGEST * steps]
+    return sum(longest) / len(longest) / 1e3 if longest else 0.0
+
+
+def _active_fraction(device: Sequence[Event]) -> float:
+    spans = _union(device)
+    return _length(spans) / (spans[-1][1] - spans[0][0]) if spans else 0.0
+
+
+def _union(events: Sequence[Event]) -> list[Span]:
+    """Disjoint spans, in order, covering every event."""
+    merged: list[Span] = []
+    for start, end in sorted((e["ts"], e["ts"] + e["dur"]) for e in events):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _length(spans: Sequence[Span]) -> float:
+    return sum(end - start for start, end in spans)
+
+
+def _overlap(left: Sequence[Span], right: Sequence[Span]) -> float:
+    """Length of the intersection of two lists of disjoint spans, in one pass."""
+    total, i, j = 0.0, 0, 0
+    while i < len(left) and j < len(right):
+        total += max(0.0, min(left[i][1], right[j][1]) - max(left[i][0], right[j][0]))
+        if left[i][1] < right[j][1]:
+            i += 1
+        else:
+            j += 1
+    return total

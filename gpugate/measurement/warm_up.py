@@ -1,0 +1,44 @@
+"""Warming a side up by time and until its blocks stop drifting: an idle GPU runs at a fifth of its clock."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpugate.measurement.sides import BuiltSide
+
+STEADY_BLOCKS = 3
+STEADY_SPREAD = 0.01
+PATIENCE = 3  # times the minimum, for a side that never stops drifting
+MAX_STEPS_PER_BLOCK = 100_000
+
+
+def steady(block_ms: Sequence[float]) -> bool:
+    """The last three blocks lie within 1 % of each other."""
+    last = block_ms[-STEADY_BLOCKS:]
+    return len(last) == STEADY_BLOCKS and max(last) - min(last) <= STEADY_SPREAD * min(last)
+
+
+def steps_for(step_ms: float, block_ms: float) -> int:
+    """Steps that fill a block of `block_ms`, at least one."""
+    return max(1, min(MAX_STEPS_PER_BLOCK, math.ceil(block_ms / step_ms))) if step_ms > 0 else MAX_STEPS_PER_BLOCK
+
+
+def warm_up(
+    side: BuiltSide,
+    inputs: Sequence[Any],
+    time_ms: Callable[[Callable[[], None]], float],
+    block_ms: float,
+    seconds: float,
+) -> None:
+    """Runs blocks for at least `seconds` and until they are steady; leaves `side.steps_per_block` calibrated."""
+    started, seen = time.perf_counter(), []
+    while True:
+        step_ms = side.timed_block(inputs, time_ms)
+        seen.append(step_ms)
+        side.steps_per_block = steps_for(step_ms, block_ms)
+        elapsed = time.perf_counter() - started
+        if elapsed >= seconds and (steady(seen) or elapsed >= PATIENCE * seconds):
+            return

@@ -1,0 +1,126 @@
+"""The command line, read once: the only place that looks at pytest's configuration."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpugate.errors import OptionError
+
+if TYPE_CHECKING:
+    import pytest
+
+DEFAULT_BUDGET_S = 8.0
+DEFAULT_PROCESSES = 5
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for. `device` is 'auto', 'cpu', 'cuda' or 'cuda:N'."""
+
+    gate: bool
+    update_baselines: bool
+    reason: str
+    processes: int
+    device: str
+    budget_s: float
+    json_path: Path | None
+    input_path: Path | None
+    checkpoint_path: Path | None
+    baselines_path: Path
+    allow_missing: frozenset[str]
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Every option of the suite, in one group of `pytest --help`, each with its default."""
+    group = parser.getgroup("gpugate", "gpugate: does a GPU optimization still pay?")
+    add = group.addoption
+    add("--gate", action="store_true", help="fail on everything that is not a PASS, missing GPUs too (default: off)")
+    add("--update-baselines", action="store_true", help="record what is measured as the new baseline (default: off)")
+    add("--perf-reason", metavar="TEXT", default="", help="why the baseline is recorded, kept in it (default: none)")
+    add(
+        "--perf-processes",
+        metavar="N",
+        default=str(DEFAULT_PROCESSES),
+        help="fresh processes that --update-baselines records (default: %(default)s)",
+    )
+    add("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
+    add(
+        "--perf-budget",
+        metavar="SECONDS",
+        default=str(DEFAULT_BUDGET_S),
+        help="time for sampling each workload parameter, building apart (default: %(default)s)",
+    )
+    add("--perf-json", metavar="FILE", help="write everything that was measured to FILE (default: nowhere)")
+    add("--perf-input", metavar="DIR", help="your own photographs instead of those that ship (default: none)")
+    add("--perf-checkpoint", metavar="FILE", help="weights of ResNet-50 instead of seeded ones (default: none)")
+    add("--perf-baselines", metavar="DIR", default="baselines", help="where baselines are (default: %(default)s)")
+    add(
+        "--allow-missing",
+        metavar="NAMES",
+        default="",
+        help="packages or engines whose absence a gate accepts, by comma (default: none)",
+    )
+
+
+def read_options(config: pytest.Config) -> Options:
+    """Raises OptionError, naming the option and the value, for what cannot be used."""
+    value = config.getoption
+    return Options(
+        gate=value("gate"),
+        update_baselines=value("update_baselines"),
+        reason=value("perf_reason"),
+        processes=_whole_number("--perf-processes", value("perf_processes")),
+        device=_device(value("perf_device")),
+        budget_s=_seconds("--perf-budget", value("perf_budget")),
+        json_path=_writable("--perf-json", _path(config, value("perf_json"))),
+        input_path=_existing("--perf-input", _path(config, value("perf_input"))),
+        checkpoint_path=_existing("--perf-checkpoint", _path(config, value("perf_checkpoint"))),
+        baselines_path=config.rootpath / value("perf_baselines"),
+        allow_missing=frozenset(filter(None, re.split(r"[,\s]+", value("allow_missing")))),
+    )
+
+
+def _path(config: pytest.Config, text: str | None) -> Path | None:
+    return config.invocation_params.dir / text if text else None
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (seconds > 0 and math.isfinite(seconds)):
+        raise OptionError(f"{option} is {text!r}: give a number of seconds above 0, such as 8")
+    return seconds
+
+
+def _whole_number(option: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise OptionError(f"{option} is {text!r}: give a whole number from 1 on, such as {DEFAULT_PROCESSES}")
+    return int(text)
+
+
+def _device(text: str) -> str:
+    if not _DEVICE.fullmatch(text):
+        raise OptionError(f"--perf-device is {text!r}: use auto, cpu, cuda or cuda:N")
+    return text
+
+
+def _existing(option: str, path: Path | None) -> Path | None:
+    if path is not None and not path.exists():
+        raise OptionError(f"{option} {path} does not exist: give the path of a file or folder that is there")
+    return path
+
+
+def _writable(option: str, path: Path | None) -> Path | None:
+    if path is None:
+        return None
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise OptionError(f"{option} {path} cannot be written: give a file name in a folder that exists")
+    return path

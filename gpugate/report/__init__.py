@@ -1,0 +1,1 @@
+"""Words, tables and pictures of a run; nothing here decides anything."""

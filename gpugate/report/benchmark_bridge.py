@@ -1,0 +1,121 @@
+"""Our samples in pytest-benchmark, through its public interface: a timer that replays what was recorded.
+
+`benchmark.pedantic` times each round with the `timer` of the test's `benchmark` mark. A round of a replay sets that
+timer to 0 before and to the recorded sample after, so that pytest-benchmark sees exactly our samples.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, Protocol, cast
+
+import pytest
+
+from gpugate.environment import Environment
+
+PLUGIN = "benchmark"  # the name of pytest-benchmark's entry point
+
+
+class Benchmark(Protocol):
+    """What we use of pytest-benchmark's fixture `benchmark`."""
+
+    group: str | None
+    extra_info: dict[str, Any]
+
+    def pedantic(
+        self, target: Callable[[], None], *, setup: Callable[[], None], rounds: int, iterations: int
+    ) -> object: ...
+
+
+class ReplayClock:
+    """A timer in seconds that stands at recorded times during a replay and is `time.perf_counter` otherwise.
+
+    It must run when nothing is replayed: pytest-benchmark reads a timer until it moves to learn its precision.
+    """
+
+    def __init__(self) -> None:
+        self._shown_s: float | None = None
+
+    def __call__(self) -> float:
+        return time.perf_counter() if self._shown_s is None else self._shown_s
+
+    @property
+    def __name__(self) -> str:
+        """What pytest-benchmark prints and stores as the timer of a test."""
+        return "replay_of_recorded_samples"
+
+    def show(self, seconds: float) -> None:
+        self._shown_s = seconds
+
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        """Stands still inside, at 0 to begin with, and runs again afterwards."""
+        self._shown_s = 0.0
+        try:
+            yield
+        finally:
+            self._shown_s = None
+
+
+REPLAY_CLOCK = ReplayClock()
+
+
+def replay(
+    benchmark: Benchmark, samples_s: Sequence[float], clock: ReplayClock, extra_info: Mapping[str, Any], group: str
+) -> None:
+    """Gives `samples_s`, in seconds per step, to pytest-benchmark as the rounds of this test.
+
+    The test must carry `@pytest.mark.benchmark(timer=clock)`. `extra_info` must be JSON-ready. Raises ValueError
+    without samples. Where pytest-benchmark is disabled (--benchmark-disable, xdist) it runs one round and records
+    nothing; --benchmark-cprofile runs one more round than there are samples, of 0 s, which it does not record.
+    """
+    if not samples_s:
+        raise ValueError("no samples to replay: measure first")
+    benchmark.group = group
+    benchmark.extra_info.update(extra_info)
+    left = iter(samples_s)
+    with clock.standing():
+        benchmark.pedantic(
+            lambda: clock.show(next(left, 0.0)),
+            setup=lambda: clock.show(0.0),
+            rounds=len(samples_s),
+            iterations=1,
+        )
+
+
+def benchmark_or_none(request: pytest.FixtureRequest) -> Benchmark | None:
+    """The fixture `benchmark` of the running test; None without pytest-benchmark and with --benchmark-skip.
+
+    With --benchmark-skip the fixture would skip our test, which judges more than pytest-benchmark shows.
+    """
+    config = request.config
+    if not config.pluginmanager.hasplugin(PLUGIN):
+        return None
+    if config.getoption("benchmark_skip") and not config.getoption("benchmark_only"):
+        return None
+    return cast(Benchmark, request.getfixturevalue("benchmark"))
+
+
+def keep_with_benchmark_only(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Lets --benchmark-only run `items`: it keeps the tests that ask for `benchmark` by name, which ours do late.
+
+    Call it from `pytest_collection_modifyitems` with `tryfirst=True`, before pytest-benchmark looks.
+    """
+    if not (config.pluginmanager.hasplugin(PLUGIN) and config.getoption("benchmark_only")):
+        return
+    for item in items:
+        names = getattr(item, "fixturenames", None)
+        if names is not None and "benchmark" not in names:
+            names.append("benchmark")
+
+
+def machine_info(environment: Environment) -> dict[str, Any]:
+    """GPU, driver and versions for `pytest_benchmark_update_machine_info`: `machine_info.update(machine_info(env))`.
+
+    JSON-ready, and the same in every run on one machine: pytest-benchmark warns where it differs.
+    """
+    told = {field.name: getattr(environment, field.name) for field in fields(environment)}
+    return {"gpugate": {**told, "packages": dict(environment.packages)}}

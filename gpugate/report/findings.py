@@ -1,0 +1,75 @@
+"""What a run has to say beside its numbers: verdicts that are not PASS, skips, errors and the tally. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpugate.report.rows import NOT_JUDGED, worst_of
+from gpugate.result import RunResult
+from gpugate.verdict import SEVERITY, Outcome
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One outcome with its reason and next step; `judged` says `speedup, counters of <case id>`, one entry a case."""
+
+    outcome: Outcome
+    reason: str
+    next_step: str
+    judged: tuple[str, ...]
+
+
+def findings(run: RunResult) -> list[Finding]:
+    """Everything that is not PASS, the worst first; equal words about several cases are said once."""
+    said: dict[tuple[Outcome, str, str], dict[str, list[str]]] = {}
+    for verdict in (verdict for case in run.cases.values() for verdict in case.verdicts):
+        if verdict.outcome is not Outcome.PASS:
+            cases = said.setdefault((verdict.outcome, verdict.reason, verdict.next_step), {})
+            cases.setdefault(verdict.case_id, []).append(verdict.check)
+    made = [Finding(*words, judged=_judged(cases)) for words, cases in said.items()]
+    return sorted(made, key=lambda finding: SEVERITY.index(finding.outcome))
+
+
+def _judged(checks_of: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    return tuple(f"{', '.join(checks)} of {case_id}" for case_id, checks in checks_of.items())
+
+
+def skips(run: RunResult) -> dict[str, list[str]]:
+    """Case ids by the reason for which they were skipped."""
+    by_reason: dict[str, list[str]] = {}
+    for case in run.cases.values():
+        if case.skipped is not None:
+            by_reason.setdefault(case.skipped, []).append(case.case_id)
+    return by_reason
+
+
+def errors(run: RunResult) -> dict[str, str]:
+    """The one sentence of each case that failed, by case id."""
+    return {case.case_id: case.error for case in run.cases.values() if case.error is not None}
+
+
+def tally(run: RunResult) -> str:
+    """`7 measured (6 PASS, 1 REGRESSED), 2 skipped, 1 failed, in 182 s, seed 0`."""
+    measured = [case for case in run.cases.values() if case.measurement is not None]
+    counts = Counter(outcome.value if (outcome := worst_of(case)) else NOT_JUDGED for case in measured)
+    order = [*(outcome.value for outcome in SEVERITY), NOT_JUDGED]
+    words = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
+    parts = [f"{len(measured)} measured ({words})" if words else "0 measured"]
+    parts += [f"{sum(map(len, skips(run).values()))} skipped"] if skips(run) else []
+    parts += [f"{len(errors(run))} failed"] if errors(run) else []
+    parts += [f"in {run.wall_s:.0f} s", f"seed {run.seed}"]
+    return ", ".join(parts)
+
+
+def interruption(run: RunResult) -> str | None:
+    """One sentence when the session ended early, with what was not reached; None otherwise."""
+    if not run.interrupted:
+        return None
+    cases = run.cases.values()
+    missed = [
+        case.case_id for case in cases if case.measurement is None and case.skipped is None and case.error is None
+    ]
+    reached = f", before {', '.join(missed)}" if missed else ""
+    return f"interrupted{reached}: the numbers above are those of the cases that were complete"

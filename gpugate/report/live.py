@@ -1,0 +1,109 @@
+"""The live line while a measurement runs. It draws between blocks only: no thread refreshes it while a block runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from gpugate import units
+from gpugate.measurement.progress import Progress
+
+SECONDS_BETWEEN_DRAWINGS = 0.1
+
+
+def _nothing() -> None:
+    """The default of `make_room`."""
+
+
+class LiveLine:
+    """One line that is redrawn in place, and gone afterwards; silent where `console` is not a terminal.
+
+    `console` must write to the real terminal, not to a captured stream. `make_room` is called before the first
+    drawing, and only if there is one: pass `terminalreporter.ensure_newline`, or the line that pytest is writing is
+    overwritten. `clock` gives seconds.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        make_room: Callable[[], None] = _nothing,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        # rich calls a log a terminal where FORCE_COLOR is set; a log cannot redraw a line.
+        self.shown = console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+        self._console = console
+        self._make_room = make_room
+        self._clock = clock
+        self._live: Live | None = None
+        self._drawn_at = 0.0
+        self._stage: tuple[object, ...] = ()
+
+    def __enter__(self) -> LiveLine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def update(self, progress: Progress) -> None:
+        """Draws a new stage at once, and anything else at most ten times a second."""
+        if not self.shown:
+            return
+        now, stage = self._clock(), _stage(progress)
+        if stage == self._stage and now - self._drawn_at < SECONDS_BETWEEN_DRAWINGS:
+            return
+        self._stage, self._drawn_at = stage, now
+        self._started().update(line(progress), refresh=True)
+
+    def _started(self) -> Live:
+        if self._live is None:
+            self._make_room()
+            self._live = Live(
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        return self._live
+
+
+def line(progress: Progress) -> Text:
+    """`<case id>  measuring baseline  build 2  37 pairs  4.41x 4.38..4.44 (+-0.7 %)  12 s left`."""
+    doing = f"{progress.doing} {progress.side}".rstrip()
+    parts = [(progress.case_id, "bold"), (doing, ""), *_counted(progress), *_estimated(progress)]
+    if progress.seconds_left is not None:
+        parts.append((f"{max(0.0, progress.seconds_left):.0f} s left", "dim"))
+    return Text("  ", overflow="fold").join(Text(words, style=style) for words, style in parts)
+
+
+def _counted(progress: Progress) -> list[tuple[str, str]]:
+    parts = [(f"build {progress.instance}", "dim")] if progress.instance else []
+    if progress.pairs:
+        parts.append((f"{progress.pairs} {'pair' if progress.pairs == 1 else 'pairs'}", ""))
+    return parts
+
+
+def _estimated(progress: Progress) -> list[tuple[str, str]]:
+    if progress.speedup is None:
+        return []
+    words = units.ratio(progress.speedup)
+    if progress.low is not None and progress.high is not None:
+        half_width = (progress.high - progress.low) / (2 * progress.speedup)
+        words += f" {units.interval(progress.low, progress.high)} (+-{units.percent(half_width)})"
+    return [(words, "cyan")]
+
+
+def _stage(progress: Progress) -> tuple[object, ...]:
+    """What a watcher must see change at once. Sides alternate with every block, so they are no stage of measuring."""
+    side = "" if progress.doing == "measuring" else progress.side
+    return (progress.case_id, progress.doing, progress.instance, side)

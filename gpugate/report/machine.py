@@ -1,0 +1,76 @@
+"""The machine in words: what it is, and how fast its own ceilings were during the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+from gpugate.environment import Environment
+from gpugate.measurement.record import Yardstick
+from gpugate.result import RunResult
+from gpugate.units import rate
+
+# How the unit at the end of a yardstick's name is written: (suffix, factor to the base unit, base unit of a rate).
+_RATES = (("_tflops", 1e12, "FLOP"), ("_gflops", 1e9, "FLOP"), ("_gb_per_s", 1e9, "B"))
+_DURATIONS = (("_us", "us"), ("_ms", "ms"), ("_s", "s"))
+
+
+def facts(environment: Environment) -> list[str]:
+    """`NVIDIA H200`, `driver 580.65`, `torch 2.11.0` and so on; what the machine does not tell is left out."""
+    packages = environment.packages
+    told = {
+        "driver": environment.driver,
+        "CUDA": environment.cuda,
+        "cuDNN": environment.cudnn,
+        "torch": packages.get("torch"),
+        "Python": environment.python,
+        "CPU": environment.cpu_model if environment.cpu_model != environment.device_name else None,
+    }
+    cores = f"{environment.cpu_count} {'core' if environment.cpu_count == 1 else 'cores'}"
+    return [environment.device_name, *(f"{name} {value}" for name, value in told.items() if value), cores]
+
+
+def medians(run: RunResult) -> dict[str, float]:
+    """The median of every yardstick of the run, by name; the unit stays in the name."""
+    probes = run.yardsticks or _of_measurements(run)
+    names = dict.fromkeys(name for probe in probes for name in probe.values)
+    return {name: median([probe.values[name] for probe in probes if name in probe.values]) for name in names}
+
+
+def _of_measurements(run: RunResult) -> list[Yardstick]:
+    measured = (case.measurement for case in run.cases.values() if case.measurement is not None)
+    return [probe for measurement in measured for probe in measurement.yardsticks]
+
+
+def yardstick_label(name: str) -> str:
+    """`matmul bf16` of `matmul_bf16_tflops`."""
+    for suffix in (*(suffix for suffix, _, _ in _RATES), *(suffix for suffix, _ in _DURATIONS)):
+        name = name.removesuffix(suffix)
+    return name.replace("_", " ")
+
+
+def yardstick_value(name: str, value: float) -> str:
+    """`788 TFLOP/s` of `matmul_bf16_tflops` and 788.0; a name without a known unit gives the bare number."""
+    for suffix, factor, unit in _RATES:
+        if name.endswith(suffix):
+            return rate(value * factor, unit)
+    for suffix, unit in _DURATIONS:
+        if name.endswith(suffix):
+            return f"{value:.3g} {unit}"
+    return f"{value:.4g}"
+
+
+def yardsticks(run: RunResult) -> list[str]:
+    """`matmul bf16 788 TFLOP/s` and so on: the medians of the run's probes."""
+    return [f"{yardstick_label(name)} {yardstick_value(name, value)}" for name, value in medians(run).items()]
+
+
+def fastest_matmul(values: Mapping[str, float]) -> tuple[str, float] | None:
+    """Name and FLOP/s of the fastest matmul yardstick: the ceiling of this machine; None without one."""
+    known = {
+        name: value * factor
+        for name, value in values.items()
+        for suffix, factor, unit in _RATES
+        if unit == "FLOP" and name.startswith("matmul") and name.endswith(suffix) and value > 0
+    }
+    return max(known.items(), key=lambda pair: pair[1]) if known else None

@@ -1,0 +1,82 @@
+"""The same rows as GitHub Markdown, for docs/results/: machine, date and versions above, skips and findings below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpugate.report.findings import errors, findings, interruption, skips, tally
+from gpugate.report.machine import facts, yardsticks
+from gpugate.report.rows import HEADINGS, Row, notes, rows, told_columns
+from gpugate.result import RunResult
+
+_LEFT = ("workload", "optimization", "verdict")
+
+
+def results_table(run: RunResult) -> str:
+    """Machine, date, driver and versions, the table, its notes, and what was not PASS, skipped or failed."""
+    made = rows(run)
+    columns = told_columns(made)
+    blocks = [
+        [f"- {_plain(line)}" for line in _header(run)],
+        _table(made, columns) if made else ["Nothing was measured."],
+        [f"- {_plain(note)}" for note in (notes(run, made, columns) if made else [])],
+        [f"- {_plain(line)}" for line in _below(run)],
+        [_plain(tally(run))],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def escaped(words: str) -> str:
+    """A cell that cannot end early: backslashes, pipes, line breaks and `<` are written so that they stay text."""
+    return _plain(words).replace("\\", "\\\\").replace("|", "\\|")
+
+
+def _plain(words: str) -> str:
+    return " ".join(words.split()).replace("<", "&lt;")
+
+
+def _header(run: RunResult) -> list[str]:
+    probes = yardsticks(run)
+    lines = [f"date: {run.started_at}", f"machine: {', '.join(facts(run.environment))}"]
+    return [*lines, *([f"yardsticks: {', '.join(probes)}"] if probes else []), f"versions: {_versions(run)}"]
+
+
+def _versions(run: RunResult) -> str:
+    return ", ".join(f"{name} {version}" for name, version in sorted(run.environment.packages.items())) or "not told"
+
+
+def _table(made: Sequence[Row], columns: Sequence[str]) -> list[str]:
+    names = ("workload", *columns)
+    heading = _line([HEADINGS.get(name, name) for name in names])
+    rule = "|" + "|".join("---" if name in _LEFT else "---:" for name in names) + "|"
+    return [heading, rule, *(_line([escaped(_cell(row, name)) for name in names]) for row in made)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(row: Row, name: str) -> str:
+    if name == "workload":
+        return row.group
+    if name == "optimization" and row.versus:
+        return f"{row.optimization} vs {row.versus}"
+    return str(getattr(row, name))
+
+
+def _below(run: RunResult) -> list[str]:
+    """One sentence for everything that the table does not say."""
+    stopped = interruption(run)
+    return [
+        *(
+            f"{finding.outcome.value}: {'; '.join(finding.judged)}: {finding.reason}{_next(finding.next_step)}"
+            for finding in findings(run)
+        ),
+        *(f"skipped {', '.join(ids)}: {reason}" for reason, ids in skips(run).items()),
+        *(f"failed {case_id}: {error}" for case_id, error in errors(run).items()),
+        *([stopped] if stopped else []),
+    ]
+
+
+def _next(next_step: str) -> str:
+    return f"; next: {next_step}" if next_step else ""

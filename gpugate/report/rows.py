@@ -1,0 +1,149 @@
+"""One row per measured case, in words: the same for the terminal and for Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from gpugate import units
+from gpugate.measurement.record import Counters, Measurement
+from gpugate.report.machine import fastest_matmul, medians, yardstick_label
+from gpugate.result import CaseResult, RunResult
+from gpugate.summary import Summary
+from gpugate.verdict import Outcome, worst
+from gpugate.workload import BASELINE
+
+NOT_MEASURED = "not measured"
+NOT_JUDGED = "not judged"
+
+
+@dataclass(frozen=True)
+class Row:
+    """The cells of one measured case. `group` is its workload, device and size; `outcome` the worst of its checks."""
+
+    group: str
+    optimization: str
+    versus: str  # what it was compared with, empty for the baseline
+    reference: str
+    optimized: str
+    items: str
+    speedup: str
+    interval: str
+    verdict: str
+    of_matmul: str
+    kernels: str
+    launches: str
+    compiling: str
+    outcome: Outcome | None
+
+
+HEADINGS = {
+    "optimization": "optimization",
+    "reference": "reference",
+    "optimized": "optimized",
+    "items": "items",
+    "speedup": "speedup",
+    "interval": "interval",
+    "verdict": "verdict",
+    "of_matmul": "matmul",
+    "kernels": "kernels",
+    "launches": "launches",
+    "compiling": "compile",
+}
+
+
+def worst_of(case: CaseResult) -> Outcome | None:
+    """The outcome that matters most; None where nothing was judged."""
+    return worst([verdict.outcome for verdict in case.verdicts]) if case.verdicts else None
+
+
+def rows(run: RunResult) -> list[Row]:
+    """The rows of all measured cases, those of one workload next to each other."""
+    ceiling = fastest_matmul(medians(run))
+    flops_per_second = ceiling[1] if ceiling else None
+    made = [_row(case, flops_per_second) for case in run.cases.values() if case.measurement and case.summary]
+    groups = list(dict.fromkeys(row.group for row in made))
+    return sorted(made, key=lambda row: groups.index(row.group))
+
+
+def told_columns(made: Sequence[Row]) -> tuple[str, ...]:
+    """The columns in which at least one row has a value, in the order of the table."""
+    return tuple(name for name in HEADINGS if any(getattr(row, name) not in ("", NOT_MEASURED) for row in made))
+
+
+def unmeasured_columns(made: Sequence[Row]) -> tuple[str, ...]:
+    """Columns that no row could measure: one sentence says that better than a column."""
+    return tuple(name for name in HEADINGS if made and all(getattr(row, name) == NOT_MEASURED for row in made))
+
+
+def notes(run: RunResult, made: Sequence[Row], shown: Collection[str]) -> list[str]:
+    """What a stranger needs to read a table with the columns `shown`: one sentence each."""
+    told = ["speedup: reference time over optimized time, from pairs; each end of the interval holds at 99 %"]
+    ceiling = fastest_matmul(medians(run))
+    if ceiling and "of_matmul" in shown:
+        told.append(f"matmul: achieved FLOP/s over {yardstick_label(ceiling[0])}, the fastest matmul of this machine")
+    if "kernels" in shown or "launches" in shown:
+        told.append("kernels, launches: of one step of the optimized side")
+    missing = [HEADINGS[name] for name in unmeasured_columns(made)]
+    if missing:
+        told.append(f"{', '.join(missing)}: {NOT_MEASURED}{_because(run)}")
+    return told
+
+
+def _because(run: RunResult) -> str:
+    said = (case.measurement.counters_missing for case in run.cases.values() if case.measurement)
+    reasons = dict.fromkeys(reason for reason in said if reason)
+    return f" ({'; '.join(reasons)})" if reasons else ""
+
+
+def _row(case: CaseResult, ceiling: float | None) -> Row:
+    measurement, summary = case.measurement, case.summary
+    if measurement is None or summary is None:
+        raise ValueError(f"{case.case_id} was not measured: it has no row")
+    outcome = worst_of(case)
+    return Row(
+        group=f"{case.workload}/{case.case_id.rpartition('/')[2]}, {_count(case.size.items)} per step",
+        optimization=case.optimization,
+        versus="" if case.compared_with == BASELINE else case.compared_with,
+        reference=units.milliseconds(summary.reference_ms.median),
+        optimized=units.milliseconds(summary.optimized_ms.median),
+        items=units.items_per_second(_items_per_second(case, summary)),
+        speedup=units.ratio(summary.speedup.median),
+        interval=units.interval(summary.speedup.low, summary.speedup.high),
+        verdict=outcome.value if outcome else NOT_JUDGED,
+        of_matmul=_share(case, summary, ceiling),
+        kernels=_counter(measurement.optimized_counters, "kernels"),
+        launches=_launches(measurement),
+        compiling=f"{measurement.optimized_cost.compile_s:.1f} s",
+        outcome=outcome,
+    )
+
+
+def _count(items: int) -> str:
+    return f"{items:,} item" if items == 1 else f"{items:,} items"
+
+
+def _items_per_second(case: CaseResult, summary: Summary) -> float:
+    return case.size.items / (summary.optimized_ms.median / 1e3)
+
+
+def _share(case: CaseResult, summary: Summary, ceiling: float | None) -> str:
+    """Achieved FLOP/s over the fastest matmul of this machine; empty where either is not known."""
+    if ceiling is None or case.size.flops <= 0:
+        return ""
+    return units.percent(case.size.flops / (summary.optimized_ms.median / 1e3) / ceiling)
+
+
+def _counter(counters: Counters, name: str) -> str:
+    return f"{counters[name]:g}" if name in counters else NOT_MEASURED
+
+
+def _launches(measurement: Measurement) -> str:
+    """`216`, `1 graph` or `3 + 1 graph`: launch calls and graph launches of one step."""
+    counters = measurement.optimized_counters
+    if "kernel_launches" not in counters:
+        return NOT_MEASURED
+    calls, graphs = counters["kernel_launches"], counters.get("graph_launches", 0)
+    if not graphs:
+        return f"{calls:g}"
+    return f"{graphs:g} graph" if not calls else f"{calls:g} + {graphs:g} graph"

@@ -1,0 +1,244 @@
+"""One perf session: the device, what is remembered of it, and every case measured once and judged."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpugate import baseline, run_file
+from gpugate.environment import Environment, compare, describe, foreign_processes, machine_name, missing_needs
+from gpugate.errors import EnvironmentUnfitError, OptionError, SideError
+from gpugate.judging import (
+    Remembered,
+    environment_problem,
+    judge_counters,
+    judge_equivalence,
+    judge_speedup,
+    judge_throughput,
+    with_environment,
+)
+from gpugate.measurement.progress import Report, silent
+from gpugate.measurement.record import Measurement, Yardstick
+from gpugate.options import Options
+from gpugate.result import CaseResult, RunResult
+from gpugate.summary import history, summarize
+from gpugate.verdict import Outcome, Verdict
+from gpugate.workload import Case, Context, for_device_class
+
+if TYPE_CHECKING:
+    import torch
+
+CACHE_FOLDER = ".gpugate-cache"
+
+
+def choose_device(asked: str, worker: int | None = None) -> torch.device:
+    """The device to measure on: CUDA where there is one, else the CPU, unless the user says which.
+
+    `worker` is the number of an xdist worker: each gets a GPU of its own. Raises OptionError for a GPU that is not
+    there.
+    """
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if asked == "cpu" or (asked == "auto" and count == 0):
+        return torch.device("cpu")
+    kind, _, index = asked.partition(":")
+    number = int(index) if index else (worker or 0)
+    if number >= count:
+        there = f"torch sees {count} GPU(s)" if count else "torch sees no GPU"
+        raise OptionError(f"--perf-device is {asked!r}, but {there}: use auto, cpu or an index that is there")
+    return torch.device("cuda", number)
+
+
+@dataclass
+class PerfSession:
+    """State of one session on one device. `remembered` is empty while baselines are being recorded."""
+
+    options: Options
+    device: torch.device
+    root: Path
+    result: RunResult
+    baselines: dict[str, baseline.BaselineFile] = field(default_factory=dict)
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def environment(self) -> Environment:
+        return self.result.environment
+
+    @property
+    def baselines_folder(self) -> Path:
+        return self.options.baselines_path / machine_name(self.environment)
+
+    def needed_skip(self, case: Case) -> tuple[str, bool] | None:
+        """Why this machine cannot run the case and whether a gate accepts that; None if it can."""
+        if case.device_kind != self.device.type:
+            reason = "needs a CUDA GPU: torch sees none; run it on a machine with one"
+            return reason, "cuda" in self.options.allow_missing
+        missing = missing_needs(case.optimization.needs, self.environment)
+        if missing is None and case.reference_name != "baseline":
+            missing = missing_needs(case.workload.optimization(case.reference_name).needs, self.environment)
+        return None if missing is None else (missing.reason, missing.allowed_by(self.options.allow_missing))
+
+    def case_result(self, case: Case) -> CaseResult:
+        """The entry of this case; made, not measured, when it is new."""
+        if case.id not in self.result.cases:
+            self.result.cases[case.id] = CaseResult(
+                case_id=case.id,
+                workload=case.workload.name,
+                optimization=case.optimization.name,
+                compared_with=case.reference_name,
+                size=case.size,
+            )
+        return self.result.cases[case.id]
+
+    def measured(self, case: Case, report: Report = silent) -> CaseResult:
+        """Measures and judges the case, once per session; what goes wrong is kept as its error or its skip."""
+        result = self.case_result(case)
+        if result.measurement is None and result.error is None and result.skipped is None:
+            skip = self.needed_skip(case)
+            if skip is not None:
+                result.skipped = skip[0]
+            else:
+                self._measure(case, result, report)
+            self.save()
+        return result
+
+    def _measure(self, case: Case, result: CaseResult, report: Report) -> None:
+        if case.workload.name not in self.result.source_hashes:
+            self.result.source_hashes[case.workload.name] = baseline.source_hash(case.workload)
+        if not self.result.yardsticks:
+            self._probe("before")
+        try:
+            result.measurement = self._measure_until_decided(case, report)
+        except SideError as error:
+            result.error = _error_sentence(error, case)
+            return
+        self._probe("between")
+        self._judge(case, result)
+
+    def _measure_until_decided(self, case: Case, report: Report) -> Measurement:
+        """An undecided speedup is measured once more, longer, with fresh instances."""
+        from gpugate.measurement.run import measure, merged
+        from gpugate.measurement.settings import Settings
+
+        context, settings = self._context(case), Settings(budget_s=self.options.budget_s)
+        first = measure(case, context, settings, report)
+        if not first.pairs or self._speedup(case, first).outcome is not Outcome.INCONCLUSIVE:
+            return first
+        return merged(first, measure(case, context, settings.escalated(), report))
+
+    def _context(self, case: Case) -> Context:
+        cache_dir = self.root / CACHE_FOLDER
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        return Context(
+            device=self.device,
+            items=case.size.items,
+            seed=case.workload.seed,
+            cache_dir=cache_dir,
+            input_path=self.options.input_path,
+            checkpoint_path=self.options.checkpoint_path,
+        )
+
+    def _probe(self, taken: str) -> None:
+        from gpugate.measurement.yardsticks import probe
+
+        self.result.yardsticks.append(probe(self.device, "before" if taken == "before" else "between"))
+
+    def _speedup(self, case: Case, measurement: Measurement) -> Verdict:
+        minimum = for_device_class(case.optimization.min_speedup, self.environment.device_classes)
+        summary = summarize(measurement) if measurement.pairs else None
+        # A promise for sm_90 alone is no promise on another GPU: there the recorded speedup is all that is gated.
+        return judge_speedup(measurement, summary, minimum or 0.0, self.remembered(case))
+
+    def _judge(self, case: Case, result: CaseResult) -> None:
+        measurement, remembered = result.measurement, self.remembered(case)
+        assert measurement is not None  # noqa: S101  # `_measure` has just set it
+        result.summary = summarize(measurement) if measurement.pairs else None
+        expected = remembered.yardsticks if remembered and remembered.match == "exact" else self._best_yardsticks()
+        result.environment_problem = environment_problem(measurement, self.result.yardsticks[-2:], expected)
+        optimization, classes = case.optimization, self.environment.device_classes
+        timed = (
+            self._speedup(case, measurement),
+            judge_throughput(measurement, result.summary, remembered),
+        )
+        result.verdicts = [
+            judge_equivalence(measurement, optimization.tolerance[optimization.dtype]),
+            *(with_environment(verdict, result.environment_problem) for verdict in timed),
+            judge_counters(measurement, for_device_class(optimization.contract, classes), remembered),
+        ]
+
+    def _best_yardsticks(self) -> dict[str, float]:
+        names = {name for probe in self.result.yardsticks for name in probe.values}
+        return {name: max(probe.values.get(name, 0.0) for probe in self.result.yardsticks) for name in names}
+
+    def remembered(self, case: Case) -> Remembered | None:
+        """What the baseline of this machine says of the case; None where there is none that can be compared."""
+        file = self.baselines.get(case.workload.name)
+        entry = file.cases.get(f"{case.optimization.name}/{case.device_kind}") if file else None
+        if entry is None:
+            return None
+        record = entry.current
+        match = compare(record.environment, self.environment)
+        if match.kind == "foreign":
+            return None
+        differences = match.differences
+        if record.source_hash != self.result.source_hashes.get(case.workload.name):
+            differences += ("the workload's source changed",)
+        return Remembered(
+            current=history(record.processes),
+            anchor=history(entry.anchor.processes),
+            match="same device" if differences else "exact",
+            differences=differences,
+            optimized_counters=record.optimized_counters,
+            yardsticks=record.yardsticks,
+        )
+
+    def save(self) -> None:
+        """Rewrites the JSON file, so that it is valid at every moment."""
+        self.result.wall_s = time.perf_counter() - self.started
+        if self.options.json_path is not None:
+            run_file.write(self.options.json_path, self.result)
+
+    def probe_after(self) -> None:
+        """The last probe, after the last case."""
+        if self.result.yardsticks:
+            last: Yardstick = self.result.yardsticks.pop()
+            self.result.yardsticks.append(Yardstick(last.values, "after"))
+
+
+def open_session(options: Options, root: Path, workload_names: frozenset[str], worker: int | None) -> PerfSession:
+    """Describes the device and reads its baselines.
+
+    Raises OptionError for a device that is not there and BaselineError for a file that cannot be trusted.
+    """
+    device = choose_device(options.device, worker)
+    now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    result = RunResult(environment=describe(device), started_at=now, gate=options.gate)
+    session = PerfSession(options, device, root, result)
+    files = baseline.load_all(session.baselines_folder, workload_names)
+    session.baselines = {} if options.update_baselines else files
+    return session
+
+
+@contextmanager
+def allowed_to_record(session: PerfSession) -> Iterator[None]:
+    """Holds the baseline folder for the whole session. Raises EnvironmentUnfitError on a GPU that others use."""
+    with ExitStack() as stack:
+        if session.device.type == "cuda":
+            others = foreign_processes(session.device.index or 0)  # cuda only
+            if others:
+                pids = ", ".join(str(pid) for pid in others)
+                raise EnvironmentUnfitError(f"process {pids} also uses {session.device}: record when it has ended")
+        stack.enter_context(baseline.exclusive(session.baselines_folder))
+        yield
+
+
+def _error_sentence(error: SideError, case: Case) -> str:
+    if error.out_of_memory:
+        return f"{case.id}: {error}; free device memory or lower the items per step, the other workloads go on"
+    return f"{case.id}: {error}"

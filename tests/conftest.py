@@ -1,0 +1,109 @@
+"""What the engine's tests share: pytester, and two made-up sessions for the reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from gpugate.environment import Environment
+from gpugate.measurement.record import Counters, Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.result import CaseResult, RunResult
+from gpugate.summary import summarize
+from gpugate.verdict import Check, Outcome, Verdict
+from gpugate.workload import Size
+
+pytest_plugins = ["pytester"]
+
+H200 = Environment(
+    device_kind="cuda",
+    device_name="NVIDIA H200",
+    cpu_model="AMD EPYC 9654 96-Core Processor",
+    cpu_count=16,
+    python="3.12.3",
+    packages={"torch": "2.11.0+cu130", "torchvision": "0.26.0", "gpugate": "0.1.0"},
+    gpu_index=0,
+    compute_capability="9.0",
+    driver="580.65.06",
+    cuda="13.0",
+    cudnn="9.19.0",
+)
+TWO_CORES = Environment("cpu", "Intel Xeon 8481C", "Intel Xeon 8481C", 2, "3.11.7", {"torch": "2.11.0+cpu"})
+RESNET, NET = "resnet50-inference", "two-layer-net"
+RESNET_SIZE, RESNET_CPU_SIZE, NET_SIZE = Size(128, 1.05e12, 1e8), Size(4, 3.3e10, 1e8), Size(64, 6.8e7, 3e5)
+EAGER = {"kernels": 283, "kernel_launches": 283, "graph_launches": 0}
+GRAPH = {"kernels": 62, "kernel_launches": 0, "graph_launches": 1}
+NO_TENSORRT = "package torch_tensorrt is missing: pip install 'gpugate[tensorrt]'"
+
+
+def case(case_id: str, size: Size, compared_with: str = "baseline") -> CaseResult:
+    workload, optimization, _ = case_id.split("/")
+    return CaseResult(case_id, workload, optimization, compared_with, size)
+
+
+def measured(made: CaseResult, reference_ms: float, optimized_ms: float, counters: Counters) -> CaseResult:
+    """The case with ten pairs around the given times."""
+    wobble = [1 + 0.0005 * step for step in range(-5, 5)]
+    pairs = tuple(Pair(reference_ms * (2 - factor), optimized_ms * factor, True) for factor in wobble)
+    missing = None if counters else "they need CUDA"
+    costs = SideCost(0.1, 0.2), SideCost(11.0, 1.4)
+    instances = (Instance(True, pairs),)
+    made.measurement = Measurement(
+        made.case_id, instances, "narrow", (), *costs, optimized_counters=counters, counters_missing=missing
+    )
+    made.summary = summarize(made.measurement)
+    return made
+
+
+def judged(made: CaseResult, reason: str, next_step: str, **outcomes: Outcome) -> CaseResult:
+    """The case with a PASS for every check but those named."""
+    checks: tuple[Check, ...] = ("equivalence", "speedup", "throughput", "counters")
+    for check in checks:
+        outcome = outcomes.get(check, Outcome.PASS)
+        words = ("as promised", "") if outcome is Outcome.PASS else (reason, next_step)
+        made.verdicts.append(Verdict(check, made.case_id, outcome, *words))
+    return made
+
+
+def run_of(environment: Environment, cases: list[CaseResult], yardsticks: list[Mapping[str, float]]) -> RunResult:
+    run = RunResult(environment, "2026-01-31T04:05:06+00:00", seed=7, wall_s=182.4)
+    run.cases = {made.case_id: made for made in cases}
+    run.yardsticks = [Yardstick(values) for values in yardsticks]
+    return run
+
+
+@pytest.fixture
+def gpu_run() -> RunResult:
+    """An H200 session with one of everything: PASS, IMPROVED, NO_BASELINE twice, REGRESSED, two skips, one error."""
+    missing = ("baselines/nvidia-h200 holds nothing about it", "record one: pytest perf_tests --update-baselines")
+    no_baseline = {"speedup": Outcome.NO_BASELINE, "throughput": Outcome.NO_BASELINE}
+    slow = "speedup 8.87x (8.83..8.91) is below the promised 9.00x"
+    passed = measured(case(f"{RESNET}/channels-last-fp16/cuda", RESNET_SIZE), 35.9, 8.1, EAGER)
+    improved = measured(
+        case(f"{NET}/pinned-async/cuda", NET_SIZE), 0.0655, 0.0212, {"kernels": 6, "kernel_launches": 6}
+    )
+    graph = case(f"{RESNET}/cuda-graph/cuda", RESNET_SIZE, "channels-last-fp16")
+    inductor = measured(case(f"{RESNET}/inductor-fp16/cuda", RESNET_SIZE), 35.9, 4.42, EAGER)
+    fused = measured(case(f"{RESNET}/cudnn-fused/cuda", RESNET_SIZE), 35.9, 4.05, GRAPH)
+    skipped = [case(f"{RESNET}/tensorrt-fp16/cuda", RESNET_SIZE), case(f"{RESNET}/tensorrt-fp32/cuda", RESNET_SIZE)]
+    for each in skipped:
+        each.skipped = NO_TENSORRT
+    failed = case(f"{RESNET}/fp16/cuda", RESNET_SIZE)
+    failed.error = "fp16 failed while building: OutOfMemoryError: CUDA out of memory"
+    cases = [
+        judged(passed, "", ""),
+        judged(improved, "22 % below the stored 0.0272 ms", "pytest --update-baselines", throughput=Outcome.IMPROVED),
+        judged(measured(graph, 8.1, 7.79, GRAPH), *missing, **no_baseline),
+        judged(inductor, *missing, **no_baseline),
+        judged(fused, slow, "pytest perf_tests -k cudnn-fused -v", speedup=Outcome.REGRESSED),
+    ]
+    probe = {"matmul_bf16_tflops": 788.0, "device_copy_gb_per_s": 4300.0, "launch_latency_us": 2.13}
+    return run_of(H200, [*cases, *skipped, failed], [probe, {**probe, "matmul_bf16_tflops": 700.0}, probe])
+
+
+@pytest.fixture
+def cpu_run() -> RunResult:
+    """A session on two cores: no counters, and nothing judged in one of its two cases."""
+    resnet = measured(case(f"{RESNET}/channels-last/cpu", RESNET_CPU_SIZE), 512.0, 431.0, {})
+    net = measured(case(f"{NET}/inductor/cpu", NET_SIZE), 0.512, 0.431, {})
+    return run_of(TWO_CORES, [judged(resnet, "", ""), net], [{"matmul_fp32_tflops": 0.21, "memcpy_gb_per_s": 9.8}])

@@ -1,0 +1,142 @@
+"""The live line: what it says, how often, and where it says nothing."""
+
+import io
+import re
+import threading
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from gpugate.measurement.progress import Progress, silent
+from gpugate.report.live import LiveLine, line
+
+MEASURING = Progress("net/cuda-graph/cuda", "measuring", "baseline", 2, 37, 4.41, 4.38, 4.44, 12.3)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    """Seconds, by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def on_a_terminal(columns: int = 200) -> Console:
+    return Console(file=Terminal(), force_terminal=True, width=columns, _environ={"TERM": "xterm"})
+
+
+def drawn(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_line_says_case_side_build_pairs_speedup_and_seconds_left() -> None:
+    expected = "net/cuda-graph/cuda  measuring baseline  build 2  37 pairs  4.41x 4.38..4.44 (+-0.68 %)  12 s left"
+    assert line(MEASURING).plain == expected
+
+
+def test_what_is_not_known_yet_is_not_said() -> None:
+    assert (
+        line(Progress("net/cuda-graph/cuda", "building", "baseline")).plain == "net/cuda-graph/cuda  building baseline"
+    )
+
+
+def test_an_overdrawn_budget_has_no_seconds_left() -> None:
+    assert line(replace(MEASURING, seconds_left=-3.0)).plain.endswith(" 0 s left")
+
+
+def test_a_terminal_sees_the_line_and_is_left_clean() -> None:
+    console = on_a_terminal()
+    with LiveLine(console) as live:
+        live.update(MEASURING)
+    assert "37 pairs" in drawn(console)
+    assert drawn(console).endswith("\x1b[2K")
+    assert drawn(console).count("\x1b[?25l") == drawn(console).count("\x1b[?25h") == 1
+
+
+def test_it_is_left_clean_when_the_measurement_raises() -> None:
+    console = on_a_terminal()
+    with pytest.raises(KeyboardInterrupt), LiveLine(console) as live:
+        live.update(MEASURING)
+        raise KeyboardInterrupt
+    assert "\x1b[?25h" in drawn(console)
+
+
+@pytest.mark.parametrize(
+    "console",
+    [
+        Console(file=io.StringIO(), width=200),
+        Console(file=io.StringIO(), width=200, force_terminal=True),
+        Console(file=io.StringIO(), width=200, _environ={"FORCE_COLOR": "1", "TERM": "xterm"}),
+        Console(file=Terminal(), width=200, force_terminal=True, _environ={"TERM": "dumb"}),
+    ],
+    ids=["a file", "a file that is called a terminal", "a log with FORCE_COLOR", "a dumb terminal"],
+)
+def test_anything_but_a_terminal_sees_nothing(console: Console) -> None:
+    asked: list[bool] = []
+    with LiveLine(console, make_room=lambda: asked.append(True)) as live:
+        live.update(MEASURING)
+    assert drawn(console) == ""
+    assert asked == []
+
+
+def test_it_draws_at_most_ten_times_a_second() -> None:
+    console, clock = on_a_terminal(), Clock()
+    with LiveLine(console, clock=clock) as live:
+        for pairs in range(1, 101):
+            live.update(replace(MEASURING, pairs=pairs, side=("baseline", "cuda-graph")[pairs % 2]))
+            clock.now += 0.01
+    assert 9 <= len(re.findall(r"\d+ pairs?", drawn(console))) <= 11
+
+
+def test_a_new_stage_is_drawn_at_once() -> None:
+    console, clock = on_a_terminal(), Clock()
+    with LiveLine(console, clock=clock) as live:
+        live.update(MEASURING)
+        live.update(replace(MEASURING, doing="building", side="cuda-graph"))
+        live.update(replace(MEASURING, case_id="another/one/cuda"))
+    assert "building cuda-graph" in drawn(console)
+    assert "another/one/cuda" in drawn(console)
+
+
+def test_no_thread_refreshes_it() -> None:
+    before = threading.active_count()
+    with LiveLine(on_a_terminal()) as live:
+        live.update(MEASURING)
+        assert threading.active_count() == before
+
+
+def test_room_is_made_once_before_the_first_drawing() -> None:
+    console = on_a_terminal()
+    with LiveLine(console, make_room=lambda: print("<room>", file=console.file)) as live:
+        live.update(MEASURING)
+        live.update(replace(MEASURING, instance=3))
+    assert drawn(console).startswith("<room>\n")
+    assert drawn(console).count("<room>") == 1
+
+
+def test_nothing_is_drawn_before_there_is_progress() -> None:
+    console = on_a_terminal()
+    with LiveLine(console):
+        pass
+    assert drawn(console) == ""
+
+
+def test_a_narrow_window_folds_and_truncates_nothing() -> None:
+    console = on_a_terminal(columns=40)
+    with LiveLine(console) as live:
+        live.update(MEASURING)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawn(console))
+    assert "".join(shown.split()) == "".join(line(MEASURING).plain.split())
+
+
+def test_nobody_needs_to_watch() -> None:
+    silent(MEASURING)

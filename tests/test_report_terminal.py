@@ -1,0 +1,201 @@
+"""What the summary says and how it fits, on made-up sessions."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from gpugate.measurement.record import Yardstick
+from gpugate.report.terminal import LOG_COLUMNS, render, tables, terminal_columns, text
+from gpugate.result import RunResult
+from gpugate.verdict import Outcome, Verdict
+
+WIDTHS = [50, 80, 100, 120, LOG_COLUMNS, 200]
+
+
+def row_of(summary: str, optimization: str) -> list[str]:
+    """The cells of one row, which are two blanks or more apart."""
+    line = next(line for line in summary.splitlines() if line.startswith(f"{optimization} "))
+    return re.split(r" {2,}", line.strip())
+
+
+def paragraph(summary: str, first_words: str) -> list[str]:
+    """The lines from the one that starts with these words to the next that is as little indented."""
+    lines = summary.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.strip().startswith(first_words))
+    depth = len(lines[start]) - len(lines[start].lstrip())
+    rest = (n for n, line in enumerate(lines[start + 1 :], start + 1) if not line.startswith(" " * (depth + 1)))
+    return [line.strip() for line in lines[start : next(rest)]]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_line_is_wider_than_the_window(gpu_run: RunResult, cpu_run: RunResult, width: int) -> None:
+    assert all(len(line) <= width for run in (gpu_run, cpu_run) for line in text(run, width, False).splitlines())
+
+
+@pytest.mark.parametrize("width", [80, 120, LOG_COLUMNS])
+def test_no_name_and_no_id_is_truncated(gpu_run: RunResult, width: int) -> None:
+    summary = text(gpu_run, width, False)
+    assert all(case.optimization in summary for case in gpu_run.cases.values())
+    loud = [case.case_id for case in gpu_run.cases.values() if "channels-last-fp16" not in case.case_id]
+    assert [case_id for case_id in loud if case_id not in summary] == []
+
+
+def test_a_name_wider_than_the_window_is_folded_and_loses_no_letter(gpu_run: RunResult) -> None:
+    long = "a-name-that-goes-on-and-on-and-on-and-on-for-ever"
+    case = next(iter(gpu_run.cases.values()))
+    gpu_run.cases = {case.case_id: replace(case, optimization=long)}
+    summary = text(gpu_run, 80, False)
+    assert "REGRESSED" not in summary
+    folded = [line.split()[0] for line in summary.split("-----\n")[1].split("\n\n")[0].splitlines()]
+    assert "".join(folded) == long
+
+
+def test_machine_and_yardsticks_come_first_with_medians_and_units(gpu_run: RunResult) -> None:
+    machine, yardsticks = text(gpu_run, 200, False).splitlines()[:2]
+    assert machine.split(None, 1)[1] == (
+        "NVIDIA H200, driver 580.65.06, CUDA 13.0, cuDNN 9.19.0, torch 2.11.0+cu130, Python 3.12.3, "
+        "CPU AMD EPYC 9654 96-Core Processor, 16 cores"
+    )
+    assert yardsticks.split(None, 1)[1] == "matmul bf16 788 TFLOP/s, device copy 4.3 TB/s, launch latency 2.13 us"
+
+
+def test_a_row_says_times_rate_speedup_verdict_share_counters_and_compilation(gpu_run: RunResult) -> None:
+    summary = text(gpu_run, LOG_COLUMNS, False)
+    heading = "optimization reference optimized items speedup interval verdict matmul kernels launches compile"
+    assert row_of(summary, "optimization") == heading.split()
+    row = row_of(summary, "cudnn-fused")
+    expected = ["cudnn-fused", "35.91 ms", "4.05 ms", "31,613/s", "8.87x", "8.83..8.91", "REGRESSED", "33 %", "62"]
+    assert row == [*expected, "1 graph", "12.4 s"]
+
+
+def test_rows_of_a_workload_stand_together_under_its_name(gpu_run: RunResult) -> None:
+    summary = text(gpu_run, LOG_COLUMNS, False)
+    assert summary.count("resnet50-inference/cuda, 128 items per step") == 1
+    last_resnet, first_net = summary.index("\ncudnn-fused"), summary.index("two-layer-net/cuda, 64 items per step")
+    assert last_resnet < first_net < summary.index("\npinned-async")
+
+
+def test_a_comparison_with_another_optimization_names_it(gpu_run: RunResult) -> None:
+    lines = text(gpu_run, 80, False).splitlines()
+    row = next(number for number, line in enumerate(lines) if line.startswith("cuda-graph"))
+    assert lines[row + 1].strip() == "vs channels-last-fp16"
+    assert sum("vs " in line for line in lines) == 1
+
+
+def test_the_worst_check_gives_the_verdict_of_the_row(gpu_run: RunResult) -> None:
+    case_id = "resnet50-inference/cudnn-fused/cuda"
+    gpu_run.cases[case_id].verdicts.insert(0, Verdict("equivalence", case_id, Outcome.WRONG, "NaN"))
+    assert "WRONG" in row_of(text(gpu_run, 80, False), "cudnn-fused")
+
+
+def test_narrow_windows_drop_the_least_important_columns_and_say_so(gpu_run: RunResult) -> None:
+    summary = text(gpu_run, 80, False)
+    kept = "optimization reference optimized speedup interval verdict"
+    assert row_of(summary, "optimization") == kept.split()
+    assert "left out at 80 columns: items, kernels, launches, matmul, compile" in summary
+    assert "left out" not in text(gpu_run, LOG_COLUMNS, False)
+
+
+def test_counters_that_were_not_measured_are_never_zero(cpu_run: RunResult) -> None:
+    summary = text(cpu_run, LOG_COLUMNS, False)
+    assert "kernels, launches: not measured (they need CUDA)" in summary
+    assert "kernels" not in row_of(summary, "optimization")
+
+
+def test_one_case_without_counters_says_not_measured_in_its_row(gpu_run: RunResult) -> None:
+    case = gpu_run.cases["resnet50-inference/inductor-fp16/cuda"]
+    assert case.measurement is not None
+    case.measurement = replace(case.measurement, optimized_counters={})
+    assert row_of(text(gpu_run, 200, False), "inductor-fp16").count("not measured") == 2
+
+
+def test_the_share_is_printed_only_with_a_matmul_yardstick(gpu_run: RunResult) -> None:
+    assert "33 %" in text(gpu_run, 200, False)
+    gpu_run.yardsticks = [Yardstick({"device_copy_gb_per_s": 4300.0, "something_else": 3.0})]
+    summary = text(gpu_run, 200, False)
+    assert "matmul" not in summary
+    assert "device copy 4.3 TB/s, something else 3" in summary
+
+
+def test_what_did_not_pass_gets_a_paragraph_the_worst_first(gpu_run: RunResult) -> None:
+    summary = text(gpu_run, 120, False)
+    assert paragraph(summary, "REGRESSED  ") == [
+        "REGRESSED  speedup of resnet50-inference/cudnn-fused/cuda",
+        "speedup 8.87x (8.83..8.91) is below the promised 9.00x",
+        "next: pytest perf_tests -k cudnn-fused -v",
+    ]
+    order = [summary.index(f"\n  {word}  ") for word in ("REGRESSED", "NO_BASELINE", "IMPROVED")]
+    assert order == sorted(order)
+    assert "\n  PASS" not in summary
+
+
+def test_equal_words_about_several_cases_are_said_once(gpu_run: RunResult) -> None:
+    assert paragraph(text(gpu_run, 120, False), "NO_BASELINE  ") == [
+        "NO_BASELINE  speedup, throughput of resnet50-inference/cuda-graph/cuda",
+        "speedup, throughput of resnet50-inference/inductor-fp16/cuda",
+        "baselines/nvidia-h200 holds nothing about it",
+        "next: record one: pytest perf_tests --update-baselines",
+    ]
+
+
+def test_skips_are_grouped_by_reason_and_brackets_survive(gpu_run: RunResult) -> None:
+    assert paragraph(text(gpu_run, 120, False), "package torch_tensorrt") == [
+        "package torch_tensorrt is missing: pip install 'gpugate[tensorrt]'",
+        "resnet50-inference/tensorrt-fp16/cuda",
+        "resnet50-inference/tensorrt-fp32/cuda",
+    ]
+
+
+def test_errors_and_the_tally_come_last(gpu_run: RunResult) -> None:
+    summary = text(gpu_run, 120, False)
+    assert paragraph(summary, "resnet50-inference/fp16/cuda")[1].startswith("fp16 failed while building: OutOfMemory")
+    assert summary.splitlines()[-1] == (
+        "5 measured (1 REGRESSED, 2 NO_BASELINE, 1 IMPROVED, 1 PASS), 2 skipped, 1 failed, in 182 s, seed 7"
+    )
+
+
+def test_an_unjudged_case_says_so(cpu_run: RunResult) -> None:
+    summary = text(cpu_run, 80, False)
+    assert "not judged" in row_of(summary, "inductor")
+    assert "2 measured (1 PASS, 1 not judged)" in summary
+
+
+def test_an_interrupted_run_names_what_it_did_not_reach(cpu_run: RunResult) -> None:
+    missed = cpu_run.cases["two-layer-net/inductor/cpu"]
+    missed.measurement = missed.summary = None
+    cpu_run.interrupted = True
+    assert "interrupted, before two-layer-net/inductor/cpu: " in text(cpu_run, 120, False)
+
+
+def test_a_run_that_measured_nothing_has_no_table(cpu_run: RunResult) -> None:
+    cpu_run.cases = {}
+    summary = text(cpu_run, 80, False)
+    assert summary.splitlines()[-1] == "0 measured, in 182 s, seed 7"
+    assert "optimization" not in summary
+
+
+def test_colour_changes_no_word(gpu_run: RunResult) -> None:
+    plain, coloured = text(gpu_run, 120, False), text(gpu_run, 120, True)
+    assert "\x1b[" not in plain
+    assert "\x1b[1;31mREGRESSED" in coloured
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert [line.rstrip() for line in bare.splitlines()] == plain.splitlines()
+
+
+def test_the_words_are_ascii(gpu_run: RunResult) -> None:
+    assert text(gpu_run, 120, False).isascii()
+
+
+def test_render_prints_all_the_tables(gpu_run: RunResult) -> None:
+    console = Console(width=100, record=True, quiet=False, file=None)
+    with console.capture() as captured:
+        render(gpu_run, console)
+    assert captured.get().count("NO_BASELINE") == text(gpu_run, 100, False).count("NO_BASELINE")
+    assert len(tables(gpu_run, 100)) > 8
+
+
+def test_columns_follow_the_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "97")
+    assert terminal_columns() == 97

@@ -1,0 +1,303 @@
+"""The two-layer net 1024 -> 512 -> 10: so little work that launches, copies and synchronizations are the step.
+
+Inputs come from pageable host memory and outputs go back to host memory, so the whole pipeline is timed with the
+host clock. Step cost on CUDA is the host's: what an optimization removes is calls and waits, never arithmetic.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
+
+FEATURES, HIDDEN, CLASSES = 1024, 512, 10
+BATCH = 64
+# Device time of one step is two to three times the host time of the fastest side, so a few steps must be in flight at
+# once; eight leave slack for a late host, and their 2 MiB of staging buffers still fit in a CPU's outer caches.
+SLOTS = 8
+OUTPUT_LIFE_STEPS = SLOTS - 1  # an output that a ring returned is overwritten by the step after this many
+WARM_UP_STEPS = 3
+
+_Slot = TypeVar("_Slot")
+
+
+def size(batch: int) -> Size:
+    """What one step must do.
+
+    FLOPs: 2 per multiply-add, batch x (1024 x 512 + 512 x 10); bias and ReLU (0.1 %) are left out. Bytes: the FP32
+    inputs, outputs, weights and biases, each once; the hidden activations need not leave the chip.
+    """
+    weights = FEATURES * HIDDEN + HIDDEN * CLASSES
+    values = weights + HIDDEN + CLASSES + batch * (FEATURES + CLASSES)
+    return Size(items=batch, flops=2.0 * batch * weights, bytes=4.0 * values)
+
+
+def net(context: Context) -> nn.Module:
+    """The seeded FP32 net on the context's device; without gradients, so no side pays for recording them."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(context.seed)
+        layers = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
+    return layers.eval().requires_grad_(False).to(context.device)
+
+
+def host_inputs(context: Context, index: int) -> Tensor:
+    """Input set `index`: float32 [items, 1024] in pageable host memory, random, never zeros."""
+    generator = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    return torch.randn(context.items, FEATURES, generator=generator)
+
+
+class Ring(Generic[_Slot]):
+    """Slots handed out in turn; `wait(slot)` returns once the slot's previous use is over."""
+
+    def __init__(self, slots: Sequence[_Slot], wait: Callable[[_Slot], None]) -> None:
+        if not slots:
+            raise ValueError("a ring of 0 slots has nothing to hand out: give at least 1")
+        self.slots = tuple(slots)
+        self._turn = itertools.cycle(self.slots)
+        self._wait = wait
+
+    def take(self) -> _Slot:
+        """The slot that was handed out longest ago, free again."""
+        slot = next(self._turn)
+        self._wait(slot)
+        return slot
+
+
+@dataclass
+class Buffers:
+    """One slot's page-locked host buffers, and the event after which the device touches neither of them."""
+
+    inputs: Tensor  # [items, 1024] float32
+    output: Tensor  # [items, 10] float32
+    done: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+
+
+@dataclass
+class StagedSlot:
+    """A slot whose copies run on streams of their own, with the events that order them around the compute stream."""
+
+    host: Buffers
+    inputs: Tensor  # [items, 1024] float32, on the device
+    result: Tensor | None = None
+    arrived: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+    computed: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+
+
+@dataclass
+class GraphSlot:
+    """A slot with its whole step, copy in to copy out, as one CUDA graph on a stream of its own."""
+
+    host: Buffers
+    stream: torch.cuda.Stream
+    graph: torch.cuda.CUDAGraph
+
+
+def _pinned(context: Context, width: int) -> Tensor:
+    return torch.empty(context.items, width, pin_memory=True)
+
+
+def _buffers(context: Context) -> Buffers:
+    return Buffers(_pinned(context, FEATURES), _pinned(context, CLASSES))
+
+
+def _wait(slot: StagedSlot | GraphSlot) -> None:
+    # An event that is already over costs a query; only one that is not costs a synchronizing call.
+    if not slot.host.done.query():
+        slot.host.done.synchronize()
+
+
+def _unpinned(ring: Ring[StagedSlot] | Ring[GraphSlot]) -> str | None:
+    buffers = [buffer for slot in ring.slots for buffer in (slot.host.inputs, slot.host.output)]
+    pageable = sum(not buffer.is_pinned() for buffer in buffers)
+    return f"{pageable} of the ring's {len(buffers)} host buffers are pageable" if pageable else None
+
+
+def _ring_side(step: Callable[[Tensor], Tensor], model: nn.Module, ring: Ring[StagedSlot] | Ring[GraphSlot]) -> Side:
+    join = partial(torch.cuda.synchronize, next(model.parameters()).device)
+    return Side(step, model, finish=join, engaged=partial(_unpinned, ring), close=join)
+
+
+def _captured(work: Callable[[], Tensor], stream: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    """`work` warmed up and captured on `stream`, with the tensor that every replay fills."""
+    stream.wait_stream(torch.cuda.current_stream(stream.device))
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP_STEPS):
+            work()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        output = work()
+    return graph, output
+
+
+def baseline(context: Context) -> Side:
+    """Pageable copy in, eager compute, pageable copy out, a device synchronization every step."""
+    model = net(context)
+    if context.device.type == "cpu":
+        return Side(model, model)
+
+    def step(inputs: Tensor) -> Tensor:
+        output = model(inputs.to(context.device)).cpu()
+        torch.cuda.synchronize(context.device)
+        return output
+
+    return Side(step, model)
+
+
+def cuda_graph(context: Context) -> Side:
+    """The compute is one graph launch; copies stay pageable and every step synchronizes."""
+    model = net(context)
+    device_inputs = torch.empty(context.items, FEATURES, device=context.device)
+    graph, result = _captured(lambda: model(device_inputs), torch.cuda.Stream(context.device))
+
+    def step(inputs: Tensor) -> Tensor:
+        device_inputs.copy_(inputs)
+        graph.replay()
+        output = result.cpu()
+        torch.cuda.synchronize(context.device)
+        return output
+
+    return Side(step, model)
+
+
+def no_sync(context: Context) -> Side:
+    """No step waits for the device: the copies are non-blocking and only `finish()` synchronizes.
+
+    Inputs stay pageable, which is safe: the call returns once they are staged (CUDA Runtime API, "API synchronization
+    behavior"); the driver may still wait for the stream before it stages, and that cannot be removed here. Outputs go
+    to page-locked buffers, since a copy to pageable memory always waits. An output lives for OUTPUT_LIFE_STEPS steps.
+    """
+    model = net(context)
+    outputs = itertools.cycle([_pinned(context, CLASSES) for _ in range(SLOTS)])
+
+    def step(inputs: Tensor) -> Tensor:
+        result = model(inputs.to(context.device, non_blocking=True))
+        return next(outputs).copy_(result, non_blocking=True)
+
+    join = partial(torch.cuda.synchronize, context.device)
+    return Side(step, model, finish=join, close=join)
+
+
+def pinned_async(context: Context) -> Side:
+    """A ring of page-locked buffers, a stream for each copy direction, eager compute on the caller's stream.
+
+    An output lives for OUTPUT_LIFE_STEPS later steps and is filled after `finish()`.
+    """
+    model = net(context)
+    slots = [
+        StagedSlot(_buffers(context), torch.empty(context.items, FEATURES, device=context.device)) for _ in range(SLOTS)
+    ]
+    ring = Ring(slots, _wait)
+    copy_in, copy_out = torch.cuda.Stream(context.device), torch.cuda.Stream(context.device)
+
+    def step(inputs: Tensor) -> Tensor:
+        slot = ring.take()
+        slot.host.inputs.copy_(inputs)
+        compute = torch.cuda.current_stream(context.device)
+        with copy_in:
+            slot.inputs.copy_(slot.host.inputs, non_blocking=True)
+        slot.arrived.record(copy_in)
+        compute.wait_event(slot.arrived)
+        # The slot holds the result until its next turn, when the copy out is known to be over: the allocator cannot
+        # give the memory to a later step while another stream still reads it, which is what record_stream is for.
+        slot.result = model(slot.inputs)
+        slot.computed.record(compute)
+        copy_out.wait_event(slot.computed)
+        with copy_out:
+            slot.host.output.copy_(slot.result, non_blocking=True)
+        slot.host.done.record(copy_out)
+        return slot.host.output
+
+    return _ring_side(step, model, ring)
+
+
+def _graph_slot(context: Context, model: nn.Module) -> GraphSlot:
+    # Each slot captures on its own stream. cuBLAS keeps one workspace per stream, and its address is baked into a
+    # graph: slots captured on a shared stream would overwrite each other's partial sums when they run at once.
+    host, stream = _buffers(context), torch.cuda.Stream(context.device)
+
+    def whole_step() -> Tensor:
+        result = model(host.inputs.to(context.device, non_blocking=True))
+        return host.output.copy_(result, non_blocking=True)
+
+    graph, _ = _captured(whole_step, stream)
+    return GraphSlot(host, stream, graph)
+
+
+def all_three(context: Context) -> Side:
+    """Page-locked ring, one graph per slot with both copies inside, no synchronization per step.
+
+    Per step the host pays one memcpy into the slot, one graph launch and one event: copies outside the graph would add
+    two calls, two events and two waits. The slots' streams let several steps run on the device at once, which a
+    single stream would put in a row: six small kernels fill a few of its multiprocessors for longer than the host
+    needs to launch the next step. The memcpy (256 KiB, two grains of PyTorch's parallel copy) is the largest part left.
+    An output lives for OUTPUT_LIFE_STEPS later steps and is filled after `finish()`.
+    """
+    model = net(context)
+    ring = Ring([_graph_slot(context, model) for _ in range(SLOTS)], _wait)
+
+    def step(inputs: Tensor) -> Tensor:
+        slot = ring.take()
+        slot.host.inputs.copy_(inputs)
+        with slot.stream:
+            slot.graph.replay()
+        slot.host.done.record(slot.stream)
+        return slot.host.output
+
+    return _ring_side(step, model, ring)
+
+
+def inductor(context: Context) -> Side:
+    """torch.compile with its defaults: bias and ReLU fused around the matrix products."""
+    model = net(context)
+    return Side(torch.compile(model), model)
+
+
+_GRAPH = Limit("graph_launches", at_least=1)
+_PINNED = Limit("pageable_copies", at_most=0)
+# The baseline waits three times a step; the engine's own waits around the counted steps are in both counts.
+_NO_SYNC = Limit("synchronizing_calls", at_most_of_reference=0.7)
+
+WORKLOADS: tuple[Workload, ...] = (
+    Workload(
+        name="two-layer-net",
+        baseline=baseline,
+        inputs=host_inputs,
+        sizes={"cuda": size(BATCH), "cpu": size(BATCH)},
+        timing="pipeline",
+        cold=False,  # inputs arrive over the bus in every step: enough sets to flush L2 would only time the CPU's DRAM
+        optimizations=(
+            Optimization(
+                "cuda-graph", cuda_graph, {"sm_90": 1.1, "cuda": 1.0}, contract={"cuda": Contract(engaged=(_GRAPH,))}
+            ),
+            Optimization(
+                "no-sync", no_sync, {"sm_90": 1.1, "cuda": 1.0}, contract={"cuda": Contract(engaged=(_NO_SYNC,))}
+            ),
+            Optimization(
+                "pinned-async",
+                pinned_async,
+                {"sm_90": 1.1, "cuda": 1.0},
+                contract={"cuda": Contract(engaged=(_PINNED,))},
+            ),
+            Optimization(
+                "all",
+                all_three,
+                {"sm_90": 3.0, "cuda": 2.0},
+                contract={"cuda": Contract(engaged=(_GRAPH, _PINNED, _NO_SYNC))},
+            ),
+            Optimization(
+                "inductor",
+                inductor,
+                {"cpu": 0.9},
+                needs=Needs(cpp_compiler=True, install="install a C++ compiler, such as g++"),
+            ),
+        ),
+    ),
+)
