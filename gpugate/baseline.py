@@ -14,7 +14,7 @@ import inspect
 import os
 import statistics
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -63,7 +63,7 @@ class Record:
     environment: Environment
     processes: tuple[tuple[Instance, ...], ...]
     yardsticks: Mapping[str, float] = field(default_factory=dict)  # medians, by name
-    reference_counters: Counters = field(default_factory=dict)  # medians
+    reference_counters: Counters = field(default_factory=dict)  # the largest over the processes
     optimized_counters: Counters = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()  # the largest of each kind
 
@@ -113,8 +113,8 @@ def updated(
     """`file` with what `runs`, one per fresh process, measured of `workload`; cases that they did not measure stay.
 
     Raises BaselineError when nothing was measured, when a case failed, was judged WRONG, NOT_ENGAGED or ENV_INVALID, or
-    was measured by fewer than `min_processes` runs, and when the runs were interrupted or differ in their environment or
-    in the workload's source.
+    was measured by fewer than `min_processes` runs, and when the runs were interrupted or differ in environment or in
+    the workload's source.
     """
     _check_runs(workload, runs)
     machine = machine_name(runs[0].environment)
@@ -261,6 +261,8 @@ def _measured(case_id: str, runs: Sequence[RunResult], min_processes: int) -> li
 def _check_fit(result: CaseResult) -> None:
     if result.error is not None:
         raise BaselineError(f"{result.case_id} failed ({result.error}): mend that and record again")
+    if result.environment_problem is not None:
+        raise BaselineError(f"{result.case_id} says nothing ({result.environment_problem}): mend that and record again")
     if result.measurement is not None and not result.measurement.pairs:
         raise BaselineError(f"{result.case_id} has no samples: give it a larger --perf-budget and record again")
     for verdict in result.verdicts:
@@ -278,18 +280,19 @@ def _record(measured: Sequence[Measurement], runs: Sequence[RunResult], occasion
         source_hash=source,
         environment=runs[0].environment,
         processes=tuple(measurement.instances for measurement in measured),
-        yardsticks=_medians(yardsticks or [probe.values for run in runs for probe in run.yardsticks]),
-        reference_counters=_medians([measurement.reference_counters for measurement in measured]),
-        optimized_counters=_medians([measurement.optimized_counters for measurement in measured]),
+        yardsticks=_over_all(
+            statistics.median, yardsticks or [probe.values for run in runs for probe in run.yardsticks]
+        ),
+        reference_counters=_over_all(max, [measurement.reference_counters for measurement in measured]),
+        optimized_counters=_over_all(max, [measurement.optimized_counters for measurement in measured]),
         differences=_largest([difference for measurement in measured for difference in measurement.differences]),
     )
 
 
-def _medians(readings: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The lower median by name: a value that was read, so that whole counts stay whole."""
+def _over_all(pick: Callable[[Sequence[float]], float], readings: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """One value by name, picked from every reading that has it."""
     names = sorted({name for reading in readings for name in reading})
-    values = {name: [reading[name] for reading in readings if name in reading] for name in names}
-    return {name: rounded(statistics.median_low(values[name])) for name in names}
+    return {name: rounded(pick([reading[name] for reading in readings if name in reading])) for name in names}
 
 
 def _largest(differences: Sequence[Difference]) -> tuple[Difference, ...]:
@@ -333,16 +336,17 @@ def _imported(name: str, path: Path) -> Iterator[tuple[str, Path]]:
     """Modules of the same top-level package that a module imports, at its top or inside functions."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        for imported in _names(node, package):
-            spec = _spec(imported) if imported.split(".")[0] == name.split(".")[0] else None
+        for imported in _names(node, package, name.split(".")[0]):
+            spec = _spec(imported)
             if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
                 yield imported, Path(spec.origin)
 
 
-def _names(node: ast.AST, package: str) -> Iterator[str]:
+def _names(node: ast.AST, package: str, top: str) -> Iterator[str]:
+    """What an import statement may import below the top-level package `top`; `from a import b` may mean `a.b`."""
     if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    if isinstance(node, ast.ImportFrom):
+        yield from (alias.name for alias in node.names if alias.name.split(".")[0] == top)
+    if isinstance(node, ast.ImportFrom) and (node.level or str(node.module).split(".")[0] == top):
         base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
         yield base
         spec = _spec(base)

@@ -10,7 +10,7 @@ import importlib
 import importlib.metadata
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gpugate.counter_names import COUNTER_NAMES
 from gpugate.errors import CatalogueError
@@ -23,20 +23,16 @@ _NAME_RULE = "use a-z, 0-9, '.', '_' and '-'"
 
 
 class Catalogue:
-    """Registered workloads by name, and modules that are named but not imported yet."""
+    """Workloads by name, and what was named or registered but not looked at yet: nothing is checked before `load`."""
 
     def __init__(self) -> None:
         self._workloads: dict[str, Workload] = {}
+        self._registered: list[Workload] = []
         self._modules: list[str] = []
 
     def register(self, workload: Workload) -> Workload:
-        """Adds a workload; raises CatalogueError when its name is taken or it cannot be measured."""
-        known = self._workloads.get(workload.name)
-        if known is not None and known is not workload:
-            places = f"in {_module_of(known)} and {_module_of(workload)}"
-            raise CatalogueError(f"two workloads are named {workload.name!r} ({places}): rename one")
-        check(workload)
-        self._workloads[workload.name] = workload
+        """Adds a workload. It is checked when tests are collected, so that a mistake is an error of the collection."""
+        self._registered.append(workload)
         return workload
 
     def register_module(self, name: str) -> None:
@@ -44,17 +40,22 @@ class Catalogue:
         self._modules.append(name)
 
     def load(self) -> None:
-        """Imports what was only named; raises CatalogueError for a module without `WORKLOADS`."""
+        """Imports and checks what was only named; raises CatalogueError for what cannot be measured."""
         for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
             if entry_point.value not in self._modules:
                 self._modules.append(entry_point.value)
-        while self._modules:
-            name = self._modules.pop(0)
-            workloads = getattr(importlib.import_module(name), "WORKLOADS", None)
-            if workloads is None:
-                raise CatalogueError(f"module {name!r} has no tuple WORKLOADS: add one with its workloads")
-            for workload in workloads:
-                self.register(workload)
+        for name in self._modules:
+            self._registered.extend(_workloads_of(name))
+        for workload in self._registered:
+            self._add(workload)
+
+    def _add(self, workload: Workload) -> None:
+        known = self._workloads.get(workload.name)
+        if known is not None and known is not workload:
+            places = f"in {_module_of(known)} and {_module_of(workload)}"
+            raise CatalogueError(f"two workloads are named {workload.name!r} ({places}): rename one")
+        check(workload)
+        self._workloads[workload.name] = workload
 
     def workloads(self) -> Iterator[Workload]:
         return iter(self._workloads.values())
@@ -71,12 +72,20 @@ class Catalogue:
 
     def clear(self) -> None:
         self._workloads.clear()
+        self._registered.clear()
         self._modules.clear()
 
 
 catalogue = Catalogue()
 register = catalogue.register
 register_module = catalogue.register_module
+
+
+def _workloads_of(module_name: str) -> Iterable[Workload]:
+    workloads: Iterable[Workload] | None = getattr(importlib.import_module(module_name), "WORKLOADS", None)
+    if workloads is None:
+        raise CatalogueError(f"module {module_name!r} has no tuple WORKLOADS: add one with its workloads")
+    return workloads
 
 
 def _module_of(workload: Workload) -> str:

@@ -162,7 +162,7 @@ def _missing_on_gpu(needs: Needs, environment: Environment) -> Iterator[tuple[st
     has = environment.compute_capability or "0.0"
     if tuple(int(part) for part in has.split(".")) < needs.compute_capability:
         wanted = ".".join(str(part) for part in needs.compute_capability)
-        yield "compute capability", f"needs compute capability {wanted} and this GPU has {has}: run it on a newer GPU"
+        yield "compute-capability", f"needs compute capability {wanted} and this GPU has {has}: run it on a newer GPU"
 
 
 def _missing_on_cpu(needs: Needs) -> Iterator[tuple[str, str]]:

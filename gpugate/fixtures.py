@@ -6,20 +6,21 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from rich.console import Console
 
-from gpugate.measurement.progress import Report, silent
-from gpugate.report.benchmark_bridge import REPLAY_CLOCK, benchmark_or_none, replay
-from gpugate.report.live import LiveLine
-from gpugate.result import CaseResult
-from gpugate.session import PerfSession
-from gpugate.verdict import Check, Verdict
-from gpugate.workload import Case
+from gpugate.errors import GpugateError
 
-SESSION = pytest.StashKey[PerfSession]()
+# Every pytest run with gpugate installed imports this module: what is heavy is imported where it is used.
+if TYPE_CHECKING:
+    from gpugate.measurement.progress import Report
+    from gpugate.result import CaseResult
+    from gpugate.session import PerfSession
+    from gpugate.verdict import Check, Verdict
+    from gpugate.workload import Case
+
+SESSION: pytest.StashKey[PerfSession] = pytest.StashKey()
 
 
 class GpugateWarning(UserWarning):
@@ -60,14 +61,16 @@ class Judged:
 def workload(request: pytest.FixtureRequest) -> Judged:
     """One case, measured once per session. Skips, naming what is missing, where the machine cannot run it."""
     session, case = request.config.stash[SESSION], request.param
-    skip = session.needed_skip(case)
-    with _live_report(request.config) as report:
-        result = session.measured(case, report)
-    if skip is not None:
-        reason, accepted = skip
-        if session.options.gate and not accepted:
-            pytest.fail(f"{case.id} was not measured: {reason}", pytrace=False)
-        pytest.skip(reason)
+    __tracebackhide__ = True
+    try:
+        with _live_report(request.config) as report:
+            result = session.measured(case, report)
+    except GpugateError as error:
+        pytest.fail(str(error), pytrace=False)
+    if result.skipped is not None:
+        if session.options.gate and not session.accepts_absence(case):
+            pytest.fail(f"{case.id} was not measured: {result.skipped}", pytrace=False)
+        pytest.skip(result.skipped)
     return Judged(case, result)
 
 
@@ -93,9 +96,14 @@ def gate(request: pytest.FixtureRequest, record_property: Callable[[str, object]
 def replayed(request: pytest.FixtureRequest) -> Callable[[Judged], None]:
     """Hands the recorded samples of the optimized side to pytest-benchmark, where that is active."""
 
+    from gpugate.report.benchmark_bridge import REPLAY_CLOCK, benchmark_or_none, replay
+
     def hand_over(judged: Judged) -> None:
-        benchmark, measurement = benchmark_or_none(request), judged.result.measurement
-        if benchmark is None or measurement is None or not measurement.pairs:
+        measurement = judged.result.measurement
+        if measurement is None or not measurement.pairs:
+            return
+        benchmark = benchmark_or_none(request)
+        if benchmark is None:
             return
         samples_s = [pair.optimized_ms / 1e3 for pair in measurement.pairs]
         replay(benchmark, samples_s, REPLAY_CLOCK, properties(judged.speedup), judged.case.workload.name)
@@ -118,6 +126,11 @@ def sentence(verdict: Verdict) -> str:
 @contextmanager
 def _live_report(config: pytest.Config) -> Iterator[Report]:
     """The live line on the real terminal, past pytest's capture; nothing where it is no terminal."""
+    from rich.console import Console
+
+    from gpugate.measurement.progress import silent
+    from gpugate.report.live import LiveLine
+
     reporter = config.pluginmanager.getplugin("terminalreporter")
     capture = config.pluginmanager.getplugin("capturemanager")
     stream = getattr(reporter, "_tw", None) and reporter._tw._file

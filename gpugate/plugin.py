@@ -2,20 +2,140 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError
-from gpugate.options import add_options, read_options
+from gpugate.fixtures import SESSION, gate, replayed, workload
+from gpugate.options import Options, add_options, read_options
+from gpugate.selection import case_of, deselect_other_devices, one_node_per_case, parametrize
+from gpugate.xdist_workers import check_workers, received, send, worker_number
 
 if TYPE_CHECKING:
-    from gpugate.session import PerfSession
+    from gpugate.result import RunResult
 
-_CLOSING = pytest.StashKey[ExitStack]()
+__all__ = ["gate", "replayed", "workload"]  # fixtures are found in the plugin's namespace
+
+OPTIONS = pytest.StashKey[Options]()
+CLOSING = pytest.StashKey[ExitStack]()
+COLLECTED: pytest.StashKey[RunResult | None] = pytest.StashKey()  # by the xdist controller, from its workers
+SAID = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu: needs a CUDA GPU")
+    config.stash[SAID] = []
+    try:
+        options = read_options(config)
+        check_workers(config, options.update_baselines)
+    except GpugateError as error:
+        raise pytest.UsageError(str(error)) from None
+    if worker_number(config) is not None:
+        options = dataclasses.replace(options, json_path=None)  # the controller writes one for all
+    config.stash[OPTIONS] = options
+    config.stash[CLOSING] = ExitStack()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    parametrize(metafunc)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    from gpugate.report.benchmark_bridge import keep_with_benchmark_only
+
+    deselect_other_devices(config, items, config.stash[OPTIONS].device)
+    keep_with_benchmark_only(config, [item for item in items if case_of(item)])
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if not session.config.option.collectonly and any(case_of(item) for item in session.items):
+        try:
+            _open(session.config)
+        except GpugateError as error:
+            raise pytest.UsageError(str(error)) from None
+
+
+def _open(config: pytest.Config) -> None:
+    from gpugate.catalogue import catalogue
+    from gpugate.session import allowed_to_record, open_session
+
+    names = frozenset(known.name for known in catalogue.workloads())
+    opened = open_session(config.stash[OPTIONS], config.rootpath, names, worker_number(config))
+    if opened.options.update_baselines:
+        config.stash[CLOSING].enter_context(allowed_to_record(opened))
+    config.stash[SESSION] = opened
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    config = session.config
+    perf = config.stash.get(SESSION, None)
+    if perf is None:
+        return
+    complete = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    try:
+        perf.finish(interrupted=not complete)
+        if worker_number(config) is not None:
+            send(config, perf.result)
+        elif complete and perf.options.update_baselines:
+            _record(session, config)
+    except GpugateError as error:
+        config.stash[SAID].append(f"ERROR: {error}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _record(session: pytest.Session, config: pytest.Config) -> None:
+    from gpugate.recording import record
+
+    reporter: Any = config.pluginmanager.getplugin("terminalreporter")
+    lines = record(config.stash[SESSION], one_node_per_case(session.items), reporter.write_line)
+    config.stash[SAID].extend(lines)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    stash = node.config.stash
+    stash[COLLECTED] = received(getattr(node, "workeroutput", {}), stash.get(COLLECTED, None))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    perf = config.stash.get(SESSION, None)
+    run = perf.result if perf is not None else config.stash.get(COLLECTED, None)
+    if run is not None and run.cases:
+        _show(terminalreporter, config, run)
+    for line in config.stash[SAID]:
+        terminalreporter.write_line(line)
+
+
+def _show(reporter: Any, config: pytest.Config, run: RunResult) -> None:
+    from gpugate import run_file
+    from gpugate.report import terminal
+
+    path = config.stash[OPTIONS].json_path
+    if path is not None and config.stash.get(SESSION, None) is None:
+        run_file.write(path, run)
+    reporter.section("gpugate")
+    reporter.write(terminal.text(run, terminal.terminal_columns(), reporter._tw.hasmarkup))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
+    from gpugate.report import benchmark_bridge
+
+    perf = config.stash.get(SESSION, None)
+    if perf is not None:
+        machine_info.update(benchmark_bridge.machine_info(perf.environment))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    closing = config.stash.get(CLOSING, None)
+    if closing is not None:
+        closing.close()

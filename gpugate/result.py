@@ -24,6 +24,7 @@ class CaseResult:
     summary: Summary | None = None
     skipped: str | None = None  # the reason, with the next step
     error: str | None = None  # one sentence
+    environment_problem: str | None = None  # why its times say nothing of the program
     verdicts: list[Verdict] = field(default_factory=list)
 
 
@@ -33,7 +34,7 @@ class RunResult:
 
     environment: Environment
     started_at: str  # ISO 8601 with the UTC offset
-    seed: int
+    seed: int  # of everything that is drawn anew in every session: fresh inputs, who goes first
     gate: bool = False
     interrupted: bool = False
     cases: dict[str, CaseResult] = field(default_factory=dict)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gpugate import baseline, run_file
-from gpugate.environment import Environment, compare, describe, foreign_processes, machine_name, missing_needs
+from gpugate.environment import Environment, Missing, compare, describe, foreign_processes, machine_name, missing_needs
 from gpugate.errors import EnvironmentUnfitError, OptionError, SideError
 from gpugate.judging import (
     Remembered,
@@ -28,12 +29,13 @@ from gpugate.options import Options
 from gpugate.result import CaseResult, RunResult
 from gpugate.summary import history, summarize
 from gpugate.verdict import Outcome, Verdict
-from gpugate.workload import Case, Context, for_device_class
+from gpugate.workload import BASELINE, Case, Context, for_device_class
 
 if TYPE_CHECKING:
     import torch
 
 CACHE_FOLDER = ".gpugate-cache"
+NO_GPU = Missing(("cuda",), "needs a CUDA GPU, and torch sees none: run it on a machine with one")
 
 
 def choose_device(asked: str, worker: int | None = None) -> torch.device:
@@ -47,7 +49,7 @@ def choose_device(asked: str, worker: int | None = None) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if asked == "cpu" or (asked == "auto" and count == 0):
         return torch.device("cpu")
-    kind, _, index = asked.partition(":")
+    index = asked.partition(":")[2]
     number = int(index) if index else (worker or 0)
     if number >= count:
         there = f"torch sees {count} GPU(s)" if count else "torch sees no GPU"
@@ -74,15 +76,19 @@ class PerfSession:
     def baselines_folder(self) -> Path:
         return self.options.baselines_path / machine_name(self.environment)
 
-    def needed_skip(self, case: Case) -> tuple[str, bool] | None:
-        """Why this machine cannot run the case and whether a gate accepts that; None if it can."""
+    def missing(self, case: Case) -> Missing | None:
+        """What this machine lacks for the case; None if it can be measured."""
         if case.device_kind != self.device.type:
-            reason = "needs a CUDA GPU: torch sees none; run it on a machine with one"
-            return reason, "cuda" in self.options.allow_missing
+            return NO_GPU
         missing = missing_needs(case.optimization.needs, self.environment)
-        if missing is None and case.reference_name != "baseline":
+        if missing is None and case.reference_name != BASELINE:
             missing = missing_needs(case.workload.optimization(case.reference_name).needs, self.environment)
-        return None if missing is None else (missing.reason, missing.allowed_by(self.options.allow_missing))
+        return missing
+
+    def accepts_absence(self, case: Case) -> bool:
+        """Whether `--allow-missing` covers what the case lacks."""
+        missing = self.missing(case)
+        return missing is not None and missing.allowed_by(self.options.allow_missing)
 
     def case_result(self, case: Case) -> CaseResult:
         """The entry of this case; made, not measured, when it is new."""
@@ -100,9 +106,9 @@ class PerfSession:
         """Measures and judges the case, once per session; what goes wrong is kept as its error or its skip."""
         result = self.case_result(case)
         if result.measurement is None and result.error is None and result.skipped is None:
-            skip = self.needed_skip(case)
-            if skip is not None:
-                result.skipped = skip[0]
+            missing = self.missing(case)
+            if missing is not None:
+                result.skipped = missing.reason
             else:
                 self._measure(case, result, report)
             self.save()
@@ -126,7 +132,8 @@ class PerfSession:
         from gpugate.measurement.run import measure, merged
         from gpugate.measurement.settings import Settings
 
-        context, settings = self._context(case), Settings(budget_s=self.options.budget_s)
+        context = self._context(case)
+        settings = Settings(budget_s=self.options.budget_s, seed=self.result.seed)
         first = measure(case, context, settings, report)
         if not first.pairs or self._speedup(case, first).outcome is not Outcome.INCONCLUSIVE:
             return first
@@ -144,10 +151,10 @@ class PerfSession:
             checkpoint_path=self.options.checkpoint_path,
         )
 
-    def _probe(self, taken: str) -> None:
+    def _probe(self, taken: Literal["before", "between"]) -> None:
         from gpugate.measurement.yardsticks import probe
 
-        self.result.yardsticks.append(probe(self.device, "before" if taken == "before" else "between"))
+        self.result.yardsticks.append(probe(self.device, taken))
 
     def _speedup(self, case: Case, measurement: Measurement) -> Verdict:
         minimum = for_device_class(case.optimization.min_speedup, self.environment.device_classes)
@@ -204,11 +211,13 @@ class PerfSession:
         if self.options.json_path is not None:
             run_file.write(self.options.json_path, self.result)
 
-    def probe_after(self) -> None:
-        """The last probe, after the last case."""
+    def finish(self, interrupted: bool) -> None:
+        """Marks the last probe as the one after everything and writes the file for the last time."""
+        self.result.interrupted = interrupted
         if self.result.yardsticks:
-            last: Yardstick = self.result.yardsticks.pop()
+            last = self.result.yardsticks.pop()
             self.result.yardsticks.append(Yardstick(last.values, "after"))
+        self.save()
 
 
 def open_session(options: Options, root: Path, workload_names: frozenset[str], worker: int | None) -> PerfSession:
@@ -218,7 +227,8 @@ def open_session(options: Options, root: Path, workload_names: frozenset[str], w
     """
     device = choose_device(options.device, worker)
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    result = RunResult(environment=describe(device), started_at=now, gate=options.gate)
+    seed = secrets.randbits(32)
+    result = RunResult(environment=describe(device), started_at=now, seed=seed, gate=options.gate)
     session = PerfSession(options, device, root, result)
     files = baseline.load_all(session.baselines_folder, workload_names)
     session.baselines = {} if options.update_baselines else files

@@ -64,10 +64,15 @@ def test_a_terminal_sees_the_line_and_is_left_clean() -> None:
 
 def test_it_is_left_clean_when_the_measurement_raises() -> None:
     console = on_a_terminal()
-    with pytest.raises(KeyboardInterrupt), LiveLine(console) as live:
-        live.update(MEASURING)
-        raise KeyboardInterrupt
-    assert "\x1b[?25h" in drawn(console)
+
+    def measure() -> None:
+        with LiveLine(console) as live:
+            live.update(MEASURING)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure()
+    assert drawn(console).count("\x1b[?25l") == drawn(console).count("\x1b[?25h") == 1
 
 
 @pytest.mark.parametrize(
@@ -135,7 +140,7 @@ def test_a_narrow_window_folds_and_truncates_nothing() -> None:
     with LiveLine(console) as live:
         live.update(MEASURING)
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawn(console))
-    assert "".join(shown.split()) == "".join(line(MEASURING).plain.split())
+    assert "".join(shown.split()).startswith("".join(line(MEASURING).plain.split()))
 
 
 def test_nobody_needs_to_watch() -> None:

@@ -184,12 +184,20 @@ def test_colour_changes_no_word(gpu_run: RunResult) -> None:
     assert [line.rstrip() for line in bare.splitlines()] == plain.splitlines()
 
 
+@pytest.mark.parametrize("colour", [True, False])
+def test_a_dumb_terminal_gets_the_width_that_was_asked_for(
+    gpu_run: RunResult, monkeypatch: pytest.MonkeyPatch, colour: bool
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert "compile" in row_of(re.sub(r"\x1b\[[0-9;]*m", "", text(gpu_run, 200, colour)), "optimization")
+
+
 def test_the_words_are_ascii(gpu_run: RunResult) -> None:
     assert text(gpu_run, 120, False).isascii()
 
 
 def test_render_prints_all_the_tables(gpu_run: RunResult) -> None:
-    console = Console(width=100, record=True, quiet=False, file=None)
+    console = Console(width=100)
     with console.capture() as captured:
         render(gpu_run, console)
     assert captured.get().count("NO_BASELINE") == text(gpu_run, 100, False).count("NO_BASELINE")

@@ -1,17 +1,18 @@
-"""Rewrites an eval ResNet so that every convolution is one cuDNN kernel: folded BatchNorm, bias, addition and ReLU.
+"""Rewrites an eval ResNet so that each convolution is one cuDNN call: BatchNorm folded, bias, addition and ReLU in it.
 
-Patterns, matched in the torch.fx graph from each ReLU backwards:
+Patterns, matched in the torch.fx graph from each ReLU backwards, where every inner value has no other reader:
 
-    conv (-> bn) -> relu                          conv+bias+ReLU
-    conv (-> bn) -> add(other) -> relu            conv+bias+add+ReLU, `other` computed elsewhere
-    conv (-> bn) -> add(conv (-> bn)) -> relu     the same; `other` is a plain convolution without a bias, because
-                                                  cuDNN would add one in a kernel of its own: it moves to the first
+    conv (-> bn) -> relu                          conv + bias + ReLU
+    conv (-> bn) -> add(z) -> relu                conv + bias + add + ReLU, `z` computed elsewhere
+    conv (-> bn) -> add(conv (-> bn)) -> relu     the same; `z` is a plain convolution without a bias, which would be
+                                                  a kernel of its own: it moves into the bias of the first
 
 The operators are a parameter, so that the rewrite can be proved on a CPU: cuDNN's exist on CUDA only.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 from collections.abc import Callable
@@ -23,16 +24,17 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-# cuDNN's tensor-core convolutions read 16 bytes at a time, 8 values of FP16: a stem with 3 channels makes it pad the
-# input in a kernel of its own, one with 8 does not.
+# cuDNN's tensor-core convolutions read 16 bytes at a time, which is 8 values in FP16: given 3 channels it pads the
+# input in a kernel of its own.
 STEM_CHANNELS = 8
 ADDITIONS = (operator.add, operator.iadd, torch.add)
 RELUS = (F.relu, torch.relu)
+Extent = int | tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a convolution walks its input."""
+    """How a convolution walks its input, in pixels."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -42,7 +44,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Operators:
-    """What the rewritten model calls. Tensors are [N, C, H, W], weights [out, in / groups, h, w], biases [out].
+    """What the rewritten model calls, with x and z [N, C, H, W], weight [out, in / groups, h, w] and bias [out].
 
     `conv(x, weight, geometry)`; `conv_relu(x, weight, bias, geometry)`; `conv_add_relu(x, weight, z, bias, geometry)`
     is relu(conv(x) + z + bias); `max_pool(x, kernel, stride, padding)`.
@@ -51,47 +53,56 @@ class Operators:
     conv: Callable[[Tensor, Tensor, Geometry], Tensor]
     conv_relu: Callable[[Tensor, Tensor, Tensor, Geometry], Tensor]
     conv_add_relu: Callable[[Tensor, Tensor, Tensor, Tensor, Geometry], Tensor]
-    max_pool: Callable[[Tensor, int, int, int], Tensor]
+    max_pool: Callable[[Tensor, Extent, Extent, Extent], Tensor]
 
 
-def conv(x: Tensor, weight: Tensor, at: Geometry) -> Tensor:
-    return F.conv2d(x, weight, None, at.stride, at.padding, at.dilation, at.groups)
+def plain_conv(x: Tensor, weight: Tensor, how: Geometry) -> Tensor:
+    return F.conv2d(x, weight, None, how.stride, how.padding, how.dilation, how.groups)
 
 
-def cudnn_conv_relu(x: Tensor, weight: Tensor, bias: Tensor, at: Geometry) -> Tensor:
-    return torch.cudnn_convolution_relu(x, weight, bias, at.stride, at.padding, at.dilation, at.groups)
+def cudnn_conv_relu(x: Tensor, weight: Tensor, bias: Tensor, how: Geometry) -> Tensor:
+    return torch.cudnn_convolution_relu(x, weight, bias, how.stride, how.padding, how.dilation, how.groups)
 
 
-def cudnn_conv_add_relu(x: Tensor, weight: Tensor, z: Tensor, bias: Tensor, at: Geometry) -> Tensor:
-    # cuDNN computes relu(conv(x) + alpha z + bias); a z in another memory format would cost a copy.
-    return torch.cudnn_convolution_add_relu(
-        x, weight, z, 1.0, bias, at.stride, at.padding, at.dilation, at.groups
-    )
+def cudnn_conv_add_relu(x: Tensor, weight: Tensor, z: Tensor, bias: Tensor, how: Geometry) -> Tensor:
+    walk = (how.stride, how.padding, how.dilation, how.groups)
+    return torch.cudnn_convolution_add_relu(x, weight, z, 1.0, bias, *walk)
 
 
 @functools.lru_cache(maxsize=1)
-def _compiled_max_pool() -> Callable[[Tensor, int, int, int], Tensor]:
-    def max_pool(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+def _compiled_max_pool() -> Callable[[Tensor, Extent, Extent, Extent], Tensor]:
+    def max_pool(x: Tensor, kernel: Extent, stride: Extent, padding: Extent) -> Tensor:
         return F.max_pool2d(x, kernel, stride, padding)
 
     return torch.compile(max_pool, dynamic=False, fullgraph=True)
 
 
-def triton_max_pool(x: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
-    """Inductor's kernel: PyTorch's own for FP16 channels_last reaches a seventh of the memory bandwidth."""
+def inductor_max_pool(x: Tensor, kernel: Extent, stride: Extent, padding: Extent) -> Tensor:
+    """One Triton kernel near memory bandwidth; PyTorch's own for channels_last FP16 takes about seven times as long."""
     return _compiled_max_pool()(x, kernel, stride, padding)
 
 
-CUDNN = Operators(conv, cudnn_conv_relu, cudnn_conv_add_relu, triton_max_pool)
+CUDNN = Operators(plain_conv, cudnn_conv_relu, cudnn_conv_add_relu, inductor_max_pool)
+
+
+@dataclass
+class Folded:
+    """A convolution with its BatchNorm folded in, taken from the graph: where it stood, what it reads, what it does."""
+
+    name: str
+    x: fx.Node
+    weight: Tensor
+    bias: Tensor
+    geometry: Geometry
 
 
 class FusedConv(nn.Module):
-    """A convolution with what was fused into it: nothing, bias+ReLU, or bias+addition+ReLU."""
+    """One convolution with nothing fused into it, with bias + ReLU, or with bias + addition + ReLU."""
 
     weight: Tensor
     bias: Tensor | None
 
-    def __init__(self, folded: Folded, relu: bool, operators: Operators) -> None:
+    def __init__(self, folded: Folded, operators: Operators, relu: bool) -> None:
         super().__init__()
         self.register_buffer("weight", folded.weight)
         self.register_buffer("bias", folded.bias if relu else None)
@@ -109,43 +120,142 @@ class FusedConv(nn.Module):
 class FusedMaxPool(nn.Module):
     def __init__(self, pool: nn.MaxPool2d, operators: Operators) -> None:
         super().__init__()
-        self.sizes = (pool.kernel_size, pool.stride, pool.padding)
+        self.kernel, self.stride, self.padding = pool.kernel_size, pool.stride, pool.padding
         self.operators = operators
 
     def forward(self, x: Tensor) -> Tensor:
-        kernel, stride, padding = self.sizes
-        return self.operators.max_pool(x, int(kernel), int(stride), int(padding))
+        return self.operators.max_pool(x, self.kernel, self.stride, self.padding)
 
 
-class MeanToFloat(nn.Module):
-    """Global average pooling [N, C, H, W] -> [N, C] that leaves in float32, so that no kernel converts the logits."""
+class MeanInFloat(nn.Module):
+    """Mean over pixels, [N, C, H, W] -> float32 [N, C]: the logits then need no kernel that converts them."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean((2, 3), dtype=torch.float32)
 
 
-@dataclass
-class Folded:
-    """A convolution with its BatchNorm folded in; `consumed` are the nodes that it stands for."""
-
-    x: fx.Node
-    weight: Tensor
-    bias: Tensor
-    geometry: Geometry
-    name: str
-    consumed: tuple[fx.Node, ...]
-
-
 def fuse(model: nn.Module, operators: Operators = CUDNN) -> fx.GraphModule:
-    """The rewritten model, float32, with its own copies of every weight; `model` itself is left as it is.
+    """The rewritten model with its own copy of every weight, in the precision of `model`, which stays as it is.
 
-    Takes [N, STEM_CHANNELS, H, W], where the channels beyond the picture's must be zero, and returns float32 logits.
-    Raises ValueError for a model in training mode and for a pattern that cannot be fused.
+    Takes [N, STEM_CHANNELS, H, W] with zeros in the channels that the picture does not have, and returns float32
+    logits. Raises ValueError for a model in training mode and for a pattern that cannot be fused.
     """
     if model.training:
         raise ValueError(f"{type(model).__name__} is in training mode: call eval() before fusing it")
-    graph_module = fx.symbolic_trace(model)
-    graph_module = fx.GraphModule(_modules(graph_module), graph_module.graph)
-    rewrite = _Rewrite(graph_module, operators)
-    rewrite.run()
-    return graph_module
+    traced = fx.symbolic_trace(copy.deepcopy(model))
+    for node in list(traced.graph.nodes):
+        if _is_relu(traced, node):
+            _fuse_into_relu(traced, node, operators)
+        elif node.op == "call_module":
+            _replace_pool(traced, node, operators)
+    traced.graph.eliminate_dead_code()
+    traced.delete_all_unused_submodules()
+    _refuse_leftovers(traced)
+    _widen_stem(traced)
+    traced.recompile()
+    return traced
+
+
+def to_channels_last_half(fused: fx.GraphModule) -> fx.GraphModule:
+    """Converts the convolutions in place; what follows the mean over pixels stays float32."""
+    for module in fused.modules():
+        if isinstance(module, FusedConv):
+            module.to(dtype=torch.float16, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return fused
+
+
+def _fuse_into_relu(traced: fx.GraphModule, relu: fx.Node, operators: Operators) -> None:
+    source = relu.all_input_nodes[0]
+    folded = _fold(traced, source)
+    if folded is not None:
+        _replace(traced, relu, FusedConv(folded, operators, relu=True), folded, ())
+        return
+    folded, z = _fold_addition(traced, source)
+    branch = _fold(traced, z)
+    if branch is not None:
+        folded.bias = folded.bias + branch.bias
+        z = _replace(traced, z, FusedConv(branch, operators, relu=False), branch, ())
+    _replace(traced, relu, FusedConv(folded, operators, relu=True), folded, (z,))
+
+
+def _fold_addition(traced: fx.GraphModule, addition: fx.Node) -> tuple[Folded, fx.Node]:
+    """The convolution on one side of `addition` and the node on the other; raises ValueError where there is none."""
+    inputs = addition.all_input_nodes
+    if addition.target in ADDITIONS and len(inputs) == 2 and len(addition.users) == 1 and not addition.kwargs:
+        for mine, other in (inputs, inputs[::-1]):
+            folded = _fold(traced, mine)
+            if folded is not None:
+                return folded, other
+    raise ValueError(f"the ReLU after {addition.name!r} cannot be fused: it must follow a convolution or one plus z")
+
+
+def _fold(traced: fx.GraphModule, node: fx.Node) -> Folded | None:
+    """The convolution that `node` ends, or None when it ends none or when someone else reads an inner value."""
+    norm = _module(traced, node)
+    end = node.all_input_nodes[0] if isinstance(norm, nn.BatchNorm2d) else node
+    conv = _module(traced, end)
+    if not isinstance(conv, nn.Conv2d) or len(node.users) != 1 or len(end.users) != 1:
+        return None
+    if isinstance(conv.padding, str) or conv.padding_mode != "zeros":
+        raise ValueError(f"{end.target!r} pads with {conv.padding!r} ({conv.padding_mode}): only zeros can be fused")
+    weight, bias = _fold_weights(conv, norm if isinstance(norm, nn.BatchNorm2d) else None)
+    geometry = Geometry(conv.stride, conv.padding, conv.dilation, conv.groups)
+    return Folded(str(end.target), end.all_input_nodes[0], weight, bias, geometry)
+
+
+def _fold_weights(conv: nn.Conv2d, norm: nn.BatchNorm2d | None) -> tuple[Tensor, Tensor]:
+    if norm is None:
+        bias = torch.zeros_like(conv.weight[:, 0, 0, 0]) if conv.bias is None else conv.bias
+        return conv.weight.detach(), bias.detach()
+    if norm.running_mean is None or norm.running_var is None:
+        raise ValueError("a BatchNorm without running statistics cannot be folded: set track_running_stats=True")
+    statistics = (norm.running_mean, norm.running_var, norm.eps)
+    weight, bias = fuse_conv_bn_weights(conv.weight, conv.bias, *statistics, norm.weight, norm.bias)
+    return weight.detach(), bias.detach()
+
+
+def _replace(
+    traced: fx.GraphModule, node: fx.Node, module: FusedConv, folded: Folded, further_inputs: tuple[fx.Node, ...]
+) -> fx.Node:
+    """Puts `module` under the convolution's name and its call in the place of `node`; returns the call."""
+    traced.add_submodule(folded.name, module)
+    with traced.graph.inserting_before(node):
+        call = traced.graph.call_module(folded.name, (folded.x, *further_inputs))
+    node.replace_all_uses_with(call)
+    traced.graph.erase_node(node)
+    return call
+
+
+def _replace_pool(traced: fx.GraphModule, node: fx.Node, operators: Operators) -> None:
+    pool = _module(traced, node)
+    if isinstance(pool, nn.MaxPool2d) and pool.dilation in (1, (1, 1)) and not (pool.ceil_mode or pool.return_indices):
+        traced.add_submodule(str(node.target), FusedMaxPool(pool, operators))
+    if isinstance(pool, nn.AdaptiveAvgPool2d) and pool.output_size in (1, (1, 1)):
+        traced.add_submodule(str(node.target), MeanInFloat())
+
+
+def _refuse_leftovers(traced: fx.GraphModule) -> None:
+    """Raises ValueError for anything but fused convolutions, the two pools and a fully connected end."""
+    known = (FusedConv, FusedMaxPool, MeanInFloat, nn.Flatten, nn.Linear)
+    for node in traced.graph.nodes:
+        fine = node.op in ("placeholder", "output") or node.target is torch.flatten
+        if not fine and not isinstance(_module(traced, node), known):
+            what = type(_module(traced, node)).__name__ if node.op == "call_module" else node.op
+            raise ValueError(f"{node.name!r} ({what}) fits no pattern that can be fused: see workloads/cudnn_fusion.py")
+
+
+def _widen_stem(traced: fx.GraphModule) -> None:
+    """Zero weights for the channels that pad the input; raises ValueError when the input is not one convolution's."""
+    image = next(node for node in traced.graph.nodes if node.op == "placeholder")
+    stem = _module(traced, next(iter(image.users)))
+    if len(image.users) != 1 or not isinstance(stem, FusedConv) or stem.weight.shape[1] > STEM_CHANNELS:
+        raise ValueError(f"the input {image.name!r} must go to one convolution of at most {STEM_CHANNELS} channels")
+    stem.weight = F.pad(stem.weight, (0, 0, 0, 0, 0, STEM_CHANNELS - stem.weight.shape[1]))
+
+
+def _is_relu(traced: fx.GraphModule, node: fx.Node) -> bool:
+    return isinstance(_module(traced, node), nn.ReLU) or (node.op == "call_function" and node.target in RELUS)
+
+
+def _module(traced: fx.GraphModule, node: fx.Node) -> Any:
+    return traced.get_submodule(str(node.target)) if node.op == "call_module" else None

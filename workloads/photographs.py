@@ -1,7 +1,7 @@
 """Batches of real photographs: random crops of a few decoded pictures, never zeros and never noise.
 
-The pictures are those that ship inside scikit-image, or every picture of the folder `Context.input_path`. Each is decoded
-once a process and kept on the device as bytes; a batch is then crops, so that hundreds of different batches cost little.
+The pictures are those that ship inside scikit-image, or every picture of the folder `Context.input_path`. Each is
+decoded once a process and kept on the device as bytes; a batch is then crops, so that hundreds of batches cost little.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _decode(path: Path) -> Tensor:
 
 
 def _random_crop(photographs: tuple[Tensor, ...], random: np.random.Generator) -> Tensor:
-    """A resized crop, mirrored half the time: float32 [3, 224, 224] of 0..255 (Szegedy et al., CVPR 2015, section 6)."""
+    """A resized crop, mirrored half the time: float32 [3, 224, 224], 0..255 (Szegedy et al., CVPR 2015)."""
     photograph = photographs[random.integers(len(photographs))]
     top, left, height, width = _random_box(photograph.shape[1], photograph.shape[2], random)
     box = photograph[None, :, top : top + height, left : left + width]

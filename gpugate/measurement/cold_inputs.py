@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-import secrets
+import random
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils import _pytree
 
+from gpugate.errors import SideError
 from gpugate.workload import Context, Workload
 
 FALLBACK_CACHE_BYTES = 32 * 2**20  # a CPU's last-level cache, where the machine does not tell
@@ -59,11 +60,18 @@ def checksum(inputs: Any) -> int:
     return total
 
 
-def make_inputs(workload: Workload, context: Context, fresh_count: int) -> Inputs:
+def check_untouched(inputs: Inputs, side: str) -> None:
+    """Raises SideError when the bits of any input set have changed."""
+    if checksum((inputs.timed, inputs.fresh)) != inputs.checksum:
+        problem = ValueError("it wrote to its inputs: copy them first, the other side reads the same tensors")
+        raise SideError(side, "running its steps", problem)
+
+
+def make_inputs(workload: Workload, context: Context, fresh_count: int, draw: random.Random) -> Inputs:
     """Timed sets 0, 1, ...; fresh sets at a random index that is recorded."""
     first = workload.inputs(context, 0)
     count = sets_needed(byte_size(first), cache_bytes(context.device), workload.cold)
     timed = (first, *(workload.inputs(context, index) for index in range(1, count)))
-    fresh_index = FIRST_FRESH_INDEX + secrets.randbelow(2**30)
+    fresh_index = FIRST_FRESH_INDEX + draw.randrange(2**30)
     fresh = tuple(workload.inputs(context, fresh_index + offset) for offset in range(fresh_count))
     return Inputs(timed, fresh, fresh_index, checksum((timed, fresh)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from gpugate.errors import SideError
+from gpugate.measurement.cold_inputs import Inputs, check_untouched
 from gpugate.measurement.sides import BuiltSide, build_side, fingerprint, release
 from gpugate.workload import Case, Context
 
@@ -37,15 +37,17 @@ class BothSides:
             release(device)
 
 
-def build_both(case: Case, context: Context, first_input: Any, reference_first: bool) -> BothSides:
+def build_both(case: Case, context: Context, inputs: Inputs, reference_first: bool) -> BothSides:
     """Builds both sides in the order asked for, since placement in memory follows it.
 
-    Raises SideError when one cannot be built, or changes the other's model.
+    Raises SideError when one cannot be built, writes to its inputs or changes the other's model.
     """
     started = time.perf_counter()
 
     def build(name: str) -> BuiltSide:
-        return build_side(name, case.builder(name), context, first_input)
+        side = build_side(name, case.builder(name), context, inputs.timed[0])
+        check_untouched(inputs, name)
+        return side
 
     if reference_first:
         reference = build(case.reference_name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +24,7 @@ class Pairing:
     inputs: Sequence[Any]
     timer: Timer
     read_clock: ReadClock
-    reference_first: bool = field(default_factory=lambda: random.random() < 0.5)  # noqa: S311
+    reference_first: bool
     pairs: list[Pair] = field(default_factory=list)
     discarded: int = 0
     throttled_by: set[str] = field(default_factory=set)

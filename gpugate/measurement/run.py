@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, replace
 
 from gpugate.intervals import Estimate, speedup_estimate
 from gpugate.measurement import counters, trace
-from gpugate.measurement.cold_inputs import Inputs, make_inputs
+from gpugate.measurement.cold_inputs import Inputs, check_untouched, make_inputs
 from gpugate.measurement.device_timer import Timer, timer_for
 from gpugate.measurement.gpu_clock import ReadClock, clock_reader
 from gpugate.measurement.instance import BothSides, build_both
 from gpugate.measurement.outputs import (
     Expected,
     check_baseline_unchanged,
-    check_inputs_untouched,
     compare_fresh,
     compare_timed,
     expected_outputs,
@@ -69,8 +68,9 @@ class _Run:
     expected: Expected
     timer: Timer
     read_clock: ReadClock
+    draw: random.Random
+    reference_built_first: bool
     found: _Found = field(default_factory=_Found)
-    reference_first: bool = field(default_factory=lambda: random.random() < 0.5)  # noqa: S311
     deadline_s: float = math.inf
     rebuild_s: float = 0.0
 
@@ -113,8 +113,9 @@ def measure(case: Case, context: Context, settings: Settings, report: Report) ->
 
 
 def _prepare(case: Case, context: Context, settings: Settings, report: Report) -> _Run:
+    draw = random.Random(f"{settings.seed} {case.id}")  # noqa: S311  # for repeatability, not for secrets
     with blamed_on(f"inputs of {case.workload.name}", "being made"):
-        inputs = make_inputs(case.workload, context, settings.fresh_inputs)
+        inputs = make_inputs(case.workload, context, settings.fresh_inputs, draw)
     return _Run(
         case=case,
         context=context,
@@ -124,6 +125,8 @@ def _prepare(case: Case, context: Context, settings: Settings, report: Report) -
         expected=expected_outputs(case, context, inputs),
         timer=timer_for(context.device, case.workload.timing),
         read_clock=clock_reader(context.device),
+        draw=draw,
+        reference_built_first=draw.random() < 0.5,
     )
 
 
@@ -131,8 +134,8 @@ def _measure_instances(run: _Run) -> StopReason:
     """Fresh builds of both sides, one after another, until the interval, the noise or the budget says stop."""
     while True:
         run.tell("building", run.case.optimization.name)
-        order = run.reference_first ^ bool(len(run.found.instances) % 2)
-        both = build_both(run.case, run.context, run.inputs.timed[0], order)
+        order = run.reference_built_first ^ bool(len(run.found.instances) % 2)
+        both = build_both(run.case, run.context, run.inputs, order)
         run.rebuild_s = both.build_s
         try:
             if not run.found.instances:
@@ -161,7 +164,7 @@ def _measure_instance(run: _Run, both: BothSides) -> StopReason | None:
     for side in (both.reference, both.optimized):
         run.tell("warming up", side.name)
         warm_up(side, run.inputs.timed, run.timer.time_ms, BLOCK_MS[kind], share * WARM_UP_S[kind])
-    pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock)
+    pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, run.draw.random() < 0.5)
     stopped = _take_pairs(run, pairing)
     run.found.instances.append(pairing.instance())
     timed = compare_timed(both.optimized, run.expected)
@@ -208,7 +211,7 @@ def _finish(run: _Run, both: BothSides) -> None:
     if counters.missing(run.context.device) is None:
         run.found.reference_counters = counters.of(both.reference, theirs)  # cuda only
         run.found.optimized_counters = counters.of(both.optimized, ours)  # cuda only
-    check_inputs_untouched(both.optimized, run.inputs)
+    check_untouched(run.inputs, both.optimized.name)
     both.check_apart()
 
 

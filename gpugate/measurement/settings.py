@@ -12,7 +12,8 @@ WARM_UP_S = {"cuda": 0.3, "cpu": 0.3}
 class Settings:
     """`budget_s` covers warm-up, rebuilding and sampling of one case; the first build and compilation come on top.
 
-    `half_width` is the relative half-width of the speedup's interval at which sampling stops.
+    `half_width` is the relative half-width of the speedup's interval at which sampling stops. `seed` draws the fresh
+    inputs and who goes first.
     """
 
     budget_s: float = 8.0
@@ -22,6 +23,7 @@ class Settings:
     min_instances: int = 3
     counted_steps: int = 5
     fresh_inputs: int = 3
+    seed: int = 0
 
     def escalated(self) -> Settings:
         """For a result that could not be decided: twice the time, half the width."""

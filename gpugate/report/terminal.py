@@ -9,6 +9,7 @@ import io
 import shutil
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import Literal
 
 from rich.box import Box
 from rich.cells import cell_len
@@ -51,9 +52,9 @@ def terminal_columns() -> int:
 def text(run: RunResult, width: int, colour: bool) -> str:
     """The whole summary as text for any stream; with `colour`, ANSI escapes."""
     stream = io.StringIO()
-    console = Console(
-        file=stream, width=width, force_terminal=colour, no_color=not colour, color_system=_system(colour)
-    )
+    # Without a height too, rich takes 80 columns wherever TERM is `dumb`.
+    system: Literal["standard"] | None = "standard" if colour else None
+    console = Console(file=stream, width=width, height=100, force_terminal=colour, color_system=system)
     render(run, console)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 

@@ -1,0 +1,47 @@
+# make perf: measure and judge. make test: the engine's own tests. Each works alone on a fresh clone.
+# ARGS goes to pytest: make perf ARGS="-m gpu --gate". PYTHON chooses the interpreter, VENV the environment's folder.
+
+VENV ?= .venv
+ARGS ?=
+COVERAGE ?=
+INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check -c constraints.txt
+PERF_INSTALLED = $(VENV)/.installed-perf
+TEST_INSTALLED = $(VENV)/.installed-test
+NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 10))
+
+ifeq ($(origin PYTHON), undefined)
+PYTHONS = python3 python3.13 python3.12 python3.11 python3.10
+else
+PYTHONS = $(PYTHON)
+endif
+
+.DELETE_ON_ERROR:
+.PHONY: perf test lint
+
+perf: $(PERF_INSTALLED)
+	$(VENV)/bin/python -m pytest perf_tests $(ARGS)
+
+# COVERAGE="-m coverage run" measures what the tests reach.
+test: $(TEST_INSTALLED)
+	$(VENV)/bin/python $(COVERAGE) -m pytest tests $(ARGS)
+
+lint: $(TEST_INSTALLED)
+	$(VENV)/bin/python -m ruff check .
+	$(VENV)/bin/python -m ruff format --check .
+	$(VENV)/bin/python -m mypy
+
+$(PERF_INSTALLED): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) -e '.[workloads]'
+	@touch $@
+
+# What the tests need includes what measuring needs: both are then up to date.
+$(TEST_INSTALLED): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) -e '.[workloads,dev]'
+	@touch $(PERF_INSTALLED) $@
+
+$(VENV)/bin/python:
+	@for python in $(PYTHONS); do \
+	  if "$$python" -c '$(NEW_ENOUGH)' 2>/dev/null; then exec "$$python" -m venv $(VENV); fi; \
+	done; \
+	echo "no Python 3.10 or newer among: $(PYTHONS); install one or run make PYTHON=/path/to/python3" >&2; \
+	exit 1

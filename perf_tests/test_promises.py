@@ -1,0 +1,23 @@
+"""What every optimization promises. One measurement per parameter feeds all four tests."""
+
+import pytest
+
+from gpugate.report.benchmark_bridge import REPLAY_CLOCK
+
+
+def test_outputs_match_the_baseline(workload, gate):
+    gate(workload.equivalence)
+
+
+def test_speedup_is_what_was_promised(workload, gate):
+    gate(workload.speedup)
+
+
+@pytest.mark.benchmark(timer=REPLAY_CLOCK)
+def test_throughput_is_what_it_was(workload, gate, replayed):
+    replayed(workload)
+    gate(workload.throughput)
+
+
+def test_the_optimization_engaged(workload, gate):
+    gate(workload.counters)

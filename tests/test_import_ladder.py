@@ -1,0 +1,78 @@
+"""A module imports only from the rows above it; the engine knows no workload, and a workload only what one is."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# From the top of the ladder to its foot. Within a row, a module may import those to its left; a folder imports itself.
+ROWS = (
+    ("errors", "units", "counter_names", "intervals"),
+    ("workload",),
+    ("catalogue", "environment"),
+    ("measurement",),
+    ("summary",),
+    ("verdict", "judging"),
+    ("result",),
+    ("codec", "run_file", "baseline"),
+    ("report",),
+    ("options",),
+    ("session", "recording"),
+    ("fixtures", "plugin"),
+)
+LADDER = [name for row in ROWS for name in row]
+MODULES = sorted(path for path in (ROOT / "gpugate").rglob("*.py") if path != ROOT / "gpugate/__init__.py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file names in an import, wherever it stands; relative names are made absolute."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join([*start, *([node.module] if node.module else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def step(module: str) -> int | None:
+    """Where a module of gpugate stands on the ladder: its own name, or that of the folder or module around it."""
+    parts = module.split(".")[1:]
+    names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((LADDER.index(name) for name in names if name in LADDER), None)
+
+
+def broken_rungs(path: Path) -> list[str]:
+    own = step(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    assert own is not None, f"{path.relative_to(ROOT)} stands in no row of the ladder: give it one"
+    folder = LADDER[own] == path.parent.name
+    above = own + 1 if folder else own
+    known = ((name, step(name)) for name in imports(path) if name.split(".")[0] == "gpugate" and name != "gpugate")
+    return [name for name, stands in known if stands is None or stands >= above]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_imports_only_from_above(path: Path) -> None:
+    assert broken_rungs(path) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_engine_imports_no_workload_and_no_promise(path: Path) -> None:
+    assert {name.split(".")[0] for name in imports(path)}.isdisjoint({"workloads", "perf_tests", "tests"})
+
+
+def test_workloads_know_of_gpugate_only_what_a_workload_is() -> None:
+    files = sorted((ROOT / "workloads").rglob("*.py"))
+    names = {name for path in files for name in imports(path)}
+    ours = {name for name in names if name.split(".")[0] in ("gpugate", "perf_tests", "tests")}
+    assert {name for name in ours if not name.startswith("gpugate.workload")} == set()
+
+
+def test_importing_the_plugin_imports_no_torch() -> None:
+    script = "import sys, gpugate.plugin; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
