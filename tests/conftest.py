@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +13,9 @@ from gpugate.result import CaseResult, RunResult
 from gpugate.summary import summarize
 from gpugate.verdict import Check, Outcome, Verdict
 from gpugate.workload import Size
+
+if TYPE_CHECKING:
+    from tests.tiny_project import TinyProject
 
 pytest_plugins = ["pytester"]
 
@@ -97,8 +101,9 @@ def gpu_run() -> RunResult:
         judged(inductor, *missing, **no_baseline),
         judged(fused, slow, "pytest perf_tests -k cudnn-fused -v", speedup=Outcome.REGRESSED),
     ]
-    probe = {"matmul_bf16_tflops": 788.0, "device_copy_gb_per_s": 4300.0, "launch_latency_us": 2.13}
-    return run_of(H200, [*cases, *skipped, failed], [probe, {**probe, "matmul_bf16_tflops": 700.0}, probe])
+    probe = {"matmul_bf16_tflops": 788.0, "matmul_fp32_tflops": 51.2, "launch_latency_us": 2.13}
+    slower, faster = {**probe, "matmul_bf16_tflops": 700.0}, {**probe, "matmul_bf16_tflops": 790.0}
+    return run_of(H200, [*cases, *skipped, failed], [slower, faster, probe])
 
 
 @pytest.fixture
@@ -107,3 +112,22 @@ def cpu_run() -> RunResult:
     resnet = measured(case(f"{RESNET}/channels-last/cpu", RESNET_CPU_SIZE), 512.0, 431.0, {})
     net = measured(case(f"{NET}/inductor/cpu", NET_SIZE), 0.512, 0.431, {})
     return run_of(TWO_CORES, [judged(resnet, "", ""), net], [{"matmul_fp32_tflops": 0.21, "memcpy_gb_per_s": 9.8}])
+
+
+@pytest.fixture
+def tiny(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator["TinyProject"]:
+    """A user's project with one small workload. Runs in this process leave the catalogue as they found it."""
+    from tests import tiny_project
+
+    with tiny_project.alone_in_the_catalogue(), tiny_project.quick_to_collect():
+        tiny_project.without_gpu(monkeypatch)
+        tiny_project.kept(monkeypatch)
+        yield tiny_project.TinyProject(pytester.path, pytester)
+
+
+@pytest.fixture(scope="session")
+def recorded_project(tmp_path_factory: pytest.TempPathFactory) -> "TinyProject":
+    """A project whose baseline two fresh processes have recorded, once for all tests: copy from it, change nothing."""
+    from tests import tiny_project
+
+    return tiny_project.recorded(tmp_path_factory.mktemp("recorded"))

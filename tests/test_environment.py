@@ -43,6 +43,7 @@ class FakeNvml:
         self.uuids = uuids
         self.answers = answers
         self.open = 0
+        self.asked: list[object] = []  # handles, in turn
 
     def nvmlInit(self) -> None:  # noqa: N802
         self.open += 1
@@ -67,7 +68,8 @@ class FakeNvml:
         return uuid
 
     def __getattr__(self, name: str) -> Any:
-        def query(*_: object) -> Any:
+        def query(*handle: object) -> Any:
+            self.asked += handle
             if name not in self.answers:
                 raise self.NVMLError("Not Supported")
             return self.answers[name]
@@ -110,6 +112,7 @@ def test_a_gpu_is_found_by_its_uuid_and_described(use_nvml: Any) -> None:
     assert (here.device_kind, here.device_name, here.gpu_index) == ("cuda", "NVIDIA H200", 0)
     assert (here.compute_capability, here.l2_bytes) == ("9.0", 60 * 2**20)
     assert (here.driver, here.mig, here.ecc, here.power_limit_w) == ("580.1", False, True, 700.0)
+    assert set(nvml.asked) == {"GPU-b"}
     assert nvml.open == 0
 
 

@@ -20,7 +20,7 @@ ROWS = (
     ("result",),
     ("codec", "run_file", "baseline"),
     ("report",),
-    ("options",),
+    ("options", "selection", "xdist_workers"),
     ("session", "recording"),
     ("fixtures", "plugin"),
 )

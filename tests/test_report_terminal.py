@@ -43,7 +43,7 @@ def test_no_name_and_no_id_is_truncated(gpu_run: RunResult, width: int) -> None:
 
 
 def test_a_name_wider_than_the_window_is_folded_and_loses_no_letter(gpu_run: RunResult) -> None:
-    long = "a-name-that-goes-on-and-on-and-on-and-on-for-ever"
+    long = "-".join(f"word{number}" for number in range(20))
     case = next(iter(gpu_run.cases.values()))
     gpu_run.cases = {case.case_id: replace(case, optimization=long)}
     summary = text(gpu_run, 80, False)
@@ -58,7 +58,7 @@ def test_machine_and_yardsticks_come_first_with_medians_and_units(gpu_run: RunRe
         "NVIDIA H200, driver 580.65.06, CUDA 13.0, cuDNN 9.19.0, torch 2.11.0+cu130, Python 3.12.3, "
         "CPU AMD EPYC 9654 96-Core Processor, 16 cores"
     )
-    assert yardsticks.split(None, 1)[1] == "matmul bf16 788 TFLOP/s, device copy 4.3 TB/s, launch latency 2.13 us"
+    assert yardsticks.split(None, 1)[1] == "matmul bf16 788 TFLOP/s, matmul fp32 51.2 TFLOP/s, launch latency 2.13 us"
 
 
 def test_a_row_says_times_rate_speedup_verdict_share_counters_and_compilation(gpu_run: RunResult) -> None:
@@ -117,6 +117,22 @@ def test_the_share_is_printed_only_with_a_matmul_yardstick(gpu_run: RunResult) -
     summary = text(gpu_run, 200, False)
     assert "matmul" not in summary
     assert "device copy 4.3 TB/s, something else 3" in summary
+
+
+def test_without_a_probe_of_its_own_the_run_shows_those_of_its_measurements(cpu_run: RunResult) -> None:
+    cpu_run.yardsticks = []
+    assert "yardsticks" not in text(cpu_run, 120, False)
+    for case, tflops in zip(cpu_run.cases.values(), (0.2, 0.4), strict=True):
+        assert case.measurement is not None
+        case.measurement = replace(case.measurement, yardsticks=(Yardstick({"matmul_fp32_tflops": tflops}),))
+    assert "yardsticks  matmul fp32 300 GFLOP/s" in text(cpu_run, 120, False)
+
+
+def test_a_workload_without_operations_has_an_empty_share(cpu_run: RunResult) -> None:
+    net = cpu_run.cases["two-layer-net/inductor/cpu"]
+    net.size = replace(net.size, flops=0.0)
+    summary = text(cpu_run, 120, False)
+    assert len(row_of(summary, "channels-last")) == len(row_of(summary, "inductor")) + 1
 
 
 def test_what_did_not_pass_gets_a_paragraph_the_worst_first(gpu_run: RunResult) -> None:

@@ -57,6 +57,7 @@ def run() -> RunResult:
     return RunResult(
         environment=environment,
         started_at="2030-01-02T03:04:05+00:00",
+        seed=7,
         gate=True,
         cases={case.case_id: case for case in cases},
         yardsticks=[Yardstick({"matmul_gflops": 150.5}, "before")],

@@ -196,6 +196,8 @@ def _fold(traced: fx.GraphModule, node: fx.Node) -> Folded | None:
     conv = _module(traced, end)
     if not isinstance(conv, nn.Conv2d) or len(node.users) != 1 or len(end.users) != 1:
         return None
+    if sum(call.target == end.target for call in traced.graph.nodes) > 1:
+        raise ValueError(f"{end.target!r} is called more than once: what is fused into it must be the same every time")
     if isinstance(conv.padding, str) or conv.padding_mode != "zeros":
         raise ValueError(f"{end.target!r} pads with {conv.padding!r} ({conv.padding_mode}): only zeros can be fused")
     weight, bias = _fold_weights(conv, norm if isinstance(norm, nn.BatchNorm2d) else None)

@@ -55,8 +55,8 @@ def checksum(inputs: Any) -> int:
     """A sum over the bits of every tensor: equal unless something wrote to them."""
     total = 0
     for tensor in tensors(inputs):
-        total += int(tensor.detach().contiguous().view(torch.uint8).sum(dtype=torch.int64).item())
-        total += tensor._version
+        total += int(tensor.detach().reshape(-1).contiguous().view(torch.uint8).sum(dtype=torch.int64).item())
+        total += 0 if tensor.is_inference() else tensor._version
     return total
 
 

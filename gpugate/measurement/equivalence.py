@@ -14,7 +14,7 @@ When = Literal["fresh inputs", "timed steps"]
 
 def difference(output: torch.Tensor, expected: torch.Tensor, when: When) -> Difference:
     """||output - expected|| / ||expected||, max|output - expected| / max|expected| and top-1 agreement, in FP64."""
-    problem = _problem(output, expected)
+    problem = problem_with(output, expected)
     if problem is not None:
         return Difference(math.inf, math.inf, None, when, problem)
     out, ref = output.detach().cpu().double(), expected.detach().cpu().double()
@@ -34,13 +34,16 @@ def _relative(error: float, scale: float) -> float:
     return error / scale if scale else math.inf
 
 
-def _problem(output: object, expected: torch.Tensor) -> str | None:
+def problem_with(output: object, expected: torch.Tensor) -> str | None:
+    """Why the output cannot be compared with what is expected, or None."""
     if not isinstance(output, torch.Tensor):
         return f"it returned a {type(output).__name__}, not a tensor"
     if output.shape != expected.shape:
         return f"it returned shape {tuple(output.shape)} instead of {tuple(expected.shape)}"
     if output.dtype != expected.dtype:
         return f"it returned dtype {output.dtype} instead of {expected.dtype}"
+    if output.numel() == 0:
+        return "it returned an empty tensor, with nothing to compare"
     if not bool(torch.isfinite(output).all()):
         return "it returned NaN or infinity"
     return None

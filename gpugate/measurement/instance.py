@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from gpugate.errors import SideError
@@ -40,23 +41,22 @@ class BothSides:
 def build_both(case: Case, context: Context, inputs: Inputs, reference_first: bool) -> BothSides:
     """Builds both sides in the order asked for, since placement in memory follows it.
 
-    Raises SideError when one cannot be built, writes to its inputs or changes the other's model.
+    Raises SideError when one cannot be built, writes to its inputs or changes the other's model; what was built by
+    then is closed.
     """
     started = time.perf_counter()
 
-    def build(name: str) -> BuiltSide:
-        side = build_side(name, case.builder(name), context, inputs.timed[0])
-        check_untouched(inputs, name)
-        return side
-
-    if reference_first:
-        reference = build(case.reference_name)
-        before = fingerprint(reference.side.model)
-        optimized = build(case.optimization.name)
-    else:
-        optimized = build(case.optimization.name)
-        reference = build(case.reference_name)
-        before = fingerprint(reference.side.model)
-    both = BothSides(reference, optimized, reference_first, time.perf_counter() - started, before)
-    both.check_apart()
+    names = (case.reference_name, case.optimization.name)
+    built, before = {}, ""
+    with ExitStack() as undo:
+        for name in names if reference_first else names[::-1]:
+            built[name] = build_side(name, case.builder(name), context, inputs.timed[0])
+            undo.callback(built[name].close)
+            check_untouched(inputs, name)
+            if name == case.reference_name:
+                before = fingerprint(built[name].side.model)
+        reference, optimized = (built[name] for name in names)
+        both = BothSides(reference, optimized, reference_first, time.perf_counter() - started, before)
+        both.check_apart()
+        undo.pop_all()
     return both

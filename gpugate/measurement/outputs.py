@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from gpugate.errors import SideError
 from gpugate.measurement.cold_inputs import Inputs, check_untouched
-from gpugate.measurement.equivalence import difference
+from gpugate.measurement.equivalence import difference, problem_with
 from gpugate.measurement.instance import BothSides
 from gpugate.measurement.record import Difference
 from gpugate.measurement.sides import BuiltSide, build_side, release
@@ -28,18 +29,29 @@ class Expected:
 
 
 def expected_outputs(case: Case, context: Context, inputs: Inputs) -> Expected:
-    """Outputs of a baseline that is built for nothing else."""
+    """Outputs of a baseline that is built for nothing else.
+
+    Raises SideError when the baseline writes to its inputs or gives what nothing can be compared with.
+    """
     fresh, timed = _baseline_outputs(case, context, (inputs.fresh, inputs.timed))
+    check_untouched(inputs, BASELINE)
     return Expected(fresh, timed)
 
 
 def _baseline_outputs(case: Case, context: Context, groups: Sequence[Sequence[Any]]) -> list[list[torch.Tensor]]:
-    baseline = build_side(BASELINE, case.workload.baseline, context, groups[0][0])
-    outputs = [[baseline.output_for(inputs).cpu() for inputs in group] for group in groups]
-    baseline.close()
+    with closing(build_side(BASELINE, case.workload.baseline, context, groups[0][0])) as baseline:
+        outputs = [[_baseline_output(baseline, inputs) for inputs in group] for group in groups]
     del baseline
     release(context.device)
     return outputs
+
+
+def _baseline_output(baseline: BuiltSide, inputs: Any) -> torch.Tensor:
+    output = baseline.output_for(inputs)
+    problem = problem_with(output, output)
+    if problem is not None:
+        raise SideError(BASELINE, "computing an output", ValueError(problem))
+    return output.cpu()
 
 
 def check_baseline_unchanged(case: Case, context: Context, inputs: Inputs, expected: Expected) -> None:

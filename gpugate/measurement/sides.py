@@ -90,7 +90,7 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
         synchronize(context.device)
     built = time.perf_counter()
     flags = TorchFlags.current()
-    with blamed_on(name, "running its first step"):
+    with blamed_on(name, "running its first step"), _closed_on_error(side):
         side.step(first_input)
         side.finish()
         synchronize(context.device)
@@ -98,6 +98,15 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
     peak_bytes = _peak_above(context.device, allocated_bytes)
     cost = SideCost(build_s=built - started, first_step_s=stepped - built, peak_bytes=peak_bytes)
     return BuiltSide(name, side, flags, context.device, cost)
+
+
+@contextmanager
+def _closed_on_error(side: Side) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        side.close()
+        raise
 
 
 def _start_counting_memory(device: torch.device) -> int:
@@ -130,7 +139,8 @@ def fingerprint(model: torch.nn.Module | None) -> str:
         return ""
     digest = hashlib.sha256()
     for name, module in model.named_modules():
-        digest.update(f"{name}:{type(module).__name__};".encode())
+        compiled = getattr(module, "_compiled_call_impl", None) is not None or "forward" in vars(module)
+        digest.update(f"{name}:{type(module).__name__}:{compiled};".encode())
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         total = float(tensor.detach().double().sum()) if tensor.is_floating_point() else int(tensor.sum())
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:{tensor.stride()}:{total!r};".encode())

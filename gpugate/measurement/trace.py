@@ -17,9 +17,10 @@ _GRAPH_LAUNCH = re.compile(r"cu(da)?GraphLaunch")
 _SYNCHRONIZING = re.compile(
     r"cu(da|Ctx|Stream|Event|Device)*Synchronize|cudaMem(cpy|set)(2D|3D)?(_v\d+)?$|cuMemcpy[HD]to[HD](_v2)?$|cuda(Free|Malloc)$"
 )
-# How cuDNN, cuBLAS, CUTLASS and Triton spell tensor-core kernels; plain f32f32 ones run on the FP32 cores.
+# How cuDNN, cuBLAS and CUTLASS spell tensor-core kernels; plain f32f32 ones run on the FP32 cores. Numbers alone say
+# nothing: Triton ends a kernel's name with one. nvjet is cuBLAS on Hopper, warpgroup MMA throughout.
 _TENSOR_CORES = re.compile(
-    r"tensorop|wgmma|[hsi]?gmma|hmma|imma|884|1688|16816|(f16|bf16|tf32)(f16|bf16|tf32)_|_(f16|bf16|tf32)_",
+    r"tensorop|gmma|[hi]mma_|nvjet_|[hsi](884|1688|16816)|xmma_\w*(f16|tf32|e4m3|e5m2)",
     re.IGNORECASE,
 )
 _DIRECTIONS = {"HtoD": "host_to_device", "DtoH": "device_to_host", "DtoD": "device_to_device"}

@@ -61,7 +61,11 @@ def rows(run: RunResult) -> list[Row]:
     """The rows of all measured cases, those of one workload next to each other."""
     ceiling = fastest_matmul(medians(run))
     flops_per_second = ceiling[1] if ceiling else None
-    made = [_row(case, flops_per_second) for case in run.cases.values() if case.measurement and case.summary]
+    made = [
+        _row(case, case.measurement, case.summary, flops_per_second)
+        for case in run.cases.values()
+        if case.measurement and case.summary
+    ]
     groups = list(dict.fromkeys(row.group for row in made))
     return sorted(made, key=lambda row: groups.index(row.group))
 
@@ -96,10 +100,7 @@ def _because(run: RunResult) -> str:
     return f" ({'; '.join(reasons)})" if reasons else ""
 
 
-def _row(case: CaseResult, ceiling: float | None) -> Row:
-    measurement, summary = case.measurement, case.summary
-    if measurement is None or summary is None:
-        raise ValueError(f"{case.case_id} was not measured: it has no row")
+def _row(case: CaseResult, measurement: Measurement, summary: Summary, ceiling: float | None) -> Row:
     outcome = worst_of(case)
     return Row(
         group=f"{case.workload}/{case.case_id.rpartition('/')[2]}, {_count(case.size.items)} per step",

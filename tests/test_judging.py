@@ -1,0 +1,401 @@
+"""From numbers to words: every border of every verdict, with made-up numbers."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from gpugate.intervals import Estimate
+from gpugate.judging import (
+    EXACT_COUNTERS,
+    Remembered,
+    against_minimum,
+    against_reference,
+    broken_limit,
+    environment_problem,
+    judge_counters,
+    judge_equivalence,
+    judge_speedup,
+    judge_throughput,
+    tolerance,
+    with_environment,
+)
+from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.summary import History, Summary
+from gpugate.verdict import SEVERITY, Outcome, Verdict, worst
+from gpugate.workload import Contract, Limit, Tolerance
+
+CASE_ID = "net/fast/cuda"
+COSTS = SideCost(0.1, 0.2), SideCost(0.3, 0.4)
+MEASURED = Measurement(CASE_ID, (), "narrow", (), *COSTS)
+COUNTED: Mapping[str, float] = {
+    "kernel_launches": 0.0,
+    "graph_launches": 1.0,
+    "kernels": 62.0,
+    "api_ms": 0.02,
+    "peak_bytes": 1e9,
+}
+PASS, IMPROVED, REGRESSED = Outcome.PASS, Outcome.IMPROVED, Outcome.REGRESSED
+WRONG, NOT_ENGAGED, INCONCLUSIVE = Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.INCONCLUSIVE
+
+
+def about(median: float, relative: float = 0.001) -> Estimate:
+    return Estimate(median, median * (1 - relative), median * (1 + relative))
+
+
+def summary(speedup: Estimate, optimized_ms: Estimate | None = None) -> Summary:
+    return Summary(CASE_ID, speedup, about(30.0), optimized_ms or about(10.0), 12, 0, 3, 0.001, 0.001)
+
+
+def past(speedup: float = 3.0, optimized_ms: float = 10.0, cv: float | None = 0.001, processes: int = 5) -> History:
+    return History(speedup, cv, 30.0, optimized_ms, cv, processes)
+
+
+def remembered(current: History, **changed: object) -> Remembered:
+    return replace(Remembered(current, current, "exact"), **changed)
+
+
+def test_without_any_evidence_nothing_is_concluded() -> None:
+    assert Verdict("speedup", CASE_ID).outcome is INCONCLUSIVE
+    assert worst([]) is INCONCLUSIVE
+
+
+def test_the_worst_of_several_is_the_more_severe_in_either_order() -> None:
+    assert set(SEVERITY) == set(Outcome)
+    for index, severe in enumerate(SEVERITY):
+        for milder in SEVERITY[index:]:
+            assert worst([severe, milder]) is worst([milder, severe]) is severe
+
+
+@pytest.mark.parametrize(
+    ("cv", "processes", "expected"),
+    [
+        (0.001, 5, 0.01),  # the floor
+        (0.0025, 5, 0.01),
+        (0.01, 5, 0.04),  # four times what runs vary
+        (0.01, 4, 0.05),  # too few processes to know that
+        (0.02, 4, 0.08),
+        (None, 1, 0.05),
+        (None, 5, 0.05),
+    ],
+)
+def test_tolerance(cv, processes, expected) -> None:
+    assert tolerance(cv, processes, floor=0.01) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (2.0, 2.5, PASS),
+        (1.99, 2.5, INCONCLUSIVE),
+        (1.5, 2.0, INCONCLUSIVE),
+        (1.5, 1.99, REGRESSED),
+    ],
+)
+def test_against_a_minimum_of_two(low, high, expected) -> None:
+    assert against_minimum(Estimate((low + high) / 2, low, high), 2.0) is expected
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (6.0, 6.1, PASS),  # the lower edge of the band, 6 to 10, is inside
+        (7.0, 12.0, PASS),
+        (10.0, 12.0, PASS),
+        (10.1, 12.0, IMPROVED),
+        (5.9, 6.1, INCONCLUSIVE),
+        (5.9, 6.0, INCONCLUSIVE),
+        (5.0, 12.0, INCONCLUSIVE),
+        (5.0, 5.9, REGRESSED),
+    ],
+)
+def test_against_a_reference_of_eight_with_a_quarter_tolerated(low, high, expected) -> None:
+    assert against_reference(Estimate((low + high) / 2, low, high), 8.0, 0.25) is expected
+
+
+@pytest.mark.parametrize(
+    ("speedup", "minimum", "expected"),
+    [(3.0, 2.9, PASS), (3.0, 3.1, REGRESSED), (3.0, 3.0, INCONCLUSIVE)],
+)
+def test_without_a_baseline_only_the_promise_is_judged(speedup, minimum, expected) -> None:
+    verdict = judge_speedup(MEASURED, summary(about(speedup)), minimum, None)
+    assert (verdict.outcome, verdict.numbers["recorded_speedup"]) == (expected, None)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "expected", "words"),
+    [
+        (3.0, PASS, "3.00x (3.00..3.00) holds the promised 2.00x and the recorded 3.00x -1 % and the anchored 3.00x"),
+        (2.95, REGRESSED, "is below the recorded 3.00x -1 % and the anchored 3.00x -1 % (12 pairs, 3 fresh instances)"),
+        (2.971, INCONCLUSIVE, "is not clearly on either side of the recorded"),
+        (3.05, IMPROVED, "beats the recorded 3.00x"),
+        (1.9, REGRESSED, "is below the promised 2.00x and the recorded"),
+    ],
+)
+def test_a_speedup_is_judged_by_the_promise_and_by_what_was_recorded(speedup, expected, words) -> None:
+    verdict = judge_speedup(MEASURED, summary(about(speedup)), 2.0, remembered(past()))
+    assert verdict.outcome is expected
+    assert words in verdict.reason
+
+
+def test_an_unstable_history_tolerates_more() -> None:
+    slower = summary(about(2.9))
+    assert judge_speedup(MEASURED, slower, 2.0, remembered(past(cv=0.001))).outcome is REGRESSED
+    assert judge_speedup(MEASURED, slower, 2.0, remembered(past(cv=0.01))).outcome is PASS
+    assert judge_speedup(MEASURED, slower, 2.0, remembered(past(cv=0.001, processes=4))).outcome is PASS
+
+
+def test_slow_creep_alarms_against_the_anchor_though_every_update_is_within_tolerance() -> None:
+    speedups = [3.0 * 0.991**update for update in range(11)]
+    verdicts = [
+        judge_speedup(MEASURED, summary(about(now, 1e-4)), 2.0, remembered(past(before), anchor=past(speedups[0])))
+        for before, now in zip(speedups, speedups[1:], strict=False)
+    ]
+    assert [verdict.outcome for verdict in verdicts] == [PASS] + [REGRESSED] * 9
+    assert all("anchored" in verdict.reason and "recorded" not in verdict.reason for verdict in verdicts[1:])
+
+
+def test_a_regression_says_which_side_moved_on_the_same_machine_alone() -> None:
+    found = summary(about(2.5), about(12.0))
+    exact = judge_speedup(MEASURED, found, 2.0, remembered(past()))
+    assert "optimized 10.00 ms -> 12.00 ms, reference 30.00 ms -> 30.00 ms" in exact.reason
+    other = judge_speedup(MEASURED, found, 2.0, remembered(past(), match="same device"))
+    assert "->" not in other.reason
+
+
+@pytest.mark.parametrize(
+    ("speedup", "step"),
+    [(2.5, f'pytest perf_tests -k "{CASE_ID}" --perf-budget 30'), (3.0, ""), (3.5, "--update-baselines")],
+)
+def test_the_next_step_follows_from_the_outcome(speedup, step) -> None:
+    found = judge_speedup(MEASURED, summary(about(speedup)), 2.0, remembered(past())).next_step
+    assert found.endswith(step)
+    assert bool(found) is bool(step)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "expected"),
+    [(Estimate(1.0, 0.99, 1.01), NOT_ENGAGED), (Estimate(1.2, 1.19, 1.21), PASS), (Estimate(0.9, 0.89, 0.91), PASS)],
+)
+def test_what_does_the_same_at_the_same_speed_did_nothing(speedup, expected) -> None:
+    verdict = judge_speedup(replace(MEASURED, inert=True), summary(speedup), 0.5, None)
+    assert verdict.outcome is expected
+    assert ("it did nothing" in verdict.reason) is (expected is NOT_ENGAGED)
+
+
+def test_the_same_speed_by_other_means_is_no_proof_of_doing_nothing() -> None:
+    assert judge_speedup(MEASURED, summary(about(1.0)), 0.5, None).outcome is PASS
+
+
+@pytest.mark.parametrize(
+    ("differences", "expected", "reason"),
+    [
+        ((), INCONCLUSIVE, "no pair of blocks was measured"),
+        (
+            (Difference(math.inf, math.inf, None, "fresh inputs", "it returned NaN"),),
+            WRONG,
+            "not timed: it returned NaN",
+        ),
+    ],
+)
+def test_what_was_not_timed_is_not_passed(differences, expected, reason) -> None:
+    measured = replace(MEASURED, differences=differences)
+    for verdict in (judge_speedup(measured, None, 1.0, None), judge_throughput(measured, None, remembered(past()))):
+        assert (verdict.outcome, verdict.reason) == (expected, reason)
+
+
+@pytest.mark.parametrize(
+    ("optimized_ms", "match", "expected"),
+    [
+        (10.4, "exact", PASS),
+        (10.6, "exact", REGRESSED),
+        (9.4, "exact", IMPROVED),
+        (10.6, "same device", PASS),
+        (13.5, "same device", REGRESSED),
+        (7.9, "same device", IMPROVED),
+    ],
+)
+def test_absolute_time_is_judged_loosely_and_more_so_under_other_software(optimized_ms, match, expected) -> None:
+    differences = ("driver 580.1 -> 590.2",) if match == "same device" else ()
+    then = remembered(past(), match=match, differences=differences)
+    verdict = judge_throughput(MEASURED, summary(about(3.0), about(optimized_ms)), then)
+    assert verdict.outcome is expected
+    assert ("widened, since driver 580.1 -> 590.2" in verdict.reason) is (match == "same device")
+    assert (verdict.numbers["optimized_ms"], verdict.numbers["recorded_ms"]) == (optimized_ms, 10.0)
+
+
+def test_an_interval_of_times_is_turned_around_for_judging_speed() -> None:
+    # 10 ms recorded, 5 %: slower than 10.53 ms regresses. Only the whole interval beyond it does.
+    assert (
+        judge_throughput(MEASURED, summary(about(3), Estimate(11, 10.4, 12)), remembered(past())).outcome
+        is INCONCLUSIVE
+    )
+    assert (
+        judge_throughput(MEASURED, summary(about(3), Estimate(11, 10.6, 12)), remembered(past())).outcome is REGRESSED
+    )
+    assert judge_throughput(MEASURED, summary(about(3), Estimate(9.8, 9, 10.5)), remembered(past())).outcome is PASS
+
+
+def test_absolute_time_without_a_baseline_asks_for_one() -> None:
+    verdict = judge_throughput(MEASURED, summary(about(3.0)), None)
+    assert verdict.outcome is Outcome.NO_BASELINE
+    assert verdict.next_step.endswith("--update-baselines")
+
+
+ALLOWED = Tolerance(relative_l2=1e-3, max_error=1e-2, top1_agreement=0.99)
+GOOD = Difference(1e-3, 1e-2, 0.99, "fresh inputs")  # on every border
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"relative_l2": 1.1e-3}, "on fresh inputs relative L2 error 1.10e-03 exceeds 1.0e-03"),
+        ({"max_error": 1.1e-2}, "largest error 1.10e-02 exceeds 1.0e-02"),
+        ({"top1_agreement": 0.98}, "top-1 agreement 0.980 is below 0.99"),
+        ({"relative_l2": math.nan}, "relative L2 error nan exceeds"),
+        ({"max_error": math.nan}, "largest error nan exceeds"),
+        ({"when": "timed steps", "relative_l2": 1.0}, "on timed steps relative L2"),
+        ({"relative_l2": math.inf, "problem": "it returned NaN or infinity"}, "on fresh inputs it returned NaN"),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 2])
+def test_one_wrong_output_among_good_ones_is_wrong(changed, words, place) -> None:
+    differences = [GOOD, GOOD]
+    differences.insert(place, replace(GOOD, **changed))
+    verdict = judge_equivalence(replace(MEASURED, differences=tuple(differences)), ALLOWED)
+    assert verdict.outcome is WRONG
+    assert words in verdict.reason
+
+
+def test_outputs_on_the_border_are_equivalent() -> None:
+    verdict = judge_equivalence(replace(MEASURED, differences=(GOOD, replace(GOOD, top1_agreement=None))), ALLOWED)
+    assert verdict.outcome is PASS
+    assert verdict.numbers == {"relative_l2": 1e-3, "max_error": 1e-2, "compared_outputs": 2.0}
+
+
+def test_no_compared_output_is_no_proof() -> None:
+    assert judge_equivalence(MEASURED, ALLOWED).outcome is INCONCLUSIVE
+
+
+def test_infinite_errors_become_null_in_the_numbers() -> None:
+    worst_of_all = Difference(math.inf, math.inf, None, "fresh inputs", "it returned NaN or infinity")
+    verdict = judge_equivalence(replace(MEASURED, differences=(worst_of_all,)), ALLOWED)
+    assert (verdict.numbers["relative_l2"], verdict.numbers["max_error"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (Limit("kernels", at_most=62), None),
+        (Limit("kernels", at_most=61), "kernels 62 is above 61"),
+        (Limit("graph_launches", at_least=1), None),
+        (Limit("graph_launches", at_least=2), "graph_launches 1 is below 2"),
+        (Limit("kernels", at_most_of_reference=0.31), None),
+        (Limit("kernels", at_most_of_reference=0.3), "kernels 62 is above 60, 0.3 of the reference's"),
+        (Limit("memsets", at_most=0), "memsets was not measured"),
+    ],
+)
+def test_limits(limit, words) -> None:
+    assert broken_limit(limit, COUNTED, {"kernels": 200.0}) == words
+
+
+BY_GRAPH, CHEAP = Limit("graph_launches", at_least=1), Limit("kernels", at_most=62)
+NO_GRAPH, DEAR = Limit("graph_launches", at_least=2), Limit("kernels", at_most=50)
+
+
+@pytest.mark.parametrize(
+    ("contract", "expected"),
+    [
+        (Contract((BY_GRAPH,), (CHEAP,)), PASS),
+        (None, PASS),
+        (Contract((BY_GRAPH,), (CHEAP, DEAR)), REGRESSED),
+        (Contract((BY_GRAPH, NO_GRAPH), (DEAR,)), NOT_ENGAGED),  # that it did not happen explains what it costs
+    ],
+)
+def test_a_contract_is_kept_or_broken(contract, expected) -> None:
+    assert judge_counters(replace(MEASURED, optimized_counters=COUNTED), contract, None).outcome is expected
+
+
+@pytest.mark.parametrize("missing", [None, "kernels are counted on CUDA only"])
+def test_what_a_side_says_of_itself_needs_no_counter(missing) -> None:
+    measured = replace(MEASURED, optimized_counters=COUNTED, not_engaged="2 graph breaks", counters_missing=missing)
+    verdict = judge_counters(measured, None, None)
+    assert (verdict.outcome, verdict.reason) == (NOT_ENGAGED, "2 graph breaks")
+
+
+@pytest.mark.parametrize(
+    ("contract", "expected"),
+    [
+        (None, PASS),
+        (Contract(), PASS),
+        (Contract(engaged=(BY_GRAPH,)), INCONCLUSIVE),
+        (Contract(limits=(CHEAP,)), INCONCLUSIVE),
+    ],
+)
+def test_a_contract_that_could_not_be_checked_is_not_passed(contract, expected) -> None:
+    verdict = judge_counters(replace(MEASURED, counters_missing="counted on CUDA only"), contract, None)
+    assert verdict.outcome is expected
+    assert "counted on CUDA only" in verdict.reason
+
+
+@pytest.mark.parametrize("name", EXACT_COUNTERS)
+@pytest.mark.parametrize(("more", "match", "expected"), [(1, "exact", REGRESSED), (-1, "exact", PASS), (0, "exact", PASS), (1, "same device", PASS)])  # fmt: skip
+def test_more_calls_or_kernels_than_recorded_regress_under_the_same_software(name, more, match, expected) -> None:
+    counted = {**COUNTED, name: 7.0 + more}
+    then = remembered(past(), match=match, optimized_counters={**COUNTED, name: 7.0})
+    verdict = judge_counters(replace(MEASURED, optimized_counters=counted), None, then)
+    assert verdict.outcome is expected
+    assert (f"{name} 7 -> 8" in verdict.reason) is (expected is REGRESSED)
+
+
+@pytest.mark.parametrize("name", ["api_ms", "peak_bytes"])
+def test_what_does_not_repeat_exactly_may_grow(name) -> None:
+    counted = {**COUNTED, name: 2 * COUNTED[name]}
+    then = remembered(past(), optimized_counters=COUNTED)
+    assert judge_counters(replace(MEASURED, optimized_counters=counted), None, then).outcome is PASS
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_a_sick_machine_excuses_a_bad_or_undecided_time_and_nothing_else(outcome) -> None:
+    verdict = Verdict("speedup", CASE_ID, outcome, "because", "next", {"speedup": 2.0})
+    found = with_environment(verdict, "the GPU is hot")
+    if outcome in (REGRESSED, INCONCLUSIVE):
+        assert found.outcome is Outcome.ENV_INVALID
+        assert (found.numbers, found.check) == (verdict.numbers, verdict.check)
+        assert found.reason == "the GPU is hot; on this machine state: because"
+    else:
+        assert found == verdict
+    assert with_environment(verdict, None) == verdict
+
+
+def measured_with(kept: int, discarded: int) -> Measurement:
+    pairs = (Pair(3.0, 1.0, True),) * kept
+    return replace(MEASURED, instances=(Instance(True, pairs, discarded, ("power brake",)),))
+
+
+@pytest.mark.parametrize(("discarded", "sick"), [(0, False), (8, False), (9, True)])
+def test_more_throttled_pairs_than_kept_ones_are_a_sick_machine(discarded, sick) -> None:
+    problem = environment_problem(measured_with(8, discarded), (), {})
+    assert problem == ("9 pairs were throttled (power brake), more than the 8 kept" if sick else None)
+
+
+EXPECTED = {"matmul_bf16_tflops": 800.0, "pinned_copy_gb_per_s": 50.0, "launch_latency_us": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("values", "sick"),
+    [
+        ({"matmul_bf16_tflops": 681.0, "pinned_copy_gb_per_s": 36.0, "launch_latency_us": 2.0}, None),
+        ({"matmul_bf16_tflops": 679.0}, "the machine gave matmul_bf16_tflops 679 instead of 800"),
+        ({"pinned_copy_gb_per_s": 34.0}, "the machine gave pinned_copy_gb_per_s 34 instead of 50"),
+        ({"launch_latency_us": 9.0}, None),  # too jumpy to say so
+        ({"device_copy_gb_per_s": 1.0}, None),  # nothing to compare it with
+    ],
+)
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_lost_ceiling_on_either_side_of_a_measurement_is_a_sick_machine(values, sick, place) -> None:
+    around = [Yardstick(values), Yardstick(EXPECTED)]
+    if place == "after":
+        around.reverse()
+    assert environment_problem(measured_with(8, 0), around, EXPECTED) == sick

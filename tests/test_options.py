@@ -1,0 +1,103 @@
+"""The command line: every option is in the help, what cannot be used is refused, and neither costs an import of torch."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tiny_project import CACHES, ROOT, TinyProject, check_no_traceback
+
+DEFAULTS = {
+    "--gate": "off",
+    "--update-baselines": "off",
+    "--perf-reason": "none",
+    "--perf-processes": "5",
+    "--perf-device": "auto",
+    "--perf-budget": "8.0",
+    "--perf-json": "nowhere",
+    "--perf-input": "none",
+    "--perf-checkpoint": "none",
+    "--perf-baselines": "baselines",
+    "--allow-missing": "none",
+}
+HEAVY = {"torch", "numpy", "scipy", "rich", "pynvml"}
+
+
+def pytest_apart(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-X", "importtime", "-m", "pytest", "-p", "gpugate.plugin", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+
+
+def imported(result: "subprocess.CompletedProcess[str]") -> set[str]:
+    """Top-level packages that the process imported, as -X importtime tells."""
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in result.stderr.splitlines()}
+
+
+def test_the_help_has_every_option_in_one_group_with_its_default_and_imports_nothing_heavy(tmp_path: Path) -> None:
+    result = pytest_apart(tmp_path, "--help")
+    assert result.returncode == 0
+    (group,) = re.findall(r"^gpugate: .*?:\n((?:  .*\n)+)", result.stdout, re.MULTILINE)
+    described = re.split(r"^  (?=--)", group, flags=re.MULTILINE)[1:]
+    told = {}
+    for text in described:
+        words = " ".join(text.split())
+        told[words.split("=")[0].split()[0]] = words.rpartition("(default: ")[2].rstrip(")")
+    assert told == DEFAULTS
+    assert "gpugate" in imported(result)
+    assert imported(result) & HEAVY == set()
+
+
+def test_a_project_that_measures_nothing_pays_nothing(tmp_path: Path) -> None:
+    (tmp_path / "test_plain.py").write_text("def test_plain():\n    pass\n", encoding="utf-8")
+    result = pytest_apart(tmp_path)
+    assert result.returncode == 0
+    assert imported(result) & HEAVY == set()
+    assert "== gpugate ==" not in result.stdout
+    assert {path.name for path in tmp_path.iterdir()} - {"test_plain.py", "__pycache__"} <= CACHES
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "next_step"),
+    [
+        *(("--perf-budget", value, "give a number of seconds above 0") for value in ("0", "-1", "nan", "inf", "soon")),
+        *(("--perf-processes", value, "give a whole number from 1 on") for value in ("0", "-2", "1.5", "many")),
+        *(("--perf-device", value, "use auto, cpu, cuda or cuda:N") for value in ("gpu", "cuda:", "cuda:x", "tpu:0")),
+        *(("--perf-device", value, "torch sees no GPU: use auto, cpu") for value in ("cuda", "cuda:7")),
+        *(("--perf-json", value, "give a file name in a folder that exists") for value in ("no/run.json", "perf_tests")),
+        *((option, "nothing-here", "give the path of a file") for option in ("--perf-input", "--perf-checkpoint")),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_one_sentence(
+    tiny: TinyProject, option: str, value: str, next_step: str
+) -> None:
+    before = tiny.files()
+    result = tiny.run(f"{option}={value}")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    (sentence,) = [line for line in result.text.splitlines() if line.startswith("ERROR: ")]
+    assert option in sentence
+    assert value in sentence
+    assert next_step in sentence
+    check_no_traceback(result.text)
+    assert tiny.files() == before
+
+
+def test_the_budget_bounds_what_is_sampled(tiny: TinyProject) -> None:
+    pairs = {}
+    for budget in ("0.01", "1"):
+        tiny.run("--perf-device=cpu", "-k", "speedup", "--perf-budget", budget, "--perf-json=run.json")
+        measurement = tiny.json()["cases"]["tiny/quick/cpu"]["measurement"]
+        pairs[budget] = sum(len(times) for times in measurement["instances"]["reference_ms"])
+    assert pairs["0.01"] == 8
+    assert pairs["1"] > 8
+
+
+def test_the_device_asked_for_is_the_only_one_measured(tiny: TinyProject) -> None:
+    result = tiny.run("--perf-device=cpu", "-k", "speedup", "-v")
+    assert result.status == 0
+    assert "tiny/quick/cpu] PASSED" in result.text
+    assert "1 deselected" not in result.text.replace("6 deselected", "")
+    assert "cuda" not in result.text.partition("= gpugate =")[2]

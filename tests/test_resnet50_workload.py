@@ -1,0 +1,334 @@
+"""The ResNet-50 workload as far as a CPU goes: sizes, weights, checkpoints, sides, and what `engaged` notices."""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+pytest.importorskip("torchvision")
+from torchvision.models import resnet50 as architecture
+
+import workloads.resnet50_inference as resnet50_inference
+from gpugate.catalogue import Catalogue
+from gpugate.workload import BASELINE, Case, Context, for_device_class
+from workloads.photographs import photograph_batch
+
+SM_90 = ("sm_90", "cuda")
+BATCH_128, BATCH_1 = resnet50_inference.WORKLOADS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_calibration_photographs():
+    """Calibrating costs a second less with two; the other tests of a session must not get those weights."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(resnet50_inference, "CALIBRATION_PHOTOGRAPHS", 2)
+    resnet50_inference.seeded_weights.cache_clear()
+    yield
+    patch.undo()
+    resnet50_inference.seeded_weights.cache_clear()
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return Context(device=torch.device("cpu"), items=2, seed=0, cache_dir=tmp_path)
+
+
+@pytest.fixture
+def flags():
+    """Build functions set global flags; the engine restores them, here the test does."""
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = (cudnn.allow_tf32, cudnn.benchmark, matmul.allow_tf32)
+    yield
+    cudnn.allow_tf32, cudnn.benchmark, matmul.allow_tf32 = before
+
+
+def _relative_l2(out: Tensor, reference: Tensor) -> float:
+    return float((out - reference).norm() / reference.norm())
+
+
+def test_the_catalogue_takes_both():
+    catalogue = Catalogue()
+    for workload in resnet50_inference.WORKLOADS:
+        catalogue.register(workload)
+    ids = {case.id for case in catalogue.cases()}
+    on_cuda = set(resnet50_inference.BATCH_128)
+    assert ids == {
+        *(f"{workload.name}/{name}/cuda" for workload in resnet50_inference.WORKLOADS for name in on_cuda),
+        *(f"resnet50-inference/{name}/cpu" for name in ("channels-last", "inductor", "bf16")),
+    }
+
+
+def test_the_stated_work_is_the_models():
+    counted = {"read": 0, "written": 0, "multiply_adds": 0}
+
+    def count(layer: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+        counted["read"] += inputs[0].numel()
+        counted["written"] += output.numel()
+        counted["multiply_adds"] += output.numel() * layer.weight[0].numel()
+
+    with torch.device("meta"), torch.no_grad():
+        model = architecture().eval()
+        for layer in model.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                layer.register_forward_hook(count)
+        model(torch.empty(3, 3, 224, 224))
+    weights = sum(weight.numel() for weight in model.parameters())
+    assert resnet50_inference.size(3).flops == 2 * counted["multiply_adds"]
+    assert resnet50_inference.size(3).bytes == 4 * (weights + counted["read"] + counted["written"])
+    assert resnet50_inference.size(128).items == BATCH_128.sizes["cuda"].items == 128
+
+
+@pytest.mark.parametrize(
+    ("workload", "name", "speedup"),
+    [
+        (BATCH_128, "cudnn-fused", 9.0),
+        (BATCH_128, "inductor-fp16", 7.5),
+        (BATCH_1, "cuda-graph", 2.5),
+        (BATCH_1, "cudnn-fused", 3.0),
+    ],
+)
+def test_an_h200_must_show_these_speedups(workload, name, speedup):
+    assert for_device_class(workload.optimization(name).min_speedup, SM_90) >= speedup
+
+
+@pytest.mark.parametrize(
+    ("workload", "name", "counter", "at_most"),
+    [
+        (BATCH_128, "cudnn-fused", "kernels", 62),
+        (BATCH_128, "cudnn-fused", "graph_launches", 1),
+        (BATCH_128, "inductor-fp16", "kernels", 110),
+        (BATCH_1, "cuda-graph", "api_ms", 0.05),
+        (BATCH_1, "cuda-graph", "graph_launches", 1),
+    ],
+)
+def test_an_h200_must_stay_within_these_counters(workload, name, counter, at_most):
+    contract = for_device_class(workload.optimization(name).contract, SM_90)
+    bounds = [limit.at_most for limit in (*contract.engaged, *contract.limits) if limit.counter == counter]
+    assert min(bound for bound in bounds if bound is not None) <= at_most
+
+
+def test_no_fp16_path_may_be_further_off_than_two_thousandths():
+    halves = [o for w in resnet50_inference.WORKLOADS for o in w.optimizations if o.dtype == "float16"]
+    assert len(halves) == 12
+    assert all(optimization.tolerance["float16"].relative_l2 <= 2e-3 for optimization in halves)
+
+
+def test_the_graph_is_compared_with_what_it_captures():
+    assert BATCH_128.optimization("cuda-graph").compared_with == "channels-last-fp16"
+    others = [o.compared_with for o in BATCH_128.optimizations if o.name != "cuda-graph"]
+    assert set(others) == {BASELINE}
+
+
+def test_seeded_weights_depend_on_the_seed_alone(context):
+    first = resnet50_inference.seeded_weights(0, None)
+    resnet50_inference.seeded_weights.cache_clear()
+    torch.manual_seed(99)
+    state = torch.random.get_rng_state()
+    again, other = resnet50_inference.seeded_weights(0, None), resnet50_inference.seeded_weights(1, None)
+    assert all(torch.equal(again[name], value) for name, value in first.items())
+    assert not torch.equal(other["conv1.weight"], first["conv1.weight"])
+    assert torch.equal(torch.random.get_rng_state(), state), "the caller's random numbers go on as before"
+
+
+def test_seeded_logits_are_meaningful(context):
+    logits = resnet50_inference.baseline(context).step(photograph_batch(context, 0))
+    assert logits.shape == (2, 1000)
+    assert logits.dtype == torch.float32
+    assert 0.05 < logits.square().mean().sqrt() < 5
+    assert _relative_l2(logits[0], logits[1]) > 0.05, "different photographs, different logits"
+
+
+def test_batch_norm_is_far_from_the_identity(context):
+    for name, norm in resnet50_inference.resnet50(context).named_modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            for value, identity in ((norm.weight, 1), (norm.bias, 0), (norm.running_mean, 0), (norm.running_var, 1)):
+                assert (value - identity).abs().mean() > 1e-3, name
+            assert not norm.training
+
+
+@pytest.mark.parametrize("optimization", [o for o in BATCH_128.optimizations if o.name in ("channels-last", "bf16")])
+def test_a_cpu_side_agrees_with_the_baseline(context, optimization):
+    inputs = photograph_batch(context, 0)
+    untouched = inputs.clone()
+    side = Case(BATCH_128, optimization, "cpu").builder(optimization.name)(context)
+    reference = resnet50_inference.baseline(context).step(inputs)
+    output = side.step(inputs)
+    assert output.dtype == torch.float32
+    assert _relative_l2(output, reference) <= optimization.tolerance[optimization.dtype].relative_l2
+    assert torch.equal(inputs, untouched)
+    assert side.engaged() is None
+
+
+def test_sides_built_twice_share_nothing(context):
+    first, second = resnet50_inference.baseline(context), resnet50_inference.baseline(context)
+    inputs = photograph_batch(context, 0)
+    before = second.step(inputs)
+    for tensor in first.model.state_dict().values():
+        tensor.zero_()
+    assert torch.equal(second.step(inputs), before)
+    assert torch.equal(resnet50_inference.baseline(context).step(inputs), before)
+
+
+def test_a_lost_layout_or_precision_is_noticed(context):
+    side = resnet50_inference.channels_last(context)
+    side.model.layer2.to(memory_format=torch.contiguous_format)
+    assert "layer2.0.conv2.weight is not in torch.channels_last" in side.engaged()
+    side = resnet50_inference.bf16(context)
+    side.model.fc.float()
+    assert "fc.weight is torch.float32" in side.engaged()
+
+
+def test_fp16_is_within_its_tolerance_where_a_cpu_computes_it(context):
+    context = replace(context, items=1)
+    inputs = photograph_batch(context, 0)
+    output = resnet50_inference.fp16(context).step(inputs)
+    assert _relative_l2(output, resnet50_inference.baseline(context).step(inputs)) <= 2e-3
+
+
+@pytest.mark.usefixtures("flags")
+def test_only_tf32_turns_tf32_on_for_convolutions(context):
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    for build in (resnet50_inference.baseline, resnet50_inference.fp16, resnet50_inference.channels_last_fp16):
+        build(context)
+        assert not torch.backends.cudnn.allow_tf32
+    resnet50_inference.tf32(context)
+    assert torch.backends.cudnn.allow_tf32
+
+
+def test_a_checkpoint_replaces_the_weights(context, tmp_path):
+    torch.manual_seed(5)
+    weights = architecture().state_dict()
+    torch.save(weights, tmp_path / "mine.pt")
+    model = resnet50_inference.resnet50(replace(context, checkpoint_path=tmp_path / "mine.pt"))
+    assert torch.equal(model.state_dict()["fc.weight"], weights["fc.weight"])
+    assert not model.training
+
+
+def _nothing_there(path: Path) -> None:
+    """No file."""
+
+
+def _no_checkpoint(path: Path) -> None:
+    path.write_text("weights, honestly")
+
+
+def _truncated(path: Path) -> None:
+    torch.save({"fc.weight": torch.zeros(1000, 2048)}, path)
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def _another_model(path: Path) -> None:
+    torch.save({"fc.weight": torch.zeros(10, 2048)}, path)
+
+
+def _no_dictionary(path: Path) -> None:
+    torch.save([1, 2, 3], path)
+
+
+def _code(path: Path) -> None:
+    torch.save(nn.Linear(2, 2), path)
+
+
+@pytest.mark.parametrize("write", [_nothing_there, _no_checkpoint, _truncated, _another_model, _no_dictionary, _code])
+def test_a_bad_checkpoint_gets_one_sentence_that_names_it(context, tmp_path, write):
+    path = tmp_path / "mine.pt"
+    write(path)
+    with pytest.raises(ValueError, match="--perf-checkpoint") as raised:
+        resnet50_inference.resnet50(replace(context, checkpoint_path=path))
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("graphs_frozen", "reason"),
+    [([], "0 graphs"), ([True, True], "2 graphs"), ([False], "not frozen")],
+)
+def test_compilation_that_did_not_go_as_promised_is_noticed(graphs_frozen, reason):
+    assert reason in resnet50_inference._not_one_frozen_graph(graphs_frozen)
+
+
+class _Small(nn.Module):
+    """A model that compiles fast; with `breaks`, not in one graph."""
+
+    def __init__(self, breaks: bool = False) -> None:
+        super().__init__()
+        self.conv, self.bn, self.breaks = nn.Conv2d(3, 8, 3, stride=8), nn.BatchNorm2d(8), breaks
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.bn(self.conv(x))
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return x.mean((2, 3))
+
+
+def _compiled(context: Context, monkeypatch: pytest.MonkeyPatch, model: nn.Module):
+    monkeypatch.setattr(resnet50_inference, "resnet50", lambda _: model.eval().requires_grad_(False))
+    return resnet50_inference.inductor(context)
+
+
+def test_a_compiled_side_is_one_frozen_graph_for_one_shape(context, monkeypatch):
+    model = _Small()
+    side = _compiled(context, monkeypatch, model)
+    inputs = photograph_batch(context, 0)
+    compiled = side.step(inputs)
+    torch.testing.assert_close(compiled, model(inputs))
+    assert side.engaged() is None
+    model.bn.weight.data.mul_(2)
+    assert torch.equal(side.step(inputs), compiled), "frozen: BatchNorm is folded into the convolution"
+    side.step(inputs[:1])
+    assert "2 graphs were compiled" in side.engaged()
+
+
+def test_a_graph_break_is_noticed(context, monkeypatch):
+    assert "2 graphs were compiled" in _compiled(context, monkeypatch, _Small(breaks=True)).engaged()
+
+
+def test_every_build_compiles_for_itself(context, monkeypatch):
+    inputs = photograph_batch(context, 0)
+    with torch._dynamo.config.patch(recompile_limit=1):
+        sides = [_compiled(context, monkeypatch, _Small()) for _ in range(3)]
+        outputs = [side.step(inputs) for side in sides]
+        assert [side.engaged() for side in sides] == [None] * 3
+    assert not torch.equal(outputs[0], outputs[1])
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("tensorrt-fp32", torch.float32), ("tensorrt-fp16", torch.float16)])
+def test_a_tensorrt_side_converts_to_the_engines_type_and_back(context, monkeypatch, name, dtype):
+    seen = []
+
+    def build_engine(model: nn.Module, example: Tensor, cache_dir: Path):
+        assert next(model.parameters()).dtype == example.dtype == dtype
+        assert example.shape == (2, 3, 224, 224)
+        assert cache_dir == context.cache_dir
+        return lambda inputs: seen.append(inputs.dtype) or inputs[:, :, 0, 0]
+
+    fake = types.ModuleType("workloads.tensorrt_engine")
+    fake.build_engine = build_engine
+    monkeypatch.setitem(sys.modules, "workloads.tensorrt_engine", fake)
+    output = BATCH_128.optimization(name).build(context).step(photograph_batch(context, 0))
+    assert seen == [dtype]
+    assert output.dtype == torch.float32
+
+
+def test_the_capture_pads_a_channels_last_half_batch(context, monkeypatch):
+    """The graph itself needs a GPU; what it reads and what a step copies into it do not."""
+    read = []
+
+    class Graph:
+        def replay(self) -> None:
+            read.append(replay.graph_input.clone())
+
+    buffer = torch.zeros(2, 8, 224, 224, dtype=torch.float16).to(memory_format=torch.channels_last)
+    replay = resnet50_inference.Replay(nn.Identity(), buffer[:, :3], Graph(), torch.zeros(2, 1000))
+    object.__setattr__(replay, "graph_input", buffer)
+    inputs = photograph_batch(context, 0)
+    assert replay(inputs) is replay.logits
+    assert torch.equal(read[0][:, :3], inputs.half())
+    assert not read[0][:, 3:].any()
+    assert read[0].is_contiguous(memory_format=torch.channels_last)

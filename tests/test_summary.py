@@ -1,0 +1,69 @@
+"""From what happened to what it means, with numbers that can be checked by hand."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from gpugate.intervals import median_interval
+from gpugate.measurement.record import Instance, Measurement, Pair, SideCost
+from gpugate.summary import history, summarize
+
+COSTS = SideCost(0.1, 0.2), SideCost(0.3, 0.4)
+
+
+def instance(reference_ms: Sequence[float], optimized_ms: Sequence[float], discarded: int = 0) -> Instance:
+    pairs = tuple(Pair(ref, opt, True) for ref, opt in zip(reference_ms, optimized_ms, strict=True))
+    return Instance(True, pairs, discarded)
+
+
+def measurement(*instances: Instance) -> Measurement:
+    return Measurement("net/fast/cuda", instances, "narrow", (), *COSTS)
+
+
+def test_a_speedup_is_reference_time_over_optimized_time_of_each_pair() -> None:
+    # Both sides drift by a third: the pairs do not see it.
+    found = summarize(measurement(instance([10, 11, 12, 13, 14, 15, 16, 17], [5, 5.5, 6, 6.5, 7, 7.5, 8, 8.5])))
+    assert (found.speedup.low, found.speedup.median, found.speedup.high) == pytest.approx((2, 2, 2))
+    assert found.reference_ms == median_interval(range(10, 18))
+    assert found.optimized_ms.median == 6.75
+    assert found.pair_spread == pytest.approx(0)
+
+
+def test_pairs_and_discards_are_counted_over_instances_that_have_any() -> None:
+    found = summarize(measurement(instance([2] * 4, [1] * 4, 3), instance([], [], 2), instance([2] * 5, [1] * 5)))
+    assert (found.pairs, found.discarded, found.instances) == (9, 5, 2)
+
+
+def test_the_spread_between_instances_is_that_of_their_medians() -> None:
+    factors = (1.00, 1.02, 1.04)
+    found = summarize(measurement(*(instance([factor] * 4, [1] * 4) for factor in factors)))
+    mean = sum(map(math.log, factors)) / 3
+    expected = math.sqrt(sum((math.log(factor) - mean) ** 2 for factor in factors) / 2)
+    assert found.instance_spread == pytest.approx(expected)
+    assert summarize(measurement(instance([2] * 4, [1] * 4))).instance_spread is None
+
+
+def test_a_measurement_without_pairs_means_nothing() -> None:
+    with pytest.raises(ValueError, match="no samples"):
+        summarize(measurement())
+
+
+def test_a_history_is_the_median_over_processes_and_their_variation() -> None:
+    processes = [[instance([2 * ms] * 8, [ms] * 8)] for ms in (9, 10, 11)]
+    processes.append([instance([30] * 4, [10] * 4), instance([30] * 4, [10] * 4)])
+    found = history(processes)
+    assert found.speedup == pytest.approx(2)
+    assert found.speedup_cv == pytest.approx(0.5 / 2.25)  # of 2, 2, 2 and 3
+    assert (found.optimized_ms, found.reference_ms, found.processes) == (10, 21, 4)
+    assert found.optimized_ms_cv == pytest.approx(math.sqrt(2 / 3) / 10)
+
+
+def test_a_single_process_does_not_know_how_much_runs_vary() -> None:
+    found = history([[instance([2] * 8, [1] * 8)]])
+    assert (found.processes, found.speedup_cv, found.optimized_ms_cv) == (1, None, None)
+
+
+def test_a_history_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="no processes"):
+        history([])

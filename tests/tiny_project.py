@@ -1,0 +1,270 @@
+"""A user's project in a temporary folder: one workload whose steps sleep for milliseconds, and pytest run on it.
+
+Steps sleep, so that a busy machine changes no ratio enough to decide a test. Blocks, warm-up and yardsticks are shortened
+in the project's conftest.py, which fresh processes read too.
+"""
+
+import gc
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+# pytester forgets what a run in this process was the first to import, and torch cannot be imported twice.
+import gpugate.measurement.run
+import gpugate.recording
+import gpugate.report.live
+import gpugate.report.terminal
+import gpugate.session
+from gpugate import judging
+from gpugate.catalogue import catalogue
+from gpugate.environment import describe, machine_name
+from gpugate.measurement import settings, yardsticks
+
+with torch.profiler.profile(acc_events=True):
+    pass  # the first profiler imports torch's compiler
+
+ROOT = Path(__file__).parents[1]
+BUDGET_S = 0.2
+CACHES = {".pytest_cache", ".benchmarks", ".gpugate-cache"}  # the first two are pytest's and pytest-benchmark's
+CONFTEST = """
+    from gpugate import judging
+    from gpugate.catalogue import register_module
+    from gpugate.measurement import settings, yardsticks
+
+    settings.BLOCK_MS["cpu"], settings.WARM_UP_S["cpu"] = 4.0, 0.02
+    yardsticks.PROBES, yardsticks.CPU_MATMUL, yardsticks.CPU_COPY_BYTES = 1, 64, 2**16
+    judging.SICK_SHARE.clear()
+    register_module("tiny")
+"""
+TINY = """
+import time
+from pathlib import Path
+
+import torch
+
+from gpugate.workload import Contract, Limit, Needs, Optimization, Side, Size, Workload
+
+
+def inputs(context, index):
+    return torch.randn(32, 32, generator=torch.Generator().manual_seed(context.seed + index))
+
+
+def sleeping(milliseconds):
+    def step(x):
+        time.sleep(milliseconds / 1e3)
+        return 2 * x
+
+    return Side(step)
+
+
+def baseline(context):
+    return sleeping(4)
+
+
+{build}
+
+OPTIMIZATIONS = ({optimizations},)
+SIZES = {{"cpu": Size(items=32, flops=32.0**2, bytes=8.0 * 32**2), "cuda": Size(items=1, flops=1, bytes=1)}}
+WORKLOADS = (Workload("tiny", baseline, inputs, SIZES, OPTIMIZATIONS, cold=False),)
+"""
+QUICK = """
+def quick(context):
+    return sleeping(float(Path(__file__).with_name("quick_ms").read_text()))
+"""
+PROMISE = 'Optimization("quick", quick, {"cpu": 0.01, "cuda": 0.01})'
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A pytest process that has ended: its exit status and everything that it printed."""
+
+    status: int
+    text: str
+
+
+class TinyProject:
+    """The folder, what is written into it, and pytest run there: in this process, or in one of its own."""
+
+    def __init__(self, path: Path, pytester: pytest.Pytester | None = None) -> None:
+        self.path = path
+        self._pytester = pytester
+        self.write("conftest.py", CONFTEST)
+        self.write("perf_tests/test_promises.py", (ROOT / "perf_tests/test_promises.py").read_text(encoding="utf-8"))
+        self.workload()
+        self.quick_ms(1)
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return path
+
+    def workload(self, build: str = QUICK, optimizations: str = PROMISE) -> None:
+        """tiny.py with these build functions and optimizations; by default one that promises next to nothing."""
+        self.write("tiny.py", TINY.format(build=build, optimizations=optimizations))
+
+    def quick_ms(self, milliseconds: float) -> None:
+        """How long a step of the optimized side sleeps, against 4 ms of the baseline; no source changes with it."""
+        self.write("quick_ms", str(milliseconds))
+
+    def run(self, *options: str) -> Ended:
+        """pytest in this process, which saves importing torch."""
+        assert self._pytester is not None
+        catalogue.clear()
+        result = self._pytester.runpytest_inprocess(*_arguments(options), no_reraise_ctrlc=True)
+        return Ended(int(result.ret), f"{result.stdout.str()}\n{result.stderr.str()}")
+
+    def start(self, *options: str) -> "subprocess.Popen[str]":
+        """pytest in a process, and a process group, of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "pytest", *_arguments(options)],
+            cwd=self.path,
+            env={**os.environ, **_environment(self.path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run_apart(self, *options: str) -> Ended:
+        return ended(self.start(*options))
+
+    def json(self, name: str = "run.json") -> dict[str, Any]:
+        made: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
+        return made
+
+    def files(self) -> dict[str, bytes]:
+        """Every file outside the caches, by its path in the project."""
+        paths = {path.relative_to(self.path): path for path in self.path.rglob("*") if path.is_file()}
+        return {str(name): path.read_bytes() for name, path in paths.items() if name.parts[0] not in CACHES}
+
+    @property
+    def baselines(self) -> Path:
+        return self.path / "baselines" / machine_name(describe(torch.device("cpu")))
+
+    @property
+    def baseline(self) -> Path:
+        return self.baselines / "tiny.json"
+
+    def verdict(self, check: str, case: str = "tiny/quick/cpu") -> dict[str, Any]:
+        """One verdict in the JSON file."""
+        return next(made for made in self.json()["cases"][case]["verdicts"] if made["check"] == check)
+
+    def outcomes(self, case: str = "tiny/quick/cpu") -> dict[str, str]:
+        """The word of every check in the JSON file."""
+        return {made["check"]: made["outcome"] for made in self.json()["cases"][case]["verdicts"]}
+
+
+def _arguments(options: Sequence[str]) -> list[str]:
+    tests = [] if any(option.startswith("perf_tests") for option in options) else ["perf_tests"]
+    budget = [] if "--perf-budget" in options else ["--perf-budget", str(BUDGET_S)]
+    return ["-p", "gpugate.plugin", *tests, *budget, *options]
+
+
+def _environment(path: Path) -> dict[str, str]:
+    return {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(path)]),
+        "PYTHONDONTWRITEBYTECODE": "1",  # a file that is written twice in a second keeps its old bytecode
+        "CUDA_VISIBLE_DEVICES": "",
+        "COLUMNS": "140",
+    }
+
+
+def ended(process: "subprocess.Popen[str]", seconds: float = 60.0) -> Ended:
+    """Waits for the end of a process; one that does not end is killed and fails the test."""
+    try:
+        text, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return Ended(process.returncode, text)
+
+
+def recorded(path: Path) -> TinyProject:
+    """A project with a baseline of two processes."""
+    project = TinyProject(path)
+    made = project.run_apart("--update-baselines", "--perf-processes", "2", "--perf-reason", "the first")
+    assert made.status == 0, made.text
+    return project
+
+
+@contextmanager
+def quick_to_collect() -> Iterator[None]:
+    """The engine collects garbage after every build: inside, what was imported before is left out, which takes long."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
+def alone_in_the_catalogue() -> Iterator[None]:
+    """The catalogue is empty inside, and afterwards as it was."""
+    was = [copy(vars(catalogue)[name]) for name in vars(catalogue)]
+    catalogue.clear()
+    try:
+        yield
+    finally:
+        for name, value in zip(vars(catalogue), was, strict=True):
+            setattr(catalogue, name, value)
+
+
+def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For runs in this process, wherever the tests run."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts back afterwards what the project's conftest.py shortens in this process."""
+    for table in (settings.BLOCK_MS, settings.WARM_UP_S):
+        monkeypatch.setitem(table, "cpu", table["cpu"])
+    for name in ("PROBES", "CPU_MATMUL", "CPU_COPY_BYTES"):
+        monkeypatch.setattr(yardsticks, name, getattr(yardsticks, name))
+    monkeypatch.setattr(judging, "SICK_SHARE", dict(judging.SICK_SHARE))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("COLUMNS", "140")
+
+
+def check_no_traceback(text: str) -> None:
+    """No frame of the engine is shown; a user's own file may be named."""
+    assert "Traceback" not in text
+    assert "INTERNALERROR" not in text
+    assert re.findall(r"gpugate/[a-z_/]+\.py:?\d*", text) == []
+
+
+def wait_until(true: Callable[[], object], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def children(pid: int) -> list[int]:
+    """Direct children that run or sleep, by id; one that has ended and waits for its parent is none."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+        except (OSError, ValueError):
+            continue
+        if int(fields["PPid"]) == pid and fields["State"].split()[0] != "Z":
+            found.append(int(status.parent.name))
+    return found
