@@ -1,1 +1,3 @@
 """gpugate: does a GPU optimization still pay?"""
+
+__version__ = "0.1.0"

@@ -50,6 +50,8 @@ class Catalogue:
             self._add(workload)
 
     def _add(self, workload: Workload) -> None:
+        if not isinstance(workload, Workload):
+            raise CatalogueError(f"{workload!r} is no workload: register a gpugate.workload.Workload")
         known = self._workloads.get(workload.name)
         if known is not None and known is not workload:
             places = f"in {_module_of(known)} and {_module_of(workload)}"
@@ -82,8 +84,12 @@ register_module = catalogue.register_module
 
 
 def _workloads_of(module_name: str) -> Iterable[Workload]:
-    workloads: Iterable[Workload] | None = getattr(importlib.import_module(module_name), "WORKLOADS", None)
-    if workloads is None:
+    try:
+        workloads = getattr(importlib.import_module(module_name), "WORKLOADS", None)
+    except ImportError as error:
+        next_step = "correct its name or install what it imports"
+        raise CatalogueError(f"module {module_name!r} cannot be imported ({error}): {next_step}") from error
+    if not isinstance(workloads, (tuple, list)):
         raise CatalogueError(f"module {module_name!r} has no tuple WORKLOADS: add one with its workloads")
     return workloads
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from gpugate import __version__
 from gpugate.workload import DeviceKind, Needs
 
 if TYPE_CHECKING:
@@ -206,7 +207,8 @@ def _cpu_model() -> str:
 
 def _package_versions() -> dict[str, str]:
     found = {name: _version(distributions) for name, distributions in _DISTRIBUTIONS.items()}
-    return {name: version for name, version in found.items() if version is not None}
+    versions = {name: version for name, version in found.items() if version is not None}
+    return {**versions, "gpugate": __version__}  # its own source, installed or not
 
 
 def _version(distributions: tuple[str, ...]) -> str | None:

@@ -75,14 +75,14 @@ def workload(request: pytest.FixtureRequest) -> Judged:
 
 
 @pytest.fixture
-def gate(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Callable[[Verdict], None]:
+def gate(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
     """Fails, warns or passes by the verdict's outcome and the policy of the session."""
     strict = request.config.stash[SESSION].options.gate
 
     def hold(verdict: Verdict) -> None:
         __tracebackhide__ = True
-        for name, value in properties(verdict).items():
-            record_property(name, value)
+        # What `record_property` does: that fixture is missing under `-p no:junitxml`.
+        request.node.user_properties.extend(properties(verdict).items())
         if verdict.good:
             return
         if verdict.bad or strict:
@@ -134,7 +134,7 @@ def _live_report(config: pytest.Config) -> Iterator[Report]:
     reporter = config.pluginmanager.getplugin("terminalreporter")
     capture = config.pluginmanager.getplugin("capturemanager")
     stream = getattr(reporter, "_tw", None) and reporter._tw._file
-    if stream is None or not stream.isatty() or config.getoption("verbose") < 0:
+    if stream is None or capture is None or config.getoption("verbose") < 0:
         yield silent
         return
     with capture.global_and_fixture_disabled(), LiveLine(Console(file=stream), reporter.ensure_newline) as live:

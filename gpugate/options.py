@@ -14,7 +14,7 @@ from gpugate.errors import OptionError
 if TYPE_CHECKING:
     import pytest
 
-DEFAULT_BUDGET_S = 8.0
+DEFAULT_BUDGET_S = 6.0
 DEFAULT_PROCESSES = 5
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
@@ -96,7 +96,7 @@ def _seconds(option: str, text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not (seconds > 0 and math.isfinite(seconds)):
-        raise OptionError(f"{option} is {text!r}: give a number of seconds above 0, such as 8")
+        raise OptionError(f"{option} is {text!r}: give a number of seconds above 0, such as 6")
     return seconds
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpugate.errors import GpugateError
+from gpugate.errors import BaselineError, GpugateError
 from gpugate.fixtures import SESSION, gate, replayed, workload
 from gpugate.options import Options, add_options, read_options
-from gpugate.selection import case_of, deselect_other_devices, one_node_per_case, parametrize
+from gpugate.selection import case_of, deselect_other_devices, ended_early, one_node_per_case, parametrize
 from gpugate.xdist_workers import check_workers, received, send, worker_number
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ OPTIONS = pytest.StashKey[Options]()
 CLOSING = pytest.StashKey[ExitStack]()
 COLLECTED: pytest.StashKey[RunResult | None] = pytest.StashKey()  # by the xdist controller, from its workers
 SAID = pytest.StashKey[list[str]]()
+NOT_RECORDED = "no baseline was written because the session ended early: record again"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +32,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a CUDA GPU")
+    if not config.pluginmanager.hasplugin("benchmark"):
+        config.addinivalue_line("markers", "benchmark: read by pytest-benchmark, which is not active")
     config.stash[SAID] = []
     try:
         options = read_options(config)
@@ -52,7 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     from gpugate.report.benchmark_bridge import keep_with_benchmark_only
 
     deselect_other_devices(config, items, config.stash[OPTIONS].device)
-    keep_with_benchmark_only(config, [item for item in items if case_of(item)])
+    keep_with_benchmark_only(config, [item for item in items if "replayed" in getattr(item, "fixturenames", ())])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -80,24 +83,31 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     perf = config.stash.get(SESSION, None)
     if perf is None:
         return
-    complete = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    interrupted = ended_early(session, exitstatus, perf.result.cases)
     try:
-        perf.finish(interrupted=not complete)
+        perf.finish(interrupted)
         if worker_number(config) is not None:
             send(config, perf.result)
-        elif complete and perf.options.update_baselines:
-            _record(session, config)
+        elif perf.options.update_baselines:
+            _record(session, config, interrupted)
     except GpugateError as error:
         config.stash[SAID].append(f"ERROR: {error}")
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.exitstatus = exitstatus or pytest.ExitCode.TESTS_FAILED
+    except KeyboardInterrupt:
+        perf.finish(interrupted=True)
+        config.stash[SAID].append(f"ERROR: {NOT_RECORDED}")
+        session.exitstatus = pytest.ExitCode.INTERRUPTED
 
 
-def _record(session: pytest.Session, config: pytest.Config) -> None:
+def _record(session: pytest.Session, config: pytest.Config, interrupted: bool) -> None:
     from gpugate.recording import record
 
-    reporter: Any = config.pluginmanager.getplugin("terminalreporter")
-    lines = record(config.stash[SESSION], one_node_per_case(session.items), reporter.write_line)
-    config.stash[SAID].extend(lines)
+    if interrupted:
+        raise BaselineError(NOT_RECORDED)
+    reporter: Any = config.pluginmanager.getplugin("terminalreporter")  # None under `-p no:terminal`
+    said = config.stash[SAID]
+    say = said.append if reporter is None else reporter.write_line
+    said.extend(record(config.stash[SESSION], one_node_per_case(session.items), say))
 
 
 @pytest.hookimpl(optionalhook=True)

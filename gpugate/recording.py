@@ -25,29 +25,34 @@ def record(session: PerfSession, node_ids: Sequence[str], say: Say) -> tuple[str
     """
     others = session.options.processes - 1
     runs = [session.result]
+    _files(session, runs, 1)  # what this process already refuses needs no others
     with tempfile.TemporaryDirectory(prefix="gpugate-record-") as folder:
         for number in range(others):
             say(f"recording: fresh process {number + 2} of {others + 1}")
             runs.append(_run_in_fresh_process(session, node_ids, Path(folder, str(number))))
-    return _write(session, runs)
+    # All files are made before the first is written: a refusal leaves every one as it was.
+    files = _files(session, runs, session.options.processes)
+    return tuple(line for file in files for line in baseline.write(session.baselines_folder, file))
 
 
-def _write(session: PerfSession, runs: Sequence[RunResult]) -> tuple[str, ...]:
-    """All files are made before the first is written: a refusal leaves every one as it was."""
+def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> list[baseline.BaselineFile]:
+    """The files with what `runs` measured."""
     folder = session.baselines_folder
-    measured = {case.workload for case in session.result.cases.values() if case.measurement is not None}
-    files = baseline.load_all(folder, {*measured, *(path.stem for path in folder.glob("*.json"))})
+    names = {case.workload for case in session.result.cases.values() if case.skipped is None}
+    if not names:
+        raise BaselineError("every case was skipped, so no baseline was written: record where they can be measured")
+    old = baseline.load_all(folder, {*names, *(path.stem for path in folder.glob("*.json"))})
     occasion = baseline.Occasion(who=getpass.getuser(), reason=session.options.reason)
-    processes = session.options.processes
-    new = [baseline.updated(files.get(name), name, runs, occasion, processes) for name in sorted(measured)]
-    return tuple(line for file in new for line in baseline.write(folder, file))
+    return [baseline.updated(old.get(name), name, runs, occasion, processes) for name in sorted(names)]
 
 
 def _run_in_fresh_process(session: PerfSession, node_ids: Sequence[str], folder: Path) -> RunResult:
     """The children compare with nothing: their baseline folder is empty."""
     (folder / "no-baselines").mkdir(parents=True)
     json_path, log_path = folder / "run.json", folder / "log.txt"
-    command = [sys.executable, "-m", "pytest", *node_ids, *_same_options(session), "-p", "no:cacheprovider", "-q"]
+    # Node ids are relative to the root folder; the plugin may have come by `-p` alone.
+    pytest = [sys.executable, "-m", "pytest", "-p", "gpugate.plugin", f"--rootdir={session.root}"]
+    command = [*pytest, *node_ids, *_same_options(session), "-p", "no:cacheprovider", "-q"]
     command += ["--perf-json", str(json_path), "--perf-baselines", str(folder / "no-baselines")]
     with log_path.open("wb") as log:
         # subprocess.run kills the child when Ctrl-C arrives here: no orphan goes on using the GPU.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -68,6 +69,14 @@ def deselect_other_devices(config: pytest.Config, items: list[pytest.Item], aske
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in dropped]
+
+
+def ended_early(session: pytest.Session, exitstatus: int, reached: Container[str]) -> bool:
+    """Whether the session stopped before it had reached every case: Ctrl-C, -x, --maxfail or a crash."""
+    if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return True
+    stopped = session.shouldfail or session.shouldstop
+    return bool(stopped) and any(case.id not in reached for case in map(case_of, session.items) if case is not None)
 
 
 def one_node_per_case(items: list[pytest.Item]) -> list[str]:

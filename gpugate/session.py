@@ -228,7 +228,8 @@ def open_session(options: Options, root: Path, workload_names: frozenset[str], w
     device = choose_device(options.device, worker)
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     seed = secrets.randbits(32)
-    result = RunResult(environment=describe(device), started_at=now, seed=seed, gate=options.gate)
+    # Interrupted until `finish` says otherwise: a process that is killed leaves a file that tells so.
+    result = RunResult(environment=describe(device), started_at=now, seed=seed, gate=options.gate, interrupted=True)
     session = PerfSession(options, device, root, result)
     files = baseline.load_all(session.baselines_folder, workload_names)
     session.baselines = {} if options.update_baselines else files

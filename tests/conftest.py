@@ -115,18 +115,20 @@ def cpu_run() -> RunResult:
 
 
 @pytest.fixture
-def tiny(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator["TinyProject"]:
+def tiny(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator[TinyProject]:
     """A user's project with one small workload. Runs in this process leave the catalogue as they found it."""
     from tests import tiny_project
 
     with tiny_project.alone_in_the_catalogue(), tiny_project.quick_to_collect():
         tiny_project.without_gpu(monkeypatch)
         tiny_project.kept(monkeypatch)
+        for name, value in tiny_project.environment(pytester.path).items():
+            monkeypatch.setenv(name, value)
         yield tiny_project.TinyProject(pytester.path, pytester)
 
 
 @pytest.fixture(scope="session")
-def recorded_project(tmp_path_factory: pytest.TempPathFactory) -> "TinyProject":
+def recorded_project(tmp_path_factory: pytest.TempPathFactory) -> TinyProject:
     """A project whose baseline two fresh processes have recorded, once for all tests: copy from it, change nothing."""
     from tests import tiny_project
 

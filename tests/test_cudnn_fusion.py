@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -22,6 +22,7 @@ from workloads.cudnn_fusion import (
     MeanInFloat,
     Operators,
     fuse,
+    pool_relu,
     to_channels_last_half,
 )
 
@@ -46,8 +47,12 @@ class Calls:
         assert z.shape == out.shape, "cuDNN adds tensors of one shape only"
         return (out + z).relu()
 
+    def pool_relu(self, x: Tensor, bias: Tensor, *walk) -> Tensor:
+        self.names.append("pool_relu")
+        return F.max_pool2d((x + bias.view(1, -1, 1, 1)).relu(), *walk)  # the order of the unfused model
+
     def operators(self) -> Operators:
-        return Operators(self.conv, self.conv_relu, self.conv_add_relu, F.max_pool2d)
+        return Operators(self.conv, self.conv_relu, self.conv_add_relu, F.max_pool2d, self.pool_relu)
 
 
 def _randomized(model: nn.Module) -> nn.Module:
@@ -86,8 +91,9 @@ def test_the_logits_stay_and_53_convolutions_remain(model):
     calls = Calls()
     fused = fuse(model, calls.operators())
     assert _relative_l2(fused(_padded(pictures)), model(pictures)) < 1e-5
-    assert {name: calls.names.count(name) for name in calls.names} == {"conv_relu": 33, "conv_add_relu": 16, "conv": 4}
-    assert len(calls.names) == 53
+    counts = {name: calls.names.count(name) for name in calls.names}
+    assert counts == {"conv": 5, "pool_relu": 1, "conv_relu": 32, "conv_add_relu": 16}
+    assert sum(count for name, count in counts.items() if name.startswith("conv")) == 53
 
 
 def test_nothing_is_left_unfused(model):
@@ -98,10 +104,30 @@ def test_nothing_is_left_unfused(model):
     assert functions == [torch.flatten]
 
 
-def test_only_the_downsampling_convolutions_carry_no_bias(model):
+def test_only_the_stem_and_the_downsampling_convolutions_carry_no_bias(model):
     fused = fuse(model, Calls().operators())
     without = [n for n, m in fused.named_modules() if isinstance(m, FusedConv) and m.bias is None]
-    assert without == [f"layer{stage}.0.downsample.0" for stage in range(1, 5)]
+    assert without == ["conv1", *(f"layer{stage}.0.downsample.0" for stage in range(1, 5))]
+    assert fused.get_submodule("maxpool").bias.shape == (64,), "the stem's bias is the pooling's"
+
+
+@torch.inference_mode()
+def test_pooling_before_the_bias_and_the_relu_changes_nothing():
+    x, bias = torch.randn(2, 5, 9, 9), torch.randn(5)
+    pooled_last = F.max_pool2d((x + bias.view(1, -1, 1, 1)).relu(), 3, 2, 1)
+    torch.testing.assert_close(pool_relu(x, bias, 3, 2, 1), pooled_last)
+
+
+def test_a_max_pool_that_others_share_the_relu_with_stays_alone():
+    def both_readers(net: _Net, x: Tensor) -> Tensor:
+        inner = net.relu(net.conv(x))
+        return net.relu(net.other(net.floor_pool(inner)) + net.floor_pool(inner))
+
+    calls = Calls()
+    net = _Net(both_readers).eval()
+    pictures = torch.randn(1, 3, 8, 8)
+    assert _relative_l2(fuse(net, calls.operators())(_padded(pictures)), net(pictures)) < 1e-5
+    assert calls.names == ["conv_relu", "conv_add_relu"]
 
 
 def test_the_stem_is_widened_with_zeros(model):
@@ -139,7 +165,7 @@ def test_basic_blocks_are_fused_too():
     torch.manual_seed(0)
     model, pictures, calls = _randomized(resnet18()), torch.randn(2, 3, 64, 64), Calls()
     assert _relative_l2(fuse(model, calls.operators())(_padded(pictures)), model(pictures)) < 1e-5
-    assert len(calls.names) == 20
+    assert sum(name != "pool_relu" for name in calls.names) == 20
 
 
 @torch.inference_mode()
@@ -157,7 +183,7 @@ def test_cudnn_gets_its_arguments_in_the_order_of_its_schema(model, monkeypatch)
     for name in ("cudnn_convolution_relu", "cudnn_convolution_add_relu"):
         monkeypatch.setattr(torch, name, emulated(getattr(torch.ops.aten, name).default._schema))
     pictures = torch.randn(1, 3, 64, 64)
-    operators = Operators(CUDNN.conv, CUDNN.conv_relu, CUDNN.conv_add_relu, F.max_pool2d)
+    operators = replace(CUDNN, max_pool=F.max_pool2d, pool_relu=pool_relu)
     assert _relative_l2(fuse(model, operators)(_padded(pictures)), model(pictures)) < 1e-5
 
 
@@ -167,7 +193,9 @@ class _Net(nn.Module):
     def __init__(self, then, channels: int = 3) -> None:
         super().__init__()
         self.conv, self.other = nn.Conv2d(channels, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.twin = nn.Conv2d(channels, 4, 3, padding=1)
         self.bn, self.relu, self.pool = nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)
+        self.floor_pool = nn.MaxPool2d(2)
         self.bare = nn.BatchNorm2d(4, track_running_stats=False)
         self.reflect = nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")
         self.then = then
@@ -192,7 +220,9 @@ def _two_readers(net: _Net, x: Tensor) -> Tensor:
         (lambda net, x: net.relu(net.bare(net.conv(x))), "running statistics"),
         (lambda net, x: net.relu(net.reflect(net.relu(net.conv(x)))), "reflect"),
         (lambda net, x: net.relu(net.conv(x) + net.conv(x)), "more than once"),
-        (lambda net, x: net.other(net.relu(net.conv(x))).relu(), "relu"),
+        (lambda net, x: net.relu(net.conv(x) + net.twin(x)), "'x' must go to one convolution"),
+        (lambda net, x: net.relu(net.conv(net.floor_pool(x))), "'x' must go to one convolution"),
+        (lambda net, x: net.other(net.relu(net.conv(x))).relu(), "other"),
         (lambda net, x: operator.add(net.relu(net.conv(x)), 1), "add"),
         (_two_readers, "bn"),
     ],

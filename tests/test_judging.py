@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -150,7 +151,7 @@ def test_slow_creep_alarms_against_the_anchor_though_every_update_is_within_tole
     speedups = [3.0 * 0.991**update for update in range(11)]
     verdicts = [
         judge_speedup(MEASURED, summary(about(now, 1e-4)), 2.0, remembered(past(before), anchor=past(speedups[0])))
-        for before, now in zip(speedups, speedups[1:], strict=False)
+        for before, now in pairwise(speedups)
     ]
     assert [verdict.outcome for verdict in verdicts] == [PASS] + [REGRESSED] * 9
     assert all("anchored" in verdict.reason and "recorded" not in verdict.reason for verdict in verdicts[1:])
@@ -340,7 +341,10 @@ def test_a_contract_that_could_not_be_checked_is_not_passed(contract, expected) 
 
 
 @pytest.mark.parametrize("name", EXACT_COUNTERS)
-@pytest.mark.parametrize(("more", "match", "expected"), [(1, "exact", REGRESSED), (-1, "exact", PASS), (0, "exact", PASS), (1, "same device", PASS)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("more", "match", "expected"),
+    [(1, "exact", REGRESSED), (0, "exact", PASS), (-1, "exact", PASS), (1, "same device", PASS)],
+)
 def test_more_calls_or_kernels_than_recorded_regress_under_the_same_software(name, more, match, expected) -> None:
     counted = {**COUNTED, name: 7.0 + more}
     then = remembered(past(), match=match, optimized_counters={**COUNTED, name: 7.0})

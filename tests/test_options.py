@@ -1,4 +1,4 @@
-"""The command line: every option is in the help, what cannot be used is refused, and neither costs an import of torch."""
+"""The command line: every option is in the help, and a value that cannot be used is refused in one sentence."""
 
 import re
 import subprocess
@@ -67,7 +67,10 @@ def test_a_project_that_measures_nothing_pays_nothing(tmp_path: Path) -> None:
         *(("--perf-processes", value, "give a whole number from 1 on") for value in ("0", "-2", "1.5", "many")),
         *(("--perf-device", value, "use auto, cpu, cuda or cuda:N") for value in ("gpu", "cuda:", "cuda:x", "tpu:0")),
         *(("--perf-device", value, "torch sees no GPU: use auto, cpu") for value in ("cuda", "cuda:7")),
-        *(("--perf-json", value, "give a file name in a folder that exists") for value in ("no/run.json", "perf_tests")),
+        *(
+            ("--perf-json", value, "give a file name in a folder that exists")
+            for value in ("no/run.json", "perf_tests")
+        ),
         *((option, "nothing-here", "give the path of a file") for option in ("--perf-input", "--perf-checkpoint")),
     ],
 )

@@ -156,9 +156,15 @@ def test_pytest_benchmark_sees_the_samples_and_the_machine(tiny: TinyProject) ->
 
 @pytest.mark.parametrize("plugin", ["benchmark", "cacheprovider", "xdist", "junitxml"])
 def test_other_plugins_may_be_absent(tiny: TinyProject, plugin: str) -> None:
-    result = tiny.run("--perf-device=cpu", "-p", f"no:{plugin}", "--strict-markers", "-W", "error::pytest.PytestWarning")
+    result = tiny.run("--perf-device=cpu", "-p", f"no:{plugin}")
     assert result.status == 0
     assert "4 passed" in result.text
+
+
+def test_without_pytest_benchmark_its_mark_is_known(tiny: TinyProject) -> None:
+    # In a process of its own: pytest remembers the marks of an earlier run in the same one.
+    result = tiny.run_apart("--co", "-q", "-p", "no:benchmark", "--strict-markers")
+    assert result.status == 0, result.text
 
 
 def test_a_run_without_a_terminal_reporter_measures_and_writes(tiny: TinyProject) -> None:
@@ -212,7 +218,7 @@ def test_the_last_test_failing_under_x_interrupts_nothing(tiny: TinyProject) -> 
 
 
 def test_everything_of_a_case_is_released_before_the_next(tiny: TinyProject) -> None:
-    held = f"""
+    held = """
 import weakref
 MODELS = weakref.WeakSet()
 

@@ -1,13 +1,15 @@
 """A user's project in a temporary folder: one workload whose steps sleep for milliseconds, and pytest run on it.
 
-Steps sleep, so that a busy machine changes no ratio enough to decide a test. Blocks, warm-up and yardsticks are shortened
-in the project's conftest.py, which fresh processes read too.
+Steps sleep, so that a busy machine changes no ratio enough to decide a test. Blocks, warm-up and yardsticks are
+shortened in the project's conftest.py, which fresh processes read too.
 """
 
 import gc
+import importlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,17 +25,14 @@ from typing import Any
 import pytest
 import torch
 
-# pytester forgets what a run in this process was the first to import, and torch cannot be imported twice.
-import gpugate.measurement.run
-import gpugate.recording
-import gpugate.report.live
-import gpugate.report.terminal
-import gpugate.session
 from gpugate import judging
 from gpugate.catalogue import catalogue
 from gpugate.environment import describe, machine_name
 from gpugate.measurement import settings, yardsticks
 
+# pytester forgets what a run in this process was the first to import, and torch cannot be imported twice.
+for _name in ("measurement.run", "recording", "report.live", "report.terminal", "session"):
+    importlib.import_module(f"gpugate.{_name}")
 with torch.profiler.profile(acc_events=True):
     pass  # the first profiler imports torch's compiler
 
@@ -64,15 +63,20 @@ def inputs(context, index):
 
 
 def sleeping(milliseconds):
+    # Another operator than the baseline's: what runs the same ones would have done nothing.
     def step(x):
         time.sleep(milliseconds / 1e3)
-        return 2 * x
+        return x + x
 
     return Side(step)
 
 
 def baseline(context):
-    return sleeping(4)
+    def step(x):
+        time.sleep(4 / 1e3)
+        return 2 * x
+
+    return Side(step)
 
 
 {build}
@@ -133,7 +137,7 @@ class TinyProject:
         return subprocess.Popen(
             [sys.executable, "-m", "pytest", *_arguments(options)],
             cwd=self.path,
-            env={**os.environ, **_environment(self.path)},
+            env={**os.environ, **environment(self.path)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -151,6 +155,11 @@ class TinyProject:
         """Every file outside the caches, by its path in the project."""
         paths = {path.relative_to(self.path): path for path in self.path.rglob("*") if path.is_file()}
         return {str(name): path.read_bytes() for name, path in paths.items() if name.parts[0] not in CACHES}
+
+    def take_baseline(self, other: "TinyProject") -> bytes:
+        """Copies what another project has recorded, and returns it."""
+        shutil.copytree(other.baselines, self.baselines)
+        return self.baseline.read_bytes()
 
     @property
     def baselines(self) -> Path:
@@ -175,7 +184,7 @@ def _arguments(options: Sequence[str]) -> list[str]:
     return ["-p", "gpugate.plugin", *tests, *budget, *options]
 
 
-def _environment(path: Path) -> dict[str, str]:
+def environment(path: Path) -> dict[str, str]:
     return {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(path)]),
         "PYTHONDONTWRITEBYTECODE": "1",  # a file that is written twice in a second keeps its old bytecode
@@ -199,6 +208,7 @@ def recorded(path: Path) -> TinyProject:
     project = TinyProject(path)
     made = project.run_apart("--update-baselines", "--perf-processes", "2", "--perf-reason", "the first")
     assert made.status == 0, made.text
+    project.write("said", made.text)
     return project
 
 
@@ -226,10 +236,9 @@ def alone_in_the_catalogue() -> Iterator[None]:
 
 
 def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For runs in this process, wherever the tests run."""
+    """For runs in this process, on whatever machine."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +249,6 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(yardsticks, name, getattr(yardsticks, name))
     monkeypatch.setattr(judging, "SICK_SHARE", dict(judging.SICK_SHARE))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setenv("COLUMNS", "140")
 
 
 def check_no_traceback(text: str) -> None:

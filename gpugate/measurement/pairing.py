@@ -29,6 +29,11 @@ class Pairing:
     discarded: int = 0
     throttled_by: set[str] = field(default_factory=set)
 
+    def settle(self) -> None:
+        """One pair that is thrown away: the first after a build or a pause is slow, on both sides but not equally."""
+        for side in (self.both.reference, self.both.optimized):
+            side.timed_block(self.inputs, self.timer.time_ms)
+
     def take(self, count: int, go_on: Callable[[], bool]) -> None:
         """Takes pairs until `count` are kept in this call or `go_on` says no."""
         wanted = len(self.pairs) + count

@@ -164,6 +164,7 @@ def _measure_instance(run: _Run, both: BothSides) -> StopReason | None:
         run.tell("warming up", side.name)
         warm_up(side, run.inputs.timed, run.timer.time_ms, BLOCK_MS[kind], share * WARM_UP_S[kind])
     pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, run.draw.random() < 0.5)
+    pairing.settle()
     stopped = _take_pairs(run, pairing)
     run.found.instances.append(pairing.instance())
     timed = compare_timed(both.optimized, run.expected)
@@ -203,13 +204,13 @@ def _finish(run: _Run, both: BothSides) -> None:
     if not run.found.comparable:
         return
     run.tell("counting", both.optimized.name)
-    theirs = counters.count(both.reference, run.inputs.timed, run.settings.counted_steps)
-    ours = counters.count(both.optimized, run.inputs.timed, run.settings.counted_steps)
+    inputs = run.inputs.timed
+    theirs, ours = counters.count((both.reference, both.optimized), inputs, run.settings.counted_steps)
     run.found.inert = run.found.same_bits and trace.signature(theirs) == trace.signature(ours)
     run.found.not_engaged = both.optimized.side.engaged()
     if counters.missing(run.context.device) is None:
-        run.found.reference_counters = counters.of(both.reference, theirs)  # cuda only
-        run.found.optimized_counters = counters.of(both.optimized, ours)  # cuda only
+        run.found.reference_counters = counters.of(both.reference, theirs, inputs)  # cuda only
+        run.found.optimized_counters = counters.of(both.optimized, ours, inputs)  # cuda only
     check_untouched(run.inputs, both.optimized.name)
     both.check_apart()
 

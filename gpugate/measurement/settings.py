@@ -16,7 +16,7 @@ class Settings:
     inputs and who goes first.
     """
 
-    budget_s: float = 8.0
+    budget_s: float = 6.0
     half_width: float = 0.005
     min_pairs: int = 8
     pairs_per_instance: int = 4

@@ -31,7 +31,7 @@ def blamed_on(side: str, doing: str) -> Iterator[None]:
         yield
     except SideError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SideError(side, doing, error) from error
 
 
@@ -95,6 +95,7 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
         side.finish()
         synchronize(context.device)
     stepped = time.perf_counter()
+    _end_compile_workers()
     peak_bytes = _peak_above(context.device, allocated_bytes)
     cost = SideCost(build_s=built - started, first_step_s=stepped - built, peak_bytes=peak_bytes)
     return BuiltSide(name, side, flags, context.device, cost)
@@ -107,6 +108,13 @@ def _closed_on_error(side: Side) -> Iterator[None]:
     except BaseException:
         side.close()
         raise
+
+
+def _end_compile_workers() -> None:
+    """Inductor's worker processes go on starting up for seconds after a compilation, beside what is timed."""
+    workers = sys.modules.get("torch._inductor.async_compile")
+    if workers is not None:
+        workers.shutdown_compile_workers()
 
 
 def _start_counting_memory(device: torch.device) -> int:

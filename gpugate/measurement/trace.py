@@ -40,14 +40,14 @@ class Activity:
     operators: Sequence[Event]
 
 
-def read_activity(events: Sequence[Event], steps: int) -> Activity:
-    """Picks the events of the window named WINDOW; device events belong to it by correlation id, not by time.
+def read_activity(events: Sequence[Event], steps: int, name: str = WINDOW) -> Activity:
+    """Picks the events of the window called `name`; device events belong to it by correlation id, not by time.
 
     Raises ValueError when the trace has no such window.
     """
-    window = next((e for e in events if e.get("name") == WINDOW and e.get("cat") == "user_annotation"), None)
+    window = next((e for e in events if e.get("name") == name and e.get("cat") == "user_annotation"), None)
     if window is None:
-        raise ValueError(f"the trace has no range {WINDOW!r}")
+        raise ValueError(f"the trace has no range {name!r}")
     start, end = window["ts"], window["ts"] + window["dur"]
     inside = [e for e in events if e.get("ph") == "X" and start <= e["ts"] <= end]
     calls = [e for e in inside if e.get("cat") in ("cuda_runtime", "cuda_driver")]
@@ -61,6 +61,12 @@ def read_activity(events: Sequence[Event], steps: int) -> Activity:
         memsets=[e for e in device if e.get("cat") == "gpu_memset"],
         operators=[e for e in inside if e.get("cat") == "cpu_op"],
     )
+
+
+def lost_kernels(activity: Activity) -> bool:
+    """The host launched something and the device is said to have run nothing: the profiler was not attached to it."""
+    launched = any(_LAUNCH.match(e["name"]) or _GRAPH_LAUNCH.match(e["name"]) for e in activity.calls)
+    return launched and not activity.kernels
 
 
 def signature(activity: Activity) -> Counter[str]:

@@ -1,0 +1,230 @@
+"""The life of a baseline: recorded by fresh processes, gated, improved, crept upon, and never written by accident."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpugate import baseline
+from gpugate.baseline import BaselineFile
+from gpugate.summary import history
+from gpugate.verdict import Outcome
+from tests.tiny_project import PROMISE, QUICK, TinyProject, check_no_traceback
+
+SPEEDUP_TEST = "test_speedup_is_what_was_promised[tiny/quick/cpu]"
+RECORD = ("--update-baselines", "--perf-processes=1", "--perf-device=cpu")
+GATE = ("--gate", "--perf-device=cpu", "--perf-json=run.json")
+
+
+def loaded(project: TinyProject) -> BaselineFile:
+    return baseline.load_all(project.baselines, {"tiny"})["tiny"]
+
+
+def edited(project: TinyProject, change: Callable[[dict[str, Any]], None]) -> None:
+    """Changes the document of the recorded baseline."""
+    document = json.loads(project.baseline.read_text(encoding="utf-8"))
+    change(document)
+    project.baseline.write_text(json.dumps(document), encoding="utf-8")
+
+
+def spread_out(document: dict[str, Any]) -> None:
+    """The recorded processes differ by so much that whatever is measured now lies within four times their cv."""
+    for record in document["cases"]["quick/cpu"].values():
+        for process, factor in zip(record["processes"], (0.5, 1.5), strict=True):
+            process["optimized_ms"] = [[factor * ms for ms in pairs] for pairs in process["optimized_ms"]]
+
+
+def test_fresh_processes_record_and_say_what_they_wrote(recorded_project: TinyProject) -> None:
+    entry = loaded(recorded_project).cases["quick/cpu"]
+    assert set(loaded(recorded_project).cases) == {"quick/cpu"}
+    assert len(entry.current.processes) == 2
+    assert entry.anchor == entry.current
+    assert entry.current.reason == "the first"
+    assert entry.current.environment.device_kind == "cpu"
+    assert entry.current.source_hash
+    assert entry.current.yardsticks
+    assert all(instance.pairs for process in entry.current.processes for instance in process)
+    said = (recorded_project.path / "said").read_text(encoding="utf-8")
+    assert "recording: fresh process 2 of 2" in said
+    assert "tiny/quick/cpu: recorded " in said
+    assert "NO_BASELINE  throughput of tiny/quick/cpu" in said
+
+
+def test_a_gate_judges_against_what_was_recorded(tiny: TinyProject, recorded_project: TinyProject) -> None:
+    before = tiny.take_baseline(recorded_project)
+    result = tiny.run(*GATE)
+    then = history(loaded(tiny).cases["quick/cpu"].current.processes)
+    assert tiny.verdict("speedup")["numbers"]["recorded_speedup"] == pytest.approx(then.speedup)
+    assert tiny.verdict("throughput")["numbers"]["recorded_ms"] == pytest.approx(then.optimized_ms)
+    assert "NO_BASELINE" not in result.text
+    assert "widened" not in tiny.verdict("throughput")["reason"]
+    assert tiny.baseline.read_bytes() == before
+
+
+def test_a_gate_passes_within_the_tolerance_that_the_recorded_spread_asks_for(
+    tiny: TinyProject, recorded_project: TinyProject
+) -> None:
+    tiny.take_baseline(recorded_project)
+    edited(tiny, spread_out)
+    result = tiny.run(*GATE)
+    assert result.status == 0, result.text
+    assert set(tiny.outcomes().values()) == {Outcome.PASS}
+    assert "4 passed" in result.text
+
+
+@pytest.mark.parametrize("mode", ["--gate", "--perf-device=cpu"])
+def test_work_done_three_times_is_a_regression_that_names_the_test(
+    tiny: TinyProject, recorded_project: TinyProject, mode: str
+) -> None:
+    before = tiny.take_baseline(recorded_project)
+    tiny.quick_ms(3)
+    result = tiny.run(mode, "--perf-device=cpu", "--perf-json=run.json", "--perf-budget=0.5", "-rf")
+    assert result.status == 1
+    assert f"FAILED perf_tests/test_promises.py::{SPEEDUP_TEST}" in result.text
+    assert "tiny/quick/cpu speedup REGRESSED: 1." in result.text
+    assert "is below the recorded 3." in result.text
+    assert "; optimized 1." in result.text
+    assert '  next: pytest perf_tests -k "tiny/quick/cpu" --perf-budget 30' in result.text
+    assert tiny.outcomes()["speedup"] == tiny.outcomes()["throughput"] == Outcome.REGRESSED
+    assert tiny.outcomes()["equivalence"] == Outcome.PASS
+    check_no_traceback(result.text)
+    assert tiny.baseline.read_bytes() == before
+
+
+def test_a_changed_source_is_judged_and_said(tiny: TinyProject, recorded_project: TinyProject) -> None:
+    tiny.take_baseline(recorded_project)
+    tiny.workload(build=QUICK.replace("sleeping(", "sleeping(3 * "))
+    assert tiny.run(*GATE, "--perf-budget=0.5").status == 1
+    assert tiny.outcomes()["speedup"] == Outcome.REGRESSED
+    assert "the workload's source changed" in tiny.verdict("throughput")["reason"]
+
+
+def test_another_torch_is_said_and_another_cpu_is_no_baseline(tiny: TinyProject, recorded_project: TinyProject) -> None:
+    def set_environment(name: str, value: object) -> None:
+        def change(document: dict[str, Any]) -> None:
+            document["cases"]["quick/cpu"]["current"]["environment"][name] = value
+
+        edited(tiny, change)
+
+    tiny.take_baseline(recorded_project)
+    set_environment("packages", {"torch": "1.0"})
+    tiny.run(*GATE)
+    assert "widened, since " in tiny.verdict("throughput")["reason"]
+    assert "torch 1.0 -> " in tiny.verdict("throughput")["reason"]
+    set_environment("cpu_model", "another")
+    assert tiny.run(*GATE).status == 1
+    assert tiny.outcomes()["throughput"] == Outcome.NO_BASELINE
+
+
+def test_improve_record_creep_and_be_caught_by_the_anchor(tiny: TinyProject) -> None:
+    tiny.quick_ms(8)
+    first = tiny.run(*RECORD, "--perf-reason=the first")
+    assert first.status == 0, first.text
+    assert "tiny/quick/cpu: recorded 0." in first.text
+    anchor = loaded(tiny).cases["quick/cpu"].anchor
+
+    tiny.quick_ms(1)
+    improved = tiny.run(*GATE)
+    assert improved.status == 0, improved.text
+    assert tiny.outcomes()["speedup"] == tiny.outcomes()["throughput"] == Outcome.IMPROVED
+    assert 'next: pytest perf_tests -k "tiny/quick/cpu" --update-baselines' in improved.text
+    assert loaded(tiny).cases["quick/cpu"].current == anchor
+
+    again = tiny.run(*RECORD, "--perf-reason=the second")
+    assert again.status == 0, again.text
+    assert "tiny/quick/cpu: 0." in again.text
+    assert "x -> 3." in again.text
+    entry = loaded(tiny).cases["quick/cpu"]
+    assert entry.anchor == anchor
+    assert (entry.anchor.reason, entry.current.reason) == ("the first", "the second")
+
+    tiny.quick_ms(8)
+    assert tiny.run(*GATE).status == 1
+    assert "is below the recorded 3." in tiny.verdict("speedup")["reason"]
+    assert "anchored" not in tiny.verdict("speedup")["reason"]
+
+
+def test_a_new_baseline_does_not_hide_a_fall_below_the_anchor(tiny: TinyProject, recorded_project: TinyProject) -> None:
+    tiny.take_baseline(recorded_project)
+    tiny.quick_ms(8)
+    assert tiny.run(*RECORD).status == 0
+    entry = loaded(tiny).cases["quick/cpu"]
+    assert history(entry.current.processes).speedup < 1 < history(entry.anchor.processes).speedup
+    result = tiny.run(*GATE, "-k", "speedup")
+    assert result.status == 1
+    assert "is below the anchored 3." in tiny.verdict("speedup")["reason"]
+
+
+def test_recording_some_cases_leaves_the_others_as_they_were(tiny: TinyProject, recorded_project: TinyProject) -> None:
+    tiny.take_baseline(recorded_project)
+    then = loaded(tiny).cases["quick/cpu"]
+    other = f"{PROMISE}, {PROMISE.replace(chr(34) + 'quick' + chr(34), chr(34) + 'other' + chr(34))}"
+    tiny.workload(optimizations=other)
+    result = tiny.run(*RECORD, "-k", "tiny/other")
+    assert result.status == 0, result.text
+    assert set(loaded(tiny).cases) == {"quick/cpu", "other/cpu"}
+    assert loaded(tiny).cases["quick/cpu"] == then
+
+
+@pytest.mark.parametrize(
+    ("build", "word"),
+    [
+        ("def quick(context):\n    return Side(lambda x: 3 * x)", "is WRONG in the check of equivalence"),
+        ("def quick(context):\n    raise RuntimeError('no such engine')", "no such engine"),
+        (
+            "def quick(context):\n    return Side(lambda x: 2 * x, engaged=lambda: 'it fell back')",
+            "is NOT_ENGAGED in the check of counters (it fell back)",
+        ),
+    ],
+    ids=["wrong", "failed", "not-engaged"],
+)
+def test_what_is_not_fit_is_refused_and_nothing_is_touched(
+    tiny: TinyProject, recorded_project: TinyProject, build: str, word: str
+) -> None:
+    tiny.take_baseline(recorded_project)
+    tiny.workload(build=build)
+    before = tiny.files()
+    result = tiny.run("--update-baselines", "--perf-processes=5", "--perf-device=cpu")
+    assert result.status == 1
+    assert "fresh process" not in result.text
+    (refusal,) = [line for line in result.text.splitlines() if line.startswith("ERROR: ")]
+    assert "tiny/quick/cpu" in refusal
+    assert word in refusal
+    assert "record again" in refusal
+    check_no_traceback(result.text)
+    assert tiny.files() == before
+
+
+def test_a_fresh_process_that_dies_is_told_and_nothing_is_touched(
+    tiny: TinyProject, recorded_project: TinyProject
+) -> None:
+    tiny.take_baseline(recorded_project)
+    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
+    elsewhere = "import pytest\npytest.exit('the last words', returncode=7)\n"
+    tiny.write("conftest.py", f"{conftest}\nfrom pathlib import Path\nif Path('die').exists():\n    import dying\n")
+    tiny.write("dying.py", elsewhere)
+    body = 'def quick(context):\n    Path("die").touch()\n    return sleeping(1)'
+    tiny.workload(build=body)
+    before = tiny.files()
+    result = tiny.run("--update-baselines", "--perf-processes=2", "--perf-device=cpu")
+    assert result.status == 1
+    assert "ERROR: a recording process ended with status 7; nothing was written; it said:" in result.text
+    assert "the last words" in result.text
+    check_no_traceback(result.text)
+    assert {name: data for name, data in tiny.files().items() if name != "die"} == before
+
+
+def test_where_everything_skips_nothing_is_recorded_and_that_is_said(tiny: TinyProject) -> None:
+    result = tiny.run("-m", "gpu", "--update-baselines")
+    assert result.status == 1
+    assert "ERROR: every case was skipped, so no baseline was written: " in result.text
+    assert "fresh process" not in result.text
+    assert not tiny.baseline.exists()
+
+
+def test_without_the_flag_nothing_is_ever_written(tiny: TinyProject) -> None:
+    before = tiny.files()
+    tiny.run()
+    tiny.run("--gate")
+    assert tiny.files() == before

@@ -1,0 +1,135 @@
+"""Enough input sets to keep caches cold, and nobody writes to them unseen."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpugate.errors import SideError
+from gpugate.measurement import cold_inputs
+from gpugate.measurement.cold_inputs import (
+    FIRST_FRESH_INDEX,
+    HOT_SETS,
+    MAX_SETS,
+    Inputs,
+    byte_size,
+    check_untouched,
+    checksum,
+    make_inputs,
+    sets_needed,
+    tensors,
+)
+from gpugate.workload import Context, Optimization, Side, Size, Workload
+
+L2_BYTES = 60 * 10**6
+
+
+@pytest.mark.parametrize(
+    ("input_bytes", "cold", "expected"),
+    [
+        (77_070_336, True, 2),  # a batch of 128 photographs in FP32 does not fit by itself
+        (60 * 10**6, True, 2),
+        (59 * 10**6, True, 3),
+        (10 * 10**6, True, 7),
+        (602_112, True, 101),
+        (1000, True, MAX_SETS),
+        (0, True, HOT_SETS),
+        (1000, False, HOT_SETS),
+    ],
+)
+def test_sets_exceed_the_cache_by_one(input_bytes: int, cold: bool, expected: int) -> None:
+    count = sets_needed(input_bytes, L2_BYTES, cold)
+    assert count == expected
+    if HOT_SETS < count < MAX_SETS:
+        assert (count - 1) * input_bytes >= L2_BYTES > (count - 2) * input_bytes
+
+
+def test_even_a_hot_workload_alternates() -> None:
+    assert HOT_SETS >= 2
+
+
+def test_tensors_are_found_however_nested() -> None:
+    nested = {"image": torch.ones(2, 3), "more": [(torch.ones(4, dtype=torch.uint8), "a label"), 7]}
+    assert [tensor.numel() for tensor in tensors(nested)] == [6, 4]
+    assert byte_size(nested) == 6 * 4 + 4
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.tensor(1.5),
+        torch.ones(0),
+        torch.ones(3, dtype=torch.bool),
+        torch.ones(3, dtype=torch.bfloat16),
+        torch.ones(3, dtype=torch.complex64),
+        torch.arange(24.0).reshape(4, 6)[:, ::2],
+        torch.ones(3, requires_grad=True),
+        torch.arange(16.0).reshape(1, 4, 2, 2).to(memory_format=torch.channels_last),
+    ],
+    ids=["scalar", "empty", "bool", "bfloat16", "complex", "strided", "grad", "channels-last"],
+)
+def test_inputs_of_any_kind_have_a_checksum(tensor: torch.Tensor) -> None:
+    assert checksum([tensor]) == checksum((tensor,))
+
+
+def test_inputs_made_in_inference_mode_have_one_too() -> None:
+    with torch.inference_mode():
+        tensor = torch.ones(3)
+        before = checksum(tensor)
+        tensor[1] = 2.0
+    assert checksum(tensor) != before
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda tensor: tensor.add_(1e-6),
+        lambda tensor: tensor.copy_(tensor.flip(0)),  # the same bytes in another order
+        lambda tensor: tensor.mul_(1.0),  # the same bits: written all the same
+        lambda tensor: tensor.numpy().__setitem__(0, 5.0),  # past torch
+    ],
+    ids=["changed", "flipped", "rewritten", "past torch"],
+)
+def test_a_write_changes_the_checksum(write) -> None:
+    inputs = {"image": torch.arange(1.0, 5.0)}
+    before = checksum(inputs)
+    write(inputs["image"])
+    assert checksum(inputs) != before
+
+
+@pytest.mark.parametrize("group", ["timed", "fresh"])
+def test_who_wrote_to_its_inputs_is_named(group: str) -> None:
+    timed, fresh = (torch.ones(4), torch.ones(4)), (torch.ones(4),)
+    inputs = Inputs(timed, fresh, FIRST_FRESH_INDEX, checksum((timed, fresh)))
+    check_untouched(inputs, "fast")
+    getattr(inputs, group)[-1].zero_()
+    with pytest.raises(SideError, match="fast failed while running its steps: ValueError: it wrote to its inputs"):
+        check_untouched(inputs, "fast")
+
+
+def made(cold: bool, seed: int) -> tuple[Inputs, list[int]]:
+    asked: list[int] = []
+
+    def draw(context: Context, index: int) -> torch.Tensor:
+        asked.append(index)
+        return torch.full((256,), float(index % 1000))
+
+    fast = Optimization("fast", lambda context: Side(lambda inputs: inputs), {"cpu": 1.0})
+    workload = Workload("net", fast.build, draw, {"cpu": Size(1, 0, 0)}, (fast,), cold=cold)
+    return make_inputs(workload, Context(torch.device("cpu"), 1, 0, Path()), 3, random.Random(seed)), asked  # noqa: S311
+
+
+def test_timed_sets_are_numbered_and_fresh_ones_are_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_inputs, "FALLBACK_CACHE_BYTES", 4 * 1024)
+    inputs, asked = made(cold=True, seed=1)
+    fresh = [inputs.fresh_index + offset for offset in range(3)]
+    assert asked == [0, 1, 2, 3, 4, *fresh]
+    assert (len(inputs.timed), len(inputs.fresh), inputs.fresh_index >= FIRST_FRESH_INDEX) == (5, 3, True)
+    assert made(cold=True, seed=1)[0].fresh_index == inputs.fresh_index
+    assert made(cold=True, seed=2)[0].fresh_index != inputs.fresh_index
+
+
+def test_a_hot_workload_has_two_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_inputs, "FALLBACK_CACHE_BYTES", 4 * 1024)
+    assert len(made(cold=False, seed=1)[0].timed) == 2

@@ -1,0 +1,90 @@
+"""The counting pass on a CPU: what runs inside a window of this torch's profiler, and who is blamed."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from gpugate.errors import SideError
+from gpugate.measurement import counters
+from gpugate.measurement.record import SideCost
+from gpugate.measurement.sides import BuiltSide
+from gpugate.measurement.torch_flags import TorchFlags
+from gpugate.measurement.trace import Activity, signature
+from gpugate.workload import Side
+
+CPU = torch.device("cpu")
+LAUNCHED = Activity(5, [{"name": "cudaLaunchKernel"}], [], [], [], [])
+RAN = Activity(5, [{"name": "cudaLaunchKernel"}], [{"name": "k"}], [], [], [])
+
+
+def built(name: str, side: Side) -> BuiltSide:
+    return BuiltSide(name, side, TorchFlags.defaults(), CPU, SideCost(0.0, 0.0))
+
+
+def test_each_side_is_counted_in_its_own_window_without_what_surrounds_it() -> None:
+    one = torch.ones(1)
+    sides = [
+        built("baseline", Side(lambda inputs: inputs.relu(), finish=lambda: one.exp())),
+        built("fast", Side(lambda inputs: inputs.sigmoid().sin())),
+    ]
+    found = [signature(activity) for activity in counters.count(sides, [one], steps=5)]
+    names = ("aten::relu", "aten::exp", "aten::sigmoid", "aten::sin")
+    assert [[operators[name] for name in names] for operators in found] == [[5, 0, 0, 0], [0, 0, 5, 5]]
+
+
+def test_inputs_go_on_rotating_while_steps_are_counted() -> None:
+    seen: list[float] = []
+
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        seen.append(float(inputs))
+        return inputs
+
+    (activity,) = counters.count([built("baseline", Side(step))], [torch.tensor(1.0), torch.tensor(2.0)], steps=4)
+    assert activity.steps == 4
+    assert seen == [1.0, 2.0] * (counters.FLUSH_STEPS // 2 + 2)
+
+
+def test_a_side_is_counted_under_its_own_flags() -> None:
+    threads: list[int] = []
+
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        threads.append(torch.get_num_threads())
+        return inputs
+
+    defaults = TorchFlags.defaults()
+    single = built("single", Side(step))
+    single.flags = TorchFlags(num_threads=defaults.num_threads + 1)
+    counters.count([single, built("usual", Side(step))], [torch.ones(1)], steps=1)
+    defaults.apply()
+    assert [threads[0], threads[-1]] == [defaults.num_threads + 1, defaults.num_threads]
+
+
+def test_what_fails_while_it_is_counted_is_blamed_on_its_side() -> None:
+    good, bad = Side(lambda inputs: inputs), Side(lambda inputs: inputs / torch.ones(3))
+    with pytest.raises(SideError, match="bad failed while being counted: RuntimeError: The size of tensor"):
+        counters.count([built("good", good), built("bad", bad)], [torch.ones(2)], steps=1)
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, *passes: list[Activity]) -> Iterator[list[Activity]]:
+    left = iter(passes)
+    monkeypatch.setattr(counters, "_counted", lambda *arguments: next(left))
+    return left
+
+
+def test_a_pass_that_lost_the_kernels_is_repeated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = [built("baseline", Side(lambda inputs: inputs)), built("fast", Side(lambda inputs: inputs))]
+    left = scripted(monkeypatch, [RAN, LAUNCHED], [RAN, RAN], [LAUNCHED, LAUNCHED])
+    assert counters.count(sides, [torch.ones(1)], 5) == [RAN, RAN]
+    assert len(list(left)) == 1
+
+
+def test_kernels_lost_twice_are_an_error_and_never_a_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = [built("baseline", Side(lambda inputs: inputs)), built("fast", Side(lambda inputs: inputs))]
+    scripted(monkeypatch, [RAN, LAUNCHED], [RAN, LAUNCHED])
+    with pytest.raises(SideError, match=r"fast failed while being counted: .*saw launches, but no kernel ran"):
+        counters.count(sides, [torch.ones(1)], 5)
+
+
+def test_a_cpu_says_why_it_counts_no_kernels() -> None:
+    assert counters.missing(CPU) == "kernels and copies are counted on CUDA only"

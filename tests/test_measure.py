@@ -1,0 +1,431 @@
+"""Measuring a case from beginning to end on a CPU, with a clock that only the sides' steps move."""
+
+import gc
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gpugate.errors import SideError
+from gpugate.measurement import cold_inputs, instance, run, sides, warm_up
+from gpugate.measurement.device_timer import HostTimer
+from gpugate.measurement.progress import Progress
+from gpugate.measurement.record import ClockReading, Measurement
+from gpugate.measurement.run import measure, merged
+from gpugate.measurement.settings import Settings
+from gpugate.workload import BASELINE, Build, Case, Context, Optimization, Side, Size, Workload
+
+CPU = torch.device("cpu")
+WEIGHT = torch.linspace(-1.0, 1.0, 12).reshape(4, 3)
+Step = Callable[[Any], Any]
+StepMs = float | Callable[[], float]
+
+
+def product(inputs: torch.Tensor) -> torch.Tensor:
+    return inputs @ WEIGHT
+
+
+def other_kernels(inputs: torch.Tensor) -> torch.Tensor:
+    return torch.einsum("ij,jk->ik", inputs, WEIGHT) + 0.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections() -> Iterator[None]:
+    """Every released side is followed by a garbage collection: what torch holds need not be looked through again."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+class Bench:
+    """A made-up clock, a log of what was built and closed, and builders of sides that take a scripted time."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.log: list[str] = []
+        self.told: list[Progress] = []
+        self.made: list[int] = []
+
+    def side(self, name: str, step_ms: StepMs, step: Step = product, build_s: float = 0.0, **more: Any) -> Build:
+        def timed(inputs: Any) -> Any:
+            self.now_s += (step_ms() if callable(step_ms) else step_ms) / 1e3
+            return step(inputs)
+
+        def build(context: Context) -> Side:
+            self.log.append(f"build {name}")
+            self.now_s += build_s
+            return Side(timed, close=lambda: self.log.append(f"close {name}"), **more)
+
+        return build
+
+    def inputs(self, context: Context, index: int) -> torch.Tensor:
+        self.made.append(index)
+        return torch.randn(2, 4, generator=torch.Generator().manual_seed(index))
+
+    def case(self, optimized: Build | None = None, baseline: Build | None = None, **more: Any) -> Case:
+        optimization = Optimization("fast", optimized or self.side("fast", 1.0, other_kernels), {"cpu": 1.0})
+        build = baseline or self.side(BASELINE, 3.0)
+        workload = Workload("net", build, self.inputs, {"cpu": Size(2, 0, 0)}, (optimization,), cold=False, **more)
+        return Case(workload, optimization, "cpu")
+
+    def measure(self, case: Case, **settings: Any) -> Measurement:
+        context = Context(CPU, items=2, seed=0, cache_dir=Path())
+        return measure(case, context, Settings(**settings), self.told.append)
+
+
+class BenchTimer(HostTimer):
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self.bench = bench
+
+    def time_ms(self, run: Callable[[], None]) -> float:
+        before_s = self.bench.now_s
+        run()
+        return (self.bench.now_s - before_s) * 1e3
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    made = Bench()
+    for module in (run, warm_up, instance, sides):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: made.now_s))
+    monkeypatch.setattr(run, "timer_for", lambda device, timing: BenchTimer(made))
+    return made
+
+
+def speedups(measurement: Measurement) -> list[float]:
+    return [round(pair.reference_ms / pair.optimized_ms, 6) for pair in measurement.pairs]
+
+
+def test_what_a_quiet_measurement_records(bench: Bench) -> None:
+    found = bench.measure(bench.case(bench.side("fast", 1.0, other_kernels, build_s=0.5)))
+    assert (found.case_id, found.stopped_because) == ("net/fast/cpu", "narrow")
+    assert [len(one.pairs) for one in found.instances] == [4, 4, 4]
+    assert speedups(found) == [3.0] * 12
+    assert [one.reference_built_first for one in found.instances] == [True, False, True]
+    assert {(one.reference_steps_per_block, one.optimized_steps_per_block) for one in found.instances} == {(20, 60)}
+    assert [one.when for one in found.differences] == ["fresh inputs"] * 3 + ["timed steps"] * 3
+    assert all(one.relative_l2 < 1e-6 for one in found.differences)
+    assert found.optimized_cost.build_s == pytest.approx(0.5)
+    assert found.reference_cost.first_step_s == pytest.approx(0.003)
+    assert (found.inert, found.not_engaged, found.input_sets, found.timer) == (False, None, 2, "host clock")
+    assert found.counters_missing == "kernels and copies are counted on CUDA only"
+    assert found.optimized_counters == {}
+
+
+def test_pairs_alternate_within_an_instance(bench: Bench) -> None:
+    found = bench.measure(bench.case())
+    for one in found.instances:
+        first = one.pairs[0].reference_first
+        assert [pair.reference_first for pair in one.pairs] == [first, not first] * 2
+
+
+def test_sides_are_fresh_in_every_instance_in_swapped_order_and_closed_before_the_next(bench: Bench) -> None:
+    bench.measure(bench.case())
+    alone = ["build baseline", "close baseline"]
+    close = ["close baseline", "close fast"]
+    reference_first = ["build baseline", "build fast", *close]
+    fast_first = ["build fast", "build baseline", *close]
+    assert bench.log == [*alone, *reference_first, *fast_first, *reference_first, *alone]
+
+
+def test_a_run_whose_noise_no_longer_changes_stops_for_noise(bench: Bench) -> None:
+    wobble = itertools.cycle([1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98])
+    found = bench.measure(bench.case(bench.side("fast", lambda: 30 * next(wobble))), half_width=1e-9, budget_s=1e6)
+    assert found.stopped_because == "noise"
+    assert len(found.pairs) >= 32
+
+
+@pytest.mark.parametrize(("budget_s", "pairs"), [(0.001, 8), (5.0, None)])
+def test_a_spent_budget_stops_but_never_before_eight_pairs(bench: Bench, budget_s: float, pairs: int | None) -> None:
+    drift = itertools.count(1)
+    case = bench.case(bench.side("fast", lambda: 30.0 + 0.05 * next(drift)))
+    found = bench.measure(case, half_width=1e-9, budget_s=budget_s)
+    assert found.stopped_because == "budget"
+    assert len(found.pairs) == pairs if pairs else len(found.pairs) > 8
+    if not pairs:
+        began_s = next(told.seconds_left for told in bench.told if told.seconds_left is not None)
+        assert 4.5 < began_s <= 5.0
+
+
+def test_what_is_dear_to_build_gets_its_pairs_from_fewer_instances(bench: Bench) -> None:
+    found = bench.measure(bench.case(bench.side("fast", 1.0, other_kernels, build_s=100.0)), budget_s=20.0)
+    assert (len(found.instances), found.stopped_because) == (1, "narrow")
+    assert len(found.pairs) >= 8
+    assert bench.log.count("build fast") == 1
+
+
+def test_building_costs_no_budget_the_first_time(bench: Bench) -> None:
+    found = bench.measure(bench.case(bench.side("fast", 1.0, other_kernels, build_s=5.0)), budget_s=4.0)
+    assert found.stopped_because == "narrow"
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        (lambda inputs: product(inputs) * math.nan, "it returned NaN or infinity"),
+        (lambda inputs: product(inputs)[:, :2], "it returned shape (2, 2) instead of (2, 3)"),
+        (lambda inputs: product(inputs).half(), "it returned dtype torch.float16 instead of torch.float32"),
+        (lambda inputs: [product(inputs)], "it returned a list, not a tensor"),
+    ],
+    ids=["nan", "shape", "dtype", "list"],
+)
+def test_an_output_that_cannot_be_compared_ends_the_measurement_without_samples(bench, output, problem) -> None:
+    found = bench.measure(bench.case(bench.side("fast", 1.0, output)))
+    assert (found.instances, found.pairs) == ((), ())
+    assert {one.problem for one in found.differences} == {problem}
+    assert not {told.doing for told in bench.told} & {"warming up", "measuring", "counting"}
+    assert bench.log.count("build fast") == bench.log.count("close fast") == 1
+
+
+def test_an_output_that_is_stale_under_load_alone_is_caught_on_the_timed_steps(bench: Bench) -> None:
+    """It keeps two steps in flight, and gives the output of the step before when nobody waits for each."""
+    before: list[torch.Tensor] = []
+
+    def stale(inputs: torch.Tensor) -> torch.Tensor:
+        before.append(product(inputs))
+        return before.pop(0) if len(before) > 1 else before[0]
+
+    found = bench.measure(bench.case(bench.side("fast", 1.0, stale, finish=before.clear)))
+    fresh = [one.relative_l2 for one in found.differences if one.when == "fresh inputs"]
+    timed = [one.relative_l2 for one in found.differences if one.when == "timed steps"]
+    assert max(fresh) < 1e-6
+    assert min(timed) > 0.1
+
+
+def writes(at_call: int) -> Step:
+    calls = itertools.count(1)
+
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        output = product(inputs)
+        if next(calls) == at_call:
+            inputs.add_(1.0)
+        return output
+
+    return step
+
+
+@pytest.mark.parametrize("at_call", [1, 2, 6])
+@pytest.mark.parametrize("who", [BASELINE, "fast"])
+def test_a_write_to_the_inputs_is_blamed_on_who_wrote(bench: Bench, who: str, at_call: int) -> None:
+    guilty = bench.side(who, 2.0, writes(at_call))
+    case = bench.case(optimized=guilty) if who == "fast" else bench.case(baseline=guilty)
+    with pytest.raises(SideError, match=f"^{who} failed while running its steps: ValueError: it wrote to its inputs"):
+        bench.measure(case)
+
+
+def test_a_late_write_is_caught_before_the_end(bench: Bench) -> None:
+    with pytest.raises(SideError, match="it wrote to its inputs"):
+        bench.measure(bench.case(bench.side("fast", 1.0, writes(100))))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 3), nn.Identity())
+        with torch.no_grad():
+            self.layers[0].weight.copy_(WEIGHT.T)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layers(inputs).detach()
+
+
+EDITS: dict[str, Callable[[Net], object]] = {
+    "a weight": lambda net: net.layers[0].weight.data.mul_(1.01),
+    "precision": lambda net: net.double(),
+    "a layer, with the same outputs": lambda net: net.layers.__delitem__(1),
+    "compiled in place": lambda net: setattr(net, "_compiled_call_impl", net._call_impl),
+}
+
+
+@pytest.mark.parametrize("when", ["built", "run"])
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
+def test_an_optimization_that_edits_the_references_model_is_caught(bench: Bench, edit, when: str) -> None:
+    shared = Net()
+
+    def optimized(context: Context) -> Side:
+        calls = itertools.count()
+        if when == "built":
+            edit(shared)
+
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            if when == "run" and next(calls) == 10:
+                edit(shared)
+            bench.now_s += 0.001
+            return product(inputs) + shared.layers[0].bias.detach().float()
+
+        return Side(step)
+
+    def in_its_precision(inputs: torch.Tensor) -> torch.Tensor:
+        return shared(inputs.to(shared.layers[0].weight.dtype)).float()
+
+    baseline = bench.side(BASELINE, 3.0, in_its_precision, model=shared)
+    with pytest.raises(
+        SideError, match=r"^fast failed while being built or run: .* it changed the reference's model: copy"
+    ):
+        bench.measure(bench.case(optimized, baseline))
+
+
+def test_an_edit_of_a_model_that_no_side_shows_is_caught_by_the_baselines_outputs(bench: Bench) -> None:
+    shared = Net()
+
+    def optimized(context: Context) -> Side:
+        net = Net()
+        net.load_state_dict(shared.state_dict())
+        with torch.no_grad():
+            shared.layers[0].weight.mul_(1.01)
+        return bench.side("fast", 1.0, net)(context)
+
+    with pytest.raises(
+        SideError, match=r"^fast failed while being measured: .* the baseline gives other outputs since then"
+    ):
+        bench.measure(bench.case(optimized, bench.side(BASELINE, 3.0, shared)))
+
+
+def test_copies_of_a_shared_model_may_be_edited(bench: Bench) -> None:
+    shared = Net()
+
+    def optimized(context: Context) -> Side:
+        net = Net()
+        net.load_state_dict(shared.state_dict())
+        del net.layers[1]
+        return bench.side("fast", 1.0, net, model=net)(context)
+
+    assert bench.measure(bench.case(optimized, bench.side(BASELINE, 3.0, shared, model=shared))).pairs
+
+
+@pytest.mark.parametrize(
+    ("step", "inert"),
+    [
+        (product, True),
+        (lambda inputs: product(inputs) * 1.0, False),  # the same bits by more operators
+        (lambda inputs: inputs @ (WEIGHT + 1e-7), False),
+    ],
+    ids=["the same", "other operators", "other bits"],
+)
+def test_the_same_bits_by_the_same_operators_are_inert(bench: Bench, step: Step, inert: bool) -> None:
+    assert bench.measure(bench.case(bench.side("fast", 1.0, step))).inert is inert
+
+
+def test_inputs_rotate_on_both_sides_over_more_than_the_cache_holds(bench: Bench, monkeypatch) -> None:
+    monkeypatch.setattr(cold_inputs, "FALLBACK_CACHE_BYTES", 4 * 32)
+    seen: dict[str, list[int]] = {BASELINE: [], "fast": []}
+
+    def noting(name: str) -> Step:
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            seen[name].append(inputs.data_ptr())
+            return product(inputs)
+
+        return step
+
+    case = bench.case(bench.side("fast", 1.0, noting("fast")), bench.side(BASELINE, 3.0, noting(BASELINE)))
+    case = replace(case, workload=replace(case.workload, cold=True))
+    assert bench.measure(case).input_sets == 5
+    for pointers in seen.values():
+        longest = pointers[-400:-100]  # within blocks: no input comes again before all others came
+        assert all(len(set(longest[start : start + 5])) == 5 for start in range(0, 200, 5))
+
+
+def test_a_reference_may_be_another_optimization_while_outputs_are_compared_with_the_baseline(bench: Bench) -> None:
+    first = Optimization("first", bench.side("first", 2.0, lambda inputs: product(inputs) + 1.0), {"cpu": 1.0})
+    second = Optimization("second", bench.side("second", 1.0), {"cpu": 1.0}, compared_with="first")
+    case = bench.case()
+    case = Case(replace(case.workload, optimizations=(first, second)), second, "cpu")
+    found = bench.measure(case)
+    assert set(speedups(found)) == {2.0}
+    assert max(one.relative_l2 for one in found.differences) == 0.0
+    assert bench.log.count("build baseline") == 2  # before and after, for its outputs alone
+
+
+@pytest.mark.parametrize("output", [lambda inputs: [product(inputs)], lambda inputs: product(inputs) / 0])
+def test_a_baseline_that_nothing_can_be_compared_with_is_blamed_itself(bench: Bench, output: Step) -> None:
+    with pytest.raises(SideError, match=r"^baseline failed while computing an output: ValueError: it returned"):
+        bench.measure(bench.case(baseline=bench.side(BASELINE, 3.0, output)))
+    assert bench.log == ["build baseline", "close baseline"]
+
+
+def test_inputs_that_cannot_be_made_are_blamed_on_the_workload(bench: Bench) -> None:
+    case = bench.case()
+
+    def no_inputs(context: Context, index: int) -> Any:
+        raise FileNotFoundError("no photographs")
+
+    with pytest.raises(SideError, match="inputs of net failed while being made: FileNotFoundError: no photographs"):
+        bench.measure(replace(case, workload=replace(case.workload, inputs=no_inputs)))
+
+
+def test_what_was_built_is_closed_when_the_other_side_fails(bench: Bench) -> None:
+    def optimized(context: Context) -> Side:
+        raise RuntimeError("no engine")
+
+    with pytest.raises(SideError, match="fast failed while being built: RuntimeError: no engine"):
+        bench.measure(bench.case(optimized))
+    assert bench.log.count("build baseline") == bench.log.count("close baseline") == 2
+
+
+@pytest.mark.parametrize("at_step", [1, 3, 50, 400])
+def test_an_interrupt_passes_and_leaves_nothing_open(bench: Bench, at_step: int) -> None:
+    calls = itertools.count(1)
+
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        if next(calls) == at_step:
+            raise KeyboardInterrupt
+        return product(inputs)
+
+    with pytest.raises(KeyboardInterrupt):
+        bench.measure(bench.case(bench.side("fast", 1.0, step)))
+    assert sum(line.startswith("build") for line in bench.log) == sum(line.startswith("close") for line in bench.log)
+
+
+def test_what_a_side_says_of_itself_is_recorded(bench: Bench) -> None:
+    found = bench.measure(bench.case(bench.side("fast", 1.0, other_kernels, engaged=lambda: "2 graph breaks")))
+    assert found.not_engaged == "2 graph breaks"
+
+
+def test_throttled_pairs_are_discarded_and_counted(bench: Bench, monkeypatch) -> None:
+    readings = itertools.chain([ClockReading(1200, ("power brake",))] * 2, itertools.repeat(ClockReading(1980)))
+    monkeypatch.setattr(run, "clock_reader", lambda device: lambda: next(readings))
+    found = bench.measure(bench.case())
+    assert [one.discarded for one in found.instances] == [1, 0, 0]
+    assert {pair.sm_clock_mhz for pair in found.pairs} == {1980}
+
+
+def test_who_watches_is_told_what_happens_and_how_the_interval_narrows(bench: Bench) -> None:
+    bench.measure(bench.case())
+    doings = [doing for doing, _ in itertools.groupby(told.doing for told in bench.told)]
+    assert doings[:4] == ["building", "checking", "warming up", "measuring"]
+    assert doings[-1] == "counting"
+    assert {told.case_id for told in bench.told} == {"net/fast/cpu"}
+    measuring = [told for told in bench.told if told.doing == "measuring"]
+    assert [told.pairs for told in measuring] == list(range(12))
+    assert [told.instance for told in measuring] == [1] * 4 + [2] * 4 + [3] * 4
+    assert (measuring[0].speedup, measuring[-1].speedup) == (None, pytest.approx(3.0))
+    left = [told.seconds_left for told in measuring]
+    assert left == sorted(left, reverse=True)
+
+
+def test_the_seed_draws_the_fresh_inputs_and_nothing_else(bench: Bench) -> None:
+    one, same, other = (bench.measure(bench.case(), seed=seed) for seed in (1, 1, 2))
+    assert one.seed == same.seed != other.seed
+    assert set(bench.made) == {0, 1} | {found.seed + offset for found in (one, other) for offset in range(3)}
+
+
+def test_two_measurements_of_one_case_become_one(bench: Bench) -> None:
+    first = bench.measure(bench.case(bench.side("fast", 1.0, build_s=2.0)))
+    second = bench.measure(bench.case(bench.side("fast", 1.5, build_s=1.0)), half_width=1.0)
+    both = merged(first, replace(second, stopped_because="budget", inert=False, not_engaged="fell back"))
+    assert both.instances == first.instances + second.instances
+    assert both.differences == first.differences + second.differences
+    assert (both.stopped_because, both.attempts, both.optimized_cost.build_s) == ("budget", 2, 2.0)
+    assert both.wall_s == first.wall_s + second.wall_s
+    assert (both.inert, both.not_engaged) == (False, "fell back")
+    assert merged(both, second).attempts == 3
+    assert merged(replace(first, not_engaged="first"), second).not_engaged == "first"

@@ -1,0 +1,128 @@
+"""Pairs of blocks: who goes first, what is kept, and that something always is."""
+
+import itertools
+from collections.abc import Callable, Iterable
+
+import pytest
+import torch
+
+from gpugate.measurement.device_timer import HostTimer
+from gpugate.measurement.gpu_clock import clock_reader, spoiling_reasons
+from gpugate.measurement.instance import BothSides
+from gpugate.measurement.pairing import FREE_DISCARDS, Pairing
+from gpugate.measurement.record import ClockReading, Pair, SideCost
+from gpugate.measurement.sides import BuiltSide
+from gpugate.measurement.torch_flags import TorchFlags
+from gpugate.workload import Side
+
+COOL, HOT = ClockReading(1980), ClockReading(1200, ("hardware thermal slowdown",))
+
+
+class ScriptedTimer(HostTimer):
+    """Runs the block and says what the script says: 3 ms for the reference, 1 ms for the optimized side."""
+
+    def __init__(self, order: list[str]) -> None:
+        super().__init__()
+        self.order = order
+
+    def time_ms(self, run: Callable[[], None]) -> float:
+        run()
+        return 3.0 if self.order[-1] == "baseline" else 1.0
+
+
+def pairing(readings: Iterable[ClockReading], reference_first: bool) -> tuple[Pairing, list[str]]:
+    order: list[str] = []
+
+    def side(name: str) -> BuiltSide:
+        step = Side(lambda inputs: order.append(name))
+        return BuiltSide(name, step, TorchFlags.defaults(), torch.device("cpu"), SideCost(0.0, 0.0))
+
+    both = BothSides(side("baseline"), side("fast"), True, 0.0, "")
+    read = iter(readings)
+    return Pairing(both, [None], ScriptedTimer(order), lambda: next(read), reference_first), order
+
+
+def always() -> bool:
+    return True
+
+
+@pytest.mark.parametrize("reference_first", [True, False])
+def test_sides_alternate_and_times_stay_with_their_side(reference_first: bool) -> None:
+    taken, order = pairing(itertools.repeat(COOL), reference_first)
+    taken.take(4, always)
+    abba = ["baseline", "fast", "fast", "baseline"] * 2
+    assert order == (abba if reference_first else [*abba[2:], *abba[:2]])
+    first = [reference_first, not reference_first] * 2
+    assert taken.pairs == [Pair(3.0, 1.0, goes_first, 1980) for goes_first in first]
+
+
+def test_the_order_goes_on_alternating_from_call_to_call() -> None:
+    taken, _ = pairing(itertools.repeat(COOL), True)
+    taken.take(1, always)
+    taken.take(1, always)
+    assert [pair.reference_first for pair in taken.pairs] == [True, False]
+
+
+def test_no_pair_is_begun_when_told_to_stop() -> None:
+    taken, order = pairing(itertools.repeat(COOL), True)
+    answers = iter([True, True, False])
+    taken.take(8, lambda: next(answers))
+    assert (len(taken.pairs), len(order)) == (2, 4)
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["before", "after"])
+def test_a_pair_with_a_throttled_clock_on_either_side_is_dropped_and_counted(place: int) -> None:
+    first = [COOL, COOL]
+    first[place] = HOT
+    taken, order = pairing(itertools.chain(first, itertools.repeat(COOL)), True)
+    taken.take(2, always)
+    found = taken.instance()
+    assert (len(found.pairs), found.discarded, len(order)) == (2, 1, 6)
+    assert found.throttled_by == ("hardware thermal slowdown",)
+
+
+def test_a_gpu_that_is_always_throttled_still_gives_samples() -> None:
+    taken, _ = pairing(itertools.repeat(HOT), True)
+    taken.take(4, always)
+    found = taken.instance()
+    assert len(found.pairs) == 4
+    assert len(found.pairs) < found.discarded <= len(found.pairs) + FREE_DISCARDS
+
+
+def test_the_instance_says_what_ran() -> None:
+    taken, _ = pairing(itertools.repeat(COOL), True)
+    taken.both.reference.steps_per_block, taken.both.optimized.steps_per_block = 2, 7
+    taken.take(1, always)
+    found = taken.instance()
+    assert (found.reference_steps_per_block, found.optimized_steps_per_block) == (2, 7)
+    assert (found.reference_built_first, found.discarded, found.throttled_by) == (True, 0, ())
+    assert found.pairs[0].reference_ms == 1.5
+
+
+def test_the_host_timer_times_what_it_runs() -> None:
+    ran: list[int] = []
+    timer = HostTimer()
+    assert timer.time_ms(lambda: ran.append(1)) >= 0.0
+    assert (ran, timer.name, timer.event_host_ratios) == ([1], "host clock", [])
+    assert 0 < timer.resolution_ms < 1
+
+
+def test_a_cpu_has_no_clock_to_tell() -> None:
+    assert clock_reader(torch.device("cpu"))() == ClockReading(None, ())
+
+
+@pytest.mark.parametrize(
+    ("bits", "names"),
+    [
+        (0x0, ()),
+        (0x1, ()),  # idle
+        (0x4, ()),  # power cap: how a GPU normally runs under load
+        (0x8, ("hardware slowdown",)),
+        (0x40, ("hardware thermal slowdown",)),
+        (0x20, ("software thermal slowdown",)),
+        (0x80, ("power brake",)),
+        (0x48 | 0x4, ("hardware slowdown", "hardware thermal slowdown")),
+    ],
+)
+def test_reasons_that_spoil_a_block(bits: int, names: tuple[str, ...]) -> None:
+    assert spoiling_reasons(bits) == names

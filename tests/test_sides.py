@@ -1,0 +1,237 @@
+"""Building, running and releasing a side: who is blamed, what it cost, and that it is left as it was."""
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gpugate.errors import SideError
+from gpugate.measurement import sides
+from gpugate.measurement.sides import BuiltSide, blamed_on, build_side, fingerprint, release
+from gpugate.measurement.torch_flags import TorchFlags
+from gpugate.workload import Context, Side
+
+CPU = torch.device("cpu")
+CONTEXT = Context(CPU, items=2, seed=0, cache_dir=Path())
+INPUTS = [torch.tensor(1.0), torch.tensor(2.0), torch.tensor(3.0)]
+
+
+@pytest.fixture(autouse=True)
+def flags_as_found() -> Iterator[None]:
+    yield
+    TorchFlags.defaults().apply()
+
+
+def built(step: Callable[[Any], Any], **more: Any) -> BuiltSide:
+    return build_side("fast", lambda context: Side(step, **more), CONTEXT, INPUTS[0])
+
+
+def raise_(error: BaseException) -> Any:
+    raise error
+
+
+def test_whatever_goes_wrong_is_the_sides_in_one_line_with_its_cause() -> None:
+    with pytest.raises(SideError) as caught, blamed_on("fast", "being built"):
+        raise_(ValueError("no such layer\nand a long story"))
+    assert str(caught.value) == "fast failed while being built: ValueError: no such layer"
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert not caught.value.out_of_memory
+
+
+def test_an_error_without_words_says_so() -> None:
+    with (
+        pytest.raises(SideError, match="fast failed while being built: KeyError: no message"),
+        blamed_on("fast", "being built"),
+    ):
+        raise_(KeyError())
+
+
+def test_the_innermost_blame_stands() -> None:
+    with pytest.raises(SideError, match="baseline failed"), blamed_on("fast", "being built"):
+        raise_(SideError("baseline", "being built", ValueError("first")))
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, GeneratorExit])
+def test_an_interrupt_is_nobodys_fault(stop: type[BaseException]) -> None:
+    with pytest.raises(stop), blamed_on("fast", "being built"):
+        raise_(stop())
+
+
+def test_running_out_of_memory_is_known_by_its_kind() -> None:
+    with pytest.raises(SideError) as caught:
+        built(lambda inputs: raise_(torch.OutOfMemoryError("CUDA out of memory")))
+    assert caught.value.out_of_memory
+
+
+def test_building_and_the_first_step_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now_s=0.0)
+    monkeypatch.setattr(sides, "time", SimpleNamespace(perf_counter=lambda: clock.now_s))
+
+    def pass_(seconds: float) -> None:
+        clock.now_s += seconds
+
+    def build(context: Context) -> Side:
+        pass_(3.0)
+        return Side(lambda inputs: pass_(0.5), finish=lambda: pass_(0.25))
+
+    cost = build_side("fast", build, CONTEXT, INPUTS[0]).cost
+    assert (cost.build_s, cost.first_step_s, cost.compile_s, cost.peak_bytes) == (3.0, 0.75, 3.75, None)
+
+
+@pytest.mark.parametrize(
+    ("build", "doing"),
+    [
+        (lambda context: raise_(ValueError("bad")), "being built"),
+        (lambda context: Side(lambda inputs: raise_(ValueError("bad"))), "running its first step"),
+        (
+            lambda context: Side(lambda inputs: inputs, finish=lambda: raise_(ValueError("bad"))),
+            "running its first step",
+        ),
+    ],
+)
+def test_what_fails_while_a_side_is_set_up_says_where(build, doing: str) -> None:
+    with pytest.raises(SideError, match=f"fast failed while {doing}: ValueError: bad"):
+        build_side("fast", build, CONTEXT, INPUTS[0])
+
+
+def test_a_side_whose_first_step_fails_is_closed() -> None:
+    closed: list[bool] = []
+    with pytest.raises(SideError):
+        built(lambda inputs: raise_(ValueError("bad")), close=lambda: closed.append(True))
+    assert closed == [True]
+
+
+def test_a_side_is_built_under_the_defaults_and_keeps_what_it_chose() -> None:
+    torch.backends.cudnn.allow_tf32 = True  # of somebody before
+    seen: list[TorchFlags] = []
+
+    def build(context: Context) -> Side:
+        seen.append(TorchFlags.current())
+        torch.backends.cudnn.benchmark = True
+        return Side(lambda inputs: seen.append(TorchFlags.current()))
+
+    side = build_side("fast", build, CONTEXT, INPUTS[0])
+    assert seen[0] == TorchFlags.defaults()
+    assert (side.flags.cudnn_benchmark, side.flags.cudnn_allow_tf32) == (True, False)
+    TorchFlags.defaults().apply()
+    side.timed_block(INPUTS, lambda run: (run(), 1.0)[1])
+    assert seen[-1].cudnn_benchmark
+    TorchFlags.defaults().apply()
+    side.output_for(INPUTS[0])
+    assert seen[-1].cudnn_benchmark
+
+
+def test_inputs_rotate_from_block_to_block_and_the_last_output_is_known_by_its_input() -> None:
+    seen: list[float] = []
+
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        seen.append(float(inputs))
+        return 10 * inputs
+
+    side = built(step)
+    del seen[:]
+    for steps, last in ((2, 1), (2, 0), (1, 1), (1, 2), (6, 2), (4, 0)):
+        side.run_steps(INPUTS, steps)
+        assert side.last_input == last
+        assert torch.equal(side.last_output, 10 * INPUTS[last])
+    assert seen == [1.0, 2.0, 3.0] * 5 + [1.0]
+
+
+def test_a_block_is_joined_inside_its_time_and_counted_per_step() -> None:
+    events: list[str] = []
+    side = built(lambda inputs: events.append("step"), finish=lambda: events.append("finish"))
+    side.steps_per_block = 3
+    del events[:]
+
+    def time_ms(run: Callable[[], None]) -> float:
+        events.append("start")
+        run()
+        events.append("stop")
+        return 6.0
+
+    assert side.timed_block(INPUTS, time_ms) == 2.0
+    assert events == ["start", "step", "step", "step", "finish", "stop"]
+
+
+def test_an_output_is_joined_and_a_copy_that_no_later_step_overwrites() -> None:
+    buffer, pending = torch.zeros(1), []
+
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        pending.append(inputs)
+        return buffer
+
+    side = built(step, finish=lambda: buffer.fill_(float(pending[-1])))
+    first, second = side.output_for(INPUTS[1]), side.output_for(INPUTS[2])
+    assert (float(first), float(second)) == (2.0, 3.0)
+
+
+def test_what_is_no_tensor_is_handed_on_to_be_compared() -> None:
+    assert built(lambda inputs: [inputs]).output_for(INPUTS[0]) == [INPUTS[0]]
+
+
+@pytest.mark.parametrize(
+    ("run", "doing"),
+    [
+        (lambda side: side.timed_block(INPUTS, lambda run: (run(), 1.0)[1]), "running timed steps"),
+        (lambda side: side.output_for(INPUTS[0]), "computing an output"),
+    ],
+)
+def test_what_fails_later_says_where(run, doing: str) -> None:
+    calls: list[int] = []
+    side = built(lambda inputs: calls.append(1) if not calls else raise_(ValueError("second step")))
+    with pytest.raises(SideError, match=f"fast failed while {doing}: ValueError: second step"):
+        run(side)
+
+
+def test_closing_lets_go_of_the_output_and_blames_what_fails() -> None:
+    side = built(lambda inputs: inputs, close=lambda: raise_(OSError("still busy")))
+    side.run_steps(INPUTS, 1)
+    with pytest.raises(SideError, match="fast failed while being closed: OSError: still busy"):
+        side.close()
+    assert side.last_output is None
+
+
+def test_release_returns_to_the_defaults() -> None:
+    torch.backends.cudnn.benchmark = True
+    release(CPU)
+    assert TorchFlags.current() == TorchFlags.defaults()
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+
+
+CHANGES: dict[str, Callable[[nn.Sequential], object]] = {
+    "a weight": lambda model: model[0].weight.data.mul_(1.001),
+    "a statistic": lambda model: model[1].running_mean.fill_(1.0),
+    "an integer": lambda model: model[1].num_batches_tracked.add_(1),
+    "precision": lambda model: model.half(),
+    "memory format": lambda model: model.to(memory_format=torch.channels_last),
+    "a fused layer": lambda model: model.__setitem__(1, nn.Identity()),
+    "a removed layer": lambda model: model.__delitem__(2),
+    "compiled in place": lambda model: model.compile(),
+    "another forward": lambda model: setattr(model[0], "forward", lambda inputs: inputs),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_changed_model_has_another_fingerprint(change: Callable[[nn.Sequential], object]) -> None:
+    model = network()
+    before = fingerprint(model)
+    change(model)
+    assert fingerprint(model) != before
+
+
+def test_a_used_or_copied_model_has_the_same_fingerprint() -> None:
+    model = network().eval()
+    before = fingerprint(model)
+    model(torch.ones(1, 3, 8, 8))
+    copy.deepcopy(model).half()
+    assert fingerprint(model) == before == fingerprint(network())
+    assert fingerprint(None) == ""

@@ -1,0 +1,83 @@
+"""Warming up goes by time and by steadiness, on a made-up clock."""
+
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gpugate.measurement import warm_up as module
+from gpugate.measurement.record import SideCost
+from gpugate.measurement.sides import BuiltSide
+from gpugate.measurement.torch_flags import TorchFlags
+from gpugate.measurement.warm_up import MAX_STEPS_PER_BLOCK, PATIENCE, steady, steps_for, warm_up
+from gpugate.workload import Side
+
+
+@pytest.mark.parametrize(
+    ("block_ms", "expected"),
+    [
+        ([], False),
+        ([10.0, 10.0], False),
+        ([10.0, 10.0, 10.0], True),
+        ([10.0, 10.1, 10.05], True),
+        ([10.0, 10.11, 10.05], False),
+        ([99.0, 50.0, 10.0, 10.0, 10.0], True),  # only the last count
+        ([10.0, 10.0, 10.0, 10.0, 9.0], False),
+    ],
+)
+def test_steady_is_the_last_three_blocks_within_a_hundredth(block_ms, expected) -> None:
+    assert steady(block_ms) is expected
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "steps"),
+    [(35.9, 1), (20.0, 1), (19.9, 2), (0.065, 308), (1e-9, MAX_STEPS_PER_BLOCK), (0.0, MAX_STEPS_PER_BLOCK)],
+)
+def test_steps_fill_a_block_of_twenty_milliseconds(step_ms, steps) -> None:
+    assert steps_for(step_ms, 20.0) == steps
+
+
+def warmed(monkeypatch: pytest.MonkeyPatch, step_ms: Iterator[float], seconds: float) -> tuple[float, BuiltSide]:
+    """Seconds of the made-up clock that warming up took, and the side."""
+    clock, steps = SimpleNamespace(now_ms=0.0), [0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now_ms / 1e3))
+
+    def step(inputs: object) -> None:
+        steps[0] += 1
+
+    def time_ms(run: Callable[[], None]) -> float:
+        steps[0] = 0
+        run()
+        block_ms = next(step_ms) * steps[0]
+        clock.now_ms += block_ms
+        return block_ms
+
+    side = BuiltSide("fast", Side(step), TorchFlags.defaults(), torch.device("cpu"), SideCost(0.0, 0.0))
+    warm_up(side, [None], time_ms, block_ms=20.0, seconds=seconds)
+    return clock.now_ms / 1e3, side
+
+
+def test_a_steady_side_is_warmed_up_for_the_time_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    took_s, side = warmed(monkeypatch, repeat(0.5), seconds=0.3)
+    assert 0.3 <= took_s < 0.3 + 0.021
+    assert side.steps_per_block == 40
+
+
+def test_a_short_time_still_takes_three_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    took_s, _ = warmed(monkeypatch, repeat(20.0), seconds=0.025)
+    assert took_s == pytest.approx(0.06)
+
+
+def test_a_drifting_side_is_warmed_up_until_it_is_steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    falling = (20.0 * 0.95**block for block in range(15))
+    took_s, side = warmed(monkeypatch, chain(falling, repeat(1.0)), seconds=0.25)
+    assert next(falling, None) is None
+    assert took_s < PATIENCE * 0.25
+    assert side.steps_per_block == 20  # calibrated on the steady blocks, not on the first
+
+
+def test_patience_ends_with_a_side_that_never_settles(monkeypatch: pytest.MonkeyPatch) -> None:
+    took_s, _ = warmed(monkeypatch, (20.0 if block % 2 else 10.0 for block in range(10**6)), seconds=0.3)
+    assert PATIENCE * 0.3 <= took_s < PATIENCE * 0.3 + 0.05
