@@ -116,6 +116,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     stash[COLLECTED] = received(getattr(node, "workeroutput", {}), stash.get(COLLECTED, None))
 
 
+@pytest.hookimpl(trylast=True)  # after the tables of pytest-benchmark: ours is what one looks for
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     perf = config.stash.get(SESSION, None)
     run = perf.result if perf is not None else config.stash.get(COLLECTED, None)

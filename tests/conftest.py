@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -115,16 +116,27 @@ def cpu_run() -> RunResult:
 
 
 @pytest.fixture
-def tiny(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator[TinyProject]:
+def tiny(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, quick_to_collect: None) -> Iterator[TinyProject]:
     """A user's project with one small workload. Runs in this process leave the catalogue as they found it."""
     from tests import tiny_project
 
-    with tiny_project.alone_in_the_catalogue(), tiny_project.quick_to_collect():
+    with tiny_project.alone_in_the_catalogue():
         tiny_project.without_gpu(monkeypatch)
         tiny_project.kept(monkeypatch)
         for name, value in tiny_project.environment(pytester.path).items():
             monkeypatch.setenv(name, value)
         yield tiny_project.TinyProject(pytester.path, pytester)
+
+
+@pytest.fixture(scope="session")
+def quick_to_collect() -> Iterator[None]:
+    """The engine collects garbage after every build: what was imported before is left out of it, which takes long."""
+    from tests import tiny_project  # noqa: F401  # with torch
+
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

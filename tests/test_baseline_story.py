@@ -17,6 +17,18 @@ RECORD = ("--update-baselines", "--perf-processes=1", "--perf-device=cpu")
 GATE = ("--gate", "--perf-device=cpu", "--perf-json=run.json")
 
 
+# A second process finds what the first one wrote.
+DYING = """
+from pathlib import Path
+
+import pytest
+
+def pytest_sessionstart(session):
+    if Path("die").exists():
+        pytest.exit("the last words", returncode=7)
+"""
+
+
 def loaded(project: TinyProject) -> BaselineFile:
     return baseline.load_all(project.baselines, {"tiny"})["tiny"]
 
@@ -201,11 +213,8 @@ def test_a_fresh_process_that_dies_is_told_and_nothing_is_touched(
 ) -> None:
     tiny.take_baseline(recorded_project)
     conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
-    elsewhere = "import pytest\npytest.exit('the last words', returncode=7)\n"
-    tiny.write("conftest.py", f"{conftest}\nfrom pathlib import Path\nif Path('die').exists():\n    import dying\n")
-    tiny.write("dying.py", elsewhere)
-    body = 'def quick(context):\n    Path("die").touch()\n    return sleeping(1)'
-    tiny.workload(build=body)
+    tiny.write("conftest.py", conftest + DYING)
+    tiny.workload(build='def quick(context):\n    Path("die").touch()\n    return sleeping(1)')
     before = tiny.files()
     result = tiny.run("--update-baselines", "--perf-processes=2", "--perf-device=cpu")
     assert result.status == 1

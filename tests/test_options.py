@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from gpugate.options import DEFAULT_BUDGET_S, DEFAULT_PROCESSES
 from tests.tiny_project import CACHES, ROOT, TinyProject, check_no_traceback
 
 DEFAULTS = {
     "--gate": "off",
     "--update-baselines": "off",
     "--perf-reason": "none",
-    "--perf-processes": "5",
+    "--perf-processes": str(DEFAULT_PROCESSES),
     "--perf-device": "auto",
-    "--perf-budget": "8.0",
+    "--perf-budget": str(DEFAULT_BUDGET_S),
     "--perf-json": "nowhere",
     "--perf-input": "none",
     "--perf-checkpoint": "none",

@@ -204,11 +204,14 @@ def test_release_returns_to_the_defaults() -> None:
 
 def network() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+    model[0].bias.data.copy_(torch.tensor([-2.0, -1.0, 1.0, 2.0]))
+    return model
 
 
 CHANGES: dict[str, Callable[[nn.Sequential], object]] = {
     "a weight": lambda model: model[0].weight.data.mul_(1.001),
+    "a weight of sum zero": lambda model: model[0].bias.data.mul_(2.0),
     "a statistic": lambda model: model[1].running_mean.fill_(1.0),
     "an integer": lambda model: model[1].num_batches_tracked.add_(1),
     "precision": lambda model: model.half(),

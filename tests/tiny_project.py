@@ -4,7 +4,6 @@ Steps sleep, so that a busy machine changes no ratio enough to decide a test. Bl
 shortened in the project's conftest.py, which fresh processes read too.
 """
 
-import gc
 import importlib
 import json
 import os
@@ -129,13 +128,13 @@ class TinyProject:
         """pytest in this process, which saves importing torch."""
         assert self._pytester is not None
         catalogue.clear()
-        result = self._pytester.runpytest_inprocess(*_arguments(options), no_reraise_ctrlc=True)
+        result = self._pytester.runpytest_inprocess(*_arguments(self.path, options), no_reraise_ctrlc=True)
         return Ended(int(result.ret), f"{result.stdout.str()}\n{result.stderr.str()}")
 
     def start(self, *options: str) -> "subprocess.Popen[str]":
         """pytest in a process, and a process group, of its own."""
         return subprocess.Popen(
-            [sys.executable, "-m", "pytest", *_arguments(options)],
+            [sys.executable, "-m", "pytest", *_arguments(self.path, options)],
             cwd=self.path,
             env={**os.environ, **environment(self.path)},
             stdout=subprocess.PIPE,
@@ -178,9 +177,9 @@ class TinyProject:
         return {made["check"]: made["outcome"] for made in self.json()["cases"][case]["verdicts"]}
 
 
-def _arguments(options: Sequence[str]) -> list[str]:
-    tests = [] if any(option.startswith("perf_tests") for option in options) else ["perf_tests"]
-    budget = [] if "--perf-budget" in options else ["--perf-budget", str(BUDGET_S)]
+def _arguments(path: Path, options: Sequence[str]) -> list[str]:
+    tests = [] if any((path / option).exists() for option in options) else ["perf_tests"]
+    budget = [] if any(option.startswith("--perf-budget") for option in options) else ["--perf-budget", str(BUDGET_S)]
     return ["-p", "gpugate.plugin", *tests, *budget, *options]
 
 
@@ -210,17 +209,6 @@ def recorded(path: Path) -> TinyProject:
     assert made.status == 0, made.text
     project.write("said", made.text)
     return project
-
-
-@contextmanager
-def quick_to_collect() -> Iterator[None]:
-    """The engine collects garbage after every build: inside, what was imported before is left out, which takes long."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @contextmanager
@@ -265,14 +253,21 @@ def wait_until(true: Callable[[], object], seconds: float = 30.0) -> None:
         time.sleep(0.02)
 
 
+def _state(pid: int) -> tuple[str, int]:
+    """One letter, and the id of the parent; see proc_pid_stat(5)."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return "X", 0
+    return words[0], int(words[1])
+
+
+def running(pid: int) -> bool:
+    """Whether the process has not ended; one that only waits for its parent has."""
+    return _state(pid)[0] not in "XZ"
+
+
 def children(pid: int) -> list[int]:
-    """Direct children that run or sleep, by id; one that has ended and waits for its parent is none."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
-        except (OSError, ValueError):
-            continue
-        if int(fields["PPid"]) == pid and fields["State"].split()[0] != "Z":
-            found.append(int(status.parent.name))
-    return found
+    """Ids of the direct children that have not ended."""
+    every = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return [child for child in every if _state(child)[1] == pid and running(child)]

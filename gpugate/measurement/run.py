@@ -166,9 +166,11 @@ def _measure_instance(run: _Run, both: BothSides) -> StopReason | None:
     pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, run.draw.random() < 0.5)
     pairing.settle()
     stopped = _take_pairs(run, pairing)
-    run.found.instances.append(pairing.instance())
+    if pairing.pairs:  # none where the budget ended during the warm-up
+        run.found.instances.append(pairing.instance())
     timed = compare_timed(both.optimized, run.expected)
     run.found.differences += [timed] if timed else []
+    both.check_apart()
     return stopped
 
 

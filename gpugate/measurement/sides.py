@@ -150,6 +150,8 @@ def fingerprint(model: torch.nn.Module | None) -> str:
         compiled = getattr(module, "_compiled_call_impl", None) is not None or "forward" in vars(module)
         digest.update(f"{name}:{type(module).__name__}:{compiled};".encode())
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        total = float(tensor.detach().double().sum()) if tensor.is_floating_point() else int(tensor.sum())
-        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:{tensor.stride()}:{total!r};".encode())
+        values = tensor.detach().double()
+        # Both sums: weights are symmetric around zero, and scaling those leaves their sum where it is.
+        sums = float(values.sum()), float(values.square().sum())
+        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:{tensor.stride()}:{sums!r};".encode())
     return digest.hexdigest()

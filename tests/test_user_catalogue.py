@@ -1,0 +1,128 @@
+"""Workloads of a user: registered in conftest.py, named there by module, by an entry point, or as in the README."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpugate.measurement import settings
+from gpugate.verdict import Outcome
+from tests.tiny_project import CONFTEST, PROMISE, QUICK, ROOT, TINY, TinyProject, check_no_traceback
+
+SHORTENED = CONFTEST.replace('register_module("tiny")', "").replace("from gpugate.catalogue import register_module", "")
+README = ROOT / "README.md"
+README_FILES = ("conftest.py", "test_my_workload.py")
+ENTRY_POINT = """
+[gpugate.workloads]
+theirs = theirs.performance
+"""
+METADATA = """
+Metadata-Version: 2.1
+Name: theirs
+Version: 1.0
+"""
+
+
+def workload_named(name: str) -> str:
+    """The source of a module like tiny.py with another workload name."""
+    return TINY.format(build=QUICK, optimizations=PROMISE).replace('Workload("tiny"', f'Workload("{name}"')
+
+
+def measured(tiny: TinyProject, *options: str) -> dict[str, str]:
+    """The outcome of the equivalence check by case."""
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs", *options)
+    assert result.status == 0, result.text
+    return {case: tiny.outcomes(case)["equivalence"] for case in tiny.json()["cases"]}
+
+
+def install(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution with an entry point, as pip leaves one in site-packages."""
+    tiny.write("site/theirs-1.0.dist-info/entry_points.txt", ENTRY_POINT)
+    tiny.write("site/theirs-1.0.dist-info/METADATA", METADATA.lstrip())
+    tiny.write("site/theirs/__init__.py", "")
+    tiny.write("site/theirs/performance.py", workload_named("theirs"))
+    tiny.write("site/theirs/quick_ms", "1")
+    monkeypatch.syspath_prepend(tiny.path / "site")
+
+
+def test_a_workload_is_registered_in_conftest(tiny: TinyProject) -> None:
+    (tiny.path / "tiny.py").unlink()
+    body = workload_named("mine")
+    tiny.write(
+        "conftest.py", f"{SHORTENED}\n".replace("\n    ", "\n") + f"{body}\nfrom gpugate.catalogue import register\n"
+    )
+    with (tiny.path / "conftest.py").open("a", encoding="utf-8") as conftest:
+        conftest.write("for each in WORKLOADS:\n    assert register(each) is each\n")
+    assert measured(tiny) == {"mine/quick/cpu": Outcome.PASS}
+
+
+def test_a_plain_folder_is_named_by_module(tiny: TinyProject) -> None:
+    (tiny.path / "tiny.py").rename(tiny.write("performance/first.py", ""))
+    (tiny.path / "quick_ms").rename(tiny.write("performance/quick_ms", ""))
+    tiny.write("performance/second.py", workload_named("second"))
+    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8").replace('"tiny"', '"performance.first"')
+    tiny.write("conftest.py", f'{conftest}\nregister_module("performance.second")\n')
+    assert measured(tiny) == {"tiny/quick/cpu": Outcome.PASS, "second/quick/cpu": Outcome.PASS}
+
+
+def test_an_installed_package_is_found_by_its_entry_point(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tiny, monkeypatch)
+    assert measured(tiny) == {"tiny/quick/cpu": Outcome.PASS, "theirs/quick/cpu": Outcome.PASS}
+
+
+def test_a_module_that_is_named_twice_is_one(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tiny, monkeypatch)
+    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
+    tiny.write("conftest.py", f'{conftest}\nregister_module("theirs.performance")\nregister_module("tiny")\n')
+    listed = tiny.run("--co", "-q", "-k", "outputs and cpu").text
+    assert re.findall(r"\[(.*)\]", listed) == ["tiny/quick/cpu", "theirs/quick/cpu"]
+
+
+def test_an_entry_point_to_nowhere_is_one_sentence(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tiny, monkeypatch)
+    (tiny.path / "site/theirs/performance.py").unlink()
+    result = tiny.run()
+    assert result.status != 0
+    assert "module 'theirs.performance' cannot be imported (No module named 'theirs.performance'): " in result.text
+    check_no_traceback(result.text)
+
+
+def test_every_case_has_an_id_that_reads_and_cuda_carries_its_mark(tiny: TinyProject) -> None:
+    both, cuda_only = PROMISE, 'Optimization("graphed", quick, {"sm_90": 2.0, "cuda": 1.5})'
+    tiny.workload(optimizations=f"{both}, {cuda_only}")
+    listed = tiny.run("--co", "-q", "-k", "outputs").text
+    assert re.findall(r"\[(.*)\]", listed) == ["tiny/quick/cuda", "tiny/quick/cpu", "tiny/graphed/cuda"]
+    marked = tiny.run("--co", "-q", "-k", "outputs", "-m", "gpu").text
+    assert re.findall(r"\[(.*)\]", marked) == ["tiny/quick/cuda", "tiny/graphed/cuda"]
+
+
+# --- the README -------------------------------------------------------------------------------------------------------
+
+
+def readme_example(readme: Path) -> dict[str, str]:
+    """The files of the example by name: the fenced python blocks that begin with a comment of that name."""
+    assert readme.is_file(), f"{readme} is not there: it must hold the example of a user's own workload"
+    blocks = re.findall(r"^```python\n(.*?)^```$", readme.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    found = {}
+    for name in README_FILES:
+        matching = [block for block in blocks if block.startswith(f"# {name}\n")]
+        assert len(matching) == 1, f"README.md has {len(matching)} python blocks that begin with '# {name}', not one"
+        found[name] = matching[0]
+    return found
+
+
+def test_the_readmes_example_is_short_and_runs_as_it_stands(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = readme_example(README)
+    assert sum(len(block.splitlines()) for block in example.values()) < 25
+    monkeypatch.setitem(settings.WARM_UP_S, "cpu", 0.1)
+    folder = tiny.path / "example"
+    for name, block in example.items():
+        tiny.write(f"example/{name}", block)
+    result = tiny.run(
+        f"--rootdir={folder}", str(folder), "--perf-device=cpu", "--perf-budget=2", "--perf-json=run.json"
+    )
+    assert result.status == 0, result.text
+    cases = tiny.json()["cases"]
+    assert cases, "the example measures nothing on a CPU"
+    assert all(case["summary"] is not None for case in cases.values())
+    assert "= gpugate =" in result.text
