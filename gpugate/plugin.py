@@ -70,11 +70,12 @@ def _open(config: pytest.Config) -> None:
     from gpugate.catalogue import catalogue
     from gpugate.session import allowed_to_record, open_session
 
-    names = frozenset(known.name for known in catalogue.workloads())
-    opened = open_session(config.stash[OPTIONS], config.rootpath, names, worker_number(config))
+    opened = open_session(config.stash[OPTIONS], config.rootpath, catalogue, worker_number(config))
     if opened.options.update_baselines:
         config.stash[CLOSING].enter_context(allowed_to_record(opened))
     config.stash[SESSION] = opened
+    if opened.unused:
+        config.stash[SAID].append(f"baselines no longer in the catalogue, to delete: {', '.join(opened.unused)}")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpugate import baseline, run_file
+from gpugate.catalogue import Catalogue
 from gpugate.environment import Environment, Missing, compare, describe, foreign_processes, machine_name, missing_needs
 from gpugate.errors import EnvironmentUnfitError, OptionError, SideError
 from gpugate.judging import (
@@ -66,6 +67,7 @@ class PerfSession:
     root: Path
     result: RunResult
     baselines: dict[str, baseline.BaselineFile] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()  # recorded cases that the catalogue no longer has
     started: float = field(default_factory=time.perf_counter)
 
     @property
@@ -123,6 +125,8 @@ class PerfSession:
             result.measurement = self._measure_until_decided(case, report)
         except SideError as error:
             result.error = _error_sentence(error, case)
+        if result.error is not None:
+            self._release()  # once more: while the error was on its way it kept what the failed side held
             return
         self._probe("between")
         self._judge(case, result)
@@ -138,6 +142,11 @@ class PerfSession:
         if not first.pairs or self._speedup(case, first).outcome is not Outcome.INCONCLUSIVE:
             return first
         return merged(first, measure(case, context, settings.escalated(), report))
+
+    def _release(self) -> None:
+        from gpugate.measurement.sides import release
+
+        release(self.device)
 
     def _context(self, case: Case) -> Context:
         cache_dir = self.root / CACHE_FOLDER
@@ -159,8 +168,7 @@ class PerfSession:
     def _speedup(self, case: Case, measurement: Measurement) -> Verdict:
         minimum = for_device_class(case.optimization.min_speedup, self.environment.device_classes)
         summary = summarize(measurement) if measurement.pairs else None
-        # A promise for sm_90 alone is no promise on another GPU: there the recorded speedup is all that is gated.
-        return judge_speedup(measurement, summary, minimum or 0.0, self.remembered(case))
+        return judge_speedup(measurement, summary, minimum, self.remembered(case))
 
     def _judge(self, case: Case, result: CaseResult) -> None:
         measurement, remembered = result.measurement, self.remembered(case)
@@ -220,8 +228,8 @@ class PerfSession:
         self.save()
 
 
-def open_session(options: Options, root: Path, workload_names: frozenset[str], worker: int | None) -> PerfSession:
-    """Describes the device and reads its baselines.
+def open_session(options: Options, root: Path, catalogue: Catalogue, worker: int | None) -> PerfSession:
+    """Describes the device and reads its baselines, all of which must be of the catalogue's workloads.
 
     Raises OptionError for a device that is not there and BaselineError for a file that cannot be trusted.
     """
@@ -231,8 +239,9 @@ def open_session(options: Options, root: Path, workload_names: frozenset[str], w
     # Interrupted until `finish` says otherwise: a process that is killed leaves a file that tells so.
     result = RunResult(environment=describe(device), started_at=now, seed=seed, gate=options.gate, interrupted=True)
     session = PerfSession(options, device, root, result)
-    files = baseline.load_all(session.baselines_folder, workload_names)
+    files = baseline.load_all(session.baselines_folder, {workload.name for workload in catalogue.workloads()})
     session.baselines = {} if options.update_baselines else files
+    session.unused = baseline.unused(files, {case.id for case in catalogue.cases()})
     return session
 
 

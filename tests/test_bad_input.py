@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,17 @@ import pytest
 
 from gpugate import run_file
 from gpugate.verdict import Outcome
-from tests.tiny_project import PROMISE, QUICK, TinyProject, check_no_traceback, children, ended, running, wait_until
+from tests.tiny_project import (
+    PROMISE,
+    QUICK,
+    Terminal,
+    TinyProject,
+    check_no_traceback,
+    children,
+    ended,
+    running,
+    wait_until,
+)
 
 # --- baseline files ---------------------------------------------------------------------------------------------------
 
@@ -333,21 +344,25 @@ def test_ctrl_c_in_a_step_leaves_valid_json_and_the_baselines(tiny: TinyProject,
     assert "ERROR: no baseline was written because the session ended early: record again" in result.text
 
 
-def test_a_signal_while_a_step_blocks_ends_at_once(tiny: TinyProject, recorded_project: TinyProject) -> None:
+def test_a_signal_on_a_terminal_while_a_step_blocks_ends_at_once(
+    tiny: TinyProject, recorded_project: TinyProject
+) -> None:
     blocking = 'def quick(context):\n    Path("blocking").touch()\n    return sleeping(60_000)'
     before = tiny.take_baseline(recorded_project)
     tiny.workload(RIGHT + blocking, f'Optimization("right", right, {{"cpu": 0.01}}), {PROMISE}')
-    process = tiny.start("--perf-device=cpu", "-k", "outputs", "--perf-json=run.json", "-s")
+    terminal = Terminal()
+    process = tiny.start("--perf-device=cpu", "-k", "outputs", "--perf-json=run.json", output=terminal.descriptor)
     wait_until((tiny.path / "blocking").exists)
     assert run_file.read(tiny.path / "run.json").cases["tiny/right/cpu"].measurement is not None
     assert run_file.read(tiny.path / "run.json").interrupted, "a process that is killed now leaves this file"
     os.kill(process.pid, signal.SIGINT)
-    result = ended(process, 20)
-    assert result.status == pytest.ExitCode.INTERRUPTED
+    assert ended(process, 20).status == pytest.ExitCode.INTERRUPTED
     assert run_file.read(tiny.path / "run.json").interrupted
     assert tiny.baseline.read_bytes() == before
-    assert "interrupted, before tiny/quick/cpu" in result.text
-    check_no_traceback(result.text)
+    text = terminal.text()
+    assert "interrupted, before tiny/quick/cpu" in text
+    assert re.search(r"tiny/right/cpu.* \d+ pairs", text), "no live line"
+    check_no_traceback(text)
 
 
 def test_ctrl_c_while_fresh_processes_record_leaves_no_orphan_and_a_second_recorder_is_refused(

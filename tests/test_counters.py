@@ -33,6 +33,13 @@ def test_each_side_is_counted_in_its_own_window_without_what_surrounds_it() -> N
     assert [[operators[name] for name in names] for operators in found] == [[5, 0, 0, 0], [0, 0, 5, 5]]
 
 
+def test_a_pipeline_is_joined_before_and_after_its_window() -> None:
+    events: list[str] = []
+    side = Side(lambda inputs: events.append("step"), finish=lambda: events.append("join"))
+    counters.count([built("baseline", side)], [torch.ones(1)], steps=3)
+    assert events == ["step"] * counters.FLUSH_STEPS + ["join"] + ["step"] * 3 + ["join"]
+
+
 def test_inputs_go_on_rotating_while_steps_are_counted() -> None:
     seen: list[float] = []
 

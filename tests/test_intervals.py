@@ -98,7 +98,8 @@ def test_the_wider_of_pairs_and_instances_governs() -> None:
 
 
 def test_an_instance_without_pairs_is_no_evidence() -> None:
-    assert speedup_estimate([[0.1, 0.2], [], [0.3]]) == speedup_estimate([[0.1, 0.2], [0.3]])
+    apart = [[0.0] * 8, [0.1] * 8, [0.0] * 8]
+    assert speedup_estimate([*apart[:2], [], apart[2]]) == speedup_estimate(apart)
 
 
 def test_the_robust_spread_is_the_standard_deviation_without_its_outliers() -> None:

@@ -24,6 +24,7 @@ from gpugate.workload import BASELINE, Build, Case, Context, Optimization, Side,
 
 CPU = torch.device("cpu")
 WEIGHT = torch.linspace(-1.0, 1.0, 12).reshape(4, 3)
+NEARLY_WEIGHT = WEIGHT + 1e-7
 Step = Callable[[Any], Any]
 StepMs = float | Callable[[], float]
 
@@ -200,30 +201,38 @@ def test_an_output_that_is_stale_under_load_alone_is_caught_on_the_timed_steps(b
     assert min(timed) > 0.1
 
 
-def writes(at_call: int) -> Step:
+@pytest.mark.parametrize("at_call", [1, 2, 6])
+@pytest.mark.parametrize("who", [BASELINE, "first", "fast"])
+def test_a_write_to_the_inputs_is_blamed_on_who_wrote(bench: Bench, who: str, at_call: int) -> None:
     calls = itertools.count(1)
 
-    def step(inputs: torch.Tensor) -> torch.Tensor:
+    def writing(inputs: torch.Tensor) -> torch.Tensor:
         output = product(inputs)
         if next(calls) == at_call:
             inputs.add_(1.0)
         return output
 
-    return step
-
-
-@pytest.mark.parametrize("at_call", [1, 2, 6])
-@pytest.mark.parametrize("who", [BASELINE, "fast"])
-def test_a_write_to_the_inputs_is_blamed_on_who_wrote(bench: Bench, who: str, at_call: int) -> None:
-    guilty = bench.side(who, 2.0, writes(at_call))
-    case = bench.case(optimized=guilty) if who == "fast" else bench.case(baseline=guilty)
+    builds = {name: bench.side(name, 2.0, writing if name == who else product) for name in (BASELINE, "first", "fast")}
+    case = bench.case(builds["fast"], builds[BASELINE])
+    first = Optimization("first", builds["first"], {"cpu": 1.0})
+    fast = replace(case.optimization, compared_with="first")
     with pytest.raises(SideError, match=f"^{who} failed while running its steps: ValueError: it wrote to its inputs"):
-        bench.measure(case)
+        bench.measure(Case(replace(case.workload, optimizations=(first, fast)), fast, "cpu"))
+    assert (at_call == 6 and who != BASELINE) or "measuring" not in {told.doing for told in bench.told}
 
 
-def test_a_late_write_is_caught_before_the_end(bench: Bench) -> None:
-    with pytest.raises(SideError, match="it wrote to its inputs"):
-        bench.measure(bench.case(bench.side("fast", 1.0, writes(100))))
+@pytest.mark.parametrize(
+    "moment", [("checking", 1), ("measuring", 1), ("measuring", 2), ("measuring", 3), ("counting", 4)]
+)
+def test_a_write_is_seen_whenever_it_happens(bench: Bench, moment: tuple[str, int]) -> None:
+    def writing(inputs: torch.Tensor) -> torch.Tensor:
+        if (bench.told[-1].doing, bench.told[-1].instance) == moment:
+            inputs.mul_(1.0)
+        return product(inputs)
+
+    with pytest.raises(SideError, match="^fast failed while running its steps: ValueError: it wrote to its inputs"):
+        bench.measure(bench.case(bench.side("fast", 1.0, writing)))
+    assert (bench.told[-1].doing, bench.told[-1].instance) == moment
 
 
 class Net(nn.Module):
@@ -271,6 +280,7 @@ def test_an_optimization_that_edits_the_references_model_is_caught(bench: Bench,
         SideError, match=r"^fast failed while being built or run: .* it changed the reference's model: copy"
     ):
         bench.measure(bench.case(optimized, baseline))
+    assert when == "run" or "measuring" not in {told.doing for told in bench.told}
 
 
 def test_an_edit_of_a_model_that_no_side_shows_is_caught_by_the_baselines_outputs(bench: Bench) -> None:
@@ -306,7 +316,7 @@ def test_copies_of_a_shared_model_may_be_edited(bench: Bench) -> None:
     [
         (product, True),
         (lambda inputs: product(inputs) * 1.0, False),  # the same bits by more operators
-        (lambda inputs: inputs @ (WEIGHT + 1e-7), False),
+        (lambda inputs: inputs @ NEARLY_WEIGHT, False),
     ],
     ids=["the same", "other operators", "other bits"],
 )
@@ -315,7 +325,7 @@ def test_the_same_bits_by_the_same_operators_are_inert(bench: Bench, step: Step,
 
 
 def test_inputs_rotate_on_both_sides_over_more_than_the_cache_holds(bench: Bench, monkeypatch) -> None:
-    monkeypatch.setattr(cold_inputs, "FALLBACK_CACHE_BYTES", 4 * 32)
+    monkeypatch.setattr(cold_inputs, "FALLBACK_CACHE_BYTES", 6 * 32)
     seen: dict[str, list[int]] = {BASELINE: [], "fast": []}
 
     def noting(name: str) -> Step:
@@ -327,10 +337,12 @@ def test_inputs_rotate_on_both_sides_over_more_than_the_cache_holds(bench: Bench
 
     case = bench.case(bench.side("fast", 1.0, noting("fast")), bench.side(BASELINE, 3.0, noting(BASELINE)))
     case = replace(case, workload=replace(case.workload, cold=True))
-    assert bench.measure(case).input_sets == 5
+    found = bench.measure(case)
+    assert found.input_sets == 7
+    assert max(one.relative_l2 for one in found.differences) < 1e-6  # each compared with the output for its own input
     for pointers in seen.values():
         blocks = pointers[-120:-20]  # of the last instance: no input comes again before all others came
-        assert all(len(set(blocks[start : start + 5])) == 5 for start in range(96))
+        assert all(len(set(blocks[start : start + 7])) == 7 for start in range(94))
 
 
 def test_a_reference_may_be_another_optimization_while_outputs_are_compared_with_the_baseline(bench: Bench) -> None:

@@ -82,6 +82,22 @@ def test_a_contract_that_cannot_be_checked_is_no_pass(tiny: TinyProject) -> None
     assert tiny.run("-k", "engaged", "--gate").status == 1
 
 
+def test_a_sick_machine_explains_a_fall_and_fails_a_gate(tiny: TinyProject) -> None:
+    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
+    tiny.write("conftest.py", f'{conftest}\njudging.SICK_SHARE["memcpy_gb_per_s"] = -10.0  # every machine is sick\n')
+    tiny.workload(optimizations=PROMISE.replace('"cpu": 0.01', '"cpu": 500'))
+    lenient = tiny.run("-k", "speedup or outputs", "--perf-device=cpu", "--perf-json=run.json")
+    assert lenient.status == 0
+    assert tiny.outcomes()["equivalence"] == Outcome.PASS
+    assert tiny.outcomes()["speedup"] == Outcome.ENV_INVALID
+    assert "GpugateWarning: tiny/quick/cpu speedup ENV_INVALID: the machine gave memcpy_gb_per_s " in lenient.text
+    assert tiny.run("-k", "speedup", "--perf-device=cpu", "--gate").status == 1
+    recording = tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1")
+    assert recording.status == 1
+    assert "ERROR: tiny/quick/cpu says nothing (the machine gave memcpy_gb_per_s " in recording.text
+    assert not tiny.baseline.exists()
+
+
 @pytest.mark.parametrize("allowed", ["cuda", "tensorrt,cuda", "other cuda"])
 def test_a_missing_gpu_fails_a_gate_unless_it_is_allowed(tiny: TinyProject, allowed: str) -> None:
     assert tiny.run("-m", "gpu").status == 0
@@ -162,7 +178,8 @@ def test_other_plugins_may_be_absent(tiny: TinyProject, plugin: str) -> None:
 
 
 def test_without_pytest_benchmark_its_mark_is_known(tiny: TinyProject) -> None:
-    # In a process of its own: pytest remembers the marks of an earlier run in the same one.
+    # In a process of its own: pytest remembers the marks of an earlier run in the same one. No workload, no torch.
+    tiny.write("conftest.py", "")
     result = tiny.run_apart("--co", "-q", "-p", "no:benchmark", "--strict-markers")
     assert result.status == 0, result.text
 

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -131,13 +132,13 @@ class TinyProject:
         result = self._pytester.runpytest_inprocess(*_arguments(self.path, options), no_reraise_ctrlc=True)
         return Ended(int(result.ret), f"{result.stdout.str()}\n{result.stderr.str()}")
 
-    def start(self, *options: str) -> "subprocess.Popen[str]":
+    def start(self, *options: str, output: int = subprocess.PIPE) -> "subprocess.Popen[str]":
         """pytest in a process, and a process group, of its own."""
         return subprocess.Popen(
             [sys.executable, "-m", "pytest", *_arguments(self.path, options)],
             cwd=self.path,
             env={**os.environ, **environment(self.path)},
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
@@ -199,7 +200,31 @@ def ended(process: "subprocess.Popen[str]", seconds: float = 60.0) -> Ended:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise
-    return Ended(process.returncode, text)
+    return Ended(process.returncode, text or "")
+
+
+class Terminal:
+    """A pseudo-terminal of 140 columns: what is written to `descriptor` is read all the time and kept."""
+
+    def __init__(self) -> None:
+        self._reading, self.descriptor = os.openpty()
+        self._parts: list[bytes] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                self._parts.append(os.read(self._reading, 65536))
+            except OSError:  # nobody has it open for writing any more
+                return
+
+    def text(self) -> str:
+        """Everything that was written, after those who wrote have ended."""
+        os.close(self.descriptor)
+        self._reader.join(10)
+        os.close(self._reading)
+        return b"".join(self._parts).decode(errors="replace")
 
 
 def recorded(path: Path) -> TinyProject:

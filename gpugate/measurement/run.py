@@ -170,6 +170,7 @@ def _measure_instance(run: _Run, both: BothSides) -> StopReason | None:
         run.found.instances.append(pairing.instance())
     timed = compare_timed(both.optimized, run.expected)
     run.found.differences += [timed] if timed else []
+    check_untouched(run.inputs, both.optimized.name)
     both.check_apart()
     return stopped
 
