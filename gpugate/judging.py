@@ -299,7 +299,7 @@ def _not_timed(check: Literal["speedup", "throughput"], measurement: Measurement
 
 
 def _next_step(outcome: Outcome, case_id: str) -> str:
-    if outcome is Outcome.IMPROVED:
+    if outcome in (Outcome.IMPROVED, Outcome.NO_BASELINE):
         return _record_step(case_id)
     return "" if outcome is Outcome.PASS else rerun(case_id)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import secrets
 import time
 from collections.abc import Iterator
@@ -234,6 +235,7 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, worker: int
     Raises OptionError for a device that is not there and BaselineError for a file that cannot be trusted.
     """
     device = choose_device(options.device, worker)
+    gc.freeze()  # what is imported by now stays: collecting between cases need not look at it each time
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     seed = secrets.randbits(32)
     # Interrupted until `finish` says otherwise: a process that is killed leaves a file that tells so.

@@ -1,6 +1,7 @@
 """The counting pass on a CPU: what runs inside a window of this torch's profiler, and who is blamed."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -95,3 +96,15 @@ def test_kernels_lost_twice_are_an_error_and_never_a_zero(monkeypatch: pytest.Mo
 
 def test_a_cpu_says_why_it_counts_no_kernels() -> None:
     assert counters.missing(CPU) == "kernels and copies are counted on CUDA only"
+
+
+def test_enqueueing_ends_when_the_step_returns_and_not_when_it_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A made-up clock: every second step is slow on the host, and joining takes far longer than any of them."""
+    now_ns, step_ms = [0], iter([2.0, 1.0] * counters.ENQUEUED_STEPS)
+
+    def pass_(milliseconds: float) -> None:
+        now_ns[0] += int(milliseconds * 1e6)
+
+    side = Side(lambda inputs: pass_(next(step_ms)), finish=lambda: pass_(100.0))
+    monkeypatch.setattr(counters, "time", SimpleNamespace(perf_counter_ns=lambda: now_ns[0]))
+    assert counters.enqueue_ms(built("fast", side), [torch.ones(1)]) == 2.0  # of fifteen, eight are slow

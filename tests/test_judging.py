@@ -69,6 +69,12 @@ def test_the_worst_of_several_is_the_more_severe_in_either_order() -> None:
             assert worst([severe, milder]) is worst([milder, severe]) is severe
 
 
+def test_what_is_good_passes_what_is_bad_fails_and_the_rest_fails_a_gate() -> None:
+    verdicts = [Verdict("speedup", CASE_ID, outcome) for outcome in Outcome]
+    assert {verdict.outcome for verdict in verdicts if verdict.good} == {PASS, IMPROVED}
+    assert {verdict.outcome for verdict in verdicts if verdict.bad} == {REGRESSED, WRONG, NOT_ENGAGED}
+
+
 @pytest.mark.parametrize(
     ("cv", "processes", "expected"),
     [
@@ -122,6 +128,25 @@ def test_against_a_reference_of_eight_with_a_quarter_tolerated(low, high, expect
 def test_without_a_baseline_only_the_promise_is_judged(speedup, minimum, expected) -> None:
     verdict = judge_speedup(MEASURED, summary(about(speedup)), minimum, None)
     assert (verdict.outcome, verdict.numbers["recorded_speedup"]) == (expected, None)
+
+
+def test_what_is_neither_promised_nor_recorded_cannot_be_judged() -> None:
+    verdict = judge_speedup(MEASURED, summary(about(3.0)), None, None)
+    assert verdict.outcome is Outcome.NO_BASELINE
+    assert "nothing is promised for this class of device, nor recorded" in verdict.reason
+    assert verdict.next_step.endswith("--update-baselines")
+
+
+@pytest.mark.parametrize(("speedup", "expected"), [(3.0, PASS), (2.9, REGRESSED), (3.1, IMPROVED)])
+def test_where_nothing_is_promised_the_recorded_speedup_is_judged_alone(speedup, expected) -> None:
+    verdict = judge_speedup(MEASURED, summary(about(speedup)), None, remembered(past()))
+    assert verdict.outcome is expected
+    assert "promised" not in verdict.reason
+
+
+def test_a_speedup_judged_by_a_record_of_other_software_says_so() -> None:
+    then = remembered(past(), match="same device", differences=("driver 580.1 -> 590.2",))
+    assert "recorded before driver 580.1 -> 590.2" in judge_speedup(MEASURED, summary(about(3.0)), 2.0, then).reason
 
 
 @pytest.mark.parametrize(
@@ -345,7 +370,7 @@ def test_a_contract_that_could_not_be_checked_is_not_passed(contract, expected) 
     ("more", "match", "expected"),
     [(1, "exact", REGRESSED), (0, "exact", PASS), (-1, "exact", PASS), (1, "same device", REGRESSED)],
 )
-def test_more_calls_or_kernels_than_recorded_regress_under_the_same_software(name, more, match, expected) -> None:
+def test_more_calls_or_kernels_than_recorded_regress_under_any_software(name, more, match, expected) -> None:
     counted = {**COUNTED, name: 7.0 + more}
     then = remembered(past(), match=match, optimized_counters={**COUNTED, name: 7.0})
     verdict = judge_counters(replace(MEASURED, optimized_counters=counted), None, then)
@@ -353,10 +378,11 @@ def test_more_calls_or_kernels_than_recorded_regress_under_the_same_software(nam
     assert (f"{name} 7 -> 8" in verdict.reason) is (expected is REGRESSED)
 
 
-@pytest.mark.parametrize("name", ["api_ms", "peak_bytes"])
+@pytest.mark.parametrize("name", ["api_ms", "peak_bytes", "memsets"])
 def test_what_does_not_repeat_exactly_may_grow(name) -> None:
-    counted = {**COUNTED, name: 2 * COUNTED[name]}
-    then = remembered(past(), optimized_counters=COUNTED)
+    before = {**COUNTED, name: 3.0}
+    counted = {**COUNTED, name: 6.0}
+    then = remembered(past(), optimized_counters=before)
     assert judge_counters(replace(MEASURED, optimized_counters=counted), None, then).outcome is PASS
 
 

@@ -111,7 +111,7 @@ def test_what_a_quiet_measurement_records(bench: Bench) -> None:
     assert [len(one.pairs) for one in found.instances] == [4, 4, 4]
     assert speedups(found) == [3.0] * 12
     assert [one.reference_built_first for one in found.instances] == [True, False, True]
-    assert {(one.reference_steps_per_block, one.optimized_steps_per_block) for one in found.instances} == {(20, 60)}
+    assert {(one.reference_steps_per_block, one.optimized_steps_per_block) for one in found.instances} == {(21, 61)}
     assert [one.when for one in found.differences] == ["fresh inputs"] * 3 + ["timed steps"] * 3
     assert all(one.relative_l2 < 1e-6 for one in found.differences)
     assert found.optimized_cost.build_s == pytest.approx(0.5)
@@ -218,7 +218,7 @@ def test_a_write_to_the_inputs_is_blamed_on_who_wrote(bench: Bench, who: str, at
     fast = replace(case.optimization, compared_with="first")
     with pytest.raises(SideError, match=f"^{who} failed while running its steps: ValueError: it wrote to its inputs"):
         bench.measure(Case(replace(case.workload, optimizations=(first, fast)), fast, "cpu"))
-    assert (at_call == 6 and who != BASELINE) or "measuring" not in {told.doing for told in bench.told}
+    assert "measuring" not in {told.doing for told in bench.told}
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_a_write_is_seen_whenever_it_happens(bench: Bench, moment: tuple[str, in
             inputs.mul_(1.0)
         return product(inputs)
 
-    with pytest.raises(SideError, match="^fast failed while running its steps: ValueError: it wrote to its inputs"):
+    with pytest.raises(SideError, match=r"^fast failed while running its steps: ValueError: it wrote to its inputs"):
         bench.measure(bench.case(bench.side("fast", 1.0, writing)))
     assert (bench.told[-1].doing, bench.told[-1].instance) == moment
 

@@ -52,7 +52,7 @@ def test_an_error_without_words_says_so() -> None:
 
 
 def test_the_innermost_blame_stands() -> None:
-    with pytest.raises(SideError, match="^baseline failed"), blamed_on("fast", "being built"):
+    with pytest.raises(SideError, match=r"^baseline failed"), blamed_on("fast", "being built"):
         raise_(SideError("baseline", "being built", ValueError("first")))
 
 

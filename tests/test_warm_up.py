@@ -61,8 +61,8 @@ def warmed(monkeypatch: pytest.MonkeyPatch, step_ms: Iterator[float], seconds: f
 
 def test_a_steady_side_is_warmed_up_for_the_time_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     took_s, side = warmed(monkeypatch, repeat(0.5), seconds=0.3)
-    assert 0.3 <= took_s < 0.3 + 0.021
-    assert side.steps_per_block == 40
+    assert 0.3 <= took_s < 0.3 + 0.022
+    assert side.steps_per_block == 41
 
 
 def test_a_short_time_still_takes_three_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_a_drifting_side_is_warmed_up_until_it_is_steady(monkeypatch: pytest.Mon
     took_s, side = warmed(monkeypatch, chain(falling, repeat(1.0)), seconds=0.25)
     assert next(falling, None) is None
     assert took_s < PATIENCE * 0.25
-    assert side.steps_per_block == 20  # calibrated on the steady blocks, not on the first
+    assert side.steps_per_block == 21  # calibrated on the steady blocks, not on the first
 
 
 def test_patience_ends_with_a_side_that_never_settles(monkeypatch: pytest.MonkeyPatch) -> None:

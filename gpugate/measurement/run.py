@@ -139,7 +139,7 @@ def _measure_instances(run: _Run) -> StopReason:
         try:
             if not run.found.instances:
                 _begin(run, both)
-            stopped = _measure_instance(run, both) if run.found.comparable else "budget"
+            stopped = _measure_instance(run, both) if run.found.comparable else "outputs not comparable"
             if stopped is not None:
                 _finish(run, both)
                 return stopped
@@ -163,6 +163,7 @@ def _measure_instance(run: _Run, both: BothSides) -> StopReason | None:
     for side in (both.reference, both.optimized):
         run.tell("warming up", side.name)
         warm_up(side, run.inputs.timed, run.timer.time_ms, BLOCK_MS[kind], share * WARM_UP_S[kind])
+        check_untouched(run.inputs, side.name)  # while it has run alone, so that the other is not blamed
     pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, run.draw.random() < 0.5)
     pairing.settle()
     stopped = _take_pairs(run, pairing)

@@ -35,6 +35,18 @@ def blamed_on(side: str, doing: str) -> Iterator[None]:
         raise SideError(side, doing, error) from error
 
 
+@contextmanager
+def _garbage_collection_paused() -> Iterator[None]:
+    """One full collection lasts longer than a block; it comes between them, in `release`."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 @dataclass
 class BuiltSide:
     """A side with its own torch flags and its own place in the rotation of inputs."""
@@ -61,7 +73,7 @@ class BuiltSide:
     def timed_block(self, inputs: Sequence[Any], time_ms: Callable[[Callable[[], None]], float]) -> float:
         """Milliseconds per step of one block, under this side's flags."""
         self.flags.apply()
-        with blamed_on(self.name, "running timed steps"):
+        with blamed_on(self.name, "running timed steps"), _garbage_collection_paused():
             block_ms = time_ms(lambda: self.run_steps(inputs, self.steps_per_block))
         return block_ms / self.steps_per_block
 

@@ -65,8 +65,10 @@ def read_activity(events: Sequence[Event], steps: int, name: str = WINDOW) -> Ac
 
 def lost_kernels(activity: Activity) -> bool:
     """The host launched something and the device is said to have run nothing: the profiler was not attached to it."""
-    launched = any(_LAUNCH.match(e["name"]) or _GRAPH_LAUNCH.match(e["name"]) for e in activity.calls)
-    return launched and not activity.kernels
+    launched = any(_LAUNCH.match(e["name"]) for e in activity.calls)
+    replayed = any(_GRAPH_LAUNCH.match(e["name"]) for e in activity.calls)
+    ran_anything = activity.kernels or activity.copies or activity.memsets
+    return (launched and not activity.kernels) or (replayed and not ran_anything)
 
 
 def signature(activity: Activity) -> Counter[str]:
