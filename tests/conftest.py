@@ -125,7 +125,9 @@ def tiny(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, quick_to_co
         tiny_project.kept(monkeypatch)
         for name, value in tiny_project.environment(pytester.path).items():
             monkeypatch.setenv(name, value)
-        yield tiny_project.TinyProject(pytester.path, pytester)
+        project = tiny_project.TinyProject(pytester.path, pytester)
+        yield project
+        project.stop()
 
 
 @pytest.fixture(scope="session")

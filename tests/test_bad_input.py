@@ -368,10 +368,10 @@ def test_a_signal_on_a_terminal_while_a_step_blocks_ends_at_once(
 def test_ctrl_c_while_fresh_processes_record_leaves_no_orphan_and_a_second_recorder_is_refused(
     tiny: TinyProject, recorded_project: TinyProject
 ) -> None:
-    # The first process makes `recording`; the fresh one that finds it blocks.
+    # The fresh process blocks: it is a child of the one that recorded first.
     blocking = """
 def quick(context):
-    if Path("recorder").exists() and int(Path("recorder").read_text()) != os.getpid():
+    if Path("recorder").exists() and int(Path("recorder").read_text()) == os.getppid():
         Path("blocking").touch()
         return sleeping(60_000)
     Path("recorder").write_text(str(os.getpid()))

@@ -106,6 +106,7 @@ class TinyProject:
     def __init__(self, path: Path, pytester: pytest.Pytester | None = None) -> None:
         self.path = path
         self._pytester = pytester
+        self._started: list[subprocess.Popen[str]] = []
         self.write("conftest.py", CONFTEST)
         self.write("perf_tests/test_promises.py", (ROOT / "perf_tests/test_promises.py").read_text(encoding="utf-8"))
         self.workload()
@@ -134,7 +135,7 @@ class TinyProject:
 
     def start(self, *options: str, output: int = subprocess.PIPE) -> "subprocess.Popen[str]":
         """pytest in a process, and a process group, of its own."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *_arguments(self.path, options)],
             cwd=self.path,
             env={**os.environ, **environment(self.path)},
@@ -143,6 +144,15 @@ class TinyProject:
             text=True,
             start_new_session=True,
         )
+        self._started.append(process)
+        return process
+
+    def stop(self) -> None:
+        """Kills what a failed test has left running, its children too."""
+        for process in self._started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
     def run_apart(self, *options: str) -> Ended:
         return ended(self.start(*options))

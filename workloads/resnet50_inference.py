@@ -176,8 +176,10 @@ AVX512_BF16 = Needs(cpu_flags=("avx512_bf16",), install="run it on a CPU with AV
 VOLTA, AMPERE = Needs(compute_capability=(7, 0)), Needs(compute_capability=(8, 0))
 TENSORRT = Needs(("torch_tensorrt", "tensorrt"), (7, 5), install="pip install 'gpugate[tensorrt]'")
 
+# Of 128 photographs a few lie between two classes; of one or four, a single such photograph would be a false alarm.
+AGREEING = {name: replace(tolerance, top1_agreement=0.95) for name, tolerance in TOLERANCE_BY_DTYPE.items()}
 # Two correct FP32 programs of 53 layers, with Winograd on one side, differ more than two of one layer.
-TENSORRT_TOLERANCE = {**TOLERANCE_BY_DTYPE, "float32": Tolerance(relative_l2=1e-4, max_error=1e-3)}
+TENSORRT_TOLERANCE = {"float32": Tolerance(relative_l2=1e-4, max_error=1e-3)}
 
 ALL_LAYERS = Limit("kernels", at_least=54)  # 53 convolutions and the fully connected layer: no work vanished
 TENSOR_CORES = (ALL_LAYERS, Limit("tensor_core_kernels", at_least=20))
@@ -228,11 +230,10 @@ BATCH_1 = {
 }
 
 
-def _on_cuda(promises: Mapping[str, Promise]) -> tuple[Optimization, ...]:
+def _on_cuda(promises: Mapping[str, Promise], tolerance: Mapping[str, Tolerance]) -> tuple[Optimization, ...]:
     def promised(name: str, build: Build, dtype: str, engaged: tuple[Limit, ...], needs: Needs) -> Optimization:
-        promise = promises[name]
-        contract = promise.contract(engaged)
-        return Optimization(name, build, promise.speedups, dtype, needs=needs, contract=contract)
+        made = Optimization(name, build, promises[name].speedups, dtype, needs=needs, tolerance=tolerance)
+        return replace(made, contract=promises[name].contract(engaged))
 
     return (
         promised("tf32", tf32, "tf32", TENSOR_CORES, AMPERE),
@@ -242,7 +243,7 @@ def _on_cuda(promises: Mapping[str, Promise]) -> tuple[Optimization, ...]:
         replace(promised("cuda-graph", cuda_graph, "float16", ONE_GRAPH, VOLTA), compared_with="channels-last-fp16"),
         promised("cudnn-fused", cudnn_fused, "float16", ONE_GRAPH, AMPERE),
         replace(promised("tensorrt-fp32", tensorrt_fp32, "float32", ENGINE, TENSORRT), tolerance=TENSORRT_TOLERANCE),
-        promised("tensorrt-fp16", tensorrt_fp16, "float16", ENGINE, TENSORRT),
+        promised("tensorrt-fp16", tensorrt_fp16, "float16", (*ENGINE, *TENSOR_CORES[1:]), TENSORRT),
     )
 
 
@@ -258,13 +259,13 @@ WORKLOADS: tuple[Workload, ...] = (
         baseline=baseline,
         inputs=photograph_batch,
         sizes={"cuda": size(128), "cpu": size(4)},
-        optimizations=(*_on_cuda(BATCH_128), *ON_CPU),
+        optimizations=(*_on_cuda(BATCH_128, AGREEING), *ON_CPU),
     ),
     Workload(
         name="resnet50-inference-batch1",
         baseline=baseline,
         inputs=photograph_batch,
         sizes={"cuda": size(1)},
-        optimizations=_on_cuda(BATCH_1),
+        optimizations=_on_cuda(BATCH_1, TOLERANCE_BY_DTYPE),
     ),
 )

@@ -129,8 +129,12 @@ def read_verified(folder: Path) -> dict[str, bytes]:
     except (ValueError, KeyError, TypeError):
         _discard(manifest, "is no manifest")
         return {}
-    found = {name: _verified(folder / name, sha256) for name, sha256 in expected.items() if name == Path(name).name}
+    found = {name: _verified(folder / name, sha256) for name, sha256 in expected.items() if _is_file_name(name)}
     return {name: content for name, content in found.items() if content is not None}
+
+
+def _is_file_name(name: str) -> bool:
+    return name == Path(name).name and name not in ("", "..")
 
 
 def _verified(path: Path, sha256: object) -> bytes | None:
