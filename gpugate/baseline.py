@@ -91,6 +91,7 @@ class Occasion:
 
     who: str
     reason: str
+    new_anchor: bool = False
 
 
 def load_all(folder: Path, workload_names: Collection[str]) -> dict[str, BaselineFile]:
@@ -129,7 +130,8 @@ def updated(
         if measured:
             key = case_id.removeprefix(f"{workload}/")
             record = _record(measured, runs, occasion, runs[0].source_hashes.get(workload, ""))
-            cases[key] = Entry(cases[key].anchor if key in cases else record, record)
+            keeps_anchor = key in cases and not occasion.new_anchor
+            cases[key] = Entry(cases[key].anchor if keeps_anchor else record, record)
     if not cases:
         raise BaselineError(f"no run measured {workload!r}, so there is nothing to record: run it without skips first")
     return BaselineFile(workload, machine, dict(sorted(cases.items())))

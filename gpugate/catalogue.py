@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from gpugate.counter_names import COUNTER_NAMES
 from gpugate.errors import CatalogueError
-from gpugate.workload import BASELINE, DEVICE_KINDS, Case, Optimization, Workload
+from gpugate.workload import BASELINE, DEVICE_KINDS, Case, Limit, Optimization, Workload
 
 ENTRY_POINT_GROUP = "gpugate.workloads"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
@@ -86,9 +86,10 @@ register_module = catalogue.register_module
 def _workloads_of(module_name: str) -> Iterable[Workload]:
     try:
         workloads = getattr(importlib.import_module(module_name), "WORKLOADS", None)
-    except ImportError as error:
-        next_step = "correct its name or install what it imports"
-        raise CatalogueError(f"module {module_name!r} cannot be imported ({error}): {next_step}") from error
+    except Exception as error:  # importing runs the module: it may raise anything
+        next_step = "correct its name, install what it imports or mend it"
+        problem = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise CatalogueError(f"module {module_name!r} cannot be imported ({problem}): {next_step}") from error
     if not isinstance(workloads, (tuple, list)):
         raise CatalogueError(f"module {module_name!r} has no tuple WORKLOADS: add one with its workloads")
     return workloads
@@ -129,8 +130,8 @@ def _check_optimization(workload: Workload, optimization: Optimization) -> None:
         if not _DEVICE_CLASS.fullmatch(device_class):
             raise CatalogueError(f"{where} names the device class {device_class!r}: use 'sm_90' etc., 'cuda' or 'cpu'")
     for device_class, speedup in optimization.min_speedup.items():
-        if not (math.isfinite(speedup) and speedup > 0):
-            raise CatalogueError(f"{where} has min_speedup {speedup} on {device_class}: give a number above 0")
+        if not (isinstance(speedup, (int, float)) and math.isfinite(speedup) and speedup > 0):
+            raise CatalogueError(f"{where} has min_speedup {speedup!r} on {device_class}: give a number above 0")
     if optimization.compared_with == optimization.name:
         raise CatalogueError(f"{where} is compared with itself: name the baseline or another optimization")
     if optimization.compared_with != BASELINE:
@@ -138,8 +139,17 @@ def _check_optimization(workload: Workload, optimization: Optimization) -> None:
     if optimization.dtype not in optimization.tolerance:
         known = ", ".join(optimization.tolerance)
         raise CatalogueError(f"{where} computes in {optimization.dtype!r}, with a tolerance only for {known}: add one")
+    allowed = optimization.tolerance[optimization.dtype]
+    if not (math.isfinite(allowed.relative_l2) and math.isfinite(allowed.max_error)):
+        raise CatalogueError(f"{where} has {allowed}, which every output meets: give finite bounds")
     for contract in optimization.contract.values():
         for limit in (*contract.engaged, *contract.limits):
-            if limit.counter not in COUNTER_NAMES:
-                known = ", ".join(COUNTER_NAMES)
-                raise CatalogueError(f"{where} limits the counter {limit.counter!r}: known are {known}")
+            _check_limit(where, limit)
+
+
+def _check_limit(where: str, limit: Limit) -> None:
+    if limit.counter not in COUNTER_NAMES:
+        raise CatalogueError(f"{where} limits the counter {limit.counter!r}: known are {', '.join(COUNTER_NAMES)}")
+    bounds = [bound for bound in (limit.at_least, limit.at_most, limit.at_most_of_reference) if bound is not None]
+    if not bounds or not all(math.isfinite(bound) for bound in bounds):
+        raise CatalogueError(f"{where} has {limit}, which can never be broken: give it a finite bound")

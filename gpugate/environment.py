@@ -82,8 +82,8 @@ class Missing:
     reason: str
 
     def allowed_by(self, allowed: Collection[str]) -> bool:
-        """Whether `--allow-missing` names one of them; `tensorrt` also stands for `torch_tensorrt`."""
-        return any(name in allowed or name.removeprefix("torch_") in allowed for name in self.names)
+        """Whether `--allow-missing` names all of them; `tensorrt` also stands for `torch_tensorrt`."""
+        return all(name in allowed or name.removeprefix("torch_") in allowed for name in self.names)
 
 
 def describe(device: torch.device) -> Environment:

@@ -11,6 +11,9 @@ from scipy import stats
 
 CONFIDENCE = 0.99  # one-sided: a bound is wrong at most once in a hundred
 MIN_INSTANCES_FOR_SPREAD = 3
+# What two identical sides of one process were seen to differ by for their whole life, as a log-ratio: the half-width
+# that is taken for granted where too few fresh instances tell. Pairs alone would be wrong in 4 of 10 runs.
+UNSEEN_INSTANCE_SPREAD = 0.01
 
 
 @dataclass(frozen=True)
@@ -50,14 +53,16 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
 
 
 def instance_half_width(medians: Sequence[float], confidence: float = CONFIDENCE) -> float:
-    """Half-width of the t interval of the mean of instance medians: t(n-1) * s / sqrt(n); 0 below three.
+    """Half-width of the t interval of the mean of instance medians: t(n-1) * s / sqrt(n).
+
+    Below three it is UNSEEN_INSTANCE_SPREAD: a spread of one or two builds is not known.
 
     The fresh instance is the unit of replication for what pairs cannot see: memory placement and algorithm choice
     (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 9).
     """
     count = len(medians)
     if count < MIN_INSTANCES_FOR_SPREAD:
-        return 0.0
+        return UNSEEN_INSTANCE_SPREAD
     spread = float(np.std(medians, ddof=1))
     return float(stats.t.ppf(confidence, count - 1)) * spread / math.sqrt(count)
 

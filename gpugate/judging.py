@@ -20,6 +20,8 @@ TIME_FLOOR_OTHER_SOFTWARE = 0.25  # the same device under another driver or torc
 CV_FACTOR = 4.0
 MIN_PROCESSES = 5  # fresh processes that tell how much runs differ
 UNKNOWN_CV_FLOOR = 0.05  # tolerance of a baseline of fewer processes
+SAME_SPEED = 0.03  # two identical sides may differ by 1 % for their whole life
+MIN_EVENT_SHARE = 0.9  # of a pipeline's window on the host clock that CUDA events around it must cover
 # A machine that lost more than this share of a ceiling is sick. Launch latency is too jumpy to say so.
 SICK_SHARE: Mapping[str, float] = {
     "matmul_bf16_tflops": 0.15,
@@ -46,6 +48,7 @@ EXACT_COUNTERS = (
 class Remembered:
     """What a baseline file says of one case, and how far its machine is this one.
 
+    A changed source of the workload is one of the `differences` and leaves `match` exact: it is what a gate is for.
     `optimized_counters` is the largest value of each counter over the recorded processes.
     """
 
@@ -123,22 +126,16 @@ def judge_speedup(
     if summary is None:
         return _not_timed("speedup", measurement)
     speedup = summary.speedup
-    judgements = [(Outcome.NO_BASELINE, "anything: nothing is promised for this class of device, nor recorded")]
+    judgements = _against_record(speedup, remembered)
     if minimum is not None:
-        judgements = [(against_minimum(speedup, minimum), f"the promised {units.ratio(minimum)}")]
-    elif remembered:
-        judgements = []
-    for name, then in (("recorded", remembered.current), ("anchored", remembered.anchor)) if remembered else ():
-        allowed = tolerance(then.speedup_cv, then.processes, RATIO_FLOOR)
-        outcome = against_reference(speedup, then.speedup, allowed)
-        judgements.append((outcome, f"the {name} {units.ratio(then.speedup)} -{units.percent(allowed)}"))
+        judgements.insert(0, (against_minimum(speedup, minimum), f"the promised {units.ratio(minimum)}"))
     outcome = _inert(measurement, speedup) or worst([outcome for outcome, _ in judgements])
     return Verdict(
         "speedup",
         case_id,
         outcome,
-        _speedup_reason(outcome, summary, judgements, remembered),
-        _next_step(outcome, case_id),
+        _speedup_reason(outcome, summary, judgements, remembered) + f" ({_evidence(measurement, summary)})",
+        _speedup_step(case_id, outcome, judgements),
         {
             "speedup": speedup.median,
             "speedup_low": speedup.low,
@@ -149,8 +146,25 @@ def judge_speedup(
     )
 
 
+def _against_record(speedup: Estimate, remembered: Remembered | None) -> list[tuple[Outcome, str]]:
+    """Against the current record and against the anchor, which a recorded improvement has passed for good."""
+    if remembered is None:
+        return [(Outcome.NO_BASELINE, "no baseline for this machine")]
+    judgements = []
+    for name, then in (("recorded", remembered.current), ("anchored", remembered.anchor)):
+        allowed = tolerance(then.speedup_cv, then.processes, RATIO_FLOOR)
+        outcome = against_reference(speedup, then.speedup, allowed)
+        if name == "anchored" and outcome is Outcome.IMPROVED:
+            outcome = Outcome.PASS
+        judgements.append((outcome, f"the {name} {units.ratio(then.speedup)} -{units.percent(allowed)}"))
+    if remembered.current.processes < MIN_PROCESSES:
+        known = f"a baseline of {remembered.current.processes} processes, where a gate needs {MIN_PROCESSES}"
+        judgements.append((Outcome.NO_BASELINE, known))
+    return judgements
+
+
 def _inert(measurement: Measurement, speedup: Estimate) -> Outcome | None:
-    same_speed = speedup.low <= 1.0 <= speedup.high
+    same_speed = speedup.low <= 1 + SAME_SPEED and speedup.high >= 1 - SAME_SPEED
     return Outcome.NOT_ENGAGED if measurement.inert and same_speed else None
 
 
@@ -158,20 +172,36 @@ def _speedup_reason(
     outcome: Outcome, summary: Summary, judgements: list[tuple[Outcome, str]], remembered: Remembered | None
 ) -> str:
     found = f"{units.ratio(summary.speedup.median)} ({units.interval(summary.speedup.low, summary.speedup.high)})"
-    evidence = f"{summary.pairs} pairs, {summary.instances} fresh instances"
     if outcome is Outcome.NOT_ENGAGED:
         return f"{found} with the same kernels and bitwise the same outputs as the reference: it did nothing"
     relation = {
         Outcome.PASS: "holds",
         Outcome.IMPROVED: "beats",
         Outcome.REGRESSED: "is below",
-        Outcome.NO_BASELINE: "cannot be held against",
+        Outcome.NO_BASELINE: "has",
     }.get(outcome, "is not clearly on either side of")
     bounds = " and ".join(text for judged, text in judgements if judged is outcome)
-    text = f"{found} {relation} {bounds} ({evidence})"
-    if remembered and remembered.differences:
-        text += f"; recorded before {'; '.join(remembered.differences)}"
+    text = f"{found} {relation} {bounds}"
     return text + _where_it_moved(summary, remembered) if outcome is not Outcome.PASS else text
+
+
+def _evidence(measurement: Measurement, summary: Summary) -> str:
+    instances = f"{summary.instances} fresh build{'s' if summary.instances > 1 else ''}"
+    discarded = f", {summary.discarded} discarded as throttled" if summary.discarded else ""
+    stopped = {
+        "narrow": "until the interval was narrow",
+        "noise": "until the noise stopped changing",
+        "budget": "until the budget was spent",
+    }.get(measurement.stopped_because, measurement.stopped_because)
+    return f"{summary.pairs} pairs over {instances}{discarded}, {stopped}"
+
+
+def _speedup_step(case_id: str, outcome: Outcome, judgements: list[tuple[Outcome, str]]) -> str:
+    """What to run next; where only the anchor objects, how to accept what the record already has."""
+    blamed = [text for judged, text in judgements if judged is outcome]
+    if outcome is Outcome.REGRESSED and all(text.startswith("the anchored") for text in blamed):
+        return f"{_record_step(case_id)} --perf-new-anchor, if this is meant to be the new normal"
+    return _next_step(outcome, case_id)
 
 
 def _where_it_moved(summary: Summary, remembered: Remembered | None) -> str:
@@ -204,7 +234,8 @@ def judge_throughput(measurement: Measurement, summary: Summary | None, remember
         f"tolerance {units.percent(allowed)}"
     )
     if remembered.differences:
-        reason += f" (widened, since {'; '.join(remembered.differences)})"
+        widened = "widened, " if remembered.match != "exact" else ""
+        reason += f" ({widened}since {'; '.join(remembered.differences)})"
     numbers["recorded_ms"] = then.optimized_ms
     return Verdict("throughput", case_id, outcome, reason, _next_step(outcome, case_id), numbers)
 
@@ -264,8 +295,8 @@ def _grown(found: Counters, recorded: Counters) -> str:
 
 
 def with_environment(verdict: Verdict, problem: str | None) -> Verdict:
-    """A sick machine explains what is not good about a time; it never turns a pass or a wrong output around."""
-    if problem is None or verdict.outcome not in (Outcome.REGRESSED, Outcome.INCONCLUSIVE):
+    """On a sick machine a time says nothing, good or bad; what is wrong or did not engage stays so."""
+    if problem is None or verdict.outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED):
         return verdict
     reason = f"{problem}; on this machine state: {verdict.reason}"
     next_step = "repeat when the machine is idle and cool"
@@ -284,6 +315,9 @@ def environment_problem(
     if discarded > len(measurement.pairs):
         reasons = sorted({name for instance in measurement.instances for name in instance.throttled_by})
         return f"{discarded} pairs were throttled ({', '.join(reasons)}), more than the {len(measurement.pairs)} kept"
+    if measurement.event_host_ratio is not None and measurement.event_host_ratio < MIN_EVENT_SHARE:
+        seen = units.percent(measurement.event_host_ratio)
+        return f"CUDA events saw only {seen} of the host's window: some stream is not joined by Side.finish"
     for name, share in SICK_SHARE.items():
         values = [probe.values[name] for probe in around if name in probe.values]
         if values and name in expected and min(values) < (1 - share) * expected[name]:

@@ -27,6 +27,7 @@ class Options:
     update_baselines: bool
     reason: str
     processes: int
+    new_anchor: bool
     device: str
     budget_s: float
     json_path: Path | None
@@ -48,6 +49,11 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="N",
         default=str(DEFAULT_PROCESSES),
         help="fresh processes that --update-baselines records (default: %(default)s)",
+    )
+    add(
+        "--perf-new-anchor",
+        action="store_true",
+        help="with --update-baselines: move the fixed anchor to what is recorded (default: it stays)",
     )
     add("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
     add(
@@ -76,6 +82,7 @@ def read_options(config: pytest.Config) -> Options:
         update_baselines=value("update_baselines"),
         reason=value("perf_reason"),
         processes=_whole_number("--perf-processes", value("perf_processes")),
+        new_anchor=value("perf_new_anchor"),
         device=_device(value("perf_device")),
         budget_s=_seconds("--perf-budget", value("perf_budget")),
         json_path=_writable("--perf-json", _path(config, value("perf_json"))),

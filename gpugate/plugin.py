@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SAID] = []
     try:
         options = read_options(config)
-        check_workers(config, options.update_baselines)
+        check_workers(config, options)
     except GpugateError as error:
         raise pytest.UsageError(str(error)) from None
     if worker_number(config) is not None:
@@ -87,10 +87,13 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     interrupted = ended_early(session, exitstatus, perf.result.cases)
     try:
         perf.finish(interrupted)
+        config.stash[SAID].extend(sorted(perf.notes))
         if worker_number(config) is not None:
             send(config, perf.result)
         elif perf.options.update_baselines:
             _record(session, config, interrupted)
+        else:
+            perf.check_not_green_by_absence()
     except GpugateError as error:
         config.stash[SAID].append(f"ERROR: {error}")
         session.exitstatus = exitstatus or pytest.ExitCode.TESTS_FAILED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import subprocess
 import sys
 import tempfile
@@ -42,8 +43,15 @@ def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> l
     if not names:
         raise BaselineError("every case was skipped, so no baseline was written: record where they can be measured")
     old = baseline.load_all(folder, {*names, *(path.stem for path in folder.glob("*.json"))})
-    occasion = baseline.Occasion(who=getpass.getuser(), reason=session.options.reason)
+    occasion = baseline.Occasion(_user_name(), session.options.reason, session.options.new_anchor)
     return [baseline.updated(old.get(name), name, runs, occasion, processes) for name in sorted(names)]
+
+
+def _user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user has no name
+        return f"uid {os.getuid()}"
 
 
 def _run_in_fresh_process(session: PerfSession, node_ids: Sequence[str], folder: Path) -> RunResult:

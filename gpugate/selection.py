@@ -24,11 +24,13 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
         catalogue.load()
     except GpugateError as error:
         raise pytest.Collector.CollectError(str(error)) from None
-    parameters = [
-        pytest.param(case, id=case.id, marks=[pytest.mark.gpu] if case.device_kind == "cuda" else [])
-        for case in catalogue.cases()
-    ]
+    parameters = [pytest.param(case, id=case.id, marks=_marks(metafunc.config, case)) for case in catalogue.cases()]
     metafunc.parametrize(FIXTURE, parameters, indirect=True, scope="session")
+
+
+def _marks(config: pytest.Config, case: Case) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.gpu] if case.device_kind == "cuda" else []
+    return marks + ([pytest.mark.xdist_group(case.id)] if config.pluginmanager.hasplugin("xdist") else [])
 
 
 def _asks_for_ours(metafunc: pytest.Metafunc) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import gc
+import logging
 import secrets
 import time
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ from gpugate.workload import BASELINE, Case, Context, for_device_class
 if TYPE_CHECKING:
     import torch
 
+_LOG = logging.getLogger(__name__)
 CACHE_FOLDER = ".gpugate-cache"
 NO_GPU = Missing(("cuda",), "needs a CUDA GPU, and torch sees none: run it on a machine with one")
 
@@ -56,7 +58,9 @@ def choose_device(asked: str, worker: int | None = None) -> torch.device:
     if number >= count:
         there = f"torch sees {count} GPU(s)" if count else "torch sees no GPU"
         raise OptionError(f"--perf-device is {asked!r}, but {there}: use auto, cpu or an index that is there")
-    return torch.device("cuda", number)
+    # Events, graphs and the profiler go to the current device, whatever the tensors' device is.
+    torch.cuda.set_device(number)  # cuda only
+    return torch.device("cuda", number)  # cuda only
 
 
 @dataclass
@@ -69,6 +73,7 @@ class PerfSession:
     result: RunResult
     baselines: dict[str, baseline.BaselineFile] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  # recorded cases that the catalogue no longer has
+    notes: set[str] = field(default_factory=set)  # what a reader of the verdicts must know about the baselines
     started: float = field(default_factory=time.perf_counter)
 
     @property
@@ -120,27 +125,28 @@ class PerfSession:
     def _measure(self, case: Case, result: CaseResult, report: Report) -> None:
         if case.workload.name not in self.result.source_hashes:
             self.result.source_hashes[case.workload.name] = baseline.source_hash(case.workload)
-        if not self.result.yardsticks:
-            self._probe("before")
         try:
+            if not self.result.yardsticks:
+                self._probe("before")
             result.measurement = self._measure_until_decided(case, report)
-        except SideError as error:
-            result.error = _error_sentence(error, case)
+            self._probe("between")
+        except Exception as error:
+            _LOG.debug("measuring %s failed", case.id, exc_info=True)
+            result.measurement, result.error = None, _error_sentence(error, case)
         if result.error is not None:
             self._release()  # once more: while the error was on its way it kept what the failed side held
             return
-        self._probe("between")
         self._judge(case, result)
 
     def _measure_until_decided(self, case: Case, report: Report) -> Measurement:
-        """An undecided speedup is measured once more, longer, with fresh instances."""
+        """What is undecided is measured once more, for twice the budget, with fresh instances."""
         from gpugate.measurement.run import measure, merged
         from gpugate.measurement.settings import Settings
 
         context = self._context(case)
         settings = Settings(budget_s=self.options.budget_s, seed=self.result.seed)
         first = measure(case, context, settings, report)
-        if not first.pairs or self._speedup(case, first).outcome is not Outcome.INCONCLUSIVE:
+        if not first.pairs or not self._undecided(case, first):
             return first
         return merged(first, measure(case, context, settings.escalated(), report))
 
@@ -170,6 +176,10 @@ class PerfSession:
         minimum = for_device_class(case.optimization.min_speedup, self.environment.device_classes)
         summary = summarize(measurement) if measurement.pairs else None
         return judge_speedup(measurement, summary, minimum, self.remembered(case))
+
+    def _undecided(self, case: Case, measurement: Measurement) -> bool:
+        throughput = judge_throughput(measurement, summarize(measurement), self.remembered(case))
+        return Outcome.INCONCLUSIVE in (self._speedup(case, measurement).outcome, throughput.outcome)
 
     def _judge(self, case: Case, result: CaseResult) -> None:
         measurement, remembered = result.measurement, self.remembered(case)
@@ -203,12 +213,14 @@ class PerfSession:
         if match.kind == "foreign":
             return None
         differences = match.differences
+        self.notes.update(f"recorded under other software: {difference}" for difference in differences)
         if record.source_hash != self.result.source_hashes.get(case.workload.name):
             differences += ("the workload's source changed",)
+            self.notes.add(f"the source of {case.workload.name} changed since its baseline was recorded")
         return Remembered(
             current=history(record.processes),
             anchor=history(entry.anchor.processes),
-            match="same device" if differences else "exact",
+            match=match.kind,
             differences=differences,
             optimized_counters=record.optimized_counters,
             yardsticks=record.yardsticks,
@@ -219,6 +231,12 @@ class PerfSession:
         self.result.wall_s = time.perf_counter() - self.started
         if self.options.json_path is not None:
             run_file.write(self.options.json_path, self.result)
+
+    def check_not_green_by_absence(self) -> None:
+        """Raises EnvironmentUnfitError for a gate in which nothing at all was measured."""
+        measured = any(case.measurement is not None or case.error for case in self.result.cases.values())
+        if self.options.gate and not measured:
+            raise EnvironmentUnfitError("the gate measured nothing: select cases that this machine can run")
 
     def finish(self, interrupted: bool) -> None:
         """Marks the last probe as the one after everything and writes the file for the last time."""
@@ -250,8 +268,11 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, worker: int
 @contextmanager
 def allowed_to_record(session: PerfSession) -> Iterator[None]:
     """Holds the baseline folder for the whole session. Raises EnvironmentUnfitError on a GPU that others use."""
+    import torch
+
     with ExitStack() as stack:
         if session.device.type == "cuda":
+            torch.cuda.synchronize(session.device)  # cuda only  # so that NVML lists this process and we know it
             others = foreign_processes(session.device.index or 0)  # cuda only
             if others:
                 pids = ", ".join(str(pid) for pid in others)
@@ -260,7 +281,8 @@ def allowed_to_record(session: PerfSession) -> Iterator[None]:
         yield
 
 
-def _error_sentence(error: SideError, case: Case) -> str:
-    if error.out_of_memory:
-        return f"{case.id}: {error}; free device memory or lower the items per step, the other workloads go on"
-    return f"{case.id}: {error}"
+def _error_sentence(error: Exception, case: Case) -> str:
+    known = error if isinstance(error, SideError) else SideError("the engine", "measuring it", error)
+    if known.out_of_memory:
+        return f"{case.id}: {known}; free device memory or lower the items per step, the other workloads go on"
+    return f"{case.id}: {known}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpugate.errors import OptionError
@@ -11,6 +12,7 @@ from gpugate.errors import OptionError
 if TYPE_CHECKING:
     import pytest
 
+    from gpugate.options import Options
     from gpugate.result import RunResult
 
 OUTPUT_KEY = "gpugate"
@@ -22,20 +24,28 @@ def worker_number(config: pytest.Config) -> int | None:
     return None if worker_id is None else int(worker_id.removeprefix("gw"))
 
 
-def check_workers(config: pytest.Config, record: bool) -> None:
+def check_workers(config: pytest.Config, options: Options) -> None:
     """Raises OptionError for more workers than GPUs, and for recording in any worker: neither is a measurement."""
-    workers = len(config.getoption("tx", None) or ())
+    workers = _worker_count(config.getoption("tx", None) or ())
     if not workers or worker_number(config) is not None:
         return
     from gpugate.environment import gpu_count
 
     gpus = gpu_count()
-    if workers > max(1, gpus):
-        raise OptionError(
-            f"-n {workers} would run {workers} tests at once on {gpus} GPU(s), which is no measurement: use -n 0"
-        )
-    if record:
+    # A worker takes the GPU of its own number; a device that was named is one device for all of them.
+    if workers > (max(1, gpus) if options.device in ("auto", "cuda") else 1):
+        where = f"on {gpus} GPU(s)" if options.device == "auto" else f"on {options.device}, with {gpus} GPU(s) here"
+        raise OptionError(f"-n {workers} would run {workers} tests at once {where}, which is no measurement: use -n 0")
+    if options.update_baselines:
         raise OptionError(f"--update-baselines with -n {workers} would record workers that share a host: use -n 0")
+    if workers > 1:
+        config.option.dist = "loadgroup"  # all tests of a case in one worker, which measures it once
+
+
+def _worker_count(specs: Sequence[str]) -> int:
+    """Of xdist's `--tx`, where `3*popen` means three."""
+    counts = (spec.partition("*")[0] if "*" in spec else "1" for spec in specs)
+    return sum(int(count) if count.isdecimal() else 1 for count in counts)
 
 
 def send(config: pytest.Config, run: RunResult) -> None:

@@ -20,7 +20,7 @@ RAN = Activity(5, [{"name": "cudaLaunchKernel"}], [{"name": "k"}], [], [], [])
 
 
 def built(name: str, side: Side) -> BuiltSide:
-    return BuiltSide(name, side, TorchFlags.defaults(), CPU, SideCost(0.0, 0.0))
+    return BuiltSide(name, side, TorchFlags(), CPU, SideCost(0.0, 0.0))
 
 
 def test_each_side_is_counted_in_its_own_window_without_what_surrounds_it() -> None:
@@ -60,7 +60,7 @@ def test_a_side_is_counted_under_its_own_flags() -> None:
         threads.append(torch.get_num_threads())
         return inputs
 
-    defaults = TorchFlags.defaults()
+    defaults = TorchFlags()
     single = built("single", Side(step))
     single.flags = TorchFlags(num_threads=defaults.num_threads + 1)
     counters.count([single, built("usual", Side(step))], [torch.ones(1)], steps=1)

@@ -35,7 +35,7 @@ def pairing(readings: Iterable[ClockReading], reference_first: bool) -> tuple[Pa
 
     def side(name: str) -> BuiltSide:
         step = Side(lambda inputs: order.append(name))
-        return BuiltSide(name, step, TorchFlags.defaults(), torch.device("cpu"), SideCost(0.0, 0.0))
+        return BuiltSide(name, step, TorchFlags(), torch.device("cpu"), SideCost(0.0, 0.0))
 
     both = BothSides(side("baseline"), side("fast"), True, 0.0, "")
     read = iter(readings)

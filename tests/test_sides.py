@@ -24,7 +24,7 @@ INPUTS = [torch.tensor(1.0), torch.tensor(2.0), torch.tensor(3.0)]
 @pytest.fixture(autouse=True)
 def flags_as_found() -> Iterator[None]:
     yield
-    TorchFlags.defaults().apply()
+    TorchFlags().apply()
 
 
 def built(step: Callable[[Any], Any], **more: Any) -> BuiltSide:
@@ -116,12 +116,12 @@ def test_a_side_is_built_under_the_defaults_and_keeps_what_it_chose() -> None:
         return Side(lambda inputs: seen.append(TorchFlags.current()))
 
     side = build_side("fast", build, CONTEXT, INPUTS[0])
-    assert seen[0] == TorchFlags.defaults()
+    assert seen[0] == TorchFlags()
     assert (side.flags.cudnn_benchmark, side.flags.cudnn_allow_tf32) == (True, False)
-    TorchFlags.defaults().apply()
+    TorchFlags().apply()
     side.timed_block(INPUTS, lambda run: (run(), 1.0)[1])
     assert seen[-1].cudnn_benchmark
-    TorchFlags.defaults().apply()
+    TorchFlags().apply()
     side.output_for(INPUTS[0])
     assert seen[-1].cudnn_benchmark
 
@@ -199,7 +199,7 @@ def test_closing_lets_go_of_the_output_and_blames_what_fails() -> None:
 def test_release_returns_to_the_defaults() -> None:
     torch.backends.cudnn.benchmark = True
     release(CPU)
-    assert TorchFlags.current() == TorchFlags.defaults()
+    assert TorchFlags.current() == TorchFlags()
 
 
 def network() -> nn.Sequential:

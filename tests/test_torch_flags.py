@@ -17,7 +17,7 @@ def flags_as_found() -> Iterator[None]:
 
 
 def test_the_defaults_are_strict_fp32_without_autotuning() -> None:
-    defaults = TorchFlags.defaults()
+    defaults = TorchFlags()
     assert defaults == TorchFlags(False, False, False, False, defaults.num_threads)
     assert defaults.num_threads >= 1
 
@@ -26,7 +26,7 @@ def test_applied_defaults_reach_torch() -> None:
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = True
     torch.backends.cuda.matmul.allow_tf32 = True
-    TorchFlags.defaults().apply()
+    TorchFlags().apply()
     assert not torch.backends.cudnn.benchmark
     assert not torch.backends.cudnn.allow_tf32
     assert not torch.backends.cuda.matmul.allow_tf32
@@ -45,11 +45,11 @@ def test_applied_defaults_reach_torch() -> None:
     ids=lambda changed: next(iter(changed)),
 )
 def test_every_switch_goes_there_and_back(changed: dict[str, bool]) -> None:
-    wanted = replace(TorchFlags.defaults(), **changed)
+    wanted = replace(TorchFlags(), **changed)
     wanted.apply()
     assert TorchFlags.current() == wanted
-    TorchFlags.defaults().apply()
-    assert TorchFlags.current() == TorchFlags.defaults()
+    TorchFlags().apply()
+    assert TorchFlags.current() == TorchFlags()
 
 
 def test_the_precision_of_matmuls_is_seen_as_tf32() -> None:

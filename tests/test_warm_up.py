@@ -54,7 +54,7 @@ def warmed(monkeypatch: pytest.MonkeyPatch, step_ms: Iterator[float], seconds: f
         clock.now_ms += block_ms
         return block_ms
 
-    side = BuiltSide("fast", Side(step), TorchFlags.defaults(), torch.device("cpu"), SideCost(0.0, 0.0))
+    side = BuiltSide("fast", Side(step), TorchFlags(), torch.device("cpu"), SideCost(0.0, 0.0))
     warm_up(side, [None], time_ms, block_ms=20.0, seconds=seconds)
     return clock.now_ms / 1e3, side
 

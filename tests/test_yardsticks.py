@@ -53,4 +53,4 @@ def test_a_sick_cpu_is_told_by_a_ceiling_that_is_probed() -> None:
 def test_a_probe_runs_under_the_suites_own_flags() -> None:
     torch.backends.cudnn.benchmark = True
     probe(CPU, "before")
-    assert TorchFlags.current() == TorchFlags.defaults()
+    assert TorchFlags.current() == TorchFlags()

@@ -14,7 +14,7 @@ from gpugate.errors import SideError
 from gpugate.workload import Context, Workload
 
 FALLBACK_CACHE_BYTES = 32 * 2**20  # a CPU's last-level cache, where the machine does not tell
-MAX_SETS = 128
+MAX_SETS = 1024
 HOT_SETS = 2  # even a hot workload alternates, so that a step that returns a stale output is seen
 FIRST_FRESH_INDEX = 1_000_000
 

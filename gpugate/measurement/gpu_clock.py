@@ -32,9 +32,13 @@ def clock_reader(device: torch.device) -> ReadClock:
 
 
 def _nvml_reader(uuid: object) -> ReadClock:  # cuda only
-    pynvml.nvmlInit()
-    # NVML and CUDA may number GPUs differently: the UUID is the same in both.
-    handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
+    try:
+        pynvml.nvmlInit()
+        # NVML and CUDA may number GPUs differently: the UUID is the same in both.
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
+        pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
+    except pynvml.NVMLError:  # a MIG slice or a container that does not tell its clocks: None, never a guess
+        return ClockReading
 
     def read() -> ClockReading:
         clock_mhz = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)

@@ -211,7 +211,8 @@ def _finish(run: _Run, both: BothSides) -> None:
     inputs = run.inputs.timed
     theirs, ours = counters.count((both.reference, both.optimized), inputs, run.settings.counted_steps)
     run.found.inert = run.found.same_bits and trace.signature(theirs) == trace.signature(ours)
-    run.found.not_engaged = both.optimized.side.engaged()
+    with blamed_on(both.optimized.name, "being asked whether it engaged"):
+        run.found.not_engaged = both.optimized.side.engaged()
     if counters.missing(run.context.device) is None:
         run.found.reference_counters = counters.of(both.reference, theirs, inputs)  # cuda only
         run.found.optimized_counters = counters.of(both.optimized, ours, inputs)  # cuda only

@@ -94,14 +94,14 @@ class BuiltSide:
 
 def build_side(name: str, build: Build, context: Context, first_input: Any) -> BuiltSide:
     """Builds a side from the suite's default flags and runs its first step, both timed: they are never samples."""
-    TorchFlags.defaults().apply()
+    TorchFlags().apply()
     allocated_bytes = _start_counting_memory(context.device)
     started = time.perf_counter()
     with blamed_on(name, "being built"):
         side = build(context)
         synchronize(context.device)
+        flags = TorchFlags.current()
     built = time.perf_counter()
-    flags = TorchFlags.current()
     with blamed_on(name, "running its first step"), _closed_on_error(side):
         side.step(first_input)
         side.finish()
@@ -150,13 +150,18 @@ def release(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()  # cuda only
-    TorchFlags.defaults().apply()
+    TorchFlags().apply()
 
 
 def fingerprint(model: torch.nn.Module | None) -> str:
     """A digest of a model's structure and tensors: another digest later means that somebody changed it."""
     if model is None:
         return ""
+    with blamed_on(type(model).__name__, "being compared with itself"):
+        return _digest(model)
+
+
+def _digest(model: torch.nn.Module) -> str:
     digest = hashlib.sha256()
     for name, module in model.named_modules():
         compiled = getattr(module, "_compiled_call_impl", None) is not None or "forward" in vars(module)
