@@ -86,7 +86,7 @@ register_module = catalogue.register_module
 def _workloads_of(module_name: str) -> Iterable[Workload]:
     try:
         workloads = getattr(importlib.import_module(module_name), "WORKLOADS", None)
-    except Exception as error:  # importing runs the module: it may raise anything
+    except (Exception, SystemExit) as error:  # importing runs the module: it may raise anything
         next_step = "correct its name, install what it imports or mend it"
         problem = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
         raise CatalogueError(f"module {module_name!r} cannot be imported ({problem}): {next_step}") from error

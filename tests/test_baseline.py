@@ -117,6 +117,21 @@ def test_the_life_of_a_baseline(folder: Path) -> None:
     assert (second.current.recorded_by, second.current.environment.driver) == ("bob", "590.2")
 
 
+def test_an_anchor_moves_on_purpose_alone_and_only_that_of_what_was_measured(folder: Path) -> None:
+    both = [run(case("tf32", 2.0), case("fp16", 3.0)) for _ in range(5)]
+    file = updated(None, "net", both, FIRST)
+    slower = [run(case("tf32", 1.5), day=9) for _ in range(5)]
+    stayed = updated(file, "net", slower, Occasion("bob", "new driver"))
+    assert stayed.cases["tf32/cuda"].anchor == file.cases["tf32/cuda"].anchor
+    moved = updated(stayed, "net", slower, Occasion("bob", "the new normal", new_anchor=True))
+    assert moved.cases["tf32/cuda"].anchor == moved.cases["tf32/cuda"].current
+    assert history(moved.cases["tf32/cuda"].anchor.processes).speedup == pytest.approx(1.5)
+    assert moved.cases["tf32/cuda"].anchor.reason == "the new normal"
+    assert moved.cases["fp16/cuda"] == file.cases["fp16/cuda"]
+    write(folder, moved)
+    assert load_all(folder, ["net"])["net"].cases["tf32/cuda"].anchor.reason == "the new normal"
+
+
 def test_cases_that_were_not_measured_stay_as_they_are(folder: Path, recorded: Path) -> None:
     file = load_all(folder, ["net"])["net"]
     skipped = replace(case("tf32", 9.0), measurement=None, skipped="needs a newer GPU: buy one")

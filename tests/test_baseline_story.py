@@ -1,8 +1,6 @@
 """The life of a baseline: recorded by fresh processes, gated, improved, crept upon, and never written by accident."""
 
-import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -34,17 +32,10 @@ def loaded(project: TinyProject) -> BaselineFile:
     return baseline.load_all(project.baselines, {"tiny"})["tiny"]
 
 
-def edited(project: TinyProject, change: Callable[[dict[str, Any]], None]) -> None:
-    """Changes the document of the recorded baseline."""
-    document = json.loads(project.baseline.read_text(encoding="utf-8"))
-    change(document)
-    project.baseline.write_text(json.dumps(document), encoding="utf-8")
-
-
 def spread_out(document: dict[str, Any]) -> None:
     """The recorded processes differ by so much that whatever is measured now lies within four times their cv."""
     for record in document["cases"]["quick/cpu"].values():
-        for process, factor in zip(record["processes"], (0.5, 1.5), strict=True):
+        for process, factor in zip(record["processes"], (0.5, 1.5, 0.5, 1.5, 1.0), strict=True):
             process["optimized_ms"] = [[factor * ms for ms in pairs] for pairs in process["optimized_ms"]]
 
 
@@ -79,7 +70,7 @@ def test_a_gate_passes_within_the_tolerance_that_the_recorded_spread_asks_for(
     tiny: TinyProject, recorded_project: TinyProject
 ) -> None:
     tiny.take_baseline(recorded_project)
-    edited(tiny, spread_out)
+    tiny.edit_baseline(spread_out)
     result = tiny.run(*GATE)
     assert result.status == 0, result.text
     assert set(tiny.outcomes().values()) == {Outcome.PASS}
@@ -109,9 +100,11 @@ def test_work_done_three_times_is_a_regression_that_names_the_test(
 def test_a_changed_source_is_judged_and_said(tiny: TinyProject, recorded_project: TinyProject) -> None:
     tiny.take_baseline(recorded_project)
     tiny.workload(build=QUICK.replace("sleeping(", "sleeping(3 * "))
-    assert tiny.run(*GATE).status == 1
+    result = tiny.run(*GATE)
+    assert result.status == 1
     assert tiny.outcomes()["speedup"] == Outcome.REGRESSED
     assert "the workload's source changed" in tiny.verdict("throughput")["reason"]
+    assert "the source of tiny changed since its baseline was recorded" in result.text
 
 
 def test_another_torch_is_said_and_another_cpu_is_no_baseline(tiny: TinyProject, recorded_project: TinyProject) -> None:
@@ -119,13 +112,14 @@ def test_another_torch_is_said_and_another_cpu_is_no_baseline(tiny: TinyProject,
         def change(document: dict[str, Any]) -> None:
             document["cases"]["quick/cpu"]["current"]["environment"][name] = value
 
-        edited(tiny, change)
+        tiny.edit_baseline(change)
 
     tiny.take_baseline(recorded_project)
     set_environment("packages", {"torch": "1.0"})
-    tiny.run(*GATE)
+    other = tiny.run(*GATE)
     assert "widened, since " in tiny.verdict("throughput")["reason"]
     assert "torch 1.0 -> " in tiny.verdict("throughput")["reason"]
+    assert "recorded under other software: torch 1.0 -> " in other.text
     set_environment("cpu_model", "another")
     assert tiny.run(*GATE).status == 1
     assert tiny.outcomes()["throughput"] == Outcome.NO_BASELINE
@@ -136,6 +130,7 @@ def test_improve_record_creep_and_be_caught_by_the_anchor(tiny: TinyProject) -> 
     first = tiny.run(*RECORD, "--perf-reason=the first")
     assert first.status == 0, first.text
     assert "tiny/quick/cpu: recorded 0." in first.text
+    tiny.pretend_five_processes()
     anchor = loaded(tiny).cases["quick/cpu"].anchor
 
     tiny.quick_ms(1)
@@ -148,6 +143,7 @@ def test_improve_record_creep_and_be_caught_by_the_anchor(tiny: TinyProject) -> 
     again = tiny.run(*RECORD, "--perf-reason=the second")
     assert again.status == 0, again.text
     assert re.search(r"tiny/quick/cpu: 0\.\d\dx -> [1-9]", again.text)
+    tiny.pretend_five_processes()
     entry = loaded(tiny).cases["quick/cpu"]
     assert entry.anchor == anchor
     assert (entry.anchor.reason, entry.current.reason) == ("the first", "the second")
@@ -162,12 +158,27 @@ def test_a_new_baseline_does_not_hide_a_fall_below_the_anchor(tiny: TinyProject,
     tiny.take_baseline(recorded_project)
     tiny.quick_ms(8)
     assert tiny.run(*RECORD).status == 0
+    tiny.pretend_five_processes()
     entry = loaded(tiny).cases["quick/cpu"]
     assert history(entry.current.processes).speedup < 1 < history(entry.anchor.processes).speedup
     result = tiny.run(*GATE, "-k", "speedup")
     assert result.status == 1
     assert "is below " in tiny.verdict("speedup")["reason"]
     assert f"the anchored {units.ratio(history(entry.anchor.processes).speedup)} -" in tiny.verdict("speedup")["reason"]
+
+    accepted = tiny.run(*RECORD, "--perf-new-anchor")
+    assert accepted.status == 0, accepted.text
+    assert loaded(tiny).cases["quick/cpu"].anchor == loaded(tiny).cases["quick/cpu"].current
+
+
+def test_a_baseline_of_too_few_processes_does_not_open_the_gate(
+    tiny: TinyProject, recorded_project: TinyProject
+) -> None:
+    tiny.take_baseline(recorded_project)
+    tiny.baseline.write_bytes(recorded_project.baseline.read_bytes())
+    result = tiny.run(*GATE, "-k", "speedup")
+    assert result.status == 1
+    assert "a baseline of 2 processes, where a gate needs 5" in result.text
 
 
 def test_recording_some_cases_leaves_the_others_as_they_were(tiny: TinyProject, recorded_project: TinyProject) -> None:

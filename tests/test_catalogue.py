@@ -4,6 +4,7 @@ import importlib.metadata
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -38,6 +39,11 @@ NET = Workload("net", build, lambda context, index: index, SIZES, (FAST, FASTER)
 
 def with_limit(counter: str) -> dict[str, Any]:
     return {"contract": {"cuda": Contract(limits=(Limit(counter, at_most=1),))}}
+
+
+INFINITE, NAN = float("inf"), float("nan")
+NO_BOUND = "which can never be broken: give it a finite bound"
+EVERY_OUTPUT = "which every output meets: give finite bounds"
 
 
 def test_a_sound_workload_is_accepted() -> None:
@@ -82,6 +88,8 @@ def test_a_workload_that_cannot_be_measured_is_refused(changed: dict[str, Any], 
         ({"min_speedup": {"cuda": 2.0, "cpu": -1.0}}, "net/fast has min_speedup -1.0 on cpu: give a number above 0"),
         ({"min_speedup": {"cuda": float("nan")}}, "net/fast has min_speedup nan on cuda: give"),
         ({"min_speedup": {"cuda": float("inf")}}, "net/fast has min_speedup inf on cuda: give"),
+        ({"min_speedup": {"cuda": "2.0"}}, "net/fast has min_speedup '2.0' on cuda: give a number above 0"),
+        ({"min_speedup": {"cuda": None}}, "net/fast has min_speedup None on cuda: give a number above 0"),
         ({"compared_with": "fast"}, "net/fast is compared with itself: name the baseline or another optimization"),
         ({"compared_with": "slow"}, "workload 'net' has no optimization 'slow': it has fast"),
         (
@@ -97,6 +105,31 @@ def test_a_workload_that_cannot_be_measured_is_refused(changed: dict[str, Any], 
 )
 def test_an_optimization_that_cannot_be_measured_is_refused(changed: dict[str, Any], sentence: str) -> None:
     assert refusal(replace(NET, optimizations=(replace(FAST, **changed),))).startswith(sentence)
+
+
+@pytest.mark.parametrize("place", ["engaged", "limits"])
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {},
+        {"at_least": NAN},
+        {"at_least": -INFINITE},
+        {"at_most": INFINITE},
+        {"at_most_of_reference": INFINITE},
+        {"at_least": 1.0, "at_most": INFINITE},
+    ],
+)
+def test_a_limit_that_nothing_can_break_is_refused(bounds: dict[str, float], place: str) -> None:
+    limit = Limit("kernels", **bounds)
+    fine = Limit("kernels", at_most=1)
+    broken = replace(FAST, contract={"cuda": replace(Contract(), **{place: (fine, limit)})})
+    assert refusal(replace(NET, optimizations=(broken,))) == f"net/fast has {limit}, {NO_BOUND}"
+
+
+@pytest.mark.parametrize("allowed", [Tolerance(INFINITE, 0.1), Tolerance(0.1, INFINITE), Tolerance(NAN, 0.1)])
+def test_a_tolerance_that_every_output_meets_is_refused(allowed: Tolerance) -> None:
+    loose = replace(FAST, dtype="float32", tolerance={"float32": allowed})
+    assert refusal(replace(NET, optimizations=(loose,))) == f"net/fast has {allowed}, {EVERY_OUTPUT}"
 
 
 def refusal(workload: Workload) -> str:
@@ -191,6 +224,27 @@ def test_a_module_that_cannot_be_imported_is_refused_with_the_cause(fresh) -> No
     sentence = r"module 'made_up_folder\.nowhere' cannot be imported \(No module named 'made_up_folder'\): correct its"
     with pytest.raises(CatalogueError, match=sentence):
         fresh.load()
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("open('/no/such/file')", "FileNotFoundError: "),
+        ("import sys; sys.exit('no GPU')", "SystemExit: no GPU"),
+        ("def", "SyntaxError: "),
+    ],
+)
+def test_a_module_that_raises_anything_while_it_is_imported_is_refused(
+    fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, cause: str
+) -> None:
+    (tmp_path / "made_up_failing.py").write_text(line)
+    monkeypatch.syspath_prepend(tmp_path)
+    fresh.register_module("made_up_failing")
+    with pytest.raises(CatalogueError) as caught:
+        fresh.load()
+    assert str(caught.value).startswith(f"module 'made_up_failing' cannot be imported ({cause}")
+    assert str(caught.value).endswith("): correct its name, install what it imports or mend it")
 
 
 def test_two_workloads_of_one_name_are_refused_with_their_places(fresh) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import random
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -19,9 +20,10 @@ from gpugate.codec import (
     without_header,
 )
 from gpugate.environment import Environment
-from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost, StopReason, Yardstick
 from gpugate.verdict import Outcome, Verdict
 
+WORDS = "'narrow', 'noise', 'budget', 'outputs not comparable'"
 COST = SideCost(build_s=1.5, first_step_s=0.25, peak_bytes=12345678901)
 
 
@@ -45,7 +47,7 @@ def random_measurement(rng: random.Random) -> Measurement:
     return Measurement(
         case_id="net/tf32/cuda",
         instances=tuple(random_instance(rng) for _ in range(rng.randrange(4))),
-        stopped_because=rng.choice(["narrow", "noise", "budget"]),
+        stopped_because=rng.choice(get_args(StopReason)),
         differences=(Difference(rng.choice([1e-4, math.inf]), math.inf, rng.choice([None, 0.5]), "fresh inputs"),),
         reference_cost=COST,
         optimized_cost=replace(COST, peak_bytes=None),
@@ -100,7 +102,7 @@ def test_a_column_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "sentence"),
     [
-        (["stopped_because"], "bored", "stopped_because is 'bored', not one of 'narrow', 'noise', 'budget'"),
+        (["stopped_because"], "bored", f"stopped_because is 'bored', not one of {WORDS}"),
         (["inert"], 1, "inert is 1, not true or false"),
         (["input_sets"], True, "input_sets is True, not a whole number"),
         (["input_sets"], 2.0, "input_sets is 2.0, not a whole number"),

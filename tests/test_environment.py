@@ -306,8 +306,16 @@ def test_torch_tensorrt_without_tensorrt_is_missing(tmp_path: Path, monkeypatch:
     assert not {"torch_tensorrt", "tensorrt"} & set(sys.modules)
 
 
-@pytest.mark.parametrize("names", [("tensorrt",), ("torch_tensorrt",), ("c++", "torch_tensorrt")])
+@pytest.mark.parametrize("names", [("tensorrt",), ("torch_tensorrt",), ("torch_tensorrt", "tensorrt")])
 def test_allowing_tensorrt_covers_both_of_its_packages(names: tuple[str, ...]) -> None:
     assert Missing(names, "").allowed_by({"tensorrt"})
     assert not Missing(names, "").allowed_by({"cvcuda"})
     assert not Missing(names, "").allowed_by(set())
+
+
+@pytest.mark.parametrize(
+    ("allowed", "enough"),
+    [({"c++"}, False), ({"tensorrt"}, False), ({"c++", "tensorrt"}, True), ({"c++", "torch_tensorrt", "cuda"}, True)],
+)
+def test_everything_that_is_missing_must_be_allowed(allowed: set[str], enough: bool) -> None:
+    assert Missing(("c++", "torch_tensorrt"), "").allowed_by(allowed) is enough

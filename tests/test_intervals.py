@@ -62,8 +62,17 @@ def test_the_half_width_is_relative_to_the_median() -> None:
     assert Estimate(0.0, -1.0, 1.0).half_width == math.inf
 
 
-def test_two_instances_say_nothing_of_their_spread() -> None:
-    assert instance_half_width([1.0, 2.0]) == 0.0
+@pytest.mark.parametrize("medians", [[1.0], [1.0, 2.0], [1.0, 1.0]])
+def test_one_or_two_instances_are_granted_one_percent_since_they_do_not_tell_their_spread(medians: list[float]) -> None:
+    assert instance_half_width(medians) == 0.01
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_pairs_of_one_or_two_builds_never_make_an_interval_narrower_than_one_percent(instances: int) -> None:
+    estimate = speedup_estimate([[0.5] * 20] * instances)
+    bounds = math.log(estimate.low), math.log(estimate.median), math.log(estimate.high)
+    assert bounds == pytest.approx((0.49, 0.5, 0.51))
+    assert speedup_estimate([[0.5] * 20] * 3).half_width == pytest.approx(0.0)
 
 
 def test_three_instances_say_it_with_two_degrees_of_freedom() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.options import DEFAULT_BUDGET_S, DEFAULT_PROCESSES
+from gpugate.options import DEFAULT_BUDGET_S, DEFAULT_PROCESSES, read_options
 from tests.tiny_project import CACHES, ROOT, TinyProject, check_no_traceback
 
 DEFAULTS = {
@@ -15,6 +15,7 @@ DEFAULTS = {
     "--update-baselines": "off",
     "--perf-reason": "none",
     "--perf-processes": str(DEFAULT_PROCESSES),
+    "--perf-new-anchor": "it stays",
     "--perf-device": "auto",
     "--perf-budget": str(DEFAULT_BUDGET_S),
     "--perf-json": "nowhere",
@@ -87,6 +88,12 @@ def test_a_value_that_cannot_be_used_is_one_sentence(
     assert next_step in sentence
     check_no_traceback(result.text)
     assert tiny.files() == before
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_an_anchor_moves_only_where_it_is_asked_for(pytester: pytest.Pytester, asked: bool) -> None:
+    config = pytester.parseconfig("-p", "gpugate.plugin", *(["--perf-new-anchor"] if asked else []))
+    assert read_options(config).new_anchor is asked
 
 
 def test_the_budget_bounds_what_is_sampled(tiny: TinyProject) -> None:

@@ -1,12 +1,35 @@
 """Torch's global switches are read and written as one value, and the suite's defaults are strict."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from gpugate.measurement.sides import build_side
 from gpugate.measurement.torch_flags import TorchFlags
+from gpugate.workload import Context, Side
+
+backends: Any = torch.backends
+# Every field with another value than the default.
+CHANGED: dict[str, Any] = {
+    "cudnn_enabled": False,
+    "cudnn_benchmark": True,
+    "cudnn_deterministic": True,
+    "cudnn_allow_tf32": True,
+    "cudnn_rnn_allow_tf32": True,
+    "matmul_allow_tf32": True,
+    "mkldnn_precisions": ("ieee", "bf16", "tf32"),
+    "fp16_reduced_precision": False,
+    "bf16_reduced_precision": False,
+    "mkldnn_enabled": False,
+    "deterministic_algorithms": True,
+    "grad_enabled": False,
+    "default_dtype": torch.float64,
+    "num_threads": 3,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -16,9 +39,16 @@ def flags_as_found() -> Iterator[None]:
     found.apply()
 
 
-def test_the_defaults_are_strict_fp32_without_autotuning() -> None:
+def test_the_defaults_are_strict_fp32_without_autotuning_and_the_rest_as_torch_has_it() -> None:
     defaults = TorchFlags()
-    assert defaults == TorchFlags(False, False, False, False, defaults.num_threads)
+    autotuning = (defaults.cudnn_benchmark, defaults.cudnn_deterministic, defaults.deterministic_algorithms)
+    tf32 = (defaults.cudnn_allow_tf32, defaults.cudnn_rnn_allow_tf32, defaults.matmul_allow_tf32)
+    assert {*autotuning, *tf32} == {False}
+    assert set(defaults.mkldnn_precisions) == {"none"}
+    assert defaults.cudnn_enabled
+    assert defaults.mkldnn_enabled
+    assert defaults.grad_enabled
+    assert defaults.default_dtype is torch.float32
     assert defaults.num_threads >= 1
 
 
@@ -26,32 +56,98 @@ def test_applied_defaults_reach_torch() -> None:
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = True
     torch.backends.cuda.matmul.allow_tf32 = True
+    torch.set_grad_enabled(False)
     TorchFlags().apply()
     assert not torch.backends.cudnn.benchmark
     assert not torch.backends.cudnn.allow_tf32
     assert not torch.backends.cuda.matmul.allow_tf32
     assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.is_grad_enabled()
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"cudnn_benchmark": True},
-        {"cudnn_deterministic": True},
-        {"cudnn_allow_tf32": True},
-        {"matmul_allow_tf32": True},
-        {"num_threads": 3},
-    ],
-    ids=lambda changed: next(iter(changed)),
-)
-def test_every_switch_goes_there_and_back(changed: dict[str, bool]) -> None:
-    wanted = replace(TorchFlags(), **changed)
+def test_every_switch_is_tried() -> None:
+    assert {field.name for field in fields(TorchFlags)} == set(CHANGED)
+    assert all(getattr(TorchFlags(), name) != value for name, value in CHANGED.items())
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_every_switch_goes_there_and_back(name: str) -> None:
+    wanted = replace(TorchFlags(), **{name: CHANGED[name]})
+    TorchFlags().apply()
     wanted.apply()
     assert TorchFlags.current() == wanted
     TorchFlags().apply()
     assert TorchFlags.current() == TorchFlags()
 
 
-def test_the_precision_of_matmuls_is_seen_as_tf32() -> None:
-    torch.set_float32_matmul_precision("high")
-    assert TorchFlags.current().matmul_allow_tf32
+def test_all_switches_at_once_go_there_and_back() -> None:
+    wanted = TorchFlags(**CHANGED)
+    wanted.apply()
+    assert TorchFlags.current() == wanted
+
+
+def set_newer(*places: Any, precision: str = "tf32") -> Callable[[], None]:
+    def choose() -> None:
+        for place in places:
+            place.fp32_precision = precision
+
+    return choose
+
+
+# How a side may choose its precision -> whether its cuDNN convolutions, its cuDNN RNNs and its matmuls are in TF32.
+PRECISIONS: dict[str, tuple[Callable[[], None], tuple[bool, bool, bool]]] = {
+    "all": (set_newer(backends), (True, True, False)),  # each `ieee` below it stays
+    "all in FP32": (set_newer(backends, precision="ieee"), (False, False, False)),
+    "cuDNN": (set_newer(backends.cudnn), (True, True, False)),
+    "convolutions": (set_newer(backends.cudnn.conv), (True, False, False)),
+    "RNNs": (set_newer(backends.cudnn.rnn), (False, True, False)),
+    "matmuls": (set_newer(backends.cuda.matmul), (False, False, True)),
+    "oneDNN": (set_newer(backends.mkldnn, precision="bf16"), (False, False, False)),
+    "oneDNN's matmuls": (set_newer(backends.mkldnn.matmul, precision="bf16"), (False, False, False)),
+    "oneDNN's flags": (lambda: backends.mkldnn.set_flags(_fp32_precision="tf32"), (False, False, False)),
+    "high": (lambda: torch.set_float32_matmul_precision("high"), (False, False, True)),
+    "medium": (lambda: torch.set_float32_matmul_precision("medium"), (False, False, True)),
+}
+PLACES = (
+    backends,
+    backends.cuda.matmul,
+    backends.cudnn,
+    *(backends.cudnn.conv, backends.cudnn.rnn),
+    backends.mkldnn,
+    *(backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn),
+)
+
+
+def precisions() -> list[str]:
+    return [place.fp32_precision for place in PLACES]
+
+
+@pytest.mark.parametrize("how", PRECISIONS)
+def test_a_side_may_use_either_interface_and_the_next_side_sees_nothing_of_it(how: str, tmp_path: Path) -> None:
+    choose, expected = PRECISIONS[how]
+    TorchFlags().apply()
+    strict = precisions()
+
+    def build(context: Context) -> Side:
+        choose()
+        return Side(lambda inputs: inputs)
+
+    side = build_side("fast", build, Context(torch.device("cpu"), items=1, seed=0, cache_dir=tmp_path), None)
+    found = side.flags
+    assert (found.cudnn_allow_tf32, found.cudnn_rnn_allow_tf32, found.matmul_allow_tf32) == expected
+    TorchFlags().apply()  # what the next side is built under
+    assert precisions() == strict
+    assert torch.get_float32_matmul_precision() == "highest"  # raises where both interfaces are at odds
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (False, False)
+    found.apply()
+    assert TorchFlags.current() == found
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_the_older_word_for_the_precision_of_matmuls_comes_back_and_can_be_read(precision: str) -> None:
+    torch.set_float32_matmul_precision(precision)
+    found = TorchFlags.current()
+    assert found.matmul_allow_tf32 is (precision != "highest")
+    TorchFlags().apply()
+    found.apply()
+    assert torch.get_float32_matmul_precision() == precision

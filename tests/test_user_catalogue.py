@@ -119,7 +119,7 @@ def test_the_readmes_example_is_short_and_runs_as_it_stands(tiny: TinyProject, m
     for name, block in example.items():
         tiny.write(f"example/{name}", block)
     result = tiny.run(
-        f"--rootdir={folder}", str(folder), "--perf-device=cpu", "--perf-budget=2", "--perf-json=run.json"
+        f"--rootdir={folder}", str(folder), "--perf-device=cpu", "--perf-budget=0.5", "--perf-json=run.json"
     )
     assert result.status == 0, result.text
     cases = tiny.json()["cases"]

@@ -60,13 +60,14 @@ def test_a_developers_run_shows_the_table_and_every_reason_and_passes(tiny: Tiny
 
 
 def test_a_developers_run_warns_where_a_gate_fails(tiny: TinyProject) -> None:
-    words = "tiny/quick/cpu throughput NO_BASELINE: "
+    words = ("tiny/quick/cpu speedup NO_BASELINE: ", "tiny/quick/cpu throughput NO_BASELINE: ")
     command = 'next: pytest perf_tests -k "tiny/quick/cpu" --update-baselines'
     lenient, strict = tiny.run("--perf-device=cpu", "-v"), tiny.run("--perf-device=cpu", "-v", "--gate")
     assert (lenient.status, strict.status) == (0, 1)
-    assert passed(strict.text, "FAILED") == ["test_throughput_is_what_it_was[tiny/quick/cpu]"]
-    assert f"GpugateWarning: {words}" in lenient.text.partition("warnings summary")[2]
-    assert words in strict.text.partition("= FAILURES =")[2]
+    assert passed(strict.text, "FAILED") == [f"{name}[tiny/quick/cpu]" for name in PROMISES[1:3]]
+    for word in words:
+        assert f"GpugateWarning: {word}" in lenient.text.partition("warnings summary")[2]
+        assert word in strict.text.partition("= FAILURES =")[2]
     for result in (lenient, strict):
         assert command in result.text
         check_no_traceback(result.text)
@@ -106,21 +107,27 @@ def test_a_missing_gpu_fails_a_gate_unless_it_is_allowed(tiny: TinyProject, allo
     assert len(passed(strict.text, "ERROR")) == len(PROMISES)
     assert f"tiny/quick/cuda was not measured: {NO_GPU}" in strict.text
     check_no_traceback(strict.text)
-    assert tiny.run("-m", "gpu", "--gate", "--allow-missing", allowed).status == 0
+    assert tiny.run("-k", "outputs", "--gate", "--allow-missing", allowed).status == 0
+
+
+def test_a_gate_that_measured_nothing_is_not_green(tiny: TinyProject) -> None:
+    result = tiny.run("-m", "gpu", "--gate", "--allow-missing", "cuda")
+    assert result.status == 1
+    assert "ERROR: the gate measured nothing: select cases that this machine can run" in result.text
 
 
 def test_a_missing_package_skips_with_its_name_and_how_to_install_it(tiny: TinyProject) -> None:
-    tiny.workload(optimizations=NEEDS_A_PACKAGE)
+    tiny.workload(WRONG, f'{NEEDS_A_PACKAGE.strip()}, Optimization("right", right, {{"cpu": 0.01}})')
     lenient = tiny.run("-v", "-rs")
     assert lenient.status == 0
     for word in ("torch_nowhere", "pip install nowhere"):
         assert word in lenient.text.partition("= gpugate =")[2]
         assert word in lenient.text.partition("short test summary")[2]
-    strict = tiny.run("--gate")
+    strict = tiny.run("--gate", "-k", "outputs")
     assert strict.status == 1
     assert "tiny/quick/cpu was not measured: " in strict.text
-    assert tiny.run("--gate", "--allow-missing", "tensorrt").status == 1
-    assert tiny.run("--gate", "--allow-missing", "nowhere").status == 0
+    assert tiny.run("--gate", "-k", "outputs", "--allow-missing", "tensorrt").status == 1
+    assert tiny.run("--gate", "-k", "outputs", "--allow-missing", "nowhere").status == 0
 
 
 def test_the_json_holds_everything_and_reads_back(tiny: TinyProject) -> None:
@@ -149,7 +156,7 @@ def test_junit_carries_speedup_interval_and_verdict(tiny: TinyProject) -> None:
     for case in ElementTree.parse(tiny.path / "junit.xml").iter("testcase"):  # noqa: S314  # pytest has just written it
         carried[case.attrib["name"]] = {p.attrib["name"]: p.attrib["value"] for p in case.iter("property")}
     told = carried["test_speedup_is_what_was_promised[tiny/quick/cpu]"]
-    assert told["verdict"] == "PASS"
+    assert told["verdict"] == "NO_BASELINE"
     assert float(told["speedup"]) == pytest.approx(speedup["median"])
     assert float(told["speedup_low"]) == pytest.approx(speedup["low"])
     assert float(told["speedup_high"]) == pytest.approx(speedup["high"])
@@ -166,7 +173,7 @@ def test_pytest_benchmark_sees_the_samples_and_the_machine(tiny: TinyProject) ->
     samples_ms = [sample for instance in columns for sample in instance]
     assert made["stats"]["rounds"] == len(samples_ms)
     assert 1e3 * made["stats"]["median"] == pytest.approx(statistics.median(samples_ms), rel=1e-5)
-    assert made["extra_info"]["verdict"] == "PASS"
+    assert made["extra_info"]["verdict"] == "NO_BASELINE"
     assert "torch" in seen["machine_info"]["gpugate"]["packages"]
 
 

@@ -65,6 +65,19 @@ def test_a_steady_side_is_warmed_up_for_the_time_asked(monkeypatch: pytest.Monke
     assert side.steps_per_block == 41
 
 
+@pytest.mark.parametrize(("step_ms", "steps"), [(20.0, 1), (10.0, 3), (7.0, 3), (5.0, 5), (4.0, 5)])
+def test_a_block_has_an_odd_number_of_steps_so_that_it_ends_on_another_input_each_time(
+    monkeypatch: pytest.MonkeyPatch, step_ms: float, steps: int
+) -> None:
+    _, side = warmed(monkeypatch, repeat(step_ms), seconds=0.3)
+    assert side.steps_per_block == steps
+    ends = set()
+    for _ in range(2):
+        side.run_steps([None, None], side.steps_per_block)
+        ends.add(side.last_input)
+    assert ends == {0, 1}
+
+
 def test_a_short_time_still_takes_three_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     took_s, _ = warmed(monkeypatch, repeat(20.0), seconds=0.025)
     assert took_s == pytest.approx(0.06)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pynvml
 import torch
@@ -36,13 +37,13 @@ def _nvml_reader(uuid: object) -> ReadClock:  # cuda only
         pynvml.nvmlInit()
         # NVML and CUDA may number GPUs differently: the UUID is the same in both.
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
-        pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
+        _read(handle)
     except pynvml.NVMLError:  # a MIG slice or a container that does not tell its clocks: None, never a guess
         return ClockReading
+    return partial(_read, handle)
 
-    def read() -> ClockReading:
-        clock_mhz = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
-        reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-        return ClockReading(sm_clock_mhz=int(clock_mhz), throttled_by=spoiling_reasons(int(reasons)))
 
-    return read
+def _read(handle: object) -> ClockReading:  # cuda only
+    clock_mhz = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
+    reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    return ClockReading(sm_clock_mhz=int(clock_mhz), throttled_by=spoiling_reasons(int(reasons)))

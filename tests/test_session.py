@@ -1,0 +1,171 @@
+"""One session with a made-up measurement: what becomes of an error, of absence, and what readers must know."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpugate import baseline, recording
+from gpugate.baseline import BaselineFile, Entry, Record, source_hash
+from gpugate.environment import describe, machine_name
+from gpugate.errors import EnvironmentUnfitError, SideError
+from gpugate.measurement.record import Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.result import RunResult
+from gpugate.session import PerfSession
+from gpugate.verdict import Outcome
+from gpugate.workload import Case, Context, Optimization, Side, Size, Workload
+from tests.test_xdist_workers import OPTIONS
+
+CPU = torch.device("cpu")
+HERE = describe(CPU)
+
+
+def build(context: Context) -> Side:
+    return Side(lambda inputs: inputs)
+
+
+FAST = Optimization("fast", build, {"cpu": 1.0, "cuda": 1.0})
+NET = Workload("net", build, lambda _, index: index, {"cpu": Size(1, 0, 0), "cuda": Size(1, 0, 0)}, (FAST,))
+CASE, ON_GPU = Case(NET, FAST, "cpu"), Case(NET, FAST, "cuda")
+PAIRS = tuple(Pair(3.0, 1.0, True) for _ in range(4))
+MEASURED = Measurement(
+    CASE.id, (Instance(True, PAIRS),) * 3, "narrow", (), SideCost(0.1, 0.1), SideCost(0.1, 0.1), counters_missing="CPU"
+)
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PerfSession:
+    """Its yardsticks are made up; `measuring` says what a measurement gives or raises."""
+    monkeypatch.setattr(
+        PerfSession, "_probe", lambda self, taken: self.result.yardsticks.append(Yardstick({"copy": 1.0}, taken))
+    )
+    return PerfSession(OPTIONS, CPU, tmp_path, RunResult(HERE, "2030-01-01T00:00:00+00:00", seed=1))
+
+
+def measuring(monkeypatch: pytest.MonkeyPatch, result: Measurement | BaseException) -> None:
+    def measure(self: PerfSession, case: Case, report: object) -> Measurement:
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    monkeypatch.setattr(PerfSession, "_measure_until_decided", measure)
+
+
+def remember(session: PerfSession, **changed: object) -> None:
+    record = Record(
+        "2030-01-01", "ada", "first", source_hash(NET), HERE, ((Instance(True, PAIRS),),) * 5, {"copy": 1.0}
+    )
+    record = replace(record, **changed)
+    session.baselines = {"net": BaselineFile("net", machine_name(HERE), {"fast/cpu": Entry(record, record)})}
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            SideError("fast", "being built", ValueError("no")),
+            "net/fast/cpu: fast failed while being built: ValueError: no",
+        ),
+        (
+            RuntimeError("event not ready\nand a long story"),
+            "net/fast/cpu: the engine failed while measuring it: RuntimeError: event not ready",
+        ),
+        (
+            torch.OutOfMemoryError("CUDA out of memory"),
+            "net/fast/cpu: the engine failed while measuring it: OutOfMemoryError: CUDA out of memory; "
+            "free device memory or lower the items per step, the other workloads go on",
+        ),
+    ],
+)
+def test_whatever_goes_wrong_is_one_sentence_of_the_case(session, monkeypatch, error, sentence: str) -> None:
+    measuring(monkeypatch, error)
+    result = session.measured(CASE)
+    assert (result.error, result.measurement, result.verdicts) == (sentence, None, [])
+    measuring(monkeypatch, MEASURED)
+    assert session.measured(CASE).measurement is None  # once per session
+
+
+def test_an_interrupt_is_no_error_of_a_case(session, monkeypatch) -> None:
+    measuring(monkeypatch, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        session.measured(CASE)
+    assert session.result.cases[CASE.id].error is None
+
+
+@pytest.mark.parametrize("gate", [True, False])
+def test_a_gate_that_measured_nothing_is_not_green(session, gate: bool) -> None:
+    session.options = replace(OPTIONS, gate=gate)
+    assert session.measured(ON_GPU).skipped is not None
+    if not gate:
+        session.check_not_green_by_absence()
+        return
+    with pytest.raises(EnvironmentUnfitError, match=r"^the gate measured nothing: select cases that this machine can"):
+        session.check_not_green_by_absence()
+
+
+@pytest.mark.parametrize("found", [MEASURED, RuntimeError("no")], ids=["measured", "failed"])
+def test_a_gate_that_measured_one_case_of_two_says_nothing_of_absence(session, monkeypatch, found) -> None:
+    measuring(monkeypatch, found)
+    session.options = replace(OPTIONS, gate=True)
+    session.measured(ON_GPU)
+    session.measured(CASE)
+    session.check_not_green_by_absence()
+
+
+def test_a_baseline_of_this_source_and_software_needs_no_note(session, monkeypatch) -> None:
+    remember(session)
+    measuring(monkeypatch, MEASURED)
+    outcomes = {verdict.check: verdict.outcome for verdict in session.measured(CASE).verdicts}
+    assert outcomes["speedup"] is outcomes["throughput"] is Outcome.PASS
+    assert session.notes == set()
+
+
+def test_a_changed_source_is_a_note_and_no_other_match(session, monkeypatch) -> None:
+    remember(session, source_hash="0123456789abcdef")
+    measuring(monkeypatch, MEASURED)
+    throughput = session.measured(CASE).verdicts[2]
+    assert "(since the workload's source changed)" in throughput.reason
+    assert session.notes == {"the source of net changed since its baseline was recorded"}
+    remembered = session.remembered(CASE)
+    assert remembered is not None
+    assert (remembered.match, remembered.differences) == ("exact", ("the workload's source changed",))
+
+
+def test_other_software_is_a_note_and_widens(session, monkeypatch) -> None:
+    remember(session, environment=replace(HERE, python="3.9.0"))
+    measuring(monkeypatch, MEASURED)
+    throughput = session.measured(CASE).verdicts[2]
+    assert f"widened, since python 3.9.0 -> {HERE.python}" in throughput.reason
+    assert session.notes == {f"recorded under other software: python 3.9.0 -> {HERE.python}"}
+
+
+def test_a_baseline_of_another_machine_is_none(session, monkeypatch) -> None:
+    remember(session, environment=replace(HERE, cpu_count=HERE.cpu_count + 1))
+    measuring(monkeypatch, MEASURED)
+    speedup = session.measured(CASE).verdicts[1]
+    assert (speedup.outcome, session.notes) == (Outcome.NO_BASELINE, set())
+    assert "has no baseline for this machine" in speedup.reason
+
+
+def test_a_lost_ceiling_makes_both_times_invalid_and_leaves_the_rest(session, monkeypatch) -> None:
+    measuring(monkeypatch, replace(MEASURED, event_host_ratio=0.5))
+    outcomes = {verdict.check: verdict.outcome for verdict in session.measured(CASE).verdicts}
+    assert outcomes["speedup"] is outcomes["throughput"] is Outcome.ENV_INVALID
+    assert outcomes["equivalence"] is Outcome.INCONCLUSIVE
+    assert outcomes["counters"] is Outcome.PASS
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_recording_moves_the_anchor_only_where_it_is_asked_for(session, monkeypatch, asked: bool) -> None:
+    remember(session)
+    old = session.baselines["net"]
+    monkeypatch.setattr(baseline, "load_all", lambda folder, names: {"net": old})
+    measuring(monkeypatch, MEASURED)
+    session.baselines = {}
+    session.measured(CASE)
+    session.options = replace(OPTIONS, new_anchor=asked)
+    (file,) = recording._files(session, [session.result], 1)
+    anchor = file.cases["fast/cpu"].anchor
+    assert (anchor == file.cases["fast/cpu"].current) is asked
+    assert (anchor == old.cases["fast/cpu"].anchor) is not asked
