@@ -137,5 +137,10 @@ def _live_report(config: pytest.Config) -> Iterator[Report]:
     if stream is None or capture is None or config.getoption("verbose") < 0:
         yield silent
         return
+    with capture.global_and_fixture_disabled():
+        shown = stream.isatty()  # while pytest captures, its own stream is no terminal
+    if not shown:
+        yield silent
+        return
     with capture.global_and_fixture_disabled(), LiveLine(Console(file=stream), reporter.ensure_newline) as live:
         yield live.update

@@ -20,6 +20,8 @@ TIME_FLOOR_OTHER_SOFTWARE = 0.25  # the same device under another driver or torc
 CV_FACTOR = 4.0
 MIN_PROCESSES = 5  # fresh processes that tell how much runs differ
 UNKNOWN_CV_FLOOR = 0.05  # tolerance of a baseline of fewer processes
+# The same words for every case, so that a report says them once; the numbers stand in its table.
+NOTHING_RECORDED = "nothing is recorded for this machine yet"
 SAME_SPEED = 0.03  # two identical sides may differ by 1 % for their whole life
 MIN_EVENT_SHARE = 0.9  # of a pipeline's window on the host clock that CUDA events around it must cover
 # A machine that lost more than this share of a ceiling is sick. Launch latency is too jumpy to say so.
@@ -130,11 +132,14 @@ def judge_speedup(
     if minimum is not None:
         judgements.insert(0, (against_minimum(speedup, minimum), f"the promised {units.ratio(minimum)}"))
     outcome = _inert(measurement, speedup) or worst([outcome for outcome, _ in judgements])
+    reason = f"{_speedup_reason(outcome, summary, judgements, remembered)} ({_evidence(measurement, summary)})"
+    if outcome is Outcome.NO_BASELINE and remembered is None:
+        reason = NOTHING_RECORDED
     return Verdict(
         "speedup",
         case_id,
         outcome,
-        _speedup_reason(outcome, summary, judgements, remembered) + f" ({_evidence(measurement, summary)})",
+        reason,
         _speedup_step(case_id, outcome, judgements),
         {
             "speedup": speedup.median,
@@ -149,7 +154,7 @@ def judge_speedup(
 def _against_record(speedup: Estimate, remembered: Remembered | None) -> list[tuple[Outcome, str]]:
     """Against the current record and against the anchor, which a recorded improvement has passed for good."""
     if remembered is None:
-        return [(Outcome.NO_BASELINE, "no baseline for this machine")]
+        return [(Outcome.NO_BASELINE, NOTHING_RECORDED)]
     judgements = []
     for name, then in (("recorded", remembered.current), ("anchored", remembered.anchor)):
         allowed = tolerance(then.speedup_cv, then.processes, RATIO_FLOOR)
@@ -222,8 +227,8 @@ def judge_throughput(measurement: Measurement, summary: Summary | None, remember
     now = summary.optimized_ms
     numbers: dict[str, float | str | None] = {"optimized_ms": now.median, "reference_ms": summary.reference_ms.median}
     if remembered is None:
-        reason = f"{units.milliseconds(now.median)} per step, with no baseline for this machine"
-        return Verdict("throughput", case_id, Outcome.NO_BASELINE, reason, _record_step(case_id), numbers)
+        next_step = _next_step(Outcome.NO_BASELINE, case_id)
+        return Verdict("throughput", case_id, Outcome.NO_BASELINE, NOTHING_RECORDED, next_step, numbers)
     then = remembered.current
     floor = TIME_FLOOR if remembered.match == "exact" else TIME_FLOOR_OTHER_SOFTWARE
     allowed = tolerance(then.optimized_ms_cv, then.processes, floor)
@@ -333,7 +338,9 @@ def _not_timed(check: Literal["speedup", "throughput"], measurement: Measurement
 
 
 def _next_step(outcome: Outcome, case_id: str) -> str:
-    if outcome in (Outcome.IMPROVED, Outcome.NO_BASELINE):
+    if outcome is Outcome.NO_BASELINE:
+        return "pytest perf_tests --update-baselines"  # of everything at once: seldom is only one case missing
+    if outcome is Outcome.IMPROVED:
         return _record_step(case_id)
     return "" if outcome is Outcome.PASS else rerun(case_id)
 

@@ -28,6 +28,7 @@ class Options:
     reason: str
     processes: int
     new_anchor: bool
+    runs_path: Path | None
     device: str
     budget_s: float
     json_path: Path | None
@@ -49,6 +50,11 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="N",
         default=str(DEFAULT_PROCESSES),
         help="fresh processes that --update-baselines records (default: %(default)s)",
+    )
+    add(
+        "--perf-runs",
+        metavar="DIR",
+        help="with --update-baselines: keep every process's run in DIR and go on from those there (default: none kept)",
     )
     add(
         "--perf-new-anchor",
@@ -82,6 +88,7 @@ def read_options(config: pytest.Config) -> Options:
         update_baselines=value("update_baselines"),
         reason=value("perf_reason"),
         processes=_whole_number("--perf-processes", value("perf_processes")),
+        runs_path=_path(config, value("perf_runs")),
         new_anchor=value("perf_new_anchor"),
         device=_device(value("perf_device")),
         budget_s=_seconds("--perf-budget", value("perf_budget")),

@@ -52,7 +52,7 @@ def test_fresh_processes_record_and_say_what_they_wrote(recorded_project: TinyPr
     said = (recorded_project.path / "said").read_text(encoding="utf-8")
     assert "recording: fresh process 2 of 2" in said
     assert "tiny/quick/cpu: recorded " in said
-    assert "NO_BASELINE  throughput of tiny/quick/cpu" in said
+    assert "NO_BASELINE  speedup, throughput of tiny/quick/cpu" in said
 
 
 def test_a_gate_judges_against_what_was_recorded(tiny: TinyProject, recorded_project: TinyProject) -> None:
@@ -235,6 +235,32 @@ def test_a_fresh_process_that_dies_is_told_and_nothing_is_touched(
     assert "the last words" in result.text
     check_no_traceback(result.text)
     assert {name: data for name, data in tiny.files().items() if name != "die"} == before
+
+
+def test_a_recording_that_was_cut_off_goes_on_from_the_runs_that_it_kept(tiny: TinyProject) -> None:
+    keep = ("--update-baselines", "--perf-device=cpu", "--perf-runs=runs")
+    tiny.run(*keep, "--perf-processes=1")
+    cut_off = (tiny.path / "runs/run-1.json").read_text(encoding="utf-8")
+    tiny.write("runs/run-2.json", cut_off.replace('"interrupted": false', '"interrupted": true'))
+    result = tiny.run(*keep, "--perf-processes=2")
+    assert result.status == 0
+    assert "recording: goes on from 1 of 2 processes in " in result.text
+    assert "fresh process" not in result.text
+    assert len(loaded(tiny).cases["quick/cpu"].current.processes) == 2
+
+
+def test_runs_of_another_machine_are_no_part_of_a_recording(tiny: TinyProject) -> None:
+    keep = ("--update-baselines", "--perf-device=cpu", "--perf-runs=runs")
+    tiny.run(*keep, "--perf-processes=1")
+    other = re.sub(r'"torch": "[^"]*"', '"torch": "1.0"', (tiny.path / "runs/run-1.json").read_text(encoding="utf-8"))
+    tiny.write("runs/run-1.json", other)
+    before = tiny.files()
+    result = tiny.run(*keep, "--perf-processes=2")
+    assert result.status == 1
+    assert "run-1.json was measured under other conditions (torch 1.0 -> " in result.text
+    assert "give an empty folder" in result.text
+    check_no_traceback(result.text)
+    assert tiny.files() == before
 
 
 def test_where_everything_skips_nothing_is_recorded_and_that_is_said(tiny: TinyProject) -> None:

@@ -16,6 +16,7 @@ DEFAULTS = {
     "--perf-reason": "none",
     "--perf-processes": str(DEFAULT_PROCESSES),
     "--perf-new-anchor": "it stays",
+    "--perf-runs": "none kept",
     "--perf-device": "auto",
     "--perf-budget": str(DEFAULT_BUDGET_S),
     "--perf-json": "nowhere",

@@ -145,7 +145,7 @@ def test_a_baseline_of_another_machine_is_none(session, monkeypatch) -> None:
     measuring(monkeypatch, MEASURED)
     speedup = session.measured(CASE).verdicts[1]
     assert (speedup.outcome, session.notes) == (Outcome.NO_BASELINE, set())
-    assert "has no baseline for this machine" in speedup.reason
+    assert "nothing is recorded for this machine yet" in speedup.reason
 
 
 def test_a_lost_ceiling_makes_both_times_invalid_and_leaves_the_rest(session, monkeypatch) -> None:

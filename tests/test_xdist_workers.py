@@ -20,6 +20,7 @@ OPTIONS = Options(
     reason="",
     processes=5,
     new_anchor=False,
+    runs_path=None,
     device="auto",
     budget_s=6.0,
     json_path=None,

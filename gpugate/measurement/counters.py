@@ -46,6 +46,8 @@ def count(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: int) -> list
 
 def _counted(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: int) -> list[Activity]:
     device = sides[0].device
+    if device.type != "cuda":
+        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else it complains on stderr that there is no GPU
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     synchronize(device)
     with profile(activities=activities, acc_events=True) as profiler:

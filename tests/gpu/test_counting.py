@@ -19,6 +19,7 @@ VALUES = 1024
 
 def counted(*builds):
     """The counters of each side, from one profile."""
+    torch.cuda.set_device(0)
     context = Context(torch.device("cuda", 0), items=1, seed=0, cache_dir=Path())
     inputs = [torch.randn(VALUES) for _ in range(2)]
     sides = [build_side(build.__name__, build, context, inputs[0]) for build in builds]
