@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gpugate import baseline, run_file
 from gpugate.catalogue import Catalogue
-from gpugate.environment import Environment, Missing, compare, describe, foreign_processes, machine_name, missing_needs
+from gpugate.environment import Environment, Missing, compare, describe, machine_name, missing_needs
 from gpugate.errors import EnvironmentUnfitError, OptionError, SideError
 from gpugate.judging import (
     Remembered,
@@ -28,8 +28,10 @@ from gpugate.judging import (
 )
 from gpugate.measurement.progress import Report, silent
 from gpugate.measurement.record import Measurement, Yardstick
+from gpugate.nvml import foreign_processes
 from gpugate.options import Options
 from gpugate.result import CaseResult, RunResult
+from gpugate.source_hash import source_hash
 from gpugate.summary import history, summarize
 from gpugate.verdict import Outcome, Verdict
 from gpugate.workload import BASELINE, Case, Context, for_device_class
@@ -124,7 +126,7 @@ class PerfSession:
 
     def _measure(self, case: Case, result: CaseResult, report: Report) -> None:
         if case.workload.name not in self.result.source_hashes:
-            self.result.source_hashes[case.workload.name] = baseline.source_hash(case.workload)
+            self.result.source_hashes[case.workload.name] = source_hash(case.workload)
         try:
             if not self.result.yardsticks:
                 self._probe("before")

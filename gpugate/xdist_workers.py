@@ -29,7 +29,7 @@ def check_workers(config: pytest.Config, options: Options) -> None:
     workers = _worker_count(config.getoption("tx", None) or ())
     if not workers or worker_number(config) is not None:
         return
-    from gpugate.environment import gpu_count
+    from gpugate.nvml import gpu_count
 
     gpus = gpu_count()
     # A worker takes the GPU of its own number; a device that was named is one device for all of them.

@@ -15,12 +15,13 @@ from types import ModuleType
 import pytest
 
 from gpugate import baseline
-from gpugate.baseline import BaselineFile, Occasion, exclusive, load_all, source_hash, unused, updated, write
+from gpugate.baseline import BaselineFile, Occasion, exclusive, load_all, unused, updated, write
 from gpugate.codec import parse
 from gpugate.environment import Environment, compare
 from gpugate.errors import BaselineError
 from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost, Yardstick
 from gpugate.result import CaseResult, RunResult
+from gpugate.source_hash import source_hash
 from gpugate.summary import history
 from gpugate.verdict import Outcome, Verdict
 from gpugate.workload import Optimization, Size, Workload

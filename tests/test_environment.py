@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from gpugate import environment
-from gpugate.environment import Environment, Match, Missing, compare, gpu_count, machine_name, missing_needs
+from gpugate.environment import Environment, Match, Missing, compare, machine_name, missing_needs
+from gpugate.nvml import foreign_processes, gpu_count
 from gpugate.workload import Needs
 
 H200 = Environment(
@@ -201,11 +202,11 @@ def test_no_driver_means_no_gpu(use_nvml: Any, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(nvml, "nvmlInit", fail)
     assert gpu_count() == 0
-    assert environment.foreign_processes(0) == []
+    assert foreign_processes(0) == []
 
 
 def test_counting_gpus_does_not_import_torch() -> None:
-    code = "import sys; from gpugate.environment import gpu_count; gpu_count(); sys.exit('torch' in sys.modules)"
+    code = "import sys; from gpugate.nvml import gpu_count; gpu_count(); sys.exit('torch' in sys.modules)"
     root = Path(environment.__file__).parents[1]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
 
@@ -230,7 +231,7 @@ UNSEEN = 4_194_305  # above the largest process id of Linux, so nobody here has 
 )
 def test_at_most_one_unknown_process_is_this_one(use_nvml: Any, listed: list[int], foreign: list[int]) -> None:
     use_nvml(["GPU-b"], nvmlDeviceGetComputeRunningProcesses=[SimpleNamespace(pid=pid) for pid in listed])
-    assert environment.foreign_processes(0) == foreign
+    assert foreign_processes(0) == foreign
 
 
 @pytest.fixture

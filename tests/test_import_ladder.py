@@ -11,9 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # From the top of the ladder to its foot. Within a row, a module may import those to its left; a folder imports itself.
 ROWS = (
-    ("errors", "units", "counter_names", "intervals"),
+    ("errors", "units", "counter_names", "intervals", "nvml"),
     ("workload",),
-    ("catalogue", "environment"),
+    ("catalogue", "environment", "source_hash"),
     ("measurement",),
     ("summary",),
     ("verdict", "judging"),

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from gpugate import baseline, recording
-from gpugate.baseline import BaselineFile, Entry, Record, source_hash
+from gpugate.baseline import BaselineFile, Entry, Record
 from gpugate.environment import describe, machine_name
 from gpugate.errors import EnvironmentUnfitError, SideError
 from gpugate.measurement.record import Instance, Measurement, Pair, SideCost, Yardstick
 from gpugate.result import RunResult
 from gpugate.session import PerfSession
+from gpugate.source_hash import source_hash
 from gpugate.verdict import Outcome
 from gpugate.workload import Case, Context, Optimization, Side, Size, Workload
 from tests.test_xdist_workers import OPTIONS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpugate import environment, selection
+from gpugate import nvml, selection
 from gpugate.catalogue import Catalogue
 from gpugate.errors import OptionError
 from gpugate.options import Options
@@ -39,7 +39,7 @@ def config(*tx: str, **more: Any) -> Any:
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
-    return lambda count: monkeypatch.setattr(environment, "gpu_count", lambda: count)
+    return lambda count: monkeypatch.setattr(nvml, "gpu_count", lambda: count)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+"""What NVML tells of this machine's GPUs, without torch: how many, who else computes on them, how they are set."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def gpu_count() -> int:
+    """GPUs that CUDA would show to this process, without importing torch; 0 where NVML is absent."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return 0
+        uuids = [_uuid(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    return len(_visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES")))
+
+
+def foreign_processes(gpu_index: int) -> list[int]:
+    """Process ids that NVML shows computing on the GPU besides this process; 0 is a process that it does not name.
+
+    `gpu_index` counts as torch does. Empty where NVML is absent or does not tell.
+    """
+    import torch
+
+    with _nvml() as nvml:
+        if nvml is None:
+            return []
+        handle = _device_handle(nvml, gpu_index, torch.cuda.get_device_properties(gpu_index).uuid)
+        running = _told(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
+    return _without_this_process([int(process.pid) for process in running])
+
+
+def gpu_facts(index: int, uuid: object) -> dict[str, Any]:
+    """Driver version, MIG, ECC and power limit, named as in Environment; None for what is not told."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return {}
+        handle = _device_handle(nvml, index, uuid)
+        # Driver settings belong to the whole GPU, which a MIG slice does not answer for.
+        gpu = _told(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
+        mig, ecc = _told(nvml, nvml.nvmlDeviceGetMigMode, gpu), _told(nvml, nvml.nvmlDeviceGetEccMode, gpu)
+        limit_mw = _told(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, gpu)
+        return {
+            "driver": _told(nvml, nvml.nvmlSystemGetDriverVersion),
+            "mig": None if mig is None else bool(mig[0]),
+            "ecc": None if ecc is None else bool(ecc[0]),
+            "power_limit_w": None if limit_mw is None else limit_mw / 1000,
+        }
+
+
+@contextmanager
+def _nvml() -> Iterator[Any]:
+    """The initialized pynvml module, or None where there is no NVIDIA driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _told(nvml: Any, query: Any, *arguments: Any) -> Any:
+    """The answer of one NVML query, or None where this machine does not answer it."""
+    try:
+        return query(*arguments)
+    except nvml.NVMLError:
+        return None
+
+
+def _device_handle(nvml: Any, index: int, uuid: object) -> Any:
+    """NVML and CUDA may number GPUs differently: the UUID is the same in both, for a GPU and for a MIG slice."""
+    for prefix in ("GPU-", "MIG-"):
+        handle = _told(nvml, nvml.nvmlDeviceGetHandleByUUID, f"{prefix}{uuid}")
+        if handle is not None:
+            return handle
+    return _told(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+
+
+def _uuid(nvml: Any, index: int) -> str:
+    handle = _told(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+    return str(_told(nvml, nvml.nvmlDeviceGetUUID, handle) or "")
+
+
+def _visible(uuids: list[str], variable: str | None) -> list[str]:
+    """The GPUs that CUDA_VISIBLE_DEVICES shows: CUDA stops at the first unknown entry and refuses a repeated one."""
+    if variable is None:
+        return uuids
+    seen: list[str] = []
+    for entry in (part.strip() for part in variable.split(",")):
+        if entry.startswith("MIG-"):
+            return [entry]  # CUDA shows one slice to a process
+        if entry.isdecimal() and int(entry) < len(uuids):
+            found = str(int(entry))
+        else:
+            matches = [str(index) for index, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
+            if len(matches) != 1:
+                break
+            found = matches[0]
+        if found in seen:
+            return []
+        seen.append(found)
+    return seen
+
+
+def _without_this_process(pids: list[int]) -> list[int]:
+    """Drops this process: by its id, or, where NVML counts in another namespace, one id that nobody here has."""
+    own = os.getpid()
+    if own in pids:
+        return [pid for pid in pids if pid != own]
+    unknown = next((pid for pid in pids if not Path(f"/proc/{pid}").exists()), None)
+    if unknown is not None:
+        pids = pids.copy()
+        pids.remove(unknown)
+    return pids
