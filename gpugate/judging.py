@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from gpugate import units
 from gpugate.intervals import Estimate
-from gpugate.measurement.record import Counters, Difference, Measurement, Yardstick
+from gpugate.measurement.record import Counters, Difference, Measurement
+from gpugate.next_steps import next_step, record_step, rerun
 from gpugate.summary import History, Summary
 from gpugate.verdict import Outcome, Verdict, worst
-from gpugate.workload import Contract, Limit, Tolerance
+from gpugate.workload import Tolerance
 
 RATIO_FLOOR = 0.01  # no tolerance is tighter: one kernel moved 7 % across days at 0.02 % within a run
 TIME_FLOOR = 0.05  # absolute time is gated loosely
@@ -23,27 +24,6 @@ UNKNOWN_CV_FLOOR = 0.05  # tolerance of a baseline of fewer processes
 # The same words for every case, so that a report says them once; the numbers stand in its table.
 NOTHING_RECORDED = "nothing is recorded for this machine yet"
 SAME_SPEED = 0.03  # two identical sides may differ by 1 % for their whole life
-MIN_EVENT_SHARE = 0.9  # of a pipeline's window on the host clock that CUDA events around it must cover
-# A machine that lost more than this share of a ceiling is sick. Launch latency is too jumpy to say so.
-SICK_SHARE: Mapping[str, float] = {
-    "matmul_bf16_tflops": 0.15,
-    "device_copy_gb_per_s": 0.15,
-    "pinned_copy_gb_per_s": 0.3,
-    "matmul_fp32_tflops": 0.5,  # the probe of a CPU that is shared and noisy
-    "memcpy_gb_per_s": 0.5,
-}
-# Counts that repeat exactly: more of them than recorded is a regression even on a bad night. Memsets do not: they come
-# with the algorithm that cuDNN's autotuning happens to pick in a process.
-EXACT_COUNTERS = (
-    "kernel_launches",
-    "graph_launches",
-    "kernels",
-    "host_to_device_copies",
-    "device_to_host_copies",
-    "device_to_device_copies",
-    "pageable_copies",
-    "synchronizing_calls",
-)
 
 
 @dataclass(frozen=True)
@@ -205,8 +185,8 @@ def _speedup_step(case_id: str, outcome: Outcome, judgements: list[tuple[Outcome
     """What to run next; where only the anchor objects, how to accept what the record already has."""
     blamed = [text for judged, text in judgements if judged is outcome]
     if outcome is Outcome.REGRESSED and all(text.startswith("the anchored") for text in blamed):
-        return f"{_record_step(case_id)} --perf-new-anchor, if this is meant to be the new normal"
-    return _next_step(outcome, case_id)
+        return f"{record_step(case_id)} --perf-new-anchor, if this is meant to be the new normal"
+    return next_step(outcome, case_id)
 
 
 def _where_it_moved(summary: Summary, remembered: Remembered | None) -> str:
@@ -227,8 +207,8 @@ def judge_throughput(measurement: Measurement, summary: Summary | None, remember
     now = summary.optimized_ms
     numbers: dict[str, float | str | None] = {"optimized_ms": now.median, "reference_ms": summary.reference_ms.median}
     if remembered is None:
-        next_step = _next_step(Outcome.NO_BASELINE, case_id)
-        return Verdict("throughput", case_id, Outcome.NO_BASELINE, NOTHING_RECORDED, next_step, numbers)
+        missing = Outcome.NO_BASELINE
+        return Verdict("throughput", case_id, missing, NOTHING_RECORDED, next_step(missing, case_id), numbers)
     then = remembered.current
     floor = TIME_FLOOR if remembered.match == "exact" else TIME_FLOOR_OTHER_SOFTWARE
     allowed = tolerance(then.optimized_ms_cv, then.processes, floor)
@@ -242,92 +222,7 @@ def judge_throughput(measurement: Measurement, summary: Summary | None, remember
         widened = "widened, " if remembered.match != "exact" else ""
         reason += f" ({widened}since {'; '.join(remembered.differences)})"
     numbers["recorded_ms"] = then.optimized_ms
-    return Verdict("throughput", case_id, outcome, reason, _next_step(outcome, case_id), numbers)
-
-
-def judge_counters(measurement: Measurement, contract: Contract | None, remembered: Remembered | None) -> Verdict:
-    """Did the optimization happen, within its limits, and without more calls or kernels than recorded?"""
-    case_id, found = measurement.case_id, measurement.optimized_counters
-    numbers: dict[str, float | str | None] = dict(found)
-    if measurement.not_engaged is not None:
-        return Verdict("counters", case_id, Outcome.NOT_ENGAGED, measurement.not_engaged, rerun(case_id), numbers)
-    if measurement.counters_missing is not None:
-        return _without_counters(measurement, contract)
-    contract = contract or Contract()
-    for outcome, limits in ((Outcome.NOT_ENGAGED, contract.engaged), (Outcome.REGRESSED, contract.limits)):
-        broken = [text for limit in limits if (text := broken_limit(limit, found, measurement.reference_counters))]
-        if broken:
-            return Verdict("counters", case_id, outcome, "; ".join(broken), rerun(case_id), numbers)
-    grown = _grown(found, remembered.optimized_counters if remembered else {})
-    if grown:
-        return Verdict("counters", case_id, Outcome.REGRESSED, grown, _next_step(Outcome.REGRESSED, case_id), numbers)
-    reason = f"{found['kernel_launches']:g} launches, {found['graph_launches']:g} graph launches, "
-    return Verdict("counters", case_id, Outcome.PASS, reason + f"{found['kernels']:g} kernels", numbers=numbers)
-
-
-def _without_counters(measurement: Measurement, contract: Contract | None) -> Verdict:
-    """What needs no counter was checked: `Side.engaged`. A contract that could not be checked is not a pass."""
-    if contract is not None and (contract.engaged or contract.limits):
-        reason = f"the contract was not checked: {measurement.counters_missing}"
-        return Verdict("counters", measurement.case_id, Outcome.INCONCLUSIVE, reason, "run it on a CUDA device")
-    reason = f"engaged by its own account; not measured: {measurement.counters_missing}"
-    return Verdict("counters", measurement.case_id, Outcome.PASS, reason)
-
-
-def broken_limit(limit: Limit, found: Counters, reference: Counters) -> str | None:
-    """How the limit is broken, in words, or None. A counter that was not measured breaks its limit."""
-    value = found.get(limit.counter)
-    if value is None:
-        return f"{limit.counter} was not measured"
-    if limit.at_least is not None and value < limit.at_least:
-        return f"{limit.counter} {value:g} is below {limit.at_least:g}"
-    if limit.at_most is not None and value > limit.at_most:
-        return f"{limit.counter} {value:g} is above {limit.at_most:g}"
-    if limit.at_most_of_reference is not None:
-        allowed = limit.at_most_of_reference * reference.get(limit.counter, 0.0)
-        if value > allowed:
-            return f"{limit.counter} {value:g} is above {allowed:g}, {limit.at_most_of_reference:g} of the reference's"
-    return None
-
-
-def _grown(found: Counters, recorded: Counters) -> str:
-    changes = [
-        f"{name} {recorded[name]:g} -> {found[name]:g}"
-        for name in EXACT_COUNTERS
-        if name in found and name in recorded and found[name] > recorded[name]
-    ]
-    return f"more per step than recorded: {', '.join(changes)}" if changes else ""
-
-
-def with_environment(verdict: Verdict, problem: str | None) -> Verdict:
-    """On a sick machine a time says nothing, good or bad; what is wrong or did not engage stays so."""
-    if problem is None or verdict.outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED):
-        return verdict
-    reason = f"{problem}; on this machine state: {verdict.reason}"
-    next_step = "repeat when the machine is idle and cool"
-    return Verdict(verdict.check, verdict.case_id, Outcome.ENV_INVALID, reason, next_step, verdict.numbers)
-
-
-def environment_problem(
-    measurement: Measurement, around: Sequence[Yardstick], expected: Mapping[str, float]
-) -> str | None:
-    """Why times of this measurement say nothing of the program, or None.
-
-    `around` are the probes before and after it, `expected` the same probes as recorded with the baseline or, without
-    one, the session's best.
-    """
-    discarded = sum(instance.discarded for instance in measurement.instances)
-    if discarded > len(measurement.pairs):
-        reasons = sorted({name for instance in measurement.instances for name in instance.throttled_by})
-        return f"{discarded} pairs were throttled ({', '.join(reasons)}), more than the {len(measurement.pairs)} kept"
-    if measurement.event_host_ratio is not None and measurement.event_host_ratio < MIN_EVENT_SHARE:
-        seen = units.percent(measurement.event_host_ratio)
-        return f"CUDA events saw only {seen} of the host's window: some stream is not joined by Side.finish"
-    for name, share in SICK_SHARE.items():
-        values = [probe.values[name] for probe in around if name in probe.values]
-        if values and name in expected and min(values) < (1 - share) * expected[name]:
-            return f"the machine gave {name} {min(values):.4g} instead of {expected[name]:.4g}"
-    return None
+    return Verdict("throughput", case_id, outcome, reason, next_step(outcome, case_id), numbers)
 
 
 def _not_timed(check: Literal["speedup", "throughput"], measurement: Measurement) -> Verdict:
@@ -335,22 +230,6 @@ def _not_timed(check: Literal["speedup", "throughput"], measurement: Measurement
     if problem is not None:
         return Verdict(check, measurement.case_id, Outcome.WRONG, f"not timed: {problem}", rerun(measurement.case_id))
     return Verdict(check, measurement.case_id, reason="no pair of blocks was measured", next_step="raise --perf-budget")
-
-
-def _next_step(outcome: Outcome, case_id: str) -> str:
-    if outcome is Outcome.NO_BASELINE:
-        return "pytest perf_tests --update-baselines"  # of everything at once: seldom is only one case missing
-    if outcome is Outcome.IMPROVED:
-        return _record_step(case_id)
-    return "" if outcome is Outcome.PASS else rerun(case_id)
-
-
-def rerun(case_id: str) -> str:
-    return f'pytest perf_tests -k "{case_id}" --perf-budget 30'
-
-
-def _record_step(case_id: str) -> str:
-    return f'pytest perf_tests -k "{case_id}" --update-baselines'
 
 
 def _finite(value: float) -> float | None:

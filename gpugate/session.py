@@ -15,17 +15,11 @@ from typing import TYPE_CHECKING, Literal
 
 from gpugate import baseline, run_file
 from gpugate.catalogue import Catalogue
+from gpugate.contracts import judge_counters
 from gpugate.environment import Environment, Missing, compare, describe, machine_name, missing_needs
 from gpugate.errors import EnvironmentUnfitError, OptionError, SideError
-from gpugate.judging import (
-    Remembered,
-    environment_problem,
-    judge_counters,
-    judge_equivalence,
-    judge_speedup,
-    judge_throughput,
-    with_environment,
-)
+from gpugate.judging import Remembered, judge_equivalence, judge_speedup, judge_throughput
+from gpugate.machine_state import environment_problem, with_environment
 from gpugate.measurement.progress import Report, silent
 from gpugate.measurement.record import Measurement, Yardstick
 from gpugate.nvml import foreign_processes

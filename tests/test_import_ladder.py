@@ -16,7 +16,7 @@ ROWS = (
     ("catalogue", "environment", "source_hash"),
     ("measurement",),
     ("summary",),
-    ("verdict", "judging"),
+    ("verdict", "next_steps", "judging", "contracts", "machine_state"),
     ("result",),
     ("codec", "run_file", "baseline"),
     ("report",),

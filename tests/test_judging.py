@@ -7,22 +7,19 @@ from itertools import pairwise
 
 import pytest
 
+from gpugate.contracts import EXACT_COUNTERS, broken_limit, judge_counters
 from gpugate.intervals import Estimate
 from gpugate.judging import (
-    EXACT_COUNTERS,
     NOTHING_RECORDED,
     Remembered,
     against_minimum,
     against_reference,
-    broken_limit,
-    environment_problem,
-    judge_counters,
     judge_equivalence,
     judge_speedup,
     judge_throughput,
     tolerance,
-    with_environment,
 )
+from gpugate.machine_state import environment_problem, with_environment
 from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost, Yardstick
 from gpugate.summary import History, Summary
 from gpugate.verdict import SEVERITY, Outcome, Verdict, worst

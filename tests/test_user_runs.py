@@ -85,7 +85,8 @@ def test_a_contract_that_cannot_be_checked_is_no_pass(tiny: TinyProject) -> None
 
 def test_a_sick_machine_explains_a_fall_and_fails_a_gate(tiny: TinyProject) -> None:
     conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
-    tiny.write("conftest.py", f'{conftest}\njudging.SICK_SHARE["memcpy_gb_per_s"] = -10.0  # every machine is sick\n')
+    every_machine_is_sick = 'machine_state.SICK_SHARE["memcpy_gb_per_s"] = -10.0'
+    tiny.write("conftest.py", f"{conftest}\n{every_machine_is_sick}\n")
     tiny.workload(optimizations=PROMISE.replace('"cpu": 0.01', '"cpu": 500'))
     lenient = tiny.run("-k", "speedup or outputs", "--perf-device=cpu", "--perf-json=run.json")
     assert lenient.status == 0

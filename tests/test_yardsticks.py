@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gpugate.judging import SICK_SHARE
+from gpugate.machine_state import SICK_SHARE
 from gpugate.measurement import yardsticks
 from gpugate.measurement.device_timer import HostTimer
 from gpugate.measurement.torch_flags import TorchFlags

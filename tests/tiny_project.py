@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpugate import judging
+from gpugate import machine_state
 from gpugate.catalogue import catalogue
 from gpugate.environment import describe, machine_name
 from gpugate.measurement import settings, yardsticks
@@ -41,13 +41,13 @@ ROOT = Path(__file__).parents[1]
 BUDGET_S = 0.2
 CACHES = {".pytest_cache", ".benchmarks", ".gpugate-cache"}  # the first two are pytest's and pytest-benchmark's
 CONFTEST = """
-    from gpugate import judging
+    from gpugate import machine_state
     from gpugate.catalogue import register_module
     from gpugate.measurement import settings, yardsticks
 
     settings.BLOCK_MS["cpu"], settings.WARM_UP_S["cpu"] = 4.0, 0.02
     yardsticks.PROBES, yardsticks.CPU_MATMUL, yardsticks.CPU_COPY_BYTES = 1, 64, 2**16
-    judging.SICK_SHARE.clear()
+    machine_state.SICK_SHARE.clear()
     register_module("tiny")
 """
 TINY = """
@@ -288,7 +288,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(table, "cpu", table["cpu"])
     for name in ("PROBES", "CPU_MATMUL", "CPU_COPY_BYTES"):
         monkeypatch.setattr(yardsticks, name, getattr(yardsticks, name))
-    monkeypatch.setattr(judging, "SICK_SHARE", dict(judging.SICK_SHARE))
+    monkeypatch.setattr(machine_state, "SICK_SHARE", dict(machine_state.SICK_SHARE))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
 

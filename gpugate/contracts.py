@@ -1,0 +1,76 @@
+"""Judging counters: did the optimization happen, within its limits, and at no more calls and kernels than recorded."""
+
+from __future__ import annotations
+
+from gpugate.judging import Remembered
+from gpugate.measurement.record import Counters, Measurement
+from gpugate.next_steps import next_step, rerun
+from gpugate.verdict import Outcome, Verdict
+from gpugate.workload import Contract, Limit
+
+# Counts that repeat exactly: more of them than recorded is a regression even on a bad night. Memsets do not: they come
+# with the algorithm that cuDNN's autotuning happens to pick in a process.
+EXACT_COUNTERS = (
+    "kernel_launches",
+    "graph_launches",
+    "kernels",
+    "host_to_device_copies",
+    "device_to_host_copies",
+    "device_to_device_copies",
+    "pageable_copies",
+    "synchronizing_calls",
+)
+
+
+def judge_counters(measurement: Measurement, contract: Contract | None, remembered: Remembered | None) -> Verdict:
+    """Did the optimization happen, within its limits, and without more calls or kernels than recorded?"""
+    case_id, found = measurement.case_id, measurement.optimized_counters
+    numbers: dict[str, float | str | None] = dict(found)
+    if measurement.not_engaged is not None:
+        return Verdict("counters", case_id, Outcome.NOT_ENGAGED, measurement.not_engaged, rerun(case_id), numbers)
+    if measurement.counters_missing is not None:
+        return _without_counters(measurement, contract)
+    contract = contract or Contract()
+    for outcome, limits in ((Outcome.NOT_ENGAGED, contract.engaged), (Outcome.REGRESSED, contract.limits)):
+        broken = [text for limit in limits if (text := broken_limit(limit, found, measurement.reference_counters))]
+        if broken:
+            return Verdict("counters", case_id, outcome, "; ".join(broken), rerun(case_id), numbers)
+    grown = _grown(found, remembered.optimized_counters if remembered else {})
+    if grown:
+        return Verdict("counters", case_id, Outcome.REGRESSED, grown, next_step(Outcome.REGRESSED, case_id), numbers)
+    reason = f"{found['kernel_launches']:g} launches, {found['graph_launches']:g} graph launches, "
+    return Verdict("counters", case_id, Outcome.PASS, reason + f"{found['kernels']:g} kernels", numbers=numbers)
+
+
+def _without_counters(measurement: Measurement, contract: Contract | None) -> Verdict:
+    """What needs no counter was checked: `Side.engaged`. A contract that could not be checked is not a pass."""
+    if contract is not None and (contract.engaged or contract.limits):
+        reason = f"the contract was not checked: {measurement.counters_missing}"
+        return Verdict("counters", measurement.case_id, Outcome.INCONCLUSIVE, reason, "run it on a CUDA device")
+    reason = f"engaged by its own account; not measured: {measurement.counters_missing}"
+    return Verdict("counters", measurement.case_id, Outcome.PASS, reason)
+
+
+def broken_limit(limit: Limit, found: Counters, reference: Counters) -> str | None:
+    """How the limit is broken, in words, or None. A counter that was not measured breaks its limit."""
+    value = found.get(limit.counter)
+    if value is None:
+        return f"{limit.counter} was not measured"
+    if limit.at_least is not None and value < limit.at_least:
+        return f"{limit.counter} {value:g} is below {limit.at_least:g}"
+    if limit.at_most is not None and value > limit.at_most:
+        return f"{limit.counter} {value:g} is above {limit.at_most:g}"
+    if limit.at_most_of_reference is not None:
+        allowed = limit.at_most_of_reference * reference.get(limit.counter, 0.0)
+        if value > allowed:
+            return f"{limit.counter} {value:g} is above {allowed:g}, {limit.at_most_of_reference:g} of the reference's"
+    return None
+
+
+def _grown(found: Counters, recorded: Counters) -> str:
+    changes = [
+        f"{name} {recorded[name]:g} -> {found[name]:g}"
+        for name in EXACT_COUNTERS
+        if name in found and name in recorded and found[name] > recorded[name]
+    ]
+    return f"more per step than recorded: {', '.join(changes)}" if changes else ""

@@ -1,0 +1,50 @@
+"""Whether the machine was in a state in which times mean anything: throttling, its own yardsticks, lost streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpugate import units
+from gpugate.measurement.record import Measurement, Yardstick
+from gpugate.verdict import Outcome, Verdict
+
+MIN_EVENT_SHARE = 0.9  # of a pipeline's window on the host clock that CUDA events around it must cover
+# A machine that lost more than this share of a ceiling is sick. Launch latency is too jumpy to say so.
+SICK_SHARE: Mapping[str, float] = {
+    "matmul_bf16_tflops": 0.15,
+    "device_copy_gb_per_s": 0.15,
+    "pinned_copy_gb_per_s": 0.3,
+    "matmul_fp32_tflops": 0.5,  # the probe of a CPU that is shared and noisy
+    "memcpy_gb_per_s": 0.5,
+}
+
+
+def with_environment(verdict: Verdict, problem: str | None) -> Verdict:
+    """On a sick machine a time says nothing, good or bad; what is wrong or did not engage stays so."""
+    if problem is None or verdict.outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED):
+        return verdict
+    reason = f"{problem}; on this machine state: {verdict.reason}"
+    next_step = "repeat when the machine is idle and cool"
+    return Verdict(verdict.check, verdict.case_id, Outcome.ENV_INVALID, reason, next_step, verdict.numbers)
+
+
+def environment_problem(
+    measurement: Measurement, around: Sequence[Yardstick], expected: Mapping[str, float]
+) -> str | None:
+    """Why times of this measurement say nothing of the program, or None.
+
+    `around` are the probes before and after it, `expected` the same probes as recorded with the baseline or, without
+    one, the session's best.
+    """
+    discarded = sum(instance.discarded for instance in measurement.instances)
+    if discarded > len(measurement.pairs):
+        reasons = sorted({name for instance in measurement.instances for name in instance.throttled_by})
+        return f"{discarded} pairs were throttled ({', '.join(reasons)}), more than the {len(measurement.pairs)} kept"
+    if measurement.event_host_ratio is not None and measurement.event_host_ratio < MIN_EVENT_SHARE:
+        seen = units.percent(measurement.event_host_ratio)
+        return f"CUDA events saw only {seen} of the host's window: some stream is not joined by Side.finish"
+    for name, share in SICK_SHARE.items():
+        values = [probe.values[name] for probe in around if name in probe.values]
+        if values and name in expected and min(values) < (1 - share) * expected[name]:
+            return f"the machine gave {name} {min(values):.4g} instead of {expected[name]:.4g}"
+    return None
