@@ -2,9 +2,13 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpugate import run_file
+from gpugate.report.__main__ import main
 from gpugate.report.markdown import escaped, results_table
 from gpugate.result import RunResult
 
@@ -68,3 +72,18 @@ def test_a_run_that_measured_nothing_has_no_table(cpu_run: RunResult) -> None:
     cpu_run.cases = {}
     assert table_of(results_table(cpu_run)) == []
     assert "Nothing was measured." in results_table(cpu_run)
+
+
+def test_a_stored_run_is_printed_as_markdown(gpu_run: RunResult, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "run.json"
+    run_file.write(path, gpu_run)
+    assert main([str(path)]) == 0
+    assert capsys.readouterr().out == results_table(run_file.read(path))
+
+
+@pytest.mark.parametrize("arguments", [[], ["one", "two"], ["missing.json"]])
+def test_what_cannot_be_printed_is_one_sentence(arguments: list[str], capsys: Any) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
