@@ -252,7 +252,6 @@ def _check_fit(result: CaseResult) -> None:
 
 
 def _record(measured: Sequence[Measurement], runs: Sequence[RunResult], occasion: Occasion, source: str) -> Record:
-    yardsticks = [probe.values for measurement in measured for probe in measurement.yardsticks]
     return Record(
         recorded_at=runs[-1].started_at,
         recorded_by=occasion.who,
@@ -260,9 +259,7 @@ def _record(measured: Sequence[Measurement], runs: Sequence[RunResult], occasion
         source_hash=source,
         environment=runs[0].environment,
         processes=tuple(measurement.instances for measurement in measured),
-        yardsticks=_over_all(
-            statistics.median, yardsticks or [probe.values for run in runs for probe in run.yardsticks]
-        ),
+        yardsticks=_over_all(statistics.median, [probe.values for run in runs for probe in run.yardsticks]),
         reference_counters=_over_all(max, [measurement.reference_counters for measurement in measured]),
         optimized_counters=_over_all(max, [measurement.optimized_counters for measurement in measured]),
         differences=_largest([difference for measurement in measured for difference in measurement.differences]),

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 _RATE_PREFIXES: Sequence[tuple[float, str]] = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_BYTE_PREFIXES: Sequence[tuple[float, str]] = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 def milliseconds(value_ms: float) -> str:
@@ -22,13 +21,6 @@ def rate(per_second: float, unit: str) -> str:
 
 def items_per_second(value: float) -> str:
     return f"{value:,.0f}/s" if value >= 100 else f"{value:.3g}/s"
-
-
-def byte_count(value: float) -> str:
-    for factor, prefix in _BYTE_PREFIXES:
-        if value >= factor:
-            return f"{value / factor:.2f} {prefix}"
-    return f"{value:.0f} B"
 
 
 def ratio(value: float) -> str:

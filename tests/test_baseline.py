@@ -52,7 +52,6 @@ def case(name: str, speedup: float, workload: str = "net", pairs: int = 4) -> Ca
         optimized_cost=SideCost(1.0, 1.0),
         reference_counters={"kernels": 216.0},
         optimized_counters={"kernels": 62.0, "api_ms": 0.01 * speedup},
-        yardsticks=(Yardstick({"copy_gbs": 4000.0 + speedup}),),
     )
     good = Verdict("speedup", case_id, Outcome.NO_BASELINE, "no baseline", "record one")
     return CaseResult(case_id, workload, name, "baseline", SIZE, measurement, verdicts=[good])
@@ -64,6 +63,7 @@ def run(*cases: CaseResult, environment: Environment = H200, day: int = 1) -> Ru
         started_at=f"2030-01-{day:02}T00:00:00+00:00",
         seed=day,
         cases={case.case_id: case for case in cases},
+        yardsticks=[Yardstick({"copy_gbs": 4000.0 + day})],
         source_hashes={"net": "0123456789abcdef"},
     )
 
@@ -96,7 +96,7 @@ def test_the_life_of_a_baseline(folder: Path) -> None:
     assert (first.current.recorded_by, first.current.reason) == ("ada", "first record")
     assert first.current.recorded_at == "2030-01-05T00:00:00+00:00"
     assert first.current.source_hash == "0123456789abcdef"
-    assert first.current.yardsticks == {"copy_gbs": 4002.02}
+    assert first.current.yardsticks == {"copy_gbs": 4003.0}
     assert first.current.reference_counters == {"kernels": 216.0}
     assert first.current.optimized_counters == {"api_ms": 0.0204, "kernels": 62.0}
     assert [(d.when, d.relative_l2) for d in first.current.differences] == [

@@ -55,7 +55,6 @@ def random_measurement(rng: random.Random) -> Measurement:
         not_engaged=rng.choice([None, "no graph"]),
         inert=rng.random() < 0.5,
         event_host_ratio=rng.choice([None, rng.random()]),
-        yardsticks=(Yardstick({"matmul_tflops": 10 * rng.random()}, "before"),),
         seed=rng.randrange(2**40),
     )
 

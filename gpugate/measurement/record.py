@@ -98,7 +98,6 @@ class Measurement:
     timer: Literal["cuda events", "host clock"] = "host clock"
     input_sets: int = 1
     resolution_ms: float = 0.0
-    yardsticks: tuple[Yardstick, ...] = ()
     seed: int = 0
     attempts: int = 1  # 1, plus the times that an inconclusive result asked for more pairs
     wall_s: float = 0.0

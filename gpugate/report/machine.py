@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from statistics import median
 
 from gpugate.environment import Environment
-from gpugate.measurement.record import Yardstick
 from gpugate.result import RunResult
 from gpugate.units import rate
 
@@ -32,14 +31,8 @@ def facts(environment: Environment) -> list[str]:
 
 def medians(run: RunResult) -> dict[str, float]:
     """The median of every yardstick of the run, by name; the unit stays in the name."""
-    probes = run.yardsticks or _of_measurements(run)
-    names = dict.fromkeys(name for probe in probes for name in probe.values)
-    return {name: median([probe.values[name] for probe in probes if name in probe.values]) for name in names}
-
-
-def _of_measurements(run: RunResult) -> list[Yardstick]:
-    measured = (case.measurement for case in run.cases.values() if case.measurement is not None)
-    return [probe for measurement in measured for probe in measurement.yardsticks]
+    names = dict.fromkeys(name for probe in run.yardsticks for name in probe.values)
+    return {name: median([probe.values[name] for probe in run.yardsticks if name in probe.values]) for name in names}
 
 
 def yardstick_label(name: str) -> str:
