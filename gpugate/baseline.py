@@ -29,6 +29,7 @@ from gpugate.codec import (
 )
 from gpugate.environment import Environment, compare, machine_name
 from gpugate.errors import BaselineError
+from gpugate.judging import MIN_PROCESSES, RATIO_FLOOR, tolerance
 from gpugate.measurement.record import Counters, Difference, Instance, Measurement
 from gpugate.result import CaseResult, RunResult
 from gpugate.summary import history
@@ -38,7 +39,6 @@ from gpugate.workload import DEVICE_KINDS
 FORMAT = "gpugate-baseline"
 # History: 1: per case an anchor and a current record; the samples of each process in columns.
 FORMAT_VERSION = 1
-MIN_PROCESSES = 5
 LOCK_NAME = ".lock"  # in the folder that it guards; .gitignore lists it
 _REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
 _UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
@@ -278,11 +278,22 @@ def _largest(differences: Sequence[Difference]) -> tuple[Difference, ...]:
 
 
 def _change(file: BaselineFile, key: str, old: Entry | None, new: Entry) -> Iterator[str]:
-    now = units.ratio(history(new.current.processes).speedup)
     if old is None:
-        yield f"{file.workload}/{key}: recorded {now}"
+        yield f"{file.workload}/{key}: recorded {_told(new.current)}"
     elif to_json(old.current) != to_json(new.current):
-        yield f"{file.workload}/{key}: {units.ratio(history(old.current.processes).speedup)} -> {now}"
+        was = units.ratio(history(old.current.processes).speedup)
+        yield f"{file.workload}/{key}: {was} -> {_told(new.current)}"
+
+
+def _told(record: Record) -> str:
+    """`2.09x, 2.01..2.72 over 5 processes: a gate tolerates 51 % less`."""
+    all_of_them = history(record.processes)
+    each = [history([process]).speedup for process in record.processes]
+    spread = f"{units.interval(min(each), max(each))} over {len(each)} processes"
+    if len(each) < MIN_PROCESSES:
+        return f"{units.ratio(all_of_them.speedup)}, {spread}: a gate needs {MIN_PROCESSES}"
+    allowed = units.percent(tolerance(all_of_them.speedup_cv, len(each), RATIO_FLOOR))
+    return f"{units.ratio(all_of_them.speedup)}, {spread}: a gate tolerates {allowed} less"
 
 
 def _lock(descriptor: int, folder: Path) -> None:

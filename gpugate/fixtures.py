@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ class Judged:
 
     case: Case
     result: CaseResult
+    absent: str | None = None  # why a gate fails on it
 
     @property
     def equivalence(self) -> Verdict:
@@ -52,8 +54,9 @@ class Judged:
 
     def _verdict(self, check: Check) -> Verdict:
         __tracebackhide__ = True
-        if self.result.error is not None:
-            pytest.fail(self.result.error, pytrace=False)
+        problem = self.result.error or self.absent
+        if problem is not None:
+            pytest.fail(problem, pytrace=False)
         return next(verdict for verdict in self.result.verdicts if verdict.check == check)
 
 
@@ -69,7 +72,7 @@ def workload(request: pytest.FixtureRequest) -> Judged:
         pytest.fail(str(error), pytrace=False)
     if result.skipped is not None:
         if session.options.gate and not session.accepts_absence(case):
-            pytest.fail(f"{case.id} was not measured: {result.skipped}", pytrace=False)
+            return Judged(case, result, absent=f"{case.id} was not measured: {result.skipped}")
         pytest.skip(result.skipped)
     return Judged(case, result)
 
@@ -87,7 +90,7 @@ def gate(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
             return
         if verdict.bad or strict:
             pytest.fail(sentence(verdict), pytrace=False)
-        warnings.warn(GpugateWarning(sentence(verdict)), stacklevel=2)
+        warnings.warn(GpugateWarning(sentence(verdict).partition("\n")[0]), stacklevel=2)
 
     return hold
 
@@ -144,3 +147,5 @@ def _live_report(config: pytest.Config) -> Iterator[Report]:
         return
     with capture.global_and_fixture_disabled(), LiveLine(Console(file=stream), reporter.ensure_newline) as live:
         yield live.update
+    if reporter.showfspath:  # the dots go on behind the file's name, which the live line took away
+        reporter.write_fspath_result(os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0], "")

@@ -204,8 +204,8 @@ def judge_throughput(measurement: Measurement, summary: Summary | None, remember
     case_id = measurement.case_id
     if summary is None:
         return _not_timed("throughput", measurement)
-    now = summary.optimized_ms
-    numbers: dict[str, float | str | None] = {"optimized_ms": now.median, "reference_ms": summary.reference_ms.median}
+    now, reference = summary.optimized_ms, summary.reference_ms
+    numbers: dict[str, float | str | None] = {"optimized_ms": now.median, "reference_ms": reference.median}
     if remembered is None:
         missing = Outcome.NO_BASELINE
         return Verdict("throughput", case_id, missing, NOTHING_RECORDED, next_step(missing, case_id), numbers)
@@ -218,11 +218,23 @@ def judge_throughput(measurement: Measurement, summary: Summary | None, remember
         f"{units.milliseconds(now.median)} per step against {units.milliseconds(then.optimized_ms)} recorded, "
         f"tolerance {units.percent(allowed)}"
     )
+    if outcome is not Outcome.PASS:
+        reason += f"; reference {units.milliseconds(then.reference_ms)} -> {units.milliseconds(reference.median)}"
+    if outcome is Outcome.REGRESSED and _moved_alike(then, summary):
+        outcome = Outcome.ENV_INVALID
+        reason += ", which is alike: the machine changed, or what both sides share"
     if remembered.differences:
         widened = "widened, " if remembered.match != "exact" else ""
         reason += f" ({widened}since {'; '.join(remembered.differences)})"
     numbers["recorded_ms"] = then.optimized_ms
     return Verdict("throughput", case_id, outcome, reason, next_step(outcome, case_id), numbers)
+
+
+def _moved_alike(then: History, summary: Summary) -> bool:
+    """The reference slowed by at least half as much as the optimized side."""
+    ours = summary.optimized_ms.median / then.optimized_ms - 1
+    theirs = summary.reference_ms.median / then.reference_ms - 1
+    return theirs >= ours / 2
 
 
 def _not_timed(check: Literal["speedup", "throughput"], measurement: Measurement) -> Verdict:

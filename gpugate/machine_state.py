@@ -14,8 +14,7 @@ SICK_SHARE: Mapping[str, float] = {
     "matmul_bf16_tflops": 0.15,
     "device_copy_gb_per_s": 0.15,
     "pinned_copy_gb_per_s": 0.3,
-    "matmul_fp32_tflops": 0.5,  # the probe of a CPU that is shared and noisy
-    "memcpy_gb_per_s": 0.5,
+    "matmul_fp32_tflops": 0.5,  # the probe of a CPU that is shared and noisy; its memcpy is too jumpy to say so
 }
 
 
@@ -23,7 +22,8 @@ def with_environment(verdict: Verdict, problem: str | None) -> Verdict:
     """On a sick machine a time says nothing, good or bad; what is wrong or did not engage stays so."""
     if problem is None or verdict.outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED):
         return verdict
-    reason = f"{problem}; on this machine state: {verdict.reason}"
+    found = "" if verdict.outcome is Outcome.NO_BASELINE else f"; on this machine state: {verdict.reason}"
+    reason = problem + found
     next_step = "repeat when the machine is idle and cool"
     return Verdict(verdict.check, verdict.case_id, Outcome.ENV_INVALID, reason, next_step, verdict.numbers)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BUDGET_S = 6.0
 DEFAULT_PROCESSES = 5
+DEFAULT_BASELINES = "baselines"
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
@@ -35,6 +37,7 @@ class Options:
     input_path: Path | None
     checkpoint_path: Path | None
     baselines_path: Path
+    command: str  # that selects the same tests with the same baselines
     allow_missing: frozenset[str]
 
 
@@ -42,7 +45,7 @@ def add_options(parser: pytest.Parser) -> None:
     """Every option of the suite, in one group of `pytest --help`, each with its default."""
     group = parser.getgroup("gpugate", "gpugate: does a GPU optimization still pay?")
     add = group.addoption
-    add("--gate", action="store_true", help="fail on everything that is not a PASS, missing GPUs too (default: off)")
+    add("--gate", action="store_true", help="fail on all but PASS and IMPROVED, on missing GPUs too (default: off)")
     add("--update-baselines", action="store_true", help="record what is measured as the new baseline (default: off)")
     add("--perf-reason", metavar="TEXT", default="", help="why the baseline is recorded, kept in it (default: none)")
     add(
@@ -71,7 +74,7 @@ def add_options(parser: pytest.Parser) -> None:
     add("--perf-json", metavar="FILE", help="write everything that was measured to FILE (default: nowhere)")
     add("--perf-input", metavar="DIR", help="your own photographs instead of those that ship (default: none)")
     add("--perf-checkpoint", metavar="FILE", help="weights of ResNet-50 instead of seeded ones (default: none)")
-    add("--perf-baselines", metavar="DIR", default="baselines", help="where baselines are (default: %(default)s)")
+    add("--perf-baselines", metavar="DIR", default=DEFAULT_BASELINES, help="where baselines are (default: %(default)s)")
     add(
         "--allow-missing",
         metavar="NAMES",
@@ -83,6 +86,7 @@ def add_options(parser: pytest.Parser) -> None:
 def read_options(config: pytest.Config) -> Options:
     """Raises OptionError, naming the option and the value, for what cannot be used."""
     value = config.getoption
+    _check_together(config)
     return Options(
         gate=value("gate"),
         update_baselines=value("update_baselines"),
@@ -96,8 +100,28 @@ def read_options(config: pytest.Config) -> Options:
         input_path=_existing("--perf-input", _path(config, value("perf_input"))),
         checkpoint_path=_existing("--perf-checkpoint", _path(config, value("perf_checkpoint"))),
         baselines_path=config.rootpath / value("perf_baselines"),
+        command=_command(config),
         allow_missing=frozenset(filter(None, re.split(r"[,\s]+", value("allow_missing")))),
     )
+
+
+def _check_together(config: pytest.Config) -> None:
+    """Raises OptionError for options that contradict or do nothing without another."""
+    if not config.getoption("update_baselines"):
+        for name, idle in (("perf_reason", ""), ("perf_runs", None), ("perf_new_anchor", False)):
+            if config.getoption(name) != idle:
+                raise OptionError(f"--{name.replace('_', '-')} says how to record: give --update-baselines too")
+    elif config.getoption("gate"):
+        raise OptionError("--gate judges and --update-baselines records: run one after the other")
+
+
+def _command(config: pytest.Config) -> str:
+    """`pytest perf_tests` as it was typed, without what selects single tests."""
+    given = config.args if config.args_source is config.ArgsSource.ARGS else []
+    paths = dict.fromkeys(argument.partition("::")[0] for argument in given)
+    baselines = config.getoption("perf_baselines")
+    elsewhere = [] if baselines == DEFAULT_BASELINES else ["--perf-baselines", baselines]
+    return shlex.join(["pytest", *paths, *elsewhere])
 
 
 def _path(config: pytest.Config, text: str | None) -> Path | None:

@@ -43,7 +43,8 @@ def record(session: PerfSession, node_ids: Sequence[str], say: Say) -> tuple[str
             runs.append(_run_in_fresh_process(session, node_ids, _free_path(folder)))
     # All files are made before the first is written: a refusal leaves every one as it was.
     files = _files(session, runs, processes)
-    return tuple(line for file in files for line in baseline.write(session.baselines_folder, file))
+    lines = [line for file in files for line in baseline.write(session.baselines_folder, file)]
+    return (*lines, f"written to {session.baselines_folder}: read the difference and commit it")
 
 
 def _earlier_runs(session: PerfSession, folder: Path) -> list[RunResult]:

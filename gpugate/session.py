@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +22,7 @@ from gpugate.judging import Remembered, judge_equivalence, judge_speedup, judge_
 from gpugate.machine_state import environment_problem, with_environment
 from gpugate.measurement.progress import Report, silent
 from gpugate.measurement.record import Measurement, Yardstick
+from gpugate.next_steps import as_run_here
 from gpugate.nvml import foreign_processes
 from gpugate.options import Options
 from gpugate.result import CaseResult, RunResult
@@ -183,16 +184,22 @@ class PerfSession:
         result.summary = summarize(measurement) if measurement.pairs else None
         expected = remembered.yardsticks if remembered and remembered.match == "exact" else self._best_yardsticks()
         result.environment_problem = environment_problem(measurement, self.result.yardsticks[-2:], expected)
+        if result.environment_problem is not None:
+            self._probe("between")  # one bad probe is no sick machine
+            result.environment_problem = environment_problem(measurement, self.result.yardsticks[-1:], expected)
         optimization, classes = case.optimization, self.environment.device_classes
         timed = (
             self._speedup(case, measurement),
             judge_throughput(measurement, result.summary, remembered),
         )
-        result.verdicts = [
+        verdicts = [
             judge_equivalence(measurement, optimization.tolerance[optimization.dtype]),
             *(with_environment(verdict, result.environment_problem) for verdict in timed),
             judge_counters(measurement, for_device_class(optimization.contract, classes), remembered),
         ]
+        if self.options.update_baselines:
+            verdicts = [_about_to_be_recorded(verdict) for verdict in verdicts]
+        result.verdicts = [as_run_here(verdict, self.options.command) for verdict in verdicts]
 
     def _best_yardsticks(self) -> dict[str, float]:
         names = {name for probe in self.result.yardsticks for name in probe.values}
@@ -275,6 +282,13 @@ def allowed_to_record(session: PerfSession) -> Iterator[None]:
                 raise EnvironmentUnfitError(f"process {pids} also uses {session.device}: record when it has ended")
         stack.enter_context(baseline.exclusive(session.baselines_folder))
         yield
+
+
+def _about_to_be_recorded(verdict: Verdict) -> Verdict:
+    """A missing baseline is what a recording is for."""
+    if verdict.outcome is not Outcome.NO_BASELINE:
+        return verdict
+    return replace(verdict, outcome=Outcome.PASS, reason="measured for the baseline that is recorded", next_step="")
 
 
 def _error_sentence(error: Exception, case: Case) -> str:

@@ -176,13 +176,16 @@ class Workload:
         raise CatalogueError(f"workload {self.name!r} has no optimization {name!r}: it has {known}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Case:
     """One test parameter: an optimization of a workload on one kind of device."""
 
     workload: Workload
     optimization: Optimization
     device_kind: DeviceKind
+
+    def __repr__(self) -> str:
+        return self.id  # reports of other plugins print the parameter
 
     @property
     def id(self) -> str:

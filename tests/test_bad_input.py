@@ -337,7 +337,7 @@ def test_ctrl_c_in_a_step_leaves_valid_json_and_the_baselines(tiny: TinyProject,
         assert run.interrupted
         assert run.cases["tiny/quick/cpu"].measurement is not None
         assert run.cases["tiny/right/cpu"].measurement is None
-        assert "interrupted, before tiny/right/cpu: the numbers above are those of the cases" in result.text
+        assert "interrupted; not finished: tiny/right/cpu" in result.text
         check_no_traceback(result.text)
         (tiny.path / "run.json").unlink()
         assert tiny.files() == before
@@ -360,7 +360,7 @@ def test_a_signal_on_a_terminal_while_a_step_blocks_ends_at_once(
     assert run_file.read(tiny.path / "run.json").interrupted
     assert tiny.baseline.read_bytes() == before
     text = terminal.text()
-    assert "interrupted, before tiny/quick/cpu" in text
+    assert "interrupted; not finished: tiny/quick/cpu" in text
     assert re.search(r"tiny/right/cpu.* \d+ pairs", text), "no live line"
     check_no_traceback(text)
 

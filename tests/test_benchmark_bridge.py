@@ -121,13 +121,14 @@ def test_a_histogram_is_drawn(project: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     ("options", "passed", "skipped", "shown"),
     [
-        ((), 3, 0, True),
+        ((), 3, 0, False),
+        (("--benchmark-autosave",), 3, 0, True),
         (("--benchmark-disable",), 3, 0, False),
         (("--benchmark-skip",), 3, 0, False),
         (("--benchmark-only",), 2, 1, True),
         (("-n", "1"), 3, 0, False),
         (("--benchmark-cprofile", "tottime"), 3, 0, True),
-        (("--benchmark-min-time", "1", "--benchmark-warmup", "on"), 3, 0, True),
+        (("--benchmark-min-time", "1", "--benchmark-warmup", "on"), 3, 0, False),
         (("-p", "no:benchmark"), 3, 0, False),
     ],
     ids=lambda value: " ".join(value) or "plain" if isinstance(value, tuple) else None,

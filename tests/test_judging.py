@@ -21,6 +21,7 @@ from gpugate.judging import (
 )
 from gpugate.machine_state import environment_problem, with_environment
 from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.next_steps import as_run_here
 from gpugate.summary import History, Summary
 from gpugate.verdict import SEVERITY, Outcome, Verdict, worst
 from gpugate.workload import Contract, Limit, Tolerance
@@ -312,8 +313,29 @@ def test_a_changed_source_is_told_and_widens_nothing() -> None:
     then = remembered(past(), differences=("the workload's source changed",))
     verdict = judge_throughput(MEASURED, summary(about(3.0), about(10.6)), then)
     assert verdict.outcome is REGRESSED
-    assert verdict.reason.endswith("tolerance 5 % (since the workload's source changed)")
+    assert verdict.reason.endswith("reference 30.00 ms -> 30.00 ms (since the workload's source changed)")
+    assert "tolerance 5 %;" in verdict.reason
     assert "optimized 10.00 ms" in judge_speedup(MEASURED, summary(about(2.5)), 2.0, then).reason
+
+
+@pytest.mark.parametrize(
+    ("reference_ms", "expected"),
+    [(30.0, REGRESSED), (31.0, REGRESSED), (32.0, Outcome.ENV_INVALID), (34.0, Outcome.ENV_INVALID)],
+)
+def test_where_the_reference_slowed_alike_the_machine_is_to_blame(reference_ms, expected) -> None:
+    slowed = replace(summary(about(3.0), about(11.0)), reference_ms=about(reference_ms))
+    verdict = judge_throughput(MEASURED, slowed, remembered(past()))
+    assert verdict.outcome is expected
+    assert f"reference 30.00 ms -> {reference_ms:.2f} ms" in verdict.reason
+
+
+def test_the_next_step_is_the_command_of_this_session() -> None:
+    verdict = judge_throughput(MEASURED, summary(about(3.0), about(20.0)), remembered(past()))
+    assert verdict.next_step == f'pytest perf_tests -k "{CASE_ID}" --perf-budget 30'
+    assert as_run_here(verdict, "pytest mine").next_step == f'pytest mine -k "{CASE_ID}" --perf-budget 30'
+    assert (
+        judge_equivalence(replace(MEASURED, differences=(NAN,)), LOOSE).next_step == f'pytest perf_tests -k "{CASE_ID}"'
+    )
 
 
 def test_an_interval_of_times_is_turned_around_for_judging_speed() -> None:
@@ -460,7 +482,8 @@ def test_on_a_sick_machine_a_time_says_nothing_good_or_bad(outcome) -> None:
     else:
         assert found.outcome is Outcome.ENV_INVALID
         assert (found.numbers, found.check) == (verdict.numbers, verdict.check)
-        assert found.reason == "the GPU is hot; on this machine state: because"
+        said = "" if outcome is NO_BASELINE else "; on this machine state: because"
+        assert found.reason == f"the GPU is hot{said}"
     assert with_environment(verdict, None) == verdict
 
 

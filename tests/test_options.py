@@ -93,8 +93,45 @@ def test_a_value_that_cannot_be_used_is_one_sentence(
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_an_anchor_moves_only_where_it_is_asked_for(pytester: pytest.Pytester, asked: bool) -> None:
-    config = pytester.parseconfig("-p", "gpugate.plugin", *(["--perf-new-anchor"] if asked else []))
+    config = pytester.parseconfig(
+        "-p", "gpugate.plugin", "--update-baselines", *(["--perf-new-anchor"] if asked else [])
+    )
     assert read_options(config).new_anchor is asked
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--perf-reason=why"], "--perf-reason says how to record: give --update-baselines too"),
+        (["--perf-runs=runs"], "--perf-runs says how to record: give --update-baselines too"),
+        (["--perf-new-anchor"], "--perf-new-anchor says how to record: give --update-baselines too"),
+        (["--gate", "--update-baselines"], "--gate judges and --update-baselines records: run one after the other"),
+    ],
+)
+def test_options_that_contradict_or_do_nothing_are_refused(
+    tiny: TinyProject, options: list[str], sentence: str
+) -> None:
+    result = tiny.run(*options)
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    assert f"ERROR: {sentence}" in result.text
+    check_no_traceback(result.text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["perf_tests"], "pytest perf_tests"),
+        (["perf_tests/test_promises.py::test_speedup"], "pytest perf_tests/test_promises.py"),
+        (["perf_tests", "--perf-baselines=my baselines"], "pytest perf_tests --perf-baselines 'my baselines'"),
+        ([], "pytest"),
+    ],
+)
+def test_the_command_of_a_next_step_is_the_one_that_was_typed(
+    pytester: pytest.Pytester, arguments: list[str], command: str
+) -> None:
+    pytester.mkdir("perf_tests")
+    (pytester.path / "perf_tests/test_promises.py").touch()
+    assert read_options(pytester.parseconfig("-p", "gpugate.plugin", *arguments)).command == command
 
 
 def test_the_budget_bounds_what_is_sampled(tiny: TinyProject) -> None:

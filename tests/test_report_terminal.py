@@ -178,7 +178,7 @@ def test_an_interrupted_run_names_what_it_did_not_reach(cpu_run: RunResult) -> N
     missed = cpu_run.cases["two-layer-net/inductor/cpu"]
     missed.measurement = missed.summary = None
     cpu_run.interrupted = True
-    assert "interrupted, before two-layer-net/inductor/cpu: " in text(cpu_run, 120, False)
+    assert "interrupted; not finished: two-layer-net/inductor/cpu" in text(cpu_run, 120, False)
 
 
 def test_a_run_that_measured_nothing_has_no_table(cpu_run: RunResult) -> None:

@@ -105,7 +105,7 @@ def test_a_missing_gpu_fails_a_gate_unless_it_is_allowed(tiny: TinyProject, allo
     assert tiny.run("-m", "gpu").status == 0
     strict = tiny.run("-m", "gpu", "--gate", "-v")
     assert strict.status == 1
-    assert len(passed(strict.text, "ERROR")) == len(PROMISES)
+    assert len(passed(strict.text, "FAILED")) == len(PROMISES)
     assert f"tiny/quick/cuda was not measured: {NO_GPU}" in strict.text
     check_no_traceback(strict.text)
     assert tiny.run("-k", "outputs", "--gate", "--allow-missing", allowed).status == 0

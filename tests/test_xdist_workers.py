@@ -27,6 +27,7 @@ OPTIONS = Options(
     input_path=None,
     checkpoint_path=None,
     baselines_path=Path("baselines"),
+    command="pytest perf_tests",
     allow_missing=frozenset(),
 )
 

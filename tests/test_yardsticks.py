@@ -21,18 +21,18 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class ScriptedTimer(HostTimer):
-    """Three probes stall; the median is 2 ms."""
+    """Most probes stall; the best takes 2 ms."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.times_ms = [2.0, 900.0, 1.9, 900.0, 2.0, 2.0, 900.0] * 4
+        self.times_ms = [2.1, 900.0, 2.0, 900.0, 900.0, 2.2, 900.0] * 4
 
     def time_ms(self, run: Callable[[], None]) -> float:
         run()
         return self.times_ms.pop()
 
 
-def test_ceilings_are_the_median_of_seven_probes_in_the_unit_of_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ceilings_are_the_best_of_seven_probes_in_the_unit_of_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(yardsticks, "HostTimer", ScriptedTimer)
     values = probe(CPU, "before").values
     assert values["matmul_fp32_tflops"] == pytest.approx(2 * 128**3 / 2e-3 / 1e12)
@@ -47,7 +47,7 @@ def test_a_probe_of_this_machine_gives_every_ceiling_and_says_when() -> None:
 
 
 def test_a_sick_cpu_is_told_by_a_ceiling_that_is_probed() -> None:
-    assert {"matmul_fp32_tflops", "memcpy_gb_per_s"} <= set(probe(CPU, "after").values) & set(SICK_SHARE)
+    assert "matmul_fp32_tflops" in set(probe(CPU, "after").values) & set(SICK_SHARE)
 
 
 def test_the_ceiling_of_products_is_the_faster_library(monkeypatch: pytest.MonkeyPatch) -> None:

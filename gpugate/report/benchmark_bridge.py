@@ -16,6 +16,10 @@ import pytest
 
 from gpugate.environment import Environment
 
+ASKED_BY = tuple(
+    f"benchmark_{name}"
+    for name in ("json", "save", "autosave", "compare", "histogram", "only", "enable", "verbose", "cprofile", "skip")
+)
 PLUGIN = "benchmark"  # the name of pytest-benchmark's entry point
 
 
@@ -87,12 +91,13 @@ def replay(
 
 
 def benchmark_or_none(request: pytest.FixtureRequest) -> Benchmark | None:
-    """The fixture `benchmark` of the running test; None without pytest-benchmark and with --benchmark-skip.
+    """The fixture `benchmark` of the running test; None without pytest-benchmark, unless asked for, and when skipped.
 
-    With --benchmark-skip the fixture would skip our test, which judges more than pytest-benchmark shows.
+    Without one of its options its table would only say again, in more columns, what ours says. With --benchmark-skip
+    the fixture would skip our test, which judges more than pytest-benchmark shows.
     """
     config = request.config
-    if not config.pluginmanager.hasplugin(PLUGIN):
+    if not config.pluginmanager.hasplugin(PLUGIN) or not any(config.getoption(name, None) for name in ASKED_BY):
         return None
     if config.getoption("benchmark_skip") and not config.getoption("benchmark_only"):
         return None

@@ -71,5 +71,5 @@ def interruption(run: RunResult) -> str | None:
     missed = [
         case.case_id for case in cases if case.measurement is None and case.skipped is None and case.error is None
     ]
-    reached = f", before {', '.join(missed)}" if missed else ""
-    return f"interrupted{reached}: the numbers above are those of the cases that were complete"
+    unfinished = f"; not finished: {', '.join(missed)}" if missed else ""
+    return f"interrupted{unfinished}"
