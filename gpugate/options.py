@@ -32,6 +32,7 @@ class Options:
     new_anchor: bool
     runs_path: Path | None
     device: str
+    seed: int | None  # None: another one each session
     budget_s: float
     json_path: Path | None
     input_path: Path | None
@@ -71,6 +72,7 @@ def add_options(parser: pytest.Parser) -> None:
         default=str(DEFAULT_BUDGET_S),
         help="time for sampling each workload parameter, building apart (default: %(default)s)",
     )
+    add("--perf-seed", metavar="N", help="draws fresh inputs as the run that printed N (default: new each time)")
     add("--perf-json", metavar="FILE", help="write everything that was measured to FILE (default: nowhere)")
     add("--perf-input", metavar="DIR", help="your own photographs instead of those that ship (default: none)")
     add("--perf-checkpoint", metavar="FILE", help="weights of ResNet-50 instead of seeded ones (default: none)")
@@ -95,6 +97,7 @@ def read_options(config: pytest.Config) -> Options:
         runs_path=_path(config, value("perf_runs")),
         new_anchor=value("perf_new_anchor"),
         device=_device(value("perf_device")),
+        seed=_seed(value("perf_seed")),
         budget_s=_seconds("--perf-budget", value("perf_budget")),
         json_path=_writable("--perf-json", _path(config, value("perf_json"))),
         input_path=_existing("--perf-input", _path(config, value("perf_input"))),
@@ -142,6 +145,12 @@ def _whole_number(option: str, text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise OptionError(f"{option} is {text!r}: give a whole number from 1 on, such as {DEFAULT_PROCESSES}")
     return int(text)
+
+
+def _seed(text: str | None) -> int | None:
+    if text is not None and not text.isdecimal():
+        raise OptionError(f"--perf-seed is {text!r}: give the whole number that a run printed")
+    return None if text is None else int(text)
 
 
 def _device(text: str) -> str:

@@ -258,7 +258,7 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, worker: int
     device = choose_device(options.device, worker)
     gc.freeze()  # what is imported by now stays: collecting between cases need not look at it each time
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    seed = secrets.randbits(32)
+    seed = secrets.randbits(32) if options.seed is None else options.seed
     # Interrupted until `finish` says otherwise: a process that is killed leaves a file that tells so.
     result = RunResult(environment=describe(device), started_at=now, seed=seed, gate=options.gate, interrupted=True)
     session = PerfSession(options, device, root, result)

@@ -17,6 +17,7 @@ DEFAULTS = {
     "--perf-processes": str(DEFAULT_PROCESSES),
     "--perf-new-anchor": "it stays",
     "--perf-runs": "none kept",
+    "--perf-seed": "new each time",
     "--perf-device": "auto",
     "--perf-budget": str(DEFAULT_BUDGET_S),
     "--perf-json": "nowhere",
@@ -69,6 +70,7 @@ def test_a_project_that_measures_nothing_pays_nothing(tmp_path: Path) -> None:
         *(("--perf-budget", value, "give a number of seconds above 0") for value in ("0", "-1", "nan", "inf", "soon")),
         *(("--perf-processes", value, "give a whole number from 1 on") for value in ("0", "-2", "1.5", "many")),
         *(("--perf-device", value, "use auto, cpu, cuda or cuda:N") for value in ("gpu", "cuda:", "cuda:x", "tpu:0")),
+        *(("--perf-seed", value, "give the whole number that a run printed") for value in ("-1", "x")),
         *(("--perf-device", value, "torch sees no GPU: use auto, cpu") for value in ("cuda", "cuda:7")),
         *(
             ("--perf-json", value, "give a file name in a folder that exists")
@@ -132,6 +134,15 @@ def test_the_command_of_a_next_step_is_the_one_that_was_typed(
     pytester.mkdir("perf_tests")
     (pytester.path / "perf_tests/test_promises.py").touch()
     assert read_options(pytester.parseconfig("-p", "gpugate.plugin", *arguments)).command == command
+
+
+def test_a_seed_that_was_printed_draws_the_same_fresh_inputs(tiny: TinyProject) -> None:
+    drawn = []
+    for options in (("--perf-seed=7",), ("--perf-seed=7",), ()):
+        result = tiny.run("--perf-device=cpu", "-k", "outputs", "--perf-json=run.json", *options)
+        drawn.append(tiny.json()["cases"]["tiny/quick/cpu"]["measurement"]["seed"])
+        assert ("seed 7" in result.text) is bool(options)
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_the_budget_bounds_what_is_sampled(tiny: TinyProject) -> None:

@@ -22,6 +22,7 @@ OPTIONS = Options(
     new_anchor=False,
     runs_path=None,
     device="auto",
+    seed=None,
     budget_s=6.0,
     json_path=None,
     input_path=None,
