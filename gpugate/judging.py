@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gpugate import units
 from gpugate.intervals import Estimate
@@ -40,6 +40,14 @@ class Remembered:
     differences: tuple[str, ...] = ()
     optimized_counters: Counters = field(default_factory=dict)
     yardsticks: Mapping[str, float] = field(default_factory=dict)
+
+
+class _Judgement(NamedTuple):
+    """What one bound says: `bound` is the bound in words."""
+
+    outcome: Outcome
+    bound: str
+    by_anchor: bool = False
 
 
 def tolerance(cv: float | None, processes: int, floor: float) -> float:
@@ -110,8 +118,8 @@ def judge_speedup(
     speedup = summary.speedup
     judgements = _against_record(speedup, remembered)
     if minimum is not None:
-        judgements.insert(0, (against_minimum(speedup, minimum), f"the promised {units.ratio(minimum)}"))
-    outcome = _inert(measurement, speedup) or worst([outcome for outcome, _ in judgements])
+        judgements.insert(0, _Judgement(against_minimum(speedup, minimum), f"the promised {units.ratio(minimum)}"))
+    outcome = _inert(measurement, speedup) or worst([judgement.outcome for judgement in judgements])
     reason = f"{_speedup_reason(outcome, summary, judgements, remembered)} ({_evidence(measurement, summary)})"
     if outcome is Outcome.NO_BASELINE and remembered is None:
         reason = NOTHING_RECORDED
@@ -131,21 +139,26 @@ def judge_speedup(
     )
 
 
-def _against_record(speedup: Estimate, remembered: Remembered | None) -> list[tuple[Outcome, str]]:
+def _against_record(speedup: Estimate, remembered: Remembered | None) -> list[_Judgement]:
     """Against the current record and against the anchor, which a recorded improvement has passed for good."""
     if remembered is None:
-        return [(Outcome.NO_BASELINE, NOTHING_RECORDED)]
-    judgements = []
-    for name, then in (("recorded", remembered.current), ("anchored", remembered.anchor)):
-        allowed = tolerance(then.speedup_cv, then.processes, RATIO_FLOOR)
-        outcome = against_reference(speedup, then.speedup, allowed)
-        if name == "anchored" and outcome is Outcome.IMPROVED:
-            outcome = Outcome.PASS
-        judgements.append((outcome, f"the {name} {units.ratio(then.speedup)} -{units.percent(allowed)}"))
+        return [_Judgement(Outcome.NO_BASELINE, NOTHING_RECORDED)]
+    judgements = [
+        _against_history(speedup, "recorded", remembered.current),
+        _against_history(speedup, "anchored", remembered.anchor)._replace(by_anchor=True),
+    ]
+    if judgements[1].outcome is Outcome.IMPROVED:
+        judgements[1] = judgements[1]._replace(outcome=Outcome.PASS)
     if remembered.current.processes < MIN_PROCESSES:
         known = f"a baseline of {remembered.current.processes} processes, where a gate needs {MIN_PROCESSES}"
-        judgements.append((Outcome.NO_BASELINE, known))
+        judgements.append(_Judgement(Outcome.NO_BASELINE, known))
     return judgements
+
+
+def _against_history(speedup: Estimate, name: str, then: History) -> _Judgement:
+    allowed = tolerance(then.speedup_cv, then.processes, RATIO_FLOOR)
+    bound = f"the {name} {units.ratio(then.speedup)} -{units.percent(allowed)}"
+    return _Judgement(against_reference(speedup, then.speedup, allowed), bound)
 
 
 def _inert(measurement: Measurement, speedup: Estimate) -> Outcome | None:
@@ -154,7 +167,7 @@ def _inert(measurement: Measurement, speedup: Estimate) -> Outcome | None:
 
 
 def _speedup_reason(
-    outcome: Outcome, summary: Summary, judgements: list[tuple[Outcome, str]], remembered: Remembered | None
+    outcome: Outcome, summary: Summary, judgements: list[_Judgement], remembered: Remembered | None
 ) -> str:
     found = f"{units.ratio(summary.speedup.median)} ({units.interval(summary.speedup.low, summary.speedup.high)})"
     if outcome is Outcome.NOT_ENGAGED:
@@ -165,7 +178,7 @@ def _speedup_reason(
         Outcome.REGRESSED: "is below",
         Outcome.NO_BASELINE: "has",
     }.get(outcome, "is not clearly on either side of")
-    bounds = " and ".join(text for judged, text in judgements if judged is outcome)
+    bounds = " and ".join(judgement.bound for judgement in judgements if judgement.outcome is outcome)
     text = f"{found} {relation} {bounds}"
     return text + _where_it_moved(summary, remembered) if outcome is not Outcome.PASS else text
 
@@ -181,10 +194,10 @@ def _evidence(measurement: Measurement, summary: Summary) -> str:
     return f"{summary.pairs} pairs over {instances}{discarded}, {stopped}"
 
 
-def _speedup_step(case_id: str, outcome: Outcome, judgements: list[tuple[Outcome, str]]) -> str:
+def _speedup_step(case_id: str, outcome: Outcome, judgements: list[_Judgement]) -> str:
     """What to run next; where only the anchor objects, how to accept what the record already has."""
-    blamed = [text for judged, text in judgements if judged is outcome]
-    if outcome is Outcome.REGRESSED and all(text.startswith("the anchored") for text in blamed):
+    blamed = [judgement for judgement in judgements if judgement.outcome is outcome]
+    if outcome is Outcome.REGRESSED and all(judgement.by_anchor for judgement in blamed):
         return f"{record_step(case_id)} --perf-new-anchor, if this is meant to be the new normal"
     return next_step(outcome, case_id)
 

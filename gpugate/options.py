@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpugate.errors import OptionError
+from gpugate.measurement.settings import Settings
 
 if TYPE_CHECKING:
     import pytest
 
-DEFAULT_BUDGET_S = 6.0
 DEFAULT_PROCESSES = 5
 DEFAULT_BASELINES = "baselines"
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -69,7 +69,7 @@ def add_options(parser: pytest.Parser) -> None:
     add(
         "--perf-budget",
         metavar="SECONDS",
-        default=str(DEFAULT_BUDGET_S),
+        default=str(Settings.budget_s),
         help="time for sampling each workload parameter, building apart (default: %(default)s)",
     )
     add("--perf-seed", metavar="N", help="draws fresh inputs as the run that printed N (default: new each time)")

@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -27,7 +27,7 @@ from gpugate.nvml import foreign_processes
 from gpugate.options import Options
 from gpugate.result import CaseResult, RunResult
 from gpugate.source_hash import source_hash
-from gpugate.summary import history, summarize
+from gpugate.summary import Summary, history, summarize
 from gpugate.verdict import Outcome, Verdict
 from gpugate.workload import BASELINE, Case, Context, for_device_class
 
@@ -62,7 +62,7 @@ def choose_device(asked: str, worker: int | None = None) -> torch.device:
 
 @dataclass
 class PerfSession:
-    """State of one session on one device. `remembered` is empty while baselines are being recorded."""
+    """State of one session on one device. `baselines` is empty while baselines are being recorded."""
 
     options: Options
     device: torch.device
@@ -125,15 +125,16 @@ class PerfSession:
         try:
             if not self.result.yardsticks:
                 self._probe("before")
-            result.measurement = self._measure_until_decided(case, report)
+            measurement = self._measure_until_decided(case, report)
             self._probe("between")
         except Exception as error:
             _LOG.debug("measuring %s failed", case.id, exc_info=True)
-            result.measurement, result.error = None, _error_sentence(error, case)
+            result.error = _error_sentence(error, case)
         if result.error is not None:
             self._release()  # once more: while the error was on its way it kept what the failed side held
             return
-        self._judge(case, result)
+        result.measurement = measurement
+        self._judge(case, measurement, result)
 
     def _measure_until_decided(self, case: Case, report: Report) -> Measurement:
         """What is undecided is measured once more, for twice the budget, with fresh instances."""
@@ -169,18 +170,22 @@ class PerfSession:
 
         self.result.yardsticks.append(probe(self.device, taken))
 
-    def _speedup(self, case: Case, measurement: Measurement) -> Verdict:
+    def _timed(
+        self, case: Case, measurement: Measurement, summary: Summary | None, remembered: Remembered | None
+    ) -> tuple[Verdict, Verdict]:
+        """Speedup and throughput, before the machine's state has its say."""
         minimum = for_device_class(case.optimization.min_speedup, self.environment.device_classes)
-        summary = summarize(measurement) if measurement.pairs else None
-        return judge_speedup(measurement, summary, minimum, self.remembered(case))
+        return (
+            judge_speedup(measurement, summary, minimum, remembered),
+            judge_throughput(measurement, summary, remembered),
+        )
 
     def _undecided(self, case: Case, measurement: Measurement) -> bool:
-        throughput = judge_throughput(measurement, summarize(measurement), self.remembered(case))
-        return Outcome.INCONCLUSIVE in (self._speedup(case, measurement).outcome, throughput.outcome)
+        timed = self._timed(case, measurement, summarize(measurement), self.remembered(case))
+        return any(verdict.outcome is Outcome.INCONCLUSIVE for verdict in timed)
 
-    def _judge(self, case: Case, result: CaseResult) -> None:
-        measurement, remembered = result.measurement, self.remembered(case)
-        assert measurement is not None  # noqa: S101  # `_measure` has just set it
+    def _judge(self, case: Case, measurement: Measurement, result: CaseResult) -> None:
+        remembered = self.remembered(case)
         result.summary = summarize(measurement) if measurement.pairs else None
         expected = remembered.yardsticks if remembered and remembered.match == "exact" else self._best_yardsticks()
         result.environment_problem = environment_problem(measurement, self.result.yardsticks[-2:], expected)
@@ -188,10 +193,7 @@ class PerfSession:
             self._probe("between")  # one bad probe is no sick machine
             result.environment_problem = environment_problem(measurement, self.result.yardsticks[-1:], expected)
         optimization, classes = case.optimization, self.environment.device_classes
-        timed = (
-            self._speedup(case, measurement),
-            judge_throughput(measurement, result.summary, remembered),
-        )
+        timed = self._timed(case, measurement, result.summary, remembered)
         verdicts = [
             judge_equivalence(measurement, optimization.tolerance[optimization.dtype]),
             *(with_environment(verdict, result.environment_problem) for verdict in timed),
@@ -273,14 +275,13 @@ def allowed_to_record(session: PerfSession) -> Iterator[None]:
     """Holds the baseline folder for the whole session. Raises EnvironmentUnfitError on a GPU that others use."""
     import torch
 
-    with ExitStack() as stack:
-        if session.device.type == "cuda":
-            torch.cuda.synchronize(session.device)  # cuda only  # so that NVML lists this process and we know it
-            others = foreign_processes(session.device.index or 0)  # cuda only
-            if others:
-                pids = ", ".join(str(pid) for pid in others)
-                raise EnvironmentUnfitError(f"process {pids} also uses {session.device}: record when it has ended")
-        stack.enter_context(baseline.exclusive(session.baselines_folder))
+    if session.device.type == "cuda":
+        torch.cuda.synchronize(session.device)  # cuda only  # so that NVML lists this process and we know it
+        others = foreign_processes(session.device.index or 0)  # cuda only
+        if others:
+            pids = ", ".join(str(pid) for pid in others)
+            raise EnvironmentUnfitError(f"process {pids} also uses {session.device}: record when it has ended")
+    with baseline.exclusive(session.baselines_folder):
         yield
 
 

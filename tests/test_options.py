@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.options import DEFAULT_BUDGET_S, DEFAULT_PROCESSES, read_options
+from gpugate.measurement.settings import Settings
+from gpugate.options import DEFAULT_PROCESSES, read_options
 from tests.tiny_project import CACHES, ROOT, TinyProject, check_no_traceback
 
 DEFAULTS = {
@@ -19,7 +20,7 @@ DEFAULTS = {
     "--perf-runs": "none kept",
     "--perf-seed": "new each time",
     "--perf-device": "auto",
-    "--perf-budget": str(DEFAULT_BUDGET_S),
+    "--perf-budget": str(Settings.budget_s),
     "--perf-json": "nowhere",
     "--perf-input": "none",
     "--perf-checkpoint": "none",

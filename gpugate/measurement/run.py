@@ -40,7 +40,7 @@ class _Found:
     instances: list[Instance] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
     half_widths: list[float] = field(default_factory=list)
-    costs: tuple[SideCost, SideCost] | None = None
+    costs: tuple[SideCost, SideCost] = (SideCost(0.0, 0.0), SideCost(0.0, 0.0))  # of the first instance
     same_bits: bool = False
     inert: bool = False
     not_engaged: str | None = None
@@ -222,8 +222,7 @@ def _finish(run: _Run, both: BothSides) -> None:
 
 def _record(run: _Run, stopped_because: StopReason, wall_s: float) -> Measurement:
     found, ratios = run.found, sorted(run.timer.event_host_ratios)
-    unknown = SideCost(0.0, 0.0)
-    reference_cost, optimized_cost = found.costs or (unknown, unknown)
+    reference_cost, optimized_cost = found.costs
     return Measurement(
         case_id=run.case.id,
         instances=tuple(found.instances),
