@@ -21,6 +21,14 @@ class EnvironmentUnfitError(GpugateError):
     """The machine is in no state to measure or to record."""
 
 
+class FreshProcessError(GpugateError):
+    """A child process that was to measure ended without a run; `said` is the end of what it printed."""
+
+    def __init__(self, status: int, said: str) -> None:
+        self.said = said
+        super().__init__(f"a fresh process ended with status {status}")
+
+
 class SideError(GpugateError):
     """One side of a comparison failed while it was built or run."""
 

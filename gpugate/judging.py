@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -12,18 +12,14 @@ from gpugate.intervals import Estimate
 from gpugate.measurement.record import Counters, Difference, Measurement
 from gpugate.next_steps import next_step, record_step, rerun
 from gpugate.summary import History, Summary
+from gpugate.tolerances import MIN_PROCESSES, RATIO_FLOOR, TIME_FLOOR, TIME_FLOOR_OTHER_SOFTWARE, tolerance
 from gpugate.verdict import Outcome, Verdict, worst
 from gpugate.workload import Tolerance
 
-RATIO_FLOOR = 0.01  # no tolerance is tighter: one kernel moved 7 % across days at 0.02 % within a run
-TIME_FLOOR = 0.05  # absolute time is gated loosely
-TIME_FLOOR_OTHER_SOFTWARE = 0.25  # the same device under another driver or torch
-CV_FACTOR = 4.0
-MIN_PROCESSES = 5  # fresh processes that tell how much runs differ
-UNKNOWN_CV_FLOOR = 0.05  # tolerance of a baseline of fewer processes
 # The same words for every case, so that a report says them once; the numbers stand in its table.
 NOTHING_RECORDED = "nothing is recorded for this machine yet"
 SAME_SPEED = 0.03  # two identical sides may differ by 1 % for their whole life
+_FROM_BAD_TO_GOOD = (Outcome.REGRESSED, Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.IMPROVED)
 
 
 @dataclass(frozen=True)
@@ -40,6 +36,7 @@ class Remembered:
     differences: tuple[str, ...] = ()
     optimized_counters: Counters = field(default_factory=dict)
     yardsticks: Mapping[str, float] = field(default_factory=dict)
+    checks: int = 1  # of time, that a night makes with the baselines of this machine: each may alarm by chance
 
 
 class _Judgement(NamedTuple):
@@ -48,12 +45,6 @@ class _Judgement(NamedTuple):
     outcome: Outcome
     bound: str
     by_anchor: bool = False
-
-
-def tolerance(cv: float | None, processes: int, floor: float) -> float:
-    """max(floor, 4 x between-run cv); a history too short to know its cv is trusted to 5 % only."""
-    known = cv is not None and processes >= MIN_PROCESSES
-    return max(floor, CV_FACTOR * (cv or 0.0), 0.0 if known else UNKNOWN_CV_FLOOR)
 
 
 def against_minimum(speedup: Estimate, minimum: float) -> Outcome:
@@ -70,6 +61,21 @@ def against_reference(value: Estimate, reference: float, allowed: float) -> Outc
     if value.low > reference * (1 + allowed):
         return Outcome.IMPROVED
     return Outcome.PASS if value.low >= reference * (1 - allowed) else Outcome.INCONCLUSIVE
+
+
+def voted(outcomes: Sequence[Outcome]) -> Outcome:
+    """What the middle one of several fresh processes says; INCONCLUSIVE where two contradict each other."""
+    ordered = sorted(outcomes, key=_FROM_BAD_TO_GOOD.index)
+    worse, better = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return Outcome.INCONCLUSIVE if worse is Outcome.REGRESSED is not better else worse
+
+
+def _over_processes(values: Sequence[Estimate], reference: float, allowed: float) -> Outcome:
+    """One process is judged by its interval. What several say is judged by their medians, since an interval inside a
+    process does not know by how much processes differ, and the tolerance does."""
+    if len(values) == 1:
+        return against_reference(values[0], reference, allowed)
+    return voted([against_reference(Estimate(*[value.median] * 3), reference, allowed) for value in values])
 
 
 def judge_equivalence(measurement: Measurement, allowed: Tolerance) -> Verdict:
@@ -106,21 +112,29 @@ def _output_problem(found: Difference, allowed: Tolerance) -> str | None:
 
 
 def judge_speedup(
-    measurement: Measurement, summary: Summary | None, minimum: float | None, remembered: Remembered | None
+    measurement: Measurement,
+    summaries: Sequence[Summary],
+    minimum: float | None,
+    remembered: Remembered | None,
+    asked_tolerance: float | None = None,
 ) -> Verdict:
-    """The promised minimum, the recorded speedup and the fixed anchor, each by the bounds of the interval.
+    """The promised minimum, the recorded speedup and the fixed anchor.
 
-    `minimum` is None where nothing is promised for this class of device.
+    `summaries` are of this process, which took `measurement`, and of the fresh ones that were asked to confirm it.
+    `minimum` is None where nothing is promised for this class of device. `asked_tolerance` is the user's, a share.
     """
     case_id = measurement.case_id
-    if summary is None:
+    if not summaries:
         return _not_timed("speedup", measurement)
+    summary, speedups = summaries[0], [summary.speedup for summary in summaries]
     speedup = summary.speedup
-    judgements = _against_record(speedup, remembered)
+    judgements = _against_record(speedups, remembered, asked_tolerance)
     if minimum is not None:
-        judgements.insert(0, _Judgement(against_minimum(speedup, minimum), f"the promised {units.ratio(minimum)}"))
+        kept = voted([against_minimum(one, minimum) for one in speedups])
+        judgements.insert(0, _Judgement(kept, f"the promised {units.ratio(minimum)}"))
     outcome = _inert(measurement, speedup) or worst([judgement.outcome for judgement in judgements])
     reason = f"{_speedup_reason(outcome, summary, judgements, remembered)} ({_evidence(measurement, summary)})"
+    reason += _confirmation([units.ratio(one.median) for one in speedups[1:]])
     if outcome is Outcome.NO_BASELINE and remembered is None:
         reason = NOTHING_RECORDED
     return Verdict(
@@ -139,13 +153,21 @@ def judge_speedup(
     )
 
 
-def _against_record(speedup: Estimate, remembered: Remembered | None) -> list[_Judgement]:
+def _confirmation(others: Sequence[str]) -> str:
+    return f"; in fresh processes {' and '.join(others)}" if others else ""
+
+
+def _against_record(
+    speedups: Sequence[Estimate], remembered: Remembered | None, asked_tolerance: float | None
+) -> list[_Judgement]:
     """Against the current record and against the anchor, which a recorded improvement has passed for good."""
     if remembered is None:
         return [_Judgement(Outcome.NO_BASELINE, NOTHING_RECORDED)]
     judgements = [
-        _against_history(speedup, "recorded", remembered.current),
-        _against_history(speedup, "anchored", remembered.anchor)._replace(by_anchor=True),
+        _against_history(speedups, "recorded", remembered.current, remembered.checks, asked_tolerance),
+        _against_history(speedups, "anchored", remembered.anchor, remembered.checks, asked_tolerance)._replace(
+            by_anchor=True
+        ),
     ]
     if judgements[1].outcome is Outcome.IMPROVED:
         judgements[1] = judgements[1]._replace(outcome=Outcome.PASS)
@@ -155,10 +177,17 @@ def _against_record(speedup: Estimate, remembered: Remembered | None) -> list[_J
     return judgements
 
 
-def _against_history(speedup: Estimate, name: str, then: History) -> _Judgement:
-    allowed = tolerance(then.speedup_cv, then.processes, RATIO_FLOOR)
+def _against_history(
+    speedups: Sequence[Estimate], name: str, then: History, checks: int, asked_tolerance: float | None
+) -> _Judgement:
+    allowed = asked_tolerance or speedup_tolerance(then, checks)
     bound = f"the {name} {units.ratio(then.speedup)} -{units.percent(allowed)}"
-    return _Judgement(against_reference(speedup, then.speedup, allowed), bound)
+    return _Judgement(_over_processes(speedups, then.speedup, allowed), bound)
+
+
+def speedup_tolerance(then: History, checks: int) -> float:
+    """By what share a speedup may fall short of the recorded one: what this machine can tell apart from chance."""
+    return tolerance(then.speedup_cv, then.processes, RATIO_FLOOR, checks)
 
 
 def _inert(measurement: Measurement, speedup: Estimate) -> Outcome | None:
@@ -212,11 +241,12 @@ def _where_it_moved(summary: Summary, remembered: Remembered | None) -> str:
     )
 
 
-def judge_throughput(measurement: Measurement, summary: Summary | None, remembered: Remembered | None) -> Verdict:
+def judge_throughput(measurement: Measurement, summaries: Sequence[Summary], remembered: Remembered | None) -> Verdict:
     """Absolute time of the optimized side against the recorded one: loosely, and more so under other software."""
     case_id = measurement.case_id
-    if summary is None:
+    if not summaries:
         return _not_timed("throughput", measurement)
+    summary = summaries[0]
     now, reference = summary.optimized_ms, summary.reference_ms
     numbers: dict[str, float | str | None] = {"optimized_ms": now.median, "reference_ms": reference.median}
     if remembered is None:
@@ -224,13 +254,13 @@ def judge_throughput(measurement: Measurement, summary: Summary | None, remember
         return Verdict("throughput", case_id, missing, NOTHING_RECORDED, next_step(missing, case_id), numbers)
     then = remembered.current
     floor = TIME_FLOOR if remembered.match == "exact" else TIME_FLOOR_OTHER_SOFTWARE
-    allowed = tolerance(then.optimized_ms_cv, then.processes, floor)
-    speed = Estimate(*(then.optimized_ms / ms for ms in (now.median, now.high, now.low)))
-    outcome = against_reference(speed, 1.0, allowed)
+    allowed = tolerance(then.optimized_ms_cv, then.processes, floor, remembered.checks)
+    outcome = _over_processes([_speed(then.optimized_ms, one.optimized_ms) for one in summaries], 1.0, allowed)
     reason = (
         f"{units.milliseconds(now.median)} per step against {units.milliseconds(then.optimized_ms)} recorded, "
         f"tolerance {units.percent(allowed)}"
     )
+    reason += _confirmation([units.milliseconds(one.optimized_ms.median) for one in summaries[1:]])
     if outcome is not Outcome.PASS:
         reason += f"; reference {units.milliseconds(then.reference_ms)} -> {units.milliseconds(reference.median)}"
     if outcome is Outcome.REGRESSED and _moved_alike(then, summary):
@@ -241,6 +271,11 @@ def judge_throughput(measurement: Measurement, summary: Summary | None, remember
         reason += f" ({widened}since {'; '.join(remembered.differences)})"
     numbers["recorded_ms"] = then.optimized_ms
     return Verdict("throughput", case_id, outcome, reason, next_step(outcome, case_id), numbers)
+
+
+def _speed(then_ms: float, now: Estimate) -> Estimate:
+    """Speed relative to the recorded one; of a time's bounds the upper one is the lower bound of the speed."""
+    return Estimate(*(then_ms / ms for ms in (now.median, now.high, now.low)))
 
 
 def _moved_alike(then: History, summary: Summary) -> bool:

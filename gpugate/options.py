@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpugate.errors import OptionError
-from gpugate.measurement.settings import Settings
+from gpugate.measurement.settings import ATTEMPTS, Settings
 
 if TYPE_CHECKING:
     import pytest
@@ -34,6 +34,7 @@ class Options:
     device: str
     seed: int | None  # None: another one each session
     budget_s: float
+    attempts: int  # processes that may be asked before an alarm, this one included
     json_path: Path | None
     input_path: Path | None
     checkpoint_path: Path | None
@@ -72,6 +73,12 @@ def add_options(parser: pytest.Parser) -> None:
         default=str(Settings.budget_s),
         help="time for sampling each workload parameter, building apart (default: %(default)s)",
     )
+    add(
+        "--perf-attempts",
+        metavar="N",
+        default=str(ATTEMPTS),
+        help="processes that an open or red result may be asked from, this one included (default: %(default)s)",
+    )
     add("--perf-seed", metavar="N", help="draws fresh inputs as the run that printed N (default: new each time)")
     add("--perf-json", metavar="FILE", help="write everything that was measured to FILE (default: nowhere)")
     add("--perf-input", metavar="DIR", help="your own photographs instead of those that ship (default: none)")
@@ -99,6 +106,7 @@ def read_options(config: pytest.Config) -> Options:
         device=_device(value("perf_device")),
         seed=_seed(value("perf_seed")),
         budget_s=_seconds("--perf-budget", value("perf_budget")),
+        attempts=_whole_number("--perf-attempts", value("perf_attempts")),
         json_path=_writable("--perf-json", _path(config, value("perf_json"))),
         input_path=_existing("--perf-input", _path(config, value("perf_input"))),
         checkpoint_path=_existing("--perf-checkpoint", _path(config, value("perf_checkpoint"))),

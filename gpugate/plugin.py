@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -61,16 +62,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     if not session.config.option.collectonly and any(case_of(item) for item in session.items):
         try:
-            _open(session.config)
+            _open(session.config, one_node_per_case(session.items))
         except GpugateError as error:
             raise pytest.UsageError(str(error)) from None
 
 
-def _open(config: pytest.Config) -> None:
+def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
     from gpugate.catalogue import catalogue
     from gpugate.session import allowed_to_record, open_session
 
-    opened = open_session(config.stash[OPTIONS], config.rootpath, catalogue, worker_number(config))
+    opened = open_session(config.stash[OPTIONS], config.rootpath, catalogue, worker_number(config), node_ids)
     if opened.options.update_baselines:
         config.stash[CLOSING].enter_context(allowed_to_record(opened))
     config.stash[SESSION] = opened
@@ -91,7 +92,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         if worker_number(config) is not None:
             send(config, perf.result)
         elif perf.options.update_baselines:
-            _record(session, config, interrupted)
+            _record(config, interrupted)
         else:
             perf.check_not_green_by_absence()
     except GpugateError as error:
@@ -103,7 +104,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = pytest.ExitCode.INTERRUPTED
 
 
-def _record(session: pytest.Session, config: pytest.Config, interrupted: bool) -> None:
+def _record(config: pytest.Config, interrupted: bool) -> None:
     from gpugate.recording import record
 
     if interrupted:
@@ -111,7 +112,7 @@ def _record(session: pytest.Session, config: pytest.Config, interrupted: bool) -
     reporter: Any = config.pluginmanager.getplugin("terminalreporter")  # None under `-p no:terminal`
     said = config.stash[SAID]
     say = said.append if reporter is None else reporter.write_line
-    said.extend(record(config.stash[SESSION], one_node_per_case(session.items), say))
+    said.extend(record(config.stash[SESSION], say))
 
 
 @pytest.hookimpl(optionalhook=True)

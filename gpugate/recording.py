@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -13,17 +11,17 @@ from pathlib import Path
 
 from gpugate import baseline, run_file
 from gpugate.environment import compare
-from gpugate.errors import BaselineError
+from gpugate.errors import BaselineError, FreshProcessError
+from gpugate.fresh_process import run_fresh
 from gpugate.result import RunResult
 from gpugate.session import PerfSession
 
-LAST_LINES = 15
 RUN_FILES = "run-*.json"
 Say = Callable[[str], None]
 
 
-def record(session: PerfSession, node_ids: Sequence[str], say: Say) -> tuple[str, ...]:
-    """Runs `node_ids` in fresh processes besides this one and writes the baselines; returns what changed.
+def record(session: PerfSession, say: Say) -> tuple[str, ...]:
+    """Runs the session's tests in fresh processes besides this one and writes the baselines; returns what changed.
 
     With `--perf-runs` every run is kept, and runs that are there already count: a recording that was cut off goes on.
     Raises BaselineError, with every baseline as it was, when a process or a case failed.
@@ -40,7 +38,7 @@ def record(session: PerfSession, node_ids: Sequence[str], say: Say) -> tuple[str
         run_file.write(_free_path(folder), session.result)
         while len(runs) < processes:
             say(f"recording: fresh process {len(runs) + 1} of {processes}")
-            runs.append(_run_in_fresh_process(session, node_ids, _free_path(folder)))
+            runs.append(_fresh_run(session, _free_path(folder)))
     # All files are made before the first is written: a refusal leaves every one as it was.
     files = _files(session, runs, processes)
     lines = [line for file in files for line in baseline.write(session.baselines_folder, file)]
@@ -84,25 +82,9 @@ def _user_name() -> str:
         return f"uid {os.getuid()}"
 
 
-def _run_in_fresh_process(session: PerfSession, node_ids: Sequence[str], json_path: Path) -> RunResult:
-    """One child, which writes its run to `json_path`. It compares with nothing: its baseline folder is empty."""
-    log_path = json_path.with_suffix(".log")
-    # Node ids are relative to the root folder; the plugin may have come by `-p` alone.
-    pytest = [sys.executable, "-m", "pytest", "-p", "gpugate.plugin", f"--rootdir={session.root}"]
-    command = [*pytest, *node_ids, *_same_options(session), "-p", "no:cacheprovider", "-q"]
-    with log_path.open("wb") as log, tempfile.TemporaryDirectory(prefix="gpugate-no-baselines-") as nothing:
-        command += ["--perf-json", str(json_path), "--perf-baselines", nothing]
-        # subprocess.run kills the child when Ctrl-C arrives here: no orphan goes on using the GPU.
-        code = subprocess.run(command, cwd=session.root, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
-    if code not in (0, 1) or not json_path.exists():
-        tail = "\n".join(log_path.read_text(errors="replace").splitlines()[-LAST_LINES:])
-        raise BaselineError(f"a recording process ended with status {code}; nothing was written; it said:\n{tail}")
-    return run_file.read(json_path)
-
-
-def _same_options(session: PerfSession) -> list[str]:
-    options = session.options
-    words = ["--perf-device", str(session.device), "--perf-budget", str(options.budget_s)]
-    words += ["--perf-input", str(options.input_path)] if options.input_path else []
-    words += ["--perf-checkpoint", str(options.checkpoint_path)] if options.checkpoint_path else []
-    return words
+def _fresh_run(session: PerfSession, json_path: Path) -> RunResult:
+    node_ids = list(session.node_ids.values())
+    try:
+        return run_fresh(session.options, session.device, session.root, node_ids, json_path)
+    except FreshProcessError as error:
+        raise BaselineError(f"{error}; nothing was written; it said:\n{error.said}") from error

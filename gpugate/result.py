@@ -5,15 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpugate.environment import Environment
+from gpugate.judging import Remembered
 from gpugate.measurement.record import Measurement, Yardstick
 from gpugate.summary import Summary
 from gpugate.verdict import Verdict
-from gpugate.workload import Size
+from gpugate.workload import Contract, Size, Tolerance
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What an optimization promises on this class of device."""
+
+    min_speedup: float | None
+    tolerance: Tolerance  # of its outputs
+    contract: Contract | None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a fresh process said of a case that needed confirming; `problem` is why it does not count."""
+
+    measurement: Measurement | None
+    problem: str | None = None
 
 
 @dataclass
 class CaseResult:
-    """One case of this session. Exactly one of `measurement`, `skipped` and `error` is set once it has been run."""
+    """One case of this session. Exactly one of `measurement`, `skipped` and `error` is set once it has been run.
+
+    `promise` and `remembered` are what it was judged by: with them a stored run can be decided again.
+    """
 
     case_id: str
     workload: str
@@ -26,6 +47,9 @@ class CaseResult:
     error: str | None = None  # one sentence
     environment_problem: str | None = None  # why its times say nothing of the program
     verdicts: list[Verdict] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)  # further ones, in fresh processes
+    promise: Promise | None = None
+    remembered: Remembered | None = None  # None: this machine has no baseline of it
 
 
 @dataclass
@@ -41,3 +65,5 @@ class RunResult:
     yardsticks: list[Yardstick] = field(default_factory=list)
     source_hashes: dict[str, str] = field(default_factory=dict)  # by workload
     wall_s: float = 0.0
+    command: str = "pytest perf_tests"  # that selects the same tests with the same baselines
+    recording: bool = False

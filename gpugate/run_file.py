@@ -19,8 +19,8 @@ from gpugate.errors import GpugateError
 from gpugate.result import RunResult
 
 FORMAT = "gpugate-run"
-# History: 1: RunResult as it is, instances in columns.
-FORMAT_VERSION = 1
+# History: 1: RunResult as it is, instances in columns. 2: what each case was judged by, and its further attempts.
+FORMAT_VERSION = 2
 
 
 class RunFileError(GpugateError):

@@ -81,11 +81,11 @@ def ended_early(session: pytest.Session, exitstatus: int, reached: Container[str
     return bool(stopped) and any(case.id not in reached for case in map(case_of, session.items) if case is not None)
 
 
-def one_node_per_case(items: list[pytest.Item]) -> list[str]:
-    """The first test of every case: enough to have it measured."""
+def one_node_per_case(items: list[pytest.Item]) -> dict[str, str]:
+    """The node id of the first test of every case, by the case's id: enough to have it measured."""
     first: dict[str, str] = {}
     for item in items:
         case = case_of(item)
         if case is not None:
             first.setdefault(case.id, item.nodeid)
-    return list(first.values())
+    return first

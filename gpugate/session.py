@@ -6,29 +6,30 @@ import datetime
 import gc
 import logging
 import secrets
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpugate import baseline, run_file
 from gpugate.catalogue import Catalogue
-from gpugate.contracts import judge_counters
+from gpugate.deciding import decide, wants_fresh_process, wants_more_pairs
 from gpugate.environment import Environment, Missing, compare, describe, machine_name, missing_needs
-from gpugate.errors import EnvironmentUnfitError, OptionError, SideError
-from gpugate.judging import Remembered, judge_equivalence, judge_speedup, judge_throughput
-from gpugate.machine_state import environment_problem, with_environment
-from gpugate.measurement.progress import Report, silent
+from gpugate.errors import EnvironmentUnfitError, FreshProcessError, OptionError, SideError
+from gpugate.fresh_process import run_fresh
+from gpugate.judging import Remembered
+from gpugate.machine_state import environment_problem
+from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement, Yardstick
-from gpugate.next_steps import as_run_here
+from gpugate.measurement.settings import Settings
 from gpugate.nvml import foreign_processes
 from gpugate.options import Options
-from gpugate.result import CaseResult, RunResult
+from gpugate.result import Attempt, CaseResult, Promise, RunResult
 from gpugate.source_hash import source_hash
-from gpugate.summary import Summary, history, summarize
-from gpugate.verdict import Outcome, Verdict
+from gpugate.summary import history, summarize
 from gpugate.workload import BASELINE, Case, Context, for_device_class
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class PerfSession:
     device: torch.device
     root: Path
     result: RunResult
+    node_ids: Mapping[str, str] = field(default_factory=dict)  # one test of each case: enough to measure it again
     baselines: dict[str, baseline.BaselineFile] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  # recorded cases that the catalogue no longer has
     notes: set[str] = field(default_factory=set)  # what a reader of the verdicts must know about the baselines
@@ -122,31 +124,56 @@ class PerfSession:
     def _measure(self, case: Case, result: CaseResult, report: Report) -> None:
         if case.workload.name not in self.result.source_hashes:
             self.result.source_hashes[case.workload.name] = source_hash(case.workload)
+        classes = self.environment.device_classes
+        result.promise = Promise(
+            min_speedup=for_device_class(case.optimization.min_speedup, classes),
+            tolerance=case.optimization.tolerance[case.optimization.dtype],
+            contract=for_device_class(case.optimization.contract, classes),
+        )
+        result.remembered = self.remembered(case)
         try:
             if not self.result.yardsticks:
                 self._probe("before")
-            measurement = self._measure_until_decided(case, report)
-            self._probe("between")
+            self._measure_until_decided(case, result, report)
         except Exception as error:
             _LOG.debug("measuring %s failed", case.id, exc_info=True)
-            result.error = _error_sentence(error, case)
+            result.measurement, result.error = None, _error_sentence(error, case)
         if result.error is not None:
             self._release()  # once more: while the error was on its way it kept what the failed side held
-            return
-        result.measurement = measurement
-        self._judge(case, measurement, result)
 
-    def _measure_until_decided(self, case: Case, report: Report) -> Measurement:
-        """What is undecided is measured once more, for twice the budget, with fresh instances."""
-        from gpugate.measurement.run import measure, merged
-        from gpugate.measurement.settings import Settings
-
-        context = self._context(case)
+    def _measure_until_decided(self, case: Case, result: CaseResult, report: Report) -> None:
+        """More pairs for an open question, then fresh processes for that and before any alarm."""
         settings = Settings(budget_s=self.options.budget_s, seed=self.result.seed)
-        first = measure(case, context, settings, report)
-        if not first.pairs or not self._undecided(case, first):
-            return first
-        return merged(first, measure(case, context, settings.escalated(), report))
+        result.measurement = self._measure_here(case, settings, report)
+        self._judge(result)
+        if result.measurement.pairs and wants_more_pairs(result.verdicts):
+            more = self._measure_here(case, settings.escalated(), report)
+            result.measurement = result.measurement.with_more(more)
+        self._probe("between")
+        result.environment_problem = self._environment_problem(result.measurement, result.remembered)
+        self._judge(result)
+        processes = 1 if self.options.update_baselines else self.options.attempts
+        while len(result.attempts) + 1 < processes and wants_fresh_process(result):
+            self._release()
+            report(Progress(case.id, "confirming", f"fresh process {len(result.attempts) + 2} of {processes}"))
+            result.attempts.append(self._fresh_attempt(case))
+            self._judge(result)
+
+    def _measure_here(self, case: Case, settings: Settings, report: Report) -> Measurement:
+        from gpugate.measurement.run import measure
+
+        return measure(case, self._context(case), settings, report)
+
+    def _fresh_attempt(self, case: Case) -> Attempt:
+        """The case as another process measures it, while this one waits."""
+        with tempfile.TemporaryDirectory(prefix="gpugate-attempt-") as folder:
+            json_path = Path(folder) / "run.json"
+            try:
+                run = run_fresh(self.options, self.device, self.root, [self.node_ids[case.id]], json_path)
+            except FreshProcessError as error:
+                return Attempt(None, " ".join([f"{error}:", *error.said.splitlines()[-1:]]))
+        found = run.cases[case.id]
+        return Attempt(found.measurement, found.error or found.skipped or found.environment_problem)
 
     def _release(self) -> None:
         from gpugate.measurement.sides import release
@@ -170,38 +197,18 @@ class PerfSession:
 
         self.result.yardsticks.append(probe(self.device, taken))
 
-    def _timed(
-        self, case: Case, measurement: Measurement, summary: Summary | None, remembered: Remembered | None
-    ) -> tuple[Verdict, Verdict]:
-        """Speedup and throughput, before the machine's state has its say."""
-        minimum = for_device_class(case.optimization.min_speedup, self.environment.device_classes)
-        return (
-            judge_speedup(measurement, summary, minimum, remembered),
-            judge_throughput(measurement, summary, remembered),
-        )
+    def _judge(self, result: CaseResult) -> None:
+        pairs = result.measurement is not None and result.measurement.pairs
+        result.summary = summarize(result.measurement) if result.measurement and pairs else None
+        result.verdicts = decide(result, self.options.command, self.options.update_baselines)
 
-    def _undecided(self, case: Case, measurement: Measurement) -> bool:
-        timed = self._timed(case, measurement, summarize(measurement), self.remembered(case))
-        return any(verdict.outcome is Outcome.INCONCLUSIVE for verdict in timed)
-
-    def _judge(self, case: Case, measurement: Measurement, result: CaseResult) -> None:
-        remembered = self.remembered(case)
-        result.summary = summarize(measurement) if measurement.pairs else None
+    def _environment_problem(self, measurement: Measurement, remembered: Remembered | None) -> str | None:
         expected = remembered.yardsticks if remembered and remembered.match == "exact" else self._best_yardsticks()
-        result.environment_problem = environment_problem(measurement, self.result.yardsticks[-2:], expected)
-        if result.environment_problem is not None:
-            self._probe("between")  # one bad probe is no sick machine
-            result.environment_problem = environment_problem(measurement, self.result.yardsticks[-1:], expected)
-        optimization, classes = case.optimization, self.environment.device_classes
-        timed = self._timed(case, measurement, result.summary, remembered)
-        verdicts = [
-            judge_equivalence(measurement, optimization.tolerance[optimization.dtype]),
-            *(with_environment(verdict, result.environment_problem) for verdict in timed),
-            judge_counters(measurement, for_device_class(optimization.contract, classes), remembered),
-        ]
-        if self.options.update_baselines:
-            verdicts = [_about_to_be_recorded(verdict) for verdict in verdicts]
-        result.verdicts = [as_run_here(verdict, self.options.command) for verdict in verdicts]
+        problem = environment_problem(measurement, self.result.yardsticks[-2:], expected)
+        if problem is None:
+            return None
+        self._probe("between")  # one bad probe is no sick machine
+        return environment_problem(measurement, self.result.yardsticks[-1:], expected)
 
     def _best_yardsticks(self) -> dict[str, float]:
         names = {name for probe in self.result.yardsticks for name in probe.values}
@@ -229,6 +236,7 @@ class PerfSession:
             differences=differences,
             optimized_counters=record.optimized_counters,
             yardsticks=record.yardsticks,
+            checks=2 * sum(len(file.cases) for file in self.baselines.values()),  # speedup and throughput of each
         )
 
     def save(self) -> None:
@@ -252,7 +260,9 @@ class PerfSession:
         self.save()
 
 
-def open_session(options: Options, root: Path, catalogue: Catalogue, worker: int | None) -> PerfSession:
+def open_session(
+    options: Options, root: Path, catalogue: Catalogue, worker: int | None, node_ids: Mapping[str, str]
+) -> PerfSession:
     """Describes the device and reads its baselines, all of which must be of the catalogue's workloads.
 
     Raises OptionError for a device that is not there and BaselineError for a file that cannot be trusted.
@@ -262,8 +272,16 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, worker: int
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     seed = secrets.randbits(32) if options.seed is None else options.seed
     # Interrupted until `finish` says otherwise: a process that is killed leaves a file that tells so.
-    result = RunResult(environment=describe(device), started_at=now, seed=seed, gate=options.gate, interrupted=True)
-    session = PerfSession(options, device, root, result)
+    result = RunResult(
+        environment=describe(device),
+        started_at=now,
+        seed=seed,
+        command=options.command,
+        gate=options.gate,
+        recording=options.update_baselines,
+        interrupted=True,
+    )
+    session = PerfSession(options, device, root, result, node_ids)
     files = baseline.load_all(session.baselines_folder, {workload.name for workload in catalogue.workloads()})
     session.baselines = {} if options.update_baselines else files
     session.unused = baseline.unused(files, {case.id for case in catalogue.cases()})
@@ -283,13 +301,6 @@ def allowed_to_record(session: PerfSession) -> Iterator[None]:
             raise EnvironmentUnfitError(f"process {pids} also uses {session.device}: record when it has ended")
     with baseline.exclusive(session.baselines_folder):
         yield
-
-
-def _about_to_be_recorded(verdict: Verdict) -> Verdict:
-    """A missing baseline is what a recording is for."""
-    if verdict.outcome is not Outcome.NO_BASELINE:
-        return verdict
-    return replace(verdict, outcome=Outcome.PASS, reason="measured for the baseline that is recorded", next_step="")
 
 
 def _error_sentence(error: Exception, case: Case) -> str:

@@ -18,7 +18,7 @@ from gpugate.measurement import cold_inputs, instance, run, sides, warm_up
 from gpugate.measurement.device_timer import HostTimer
 from gpugate.measurement.progress import Progress
 from gpugate.measurement.record import ClockReading, Measurement
-from gpugate.measurement.run import measure, merged
+from gpugate.measurement.run import measure
 from gpugate.measurement.settings import Settings
 from gpugate.workload import BASELINE, Build, Case, Context, Optimization, Side, Size, Workload
 
@@ -440,11 +440,11 @@ def test_the_seed_draws_the_fresh_inputs_and_nothing_else(bench: Bench) -> None:
 def test_two_measurements_of_one_case_become_one(bench: Bench) -> None:
     first = bench.measure(bench.case(bench.side("fast", 1.0, build_s=2.0)))
     second = bench.measure(bench.case(bench.side("fast", 1.5, build_s=1.0)), half_width=1.0)
-    both = merged(first, replace(second, stopped_because="budget", inert=False, not_engaged="fell back"))
+    both = first.with_more(replace(second, stopped_because="budget", inert=False, not_engaged="fell back"))
     assert both.instances == first.instances + second.instances
     assert both.differences == first.differences + second.differences
     assert (both.stopped_because, both.attempts, both.optimized_cost.build_s) == ("budget", 2, 2.0)
     assert both.wall_s == first.wall_s + second.wall_s
     assert (both.inert, both.not_engaged) == (False, "fell back")
-    assert merged(both, second).attempts == 3
-    assert merged(replace(first, not_engaged="first"), second).not_engaged == "first"
+    assert both.with_more(second).attempts == 3
+    assert replace(first, not_engaged="first").with_more(second).not_engaged == "first"

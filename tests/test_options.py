@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.measurement.settings import Settings
+from gpugate.measurement.settings import ATTEMPTS, Settings
 from gpugate.options import DEFAULT_PROCESSES, read_options
 from tests.tiny_project import CACHES, ROOT, TinyProject, check_no_traceback
 
@@ -21,6 +21,7 @@ DEFAULTS = {
     "--perf-seed": "new each time",
     "--perf-device": "auto",
     "--perf-budget": str(Settings.budget_s),
+    "--perf-attempts": str(ATTEMPTS),
     "--perf-json": "nowhere",
     "--perf-input": "none",
     "--perf-checkpoint": "none",
@@ -68,6 +69,7 @@ def test_a_project_that_measures_nothing_pays_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "next_step"),
     [
+        ("--perf-attempts", "0", "give a whole number from 1 on"),
         *(("--perf-budget", value, "give a number of seconds above 0") for value in ("0", "-1", "nan", "inf", "soon")),
         *(("--perf-processes", value, "give a whole number from 1 on") for value in ("0", "-2", "1.5", "many")),
         *(("--perf-device", value, "use auto, cpu, cuda or cuda:N") for value in ("gpu", "cuda:", "cuda:x", "tpu:0")),

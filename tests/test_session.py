@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
+import gpugate.session
 from gpugate import baseline, recording
 from gpugate.baseline import BaselineFile, Entry, Record
 from gpugate.environment import describe, machine_name
-from gpugate.errors import EnvironmentUnfitError, SideError
+from gpugate.errors import EnvironmentUnfitError, FreshProcessError, SideError
 from gpugate.measurement.record import Instance, Measurement, Pair, SideCost, Yardstick
-from gpugate.result import RunResult
+from gpugate.result import CaseResult, RunResult
 from gpugate.session import PerfSession
 from gpugate.source_hash import source_hash
 from gpugate.verdict import Outcome
@@ -45,12 +46,12 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PerfSession:
 
 
 def measuring(monkeypatch: pytest.MonkeyPatch, result: Measurement | BaseException) -> None:
-    def measure(self: PerfSession, case: Case, report: object) -> Measurement:
+    def measure(self: PerfSession, case: Case, settings: object, report: object) -> Measurement:
         if isinstance(result, BaseException):
             raise result
         return result
 
-    monkeypatch.setattr(PerfSession, "_measure_until_decided", measure)
+    monkeypatch.setattr(PerfSession, "_measure_here", measure)
 
 
 def remember(session: PerfSession, **changed: object) -> None:
@@ -155,6 +156,57 @@ def test_a_lost_ceiling_makes_both_times_invalid_and_leaves_the_rest(session, mo
     assert outcomes["speedup"] is outcomes["throughput"] is Outcome.ENV_INVALID
     assert outcomes["equivalence"] is Outcome.INCONCLUSIVE
     assert outcomes["counters"] is Outcome.PASS
+
+
+def slower(share: float) -> Measurement:
+    pairs = tuple(Pair(3.0 / (1 + share), 1.0, True) for _ in range(4))
+    return replace(MEASURED, instances=(Instance(True, pairs),) * 3)
+
+
+@pytest.mark.parametrize(
+    ("processes", "confirming", "asked", "expected"),
+    [
+        (3, (slower(0.2), slower(0.2)), 1, Outcome.REGRESSED),
+        (3, (slower(0.0), slower(0.2)), 2, Outcome.REGRESSED),
+        (3, (slower(0.0), slower(0.0)), 2, Outcome.PASS),
+        (2, (slower(0.0), slower(0.0)), 1, Outcome.INCONCLUSIVE),
+        (1, (), 0, Outcome.REGRESSED),
+    ],
+)
+def test_fresh_processes_are_asked_before_an_alarm(
+    session, monkeypatch, processes, confirming, asked, expected
+) -> None:
+    remember(session)
+    measuring(monkeypatch, slower(0.2))
+    session.options = replace(OPTIONS, attempts=processes)
+    session.node_ids = {CASE.id: "test_it.py::test_it"}
+    left, node_ids = list(confirming), []
+
+    def run_fresh(options, device, root, nodes, json_path) -> RunResult:
+        node_ids.extend(nodes)
+        found = CaseResult(CASE.id, "net", "fast", "baseline", CASE.size, left.pop(0))
+        return RunResult(HERE, "2030-01-01T00:00:00+00:00", seed=2, cases={CASE.id: found})
+
+    monkeypatch.setattr(gpugate.session, "run_fresh", run_fresh)
+    result = session.measured(CASE)
+    assert result.verdicts[1].outcome is expected
+    assert len(result.attempts) == asked == len(node_ids)
+    assert set(node_ids) <= {"test_it.py::test_it"}
+
+
+def test_a_fresh_process_that_died_leaves_the_alarm_and_says_so(session, monkeypatch) -> None:
+    remember(session)
+    measuring(monkeypatch, slower(0.2))
+    session.options = replace(OPTIONS, attempts=3)
+    session.node_ids = {CASE.id: "test_it.py::test_it"}
+
+    def run_fresh(*_: object) -> RunResult:
+        raise FreshProcessError(3, "it went on\nout of memory")
+
+    monkeypatch.setattr(gpugate.session, "run_fresh", run_fresh)
+    verdict = session.measured(CASE).verdicts[1]
+    assert verdict.outcome is Outcome.REGRESSED
+    assert "could not confirm it (a fresh process ended with status 3: out of memory)" in verdict.reason
 
 
 @pytest.mark.parametrize("asked", [True, False])

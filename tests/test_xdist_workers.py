@@ -24,6 +24,7 @@ OPTIONS = Options(
     device="auto",
     seed=None,
     budget_s=6.0,
+    attempts=1,
     json_path=None,
     input_path=None,
     checkpoint_path=None,

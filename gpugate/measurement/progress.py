@@ -6,15 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-Doing = Literal["building", "warming up", "measuring", "counting", "checking"]
+Doing = Literal["building", "warming up", "measuring", "counting", "checking", "confirming"]
 
 
 @dataclass(frozen=True)
 class Progress:
     """One moment of one case, told between blocks and never inside one.
 
-    `side` is the name of a side, such as `baseline`. `instance` counts fresh builds of both sides from 1; 0 before
-    the first. `speedup`, `low` and `high` are the estimate so far, None until there is one.
+    `side` is the name of a side, such as `baseline`; while confirming, the process that is waited for. `instance`
+    counts fresh builds of both sides from 1; 0 before the first. `speedup`, `low` and `high` are the estimate so far,
+    None until there is one.
     """
 
     case_id: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 StopReason = Literal["narrow", "noise", "budget", "outputs not comparable"]
@@ -105,3 +105,17 @@ class Measurement:
     @property
     def pairs(self) -> tuple[Pair, ...]:
         return tuple(pair for instance in self.instances for pair in instance.pairs)
+
+    def with_more(self, second: Measurement) -> Measurement:
+        """Both as one: `second` is of the same case and process, asked for by an undecided result."""
+        return replace(
+            second,
+            instances=self.instances + second.instances,
+            differences=self.differences + second.differences,
+            reference_cost=self.reference_cost,
+            optimized_cost=self.optimized_cost,
+            not_engaged=self.not_engaged or second.not_engaged,
+            inert=self.inert and second.inert,
+            attempts=self.attempts + 1,
+            wall_s=self.wall_s + second.wall_s,
+        )

@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpugate.intervals import Estimate, speedup_estimate
 from gpugate.measurement import counters, trace
@@ -241,19 +241,4 @@ def _record(run: _Run, stopped_because: StopReason, wall_s: float) -> Measuremen
         resolution_ms=run.timer.resolution_ms,
         seed=run.inputs.fresh_index,
         wall_s=wall_s,
-    )
-
-
-def merged(first: Measurement, second: Measurement) -> Measurement:
-    """Two measurements of one case in one process as one: the second was asked for by an undecided result."""
-    return replace(
-        second,
-        instances=first.instances + second.instances,
-        differences=first.differences + second.differences,
-        reference_cost=first.reference_cost,
-        optimized_cost=first.optimized_cost,
-        not_engaged=first.not_engaged or second.not_engaged,
-        inert=first.inert and second.inert,
-        attempts=first.attempts + 1,
-        wall_s=first.wall_s + second.wall_s,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 BLOCK_MS = {"cuda": 20.0, "cpu": 60.0}
 WARM_UP_S = {"cuda": 0.3, "cpu": 0.3}
+ATTEMPTS = 3  # processes, this one included, of which the middle one decides what the first one leaves open
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,92 @@
+"""From everything that is known of a case to its verdicts, and whether they need more evidence. Pure.
+
+A stored run is decided again by the same function: what it rests on is all in the `CaseResult`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpugate.contracts import judge_counters
+from gpugate.judging import Remembered, judge_equivalence, judge_speedup, judge_throughput
+from gpugate.machine_state import with_environment
+from gpugate.measurement.record import Measurement
+from gpugate.next_steps import as_run_here
+from gpugate.result import CaseResult, Promise
+from gpugate.summary import summarize
+from gpugate.verdict import Check, Outcome, Verdict
+
+TIMED: tuple[Check, ...] = ("speedup", "throughput")
+
+
+def decide(result: CaseResult, command: str, recording: bool, asked_tolerance: float | None = None) -> list[Verdict]:
+    """The four verdicts of a measured case.
+
+    `command` is what next steps begin with; a recording takes a missing baseline for granted. `asked_tolerance` is
+    the share by which the user lets a speedup fall, None for what the machine can resolve. Raises ValueError for a
+    case that was not measured.
+    """
+    measurement, promise = result.measurement, result.promise
+    if measurement is None or promise is None:
+        raise ValueError(f"{result.case_id} was not measured: there is nothing to decide")
+    confirming = [one.measurement for one in result.attempts if one.measurement is not None and one.problem is None]
+    summaries = [summarize(one) for one in (measurement, *confirming) if one.pairs] if measurement.pairs else []
+    timed = (
+        judge_speedup(measurement, summaries, promise.min_speedup, result.remembered, asked_tolerance),
+        judge_throughput(measurement, summaries, result.remembered),
+    )
+    outputs = [judge_equivalence(one, promise.tolerance) for one in (measurement, *confirming)]
+    verdicts = [
+        next((one for one in outputs if one.outcome is Outcome.WRONG), outputs[0]),
+        *(with_environment(verdict, result.environment_problem) for verdict in timed),
+        _counters(promise, result.remembered, (measurement, *confirming)),
+    ]
+    problems = dict.fromkeys(one.problem for one in result.attempts if one.problem)
+    unheard = "; ".join(f"a fresh process could not confirm it ({problem})" for problem in problems)
+    verdicts = [verdict if verdict.good else _saying(verdict, unheard) for verdict in verdicts]
+    if recording:
+        verdicts = [_about_to_be_recorded(verdict) for verdict in verdicts]
+    return [as_run_here(verdict, command) for verdict in verdicts]
+
+
+def wants_more_pairs(verdicts: Sequence[Verdict]) -> bool:
+    """An interval on both sides of a bound: more pairs narrow it."""
+    return any(verdict.check in TIMED and verdict.outcome is Outcome.INCONCLUSIVE for verdict in verdicts)
+
+
+def wants_fresh_process(result: CaseResult) -> bool:
+    """Whether one more process is to be heard.
+
+    One is before every alarm: what differs between processes (placement, autotuned algorithms, the host's state) looks
+    like a regression in one of them. And one more where two contradict each other. What is wrong or did not engage is
+    so in every process, and a sick machine is sick for all.
+    """
+    outcomes = {verdict.check: verdict.outcome for verdict in result.verdicts}
+    if result.environment_problem or {Outcome.WRONG, Outcome.NOT_ENGAGED} & set(outcomes.values()):
+        return False
+    alarm = not result.attempts and Outcome.REGRESSED in outcomes.values()
+    return alarm or any(outcomes[check] is Outcome.INCONCLUSIVE for check in TIMED)
+
+
+def _counters(promise: Promise, remembered: Remembered | None, measurements: Sequence[Measurement]) -> Verdict:
+    """Counts depend on the algorithms that a process's autotuning picks, so more of them must show in every process."""
+    judged = [judge_counters(one, promise.contract, remembered) for one in measurements]
+    first = judged[0]
+    if first.outcome is not Outcome.REGRESSED:
+        return first
+    milder = next((one for one in judged[1:] if one.good), None)
+    if milder is None:
+        return first if len(judged) == 1 else _saying(first, f"so in {len(judged)} processes")
+    return _saying(replace(milder, numbers=first.numbers), f"in another process {first.reason}")
+
+
+def _saying(verdict: Verdict, more: str) -> Verdict:
+    return replace(verdict, reason=f"{verdict.reason}; {more}") if more else verdict
+
+
+def _about_to_be_recorded(verdict: Verdict) -> Verdict:
+    """A missing baseline is what a recording is for."""
+    if verdict.outcome is not Outcome.NO_BASELINE:
+        return verdict
+    return replace(verdict, outcome=Outcome.PASS, reason="measured for the baseline that is recorded", next_step="")

@@ -1,0 +1,68 @@
+"""How much less is still the same, and what is therefore seen: from how much fresh processes were found to differ."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+from scipy import stats
+
+from gpugate.measurement.settings import ATTEMPTS
+
+RATIO_FLOOR = 0.005  # no tolerance is tighter: what machines of one model and days differ by is in no recording
+TIME_FLOOR = 0.05  # absolute time is gated loosely
+TIME_FLOOR_OTHER_SOFTWARE = 0.25  # the same device under another driver or torch
+MIN_CV_FACTOR = 4.0
+MIN_PROCESSES = 5  # fresh processes that tell how much runs differ
+UNKNOWN_CV_FLOOR = 0.05  # tolerance of a baseline of fewer processes
+FALSE_ALARMS_PER_NIGHT = 0.05  # of the whole suite, when nothing changed: one in twenty nights
+POWER = 0.95  # what is called detectable is caught this often
+
+
+@cache
+def median_variance(count: int) -> float:
+    """Variance of the median of `count` values of a standard normal distribution.
+
+    The middle order statistic of 2m - 1 values is the normal quantile of a Beta(m, m) variable (David & Nagaraja,
+    Order Statistics, 3rd ed., 2003, section 2.1). An even count is taken for the odd one below it, which errs on the
+    side of a wider tolerance.
+    """
+    middle = (count + 1) // 2
+    return float(stats.beta(middle, middle).expect(lambda share: stats.norm.ppf(share) ** 2))
+
+
+@cache
+def cv_factor(processes: int, checks: int) -> float:
+    """Between-run cvs that the middle one of ATTEMPTS processes may be below the median of `processes` recorded ones.
+
+    t(n-1, 1 - a) * sqrt(Var median(ATTEMPTS) + Var median(n)): a prediction bound for the median of new observations
+    (Hahn & Meeker, Statistical Intervals, 1991, section 4.8) with medians for means, at the level a of one of `checks`
+    that keeps the whole suite at FALSE_ALARMS_PER_NIGHT: 1 - (1 - FALSE_ALARMS_PER_NIGHT) ** (1 / checks) (Sidak,
+    1967). Never below MIN_CV_FACTOR, so that a suite of one workload is no stricter than a night can bear.
+    """
+    level = 1 - (1 - FALSE_ALARMS_PER_NIGHT) ** (1 / max(checks, 1))
+    quantile = float(stats.t.ppf(1 - level, processes - 1))
+    return max(MIN_CV_FACTOR, quantile * _spread_of_a_comparison(processes))
+
+
+def tolerance(cv: float | None, processes: int, floor: float, checks: int = 1) -> float:
+    """max(floor, factor x between-run cv); a history too short to know its cv is trusted to 5 % only."""
+    if cv is None or processes < MIN_PROCESSES:
+        return max(floor, UNKNOWN_CV_FLOOR, MIN_CV_FACTOR * (cv or 0.0))
+    return max(floor, cv_factor(processes, checks) * cv)
+
+
+def detectable_slowdown(cv: float | None, processes: int, allowed: float) -> float:
+    """The smallest slowdown of the optimized side that a gate which tolerates `allowed` catches 95 times in 100.
+
+    The speedup must fall by x = allowed + z(0.95) * cv * sqrt(Var median(ATTEMPTS) + Var median(n)), and a slowdown d
+    makes it 1 / (1 + d) of what it was, so d = x / (1 - x); infinite where x reaches 1.
+    """
+    fall = allowed + float(stats.norm.ppf(POWER)) * (cv or 0.0) * _spread_of_a_comparison(processes)
+    return fall / (1 - fall) if fall < 1 else math.inf
+
+
+def _spread_of_a_comparison(processes: int) -> float:
+    """Standard deviation of new median minus recorded median, in standard deviations of one process."""
+    return float(np.sqrt(median_variance(ATTEMPTS) + median_variance(processes)))

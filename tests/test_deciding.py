@@ -1,0 +1,124 @@
+"""What several processes say together, and when another one is asked: with made-up measurements."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpugate.deciding import decide, wants_fresh_process, wants_more_pairs
+from gpugate.judging import Remembered
+from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost
+from gpugate.result import Attempt, CaseResult, Promise
+from gpugate.summary import History
+from gpugate.verdict import Outcome
+from gpugate.workload import Contract, Limit, Size, Tolerance
+
+PASS, REGRESSED, INCONCLUSIVE = Outcome.PASS, Outcome.REGRESSED, Outcome.INCONCLUSIVE
+CASE_ID = "net/fast/cuda"
+COMMAND = "pytest my_tests"
+COUNTED = {"kernel_launches": 1.0, "graph_launches": 0.0, "kernels": 57.0}
+RECORDED = History(3.0, 0.001, 30.0, 10.0, 0.001, 5)
+
+
+def measured(speedup: float, error: float = 0.0, **counted: float) -> Measurement:
+    """Of three instances, at 10 ms per optimized step."""
+    instances = (Instance(True, (Pair(10.0 * speedup, 10.0, True),) * 4),) * 3
+    difference = Difference(error, error, None, "fresh inputs")
+    cost = SideCost(0.1, 0.1)
+    found = Measurement(CASE_ID, instances, "narrow", (difference,), cost, cost)
+    return replace(found, optimized_counters={**COUNTED, **counted})
+
+
+def case(first: Measurement, *others: Attempt, **changed: object) -> CaseResult:
+    result = CaseResult(CASE_ID, "net", "fast", "baseline", Size(1, 0, 0), first, attempts=list(others))
+    result.promise = Promise(1.5, Tolerance(1e-3, 1e-2), Contract(limits=(Limit("kernels", at_most=58),)))
+    result.remembered = Remembered(RECORDED, RECORDED, "exact", optimized_counters=COUNTED)
+    for name, value in changed.items():
+        setattr(result, name, value)
+    result.verdicts = decide(result, COMMAND, recording=False)
+    return result
+
+
+def outcomes(result: CaseResult) -> dict[str, Outcome]:
+    return {verdict.check: verdict.outcome for verdict in result.verdicts}
+
+
+def reason(result: CaseResult, check: str) -> str:
+    return next(verdict.reason for verdict in result.verdicts if verdict.check == check)
+
+
+def test_a_regression_is_asked_about_once_and_a_contradiction_once_more() -> None:
+    slow, fine = measured(2.9), Attempt(measured(3.0))
+    alone = case(slow)
+    assert (outcomes(alone)["speedup"], wants_fresh_process(alone)) == (REGRESSED, True)
+    confirmed = case(slow, Attempt(slow))
+    assert (outcomes(confirmed)["speedup"], wants_fresh_process(confirmed)) == (REGRESSED, False)
+    contradicted = case(slow, fine)
+    assert (outcomes(contradicted)["speedup"], wants_fresh_process(contradicted)) == (INCONCLUSIVE, True)
+    outvoted = case(slow, fine, fine)
+    assert (outcomes(outvoted)["speedup"], wants_fresh_process(outvoted)) == (PASS, False)
+    assert reason(outvoted, "speedup").endswith("; in fresh processes 3.00x and 3.00x")
+
+
+def test_what_holds_asks_nobody() -> None:
+    assert not wants_fresh_process(case(measured(3.0)))
+    assert not wants_more_pairs(case(measured(3.0)).verdicts)
+    assert not wants_more_pairs(case(measured(2.9)).verdicts)  # clearly below: more pairs would only say it again
+
+
+def test_an_open_question_asks_for_more_pairs_first() -> None:
+    spread = tuple(Instance(True, (Pair(speedup, 1.0, True),) * 4) for speedup in (2.9, 3.0, 3.1))
+    undecided = case(replace(measured(3.0), instances=spread))
+    assert outcomes(undecided)["speedup"] is INCONCLUSIVE
+    assert wants_more_pairs(undecided.verdicts)
+    assert wants_fresh_process(undecided)
+
+
+def test_more_kernels_in_one_process_of_two_are_its_algorithms() -> None:
+    """Autotuning picked another algorithm once; a kernel that the code launches is there in every process."""
+    more = measured(3.0, kernels=58.0)
+    alone = case(more)
+    assert (outcomes(alone)["counters"], wants_fresh_process(alone)) == (REGRESSED, True)
+    once = case(more, Attempt(measured(3.0)))
+    assert (outcomes(once)["counters"], wants_fresh_process(once)) == (PASS, False)
+    assert "in another process more per step than recorded: kernels 57 -> 58" in reason(once, "counters")
+    twice = case(more, Attempt(more))
+    assert (outcomes(twice)["counters"], wants_fresh_process(twice)) == (REGRESSED, False)
+    assert reason(twice, "counters").endswith("so in 2 processes")
+
+
+def test_a_wrong_output_in_any_process_is_wrong_and_asks_nobody() -> None:
+    here = case(measured(2.9, error=0.1))
+    assert (outcomes(here)["equivalence"], wants_fresh_process(here)) == (Outcome.WRONG, False)
+    there = case(measured(2.9), Attempt(measured(2.9, error=0.1)))
+    assert (outcomes(there)["equivalence"], wants_fresh_process(there)) == (Outcome.WRONG, False)
+
+
+def test_a_sick_machine_confirms_nothing() -> None:
+    sick = case(measured(2.9), environment_problem="the machine gave 1 instead of 2")
+    assert outcomes(sick)["speedup"] is Outcome.ENV_INVALID
+    assert not wants_fresh_process(sick)
+    elsewhere = case(measured(2.9), Attempt(measured(3.0), "the machine gave 1 instead of 2"))
+    assert outcomes(elsewhere)["speedup"] is REGRESSED  # what a sick process says does not count
+    assert "could not confirm it (the machine gave 1 instead of 2)" in reason(elsewhere, "speedup")
+
+
+def test_a_process_that_died_is_told_where_it_mattered() -> None:
+    died = case(measured(2.9), Attempt(None, "a fresh process ended with status 3"))
+    assert "a fresh process could not confirm it (a fresh process ended with status 3)" in reason(died, "speedup")
+    assert "could not confirm" not in reason(died, "equivalence")
+
+
+def test_next_steps_are_those_of_this_command() -> None:
+    assert case(measured(2.9)).verdicts[1].next_step.startswith(COMMAND)
+
+
+def test_a_recording_takes_a_missing_baseline_for_granted() -> None:
+    new = case(measured(3.0), remembered=None)
+    assert outcomes(new)["speedup"] is Outcome.NO_BASELINE
+    assert {verdict.outcome for verdict in decide(new, COMMAND, recording=True)} == {PASS}
+
+
+def test_what_was_not_measured_cannot_be_decided() -> None:
+    empty = CaseResult(CASE_ID, "net", "fast", "baseline", Size(1, 0, 0))
+    with pytest.raises(ValueError, match="net/fast/cuda was not measured"):
+        decide(empty, COMMAND, recording=False)
