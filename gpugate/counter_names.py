@@ -6,6 +6,7 @@ COUNTER_MEANING: Mapping[str, str] = {
     "kernel_launches": "launch calls (cudaLaunchKernel*, cuLaunchKernel*)",
     "graph_launches": "CUDA graph launches",
     "kernels": "kernels that ran on the device",
+    "framework_kernels": "kernels of PyTorch itself and of Triton, no library's choice",
     "tensor_core_kernels": "kernels whose name says tensor cores",
     "host_to_device_copies": "copies from host to device",
     "device_to_host_copies": "copies from device to host",
@@ -22,6 +23,7 @@ COUNTER_MEANING: Mapping[str, str] = {
     "longest_kernels_mean_ms": "mean of the 15 longest kernels, in ms",
     "active_fraction": "union of device activity over the time from first to last",
     "overlap_fraction": "share of the copies' time during which a kernel ran",
+    "autotuned": "1 where cuDNN chose its algorithms by timing them, which another process may end otherwise",
     "peak_bytes": "peak device memory of the side, in bytes",
 }
 COUNTER_NAMES = tuple(COUNTER_MEANING)

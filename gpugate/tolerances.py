@@ -10,7 +10,7 @@ from scipy import stats
 
 from gpugate.measurement.settings import ATTEMPTS
 
-RATIO_FLOOR = 0.005  # no tolerance is tighter: what machines of one model and days differ by is in no recording
+RATIO_FLOOR = 0.01  # no tolerance is tighter: machines of one model and days differ by more than one recording shows
 TIME_FLOOR = 0.05  # absolute time is gated loosely
 TIME_FLOOR_OTHER_SOFTWARE = 0.25  # the same device under another driver or torch
 MIN_CV_FACTOR = 4.0

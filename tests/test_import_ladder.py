@@ -15,13 +15,13 @@ ROWS = (
     ("workload",),
     ("catalogue", "environment", "source_hash"),
     ("measurement",),
-    ("summary",),
+    ("summary", "tolerances"),
     ("verdict", "next_steps", "judging", "contracts", "machine_state"),
-    ("result",),
+    ("result", "deciding"),
     ("codec", "run_file", "baseline"),
     ("report",),
     ("options", "selection", "xdist_workers"),
-    ("session", "recording"),
+    ("fresh_process", "session", "recording"),
     ("fixtures", "plugin"),
 )
 ITSELF = ("gpugate", "gpugate.__version__")

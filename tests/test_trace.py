@@ -84,6 +84,22 @@ def test_a_graph_launch_is_one_call_and_many_kernels() -> None:
     assert (found["graph_launches"], found["kernel_launches"], found["kernels"]) == (1, 0, 5)
 
 
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int> >(int)", 1),
+        ("triton_poi_fused_max_pool2d_with_indices_0", 1),
+        ("void at_::helper()", 0),
+        ("sm90_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x64", 0),
+        ("void cudnn::ops::nchwToNhwcKernel<float>(int)", 0),
+        ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNT", 0),
+    ],
+)
+def test_kernels_of_the_framework_are_told_from_those_of_libraries(name: str, own: int) -> None:
+    found = counted(activity(call("cudaLaunchKernel", 1), {**kernel(1), "name": name}))
+    assert (found["kernels"], found["framework_kernels"]) == (1, own)
+
+
 @pytest.mark.parametrize("prefix", ["cudaLaunch", "cuLaunch"])
 @pytest.mark.parametrize("name", ["Kernel", "KernelEx", "KernelExC", "CooperativeKernel"])
 def test_launch_calls_of_the_runtime_and_the_driver(prefix: str, name: str) -> None:

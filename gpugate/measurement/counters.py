@@ -108,7 +108,8 @@ def enqueue_ms(side: BuiltSide, inputs: Sequence[Any]) -> float:
 def of(side: BuiltSide, activity: Activity, inputs: Sequence[Any]) -> dict[str, float]:  # cuda only
     """Every counter per step of a counted CUDA side, by the names of gpugate.counter_names."""
     peak_bytes = {} if side.cost.peak_bytes is None else {"peak_bytes": float(side.cost.peak_bytes)}
-    return {**trace.counters(activity), "enqueue_ms": enqueue_ms(side, inputs), **peak_bytes}
+    autotuned = {"autotuned": float(side.flags.cudnn_benchmark)}
+    return {**trace.counters(activity), "enqueue_ms": enqueue_ms(side, inputs), **autotuned, **peak_bytes}
 
 
 def missing(device: torch.device) -> str | None:

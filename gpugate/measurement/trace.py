@@ -23,6 +23,9 @@ _TENSOR_CORES = re.compile(
     r"tensorop|gmma|[hi]mma_|nvjet_|[hsi](884|1688|16816)|xmma_\w*(f16|tf32|e4m3|e5m2)",
     re.IGNORECASE,
 )
+# PyTorch's own kernels and Inductor's: the program chooses them. A library chooses the others, by shape, or by a race
+# of algorithms that another process can end otherwise.
+_FRAMEWORK = re.compile(r"\bat::|\btriton_|\bc10::")
 _DIRECTIONS = {"HtoD": "host_to_device", "DtoH": "device_to_host", "DtoD": "device_to_device"}
 Event = Mapping[str, Any]
 Span = tuple[float, float]
@@ -89,6 +92,7 @@ def counters(activity: Activity) -> dict[str, float]:
         "kernel_launches": sum(bool(_LAUNCH.match(name)) for name in names),
         "graph_launches": sum(bool(_GRAPH_LAUNCH.match(name)) for name in names),
         "kernels": len(activity.kernels),
+        "framework_kernels": sum(bool(_FRAMEWORK.search(e["name"])) for e in activity.kernels),
         "tensor_core_kernels": sum(bool(_TENSOR_CORES.search(e["name"])) for e in activity.kernels),
         "memsets": len(activity.memsets),
         "synchronizing_calls": sum(bool(_SYNCHRONIZING.match(name)) for name in names),
