@@ -31,14 +31,14 @@ from gpugate.environment import Environment, compare, machine_name
 from gpugate.errors import BaselineError
 from gpugate.measurement.record import Counters, Difference, Instance, Measurement
 from gpugate.result import CaseResult, RunResult
-from gpugate.summary import history
+from gpugate.summary import History, history, sittings
 from gpugate.tolerances import MIN_PROCESSES
 from gpugate.verdict import Outcome
 from gpugate.workload import DEVICE_KINDS
 
 FORMAT = "gpugate-baseline"
-# History: 1: per case an anchor and a current record; the samples of each process in columns.
-FORMAT_VERSION = 1
+# History: 1: per case an anchor and a current record; the samples of each process in columns. 2: when each one started.
+FORMAT_VERSION = 2
 LOCK_NAME = ".lock"  # in the folder that it guards; .gitignore lists it
 _REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
 _UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
@@ -58,6 +58,11 @@ class Record:
     reference_counters: Counters = field(default_factory=dict)  # the largest over the processes
     optimized_counters: Counters = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()  # the largest of each kind
+    started_at: tuple[str, ...] = ()  # each process, as `recorded_at`
+
+    @property
+    def history(self) -> History:
+        return history(self.processes, self.started_at)
 
 
 @dataclass(frozen=True)
@@ -208,6 +213,10 @@ def _decoded(text: str) -> BaselineFile:
             for index, process in enumerate(record.processes):
                 if not any(instance.pairs for instance in process):
                     raise FormatError(f"cases.{key}.{name}.processes[{index}] has no samples")
+            try:
+                sittings(record.started_at)
+            except (ValueError, TypeError):  # no time, or some with an offset and some without
+                raise FormatError(f"cases.{key}.{name}.started_at holds something else than ISO 8601 times") from None
     return file
 
 
@@ -253,7 +262,7 @@ def _check_fit(result: CaseResult) -> None:
 
 def _record(measured: Sequence[Measurement], runs: Sequence[RunResult], occasion: Occasion, source: str) -> Record:
     return Record(
-        recorded_at=runs[-1].started_at,
+        recorded_at=max(run.started_at for run in runs),
         recorded_by=occasion.who,
         reason=occasion.reason,
         source_hash=source,
@@ -263,6 +272,7 @@ def _record(measured: Sequence[Measurement], runs: Sequence[RunResult], occasion
         reference_counters=_over_all(max, [measurement.reference_counters for measurement in measured]),
         optimized_counters=_over_all(max, [measurement.optimized_counters for measurement in measured]),
         differences=_largest([difference for measurement in measured for difference in measurement.differences]),
+        started_at=tuple(run.started_at for run in runs),
     )
 
 
@@ -281,13 +291,13 @@ def _change(file: BaselineFile, key: str, old: Entry | None, new: Entry) -> Iter
     if old is None:
         yield f"{file.workload}/{key}: recorded {_told(new.current)}"
     elif to_json(old.current) != to_json(new.current):
-        was = units.ratio(history(old.current.processes).speedup)
+        was = units.ratio(old.current.history.speedup)
         yield f"{file.workload}/{key}: {was} -> {_told(new.current)}"
 
 
 def _told(record: Record) -> str:
     """`2.09x, 2.08..2.10 over 5 processes, cv 0.4 %`."""
-    all_of_them = history(record.processes)
+    all_of_them = record.history
     each = [history([process]).speedup for process in record.processes]
     spread = f"{units.interval(min(each), max(each))} over {len(each)} processes"
     if len(each) < MIN_PROCESSES:

@@ -12,7 +12,13 @@ from gpugate.intervals import Estimate
 from gpugate.measurement.record import Counters, Difference, Measurement
 from gpugate.next_steps import next_step, record_step, rerun
 from gpugate.summary import History, Summary
-from gpugate.tolerances import MIN_PROCESSES, RATIO_FLOOR, TIME_FLOOR, TIME_FLOOR_OTHER_SOFTWARE, tolerance
+from gpugate.tolerances import (
+    MIN_PROCESSES,
+    TIME_FLOOR,
+    TIME_FLOOR_OTHER_SOFTWARE,
+    speedup_tolerance,
+    tolerance,
+)
 from gpugate.verdict import Outcome, Verdict, worst
 from gpugate.workload import Tolerance
 
@@ -70,7 +76,7 @@ def voted(outcomes: Sequence[Outcome]) -> Outcome:
     return Outcome.INCONCLUSIVE if worse is Outcome.REGRESSED is not better else worse
 
 
-def _over_processes(values: Sequence[Estimate], reference: float, allowed: float) -> Outcome:
+def over_processes(values: Sequence[Estimate], reference: float, allowed: float) -> Outcome:
     """One process is judged by its interval. What several say is judged by their medians, since an interval inside a
     process does not know by how much processes differ, and the tolerance does."""
     if len(values) == 1:
@@ -180,14 +186,9 @@ def _against_record(
 def _against_history(
     speedups: Sequence[Estimate], name: str, then: History, checks: int, asked_tolerance: float | None
 ) -> _Judgement:
-    allowed = asked_tolerance or speedup_tolerance(then, checks)
+    allowed = asked_tolerance or speedup_tolerance(then.speedup_cv, then.processes, then.sittings, checks)
     bound = f"the {name} {units.ratio(then.speedup)} -{units.percent(allowed)}"
-    return _Judgement(_over_processes(speedups, then.speedup, allowed), bound)
-
-
-def speedup_tolerance(then: History, checks: int) -> float:
-    """By what share a speedup may fall short of the recorded one: what this machine can tell apart from chance."""
-    return tolerance(then.speedup_cv, then.processes, RATIO_FLOOR, checks)
+    return _Judgement(over_processes(speedups, then.speedup, allowed), bound)
 
 
 def _inert(measurement: Measurement, speedup: Estimate) -> Outcome | None:
@@ -255,7 +256,7 @@ def judge_throughput(measurement: Measurement, summaries: Sequence[Summary], rem
     then = remembered.current
     floor = TIME_FLOOR if remembered.match == "exact" else TIME_FLOOR_OTHER_SOFTWARE
     allowed = tolerance(then.optimized_ms_cv, then.processes, floor, remembered.checks)
-    outcome = _over_processes([_speed(then.optimized_ms, one.optimized_ms) for one in summaries], 1.0, allowed)
+    outcome = over_processes([_speed(then.optimized_ms, one.optimized_ms) for one in summaries], 1.0, allowed)
     reason = (
         f"{units.milliseconds(now.median)} per step against {units.milliseconds(then.optimized_ms)} recorded, "
         f"tolerance {units.percent(allowed)}"

@@ -29,7 +29,7 @@ from gpugate.nvml import foreign_processes
 from gpugate.options import Options
 from gpugate.result import Attempt, CaseResult, Promise, RunResult
 from gpugate.source_hash import source_hash
-from gpugate.summary import history, summarize
+from gpugate.summary import summarize
 from gpugate.workload import BASELINE, Case, Context, for_device_class
 
 if TYPE_CHECKING:
@@ -230,8 +230,8 @@ class PerfSession:
             differences += ("the workload's source changed",)
             self.notes.add(f"the source of {case.workload.name} changed since its baseline was recorded")
         return Remembered(
-            current=history(record.processes),
-            anchor=history(entry.anchor.processes),
+            current=record.history,
+            anchor=entry.anchor.history,
             match=match.kind,
             differences=differences,
             optimized_counters=record.optimized_counters,

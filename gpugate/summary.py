@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from gpugate.intervals import Estimate, coefficient_of_variation, median_interval, robust_spread, speedup_estimate
 from gpugate.measurement.record import Instance, Measurement
+
+SITTING_GAP = datetime.timedelta(hours=6)  # what a machine is like for hours is another by the next night
 
 
 @dataclass(frozen=True)
@@ -56,10 +60,17 @@ class History:
     optimized_ms: float
     optimized_ms_cv: float | None
     processes: int
+    sittings: int = 1  # how many occasions, hours apart, the processes were measured on
 
 
-def history(processes: Sequence[Sequence[Instance]]) -> History:
-    """Raises ValueError for no processes. Each process is the instances that it measured."""
+def sittings(started_at: Sequence[str]) -> int:
+    """On how many occasions processes ran that started at these times (ISO 8601), at least SITTING_GAP apart."""
+    ordered = sorted(datetime.datetime.fromisoformat(time) for time in started_at)
+    return 1 + sum(later - earlier >= SITTING_GAP for earlier, later in pairwise(ordered))
+
+
+def history(processes: Sequence[Sequence[Instance]], started_at: Sequence[str] = ()) -> History:
+    """Each process is the instances that it measured, and `started_at` when it did. Raises ValueError for none."""
     if not processes:
         raise ValueError("no processes: a history needs at least one")
     pairs = [[pair for instance in process for pair in instance.pairs] for process in processes]
@@ -73,4 +84,5 @@ def history(processes: Sequence[Sequence[Instance]]) -> History:
         optimized_ms=float(np.median(optimized)),
         optimized_ms_cv=coefficient_of_variation(optimized),
         processes=len(processes),
+        sittings=sittings(started_at),
     )

@@ -173,7 +173,7 @@ def test_the_text_does_not_depend_on_the_order_of_the_run(folder: Path) -> None:
 
 
 REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
-NEWER = "was written by a newer gpugate (format 9, this one reads up to 1): upgrade gpugate or record again"
+NEWER = "was written by a newer gpugate (format 9, this one reads up to 2): upgrade gpugate or record again"
 COLUMN = '"reference_ms": [[2.0, '
 DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     "truncated": (
@@ -192,9 +192,9 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
         lambda text: "[1, 2]",
         f"cannot be used because it does not say that its format is 'gpugate-baseline': {REPAIR}",
     ),
-    "newer": (lambda text: text.replace('"format_version": 1', '"format_version": 9'), NEWER),
+    "newer": (lambda text: text.replace('"format_version": 2', '"format_version": 9'), NEWER),
     "newer with fields of its own": (
-        lambda text: text.replace('"format_version": 1', '"format_version": 9, "future": {}'),
+        lambda text: text.replace('"format_version": 2', '"format_version": 9, "future": {}'),
         NEWER,
     ),
     "another machine": (
@@ -240,6 +240,10 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     "unknown field": (
         lambda text: text.replace('"recorded_by"', '"note": "", "recorded_by"', 1),
         f"cannot be used because cases.tf32/cuda.anchor has an unknown field 'note': {REPAIR}",
+    ),
+    "no time": (
+        lambda text: text.replace('"started_at": [', '"started_at": ["yesterday", ', 1),
+        f"cannot be used because cases.tf32/cuda.anchor.started_at holds something else than ISO 8601 times: {REPAIR}",
     ),
     "missing field": (
         lambda text: text.replace('"recorded_by": "ada",', "", 1),

@@ -7,7 +7,7 @@ import pytest
 
 from gpugate.intervals import median_interval
 from gpugate.measurement.record import Instance, Measurement, Pair, SideCost
-from gpugate.summary import history, summarize
+from gpugate.summary import history, sittings, summarize
 
 COSTS = SideCost(0.1, 0.2), SideCost(0.3, 0.4)
 
@@ -68,3 +68,13 @@ def test_a_single_process_does_not_know_how_much_runs_vary() -> None:
 def test_a_history_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="no processes"):
         history([])
+
+
+def test_processes_hours_apart_are_of_several_sittings() -> None:
+    night, next_night = "2030-01-01T02:00:00+00:00", "2030-01-02T02:00:00+00:00"
+    assert sittings([]) == sittings([night]) == 1
+    assert sittings([night, "2030-01-01T05:59:00+02:00", "2030-01-01T07:59:00+00:00"]) == 1
+    assert sittings([next_night, night, night]) == 2
+    assert sittings([night, "2030-01-01T08:00:00+00:00"]) == 2
+    both = [[instance([2] * 8, [1] * 8)]] * 2
+    assert history(both, [night, next_night]).sittings == 2

@@ -5,7 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from gpugate.tolerances import MIN_CV_FACTOR, cv_factor, detectable_slowdown, median_variance, tolerance
+from gpugate.tolerances import (
+    MIN_CV_FACTOR,
+    cv_factor,
+    detectable_slowdown,
+    median_variance,
+    speedup_tolerance,
+    tolerance,
+)
 
 
 @pytest.mark.parametrize(("count", "variance"), [(1, 1.0), (3, 0.4487), (5, 0.2868), (7, 0.2104), (6, 0.2868)])
@@ -53,6 +60,13 @@ def test_a_detectable_slowdown_is_detected_as_often_as_is_said() -> None:
     recorded = np.median(draw.normal(1.0, cv, (nights, 5)), axis=1)
     fresh = np.median(draw.normal(slower, cv, (nights, 3)), axis=1)
     assert (fresh < recorded * (1 - allowed)).mean() == pytest.approx(0.95, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("cv", "sittings", "expected"), [(0.0005, 1, 0.01), (0.0005, 2, 0.01), (0.0005, 3, 0.003), (0.01, 3, 0.04)]
+)
+def test_what_was_recorded_over_nights_needs_no_floor_for_them(cv, sittings, expected) -> None:
+    assert speedup_tolerance(cv, 5, sittings, checks=1) == pytest.approx(expected)
 
 
 def test_what_cannot_be_detected_is_infinite() -> None:
