@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from tests.tiny_project import TinyProject
 
 pytest_plugins = ["pytester"]
+# A shell starts its background jobs with Ctrl-C ignored, and so would every child here that is to be interrupted.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 H200 = Environment(
     device_kind="cuda",
