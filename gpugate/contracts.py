@@ -25,7 +25,7 @@ EXACT_UNLESS_AUTOTUNED = ("kernel_launches", "kernels")
 
 
 def judge_counters(measurement: Measurement, contract: Contract | None, remembered: Remembered | None) -> Verdict:
-    """Did the optimization happen, within its limits, and without more calls or kernels than recorded?"""
+    """Did the optimization happen, within its limits, without a leak or more calls or kernels than recorded?"""
     case_id, found = measurement.case_id, measurement.optimized_counters
     numbers: dict[str, float | str | None] = dict(found)
     if measurement.not_engaged is not None:
@@ -37,7 +37,8 @@ def judge_counters(measurement: Measurement, contract: Contract | None, remember
         broken = [text for limit in limits if (text := broken_limit(limit, found, measurement.reference_counters))]
         if broken:
             return Verdict("counters", case_id, outcome, "; ".join(broken), rerun(case_id), numbers)
-    grown = _grown(found, remembered.optimized_counters if remembered else {})
+    grown = _leaked(found, measurement.reference_counters)
+    grown = grown or _grown(found, remembered.optimized_counters if remembered else {})
     if grown:
         return Verdict("counters", case_id, Outcome.REGRESSED, grown, next_step(Outcome.REGRESSED, case_id), numbers)
     reason = f"{found['kernel_launches']:g} launches, {found['graph_launches']:g} graph launches, "
@@ -67,6 +68,12 @@ def broken_limit(limit: Limit, found: Counters, reference: Counters) -> str | No
         if value > allowed:
             return f"{limit.counter} {value:g} is above {allowed:g}, {limit.at_most_of_reference:g} of the reference's"
     return None
+
+
+def _leaked(found: Counters, reference: Counters) -> str:
+    """A leak that the reference has too is not the optimization's."""
+    ours, theirs = (counters.get("grown_bytes", 0.0) for counters in (found, reference))
+    return f"every step leaves {ours:,.0f} bytes more device memory allocated" if ours > theirs else ""
 
 
 def _grown(found: Counters, recorded: Counters) -> str:

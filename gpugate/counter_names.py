@@ -23,6 +23,7 @@ COUNTER_MEANING: Mapping[str, str] = {
     "longest_kernels_mean_ms": "mean of the 15 longest kernels, in ms",
     "active_fraction": "union of device activity over the time from first to last",
     "overlap_fraction": "share of the copies' time during which a kernel ran",
+    "grown_bytes": "device memory that a step leaves allocated, in bytes",
     "autotuned": "1 where cuDNN chose its algorithms by timing them, which another process may end otherwise",
     "peak_bytes": "peak device memory of the side, in bytes",
 }

@@ -27,7 +27,8 @@ class Context:
     """What a build function is told.
 
     `cache_dir` exists and outlives the session: compiled engines go there. `input_path` and `checkpoint_path` are
-    the user's `--perf-input` and `--perf-checkpoint`, or None.
+    the user's `--perf-input` and `--perf-checkpoint`, or None. Where `capture_graphs` is False, a build function that
+    captures CUDA graphs runs the same steps without: it asks each time, so that the fault `no-graph` can be shown.
     """
 
     device: torch.device
@@ -36,6 +37,7 @@ class Context:
     cache_dir: Path
     input_path: Path | None = None
     checkpoint_path: Path | None = None
+    capture_graphs: bool = True
 
 
 def _nothing() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpugate.measurement import gpu_clock
-from gpugate.measurement.gpu_clock import clock_reader, spoiling_reasons
+from gpugate.measurement.gpu_clock import clock_reader, is_capped, spoiling_reasons
 from gpugate.measurement.record import ClockReading
 
 GPU = torch.device("cuda", 0)
@@ -16,6 +16,7 @@ CALLS = (
     "nvmlInit",
     "nvmlDeviceGetHandleByUUID",
     "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetMaxClockInfo",
     "nvmlDeviceGetCurrentClocksThrottleReasons",
 )
 
@@ -27,6 +28,7 @@ def use_nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         "nvmlInit": None,
         "nvmlDeviceGetHandleByUUID": "handle",
         "nvmlDeviceGetClockInfo": 1980,
+        "nvmlDeviceGetMaxClockInfo": 1980,
         "nvmlDeviceGetCurrentClocksThrottleReasons": pynvml.nvmlClocksThrottleReasonHwSlowdown,
     }
 
@@ -68,3 +70,18 @@ def test_only_what_spoils_a_block_is_named() -> None:
     assert spoiling_reasons(pynvml.nvmlClocksThrottleReasonSwPowerCap | pynvml.nvmlClocksThrottleReasonGpuIdle) == ()
     every = sum(gpu_clock._SPOILING.values())
     assert spoiling_reasons(every) == tuple(gpu_clock._SPOILING)
+
+
+@pytest.mark.parametrize(
+    ("bits", "clock_mhz", "capped"),
+    [
+        (0, 1980, False),
+        (0, 1965, False),
+        (0, 1875, True),
+        (pynvml.nvmlClocksThrottleReasonSwPowerCap, 1980, True),
+        (pynvml.nvmlClocksThrottleReasonGpuIdle, 345, False),
+        (pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting, 1500, False),
+    ],
+)
+def test_a_clock_below_that_of_short_bursts_is_capped_by_power(bits: int, clock_mhz: int, capped: bool) -> None:
+    assert is_capped(bits, clock_mhz, 1980) is capped

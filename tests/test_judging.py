@@ -521,6 +521,17 @@ def test_where_algorithms_are_raced_only_what_the_program_chose_must_repeat(name
     assert verdict.outcome is (PASS if name in EXACT_UNLESS_AUTOTUNED else REGRESSED)
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [(2.0**20, 0.0, REGRESSED), (512.0, 0.0, REGRESSED), (0.0, 0.0, PASS), (512.0, 512.0, PASS), (0.0, 512.0, PASS)],
+)
+def test_memory_that_grows_every_step_is_a_leak_unless_the_reference_has_it_too(ours, theirs, expected) -> None:
+    counted = replace(MEASURED, optimized_counters={**COUNTED, "grown_bytes": ours})
+    verdict = judge_counters(replace(counted, reference_counters={"grown_bytes": theirs}), None, None)
+    assert verdict.outcome is expected
+    assert (f"every step leaves {ours:,.0f} bytes more" in verdict.reason) is (expected is REGRESSED)
+
+
 @pytest.mark.parametrize("name", ["api_ms", "peak_bytes", "memsets"])
 def test_what_does_not_repeat_exactly_may_grow(name) -> None:
     before = {**COUNTED, name: 3.0}

@@ -11,6 +11,7 @@ from gpugate.measurement.gpu_clock import clock_reader, spoiling_reasons
 from gpugate.measurement.instance import BothSides
 from gpugate.measurement.pairing import FREE_DISCARDS, Pairing
 from gpugate.measurement.record import ClockReading, Pair, SideCost
+from gpugate.measurement.rest import Rest
 from gpugate.measurement.sides import BuiltSide
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Side
@@ -42,6 +43,28 @@ def pairing(readings: Iterable[ClockReading], reference_first: bool) -> tuple[Pa
     return Pairing(both, [None], ScriptedTimer(order), lambda: next(read), reference_first), order
 
 
+CAPPED = ClockReading(1860, capped=True)
+
+
+def test_a_capped_gpu_rests_longer_and_longer_and_what_it_took_until_then_is_dropped() -> None:
+    taken, order = pairing([COOL, CAPPED, COOL, COOL, COOL, CAPPED, *[COOL] * 6], True)
+    slept: list[float] = []
+    taken.rest = Rest(sleep=slept.append)
+    taken.take(2, always)
+    found = taken.instance()
+    assert (len(found.pairs), found.discarded, found.throttled_by, len(order)) == (2, 2, ("power cap",), 8)
+    assert slept == [0.02] * 2 + [0.04] * 4  # before every block from the first capped one on
+
+
+def test_a_gpu_that_stays_capped_is_measured_as_it_is() -> None:
+    taken, _ = pairing(itertools.repeat(CAPPED), True)
+    slept: list[float] = []
+    taken.rest = Rest(sleep=slept.append)
+    taken.take(3, always)
+    assert (len(taken.pairs), taken.discarded) == (3, 4)
+    assert slept[-1] == 0.16
+
+
 def always() -> bool:
     return True
 
@@ -70,9 +93,9 @@ def test_no_pair_is_begun_when_told_to_stop() -> None:
     assert (len(taken.pairs), len(order)) == (2, 4)
 
 
-@pytest.mark.parametrize("place", [0, 1], ids=["before", "after"])
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["before", "between", "after"])
 def test_a_pair_with_a_throttled_clock_on_either_side_is_dropped_and_counted(place: int) -> None:
-    first = [COOL, COOL]
+    first = [COOL] * 3
     first[place] = HOT
     taken, order = pairing(itertools.chain(first, itertools.repeat(COOL)), True)
     taken.take(2, always)

@@ -353,3 +353,12 @@ def test_the_capture_pads_a_channels_last_half_batch(context, monkeypatch):
     assert torch.equal(read[0][:, :3], inputs.half())
     assert not read[0][:, 3:].any()
     assert read[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_without_a_graph_the_same_step_runs_kernel_by_kernel(context):
+    side = graph_replay.capture(replace(context, capture_graphs=False), nn.Identity(), STEM_CHANNELS)
+    inputs = photograph_batch(context, 0)
+    for _ in range(2):
+        output = side.step(inputs)
+    assert torch.equal(output[:, :3], inputs.half().float())
+    assert not output[:, 3:].any()

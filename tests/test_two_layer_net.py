@@ -8,6 +8,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpugate.catalogue import check
+from gpugate.faults.fault import Fault
+from gpugate.faults.mutated import apply
 from gpugate.workload import TOLERANCE_BY_DTYPE, Context
 from workloads.two_layer_net import SLOTS, WORKLOADS, Ring, baseline, bf16, host_inputs, inductor, net, size
 
@@ -57,18 +59,29 @@ def test_ring_needs_a_slot() -> None:
         Ring([], finish_use)
 
 
+@pytest.fixture
+def no_compiler(monkeypatch) -> None:
+    """Graphs run as they are, which keeps tests away from the C++ compiler; perf_tests compiles for real."""
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, examples, config_patches: graph)
+
+
 @pytest.mark.parametrize(("build", "dtype"), [(inductor, "float32"), (bf16, "bfloat16")])
-def test_cpu_side_agrees_with_the_baseline(build, dtype, monkeypatch) -> None:
-    # The eager backend keeps this test away from the C++ compiler; perf_tests compiles for real.
-    compile_model = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda model, options: compile_model(model, backend="eager"))
+def test_cpu_side_agrees_with_the_baseline(build, dtype, no_compiler) -> None:
     inputs = host_inputs(CONTEXT, 0)
     before = inputs.clone()
-    reference, output = baseline(CONTEXT).step(inputs), build(CONTEXT).step(inputs)
+    side = build(CONTEXT)
+    reference, output = baseline(CONTEXT).step(inputs), side.step(inputs)
+    assert side.engaged() is None
     assert output.shape == (64, 10)
     assert output.dtype == torch.float32
     assert relative_l2(output, reference) <= TOLERANCE_BY_DTYPE[dtype].relative_l2
     assert torch.equal(inputs, before)
+
+
+def test_a_graph_break_is_noticed(no_compiler) -> None:
+    side = apply(Fault("graph-break"), inductor)(CONTEXT)
+    side.step(host_inputs(CONTEXT, 0))
+    assert "2 graphs were compiled, not 1" in side.engaged()
 
 
 def test_inputs_are_seeded_random_and_differ_from_set_to_set() -> None:

@@ -7,15 +7,16 @@ host clock. Step cost on CUDA is the host's: what an optimization removes is cal
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
 from workloads.ring import Ring
+from workloads.slots import Buffers, GraphSlot, StagedSlot, unpinned, wait
 
 FEATURES, HIDDEN, CLASSES = 1024, 512, 10
 BATCH = 64
@@ -54,35 +55,6 @@ def host_inputs(context: Context, index: int) -> Tensor:
     return torch.randn(context.items, FEATURES, generator=generator)
 
 
-@dataclass
-class Buffers:
-    """One slot's page-locked host buffers, and the event after which the device touches neither of them."""
-
-    inputs: Tensor  # [items, 1024] float32
-    output: Tensor  # [items, 10] float32
-    done: torch.cuda.Event = field(default_factory=torch.cuda.Event)
-
-
-@dataclass
-class StagedSlot:
-    """A slot whose copies run on streams of their own, with the events that order them around the compute stream."""
-
-    host: Buffers
-    inputs: Tensor  # [items, 1024] float32, on the device
-    result: Tensor | None = None
-    arrived: torch.cuda.Event = field(default_factory=torch.cuda.Event)
-    computed: torch.cuda.Event = field(default_factory=torch.cuda.Event)
-
-
-@dataclass
-class GraphSlot:
-    """A slot with its whole step, copy in to copy out, as one CUDA graph on a stream of its own."""
-
-    host: Buffers
-    stream: torch.cuda.Stream
-    graph: torch.cuda.CUDAGraph
-
-
 def _stream(context: Context) -> torch.cuda.Stream:
     return torch.cuda.Stream(context.device)  # type: ignore[no-untyped-call]
 
@@ -95,25 +67,15 @@ def _buffers(context: Context) -> Buffers:
     return Buffers(_pinned(context, FEATURES), _pinned(context, CLASSES))
 
 
-def _wait(slot: StagedSlot | GraphSlot) -> None:
-    # An event that is already over costs a query; only one that is not costs a synchronizing call.
-    if not slot.host.done.query():  # type: ignore[no-untyped-call]
-        slot.host.done.synchronize()
-
-
-def _unpinned(ring: Ring[StagedSlot] | Ring[GraphSlot]) -> str | None:
-    buffers = [buffer for slot in ring.slots for buffer in (slot.host.inputs, slot.host.output)]
-    pageable = sum(not buffer.is_pinned() for buffer in buffers)
-    return f"{pageable} of the ring's {len(buffers)} host buffers are pageable" if pageable else None
-
-
 def _ring_side(step: Callable[[Tensor], Tensor], model: nn.Module, ring: Ring[StagedSlot] | Ring[GraphSlot]) -> Side:
     join = partial(torch.cuda.synchronize, next(model.parameters()).device)
-    return Side(step, model, finish=join, engaged=partial(_unpinned, ring), close=join)
+    return Side(step, model, finish=join, engaged=partial(unpinned, ring), close=join)
 
 
-def _captured(work: Callable[[], Tensor], stream: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-    """`work` warmed up and captured on `stream`, with the tensor that every replay fills."""
+def _captured(context: Context, work: Callable[[], object], stream: torch.cuda.Stream) -> Callable[[], object]:
+    """Replays `work`, warmed up and captured on `stream`; it is `work` itself where nothing is to be captured."""
+    if not context.capture_graphs:
+        return work
     stream.wait_stream(torch.cuda.current_stream(stream.device))
     with torch.cuda.stream(stream):
         for _ in range(WARM_UP_STEPS):
@@ -121,8 +83,8 @@ def _captured(work: Callable[[], Tensor], stream: torch.cuda.Stream) -> tuple[to
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
-        output = work()
-    return graph, output
+        work()
+    return graph.replay
 
 
 def baseline(context: Context) -> Side:
@@ -143,11 +105,17 @@ def cuda_graph(context: Context) -> Side:
     """The compute is one graph launch; copies stay pageable and every step synchronizes."""
     model = net(context)
     device_inputs = torch.empty(context.items, FEATURES, device=context.device)
-    graph, result = _captured(lambda: model(device_inputs), _stream(context))
+    result = torch.empty(0)
+
+    def compute() -> None:
+        nonlocal result  # captured last, it is the tensor that every replay fills
+        result = model(device_inputs)
+
+    run = _captured(context, compute, _stream(context))
 
     def step(inputs: Tensor) -> Tensor:
         device_inputs.copy_(inputs)
-        graph.replay()
+        run()
         output = result.cpu()
         torch.cuda.synchronize(context.device)
         return output
@@ -184,7 +152,7 @@ def pinned_async(context: Context) -> Side:
     slots = [
         StagedSlot(_buffers(context), torch.empty(context.items, FEATURES, device=context.device)) for _ in range(SLOTS)
     ]
-    ring = Ring(slots, _wait)
+    ring = Ring(slots, wait)
     copy_in, copy_out = _stream(context), _stream(context)
 
     def step(inputs: Tensor) -> Tensor:
@@ -217,8 +185,7 @@ def _graph_slot(context: Context, model: nn.Module) -> GraphSlot:
         result = model(host.inputs.to(context.device, non_blocking=True))
         return host.output.copy_(result, non_blocking=True)
 
-    graph, _ = _captured(whole_step, stream)
-    return GraphSlot(host, stream, graph)
+    return GraphSlot(host, stream, _captured(context, whole_step, stream))
 
 
 def all_three(context: Context) -> Side:
@@ -232,13 +199,13 @@ def all_three(context: Context) -> Side:
     """
     torch.set_num_threads(STAGING_THREADS)
     model = net(context)
-    ring = Ring([_graph_slot(context, model) for _ in range(SLOTS)], _wait)
+    ring = Ring([_graph_slot(context, model) for _ in range(SLOTS)], wait)
 
     def step(inputs: Tensor) -> Tensor:
         slot = ring.take()
         slot.host.inputs.copy_(inputs)
         with slot.stream:
-            slot.graph.replay()
+            slot.run()
         slot.host.done.record(slot.stream)
         return slot.host.output
 
@@ -247,9 +214,21 @@ def all_three(context: Context) -> Side:
 
 def inductor(context: Context) -> Side:
     """torch.compile, with the ReLU between the matrix products fused into one loop over the hidden layer."""
+    from torch._inductor.compile_fx import compile_fx
+
     model = net(context)
-    # A parallel region costs more than the 32,768-element ReLU gains; this is the grain that eager PyTorch uses.
-    return Side(torch.compile(model, options={"cpp.min_chunk_size": 32768}), model)
+    graphs: list[fx.GraphModule] = []
+
+    def backend(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Any:
+        graphs.append(graph)
+        # A parallel region costs more than the 32,768-element ReLU gains; this is the grain that eager PyTorch uses.
+        return compile_fx(graph, examples, config_patches={"cpp.min_chunk_size": 32768})
+
+    return Side(torch.compile(model, backend=backend), model, engaged=partial(_not_one_graph, graphs))
+
+
+def _not_one_graph(graphs: Sequence[fx.GraphModule]) -> str | None:
+    return None if len(graphs) == 1 else f"{len(graphs)} graphs were compiled, not 1: graph breaks or recompilations"
 
 
 def bf16(context: Context) -> Side:

@@ -17,6 +17,8 @@ _SPOILING = {
     "software thermal slowdown": pynvml.nvmlClocksThrottleReasonSwThermalSlowdown,
     "power brake": pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown,
 }
+POWER_CAP = "power cap"
+BURST_SHARE = 0.985  # of the highest clock; below it a clock that nothing else explains is capped
 ReadClock = Callable[[], ClockReading]
 
 
@@ -37,13 +39,26 @@ def _nvml_reader(uuid: object) -> ReadClock:  # cuda only
         pynvml.nvmlInit()
         # NVML and CUDA may number GPUs differently: the UUID is the same in both.
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
-        _read(handle)
+        highest_mhz = int(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))
+        _read(handle, highest_mhz)
     except pynvml.NVMLError:  # a MIG slice or a container that does not tell its clocks: None, never a guess
         return ClockReading
-    return partial(_read, handle)
+    return partial(_read, handle, highest_mhz)
 
 
-def _read(handle: object) -> ClockReading:  # cuda only
+def is_capped(bits: int, clock_mhz: int, highest_mhz: int) -> bool:
+    """Whether the power limit holds the clock down, by NVML's word or by the clock itself.
+
+    The clock of an idle GPU, and of one whose clocks are set, is low for another reason.
+    """
+    if bits & pynvml.nvmlClocksThrottleReasonSwPowerCap:
+        return True
+    idle = bits & (pynvml.nvmlClocksThrottleReasonGpuIdle | pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting)
+    return not idle and clock_mhz < BURST_SHARE * highest_mhz
+
+
+def _read(handle: object, highest_mhz: int) -> ClockReading:  # cuda only
     clock_mhz = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
     reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-    return ClockReading(sm_clock_mhz=int(clock_mhz), throttled_by=spoiling_reasons(int(reasons)))
+    capped = is_capped(int(reasons), int(clock_mhz), highest_mhz)
+    return ClockReading(int(clock_mhz), spoiling_reasons(int(reasons)), capped)

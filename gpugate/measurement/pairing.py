@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpugate.measurement.device_timer import Timer
-from gpugate.measurement.gpu_clock import ReadClock
+from gpugate.measurement.gpu_clock import POWER_CAP, ReadClock
 from gpugate.measurement.instance import BothSides
 from gpugate.measurement.record import Instance, Pair
+from gpugate.measurement.rest import Rest
 
 # A throttled pair is dropped only while at least as many were kept: a run never ends with no samples.
 MAX_DISCARDED_PER_KEPT = 1
@@ -25,6 +26,7 @@ class Pairing:
     timer: Timer
     read_clock: ReadClock
     reference_first: bool
+    rest: Rest = field(default_factory=Rest)
     pairs: list[Pair] = field(default_factory=list)
     discarded: int = 0
     throttled_by: set[str] = field(default_factory=set)
@@ -44,7 +46,10 @@ class Pairing:
         sides = (self.both.reference, self.both.optimized)
         first, second = sides if self.reference_first else sides[::-1]
         before = self.read_clock()
+        self.rest.take()
         first_ms = first.timed_block(self.inputs, self.timer.time_ms)
+        between = self.read_clock()
+        self.rest.take()
         second_ms = second.timed_block(self.inputs, self.timer.time_ms)
         after = self.read_clock()
         pair = Pair(
@@ -54,7 +59,11 @@ class Pairing:
             sm_clock_mhz=after.sm_clock_mhz,
         )
         self.reference_first = not self.reference_first
-        self._keep(pair, {*before.throttled_by, *after.throttled_by})
+        throttled_by = {reason for reading in (before, between, after) for reason in reading.throttled_by}
+        # Right after a block a clock tells how it ran; before the first one, only how the GPU idled.
+        if (between.capped or after.capped) and self.rest.lengthen():
+            throttled_by.add(POWER_CAP)
+        self._keep(pair, throttled_by)
 
     def _keep(self, pair: Pair, throttled_by: set[str]) -> None:
         self.throttled_by |= throttled_by

@@ -18,6 +18,7 @@ class ClockReading:
 
     sm_clock_mhz: int | None = None
     throttled_by: tuple[str, ...] = ()  # only reasons that spoil a block: thermal or hardware slowdown
+    capped: bool = False  # below the clock of short bursts, by the power limit
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Instance:
-    """Pairs taken with one build of both sides. `discarded` counts pairs dropped for a throttled clock."""
+    """Pairs taken with one build of both sides. `discarded` counts pairs dropped for a throttled or capped clock."""
 
     reference_built_first: bool
     pairs: tuple[Pair, ...]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gpugate.faults.mutated import mutated
 from gpugate.intervals import Estimate, speedup_estimate
 from gpugate.measurement import counters, trace
 from gpugate.measurement.cold_inputs import Inputs, check_untouched, make_inputs
@@ -24,6 +25,7 @@ from gpugate.measurement.outputs import (
 from gpugate.measurement.pairing import Pairing
 from gpugate.measurement.progress import Doing, Progress, Report
 from gpugate.measurement.record import Counters, Difference, Instance, Measurement, SideCost, StopReason
+from gpugate.measurement.rest import Rest
 from gpugate.measurement.settings import BLOCK_MS, WARM_UP_S, Settings
 from gpugate.measurement.sides import blamed_on, release
 from gpugate.measurement.stopping import stop_reason
@@ -65,11 +67,12 @@ class _Run:
     settings: Settings
     report: Report
     inputs: Inputs
-    expected: Expected
+    expected: Expected | None  # None: nothing but times is asked for
     timer: Timer
     read_clock: ReadClock
     draw: random.Random
     found: _Found = field(default_factory=_Found)
+    rest: Rest = field(default_factory=Rest)
     deadline_s: float = math.inf
     rebuild_s: float = 0.0
 
@@ -98,34 +101,56 @@ class _Run:
 def measure(case: Case, context: Context, settings: Settings, report: Report) -> Measurement:
     """Measures `case` on `context.device`.
 
-    Raises SideError, naming the side, when one cannot be built or run, writes to its inputs or to the other's model.
-    An output that is not comparable (NaN, another shape or dtype) ends the measurement without samples.
+    Raises SideError, naming the side, when one cannot be built or run, writes to its inputs or to the other's model, or
+    cannot show the fault that the settings ask for. An output that is not comparable (NaN, another shape or dtype) ends
+    the measurement without samples.
     """
     started = time.perf_counter()
+    if settings.fault is not None:
+        case = mutated(case, settings.fault, context.device)
     try:
-        run = _prepare(case, context, settings, report)
+        run, expected = _prepare(case, context, settings, report)
         stopped_because = _measure_instances(run)
-        check_baseline_unchanged(case, context, run.inputs, run.expected)
+        check_baseline_unchanged(case, context, run.inputs, expected)
         return _record(run, stopped_because, time.perf_counter() - started)
     finally:
         release(context.device)
 
 
-def _prepare(case: Case, context: Context, settings: Settings, report: Report) -> _Run:
+def measure_times(
+    case: Case, context: Context, settings: Settings, inputs: Inputs, report: Report
+) -> tuple[Instance, ...]:
+    """Pairs alone, as `measure` takes them from fresh builds: no output is compared and nothing is counted.
+
+    `inputs` are made once for many measurements. Raises SideError as `measure` does.
+    """
+    draw = random.Random(f"{settings.seed} {case.id}")  # noqa: S311  # for repeatability, not for secrets
+    timer, clock = timer_for(context.device, case.workload.timing), clock_reader(context.device)
+    run = _Run(case, context, settings, report, inputs, None, timer, clock, draw)
+    try:
+        _measure_instances(run)
+        return tuple(run.found.instances)
+    finally:
+        release(context.device)
+
+
+def _prepare(case: Case, context: Context, settings: Settings, report: Report) -> tuple[_Run, Expected]:
     draw = random.Random(f"{settings.seed} {case.id}")  # noqa: S311  # for repeatability, not for secrets
     with blamed_on(f"inputs of {case.workload.name}", "being made"):
         inputs = make_inputs(case.workload, context, settings.fresh_inputs, draw)
-    return _Run(
+    expected = expected_outputs(case, context, inputs)
+    run = _Run(
         case=case,
         context=context,
         settings=settings,
         report=report,
         inputs=inputs,
-        expected=expected_outputs(case, context, inputs),
+        expected=expected,
         timer=timer_for(context.device, case.workload.timing),
         read_clock=clock_reader(context.device),
         draw=draw,
     )
+    return run, expected
 
 
 def _measure_instances(run: _Run) -> StopReason:
@@ -151,8 +176,9 @@ def _begin(run: _Run, both: BothSides) -> None:
     """Outputs first; the budget starts when building and comparing are done."""
     run.tell("checking", both.optimized.name)
     run.found.costs = (both.reference.cost, both.optimized.cost)
-    found, run.found.same_bits = compare_fresh(both, run.inputs, run.expected)
-    run.found.differences += found
+    if run.expected is not None:
+        found, run.found.same_bits = compare_fresh(both, run.inputs, run.expected)
+        run.found.differences += found
     run.deadline_s = time.perf_counter() + run.settings.budget_s
 
 
@@ -164,12 +190,12 @@ def _measure_instance(run: _Run, both: BothSides) -> StopReason | None:
         run.tell("warming up", side.name)
         warm_up(side, run.inputs.timed, run.timer.time_ms, BLOCK_MS[kind], share * WARM_UP_S[kind])
         check_untouched(run.inputs, side.name)  # while it has run alone, so that the other is not blamed
-    pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, run.draw.random() < 0.5)
+    pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, run.draw.random() < 0.5, run.rest)
     pairing.settle()
     stopped = _take_pairs(run, pairing)
     if pairing.pairs:  # none where the budget ended during the warm-up
         run.found.instances.append(pairing.instance())
-    timed = compare_timed(both.optimized, run.expected)
+    timed = compare_timed(both.optimized, run.expected) if run.expected is not None else None
     run.found.differences += [timed] if timed else []
     check_untouched(run.inputs, both.optimized.name)
     both.check_apart()
@@ -205,7 +231,7 @@ def _estimate(instances: Sequence[Instance]) -> Estimate | None:
 
 def _finish(run: _Run, both: BothSides) -> None:
     """The counting pass over the last instance, when all times are taken, and what can be told only afterwards."""
-    if not run.found.comparable:
+    if run.expected is None or not run.found.comparable:
         return
     run.tell("counting", both.optimized.name)
     inputs = run.inputs.timed

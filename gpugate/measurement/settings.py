@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gpugate.faults.fault import Fault
+
 BLOCK_MS = {"cuda": 20.0, "cpu": 60.0}
 WARM_UP_S = {"cuda": 0.3, "cpu": 0.3}
 ATTEMPTS = 3  # processes, this one included, of which the middle one decides what the first one leaves open
@@ -14,7 +16,7 @@ class Settings:
     """`budget_s` covers warm-up, rebuilding and sampling of one case; the first build and compilation come on top.
 
     `half_width` is the relative half-width of the speedup's interval at which sampling stops. `seed` draws the fresh
-    inputs and who goes first.
+    inputs and who goes first. `fault` is put into the optimized side, on purpose.
     """
 
     budget_s: float = 6.0
@@ -25,6 +27,7 @@ class Settings:
     counted_steps: int = 5
     fresh_inputs: int = 3
     seed: int = 0
+    fault: Fault | None = None
 
     def escalated(self) -> Settings:
         """For a result that could not be decided: twice the time, half the width."""

@@ -1,0 +1,145 @@
+"""Faults in how a side is built: pageable buffers, no CUDA graph, a graph break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree
+
+from gpugate.workload import Build, Context, Side
+
+
+class _PageableMemory(TorchFunctionMode):
+    """Inside, what asks for page-locked memory gets pageable memory; `asked` counts how often."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        arguments = dict(kwargs or {})
+        if func is torch.Tensor.pin_memory:
+            self.asked += 1
+            return args[0].clone()
+        if arguments.pop("pin_memory", False):
+            self.asked += 1
+        return func(*args, **arguments)
+
+
+def pageable(build: Build) -> Build:
+    """Page-locked buffers become pageable. Raises ValueError when building pins none."""
+
+    def built(context: Context) -> Side:
+        with _PageableMemory() as memory:
+            side = build(context)
+        if not memory.asked:
+            raise ValueError("pageable needs page-locked buffers, and building this side makes none")
+        return side
+
+    return built
+
+
+@dataclass(frozen=True)
+class _WithoutGraphs(Context):
+    """A context that notices being asked whether to capture."""
+
+    asked: list[str] = field(default_factory=list)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "capture_graphs":
+            self.asked.append(name)
+        return super().__getattribute__(name)
+
+
+def without_graphs(build: Build) -> Build:
+    """`Context.capture_graphs` is False. The first step raises ValueError when nobody has asked for it."""
+
+    def built(context: Context) -> Side:
+        told = {each.name: getattr(context, each.name) for each in fields(context)}
+        asking = _WithoutGraphs(**{**told, "capture_graphs": False})
+
+        def check() -> None:
+            if not asking.asked:
+                raise ValueError("no-graph needs a side that honours Context.capture_graphs, and this one never asks")
+
+        return _checked_by_first_step(build(asking), check)
+
+    return built
+
+
+def breaking_graphs(build: Build) -> Build:
+    """What `torch.compile` gets has a graph break before its end. The first step raises ValueError if it got nothing.
+
+    With `fullgraph=True` the break is an error of torch's own, at the first step.
+    """
+
+    def built(context: Context) -> Side:
+        compiled: list[object] = []
+        with _breaking_compile(compiled):
+            side = build(context)
+
+        def first_step(inputs: Any) -> torch.Tensor:
+            with _breaking_compile(compiled):
+                return first(inputs)
+
+        def check() -> None:
+            if not compiled:
+                raise ValueError("graph-break needs a side that calls torch.compile, and this one never does")
+
+        first, side.step = side.step, first_step
+        return _checked_by_first_step(side, check, afterwards=first)
+
+    return built
+
+
+def _checked_by_first_step(
+    side: Side, check: Callable[[], None], afterwards: Callable[[Any], torch.Tensor] | None = None
+) -> Side:
+    """`check` runs once, after the first step, since a side may capture or compile as late as there."""
+    first, later = side.step, afterwards or side.step
+
+    def first_step(inputs: Any) -> torch.Tensor:
+        output = first(inputs)
+        check()
+        side.step = later
+        return output
+
+    side.step = first_step
+    return side
+
+
+@contextmanager
+def _breaking_compile(compiled: list[object]) -> Iterator[None]:
+    compile_whole = torch.compile
+
+    def compile_broken(model: Any = None, **how: Any) -> Any:
+        if model is None:
+            return partial(compile_broken, **how)  # `@torch.compile(...)`
+        compiled.append(model)
+        return compile_whole(_with_break(model), **how)
+
+    torch.compile = compile_broken
+    try:
+        yield
+    finally:
+        torch.compile = compile_whole
+
+
+def _with_break(model: Callable[..., Any]) -> Callable[..., Any]:
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        output = model(*args, **kwargs)
+        torch._dynamo.graph_break()
+        # Something to compute behind the break: a graph of nothing is not compiled.
+        return _pytree.tree_map_only(torch.Tensor, torch.clone, output)
+
+    # Dynamo keeps what it compiled with the code object, and gives up after 8: every model needs one of its own.
+    broken.__code__ = broken.__code__.replace()
+    return broken

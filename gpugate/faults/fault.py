@@ -1,0 +1,62 @@
+"""What `--perf-mutate` asks for: one fault and its size. Imports no torch, so that reading the command line is fast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpugate.errors import OptionError
+
+# As they are written on the command line; the word after the colon is a number that must be given.
+SPELLING: Mapping[str, str] = {
+    "slow": "slow:PERCENT",
+    "sync": "sync",
+    "pageable": "pageable",
+    "launch": "launch",
+    "no-graph": "no-graph",
+    "graph-break": "graph-break",
+    "copy": "copy",
+    "wrong": "wrong:EPS",
+    "stale": "stale",
+    "leak": "leak",
+    "skip-work": "skip-work",
+}
+EXAMPLE: Mapping[str, str] = {"slow": "slow:5", "wrong": "wrong:0.01"}
+LARGEST: Mapping[str, float] = {"slow": 1000.0}  # beyond it a run would seem to hang
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`amount` is the percentage of `slow` and the relative L2 error of `wrong`; the others have none."""
+
+    kind: str
+    amount: float = 0.0
+
+    def __str__(self) -> str:
+        """As it is given on the command line, without a loss."""
+        return f"{self.kind}:{repr(self.amount).removesuffix('.0')}" if self.kind in EXAMPLE else self.kind
+
+    @staticmethod
+    def parse(text: str) -> Fault:
+        """Raises OptionError, with the value and what to give, for anything but a known fault of a usable size."""
+        kind, colon, amount = text.partition(":")
+        if kind not in SPELLING:
+            raise OptionError(f"--perf-mutate is {text!r}: use one of {', '.join(SPELLING.values())}")
+        if kind in EXAMPLE:
+            return Fault(kind, _amount(kind, amount, text))
+        if colon:
+            raise OptionError(f"--perf-mutate is {text!r}: {kind} has no size, give {kind} alone")
+        return Fault(kind)
+
+
+def _amount(kind: str, text: str, whole: str) -> float:
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = math.nan
+    largest = LARGEST.get(kind, math.inf)
+    if not (0 < amount <= largest and math.isfinite(amount)):
+        most = f" up to {largest:g}" if kind in LARGEST else ""
+        raise OptionError(f"--perf-mutate is {whole!r}: give a number above 0{most}, such as {EXAMPLE[kind]}")
+    return amount

@@ -1,0 +1,76 @@
+"""A case whose optimized side has a known fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpugate.errors import SideError
+from gpugate.faults.building import breaking_graphs, pageable, without_graphs
+from gpugate.faults.every_step import copying, launching, leaking, stale, synchronizing
+from gpugate.faults.fault import Fault
+from gpugate.faults.output import skipping_work, wrong
+from gpugate.faults.slow import slowed
+from gpugate.workload import Build, Case, Context, Side
+
+if TYPE_CHECKING:
+    import torch
+
+NOT_ON_A_CPU: Mapping[str, str] = {
+    "sync": "a CPU has no device to wait for",
+    "pageable": "a CPU copies nothing to a device",
+    "launch": "a CPU launches no kernels that could be counted",
+    "no-graph": "a CPU captures no CUDA graphs",
+    "copy": "a CPU copies nothing from a device",
+    "leak": "the memory of a CPU is not counted",
+}
+
+
+def why_not(fault: Fault, case: Case, device: torch.device) -> str | None:
+    """Why `case` cannot show the fault, as far as it is known before building; None if it may."""
+    if device.type != "cuda" and fault.kind in NOT_ON_A_CPU:
+        return NOT_ON_A_CPU[fault.kind]
+    if fault.kind == "skip-work" and case.size.items < 2:
+        return "there is no half of 1 item per step"
+    return None
+
+
+def mutated(case: Case, fault: Fault, device: torch.device) -> Case:
+    """The case with the fault in its optimized side; the reference stays as it is, also where it is an optimization.
+
+    Raises SideError with the reason when the case cannot show it. What only building or a first step tells is raised
+    there.
+    """
+    reason = why_not(fault, case, device)
+    if reason is not None:
+        raise SideError(case.optimization.name, f"being mutated by {fault}", ValueError(reason))
+    faulty = replace(case.optimization, build=apply(fault, case.optimization.build))
+    others = case.workload.optimizations
+    optimizations = tuple(faulty if each.name == faulty.name else each for each in others)
+    return replace(case, workload=replace(case.workload, optimizations=optimizations), optimization=faulty)
+
+
+def apply(fault: Fault, build: Build) -> Build:
+    """A build function whose side has the fault."""
+    return _FAULTS[fault.kind](build, fault.amount)
+
+
+def _afterwards(change: Callable[[Context, Side], Side]) -> Callable[[Build, float], Build]:
+    """A fault that is put into a side which was built as ever."""
+    return lambda build, amount: lambda context: change(context, build(context))
+
+
+_FAULTS: Mapping[str, Callable[[Build, float], Build]] = {
+    "slow": lambda build, percent: slowed(build, percent / 100),
+    "sync": _afterwards(synchronizing),
+    "pageable": lambda build, _: pageable(build),
+    "launch": _afterwards(launching),
+    "no-graph": lambda build, _: without_graphs(build),
+    "graph-break": lambda build, _: breaking_graphs(build),
+    "copy": _afterwards(copying),
+    "wrong": lambda build, relative_l2: lambda context: wrong(context, build(context), relative_l2),
+    "stale": _afterwards(stale),
+    "leak": _afterwards(leaking),
+    "skip-work": lambda build, _: skipping_work(build),
+}

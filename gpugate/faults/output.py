@@ -1,0 +1,99 @@
+"""Faults of what is computed: an output that is a little wrong, and one of which only half was computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from gpugate.workload import Build, Context, Side
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+class _Changed:
+    """Returns one buffer of its own, which `finish()` fills with the changed output of the last step.
+
+    Before `finish()` the output of a pipeline may not be there, and waiting for it would be another fault.
+    """
+
+    def __init__(self, side: Side, change: Change) -> None:
+        self._side, self._change = side, change
+        self._output: torch.Tensor | None = None
+        self._buffer: torch.Tensor | None = None
+
+    def step(self, inputs: Any) -> torch.Tensor:
+        self._output = self._side.step(inputs).detach()
+        if self._buffer is None:
+            self._buffer = torch.empty_like(self._change(self._output))
+        return self._buffer
+
+    def finish(self) -> None:
+        self._side.finish()
+        if self._output is not None and self._buffer is not None:
+            self._buffer.copy_(self._change(self._output))
+
+
+def _changed(side: Side, change: Change) -> Side:
+    made = _Changed(side, change)
+    return replace(side, step=made.step, finish=made.finish)
+
+
+def wrong(context: Context, side: Side, relative_l2: float) -> Side:
+    """The output plus seeded noise of `relative_l2` times its norm; of an output of zeros, times 1.
+
+    Its steps raise ValueError for an output that is not floating-point.
+    """
+    noise: dict[torch.Size, torch.Tensor] = {}
+
+    def perturbed(output: torch.Tensor) -> torch.Tensor:
+        if not output.is_floating_point():
+            raise ValueError(f"wrong perturbs floating-point outputs, and this one is {output.dtype}")
+        if output.shape not in noise:
+            drawn = torch.randn(output.shape, generator=torch.Generator().manual_seed(context.seed))
+            noise[output.shape] = (drawn / drawn.norm()).to(output.device)
+        exact = output.to(torch.promote_types(output.dtype, torch.float32))
+        norm = exact.norm()
+        error = relative_l2 * torch.where(norm > 0, norm, torch.ones_like(norm)) * noise[output.shape]
+        return (exact + error).to(output.dtype)
+
+    return _changed(side, perturbed)
+
+
+def skipping_work(build: Build) -> Build:
+    """A side that is built for half of the items, gets the first half of every batch, and returns its output twice.
+
+    Its steps raise ValueError for inputs and outputs whose first dimension is not the items per step.
+    """
+
+    def built(context: Context) -> Side:
+        items, half = context.items, context.items // 2
+        side = build(replace(context, items=half))
+
+        def step(inputs: Any) -> torch.Tensor:
+            return side.step(_first_half(inputs, items))
+
+        return _changed(replace(side, step=step), lambda output: _repeated(output, half, items))
+
+    return built
+
+
+def _first_half(inputs: Any, items: int) -> Any:
+    if not any(_is_batch(leaf, items) for leaf in _pytree.tree_leaves(inputs)):
+        raise ValueError(f"skip-work halves a batch, and no input's first dimension is the {items} items per step")
+    return _pytree.tree_map(lambda leaf: leaf[: items // 2] if _is_batch(leaf, items) else leaf, inputs)
+
+
+def _is_batch(leaf: object, items: int) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.shape[0] == items
+
+
+def _repeated(output: torch.Tensor, half: int, items: int) -> torch.Tensor:
+    if not _is_batch(output, half):
+        raise ValueError(
+            f"skip-work repeats half an output, and this one has shape {tuple(output.shape)}, not {half} rows"
+        )
+    return output[torch.arange(items, device=output.device) % half]

@@ -1,0 +1,143 @@
+"""A slowdown of a known size: every block of steps gets a share of its own time on top.
+
+The engine reads `Side.step` once at the beginning of a block and calls `finish()` at its end, both inside the timed
+window. So the block is timed here between the two, and the extra work is done once, in `finish()`: no step pays for a
+wrapper, which would be a third of a percent of a step of 30 us.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from gpugate.workload import Build, Context, Side
+
+RECENT_BLOCKS = 3  # their median: one disturbed block must not make the next one's extra work wrong
+FIRST_CYCLES_PER_MS = 1.5e6  # the SM clock of a GPU within a factor of two, until a sleep was measured
+FEWEST_CYCLES = 20_000  # 10 us: of a shorter sleep, events see the launch alone
+
+
+class ExtraWork(Protocol):
+    """Does more work after a block than the program needs. `begin()` and `end()` surround the steps of one block."""
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class HostExtraWork:
+    """A busy loop for `share` of the time between `begin()` and `end()`."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self._began_s = 0.0
+
+    def begin(self) -> None:
+        self._began_s = time.perf_counter()
+
+    def end(self) -> None:
+        now_s = time.perf_counter()
+        until_s = now_s + self.share * (now_s - self._began_s)
+        while time.perf_counter() < until_s:
+            pass
+
+
+def _recent() -> deque[float]:
+    return deque(maxlen=RECENT_BLOCKS)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long recent blocks took and how many cycles a sleeping kernel spends in a millisecond, its launch included.
+
+    It outlives a side: the next build of the same program begins with what is known.
+    """
+
+    block_ms: deque[float] = field(default_factory=_recent)
+    cycles_per_ms: deque[float] = field(default_factory=_recent)
+
+    def cycles(self, share: float) -> int:
+        """The length of a sleep for `share` of a block; 0 before the first block is known."""
+        if not self.block_ms:
+            return 0
+        rate = statistics.median(self.cycles_per_ms) if self.cycles_per_ms else FIRST_CYCLES_PER_MS
+        return int(share * statistics.median(self.block_ms) * rate)
+
+
+class DeviceExtraWork:
+    """One sleeping kernel on the current stream, for `share` of the device time of recent blocks.
+
+    A block's own time is not known before it has run, and waiting for it would leave the device idle: the median of
+    the last three stands for it. So does the rate of the sleeps that were measured for that of the next one, which
+    makes the launch a part of the extra work and follows a changed clock.
+    """
+
+    def __init__(self, share: float, pace: Pace) -> None:
+        self.share, self.pace = share, pace
+        self._began, self._ended, self._slept = (torch.cuda.Event(enable_timing=True) for _ in range(3))  # type: ignore[no-untyped-call]
+        self._cycles: int | None = None  # of the last sleep; None: no block has ended yet
+
+    def begin(self) -> None:
+        self._read_last_block()
+        self._began.record()
+
+    def end(self) -> None:
+        self._ended.record()
+        self._cycles = self.pace.cycles(self.share)
+        if self._cycles:
+            torch.cuda._sleep(self._cycles)  # type: ignore[no-untyped-call]
+        self._slept.record()
+
+    def _read_last_block(self) -> None:
+        if self._cycles is None or not self._slept.query():  # type: ignore[no-untyped-call]
+            return
+        self.pace.block_ms.append(self._began.elapsed_time(self._ended))
+        if self._cycles >= FEWEST_CYCLES:
+            self.pace.cycles_per_ms.append(self._cycles / self._ended.elapsed_time(self._slept))
+
+
+class _SlowedSide(Side):
+    """The side with extra work after every block but the first step, which compiles and autotunes."""
+
+    def __init__(self, side: Side, extra: ExtraWork) -> None:
+        self._side, self._extra = side, extra
+        self._running, self._first = False, True
+        super().__init__(side.step, side.model, self._finish, side.engaged, side.close)
+
+    @property
+    def step(self) -> Callable[[Any], torch.Tensor]:
+        if not (self._running or self._first):
+            self._extra.begin()
+            self._running = True
+        return self._side.step
+
+    @step.setter
+    def step(self, step: Callable[[Any], torch.Tensor]) -> None:
+        """Set once, by the dataclass."""
+
+    def _finish(self) -> None:
+        self._side.finish()
+        if self._running:
+            self._extra.end()
+        self._running = self._first = False
+
+
+def slowed(build: Build, share: float) -> Build:
+    """A build function whose side takes `share` more time per block of steps: 0.05 is 5 %.
+
+    On CUDA the extra work is device work, on a CPU host work.
+    """
+
+    pace = Pace()
+
+    def built(context: Context) -> Side:
+        on_cuda = context.device.type == "cuda"
+        return _SlowedSide(build(context), DeviceExtraWork(share, pace) if on_cuda else HostExtraWork(share))
+
+    return built

@@ -1,0 +1,44 @@
+"""Device memory that a step leaves allocated: a leak ends a service after hours, and no time shows it before."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from gpugate.measurement.sides import BuiltSide, blamed_on, synchronize
+
+ROUNDS, STEPS = 3, 5
+
+
+def grown_bytes(side: BuiltSide, inputs: Sequence[Any]) -> float:  # cuda only
+    """Bytes per step by which a warmed-up side's allocated device memory grows, exactly; 0 when it does not.
+
+    The median of three rounds counts: what is allocated or freed once is no leak. Nor is what the garbage collector
+    gives back, so growth is looked at again with a collection after every round.
+    """
+    side.flags.apply()
+    with blamed_on(side.name, "being watched for growing memory"):
+        return _median_growth(side, inputs, lambda: 0) and _median_growth(side, inputs, gc.collect)
+
+
+def _median_growth(side: BuiltSide, inputs: Sequence[Any], collect: Callable[[], int]) -> float:
+    collect()
+    readings = [_allocated_bytes(side.device)]
+    for _ in range(ROUNDS):
+        side.run_steps(inputs, STEPS)
+        collect()
+        readings.append(_allocated_bytes(side.device))
+    growth = statistics.median(after - before for before, after in pairwise(readings))
+    return max(0.0, growth / STEPS)
+
+
+def _allocated_bytes(device: torch.device) -> int:
+    """Memory that another stream was still using is only given back by a later allocation."""
+    synchronize(device)
+    torch.empty(1, device=device)
+    return torch.cuda.memory_allocated(device)

@@ -1,0 +1,157 @@
+"""Known faults turn the gate red on a GPU: the README's columns for CUDA are true.
+
+Only counters and outputs decide here, never a time: that `slow` is caught by its time is shown without a GPU, and here
+that it sleeps for what it was asked.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpugate.deciding import decide
+from gpugate.environment import describe
+from gpugate.errors import SideError
+from gpugate.faults.fault import SPELLING, Fault
+from gpugate.faults.slow import slowed
+from gpugate.judging import Remembered
+from gpugate.measurement import settings
+from gpugate.measurement.progress import silent
+from gpugate.measurement.record import Measurement
+from gpugate.measurement.run import measure
+from gpugate.measurement.settings import Settings
+from gpugate.result import CaseResult, Promise
+from gpugate.summary import history
+from gpugate.verdict import Verdict
+from gpugate.workload import Case, Context, Side, for_device_class
+from workloads import WORKLOADS
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="mutates what runs on a GPU, and torch sees none"),
+]
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Seeing the gate")[2].partition("\n## ")[0]
+COLUMNS = {"two-layer-net": 3, "resnet50-inference": 4, "resnet50-inference-batch1": 4}
+CHECKS = ("equivalence", "speedup", "throughput", "counters")
+NET, PHOTOGRAPH = "two-layer-net", "resnet50-inference-batch1"
+UNTIMED = [kind for kind in SPELLING if kind != "slow"]
+SHOWN = [
+    *((kind, NET, "all") for kind in UNTIMED),
+    *((kind, NET, "cuda-graph") for kind in ("pageable", "launch", "no-graph", "stale", "skip-work")),
+    *((kind, NET, "no-sync") for kind in ("sync", "pageable", "stale", "leak")),
+    *((kind, NET, "pinned-async") for kind in ("pageable", "no-graph", "copy", "wrong", "leak")),
+    *((kind, PHOTOGRAPH, "cuda-graph") for kind in ("pageable", "no-graph", "stale")),
+    ("graph-break", PHOTOGRAPH, "inductor-fp16"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick(quick_to_collect: None) -> Iterator[None]:
+    """What is counted and compared needs no clock that has settled."""
+    torch.cuda.set_device(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(settings.WARM_UP_S, "cuda", 0.05)
+        yield
+    clean.cache_clear()
+
+
+def case_of(workload: str, optimization: str) -> Case:
+    found = next(each for each in WORKLOADS if each.name == workload)
+    return Case(found, found.optimization(optimization), "cuda")
+
+
+def measured(case: Case, fault: Fault | None = None) -> Measurement:
+    context = Context(torch.device("cuda", 0), case.size.items, case.workload.seed, Path())
+    plan = Settings(budget_s=0.2, min_pairs=4, min_instances=1, fault=fault)
+    return measure(case, context, plan, silent)
+
+
+def shown(case: Case, fault: Fault) -> Measurement | SideError:
+    """What the faulty case gave, or why it could not be measured."""
+    try:
+        return measured(case, fault)
+    except SideError as error:
+        return error
+
+
+@cache
+def clean(workload: str, optimization: str) -> Measurement:
+    return measured(case_of(workload, optimization))
+
+
+def verdicts(case: Case, found: Measurement, recorded: Measurement | None) -> dict[str, Verdict]:
+    """What the gate says, where five processes have recorded what `recorded` is."""
+    result = CaseResult(case.id, case.workload.name, case.optimization.name, case.reference_name, case.size, found)
+    optimization, classes = case.optimization, describe(torch.device("cuda", 0)).device_classes
+    contract = for_device_class(optimization.contract, classes)
+    result.promise = Promise(None, optimization.tolerance[optimization.dtype], contract)
+    if recorded is not None:
+        then = history([recorded.instances] * 5)
+        result.remembered = Remembered(then, then, "exact", optimized_counters=recorded.optimized_counters)
+    return {verdict.check: verdict for verdict in decide(result, "pytest", recording=False)}
+
+
+def told(kind: str, workload: str, optimization: str) -> set[str]:
+    """The checks that catch the fault, as the README says; none where it says that the case cannot show it."""
+    row = next(line for line in README.splitlines() if re.match(rf"\| `{kind}[:`]", line))
+    cell = row.split(" | ")[COLUMNS[workload]].strip(" |")
+    checks, _, names = cell.partition(" of ")
+    shown = not cell.startswith("cannot") and (not names or f"`{optimization}`" in names)
+    return {check for check in CHECKS if check in checks} if shown else set()
+
+
+@pytest.mark.parametrize("optimization", ["cuda-graph", "no-sync", "pinned-async", "all"])
+def test_what_has_no_fault_is_not_red(optimization: str) -> None:
+    found, case = clean(NET, optimization), case_of(NET, optimization)
+    said = verdicts(case, found, found)
+    assert said["counters"].good, said["counters"].reason
+    assert said["equivalence"].good, said["equivalence"].reason
+    assert found.optimized_counters["grown_bytes"] == found.reference_counters["grown_bytes"] == 0
+
+
+@pytest.mark.parametrize(("kind", "workload", "optimization"), SHOWN)
+def test_the_table_is_true_on_a_gpu(kind: str, workload: str, optimization: str) -> None:
+    case, fault = case_of(workload, optimization), Fault.parse("wrong:0.01" if kind == "wrong" else kind)
+    expected, found = told(kind, workload, optimization), shown(case, fault)
+    if isinstance(found, SideError):
+        # CUDA may refuse to capture copies of pageable memory: red as well.
+        assert not expected or (kind, optimization) == ("pageable", "all"), found
+        return
+    assert expected, "it was measured as if it could show the fault"
+    # A graph break needs no record, and compiling the clean side would take longest here.
+    said = verdicts(case, found, None if kind == "graph-break" else clean(workload, optimization))
+    for check in expected:
+        assert said[check].bad, f"{check} is {said[check].outcome.value}: {said[check].reason}"
+
+
+def test_one_photograph_has_no_half() -> None:
+    with pytest.raises(SideError, match="there is no half of 1 item per step"):
+        measured(case_of(PHOTOGRAPH, "cuda-graph"), Fault("skip-work"))
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5])
+def test_slow_sleeps_for_its_share_of_a_block(share: float, monkeypatch) -> None:
+    """Steps that sleep too, for a known number of cycles: whatever the clock is, the cycles must be the share."""
+    sleep, asked, steps, cycles = torch.cuda._sleep, [], 100, 200_000
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda count: (asked.append(count), sleep(count)))
+    value = torch.ones(1, device="cuda")
+
+    def step(inputs: object) -> torch.Tensor:
+        sleep(cycles)
+        return value
+
+    context = Context(torch.device("cuda", 0), items=1, seed=0, cache_dir=Path())
+    side = slowed(lambda context: Side(step), share)(context)
+    for _ in range(12):
+        torch.cuda.synchronize()
+        run = side.step
+        for _ in range(steps):
+            run(None)
+        side.finish()
+    torch.cuda.synchronize()
+    # Between two sleeps the device is idle for a moment, and one launch is part of the extra work.
+    assert asked[-1] == pytest.approx(share * steps * cycles, rel=0.1)

@@ -1,0 +1,87 @@
+"""Memory that grows with every step, on a made-up device: a leak, and no allocation made once and no garbage."""
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+
+from gpugate.errors import SideError
+from gpugate.measurement import growth
+from gpugate.measurement.growth import grown_bytes
+from gpugate.measurement.record import SideCost
+from gpugate.measurement.sides import BuiltSide
+from gpugate.measurement.torch_flags import TorchFlags
+from gpugate.workload import Side
+
+CPU = torch.device("cpu")
+OUTPUT = torch.ones(1)
+
+
+class _Block:
+    """A kilobyte; with `cyclic`, only the garbage collector frees it."""
+
+    def __init__(self, cyclic: bool) -> None:
+        self.itself = self if cyclic else None
+
+
+class Memory:
+    def __init__(self) -> None:
+        self.blocks: weakref.WeakSet[_Block] = weakref.WeakSet()
+        self.kept: list[_Block] = []
+        self.steps = 0
+
+    def allocate(self, cyclic: bool = False) -> _Block:
+        block = _Block(cyclic)
+        self.blocks.add(block)
+        return block
+
+    def grown(self, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> float:
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1000 * len(self.blocks))
+
+        def step(inputs: object) -> torch.Tensor:
+            self.steps += 1
+            work()
+            return OUTPUT
+
+        side = BuiltSide("fast", Side(step), TorchFlags.current(), CPU, SideCost(0.0, 0.0))
+        return grown_bytes(side, [None, None])
+
+
+def test_what_every_step_keeps_is_growth(monkeypatch) -> None:
+    memory = Memory()
+    assert memory.grown(monkeypatch, lambda: memory.kept.append(memory.allocate())) == 1000.0
+
+
+def test_what_is_allocated_once_or_given_back_is_no_growth(monkeypatch) -> None:
+    memory = Memory()
+    assert memory.grown(monkeypatch, memory.allocate) == 0.0
+    memory = Memory()
+    assert memory.grown(monkeypatch, lambda: memory.steps in (3, 18) and memory.kept.append(memory.allocate())) == 0.0
+    memory = Memory()
+    memory.kept = [memory.allocate() for _ in range(100)]
+    assert memory.grown(monkeypatch, lambda: memory.kept.pop()) == 0.0
+    memory = Memory()
+    assert memory.grown(monkeypatch, partial(memory.allocate, cyclic=True)) == 0.0
+    assert memory.steps == 2 * growth.ROUNDS * growth.STEPS, "garbage looked like growth at first"
+
+
+def test_memory_that_is_freed_in_one_round_hides_no_leak(monkeypatch) -> None:
+    memory = Memory()
+    old = [memory.allocate() for _ in range(100)]
+
+    def leak() -> None:
+        memory.kept.append(memory.allocate())
+        if memory.steps == 7:
+            old.clear()
+
+    assert memory.grown(monkeypatch, leak) == 1000.0
+
+
+def test_whose_memory_grows_is_named(monkeypatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("no memory")
+
+    with pytest.raises(SideError, match="fast failed while being watched for growing memory: RuntimeError: no memory"):
+        Memory().grown(monkeypatch, fail)

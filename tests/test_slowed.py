@@ -1,0 +1,111 @@
+"""A slowdown on a made-up GPU: one sleep a block, of the right length, whatever the clock does and a launch costs."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gpugate.faults.slow import slowed
+from gpugate.workload import Context, Side
+
+CONTEXT = Context(torch.device("cpu"), items=4, seed=3, cache_dir=Path())
+OUTPUT = torch.ones(1)
+
+
+def test_a_slow_side_keeps_what_else_the_side_is() -> None:
+    said: list[str] = []
+    model = torch.nn.Identity()
+    side = Side(model, model, lambda: said.append("finish"), lambda: "fell back", lambda: said.append("close"))
+    slow_side = slowed(lambda context: side, 0.01)(CONTEXT)
+    slow_side.finish()
+    slow_side.close()
+    assert (said, slow_side.model, slow_side.engaged()) == (["finish", "close"], model, "fell back")
+
+
+class Gpu:
+    """A made-up device: steps and sleeps move its clock, events read it. A launch takes 5 us."""
+
+    LAUNCH_MS = 0.005
+
+    def __init__(self) -> None:
+        self.now_ms, self.cycles_per_ms, self.asked = 0.0, 1.98e6, []
+        self.ready = True
+
+    def event(self, enable_timing: bool) -> SimpleNamespace:
+        assert enable_timing
+        event = SimpleNamespace(at_ms=0.0, query=lambda: self.ready)
+        event.record = lambda: setattr(event, "at_ms", self.now_ms)
+
+        def elapsed_time(later: SimpleNamespace) -> float:
+            assert self.ready, "CUDA raises for an event that is not over"
+            return later.at_ms - event.at_ms
+
+        event.elapsed_time = elapsed_time
+        return event
+
+    def sleep(self, cycles: int) -> None:
+        self.asked.append(cycles)
+        self.now_ms += self.LAUNCH_MS + cycles / self.cycles_per_ms
+
+    def block_ms(self, side: Side, steps: int = 400) -> float:
+        """Device time of one block of steps, as the engine runs it."""
+        before_ms = self.now_ms
+        step = side.step
+        for _ in range(steps):
+            step(None)
+        side.finish()
+        return self.now_ms - before_ms
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    made = Gpu()
+    monkeypatch.setattr(torch.cuda, "Event", made.event)
+    monkeypatch.setattr(torch.cuda, "_sleep", made.sleep)
+    return made
+
+
+def slow_on(gpu: Gpu, share: float, step_ms: float = 0.05) -> Side:
+    """A slowed side on the device, warmed up by as many blocks as the engine does."""
+
+    def step(inputs: object) -> torch.Tensor:
+        gpu.now_ms += step_ms
+        return OUTPUT
+
+    side = slowed(lambda context: Side(step), share)(replace(CONTEXT, device=torch.device("cuda")))
+    for steps in (1, 1, 1, 1, 400, 400, 400, 400):
+        gpu.block_ms(side, steps)
+    return side
+
+
+@pytest.mark.parametrize("share", [0.005, 0.05, 0.5])
+def test_on_a_gpu_one_sleep_a_block_takes_the_share_with_its_launch(gpu: Gpu, share: float) -> None:
+    side = slow_on(gpu, share)
+    gpu.asked.clear()
+    blocks_ms = [gpu.block_ms(side) for _ in range(10)]
+    assert len(gpu.asked) == 10
+    assert blocks_ms == pytest.approx([20.0 * (1 + share)] * 10, rel=0.01 * share)
+
+
+def test_on_a_gpu_a_changed_clock_and_a_longer_step_are_followed(gpu: Gpu) -> None:
+    side = slow_on(gpu, 0.05)
+    gpu.cycles_per_ms /= 2
+    assert [gpu.block_ms(side) for _ in range(6)][4:] == pytest.approx([21.0] * 2, rel=1e-4)
+    assert [gpu.block_ms(side, steps=800) for _ in range(6)][4:] == pytest.approx([42.0] * 2, rel=1e-4)
+
+
+def test_on_a_gpu_one_disturbed_block_changes_no_later_one(gpu: Gpu) -> None:
+    side = slow_on(gpu, 0.05)
+    step = side.step
+    step(None)
+    gpu.now_ms += 300.0
+    side.finish()
+    assert [gpu.block_ms(side) for _ in range(3)] == pytest.approx([21.0] * 3, rel=1e-4)
+
+
+def test_on_a_gpu_events_that_are_not_over_are_not_waited_for(gpu: Gpu) -> None:
+    side = slow_on(gpu, 0.05)
+    gpu.ready = False
+    assert gpu.block_ms(side) == pytest.approx(21.0, rel=1e-4)
