@@ -43,8 +43,13 @@ def environment_problem(
     if measurement.event_host_ratio is not None and measurement.event_host_ratio < MIN_EVENT_SHARE:
         seen = units.percent(measurement.event_host_ratio)
         return f"CUDA events saw only {seen} of the host's window: some stream is not joined by Side.finish"
+    return fallen_yardstick(around, expected)
+
+
+def fallen_yardstick(probes: Sequence[Yardstick], expected: Mapping[str, float]) -> str | None:
+    """The first ceiling that lies too far below the expected one in some probe, in words, or None."""
     for name, share in SICK_SHARE.items():
-        values = [probe.values[name] for probe in around if name in probe.values]
+        values = [probe.values[name] for probe in probes if name in probe.values]
         if values and name in expected and min(values) < (1 - share) * expected[name]:
             return f"the machine gave {name} {min(values):.4g} instead of {expected[name]:.4g}"
     return None

@@ -1,0 +1,76 @@
+"""The console command `gpugate`, also `python -m gpugate`: each subcommand is a module of its own, imported when asked.
+
+A subcommand is one line in `COMMANDS` and a module with two functions: `add_arguments(parser)` and `run(arguments)`,
+which returns the exit status. A GpugateError that `run` raises is printed as one sentence, with status 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from gpugate import __version__
+from gpugate.errors import GpugateError
+
+USAGE_ERROR = 2
+INTERRUPTED = 130  # as a shell says it of a program that Ctrl-C ended
+
+
+class Command(NamedTuple):
+    """A subcommand: its name, the line about it in `gpugate --help`, and the module that has it."""
+
+    name: str
+    help: str
+    module: str
+
+
+COMMANDS = (
+    Command(
+        "doctor",
+        "what this machine is, what it has, and whether a gate run here can be trusted",
+        "gpugate.doctor.command",
+    ),
+    Command(
+        "trust",
+        "how often the gate cries wolf here and what it sleeps through: A/A trials and seeded slowdowns",
+        "gpugate.trust.command",
+    ),
+    Command(
+        "replay",
+        "decides a folder of stored runs again: does every verdict stand, and would another tolerance have fired?",
+        "gpugate.replay_command",
+    ),
+)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Runs the subcommand that `words` (default: the command line) name and returns its exit status."""
+    words = sys.argv[1:] if words is None else words
+    arguments = _parser(words).parse_args(words)
+    try:
+        return int(_module(arguments.command).run(arguments))
+    except GpugateError as error:
+        print(f"gpugate {arguments.command}: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        print(f"gpugate {arguments.command}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """All subcommands by name, with the options of those that are named: no other module is imported."""
+    parser = argparse.ArgumentParser(prog="gpugate", description="Does a GPU optimization still pay?")
+    parser.add_argument("--version", action="version", version=f"gpugate {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        own = commands.add_parser(command.name, help=command.help, description=command.help)
+        if command.name in words:
+            _module(command.name).add_arguments(own)
+    return parser
+
+
+def _module(name: str) -> Any:
+    return import_module(next(command.module for command in COMMANDS if command.name == name))

@@ -1,0 +1,54 @@
+"""The doctor on a real GPU: it names it, asks its engines, and leaves the CUDA context of this process alone."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpugate.cli import main
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="asks a GPU's engines, and torch sees none"),
+]
+ROOT = Path(__file__).parents[2]
+
+
+def findings(document):
+    return {finding["name"]: finding for finding in document["findings"]}
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The diagnosis of a doctor in a process of its own."""
+    command = [sys.executable, "-m", "gpugate", "doctor", "--json"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    document = json.loads(ended.stdout)
+    assert ended.returncode == (0 if document["trustworthy"] else 1)
+    return document
+
+
+def test_it_names_the_gpu_and_looks_at_everything(alone):
+    assert alone["environment"]["device_name"] == torch.cuda.get_device_name(0)
+    found = findings(alone)
+    assert found["GPU"]["state"] == "ok"
+    assert [name for name, finding in found.items() if "could not be looked at" in finding["sentence"]] == []
+
+
+def test_the_profiler_and_the_gauge_see_the_gpu(alone):
+    found = findings(alone)
+    assert found["CUPTI"]["state"] == "ok"
+    assert "pinned copy" in found["yardsticks"]["sentence"]
+
+
+def test_cuda_still_works_here_after_every_engine_was_tried(capsys):
+    """Where an encoder cannot be made, CUDA is spoilt for the process that tried."""
+    left = torch.randn(256, 256, device="cuda")
+    before = left @ left
+    main(["doctor", "--json"])
+    found = findings(json.loads(capsys.readouterr().out))
+    assert {found[name]["state"] for name in ("NVDEC", "NVENC")} <= {"ok", "absent"}
+    assert torch.equal(left @ left, before)
