@@ -77,6 +77,10 @@ def parse(text: str) -> object:
         raise FormatError(f"it is cut off or not JSON ({place}: {error.msg})") from None
     except RecursionError:
         raise FormatError("it is not ours (nested too deep)") from None
+    except FormatError:
+        raise
+    except ValueError:  # Python reads no whole number of more than 4300 digits
+        raise FormatError("it is not ours (a number of thousands of digits)") from None
 
 
 def pretty(data: object, indent: str = "") -> str:
@@ -106,15 +110,15 @@ def without_header(name: str, version: int, data: object) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key not in ("format", "format_version")}
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file in one step: whoever reads it sees the old text or the new one. Raises OSError."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replaces a file in one step: whoever reads it sees the old content or the new one. Raises OSError."""
     target = path.resolve()
     if target.exists() and not target.is_file():
         raise OSError("it is not a regular file")
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)

@@ -21,6 +21,14 @@ class EnvironmentUnfitError(GpugateError):
     """The machine is in no state to measure or to record."""
 
 
+class TrustError(GpugateError):
+    """Trials cannot be taken, kept or continued."""
+
+
+class ReplayError(GpugateError):
+    """A stored run cannot be decided again."""
+
+
 class FreshProcessError(GpugateError):
     """A child process that was to measure ended without a run; `said` is the end of what it printed."""
 

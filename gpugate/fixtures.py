@@ -16,12 +16,14 @@ from gpugate.errors import GpugateError
 # Every pytest run with gpugate installed imports this module: what is heavy is imported where it is used.
 if TYPE_CHECKING:
     from gpugate.measurement.progress import Report
+    from gpugate.replay_session import ReplaySession
     from gpugate.result import CaseResult
     from gpugate.session import PerfSession
     from gpugate.verdict import Check, Verdict
     from gpugate.workload import Case
 
 SESSION: pytest.StashKey[PerfSession] = pytest.StashKey()
+ASKED: pytest.StashKey[PerfSession | ReplaySession] = pytest.StashKey()  # what tests get their cases from
 
 
 class GpugateWarning(UserWarning):
@@ -63,7 +65,7 @@ class Judged:
 @pytest.fixture(scope="session")
 def workload(request: pytest.FixtureRequest) -> Judged:
     """One case, measured once per session. Skips, naming what is missing, where the machine cannot run it."""
-    session, case = request.config.stash[SESSION], request.param
+    session, case = request.config.stash[ASKED], request.param
     __tracebackhide__ = True
     try:
         with _live_report(request.config) as report:
@@ -80,7 +82,7 @@ def workload(request: pytest.FixtureRequest) -> Judged:
 @pytest.fixture
 def gate(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
     """Fails, warns or passes by the verdict's outcome and the policy of the session."""
-    strict = request.config.stash[SESSION].options.gate
+    strict = request.config.stash[ASKED].options.gate
 
     def hold(verdict: Verdict) -> None:
         __tracebackhide__ = True

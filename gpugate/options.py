@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpugate.errors import OptionError
+from gpugate.faults.fault import SPELLING, Fault
 from gpugate.measurement.settings import ATTEMPTS, Settings
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ class Options:
     baselines_path: Path
     command: str  # that selects the same tests with the same baselines
     allow_missing: frozenset[str]
+    fault: Fault | None = None  # put into every optimized side, on purpose
+    tolerance: float | None = None  # the share by which a speedup may fall; None: what the machine resolves
+    replay_path: Path | None = None  # the stored run that is decided again instead of measuring
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -90,6 +94,22 @@ def add_options(parser: pytest.Parser) -> None:
         default="",
         help="packages or engines whose absence a gate accepts, by comma (default: none)",
     )
+    add(
+        "--perf-mutate",
+        metavar="FAULT",
+        help="put a known fault into every optimized side, which must turn the gate red: "
+        f"{', '.join(SPELLING.values())} (default: none)",
+    )
+    add(
+        "--perf-tolerance",
+        metavar="PERCENT",
+        help="how far a speedup may fall short of the recorded one (default: what the machine resolves)",
+    )
+    add(
+        "--perf-replay",
+        metavar="FILE",
+        help="measure nothing, needs no GPU: decide the run that --perf-json wrote to FILE again (default: none)",
+    )
 
 
 def read_options(config: pytest.Config) -> Options:
@@ -103,7 +123,7 @@ def read_options(config: pytest.Config) -> Options:
         processes=_whole_number("--perf-processes", value("perf_processes")),
         runs_path=_path(config, value("perf_runs")),
         new_anchor=value("perf_new_anchor"),
-        device=_device(value("perf_device")),
+        device=device_name(value("perf_device")),
         seed=_seed(value("perf_seed")),
         budget_s=_seconds("--perf-budget", value("perf_budget")),
         attempts=_whole_number("--perf-attempts", value("perf_attempts")),
@@ -113,6 +133,9 @@ def read_options(config: pytest.Config) -> Options:
         baselines_path=config.rootpath / value("perf_baselines"),
         command=_command(config),
         allow_missing=frozenset(filter(None, re.split(r"[,\s]+", value("allow_missing")))),
+        fault=None if value("perf_mutate") is None else Fault.parse(value("perf_mutate")),
+        tolerance=None if value("perf_tolerance") is None else share("--perf-tolerance", value("perf_tolerance")),
+        replay_path=_path(config, value("perf_replay")),
     )
 
 
@@ -124,6 +147,26 @@ def _check_together(config: pytest.Config) -> None:
                 raise OptionError(f"--{name.replace('_', '-')} says how to record: give --update-baselines too")
     elif config.getoption("gate"):
         raise OptionError("--gate judges and --update-baselines records: run one after the other")
+    elif config.getoption("perf_mutate") is not None:
+        raise OptionError("--perf-mutate injects a fault, which no baseline may hold: record without it")
+    elif config.getoption("perf_tolerance") is not None:
+        raise OptionError("--perf-tolerance judges and --update-baselines records: run one after the other")
+    if config.getoption("perf_replay") is not None:
+        _check_replay(config)
+
+
+def _check_replay(config: pytest.Config) -> None:
+    """Raises OptionError for what asks a replay to measure, to record, or to write over what it reads."""
+    value = config.getoption
+    if not value("perf_replay"):
+        raise OptionError("--perf-replay is '': give a file that --perf-json wrote")
+    if value("update_baselines"):
+        raise OptionError("--perf-replay measures nothing that --update-baselines could record: give one of them")
+    if value("perf_mutate") is not None:
+        raise OptionError("--perf-replay measures nothing that --perf-mutate could spoil: give one of them")
+    stored, written = (_path(config, value(name)) for name in ("perf_replay", "perf_json"))
+    if stored is not None and written is not None and stored.resolve() == written.resolve():
+        raise OptionError(f"--perf-json {written} would write over the run that is replayed: give it another path")
 
 
 def _command(config: pytest.Config) -> str:
@@ -149,6 +192,17 @@ def _seconds(option: str, text: str) -> float:
     return seconds
 
 
+def share(option: str, text: str) -> float:
+    """0.02 for `2`, a number of percent. Raises OptionError, naming `option`, for what tolerates nothing or all."""
+    try:
+        value = float(text) / 100
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise OptionError(f"{option} is {text!r}: give a number of percent above 0 and below 100, such as 2")
+    return value
+
+
 def _whole_number(option: str, text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise OptionError(f"{option} is {text!r}: give a whole number from 1 on, such as {DEFAULT_PROCESSES}")
@@ -161,7 +215,8 @@ def _seed(text: str | None) -> int | None:
     return None if text is None else int(text)
 
 
-def _device(text: str) -> str:
+def device_name(text: str) -> str:
+    """`text` itself, as `choose_device` takes it. Raises OptionError for what names no device."""
     if not _DEVICE.fullmatch(text):
         raise OptionError(f"--perf-device is {text!r}: use auto, cpu, cuda or cuda:N")
     return text

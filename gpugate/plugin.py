@@ -10,17 +10,26 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpugate.errors import BaselineError, GpugateError
-from gpugate.fixtures import SESSION, gate, replayed, workload
+from gpugate.fixtures import ASKED, SESSION, gate, replayed, workload
 from gpugate.options import Options, add_options, read_options
-from gpugate.selection import case_of, deselect_other_devices, ended_early, one_node_per_case, parametrize
+from gpugate.selection import (
+    case_of,
+    deselect_other_devices,
+    deselect_other_kinds,
+    ended_early,
+    one_node_per_case,
+    parametrize,
+)
 from gpugate.xdist_workers import check_workers, received, send, worker_number
 
 if TYPE_CHECKING:
+    from gpugate.replay_session import ReplaySession
     from gpugate.result import RunResult
 
 __all__ = ["gate", "replayed", "workload"]  # fixtures are found in the plugin's namespace
 
 OPTIONS = pytest.StashKey[Options]()
+REPLAY: pytest.StashKey[ReplaySession | None] = pytest.StashKey()
 CLOSING = pytest.StashKey[ExitStack]()
 COLLECTED: pytest.StashKey[RunResult | None] = pytest.StashKey()  # by the xdist controller, from its workers
 SAID = pytest.StashKey[list[str]]()
@@ -39,12 +48,21 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         options = read_options(config)
         check_workers(config, options)
+        config.stash[REPLAY] = _prepare_replay(options)
     except GpugateError as error:
         raise pytest.UsageError(str(error)) from None
     if worker_number(config) is not None:
         options = dataclasses.replace(options, json_path=None)  # the controller writes one for all
     config.stash[OPTIONS] = options
     config.stash[CLOSING] = ExitStack()
+
+
+def _prepare_replay(options: Options) -> ReplaySession | None:
+    if options.replay_path is None:
+        return None
+    from gpugate.replay_session import prepare_replay
+
+    return prepare_replay(options)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -55,7 +73,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     from gpugate.report.benchmark_bridge import keep_with_benchmark_only
 
-    deselect_other_devices(config, items, config.stash[OPTIONS].device)
+    replay = config.stash[REPLAY]
+    if replay is None:
+        deselect_other_devices(config, items, config.stash[OPTIONS].device)
+    else:
+        deselect_other_kinds(config, items, replay.device_kinds)
     keep_with_benchmark_only(config, [item for item in items if "replayed" in getattr(item, "fixturenames", ())])
 
 
@@ -69,12 +91,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
     from gpugate.catalogue import catalogue
-    from gpugate.session import allowed_to_record, open_session
+
+    replay = config.stash[REPLAY]
+    if replay is not None:
+        replay.tell_what_is_gone({case.id for case in catalogue.cases()})
+        config.stash[ASKED] = replay
+        return
+    from gpugate.recording import allowed_to_record
+    from gpugate.session_start import open_session
 
     opened = open_session(config.stash[OPTIONS], config.rootpath, catalogue, worker_number(config), node_ids)
     if opened.options.update_baselines:
         config.stash[CLOSING].enter_context(allowed_to_record(opened))
-    config.stash[SESSION] = opened
+    config.stash[SESSION] = config.stash[ASKED] = opened
     if opened.unused:
         config.stash[SAID].append(f"baselines no longer in the catalogue, to delete: {', '.join(opened.unused)}")
 
@@ -82,7 +111,7 @@ def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     config = session.config
-    perf = config.stash.get(SESSION, None)
+    perf = config.stash.get(ASKED, None)
     if perf is None:
         return
     interrupted = ended_early(session, exitstatus, perf.result.cases)
@@ -123,7 +152,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 @pytest.hookimpl(trylast=True)  # after the tables of pytest-benchmark: ours is what one looks for
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    perf = config.stash.get(SESSION, None)
+    perf = config.stash.get(ASKED, None)
     run = perf.result if perf is not None else config.stash.get(COLLECTED, None)
     if run is not None and run.cases:
         _show(terminalreporter, config, run)
@@ -136,7 +165,7 @@ def _show(reporter: Any, config: pytest.Config, run: RunResult) -> None:
     from gpugate.report import terminal
 
     path = config.stash[OPTIONS].json_path
-    if path is not None and config.stash.get(SESSION, None) is None:
+    if path is not None and config.stash.get(ASKED, None) is None:
         run_file.write(path, run)
     reporter.section("gpugate")
     reporter.write(terminal.text(run, terminal.terminal_columns(), reporter._tw.hasmarkup))
@@ -146,7 +175,7 @@ def _show(reporter: Any, config: pytest.Config, run: RunResult) -> None:
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
     from gpugate.report import benchmark_bridge
 
-    perf = config.stash.get(SESSION, None)
+    perf = config.stash.get(ASKED, None)
     if perf is not None:
         machine_info.update(benchmark_bridge.machine_info(perf.environment))
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import getpass
 import os
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from gpugate import baseline, run_file
 from gpugate.environment import compare
-from gpugate.errors import BaselineError, FreshProcessError
+from gpugate.errors import BaselineError, EnvironmentUnfitError, FreshProcessError
 from gpugate.fresh_process import run_fresh
+from gpugate.nvml import foreign_processes
 from gpugate.result import RunResult
 from gpugate.session import PerfSession
 
@@ -55,6 +56,10 @@ def _earlier_runs(session: PerfSession, folder: Path) -> list[RunResult]:
         if match.kind != "exact":
             changes = "; ".join(match.differences)
             raise BaselineError(f"{path} was measured under other conditions ({changes}): give an empty folder")
+        if run.mutated is not None:
+            raise BaselineError(
+                f"{path} was mutated by {run.mutated}, which no baseline may hold: take it out of {folder}"
+            )
         if not run.interrupted:
             runs.append(run)
     return runs
@@ -88,3 +93,18 @@ def _fresh_run(session: PerfSession, json_path: Path) -> RunResult:
         return run_fresh(session.options, session.device, session.root, node_ids, json_path)
     except FreshProcessError as error:
         raise BaselineError(f"{error}; nothing was written; it said:\n{error.said}") from error
+
+
+@contextmanager
+def allowed_to_record(session: PerfSession) -> Iterator[None]:
+    """Holds the baseline folder for the whole session. Raises EnvironmentUnfitError on a GPU that others use."""
+    import torch
+
+    if session.device.type == "cuda":
+        torch.cuda.synchronize(session.device)  # cuda only  # so that NVML lists this process and we know it
+        others = foreign_processes(session.device.index or 0)  # cuda only
+        if others:
+            pids = ", ".join(str(pid) for pid in others)
+            raise EnvironmentUnfitError(f"process {pids} also uses {session.device}: record when it has ended")
+    with baseline.exclusive(session.baselines_folder):
+        yield

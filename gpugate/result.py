@@ -44,6 +44,7 @@ class CaseResult:
     measurement: Measurement | None = None
     summary: Summary | None = None
     skipped: str | None = None  # the reason, with the next step
+    lacking: tuple[str, ...] = ()  # what `--allow-missing` must name for a gate to accept the skip
     error: str | None = None  # one sentence
     environment_problem: str | None = None  # why its times say nothing of the program
     verdicts: list[Verdict] = field(default_factory=list)
@@ -67,3 +68,5 @@ class RunResult:
     wall_s: float = 0.0
     command: str = "pytest perf_tests"  # that selects the same tests with the same baselines
     recording: bool = False
+    asked_tolerance: float | None = None  # the share by which a speedup may fall; None: what the machine resolves
+    mutated: str | None = None  # the fault that was put into every optimized side, on purpose

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
+from gpugate import __version__
 from gpugate.codec import (
     FormatError,
     NewerFormatError,
@@ -20,7 +24,9 @@ from gpugate.result import RunResult
 
 FORMAT = "gpugate-run"
 # History: 1: RunResult as it is, instances in columns. 2: what each case was judged by, and its further attempts.
-FORMAT_VERSION = 2
+# 3: the tolerance that was asked for, what a skipped case lacks, a fault put in on purpose, and times judged with the
+# digits that are stored.
+FORMAT_VERSION = 3
 
 
 class RunFileError(GpugateError):
@@ -42,15 +48,51 @@ def write(path: Path, run: RunResult) -> None:
 
 
 def read(path: Path) -> RunResult:
-    """Raises RunFileError for a file that is not there, damaged, or of a newer format."""
+    """Raises RunFileError for a file that is not there, damaged, or of another format."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise RunFileError(f"{path} cannot be read ({problem}): give a file that --perf-json wrote") from error
     try:
-        return from_json(RunResult, without_header(FORMAT, FORMAT_VERSION, parse(text)))
+        document = parse(text)
+        body = without_header(FORMAT, FORMAT_VERSION, document)
+        found = cast(Mapping[str, int], document)["format_version"]
+        if found < FORMAT_VERSION:
+            older = f"was written by an older gpugate (format {found}, this one reads {FORMAT_VERSION})"
+            raise RunFileError(f"{path} {older}: measure again")
+        return from_json(RunResult, body)
     except NewerFormatError as error:
         raise RunFileError(f"{path} was {error}: upgrade gpugate or measure again") from error
     except FormatError as error:
         raise RunFileError(f"{path} cannot be used because {error}: write it again with --perf-json") from error
+
+
+def read_to_decide_again(path: Path) -> RunResult:
+    """As `read`, and raises RunFileError for a run of another version of the suite, whose rules are others."""
+    run = read(path)
+    version = run.environment.packages.get("gpugate", "of no known version")
+    if version != __version__:
+        raise RunFileError(
+            f"{path} was decided by gpugate {version} and this is gpugate {__version__}, whose rules may be others: "
+            "decide it again with the same version, or measure again"
+        )
+    problem = _undecidable(run)
+    if problem is not None:
+        raise RunFileError(f"{path} cannot be used because {problem}: write it again with --perf-json")
+    return run
+
+
+def _undecidable(run: RunResult) -> str | None:
+    try:
+        known = datetime.datetime.fromisoformat(run.started_at).tzinfo is not None
+    except ValueError:
+        known = False
+    if not known:
+        return f"started_at is {run.started_at!r}, not an ISO 8601 time with the UTC offset"
+    for case_id, case in run.cases.items():
+        if case.case_id != case_id:
+            return f"cases.{case_id} is of the case {case.case_id!r}"
+        if case.measurement is not None and case.promise is None:
+            return f"cases.{case_id} was measured and has no promise"
+    return None

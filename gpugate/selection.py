@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection, Container
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,7 +67,12 @@ def deselect_other_devices(config: pytest.Config, items: list[pytest.Item], aske
         if not torch.cuda.is_available():
             return
         wanted = "cuda"
-    dropped = [item for item in items if (case := case_of(item)) is not None and case.device_kind != wanted]
+    deselect_other_kinds(config, items, {wanted})
+
+
+def deselect_other_kinds(config: pytest.Config, items: list[pytest.Item], wanted: Collection[str]) -> None:
+    """Leaves out the cases of every kind of device that is not among the wanted ones."""
+    dropped = [item for item in items if (case := case_of(item)) is not None and case.device_kind not in wanted]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in dropped]

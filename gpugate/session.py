@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import datetime
-import gc
 import logging
-import secrets
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from gpugate import baseline, run_file
-from gpugate.catalogue import Catalogue
+from gpugate.codec import from_json, to_json
 from gpugate.deciding import decide, wants_fresh_process, wants_more_pairs
-from gpugate.environment import Environment, Missing, compare, describe, machine_name, missing_needs
-from gpugate.errors import EnvironmentUnfitError, FreshProcessError, OptionError, SideError
+from gpugate.environment import Environment, Missing, compare, machine_name, missing_needs
+from gpugate.errors import EnvironmentUnfitError, FreshProcessError, SideError
 from gpugate.fresh_process import run_fresh
 from gpugate.judging import Remembered
 from gpugate.machine_state import environment_problem
 from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement, Yardstick
 from gpugate.measurement.settings import Settings
-from gpugate.nvml import foreign_processes
 from gpugate.options import Options
 from gpugate.result import Attempt, CaseResult, Promise, RunResult
 from gpugate.source_hash import source_hash
 from gpugate.summary import summarize
+from gpugate.verdict import Check, Outcome, Verdict
 from gpugate.workload import BASELINE, Case, Context, for_device_class
 
 if TYPE_CHECKING:
@@ -38,27 +34,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 CACHE_FOLDER = ".gpugate-cache"
 NO_GPU = Missing(("cuda",), "needs a CUDA GPU, and torch sees none: run it on a machine with one")
-
-
-def choose_device(asked: str, worker: int | None = None) -> torch.device:
-    """The device to measure on: CUDA where there is one, else the CPU, unless the user says which.
-
-    `worker` is the number of an xdist worker: each gets a GPU of its own. Raises OptionError for a GPU that is not
-    there.
-    """
-    import torch
-
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if asked == "cpu" or (asked == "auto" and count == 0):
-        return torch.device("cpu")
-    index = asked.partition(":")[2]
-    number = int(index) if index else (worker or 0)
-    if number >= count:
-        there = f"torch sees {count} GPU(s)" if count else "torch sees no GPU"
-        raise OptionError(f"--perf-device is {asked!r}, but {there}: use auto, cpu or an index that is there")
-    # Events, graphs and the profiler go to the current device, whatever the tensors' device is.
-    torch.cuda.set_device(number)  # cuda only
-    return torch.device("cuda", number)  # cuda only
 
 
 @dataclass
@@ -72,6 +47,7 @@ class PerfSession:
     node_ids: Mapping[str, str] = field(default_factory=dict)  # one test of each case: enough to measure it again
     baselines: dict[str, baseline.BaselineFile] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  # recorded cases that the catalogue no longer has
+    lost: str | None = None  # why the device cannot be measured on any more
     notes: set[str] = field(default_factory=set)  # what a reader of the verdicts must know about the baselines
     started: float = field(default_factory=time.perf_counter)
 
@@ -112,16 +88,19 @@ class PerfSession:
     def measured(self, case: Case, report: Report = silent) -> CaseResult:
         """Measures and judges the case, once per session; what goes wrong is kept as its error or its skip."""
         result = self.case_result(case)
-        if result.measurement is None and result.error is None and result.skipped is None:
+        if not (result.measurement or result.error or result.skipped or result.verdicts):
             missing = self.missing(case)
             if missing is not None:
-                result.skipped = missing.reason
+                result.skipped, result.lacking = missing.reason, missing.names
             else:
                 self._measure(case, result, report)
             self.save()
         return result
 
     def _measure(self, case: Case, result: CaseResult, report: Report) -> None:
+        if self.lost is not None:
+            _say_lost(result, self.lost)
+            return
         if case.workload.name not in self.result.source_hashes:
             self.result.source_hashes[case.workload.name] = source_hash(case.workload)
         classes = self.environment.device_classes
@@ -136,14 +115,19 @@ class PerfSession:
                 self._probe("before")
             self._measure_until_decided(case, result, report)
         except Exception as error:
+            from gpugate.measurement.device_health import lost
+
             _LOG.debug("measuring %s failed", case.id, exc_info=True)
             result.measurement, result.error = None, _error_sentence(error, case)
-        if result.error is not None:
+            self.lost = lost(self.device)
+        if self.lost is not None:
+            _say_lost(result, self.lost)
+        elif result.error is not None:
             self._release()  # once more: while the error was on its way it kept what the failed side held
 
     def _measure_until_decided(self, case: Case, result: CaseResult, report: Report) -> None:
         """More pairs for an open question, then fresh processes for that and before any alarm."""
-        settings = Settings(budget_s=self.options.budget_s, seed=self.result.seed)
+        settings = Settings(budget_s=self.options.budget_s, seed=self.result.seed, fault=self.options.fault)
         result.measurement = self._measure_here(case, settings, report)
         self._judge(result)
         if result.measurement.pairs and wants_more_pairs(result.verdicts):
@@ -162,7 +146,8 @@ class PerfSession:
     def _measure_here(self, case: Case, settings: Settings, report: Report) -> Measurement:
         from gpugate.measurement.run import measure
 
-        return measure(case, self._context(case), settings, report)
+        # What is judged is what the file holds, digit for digit: only then can a stored run be decided again.
+        return from_json(Measurement, to_json(measure(case, self.context(case), settings, report)))
 
     def _fresh_attempt(self, case: Case) -> Attempt:
         """The case as another process measures it, while this one waits."""
@@ -180,7 +165,8 @@ class PerfSession:
 
         release(self.device)
 
-    def _context(self, case: Case) -> Context:
+    def context(self, case: Case) -> Context:
+        """What the build functions of the case are told."""
         cache_dir = self.root / CACHE_FOLDER
         cache_dir.mkdir(parents=True, exist_ok=True)
         return Context(
@@ -200,7 +186,8 @@ class PerfSession:
     def _judge(self, result: CaseResult) -> None:
         pairs = result.measurement is not None and result.measurement.pairs
         result.summary = summarize(result.measurement) if result.measurement and pairs else None
-        result.verdicts = decide(result, self.options.command, self.options.update_baselines)
+        options = self.options
+        result.verdicts = decide(result, options.command, options.update_baselines, options.tolerance)
 
     def _environment_problem(self, measurement: Measurement, remembered: Remembered | None) -> str | None:
         expected = remembered.yardsticks if remembered and remembered.match == "exact" else self._best_yardsticks()
@@ -260,47 +247,10 @@ class PerfSession:
         self.save()
 
 
-def open_session(
-    options: Options, root: Path, catalogue: Catalogue, worker: int | None, node_ids: Mapping[str, str]
-) -> PerfSession:
-    """Describes the device and reads its baselines, all of which must be of the catalogue's workloads.
-
-    Raises OptionError for a device that is not there and BaselineError for a file that cannot be trusted.
-    """
-    device = choose_device(options.device, worker)
-    gc.freeze()  # what is imported by now stays: collecting between cases need not look at it each time
-    now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    seed = secrets.randbits(32) if options.seed is None else options.seed
-    # Interrupted until `finish` says otherwise: a process that is killed leaves a file that tells so.
-    result = RunResult(
-        environment=describe(device),
-        started_at=now,
-        seed=seed,
-        command=options.command,
-        gate=options.gate,
-        recording=options.update_baselines,
-        interrupted=True,
-    )
-    session = PerfSession(options, device, root, result, node_ids)
-    files = baseline.load_all(session.baselines_folder, {workload.name for workload in catalogue.workloads()})
-    session.baselines = {} if options.update_baselines else files
-    session.unused = baseline.unused(files, {case.id for case in catalogue.cases()})
-    return session
-
-
-@contextmanager
-def allowed_to_record(session: PerfSession) -> Iterator[None]:
-    """Holds the baseline folder for the whole session. Raises EnvironmentUnfitError on a GPU that others use."""
-    import torch
-
-    if session.device.type == "cuda":
-        torch.cuda.synchronize(session.device)  # cuda only  # so that NVML lists this process and we know it
-        others = foreign_processes(session.device.index or 0)  # cuda only
-        if others:
-            pids = ", ".join(str(pid) for pid in others)
-            raise EnvironmentUnfitError(f"process {pids} also uses {session.device}: record when it has ended")
-    with baseline.exclusive(session.baselines_folder):
-        yield
+def _say_lost(result: CaseResult, problem: str) -> None:
+    """Nothing is known of the case, and it is not its fault."""
+    result.error, result.environment_problem = None, problem
+    result.verdicts = [Verdict(check, result.case_id, Outcome.ENV_INVALID, problem) for check in get_args(Check)]
 
 
 def _error_sentence(error: Exception, case: Case) -> str:

@@ -14,15 +14,18 @@ ROWS = (
     ("errors", "units", "counter_names", "intervals", "nvml"),
     ("workload",),
     ("catalogue", "environment", "source_hash"),
+    ("faults",),
     ("measurement",),
     ("summary", "tolerances"),
     ("verdict", "next_steps", "judging", "contracts", "machine_state"),
-    ("result", "deciding"),
-    ("codec", "run_file", "baseline"),
+    ("result", "deciding", "asked_tolerance"),
+    ("codec", "run_file", "baseline", "replay"),
     ("report",),
     ("options", "selection", "xdist_workers"),
-    ("fresh_process", "session", "recording"),
+    ("fresh_process", "session", "session_start", "recording", "replay_session"),
     ("fixtures", "plugin"),
+    ("trust",),
+    ("doctor", "replay_command", "cli", "__main__"),
 )
 ITSELF = ("gpugate", "gpugate.__version__")
 LADDER = [name for row in ROWS for name in row]

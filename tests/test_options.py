@@ -27,6 +27,9 @@ DEFAULTS = {
     "--perf-checkpoint": "none",
     "--perf-baselines": "baselines",
     "--allow-missing": "none",
+    "--perf-mutate": "none",
+    "--perf-tolerance": "what the machine resolves",
+    "--perf-replay": "none",
 }
 HEAVY = {"torch", "numpy", "scipy", "rich", "pynvml"}
 

@@ -6,9 +6,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from gpugate.judging import Remembered
 from gpugate.measurement.record import Yardstick
+from gpugate.report.markdown import results_table
+from gpugate.report.rows import notes, rows
 from gpugate.report.terminal import LOG_COLUMNS, render, tables, terminal_columns, text
 from gpugate.result import RunResult
+from gpugate.summary import History
 from gpugate.verdict import Outcome, Verdict
 
 WIDTHS = [50, 80, 100, 120, LOG_COLUMNS, 200]
@@ -219,3 +223,31 @@ def test_render_prints_all_the_tables(gpu_run: RunResult) -> None:
 def test_columns_follow_the_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "97")
     assert terminal_columns() == 97
+
+
+@pytest.mark.parametrize(
+    ("cv", "processes", "asked", "cell"),
+    [
+        (0.0, 5, None, "1 %"),  # the floor of a baseline of one night
+        (0.01, 5, None, "5.7 %"),  # 4 cv, and 1.645 * 0.858 cv more; a slowdown d leaves 1 / (1 + d)
+        (0.01, 5, 0.1, "13 %"),
+        (0.4, 5, None, "none"),
+        (0.01, 4, None, ""),
+    ],
+)
+def test_a_recorded_case_says_how_small_a_slowdown_is_caught(gpu_run, cv, processes, asked, cell) -> None:
+    case_id, case = next((name, case) for name, case in gpu_run.cases.items() if case.summary)
+    then = History(8.9, cv, 36.0, 4.0, cv, processes)
+    case.remembered, gpu_run.asked_tolerance = Remembered(then, then, "exact"), asked
+    row = next(row for row in rows(gpu_run) if row.optimization == case_id.split("/")[1])
+    assert row.detectable == cell
+    assert any(note.startswith("MDE: minimum detectable effect") for note in notes(gpu_run, [row], ["detectable"]))
+
+
+def test_a_mutated_run_says_so_first_and_last(gpu_run: RunResult) -> None:
+    assert "MUTATED" not in text(gpu_run, 120, False) + results_table(gpu_run)
+    gpu_run.mutated = "slow:5"
+    lines = text(gpu_run, 120, False).splitlines()
+    said = "MUTATED by slow:5: every optimized side has this fault on purpose"
+    assert lines[0] == lines[-2] == said
+    assert results_table(gpu_run).startswith(f"**{said}**")

@@ -11,6 +11,7 @@ from gpugate import baseline, recording
 from gpugate.baseline import BaselineFile, Entry, Record
 from gpugate.environment import describe, machine_name
 from gpugate.errors import EnvironmentUnfitError, FreshProcessError, SideError
+from gpugate.measurement import device_health
 from gpugate.measurement.record import Instance, Measurement, Pair, SideCost, Yardstick
 from gpugate.result import CaseResult, RunResult
 from gpugate.session import PerfSession
@@ -156,6 +157,46 @@ def test_a_lost_ceiling_makes_both_times_invalid_and_leaves_the_rest(session, mo
     assert outcomes["speedup"] is outcomes["throughput"] is Outcome.ENV_INVALID
     assert outcomes["equivalence"] is Outcome.INCONCLUSIVE
     assert outcomes["counters"] is Outcome.PASS
+
+
+@pytest.mark.parametrize("answers", [1, 0], ids=["later", "at once"])
+def test_a_lost_device_ends_the_run_as_invalid_with_what_was_measured(session, monkeypatch, answers: int) -> None:
+    replies = iter([None] * answers + ["the device cuda:0 stopped answering (CUDA error): look at dmesg"])
+    monkeypatch.setattr(device_health, "lost", lambda device: next(replies))
+    other = Case(NET, replace(FAST, name="other"), "cpu")
+    third = Case(NET, replace(FAST, name="third"), "cpu")
+    measuring(monkeypatch, MEASURED)
+    assert session.measured(CASE).measurement == MEASURED
+    measuring(monkeypatch, SideError("other", "running timed steps", RuntimeError("CUDA error: unspecified")))
+    for case in (other, third):
+        result = session.measured(case)
+        if answers and case is other:
+            assert (
+                result.error
+                == "net/other/cpu: other failed while running timed steps: RuntimeError: CUDA error: unspecified"
+            )
+            continue
+        assert {verdict.outcome for verdict in result.verdicts} == {Outcome.ENV_INVALID}
+        assert [verdict.check for verdict in result.verdicts] == ["equivalence", "speedup", "throughput", "counters"]
+        assert "stopped answering" in result.verdicts[0].reason
+        assert result.error is None
+    monkeypatch.setattr(session, "_measure_here", lambda *_: pytest.fail("nothing may be measured on a lost device"))
+    assert session.measured(Case(NET, replace(FAST, name="fourth"), "cpu")).environment_problem is not None
+
+
+def test_a_device_that_answers_is_not_lost(monkeypatch) -> None:
+    assert device_health.lost(CPU) is None
+    monkeypatch.setattr(torch, "ones", raising(RuntimeError("CUDA error: device-side assert\nlong story")))
+    assert "stopped answering (CUDA error: device-side assert)" in device_health.lost(CPU)
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: torch.zeros(2))
+    assert "gives 2 for 4" in device_health.lost(CPU)
+
+
+def raising(error: Exception):
+    def call(*_: object, **__: object) -> None:
+        raise error
+
+    return call
 
 
 def slower(share: float) -> Measurement:

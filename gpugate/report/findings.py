@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpugate.asked_tolerance import floor_above, rounded_up
 from gpugate.report.rows import NOT_JUDGED, worst_of
 from gpugate.result import RunResult
 from gpugate.verdict import SEVERITY, Outcome
@@ -61,6 +62,24 @@ def tally(run: RunResult) -> str:
     parts += [f"{len(errors(run))} failed"] if errors(run) else []
     parts += [f"in {run.wall_s:.0f} s", f"seed {run.seed}"]
     return ", ".join(parts)
+
+
+def mutation(run: RunResult) -> str | None:
+    """One sentence where a known fault was put in; None otherwise."""
+    return f"MUTATED by {run.mutated}: every optimized side has this fault on purpose" if run.mutated else None
+
+
+def below_floor(run: RunResult) -> str | None:
+    """One sentence where a run was decided with a tolerance that its machine does not resolve; None otherwise."""
+    remembered = {case.case_id: case.remembered for case in run.cases.values() if case.measurement is not None}
+    floor = floor_above(run.asked_tolerance, remembered)
+    if run.asked_tolerance is None or floor is None:
+        return None
+    others = f" ({floor.cases} cases in all)" if floor.cases > 1 else ""
+    return (
+        f"decided with a tolerance of {100 * run.asked_tolerance:g} %, below the {rounded_up(floor.smallest)} % that "
+        f"the machine resolves for {floor.case_id}{others}: chance alone can make it alarm"
+    )
 
 
 def interruption(run: RunResult) -> str | None:

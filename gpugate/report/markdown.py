@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpugate.report.findings import errors, findings, interruption, skips, tally
+from gpugate.report.findings import below_floor, errors, findings, interruption, mutation, skips, tally
 from gpugate.report.machine import facts, yardsticks
 from gpugate.report.rows import HEADINGS, Row, notes, rows, told_columns
 from gpugate.result import RunResult
@@ -16,7 +16,9 @@ def results_table(run: RunResult) -> str:
     """Machine, date, driver and versions, the table, its notes, and what was not PASS, skipped or failed."""
     made = rows(run)
     columns = told_columns(made)
+    said = mutation(run)
     blocks = [
+        [f"**{said}**"] if said else [],
         [f"- {_plain(line)}" for line in _header(run)],
         _table(made, columns) if made else ["Nothing was measured."],
         [f"- {_plain(note)}" for note in (notes(run, made, columns) if made else [])],
@@ -66,7 +68,6 @@ def _cell(row: Row, name: str) -> str:
 
 def _below(run: RunResult) -> list[str]:
     """One sentence for everything that the table does not say."""
-    stopped = interruption(run)
     return [
         *(
             f"{finding.outcome.value}: {'; '.join(finding.judged)}: {finding.reason}{_next(finding.next_step)}"
@@ -74,7 +75,7 @@ def _below(run: RunResult) -> list[str]:
         ),
         *(f"skipped {', '.join(ids)}: {reason}" for reason, ids in skips(run).items()),
         *(f"failed {case_id}: {error}" for case_id, error in errors(run).items()),
-        *([stopped] if stopped else []),
+        *(words for words in (below_floor(run), interruption(run)) if words),
     ]
 
 

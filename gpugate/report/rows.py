@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpugate import units
+from gpugate.judging import Remembered
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.report.machine import fastest_matmul, medians, yardstick_label
 from gpugate.result import CaseResult, RunResult
 from gpugate.summary import Summary
+from gpugate.tolerances import MIN_PROCESSES, detectable_slowdown, speedup_tolerance
 from gpugate.verdict import Outcome, worst
 from gpugate.workload import BASELINE
 
@@ -29,6 +32,7 @@ class Row:
     items: str
     speedup: str
     interval: str
+    detectable: str  # the smallest slowdown that is caught; empty without a baseline
     verdict: str
     of_matmul: str
     kernels: str
@@ -44,6 +48,7 @@ HEADINGS = {
     "items": "items",
     "speedup": "speedup",
     "interval": "interval",
+    "detectable": "MDE",
     "verdict": "verdict",
     "of_matmul": "matmul",
     "kernels": "kernels",
@@ -62,7 +67,7 @@ def rows(run: RunResult) -> list[Row]:
     ceiling = fastest_matmul(medians(run))
     flops_per_second = ceiling[1] if ceiling else None
     made = [
-        _row(case, case.measurement, case.summary, flops_per_second)
+        _row(case, case.measurement, case.summary, flops_per_second, run.asked_tolerance)
         for case in run.cases.values()
         if case.measurement and case.summary
     ]
@@ -83,6 +88,8 @@ def unmeasured_columns(made: Sequence[Row]) -> tuple[str, ...]:
 def notes(run: RunResult, made: Sequence[Row], shown: Collection[str]) -> list[str]:
     """What a stranger needs to read a table with the columns `shown`: one sentence each."""
     told = ["speedup: reference time over optimized time, from pairs; each end of the interval holds at 99 %"]
+    if "detectable" in shown:
+        told.append("MDE: minimum detectable effect, the smallest slowdown that a gate catches 95 times in 100")
     ceiling = fastest_matmul(medians(run))
     if ceiling and "of_matmul" in shown:
         told.append(f"matmul: achieved FLOP/s over {yardstick_label(ceiling[0])}, the fastest matmul of this machine")
@@ -100,7 +107,9 @@ def _because(run: RunResult) -> str:
     return f" ({'; '.join(reasons)})" if reasons else ""
 
 
-def _row(case: CaseResult, measurement: Measurement, summary: Summary, ceiling: float | None) -> Row:
+def _row(
+    case: CaseResult, measurement: Measurement, summary: Summary, ceiling: float | None, asked_tolerance: float | None
+) -> Row:
     outcome = worst_of(case)
     return Row(
         group=f"{case.workload}/{case.case_id.rpartition('/')[2]}, {_count(case.size.items)} per step",
@@ -111,6 +120,7 @@ def _row(case: CaseResult, measurement: Measurement, summary: Summary, ceiling: 
         items=units.items_per_second(_items_per_second(case, summary)),
         speedup=units.ratio(summary.speedup.median),
         interval=units.interval(summary.speedup.low, summary.speedup.high),
+        detectable=_detectable(case.remembered, asked_tolerance),
         verdict=outcome.value if outcome else NOT_JUDGED,
         of_matmul=_share(case, summary, ceiling),
         kernels=_counter(measurement.optimized_counters, "kernels"),
@@ -118,6 +128,15 @@ def _row(case: CaseResult, measurement: Measurement, summary: Summary, ceiling: 
         compiling=f"{measurement.optimized_cost.compile_s:.1f} s",
         outcome=outcome,
     )
+
+
+def _detectable(remembered: Remembered | None, asked_tolerance: float | None) -> str:
+    if remembered is None or remembered.current.processes < MIN_PROCESSES:
+        return ""
+    then = remembered.current
+    own = speedup_tolerance(then.speedup_cv, then.processes, then.sittings, remembered.checks)
+    effect = detectable_slowdown(then.speedup_cv, then.processes, asked_tolerance or own)
+    return units.percent(effect) if math.isfinite(effect) else "none"
 
 
 def _count(items: int) -> str:

@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gpugate.report.findings import Finding, errors, findings, interruption, skips, tally
+from gpugate.report.findings import Finding, below_floor, errors, findings, interruption, mutation, skips, tally
 from gpugate.report.machine import facts, yardsticks
 from gpugate.report.rows import HEADINGS, Row, notes, rows, told_columns
 from gpugate.result import RunResult
@@ -41,7 +41,7 @@ STYLES = {
 }
 _LEFT = ("optimization", "verdict")
 # Its dividers are one blank column each, which is the rest of the gap.
-_RULE_UNDER_HEAD = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+RULE_UNDER_HEAD = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
 
 def terminal_columns() -> int:
@@ -68,6 +68,7 @@ def tables(run: RunResult, width: int) -> list[RenderableType]:
     """The summary as rich renderables for `width` columns, in the order of reading."""
     made = rows(run)
     return [
+        *_mutated(run),
         *_machine(run, width),
         *_results(run, made, width),
         *_section("not PASS", (_finding(finding) for finding in findings(run))),
@@ -148,7 +149,7 @@ def _cell(row: Row, name: str) -> Text:
 
 
 def _table(members: Sequence[Row], shown: dict[str, int]) -> Table:
-    table = Table(box=_RULE_UNDER_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False, header_style="")
+    table = Table(box=RULE_UNDER_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False, header_style="")
     for name, columns in shown.items():
         side = "left" if name in _LEFT else "right"
         table.add_column(HEADINGS[name], width=columns, overflow="fold", justify=side)  # type: ignore[arg-type]
@@ -186,5 +187,10 @@ def _indented(words: str, columns: int) -> RenderableType:
 
 
 def _closing(run: RunResult) -> list[RenderableType]:
-    stopped = interruption(run)
-    return [*([Text(stopped, style="yellow", overflow="fold")] if stopped else []), Text(tally(run), overflow="fold")]
+    warned = (Text(words, style="yellow", overflow="fold") for words in (below_floor(run), interruption(run)) if words)
+    return [*warned, *_mutated(run), Text(tally(run), overflow="fold")]
+
+
+def _mutated(run: RunResult) -> list[RenderableType]:
+    said = mutation(run)
+    return [Text(said, style="bold red", overflow="fold")] if said else []

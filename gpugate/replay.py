@@ -1,0 +1,72 @@
+"""Deciding a stored run again, by the promises and baselines that it was judged by then. Pure: nothing is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gpugate.codec import to_json
+from gpugate.deciding import decide
+from gpugate.errors import ReplayError
+from gpugate.result import CaseResult, RunResult
+from gpugate.summary import summarize
+from gpugate.verdict import Check, Outcome, Verdict
+
+
+@dataclass(frozen=True)
+class Change:
+    """One check whose verdict is not the stored one. None: it was not judged; equal outcomes differ in their words."""
+
+    case_id: str
+    check: Check
+    stored: Outcome | None
+    decided: Outcome | None
+
+
+def decided_again(run: RunResult, asked_tolerance: float | None = None) -> RunResult:
+    """The run with the summaries and verdicts that its measurements give now; skips and errors stay.
+
+    `asked_tolerance` is the share by which a speedup may fall, None for what the run was decided with. Raises
+    ReplayError for a case that holds what no measurement gives.
+    """
+    tolerance = run.asked_tolerance if asked_tolerance is None else asked_tolerance
+    again = replace(run, asked_tolerance=tolerance)
+    return replace(again, cases={case_id: _decided(case, again) for case_id, case in run.cases.items()})
+
+
+def _decided(case: CaseResult, run: RunResult) -> CaseResult:
+    if case.measurement is None:
+        return case
+    try:
+        summary = summarize(case.measurement) if case.measurement.pairs else None
+        verdicts = decide(case, run.command, run.recording, run.asked_tolerance)
+    except (ValueError, LookupError, ArithmeticError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise ReplayError(f"{case.case_id} of {run.started_at} cannot be decided ({problem}): measure again") from error
+    return replace(case, summary=summary, verdicts=verdicts)
+
+
+def changes(stored: RunResult, decided: RunResult) -> tuple[Change, ...]:
+    """The checks that were decided otherwise, in the order of the run.
+
+    With a tolerance that is not the run's own every verdict names another bound: only outcomes count then.
+    """
+    same_rule = stored.asked_tolerance == decided.asked_tolerance
+    return tuple(
+        change
+        for case_id, case in stored.cases.items()
+        for change in _changes(case, decided.cases[case_id])
+        if same_rule or change.stored is not change.decided
+    )
+
+
+def _changes(stored: CaseResult, decided: CaseResult) -> Iterator[Change]:
+    before, after = ({verdict.check: verdict for verdict in case.verdicts} for case in (stored, decided))
+    for check in {**before, **after}:
+        was, now = before.get(check), after.get(check)
+        if to_json(was) != to_json(now):  # as JSON, where one NaN is like another
+            yield Change(stored.case_id, check, _outcome(was), _outcome(now))
+
+
+def _outcome(verdict: Verdict | None) -> Outcome | None:
+    return verdict.outcome if verdict is not None else None

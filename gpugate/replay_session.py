@@ -1,0 +1,99 @@
+"""A perf session that measures nothing: every case is what a stored run has of it, decided again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gpugate import run_file
+from gpugate.environment import Environment, Missing
+from gpugate.errors import EnvironmentUnfitError, OptionError
+from gpugate.measurement.progress import Report, silent
+from gpugate.options import Options
+from gpugate.replay import decided_again
+from gpugate.result import CaseResult, RunResult
+from gpugate.workload import Case
+
+
+@dataclass
+class ReplaySession:
+    """`stored` is the whole run, decided again; `result` has the cases of it that this session's tests ask for."""
+
+    options: Options
+    path: Path
+    stored: RunResult
+    result: RunResult = field(init=False)
+    notes: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.result = replace(self.stored, gate=self.options.gate, cases={}, interrupted=True)
+        self.notes.add(
+            f"nothing was measured: {self.path}, started {self.stored.started_at}, was decided again, "
+            "by the promises and baselines that it was judged by"
+        )
+
+    @property
+    def environment(self) -> Environment:
+        return self.stored.environment
+
+    @property
+    def device_kinds(self) -> set[str]:
+        """The kinds of device that its tests are about: that of the run and those of its cases."""
+        return {self.environment.device_kind, *(case_id.rpartition("/")[2] for case_id in self.stored.cases)}
+
+    def tell_what_is_gone(self, catalogue_ids: Collection[str]) -> None:
+        """No test asks for a case that the catalogue no longer has: that is to be known."""
+        gone = [case_id for case_id in self.stored.cases if case_id not in catalogue_ids]
+        if gone:
+            self.notes.add(f"no longer in the catalogue, so that no test judges it: {', '.join(gone)}")
+
+    def measured(self, case: Case, report: Report = silent) -> CaseResult:
+        """What the run has of the case, for a test: one that it does not have, or did not finish, is a skip."""
+        known = self.stored.cases.get(case.id)
+        if known is None:
+            names = (case.id, case.workload.name, case.optimization.name, case.reference_name)
+            known = CaseResult(*names, case.size, skipped=f"not in {self.path.name}")
+        self.result.cases[case.id] = known
+        if known.measurement is None and known.skipped is None and known.error is None:
+            return replace(known, skipped=f"not finished in {self.path.name}, which was interrupted")
+        return known
+
+    def accepts_absence(self, case: Case) -> bool:
+        """Whether a gate may skip the case: the run never had it, or `--allow-missing` covers what it lacked then."""
+        known = self.stored.cases.get(case.id)
+        if known is None:
+            return True
+        lacking = Missing(known.lacking, known.skipped or "")
+        return bool(known.lacking) and lacking.allowed_by(self.options.allow_missing)
+
+    def check_not_green_by_absence(self) -> None:
+        """Raises EnvironmentUnfitError for a gate on a run that did not end, or of which nothing was asked for."""
+        if not self.options.gate:
+            return
+        if self.stored.interrupted:
+            raise EnvironmentUnfitError(f"{self.path} was interrupted: what it did not reach is no pass, measure again")
+        if not any(case.measurement is not None or case.error for case in self.result.cases.values()):
+            raise EnvironmentUnfitError(f"the gate judged nothing: select cases that were measured in {self.path}")
+
+    def finish(self, interrupted: bool) -> None:
+        """Writes what was decided, where `--perf-json` asks for it."""
+        self.result.interrupted = interrupted or self.stored.interrupted
+        if self.options.json_path is not None:
+            run_file.write(self.options.json_path, self.result)
+
+
+def prepare_replay(options: Options) -> ReplaySession | None:
+    """The session of the run that `--perf-replay` names; None without the option.
+
+    Raises RunFileError for a file that cannot be used, ReplayError for a case in it that cannot be decided, and
+    OptionError for `--perf-device` of a kind that the run was not measured on.
+    """
+    path = options.replay_path
+    if path is None:
+        return None
+    run = run_file.read_to_decide_again(path)
+    kind = run.environment.device_kind
+    if options.device.partition(":")[0] not in ("auto", kind):
+        raise OptionError(f"--perf-device is {options.device!r}, but {path} was measured on {kind}: leave it out")
+    return ReplaySession(options, path, decided_again(run, options.tolerance))

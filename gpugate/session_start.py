@@ -1,0 +1,79 @@
+"""The beginning of a session: which device, what it is, and what is remembered of it."""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpugate import baseline
+from gpugate.asked_tolerance import refuse_below_floor
+from gpugate.catalogue import Catalogue
+from gpugate.environment import describe
+from gpugate.errors import OptionError
+from gpugate.options import Options
+from gpugate.result import RunResult
+from gpugate.session import PerfSession
+
+if TYPE_CHECKING:
+    import torch
+
+
+def choose_device(asked: str, worker: int | None = None) -> torch.device:
+    """The device to measure on: CUDA where there is one, else the CPU, unless the user says which.
+
+    `worker` is the number of an xdist worker: each gets a GPU of its own. Raises OptionError for a GPU that is not
+    there.
+    """
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if asked == "cpu" or (asked == "auto" and count == 0):
+        return torch.device("cpu")
+    index = asked.partition(":")[2]
+    number = int(index) if index else (worker or 0)
+    if number >= count:
+        there = f"torch sees {count} GPU(s)" if count else "torch sees no GPU"
+        raise OptionError(f"--perf-device is {asked!r}, but {there}: use auto, cpu or an index that is there")
+    # Events, graphs and the profiler go to the current device, whatever the tensors' device is.
+    torch.cuda.set_device(number)  # cuda only
+    return torch.device("cuda", number)  # cuda only
+
+
+def open_session(
+    options: Options, root: Path, catalogue: Catalogue, worker: int | None, node_ids: Mapping[str, str]
+) -> PerfSession:
+    """Describes the device and reads its baselines, all of which must be of the catalogue's workloads.
+
+    Raises OptionError for a device that is not there and for a tolerance below what the baselines of the selected cases
+    resolve, and BaselineError for a file that cannot be trusted.
+    """
+    device = choose_device(options.device, worker)
+    gc.freeze()  # what is imported by now stays: collecting between cases need not look at it each time
+    now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    # Interrupted until `finish` says otherwise: a process that is killed leaves a file that tells so.
+    result = RunResult(
+        environment=describe(device),
+        started_at=now,
+        seed=seed,
+        command=options.command,
+        gate=options.gate,
+        recording=options.update_baselines,
+        mutated=str(options.fault) if options.fault else None,
+        asked_tolerance=options.tolerance,
+        interrupted=True,
+    )
+    session = PerfSession(options, device, root, result, node_ids)
+    files = baseline.load_all(session.baselines_folder, {workload.name for workload in catalogue.workloads()})
+    session.baselines = {} if options.update_baselines else files
+    session.unused = baseline.unused(files, {case.id for case in catalogue.cases()})
+    if options.tolerance is not None:
+        unheard = replace(session, notes=set())  # what is to know of a baseline is told when it is judged by
+        selected = [case for case in catalogue.cases() if case.id in node_ids]
+        refuse_below_floor(options.tolerance, {case.id: unheard.remembered(case) for case in selected})
+    return session

@@ -1,0 +1,101 @@
+"""How often a rule alarmed, and how far that can be trusted where several trials share a process. Pure statistics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+CONFIDENCE = 0.95  # two-sided
+
+
+@dataclass(frozen=True)
+class Rate:
+    """`alarms` of `trials`, which `processes` fresh processes took, with two 95 % intervals.
+
+    `low` and `high` are Clopper-Pearson's: right if no trial had anything in common with another. `low_by_process` and
+    `high_by_process` allow for what trials of one process share, and are never narrower. `design_effect` is how many
+    such trials say as much as one independent trial; None where the alarms cannot tell: one process, all, or none.
+    """
+
+    alarms: int
+    trials: int
+    processes: int
+    low: float
+    high: float
+    design_effect: float | None
+    low_by_process: float
+    high_by_process: float
+
+    @property
+    def share(self) -> float:
+        return self.alarms / self.trials
+
+
+def rate_of(alarms_by_process: Sequence[Sequence[bool]]) -> Rate:
+    """The rate from one sequence per process: did the rule alarm in each of its trials? Raises ValueError for none."""
+    sizes = [len(alarms) for alarms in alarms_by_process if alarms]
+    counts = [sum(alarms) for alarms in alarms_by_process if alarms]
+    if not sizes:
+        raise ValueError("no trials: a rate needs at least one")
+    effect = design_effect(counts, sizes)
+    exact = stats.binomtest(sum(counts), sum(sizes)).proportion_ci(CONFIDENCE, method="exact")
+    low, high = korn_graubard(sum(counts), sum(sizes), len(sizes), effect or 1.0)
+    return Rate(sum(counts), sum(sizes), len(sizes), float(exact.low), float(exact.high), effect, low, high)
+
+
+def design_effect(counts: Sequence[int], sizes: Sequence[int]) -> float | None:
+    """1 + (m - 1) rho, at least 1, for `counts` alarms in `sizes` trials of each process.
+
+    rho = (MSB - MSW) / (MSB + (n0 - 1) MSW) is the intra-class correlation of a yes-or-no outcome by analysis of
+    variance, MSB and MSW the mean squares between and within k processes, n0 = (N - sum n_i^2 / N) / (k - 1) (Ridout,
+    Demetrio & Firth, Estimating intraclass correlation for binary data, Biometrics 55, 1999); m = sum n_i^2 / N is the
+    mean size of a process as a trial sees it (Donner & Klar, Design and Analysis of Cluster Randomization Trials in
+    Health Research, 2000).
+    """
+    alarms, trials, processes = sum(counts), sum(sizes), len(sizes)
+    if processes == trials > 1:
+        return 1.0
+    if processes < 2 or alarms in (0, trials):
+        return None
+    within_sum = sum(count - count**2 / size for count, size in zip(counts, sizes, strict=True))
+    between = (alarms - within_sum - alarms**2 / trials) / (processes - 1)
+    within = within_sum / (trials - processes)
+    size = sum(size**2 for size in sizes) / trials
+    effective_size = (trials - size) / (processes - 1)
+    correlation = (between - within) / (between + (effective_size - 1) * within)
+    return max(1.0, 1 + (size - 1) * correlation)
+
+
+def korn_graubard(alarms: int, trials: int, processes: int, effect: float) -> tuple[float, float]:
+    """Clopper-Pearson for n* = n / effect * (t(n - 1) / t(k - 1))^2 trials, t the 97.5 % point, k the processes.
+
+    Korn & Graubard, Confidence intervals for proportions with small expected number of positive counts estimated from
+    survey data, Survey Methodology 24 (1998). One process tells nothing about others: its interval is 0 to 1. Where
+    alarms come in bunches it needs processes: simulated, it held 95 % with 50 of them, at worst 88 % with 20 and 71 %
+    with 5.
+    """
+    if processes < 2:
+        return 0.0, 1.0
+    tail = (1 - CONFIDENCE) / 2
+    of_trials, of_processes = (float(stats.t.ppf(1 - tail, count - 1)) for count in (trials, processes))
+    size = trials / effect * (of_trials / of_processes) ** 2
+    hits = alarms / trials * size
+    low = float(stats.beta.ppf(tail, hits, size - hits + 1)) if alarms else 0.0
+    high = float(stats.beta.ppf(1 - tail, hits + 1, size - hits)) if alarms < trials else 1.0
+    return low, high
+
+
+def sum_of_rates(rates: Sequence[Rate]) -> tuple[float, float, float]:
+    """The sum of independent rates and the ends of its 95 % interval: sum p, and sum p -+ sqrt(sum (p - end)^2).
+
+    The ends are those by process (Zou & Donner, Construction of confidence limits about effect measures, Statistics in
+    Medicine 27, 2008). No rates sum to 0, 0 and 0.
+    """
+    total = sum(rate.share for rate in rates)
+    below = math.hypot(*(rate.share - rate.low_by_process for rate in rates))
+    above = math.hypot(*(rate.high_by_process - rate.share for rate in rates))
+    return total, float(np.clip(total - below, 0, None)), total + above

@@ -1,0 +1,119 @@
+"""One fresh process of trials: pytest collects the cases as for any run, and trials are taken in the place of tests."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpugate.codec import from_json, parse
+from gpugate.errors import GpugateError, TrustError
+from gpugate.fixtures import ASKED, SESSION
+from gpugate.measurement.progress import silent
+from gpugate.measurement.settings import Settings
+from gpugate.selection import case_of
+from gpugate.session import PerfSession
+from gpugate.source_hash import source_hash
+from gpugate.trust import trials_file
+from gpugate.trust.plan import Plan, share_of
+from gpugate.trust.trial import Trial
+from gpugate.trust.trials_file import Conditions, TrialsFile
+from gpugate.workload import Case
+
+_LOG = logging.getLogger(__name__)
+FAILED = 1
+
+
+class TrialTaker:
+    """A plugin of one pytest run. What goes wrong is its usage error: one line on stderr."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.done = False
+        self._path = Path(plan.output)
+        self._parent = os.getppid()
+
+    @pytest.hookimpl(tryfirst=True)  # before xdist's, which would run tests in workers of its own
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        stash = session.config.stash
+        if SESSION not in stash:
+            raise pytest.UsageError("no case is selected: give a folder with perf tests, or another -k or -m")
+        perf = stash[SESSION]
+        del stash[SESSION], stash[ASKED]  # nothing is judged, recorded or shown when this session ends
+        try:
+            self._take_all(perf, {case.id: case for item in session.items if (case := case_of(item)) is not None})
+        except Exception as error:
+            _LOG.debug("taking trials failed", exc_info=True)
+            first_line = (str(error).splitlines() or ["no message"])[0]
+            named = isinstance(error, GpugateError)
+            raise pytest.UsageError(first_line if named else f"{type(error).__name__}: {first_line}") from None
+        self.done = True
+        return True
+
+    def _take_all(self, perf: PerfSession, selected: Mapping[str, Case]) -> None:
+        """Raises TrustError where nothing can be measured, or nothing that earlier trials can be counted with."""
+        skipped = {name: missing.reason for name, case in selected.items() if (missing := perf.missing(case))}
+        cases = {name: case for name, case in selected.items() if name not in skipped}
+        if not cases:
+            raise TrustError(f"none of {len(selected)} selected cases can be measured: {next(iter(skipped.values()))}")
+        workloads = {case.workload.name: case.workload for case in cases.values()}
+        hashes = {name: source_hash(workload) for name, workload in workloads.items()}
+        conditions = Conditions(perf.environment, self.plan.budget_s, hashes)
+        if self.plan.earlier is not None:
+            self.plan.earlier.check_same(conditions, "this run")
+        file = TrialsFile(self.plan.process, conditions, tuple(cases), skipped)
+        trials_file.write(self._path, file)
+        for case in cases.values():
+            for trial in take(perf, case, self.plan):
+                file = replace(file, trials=(*file.trials, trial))
+                trials_file.write(self._path, file)
+                self._check_parent()
+
+    def _check_parent(self) -> None:
+        """Raises TrustError when the command was killed: nobody would stop this process any more."""
+        if os.getppid() != self._parent:
+            raise TrustError("the command that started it has ended")
+
+
+def take(perf: PerfSession, case: Case, plan: Plan) -> Iterator[Trial]:
+    """The trials of one case that this process is to take. Inputs are made once for all of them.
+
+    Raises TrustError, naming the case, when one of its sides cannot be built or run.
+    """
+    from gpugate.measurement.cold_inputs import make_inputs
+    from gpugate.measurement.run import measure_times
+    from gpugate.measurement.sides import blamed_on
+    from gpugate.trust.itself import against_itself
+
+    slowdowns, seed = share_of(plan, case.id), perf.result.seed
+    if not slowdowns:
+        return
+    context = perf.context(case)
+    try:
+        with blamed_on(f"inputs of {case.workload.name}", "being made"):
+            inputs = make_inputs(case.workload, context, 0, random.Random(seed))  # noqa: S311  # for repeatability
+        for number, slowdown in enumerate(slowdowns):
+            started = time.perf_counter()
+            settings = Settings(budget_s=plan.budget_s, seed=seed + number)
+            instances = measure_times(against_itself(case, slowdown), context, settings, inputs, silent)
+            yield Trial(case.id, plan.process, slowdown, instances, time.perf_counter() - started)
+    except GpugateError as error:
+        raise TrustError(f"{case.id}: {error}") from error
+
+
+def main(words: list[str]) -> int:
+    """`words` are what pytest is told; the plan is read from stdin. The status is 0 when every trial was taken."""
+    taker = TrialTaker(from_json(Plan, parse(sys.stdin.read())))
+    status = int(pytest.main(words, plugins=[taker]))
+    return 0 if taker.done else status or FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
