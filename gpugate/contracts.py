@@ -32,6 +32,9 @@ def judge_counters(measurement: Measurement, contract: Contract | None, remember
         return Verdict("counters", case_id, Outcome.NOT_ENGAGED, measurement.not_engaged, rerun(case_id), numbers)
     if measurement.counters_missing is not None:
         return _without_counters(measurement, contract)
+    if not found:
+        problem = next((one.problem for one in measurement.differences if one.problem), "nothing was measured")
+        return Verdict("counters", case_id, Outcome.WRONG, f"not counted: {problem}", rerun(case_id))
     contract = contract or Contract()
     for outcome, limits in ((Outcome.NOT_ENGAGED, contract.engaged), (Outcome.REGRESSED, contract.limits)):
         broken = [text for limit in limits if (text := broken_limit(limit, found, measurement.reference_counters))]

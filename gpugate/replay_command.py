@@ -20,7 +20,7 @@ from gpugate.codec import pretty, with_header
 from gpugate.errors import GpugateError, ReplayError
 from gpugate.options import share
 from gpugate.replay import Change, changes, decided_again
-from gpugate.report.findings import below_floor, interruption, tally
+from gpugate.report.findings import below_floor, interruption, mutation, tally
 from gpugate.report.rows import NOT_JUDGED, worst_of
 from gpugate.report.terminal import GAP, RULE_UNDER_HEAD, terminal_columns
 from gpugate.result import CaseResult, RunResult
@@ -108,9 +108,9 @@ def outcome_of(case: CaseResult) -> str:
 
 
 def occurrences(nights: Sequence[Night]) -> dict[str, Counter[str]]:
-    """How often each word was said of a case, over all nights, by case id."""
+    """How often each word was said of a case, over all nights without a fault on purpose, by case id."""
     said: dict[str, Counter[str]] = {}
-    for night in nights:
+    for night in (night for night in nights if night.decided.mutated is None):
         for case in night.decided.cases.values():
             said.setdefault(case.case_id, Counter())[outcome_of(case)] += 1
     return said
@@ -134,6 +134,7 @@ def _run_as_json(night: Night) -> dict[str, Any]:
         "started_at": night.decided.started_at,
         "machine": night.decided.environment.device_name,
         "interrupted": night.decided.interrupted,
+        "mutated": night.decided.mutated,
         "tally": _in_order(Counter(outcome_of(case) for case in night.decided.cases.values())),
         "changes": [
             {"case_id": one.case_id, "check": one.check, "stored": one.stored, "decided": one.decided}
@@ -169,9 +170,9 @@ def _runs(nights: Sequence[Night]) -> RenderableType:
     table = _table("run", "machine", "decided again")
     for night in nights:
         decided = night.decided
-        stopped = interruption(decided)
         told = Text(tally(decided))
-        told.append(f"\n{stopped}" if stopped else "", "yellow")
+        for warning in filter(None, (mutation(decided), interruption(decided))):
+            told.append(f"\n{warning}", "yellow")
         for change in night.changes:
             told.append(f"\n{_words(change)}", "bold")
         table.add_row(Text(f"{decided.started_at}\n{night.file}"), Text(decided.environment.device_name), told)

@@ -591,3 +591,10 @@ def test_a_lost_ceiling_on_either_side_of_a_measurement_is_a_sick_machine(values
     if place == "after":
         around.reverse()
     assert environment_problem(measured_with(8, 0), around, EXPECTED) == sick
+
+
+@pytest.mark.parametrize("contract", [None, Contract((BY_GRAPH,), (CHEAP,))])
+def test_what_returned_nan_was_not_counted_and_is_wrong(contract) -> None:
+    nan = Difference(math.inf, math.inf, None, "fresh inputs", "it returned NaN or infinity")
+    verdict = judge_counters(replace(MEASURED, differences=(nan,)), contract, None)
+    assert (verdict.outcome, verdict.reason) == (WRONG, "not counted: it returned NaN or infinity")

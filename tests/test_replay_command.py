@@ -134,6 +134,14 @@ def test_an_interrupted_night_is_decided_as_far_as_it_goes(nights: Path, capsys:
     assert table_row(said, "case")[-2:] == ["not", "finished"]
 
 
+def test_a_mutated_run_is_told_and_not_counted(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(nights / "c.json", case("net", 2.0), started_at="2030-01-03T00:00:00+00:00", mutated="slow:50")
+    assert main(["replay", str(nights)]) == 0
+    said = capsys.readouterr().out
+    assert "MUTATED by slow:50" in said
+    assert table_row(said, "tiny/net/cuda") == ["2"]
+
+
 def test_json_says_the_same(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (nights / "c.json").write_text("{}")
     assert main(["replay", str(nights), "--tolerance=0.3", "--json"]) == 2
@@ -147,6 +155,7 @@ def test_json_says_the_same(nights: Path, capsys: pytest.CaptureFixture[str]) ->
         "started_at": "2030-01-01T19:00:00-05:00",
         "machine": "NVIDIA H200",
         "interrupted": False,
+        "mutated": None,
         "tally": {"REGRESSED": 1, "PASS": 1, "skipped": 1},
         "changes": [change],
     }
