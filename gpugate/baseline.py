@@ -31,8 +31,8 @@ from gpugate.environment import Environment, compare, machine_name
 from gpugate.errors import BaselineError
 from gpugate.measurement.record import Counters, Difference, Instance, Measurement
 from gpugate.result import CaseResult, RunResult
-from gpugate.summary import History, history, sittings
-from gpugate.tolerances import MIN_PROCESSES
+from gpugate.summary import History, by_sitting, history
+from gpugate.tolerances import MIN_PROCESSES, speedup_tolerance
 from gpugate.verdict import Outcome
 from gpugate.workload import DEVICE_KINDS
 
@@ -67,7 +67,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Entry:
-    """`anchor` is the first record and stays, so that slow creep shows; `current` is the newest."""
+    """`anchor` is the best record and stays, so that slow creep shows; `current` is the newest."""
 
     anchor: Record
     current: Record
@@ -127,7 +127,7 @@ def updated(
         if measured:
             key = case_id.removeprefix(f"{workload}/")
             record = _record(measured, runs, occasion, runs[0].source_hashes.get(workload, ""))
-            keeps_anchor = key in cases and not occasion.new_anchor
+            keeps_anchor = key in cases and not occasion.new_anchor and not _beats(record, cases[key].anchor)
             cases[key] = Entry(cases[key].anchor if keeps_anchor else record, record)
     if not cases:
         raise BaselineError(f"no run measured {workload!r}, so there is nothing to record: run it without skips first")
@@ -214,10 +214,17 @@ def _decoded(text: str) -> BaselineFile:
                 if not any(instance.pairs for instance in process):
                     raise FormatError(f"cases.{key}.{name}.processes[{index}] has no samples")
             try:
-                sittings(record.started_at)
+                by_sitting(record.started_at)
             except (ValueError, TypeError):  # no time, or some with an offset and some without
                 raise FormatError(f"cases.{key}.{name}.started_at holds something else than ISO 8601 times") from None
     return file
+
+
+def _beats(record: Record, anchor: Record) -> bool:
+    """Whether a record is clearly better than the anchor: what was gained then cannot creep away either."""
+    now, then = record.history, anchor.history
+    allowed = speedup_tolerance(then.speedup_cv, then.processes, then.sittings, checks=1)
+    return now.processes >= MIN_PROCESSES and now.speedup > then.speedup * (1 + allowed)
 
 
 def _check_runs(workload: str, runs: Sequence[RunResult]) -> None:

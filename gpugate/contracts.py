@@ -80,7 +80,7 @@ def _leaked(found: Counters, reference: Counters) -> str:
 
 
 def _grown(found: Counters, recorded: Counters) -> str:
-    autotuned = found.get("autotuned", 0.0) > 0
+    autotuned = all(counters.get("autotuned", 0.0) > 0 for counters in (found, recorded))
     changes = [
         f"{name} {recorded[name]:g} -> {found[name]:g}"
         for name in (*(() if autotuned else EXACT_UNLESS_AUTOTUNED), *EXACT_COUNTERS)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpugate.contracts import judge_counters
-from gpugate.judging import Remembered, judge_equivalence, judge_speedup, judge_throughput
+from gpugate.judging import Remembered, judge_equivalence, judge_speedup, judge_throughput, voted
 from gpugate.machine_state import with_environment
 from gpugate.measurement.record import Measurement
 from gpugate.next_steps import as_run_here
@@ -44,15 +44,16 @@ def decide(result: CaseResult, command: str, recording: bool, asked_tolerance: f
     ]
     problems = dict.fromkeys(one.problem for one in result.attempts if one.problem)
     unheard = "; ".join(f"a fresh process could not confirm it ({problem})" for problem in problems)
-    verdicts = [verdict if verdict.good else _saying(verdict, unheard) for verdict in verdicts]
+    verdicts = [verdict if verdict.check == "equivalence" else _saying(verdict, unheard) for verdict in verdicts]
     if recording:
         verdicts = [_about_to_be_recorded(verdict) for verdict in verdicts]
     return [as_run_here(verdict, command) for verdict in verdicts]
 
 
 def wants_more_pairs(verdicts: Sequence[Verdict]) -> bool:
-    """An interval on both sides of a bound: more pairs narrow it."""
-    return any(verdict.check in TIMED and verdict.outcome is Outcome.INCONCLUSIVE for verdict in verdicts)
+    """An interval on both sides of a bound, which more pairs narrow, or below it, which they must repeat."""
+    open_ones = (Outcome.INCONCLUSIVE, Outcome.REGRESSED)
+    return any(verdict.check in TIMED and verdict.outcome in open_ones for verdict in verdicts)
 
 
 def wants_fresh_process(result: CaseResult) -> bool:
@@ -65,20 +66,29 @@ def wants_fresh_process(result: CaseResult) -> bool:
     outcomes = {verdict.check: verdict.outcome for verdict in result.verdicts}
     if result.environment_problem or {Outcome.WRONG, Outcome.NOT_ENGAGED} & set(outcomes.values()):
         return False
-    alarm = not result.attempts and Outcome.REGRESSED in outcomes.values()
-    return alarm or any(outcomes[check] is Outcome.INCONCLUSIVE for check in TIMED)
+    if not result.attempts:
+        return Outcome.REGRESSED in outcomes.values() or any(outcomes[one] is Outcome.INCONCLUSIVE for one in TIMED)
+    contradicted = Outcome.INCONCLUSIVE in (outcomes[one] for one in TIMED)
+    counted = result.measurement is not None and result.measurement.counters_missing is None
+    return contradicted or (counted and outcomes["counters"] is Outcome.INCONCLUSIVE)
 
 
 def _counters(promise: Promise, remembered: Remembered | None, measurements: Sequence[Measurement]) -> Verdict:
-    """Counts depend on the algorithms that a process's autotuning picks, so more of them must show in every process."""
+    """Some counts depend on the algorithms that a process's autotuning picks: the middle one of three decides, as for
+    times. What did not engage in one process did not engage."""
     judged = [judge_counters(one, promise.contract, remembered) for one in measurements]
     first = judged[0]
-    if first.outcome is not Outcome.REGRESSED:
-        return first
-    milder = next((one for one in judged[1:] if one.good), None)
-    if milder is None:
-        return first if len(judged) == 1 else _saying(first, f"so in {len(judged)} processes")
-    return _saying(replace(milder, numbers=first.numbers), f"in another process {first.reason}")
+    idle = next((one for one in judged if one.outcome in (Outcome.NOT_ENGAGED, Outcome.WRONG)), None)
+    if idle is not None or len(judged) == 1 or first.outcome is Outcome.INCONCLUSIVE:
+        return idle or first
+    word = voted([one.outcome for one in judged])
+    regressed = [one for one in judged if one.outcome is Outcome.REGRESSED]
+    if word is Outcome.PASS:
+        spoken = next(one for one in judged if one.outcome is Outcome.PASS)
+        return _saying(
+            spoken, f"in {len(regressed)} of {len(judged)} processes {regressed[0].reason}" if regressed else ""
+        )
+    return _saying(replace(regressed[0], outcome=word), f"so in {len(regressed)} of {len(judged)} processes")
 
 
 def _saying(verdict: Verdict, more: str) -> Verdict:

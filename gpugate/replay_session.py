@@ -55,7 +55,7 @@ class ReplaySession:
             names = (case.id, case.workload.name, case.optimization.name, case.reference_name)
             known = CaseResult(*names, case.size, skipped=f"not in {self.path.name}")
         self.result.cases[case.id] = known
-        if known.measurement is None and known.skipped is None and known.error is None:
+        if not (known.measurement or known.skipped or known.error or known.verdicts):
             return replace(known, skipped=f"not finished in {self.path.name}, which was interrupted")
         return known
 

@@ -14,7 +14,7 @@ from gpugate import baseline, run_file
 from gpugate.codec import from_json, to_json
 from gpugate.deciding import decide, wants_fresh_process, wants_more_pairs
 from gpugate.environment import Environment, Missing, compare, machine_name, missing_needs
-from gpugate.errors import EnvironmentUnfitError, FreshProcessError, SideError
+from gpugate.errors import EnvironmentUnfitError, FreshProcessError, GpugateError, SideError
 from gpugate.fresh_process import run_fresh
 from gpugate.judging import Remembered
 from gpugate.machine_state import environment_problem
@@ -118,8 +118,10 @@ class PerfSession:
             from gpugate.measurement.device_health import lost
 
             _LOG.debug("measuring %s failed", case.id, exc_info=True)
-            result.measurement, result.error = None, _error_sentence(error, case)
+            result.error = _error_sentence(error, case)
             self.lost = lost(self.device)
+            if self.lost is None:
+                result.measurement, result.summary, result.verdicts = None, None, []
         if self.lost is not None:
             _say_lost(result, self.lost)
         elif result.error is not None:
@@ -155,9 +157,11 @@ class PerfSession:
             json_path = Path(folder) / "run.json"
             try:
                 run = run_fresh(self.options, self.device, self.root, [self.node_ids[case.id]], json_path)
+                found = run.cases[case.id]
             except FreshProcessError as error:
                 return Attempt(None, " ".join([f"{error}:", *error.said.splitlines()[-1:]]))
-        found = run.cases[case.id]
+            except (GpugateError, OSError, LookupError) as error:  # what this process measured must not be lost by it
+                return Attempt(None, f"a fresh process gave no result ({type(error).__name__}: {error})")
         return Attempt(found.measurement, found.error or found.skipped or found.environment_problem)
 
     def _release(self) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from gpugate.intervals import Estimate, coefficient_of_variation, median_interval, robust_spread, speedup_estimate
 from gpugate.measurement.record import Instance, Measurement
 
+MIN_SITTINGS = 5  # occasions that tell how much nights differ
 SITTING_GAP = datetime.timedelta(hours=6)  # what a machine is like for hours is another by the next night
 
 
@@ -63,18 +63,34 @@ class History:
     sittings: int = 1  # how many occasions, hours apart, the processes were measured on
 
 
-def sittings(started_at: Sequence[str]) -> int:
-    """On how many occasions processes ran that started at these times (ISO 8601), at least SITTING_GAP apart."""
-    ordered = sorted(datetime.datetime.fromisoformat(time) for time in started_at)
-    return 1 + sum(later - earlier >= SITTING_GAP for earlier, later in pairwise(ordered))
+def by_sitting(started_at: Sequence[str]) -> list[list[int]]:
+    """Indices of processes by the occasion on which they ran; between two occasions SITTING_GAP or more passed.
+
+    `started_at` are ISO 8601 times. Raises ValueError for others, and TypeError where only some have an offset.
+    """
+    times = [datetime.datetime.fromisoformat(time) for time in started_at]
+    groups: list[list[int]] = []
+    for index in sorted(range(len(times)), key=times.__getitem__):
+        if groups and times[index] - times[groups[-1][-1]] < SITTING_GAP:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
 
 
 def history(processes: Sequence[Sequence[Instance]], started_at: Sequence[str] = ()) -> History:
-    """Each process is the instances that it measured, and `started_at` when it did. Raises ValueError for none."""
+    """Each process is the instances that it measured, and `started_at` when it did. Raises ValueError for none.
+
+    From MIN_SITTINGS occasions on, the speedup and its cv are those of the occasions' medians: what one night's
+    processes share is then in the cv.
+    """
     if not processes:
         raise ValueError("no processes: a history needs at least one")
     pairs = [[pair for instance in process for pair in instance.pairs] for process in processes]
     speedups = [speedup_estimate([instance.log_ratios for instance in process]).median for process in processes]
+    groups = by_sitting(started_at)
+    if len(groups) >= MIN_SITTINGS:
+        speedups = [float(np.median([speedups[index] for index in group])) for group in groups]
     optimized = [float(np.median([pair.optimized_ms for pair in process])) for process in pairs]
     reference = [float(np.median([pair.reference_ms for pair in process])) for process in pairs]
     return History(
@@ -84,5 +100,5 @@ def history(processes: Sequence[Sequence[Instance]], started_at: Sequence[str] =
         optimized_ms=float(np.median(optimized)),
         optimized_ms_cv=coefficient_of_variation(optimized),
         processes=len(processes),
-        sittings=sittings(started_at),
+        sittings=max(1, len(groups)),
     )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from functools import cache
 
-import numpy as np
 from scipy import stats
 
 from gpugate.measurement.settings import ATTEMPTS
+from gpugate.summary import MIN_SITTINGS
 
 # No tolerance is tighter. What machines of one model and days differ by is not in a recording made in one go: the ratio
-# of one model moved by 1.4 % between two nights, at 0.15 % between the processes of one. Over nights it is in the cv.
+# of one model moved by 1.4 % between two nights, at 0.15 % between the processes of one. Where a baseline was recorded
+# over MIN_SITTINGS nights it is in the cv.
 RATIO_FLOOR = 0.01
 RATIO_FLOOR_OVER_NIGHTS = 0.003
-MIN_SITTINGS = 3
 TIME_FLOOR = 0.05  # absolute time is gated loosely
 TIME_FLOOR_OTHER_SOFTWARE = 0.25  # the same device under another driver or torch
 MIN_CV_FACTOR = 4.0
@@ -45,9 +45,22 @@ def cv_factor(processes: int, checks: int) -> float:
     that keeps the whole suite at FALSE_ALARMS_PER_NIGHT: 1 - (1 - FALSE_ALARMS_PER_NIGHT) ** (1 / checks) (Sidak,
     1967). Never below MIN_CV_FACTOR, so that a suite of one workload is no stricter than a night can bear.
     """
+    spread = math.sqrt(median_variance(ATTEMPTS) + median_variance(processes))
+    return max(MIN_CV_FACTOR, _quantile(processes, checks) * spread)
+
+
+@cache
+def night_factor(nights: int, checks: int) -> float:
+    """The same where the cv is that of `nights`: all attempts of one night share it, so that they count as one value.
+
+    t(n-1, 1 - a) * sqrt(1 + Var median(n)): a prediction bound for one new observation.
+    """
+    return max(MIN_CV_FACTOR, _quantile(nights, checks) * math.sqrt(1 + median_variance(nights)))
+
+
+def _quantile(count: int, checks: int) -> float:
     level = 1 - (1 - FALSE_ALARMS_PER_NIGHT) ** (1 / max(checks, 1))
-    quantile = float(stats.t.ppf(1 - level, processes - 1))
-    return max(MIN_CV_FACTOR, quantile * _spread_of_a_comparison(processes))
+    return float(stats.t.ppf(1 - level, count - 1))
 
 
 def tolerance(cv: float | None, processes: int, floor: float, checks: int = 1) -> float:
@@ -59,20 +72,18 @@ def tolerance(cv: float | None, processes: int, floor: float, checks: int = 1) -
 
 def speedup_tolerance(cv: float | None, processes: int, sittings: int, checks: int) -> float:
     """By what share a speedup may fall short of the recorded one: what this machine can tell apart from chance."""
-    floor = RATIO_FLOOR_OVER_NIGHTS if sittings >= MIN_SITTINGS else RATIO_FLOOR
-    return tolerance(cv, processes, floor, checks)
+    if sittings >= MIN_SITTINGS and processes >= MIN_PROCESSES and cv is not None:
+        return max(RATIO_FLOOR_OVER_NIGHTS, night_factor(sittings, checks) * cv)
+    return tolerance(cv, processes, RATIO_FLOOR, checks)
 
 
 def detectable_slowdown(cv: float | None, processes: int, allowed: float) -> float:
     """The smallest slowdown of the optimized side that a gate which tolerates `allowed` catches 95 times in 100.
 
-    The speedup must fall by x = allowed + z(0.95) * cv * sqrt(Var median(ATTEMPTS) + Var median(n)), and a slowdown d
-    makes it 1 / (1 + d) of what it was, so d = x / (1 - x); infinite where x reaches 1.
+    The speedup must fall by x = allowed + z(0.95) * cv * sqrt(1 + Var median(n)): the first process must find it, since
+    one that passes by its interval asks no other. A slowdown d makes the speedup 1 / (1 + d) of what it was, so
+    d = x / (1 - x); infinite where x reaches 1.
     """
-    fall = allowed + float(stats.norm.ppf(POWER)) * (cv or 0.0) * _spread_of_a_comparison(processes)
+    spread = math.sqrt(1 + median_variance(processes))
+    fall = allowed + float(stats.norm.ppf(POWER)) * (cv or 0.0) * spread
     return fall / (1 - fall) if fall < 1 else math.inf
-
-
-def _spread_of_a_comparison(processes: int) -> float:
-    """Standard deviation of new median minus recorded median, in standard deviations of one process."""
-    return float(np.sqrt(median_variance(ATTEMPTS) + median_variance(processes)))

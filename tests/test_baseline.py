@@ -118,7 +118,7 @@ def test_the_life_of_a_baseline(folder: Path) -> None:
         "net/tf32/cuda: 2.02x -> 2.50x, 2.50..2.50 over 5 processes, cv 0 %",
     )
     second = load_all(folder, ["net"])["net"].cases["tf32/cuda"]
-    assert second.anchor == first.anchor
+    assert second.anchor == second.current  # what was gained is held
     assert (second.current.recorded_by, second.current.environment.driver) == ("bob", "590.2")
 
 
@@ -135,6 +135,15 @@ def test_an_anchor_moves_on_purpose_alone_and_only_that_of_what_was_measured(fol
     assert moved.cases["fp16/cuda"] == file.cases["fp16/cuda"]
     write(folder, moved)
     assert load_all(folder, ["net"])["net"].cases["tf32/cuda"].anchor.reason == "the new normal"
+
+
+def test_the_anchor_rises_with_a_clear_gain_and_neither_by_little_nor_by_a_rehearsal(folder: Path) -> None:
+    file = updated(None, "net", [run(case("tf32", 2.0)) for _ in range(5)], FIRST)
+    for speedup, processes, rises in ((2.01, 5, False), (2.4, 4, False), (2.4, 5, True)):
+        runs = [run(case("tf32", speedup), day=9) for _ in range(processes)]
+        entry = updated(file, "net", runs, FIRST, processes).cases["tf32/cuda"]
+        assert (entry.anchor == entry.current) is rises
+        assert (entry.anchor == file.cases["tf32/cuda"].anchor) is not rises
 
 
 def test_cases_that_were_not_measured_stay_as_they_are(folder: Path, recorded: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_regression_is_asked_about_once_and_a_contradiction_once_more() -> Non
 def test_what_holds_asks_nobody() -> None:
     assert not wants_fresh_process(case(measured(3.0)))
     assert not wants_more_pairs(case(measured(3.0)).verdicts)
-    assert not wants_more_pairs(case(measured(2.9)).verdicts)  # clearly below: more pairs would only say it again
+    assert wants_more_pairs(case(measured(2.9)).verdicts)
 
 
 def test_an_open_question_asks_for_more_pairs_first() -> None:
@@ -73,17 +73,26 @@ def test_an_open_question_asks_for_more_pairs_first() -> None:
     assert wants_fresh_process(undecided)
 
 
-def test_more_kernels_in_one_process_of_two_are_its_algorithms() -> None:
+def test_of_counts_too_the_middle_one_of_three_processes_decides() -> None:
     """Autotuning picked another algorithm once; a kernel that the code launches is there in every process."""
-    more = measured(3.0, kernels=58.0)
+    more, same = measured(3.0, kernels=58.0), Attempt(measured(3.0))
     alone = case(more)
     assert (outcomes(alone)["counters"], wants_fresh_process(alone)) == (REGRESSED, True)
-    once = case(more, Attempt(measured(3.0)))
-    assert (outcomes(once)["counters"], wants_fresh_process(once)) == (PASS, False)
-    assert "in another process more per step than recorded: kernels 57 -> 58" in reason(once, "counters")
     twice = case(more, Attempt(more))
     assert (outcomes(twice)["counters"], wants_fresh_process(twice)) == (REGRESSED, False)
-    assert reason(twice, "counters").endswith("so in 2 processes")
+    assert reason(twice, "counters").endswith("so in 2 of 2 processes")
+    contradicted = case(more, same)
+    assert (outcomes(contradicted)["counters"], wants_fresh_process(contradicted)) == (INCONCLUSIVE, True)
+    assert outcomes(case(more, same, Attempt(more)))["counters"] is REGRESSED
+    once = case(more, same, same)
+    assert (outcomes(once)["counters"], wants_fresh_process(once)) == (PASS, False)
+    assert "in 1 of 3 processes more per step than recorded: kernels 57 -> 58" in reason(once, "counters")
+
+
+def test_what_did_not_engage_in_one_process_did_not_engage() -> None:
+    idle = Attempt(replace(measured(3.0), not_engaged="2 graph breaks"))
+    found = case(measured(2.9), idle, Attempt(measured(3.0)))
+    assert (outcomes(found)["counters"], wants_fresh_process(found)) == (Outcome.NOT_ENGAGED, False)
 
 
 def test_a_wrong_output_in_any_process_is_wrong_and_asks_nobody() -> None:

@@ -519,6 +519,9 @@ def test_where_algorithms_are_raced_only_what_the_program_chose_must_repeat(name
     then = remembered(past(), optimized_counters={**COUNTED, name: 7.0, "autotuned": 1.0})
     verdict = judge_counters(replace(MEASURED, optimized_counters=counted), None, then)
     assert verdict.outcome is (PASS if name in EXACT_UNLESS_AUTOTUNED else REGRESSED)
+    then = remembered(past(), optimized_counters={**COUNTED, name: 7.0, "autotuned": 0.0})
+    verdict = judge_counters(replace(MEASURED, optimized_counters=counted), None, then)
+    assert verdict.outcome is REGRESSED  # switching the race on explains nothing
 
 
 @pytest.mark.parametrize(

@@ -447,4 +447,9 @@ def test_two_measurements_of_one_case_become_one(bench: Bench) -> None:
     assert both.wall_s == first.wall_s + second.wall_s
     assert (both.inert, both.not_engaged) == (False, "fell back")
     assert both.with_more(second).attempts == 3
+    blocking, quiet = ({"synchronizing_calls": 1.0, "graph_launches": calls} for calls in (1.0, 0.0))
+    quiet["synchronizing_calls"] = 0.0
+    for pair in ((blocking, quiet), (quiet, blocking)):
+        one, other = (replace(first, optimized_counters=counted) for counted in pair)
+        assert one.with_more(other).optimized_counters == {"synchronizing_calls": 1.0, "graph_launches": 0.0}
     assert replace(first, not_engaged="first").with_more(second).not_engaged == "first"

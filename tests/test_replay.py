@@ -115,7 +115,7 @@ def test_a_case_that_no_measurement_gives_is_named(tmp_path: Path) -> None:
     run = stored(tmp_path / "run.json", case("pass"))
     odd = case(
         "odd",
-        measurement=measured("tiny/odd/cuda", 3.0, optimized_counters={}),
+        measurement=measured("tiny/odd/cuda", 3.0, optimized_counters={"api_ms": 1.0}),
         promise=replace(PROMISE, contract=None),
     )
     with pytest.raises(

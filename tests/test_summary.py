@@ -3,11 +3,12 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from gpugate.intervals import median_interval
 from gpugate.measurement.record import Instance, Measurement, Pair, SideCost
-from gpugate.summary import history, sittings, summarize
+from gpugate.summary import by_sitting, history, summarize
 
 COSTS = SideCost(0.1, 0.2), SideCost(0.3, 0.4)
 
@@ -71,10 +72,20 @@ def test_a_history_of_nothing_is_refused() -> None:
 
 
 def test_processes_hours_apart_are_of_several_sittings() -> None:
-    night, next_night = "2030-01-01T02:00:00+00:00", "2030-01-02T02:00:00+00:00"
-    assert sittings([]) == sittings([night]) == 1
-    assert sittings([night, "2030-01-01T05:59:00+02:00", "2030-01-01T07:59:00+00:00"]) == 1
-    assert sittings([next_night, night, night]) == 2
-    assert sittings([night, "2030-01-01T08:00:00+00:00"]) == 2
-    both = [[instance([2] * 8, [1] * 8)]] * 2
-    assert history(both, [night, next_night]).sittings == 2
+    night, later, next_night = "2030-01-01T02:00:00+00:00", "2030-01-01T07:59:00+00:00", "2030-01-02T02:00:00+00:00"
+    assert by_sitting([]) == []
+    assert by_sitting([later, night, "2030-01-01T07:00:00+02:00"]) == [[1, 2, 0]]
+    assert by_sitting([next_night, night, later]) == [[1, 2], [0]]
+    assert by_sitting([night, "2030-01-01T08:00:00+00:00"]) == [[0], [1]]
+
+
+def test_from_five_nights_on_the_unit_is_the_night() -> None:
+    """Processes of one night share it: their number says nothing of how much nights differ."""
+    nights = [f"2030-01-0{day}T0{hour}:00:00+00:00" for day in (1, 2, 3, 4, 5) for hour in (1, 2, 3)]
+    processes = [[instance([speedup] * 8, [1] * 8)] for speedup in (2.0, 2.2, 2.4, 2.6, 2.8) for _ in range(3)]
+    found = history(processes, nights)
+    assert (found.sittings, found.processes, found.speedup) == (5, 15, pytest.approx(2.4))
+    assert found.speedup_cv == pytest.approx(np.std([2.0, 2.2, 2.4, 2.6, 2.8], ddof=1) / 2.4)
+    fewer = history(processes[:12], nights[:12])
+    assert (fewer.sittings, fewer.processes) == (4, 12)
+    assert fewer.speedup_cv == pytest.approx(np.std([2.0, 2.2, 2.4, 2.6] * 3, ddof=1) / 2.3)

@@ -98,14 +98,16 @@ def test_it_takes_all_trials_in_fresh_processes_and_reports(
     ]
     said = capsys.readouterr()
     assert said.out.startswith("a CPU, torch 2.11.0: 44 trials of 2 cases in 4 fresh processes\n")
-    assert said.out.endswith("trials and report are in gpugate-trust\n")
+    few = "4 processes say little of a gate, which needs 8: take more trials"
+    assert said.out.endswith(f"{few}\ntrials and report are in gpugate-trust\n")
     assert said.err.splitlines()[:2] == ["process 1: 0 trials so far", "process 2: 18 trials so far"]
 
 
-def test_what_pytest_is_told(made_up: MadeUp) -> None:
+def test_what_pytest_is_told(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trust", "perf", "more/test_x.py", "-k", "one and not x", "-m", "gpu", "--device", "cuda:1"]) == 0
     told = [*("perf", "more/test_x.py", "--perf-device", "cuda:1", "-p", "gpugate.plugin"), "-p", "no:cacheprovider"]
     assert made_up.words[0] == [*told, "-q", "-k", "one and not x", "-m", "gpu"]
+    assert "say little" not in capsys.readouterr().out  # of the default number of processes
 
 
 def test_a_complete_run_is_reported_again_without_a_trial(made_up: MadeUp) -> None:

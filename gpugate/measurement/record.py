@@ -108,9 +108,14 @@ class Measurement:
         return tuple(pair for instance in self.instances for pair in instance.pairs)
 
     def with_more(self, second: Measurement) -> Measurement:
-        """Both as one: `second` is of the same case and process, asked for by an undecided result."""
+        """Both as one: `second` is of the same case and process, asked for by an undecided result.
+
+        Of every counter the worse value stays: a call that happened in one of them happened.
+        """
         return replace(
             second,
+            reference_counters=_worse(self.reference_counters, second.reference_counters),
+            optimized_counters=_worse(self.optimized_counters, second.optimized_counters),
             instances=self.instances + second.instances,
             differences=self.differences + second.differences,
             reference_cost=self.reference_cost,
@@ -120,3 +125,15 @@ class Measurement:
             attempts=self.attempts + 1,
             wall_s=self.wall_s + second.wall_s,
         )
+
+
+MORE_IS_BETTER = ("graph_launches", "tensor_core_kernels", "active_fraction", "overlap_fraction")
+
+
+def _worse(first: Counters, second: Counters) -> Counters:
+    """The worse value of each counter that either measured."""
+    both = {**first, **second}
+    return {
+        name: (min if name in MORE_IS_BETTER else max)(first.get(name, value), second.get(name, value))
+        for name, value in both.items()
+    }

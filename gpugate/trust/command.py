@@ -136,6 +136,7 @@ def _report(folder: Path, taken: Taken) -> None:
     """Prints the tables, then writes the files. Raises TrustError for no trials and for what cannot be written."""
     if not taken.trials:
         raise TrustError(f"{folder} holds no trials to report on: run without --report-only")
+    from gpugate.trust.our_rule import ENOUGH_PROCESSES
     from gpugate.trust.plot import PlotError
     from gpugate.trust.report import text
     from gpugate.trust.report_files import reported, write_report
@@ -144,6 +145,10 @@ def _report(folder: Path, taken: Taken) -> None:
     sys.stdout.write(text(made.report, colour=sys.stdout.isatty()))
     for reason, skipped in groupby(sorted(made.skipped, key=made.skipped.__getitem__), key=made.skipped.__getitem__):
         print(f"not measured: {', '.join(skipped)}: {reason}")
+    if made.report.processes < ENOUGH_PROCESSES:
+        print(
+            f"{made.report.processes} processes say little of a gate, which needs {ENOUGH_PROCESSES}: take more trials"
+        )
     try:
         write_report(folder, made)
     except PlotError as error:

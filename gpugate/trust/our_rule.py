@@ -11,16 +11,17 @@ import numpy as np
 from gpugate.intervals import Estimate, coefficient_of_variation, speedup_estimate
 from gpugate.judging import over_processes
 from gpugate.measurement.settings import ATTEMPTS
-from gpugate.tolerances import MIN_PROCESSES, MIN_SITTINGS, speedup_tolerance
+from gpugate.summary import MIN_SITTINGS
+from gpugate.tolerances import MIN_PROCESSES, speedup_tolerance
 from gpugate.trust.analysis import OURS
 from gpugate.trust.rival_rules import Rule
 from gpugate.trust.trial import Trial
 from gpugate.verdict import Outcome
 
 IN_ONE_GO = f"{OURS}, baseline of one night"
-CHECKS_PER_CASE = (
-    2  # speedup and throughput: a night's tolerance allows for so many, though only speedups are in trials
-)
+ENOUGH_PROCESSES = ATTEMPTS + MIN_PROCESSES  # no trial is then both asked and recorded
+# Speedup and throughput: the tolerance of a night allows for both, though only speedups are in trials.
+CHECKS_PER_CASE = 2
 
 
 def our_rules(trials: Sequence[Trial]) -> tuple[Rule, Rule]:
@@ -53,8 +54,7 @@ class _Pool:
     """The speedups of all trials of a run, by case and slowdown, then by process.
 
     Another process's trial of the same case and slowdown stands for a fresh process that is asked; one A/A trial of
-    each of MIN_PROCESSES other processes stands for the recorded baseline. From ATTEMPTS + MIN_PROCESSES processes on
-    no trial is in both.
+    each of MIN_PROCESSES other processes stands for the recorded baseline.
     """
 
     def __init__(self, trials: Sequence[Trial]) -> None:
