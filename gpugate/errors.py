@@ -32,9 +32,9 @@ class ReplayError(GpugateError):
 class FreshProcessError(GpugateError):
     """A child process that was to measure ended without a run; `said` is the end of what it printed."""
 
-    def __init__(self, status: int, said: str) -> None:
+    def __init__(self, how: str, said: str) -> None:
         self.said = said
-        super().__init__(f"a fresh process ended with status {status}")
+        super().__init__(f"a fresh process {how}")
 
 
 class SideError(GpugateError):

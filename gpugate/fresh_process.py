@@ -21,12 +21,17 @@ LAST_LINES = 15
 
 
 def run_fresh(
-    options: Options, device: torch.device, root: Path, node_ids: Sequence[str], json_path: Path
+    options: Options,
+    device: torch.device,
+    root: Path,
+    node_ids: Sequence[str],
+    json_path: Path,
+    timeout_s: float | None = None,
 ) -> RunResult:
     """Runs `node_ids` in one child, which writes its run to `json_path` and its output beside it, as `.log`.
 
     The child compares with nothing, its baseline folder is empty, and asks for no confirmation of its own. Raises
-    FreshProcessError, with the end of what it printed, when it ends early.
+    FreshProcessError, with the end of what it printed, when it ends early or not within `timeout_s`.
     """
     log_path = json_path.with_suffix(".log")
     # Node ids are relative to the root folder; the plugin may have come by `-p` alone.
@@ -34,12 +39,20 @@ def run_fresh(
     command = [*pytest, *node_ids, *_same_options(options, device), "-p", "no:cacheprovider", "-q"]
     with log_path.open("wb") as log, tempfile.TemporaryDirectory(prefix="gpugate-no-baselines-") as nothing:
         command += ["--perf-json", str(json_path), "--perf-baselines", nothing, "--perf-attempts", "1"]
-        # subprocess.run kills the child when Ctrl-C arrives here: no orphan goes on using the GPU.
-        code = subprocess.run(command, cwd=root, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
-    if code not in (0, 1) or not json_path.exists():
-        tail = "\n".join(log_path.read_text(errors="replace").splitlines()[-LAST_LINES:])
-        raise FreshProcessError(code, tail)
+        try:
+            # Kills the child when Ctrl-C arrives here, and at the time limit: no orphan goes on using the GPU.
+            ended = subprocess.run(
+                command, cwd=root, stdout=log, stderr=subprocess.STDOUT, check=False, timeout=timeout_s
+            )
+        except subprocess.TimeoutExpired:
+            raise FreshProcessError(f"did not end within {timeout_s:g} s", _last_lines(log_path)) from None
+    if ended.returncode not in (0, 1) or not json_path.exists():
+        raise FreshProcessError(f"ended with status {ended.returncode}", _last_lines(log_path))
     return run_file.read(json_path)
+
+
+def _last_lines(log_path: Path) -> str:
+    return "\n".join(log_path.read_text(errors="replace").splitlines()[-LAST_LINES:])
 
 
 def _same_options(options: Options, device: torch.device) -> list[str]:

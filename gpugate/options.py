@@ -175,7 +175,9 @@ def _command(config: pytest.Config) -> str:
     paths = dict.fromkeys(argument.partition("::")[0] for argument in given)
     baselines = config.getoption("perf_baselines")
     elsewhere = [] if baselines == DEFAULT_BASELINES else ["--perf-baselines", baselines]
-    return shlex.join(["pytest", *paths, *elsewhere])
+    fault = config.getoption("perf_mutate")
+    mutated = [] if fault is None else [f"--perf-mutate={fault}"]
+    return shlex.join(["pytest", *paths, *elsewhere, *mutated])
 
 
 def _path(config: pytest.Config, text: str | None) -> Path | None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 CACHE_FOLDER = ".gpugate-cache"
+FRESH_PROCESS_S = 900.0  # within which one case is measured, its compilation or engine included; a hung one is killed
 NO_GPU = Missing(("cuda",), "needs a CUDA GPU, and torch sees none: run it on a machine with one")
 
 
@@ -156,7 +157,8 @@ class PerfSession:
         with tempfile.TemporaryDirectory(prefix="gpugate-attempt-") as folder:
             json_path = Path(folder) / "run.json"
             try:
-                run = run_fresh(self.options, self.device, self.root, [self.node_ids[case.id]], json_path)
+                node_ids, timeout_s = [self.node_ids[case.id]], FRESH_PROCESS_S + 10 * self.options.budget_s
+                run = run_fresh(self.options, self.device, self.root, node_ids, json_path, timeout_s)
                 found = run.cases[case.id]
             except FreshProcessError as error:
                 return Attempt(None, " ".join([f"{error}:", *error.said.splitlines()[-1:]]))

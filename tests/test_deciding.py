@@ -16,6 +16,7 @@ PASS, REGRESSED, INCONCLUSIVE = Outcome.PASS, Outcome.REGRESSED, Outcome.INCONCL
 CASE_ID = "net/fast/cuda"
 COMMAND = "pytest my_tests"
 COUNTED = {"kernel_launches": 1.0, "graph_launches": 0.0, "kernels": 57.0}
+LOOSE = Tolerance(1e-3, 1e-2)
 RECORDED = History(3.0, 0.001, 30.0, 10.0, 0.001, 5)
 
 
@@ -30,7 +31,7 @@ def measured(speedup: float, error: float = 0.0, **counted: float) -> Measuremen
 
 def case(first: Measurement, *others: Attempt, **changed: object) -> CaseResult:
     result = CaseResult(CASE_ID, "net", "fast", "baseline", Size(1, 0, 0), first, attempts=list(others))
-    result.promise = Promise(1.5, Tolerance(1e-3, 1e-2), Contract(limits=(Limit("kernels", at_most=58),)))
+    result.promise = Promise(1.5, LOOSE, Contract(limits=(Limit("kernels", at_most=58),)))
     result.remembered = Remembered(RECORDED, RECORDED, "exact", optimized_counters=COUNTED)
     for name, value in changed.items():
         setattr(result, name, value)
@@ -71,6 +72,10 @@ def test_an_open_question_asks_for_more_pairs_first() -> None:
     assert outcomes(undecided)["speedup"] is INCONCLUSIVE
     assert wants_more_pairs(undecided.verdicts)
     assert wants_fresh_process(undecided)
+    unrecorded = case(replace(measured(3.0), instances=spread), remembered=None, promise=Promise(2.95, LOOSE, None))
+    assert outcomes(unrecorded)["speedup"] is INCONCLUSIVE
+    assert wants_more_pairs(unrecorded.verdicts)
+    assert not wants_fresh_process(unrecorded)
 
 
 def test_of_counts_too_the_middle_one_of_three_processes_decides() -> None:

@@ -223,7 +223,7 @@ def test_fresh_processes_are_asked_before_an_alarm(
     session.node_ids = {CASE.id: "test_it.py::test_it"}
     left, node_ids = list(confirming), []
 
-    def run_fresh(options, device, root, nodes, json_path) -> RunResult:
+    def run_fresh(options, device, root, nodes, json_path, timeout_s) -> RunResult:
         node_ids.extend(nodes)
         found = CaseResult(CASE.id, "net", "fast", "baseline", CASE.size, left.pop(0))
         return RunResult(HERE, "2030-01-01T00:00:00+00:00", seed=2, cases={CASE.id: found})
@@ -241,13 +241,16 @@ def test_a_fresh_process_that_died_leaves_the_alarm_and_says_so(session, monkeyp
     session.options = replace(OPTIONS, attempts=3)
     session.node_ids = {CASE.id: "test_it.py::test_it"}
 
-    def run_fresh(*_: object) -> RunResult:
-        raise FreshProcessError(3, "it went on\nout of memory")
-
-    monkeypatch.setattr(gpugate.session, "run_fresh", run_fresh)
-    verdict = session.measured(CASE).verdicts[1]
-    assert verdict.outcome is Outcome.REGRESSED
-    assert "could not confirm it (a fresh process ended with status 3: out of memory)" in verdict.reason
+    for error, told in (
+        (FreshProcessError("ended with status 3", "it went on\nout of memory"), "ended with status 3: out of memory"),
+        (OSError("No space left"), "gave no result (OSError: No space left)"),
+        (KeyError(CASE.id), "gave no result (KeyError: 'net/fast/cpu')"),
+    ):
+        session.result.cases.clear()
+        monkeypatch.setattr(gpugate.session, "run_fresh", raising(error))
+        verdict = session.measured(CASE).verdicts[1]
+        assert verdict.outcome is Outcome.REGRESSED
+        assert f"could not confirm it (a fresh process {told})" in verdict.reason
 
 
 @pytest.mark.parametrize("asked", [True, False])

@@ -1,0 +1,54 @@
+"""One child that measures: what becomes of one that ends early or not at all."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpugate import fresh_process
+from gpugate.errors import FreshProcessError
+from gpugate.fresh_process import run_fresh
+from tests.test_xdist_workers import OPTIONS
+
+CPU = torch.device("cpu")
+
+
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+    """An interpreter that runs `script` whatever it is told; returns where a run would be written."""
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable}\n{script}\n", encoding="utf-8")
+    python.chmod(0o755)
+    monkeypatch.setattr(fresh_process.sys, "executable", str(python))
+    return tmp_path / "run-1.json"
+
+
+def test_one_that_hangs_is_killed_at_its_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = "import time\nprint('waiting', flush=True)\ntime.sleep(600)"
+    path = child(tmp_path, monkeypatch, waiting)
+    with pytest.raises(FreshProcessError, match=r"^a fresh process did not end within 2 s$") as caught:
+        run_fresh(OPTIONS, CPU, tmp_path, ["test.py"], path, timeout_s=2)
+    assert caught.value.said == "waiting"
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_one_that_writes_no_run_is_told_by_its_last_words(tmp_path: Path, monkeypatch, status: int) -> None:
+    path = child(tmp_path, monkeypatch, f"print('no such test')\nraise SystemExit({status})")
+    with pytest.raises(FreshProcessError, match=rf"^a fresh process ended with status {status}$") as caught:
+        run_fresh(OPTIONS, CPU, tmp_path, ["test.py"], path)
+    assert caught.value.said == "no such test"
+
+
+def test_it_is_told_what_this_process_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = child(tmp_path, monkeypatch, "import sys\nprint(*sys.argv[1:])\nraise SystemExit(3)")
+    from gpugate.faults.fault import Fault
+
+    options = replace(OPTIONS, budget_s=2.5, fault=Fault.parse("slow:5"), input_path=tmp_path)
+    with pytest.raises(FreshProcessError) as caught:
+        run_fresh(options, CPU, tmp_path, ["a.py::b"], path)
+    words = caught.value.said.split()
+    assert words[:3] == ["-m", "pytest", "-p"]
+    for wanted in ("a.py::b", "--perf-mutate=slow:5", "2.5", str(tmp_path), str(path)):
+        assert wanted in words
+    assert words[words.index("--perf-attempts") + 1] == "1"  # it asks nobody itself
