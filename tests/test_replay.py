@@ -66,7 +66,9 @@ def test_what_a_session_decided_is_decided_again_from_its_file(
     monkeypatch.setattr(PerfSession, "remembered", lambda self, case: model.remembered)
     monkeypatch.setattr(PerfSession, "_environment_problem", lambda *_: model.environment_problem)
 
-    def run_fresh(options: object, device: object, root: object, nodes: object, json_path: Path) -> RunResult:
+    def run_fresh(
+        options: object, device: object, root: object, nodes: object, json_path: Path, *_: object
+    ) -> RunResult:
         fresh = CaseResult(CASE.id, "tiny", "quick", "baseline", CASE.size, measured(CASE.id, 2.81))
         run_file.write(json_path, RunResult(describe(CPU), "2030-01-01T00:00:00+00:00", 2, cases={CASE.id: fresh}))
         return run_file.read(json_path)

@@ -229,7 +229,7 @@ def test_columns_follow_the_environment_variable(monkeypatch: pytest.MonkeyPatch
     ("cv", "processes", "asked", "cell"),
     [
         (0.0, 5, None, "1 %"),  # the floor of a baseline of one night
-        (0.01, 5, None, "5.7 %"),  # 4 cv, and 1.645 * 0.858 cv more; a slowdown d leaves 1 / (1 + d)
+        (0.01, 5, None, "6.2 %"),  # 4 cv, and 1.645 * sqrt(1.287) cv more; a slowdown d leaves 1 / (1 + d)
         (0.01, 5, 0.1, "13 %"),
         (0.4, 5, None, "none"),
         (0.01, 4, None, ""),
