@@ -17,8 +17,8 @@ from pathlib import Path
 from gpugate import units
 from gpugate.codec import (
     FormatError,
-    NewerFormatError,
     from_json,
+    naming_the_file,
     parse,
     pretty,
     rounded,
@@ -185,15 +185,9 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 def _load(path: Path) -> BaselineFile:
     """Raises BaselineError for a file that is damaged, newer, of another machine or of another workload."""
-    try:
+    steps = {"unreadable": _REPAIR, "damaged": _REPAIR, "instead_of_upgrading": "record again"}
+    with naming_the_file(path, BaselineError, **steps):
         file = _decoded(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise BaselineError(f"{path} cannot be read ({problem}): {_REPAIR}") from error
-    except NewerFormatError as error:
-        raise BaselineError(f"{path} was {error}: upgrade gpugate or record again") from error
-    except FormatError as error:
-        raise BaselineError(f"{path} cannot be used because {error}: {_REPAIR}") from error
     folder = path.resolve().parent.name
     if file.machine != folder:
         raise BaselineError(f"{path} is of the machine {file.machine!r}, not of {folder!r}: move it there or delete it")

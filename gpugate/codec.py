@@ -16,7 +16,8 @@ import os
 import reprlib
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from functools import cache
 from numbers import Integral, Real
@@ -108,6 +109,22 @@ def without_header(name: str, version: int, data: object) -> dict[str, Any]:
     if found > version:
         raise NewerFormatError(f"written by a newer gpugate (format {found}, this one reads up to {version})")
     return {key: value for key, value in data.items() if key not in ("format", "format_version")}
+
+
+@contextmanager
+def naming_the_file(
+    path: Path, kind: type[GpugateError], *, unreadable: str, damaged: str, instead_of_upgrading: str
+) -> Iterator[None]:
+    """What goes wrong with a document that is read inside becomes one sentence of `kind`, with the next step."""
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise kind(f"{path} cannot be read ({problem}): {unreadable}") from error
+    except NewerFormatError as error:
+        raise kind(f"{path} was {error}: upgrade gpugate or {instead_of_upgrading}") from error
+    except FormatError as error:
+        raise kind(f"{path} cannot be used because {error}: {damaged}") from error
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

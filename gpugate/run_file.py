@@ -9,9 +9,8 @@ from typing import cast
 
 from gpugate import __version__
 from gpugate.codec import (
-    FormatError,
-    NewerFormatError,
     from_json,
+    naming_the_file,
     parse,
     pretty,
     to_json,
@@ -49,23 +48,20 @@ def write(path: Path, run: RunResult) -> None:
 
 def read(path: Path) -> RunResult:
     """Raises RunFileError for a file that is not there, damaged, or of another format."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise RunFileError(f"{path} cannot be read ({problem}): give a file that --perf-json wrote") from error
-    try:
-        document = parse(text)
+    with naming_the_file(
+        path,
+        RunFileError,
+        unreadable="give a file that --perf-json wrote",
+        damaged="write it again with --perf-json",
+        instead_of_upgrading="measure again",
+    ):
+        document = parse(path.read_text(encoding="utf-8"))
         body = without_header(FORMAT, FORMAT_VERSION, document)
         found = cast(Mapping[str, int], document)["format_version"]
         if found < FORMAT_VERSION:
             older = f"was written by an older gpugate (format {found}, this one reads {FORMAT_VERSION})"
             raise RunFileError(f"{path} {older}: measure again")
         return from_json(RunResult, body)
-    except NewerFormatError as error:
-        raise RunFileError(f"{path} was {error}: upgrade gpugate or measure again") from error
-    except FormatError as error:
-        raise RunFileError(f"{path} cannot be used because {error}: write it again with --perf-json") from error
 
 
 def read_to_decide_again(path: Path) -> RunResult:

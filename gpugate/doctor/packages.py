@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 
 from gpugate.doctor.children import ChildError
 from gpugate.doctor.finding import Answer, Group, Machine, Probe, absent, ok
@@ -30,6 +32,16 @@ class Package:
         missing = missing_needs(Needs(packages=(self.module,)), machine.environment)
         return f"{' and '.join(missing.names)} not installed: {self.install}" if missing else None
 
+    def needed(self, probe: Callable[[Machine], Answer]) -> Callable[[Machine], Answer]:
+        """The probe where the package is installed; elsewhere it says that it did not look, and why."""
+
+        @wraps(probe)
+        def look(machine: Machine) -> Answer:
+            missing = self.not_installed(machine)
+            return probe(machine) if missing is None else absent(f"not looked at: {missing}")
+
+        return look
+
     def look(self, machine: Machine) -> Answer:
         missing = self.not_installed(machine)
         if missing is not None:
@@ -53,10 +65,8 @@ PACKAGES = (
 )
 
 
+@VIDEO.needed
 def nvdec(machine: Machine) -> Answer:
-    missing = VIDEO.not_installed(machine)
-    if missing is not None:
-        return absent(f"not looked at: {missing}")
     try:
         found = machine.children.ask("nvdec", timeout_s=ENGINE_S)
     except ChildError as error:
@@ -67,11 +77,9 @@ def nvdec(machine: Machine) -> Answer:
     return ok(f"decodes H.264 into GPU memory{engines}")
 
 
+@VIDEO.needed
 def nvenc(machine: Machine) -> Answer:
     """Only trying tells: NVML's encoder capacity is 100 also on GPUs that have no encoder."""
-    missing = VIDEO.not_installed(machine)
-    if missing is not None:
-        return absent(f"not looked at: {missing}")
     try:
         size = machine.children.ask("nvenc", timeout_s=ENGINE_S)
     except ChildError as error:
@@ -88,10 +96,8 @@ def _no_encoder(error: str) -> str:
     return f"no encoder could be made ({error}): update the driver, or encode on the CPU"
 
 
+@TORCHVISION.needed
 def nvjpeg(machine: Machine) -> Answer:
-    missing = TORCHVISION.not_installed(machine)
-    if missing is not None:
-        return absent(f"not looked at: {missing}")
     try:
         difference = machine.children.ask("nvjpeg", timeout_s=ENGINE_S)
     except ChildError as error:

@@ -109,9 +109,13 @@ def measure(case: Case, context: Context, settings: Settings, report: Report) ->
     if settings.fault is not None:
         case = mutated(case, settings.fault, context.device)
     try:
-        run, expected = _prepare(case, context, settings, report)
+        draw = _draw(case, settings)
+        with blamed_on(f"inputs of {case.workload.name}", "being made"):
+            inputs = make_inputs(case.workload, context, settings.fresh_inputs, draw)
+        expected = expected_outputs(case, context, inputs)
+        run = _begun(case, context, settings, report, inputs, expected, draw)
         stopped_because = _measure_instances(run)
-        check_baseline_unchanged(case, context, run.inputs, expected)
+        check_baseline_unchanged(case, context, inputs, expected)
         return _record(run, stopped_because, time.perf_counter() - started)
     finally:
         release(context.device)
@@ -124,9 +128,7 @@ def measure_times(
 
     `inputs` are made once for many measurements. Raises SideError as `measure` does.
     """
-    draw = random.Random(f"{settings.seed} {case.id}")  # noqa: S311  # for repeatability, not for secrets
-    timer, clock = timer_for(context.device, case.workload.timing), clock_reader(context.device)
-    run = _Run(case, context, settings, report, inputs, None, timer, clock, draw)
+    run = _begun(case, context, settings, report, inputs, None, _draw(case, settings))
     try:
         _measure_instances(run)
         return tuple(run.found.instances)
@@ -134,23 +136,21 @@ def measure_times(
         release(context.device)
 
 
-def _prepare(case: Case, context: Context, settings: Settings, report: Report) -> tuple[_Run, Expected]:
-    draw = random.Random(f"{settings.seed} {case.id}")  # noqa: S311  # for repeatability, not for secrets
-    with blamed_on(f"inputs of {case.workload.name}", "being made"):
-        inputs = make_inputs(case.workload, context, settings.fresh_inputs, draw)
-    expected = expected_outputs(case, context, inputs)
-    run = _Run(
-        case=case,
-        context=context,
-        settings=settings,
-        report=report,
-        inputs=inputs,
-        expected=expected,
-        timer=timer_for(context.device, case.workload.timing),
-        read_clock=clock_reader(context.device),
-        draw=draw,
-    )
-    return run, expected
+def _draw(case: Case, settings: Settings) -> random.Random:
+    return random.Random(f"{settings.seed} {case.id}")  # noqa: S311  # for repeatability, not for secrets
+
+
+def _begun(
+    case: Case,
+    context: Context,
+    settings: Settings,
+    report: Report,
+    inputs: Inputs,
+    expected: Expected | None,
+    draw: random.Random,
+) -> _Run:
+    timer, read_clock = timer_for(context.device, case.workload.timing), clock_reader(context.device)
+    return _Run(case, context, settings, report, inputs, expected, timer, read_clock, draw)
 
 
 def _measure_instances(run: _Run) -> StopReason:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpugate.codec import (
-    FormatError,
-    NewerFormatError,
     from_json,
+    naming_the_file,
     parse,
     pretty,
     to_json,
@@ -77,12 +76,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 def read(path: Path) -> TrialsFile:
     """Raises TrustError for a file that is not there, damaged, or of a newer format."""
-    try:
+    again = "delete it and take its trials again"
+    steps = {"unreadable": again, "damaged": again, "instead_of_upgrading": "give an empty folder"}
+    with naming_the_file(path, TrustError, **steps):
         return from_json(TrialsFile, without_header(FORMAT, FORMAT_VERSION, parse(path.read_text(encoding="utf-8"))))
-    except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise TrustError(f"{path} cannot be read ({problem}): delete it and take its trials again") from error
-    except NewerFormatError as error:
-        raise TrustError(f"{path} was {error}: upgrade gpugate or give an empty folder") from error
-    except FormatError as error:
-        raise TrustError(f"{path} cannot be used because {error}: delete it and take its trials again") from error
