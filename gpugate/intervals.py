@@ -10,7 +10,8 @@ import numpy as np
 from scipy import stats
 
 CONFIDENCE = 0.99  # one-sided: a bound is wrong at most once in a hundred
-MIN_INSTANCES_FOR_SPREAD = 3
+MIN_DEGREES_OF_FREEDOM = 2
+MIN_BUILDS_OF_AN_ORDER = 2
 # What two identical sides of one process were seen to differ by for their whole life, as a log-ratio: the half-width
 # that is taken for granted where too few fresh instances tell. Pairs alone would be wrong in 4 of 10 runs.
 UNSEEN_INSTANCE_SPREAD = 0.01
@@ -52,31 +53,50 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     return Estimate(median, float(ordered[below]), float(ordered[count - 1 - below]))
 
 
-def instance_half_width(medians: Sequence[float], confidence: float = CONFIDENCE) -> float:
-    """Half-width of the t interval of the mean of instance medians: t(n-1) * s / sqrt(n).
+def instance_half_width(medians: Sequence[float], confidence: float = CONFIDENCE, fitted: int = 1) -> float:
+    """Half-width of the t interval of the mean of instance medians: t(n-k) * s / sqrt(n), s with n-k degrees.
 
-    Below three it is UNSEEN_INSTANCE_SPREAD: a spread of one or two builds is not known.
+    `fitted` is k: 1 for the mean alone, 2 where an effect of the order of building was taken out of `medians`. With
+    fewer than two degrees of freedom it is UNSEEN_INSTANCE_SPREAD: a spread of one or two builds is not known.
 
     The fresh instance is the unit of replication for what pairs cannot see: memory placement and algorithm choice
     (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 9).
     """
     count = len(medians)
-    if count < MIN_INSTANCES_FOR_SPREAD:
+    if count - fitted < MIN_DEGREES_OF_FREEDOM:
         return UNSEEN_INSTANCE_SPREAD
-    spread = float(np.std(medians, ddof=1))
-    return float(stats.t.ppf(confidence, count - 1)) * spread / math.sqrt(count)
+    spread = float(np.std(medians, ddof=fitted))
+    return float(stats.t.ppf(confidence, count - fitted)) * spread / math.sqrt(count)
 
 
-def speedup_estimate(log_ratios: Sequence[Sequence[float]]) -> Estimate:
+def order_effect(medians: Sequence[float], reference_first: Sequence[bool]) -> float | None:
+    """Half of what instances whose reference was built first are above the others; None with fewer than two of either.
+
+    Who is built first decides who gets which memory. Two identical sides were seen to differ by +2 and -2 % in turn.
+    """
+    first, other = (
+        [median for median, was in zip(medians, reference_first, strict=True) if was is order]
+        for order in (True, False)
+    )
+    if min(len(first), len(other)) < MIN_BUILDS_OF_AN_ORDER:
+        return None
+    return (float(np.median(first)) - float(np.median(other))) / 2
+
+
+def speedup_estimate(log_ratios: Sequence[Sequence[float]], reference_first: Sequence[bool]) -> Estimate:
     """The speedup from paired log-ratios, one sequence per fresh instance: the wider of what both levels allow.
 
-    The interval over instances lies around their mean, which is what the t distribution speaks of: around their
-    median it would be wrong up to three times as often as it says. Raises ValueError for no pairs at all.
+    `reference_first` says of each instance whether the reference was built first; what that does is taken out. The
+    interval over instances lies around their mean, which is what the t distribution speaks of: around their median it
+    would be wrong up to three times as often as it says. Raises ValueError for no pairs at all.
     """
-    per_instance = [values for values in log_ratios if values]
-    pooled = median_interval([value for values in per_instance for value in values])
-    medians = [float(np.median(values)) for values in per_instance]
-    mean, between = float(np.mean(medians)), instance_half_width(medians)
+    taken = [(values, first) for values, first in zip(log_ratios, reference_first, strict=True) if values]
+    effect = order_effect([float(np.median(values)) for values, _ in taken], [first for _, first in taken])
+    shift = effect or 0.0
+    adjusted = [[value - shift if first else value + shift for value in values] for values, first in taken]
+    pooled = median_interval([value for values in adjusted for value in values])
+    medians = [float(np.median(values)) for values in adjusted]
+    mean, between = float(np.mean(medians)), instance_half_width(medians, fitted=1 if effect is None else 2)
     return Estimate(
         median=math.exp(pooled.median),
         low=math.exp(min(pooled.low, mean - between)),

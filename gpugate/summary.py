@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpugate.intervals import Estimate, coefficient_of_variation, median_interval, robust_spread, speedup_estimate
+from gpugate.intervals import Estimate, coefficient_of_variation, median_interval, robust_spread
 from gpugate.measurement.record import Instance, Measurement
+from gpugate.measurement.speedup import speedup_of
 
 MIN_SITTINGS = 5  # occasions that tell how much nights differ
 SITTING_GAP = datetime.timedelta(hours=6)  # what a machine is like for hours is another by the next night
@@ -36,7 +37,7 @@ def summarize(measurement: Measurement) -> Summary:
     medians = [float(np.median(values)) for values in ratios]
     return Summary(
         case_id=measurement.case_id,
-        speedup=speedup_estimate(ratios),
+        speedup=speedup_of(measurement.instances),
         reference_ms=median_interval([pair.reference_ms for pair in measurement.pairs]),
         optimized_ms=median_interval([pair.optimized_ms for pair in measurement.pairs]),
         pairs=len(measurement.pairs),
@@ -87,7 +88,7 @@ def history(processes: Sequence[Sequence[Instance]], started_at: Sequence[str] =
     if not processes:
         raise ValueError("no processes: a history needs at least one")
     pairs = [[pair for instance in process for pair in instance.pairs] for process in processes]
-    speedups = [speedup_estimate([instance.log_ratios for instance in process]).median for process in processes]
+    speedups = [speedup_of(process).median for process in processes]
     groups = by_sitting(started_at)
     if len(groups) >= MIN_SITTINGS:
         speedups = [float(np.median([speedups[index] for index in group])) for group in groups]

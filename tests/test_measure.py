@@ -3,6 +3,7 @@
 import gc
 import itertools
 import math
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -108,11 +109,11 @@ def speedups(measurement: Measurement) -> list[float]:
 def test_what_a_quiet_measurement_records(bench: Bench) -> None:
     found = bench.measure(bench.case(bench.side("fast", 1.0, other_kernels, build_s=0.5)))
     assert (found.case_id, found.stopped_because) == ("net/fast/cpu", "narrow")
-    assert [len(one.pairs) for one in found.instances] == [4, 4, 4]
-    assert speedups(found) == [3.0] * 12
-    assert [one.reference_built_first for one in found.instances] == [True, False, True]
-    assert {(one.reference_steps_per_block, one.optimized_steps_per_block) for one in found.instances} == {(21, 61)}
-    assert [one.when for one in found.differences] == ["fresh inputs"] * 3 + ["timed steps"] * 3
+    assert [len(one.pairs) for one in found.instances] == [4, 4, 4, 4]
+    assert speedups(found) == [3.0] * 16
+    assert [one.reference_built_first for one in found.instances] == [True, False, True, False]
+    assert {(one.reference_steps_per_block, one.optimized_steps_per_block) for one in found.instances} == {(5, 11)}
+    assert [one.when for one in found.differences] == ["fresh inputs"] * 3 + ["timed steps"] * 4
     assert all(one.relative_l2 < 1e-6 for one in found.differences)
     assert found.optimized_cost.build_s == pytest.approx(0.5)
     assert found.reference_cost.first_step_s == pytest.approx(0.003)
@@ -131,15 +132,15 @@ def test_pairs_alternate_within_an_instance(bench: Bench) -> None:
 def test_sides_are_fresh_in_every_instance_in_swapped_order_and_closed_before_the_next(bench: Bench) -> None:
     bench.measure(bench.case())
     alone = ["build baseline", "close baseline"]
-    close = ["close baseline", "close fast"]
-    reference_first = ["build baseline", "build fast", *close]
-    fast_first = ["build fast", "build baseline", *close]
-    assert bench.log == [*alone, *reference_first, *fast_first, *reference_first, *alone]
+    reference_first = ["build baseline", "build fast", "close fast", "close baseline"]
+    fast_first = ["build fast", "build baseline", "close baseline", "close fast"]
+    assert bench.log == [*alone, *(reference_first + fast_first) * 2, *alone]
 
 
 def test_a_run_whose_noise_no_longer_changes_stops_for_noise(bench: Bench) -> None:
-    wobble = itertools.cycle([1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98])
-    found = bench.measure(bench.case(bench.side("fast", lambda: 30 * next(wobble))), half_width=1e-9, budget_s=1e6)
+    wobble = random.Random(1)  # noqa: S311  # for repeatability
+    side = bench.side("fast", lambda: 30 * wobble.uniform(0.9, 1.1))
+    found = bench.measure(bench.case(side), half_width=1e-9, budget_s=1e6)
     assert found.stopped_because == "noise"
     assert len(found.pairs) >= 32
 
@@ -171,8 +172,8 @@ def test_building_costs_no_budget_the_first_time(bench: Bench) -> None:
     )
     began_s = [told.seconds_left for told in bench.told if told.doing == "warming up" and told.side == BASELINE]
     assert max(left for left in began_s if left is not None) == 4.0
-    assert (costs_nothing.stopped_because, len(costs_nothing.instances)) == ("narrow", 3)
-    assert (costs_much.stopped_because, len(costs_much.instances)) == ("budget", 1)
+    assert (costs_nothing.stopped_because, len(costs_nothing.instances)) == ("narrow", 4)
+    assert len(costs_much.instances) == 1
     assert len(costs_much.pairs) >= 8
 
 
@@ -230,7 +231,7 @@ def test_a_write_to_the_inputs_is_blamed_on_who_wrote(bench: Bench, who: str, at
 
 
 @pytest.mark.parametrize(
-    "moment", [("checking", 1), ("measuring", 1), ("measuring", 2), ("measuring", 3), ("counting", 4)]
+    "moment", [("checking", 1), ("measuring", 1), ("measuring", 2), ("measuring", 4), ("counting", 5)]
 )
 def test_a_write_is_seen_whenever_it_happens(bench: Bench, moment: tuple[str, int]) -> None:
     def writing(inputs: torch.Tensor) -> torch.Tensor:
@@ -349,8 +350,8 @@ def test_inputs_rotate_on_both_sides_over_more_than_the_cache_holds(bench: Bench
     assert found.input_sets == 7
     assert max(one.relative_l2 for one in found.differences) < 1e-6  # each compared with the output for its own input
     for pointers in seen.values():
-        blocks = pointers[-120:-20]  # of the last instance: no input comes again before all others came
-        assert all(len(set(blocks[start : start + 7])) == 7 for start in range(94))
+        blocks = pointers[-40:-6]  # of the last instance: no input comes again before all others came
+        assert all(len(set(blocks[start : start + 7])) == 7 for start in range(28))
 
 
 def test_a_reference_may_be_another_optimization_while_outputs_are_compared_with_the_baseline(bench: Bench) -> None:
@@ -413,7 +414,7 @@ def test_throttled_pairs_are_discarded_and_counted(bench: Bench, monkeypatch) ->
     readings = itertools.chain([ClockReading(1200, ("power brake",))] * 2, itertools.repeat(ClockReading(1980)))
     monkeypatch.setattr(run, "clock_reader", lambda device: lambda: next(readings))
     found = bench.measure(bench.case())
-    assert [one.discarded for one in found.instances] == [1, 0, 0]
+    assert [one.discarded for one in found.instances] == [1, 0, 0, 0]
     assert {pair.sm_clock_mhz for pair in found.pairs} == {1980}
 
 
@@ -424,8 +425,8 @@ def test_who_watches_is_told_what_happens_and_how_the_interval_narrows(bench: Be
     assert doings[-1] == "counting"
     assert {told.case_id for told in bench.told} == {"net/fast/cpu"}
     measuring = [told for told in bench.told if told.doing == "measuring"]
-    assert [told.pairs for told in measuring] == list(range(12))
-    assert [told.instance for told in measuring] == [1] * 4 + [2] * 4 + [3] * 4
+    assert [told.pairs for told in measuring] == list(range(16))
+    assert [told.instance for told in measuring] == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4
     assert (measuring[0].speedup, measuring[-1].speedup) == (None, pytest.approx(3.0))
     left = [told.seconds_left for told in measuring]
     assert left == sorted(left, reverse=True)

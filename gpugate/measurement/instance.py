@@ -29,12 +29,20 @@ class BothSides:
             raise SideError(self.optimized.name, "being built or run", problem)
 
     def close(self) -> None:
+        """Closes and frees the side that was built last first.
+
+        Allocators hand out first what was freed last. So the side that is built first always gets the same memory, and
+        swapping who that is swaps the memory too: which pinned buffers a side got made up to 19 % of a pipeline's time.
+        """
         device = self.reference.device
+        names = ("reference", "optimized")
         try:
-            self.reference.close()
-            self.optimized.close()
+            for name in names[::-1] if self.reference_built_first else names:
+                getattr(self, name).close()
+                delattr(self, name)
         finally:
-            del self.reference, self.optimized
+            for name in names:
+                self.__dict__.pop(name, None)
             release(device)
 
 

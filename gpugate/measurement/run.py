@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpugate.faults.mutated import mutated
-from gpugate.intervals import Estimate, speedup_estimate
+from gpugate.intervals import Estimate
 from gpugate.measurement import counters, trace
+from gpugate.measurement.allocation import pairs_worth_taking
 from gpugate.measurement.cold_inputs import Inputs, check_untouched, make_inputs
 from gpugate.measurement.device_timer import Timer, timer_for
 from gpugate.measurement.gpu_clock import ReadClock, clock_reader
@@ -28,11 +29,13 @@ from gpugate.measurement.record import Counters, Difference, Instance, Measureme
 from gpugate.measurement.rest import Rest
 from gpugate.measurement.settings import BLOCK_MS, WARM_UP_S, Settings
 from gpugate.measurement.sides import blamed_on, release
+from gpugate.measurement.speedup import speedup_of
 from gpugate.measurement.stopping import stop_reason
 from gpugate.measurement.warm_up import warm_up
 from gpugate.workload import Case, Context
 
 REWARM_SHARE = 0.3  # of the warm-up time, for every instance after the first: the clock is up already
+FIRST_BUILD_EXCESS = 4.0  # over the builds after it, which find compiled, loaded and autotuned what they need
 
 
 @dataclass
@@ -74,7 +77,7 @@ class _Run:
     found: _Found = field(default_factory=_Found)
     rest: Rest = field(default_factory=Rest)
     deadline_s: float = math.inf
-    rebuild_s: float = 0.0
+    rebuild_s: float = 0.0  # what the next build and its shorter warm-up will take
 
     @property
     def seconds_left(self) -> float:
@@ -160,7 +163,6 @@ def _measure_instances(run: _Run) -> StopReason:
         # The reference first to begin with: an optimization that edits a model they share is then seen, and blamed.
         reference_first = len(run.found.instances) % 2 == 0
         both = build_both(run.case, run.context, run.inputs, reference_first)
-        run.rebuild_s = both.build_s
         try:
             if not run.found.instances:
                 _begin(run, both)
@@ -186,10 +188,13 @@ def _measure_instance(run: _Run, both: BothSides) -> StopReason | None:
     """Warms both sides up and takes pairs; None asks for a fresh instance."""
     share = REWARM_SHARE if run.found.instances else 1.0
     kind = run.context.device.type
+    started = time.perf_counter()
     for side in (both.reference, both.optimized):
         run.tell("warming up", side.name)
         warm_up(side, run.inputs.timed, run.timer.time_ms, BLOCK_MS[kind], share * WARM_UP_S[kind])
         check_untouched(run.inputs, side.name)  # while it has run alone, so that the other is not blamed
+    excess = 1.0 if run.found.instances else FIRST_BUILD_EXCESS
+    run.rebuild_s = both.build_s / excess + (time.perf_counter() - started) * REWARM_SHARE / share
     pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, run.draw.random() < 0.5, run.rest)
     pairing.settle()
     stopped = _take_pairs(run, pairing)
@@ -212,7 +217,8 @@ def _take_pairs(run: _Run, pairing: Pairing) -> StopReason | None:
     while True:
         started = time.perf_counter()
         pairing.take(settings.pairs_per_instance, go_on)
-        round_s = time.perf_counter() - started
+        round_s = time.perf_counter() - started  # what a fresh build costs at least
+        pairing.take(_more_pairs(run, pairing, round_s), go_on)
         estimate = _estimate([*found.instances, pairing.instance()])
         found.half_widths.append(estimate.half_width if estimate else math.inf)
         # Where building is dear (compilation), more pairs of the same instance are all that the budget allows.
@@ -224,9 +230,18 @@ def _take_pairs(run: _Run, pairing: Pairing) -> StopReason | None:
             return stopped
 
 
+def _more_pairs(run: _Run, pairing: Pairing, round_s: float) -> int:
+    """How many more this build is worth, as far as the budget then still pays for the builds that are wanted."""
+    ratios = [instance.log_ratios for instance in (*run.found.instances, pairing.instance())]
+    pair_s = round_s / run.settings.pairs_per_instance
+    worth = pairs_worth_taking(ratios, run.rebuild_s, pair_s) - len(pairing.pairs)
+    later = max(0, run.settings.min_instances - len(run.found.instances) - 1)
+    share_s = (run.seconds_left - later * (run.rebuild_s + round_s)) / (later + 1)
+    return max(0, min(worth, int(share_s / pair_s)))
+
+
 def _estimate(instances: Sequence[Instance]) -> Estimate | None:
-    ratios = [instance.log_ratios for instance in instances if instance.pairs]
-    return speedup_estimate(ratios) if ratios else None
+    return speedup_of(instances) if any(instance.pairs for instance in instances) else None
 
 
 def _finish(run: _Run, both: BothSides) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from gpugate.faults.fault import Fault
 
-BLOCK_MS = {"cuda": 20.0, "cpu": 60.0}
+BLOCK_MS = {"cuda": 20.0, "cpu": 10.0}
 WARM_UP_S = {"cuda": 0.3, "cpu": 0.3}
 ATTEMPTS = 3  # processes, this one included, of which the middle one decides what the first one leaves open
 
@@ -23,7 +23,7 @@ class Settings:
     half_width: float = 0.005
     min_pairs: int = 8
     pairs_per_instance: int = 4
-    min_instances: int = 3
+    min_instances: int = 4  # two of either order of building
     counted_steps: int = 5
     fresh_inputs: int = 3
     seed: int = 0

@@ -7,18 +7,28 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from scipy import stats
+
 from gpugate.measurement.sides import BuiltSide
 
 STEADY_BLOCKS = 3
 STEADY_SPREAD = 0.01
+COMPARED_BLOCKS = 5
+NO_DRIFT_P = 0.05
 PATIENCE = 3  # times the minimum, for a side that never stops drifting
 MAX_STEPS_PER_BLOCK = 100_000
 
 
 def steady(block_ms: Sequence[float]) -> bool:
-    """The last three blocks lie within 1 % of each other."""
+    """The last three blocks lie within 1 % of each other, or the last five cannot be told from the five before them.
+
+    The latter by a Mann-Whitney test: noise that no warm-up takes away must not be waited for.
+    """
     last = block_ms[-STEADY_BLOCKS:]
-    return len(last) == STEADY_BLOCKS and max(last) - min(last) <= STEADY_SPREAD * min(last)
+    if len(last) == STEADY_BLOCKS and max(last) - min(last) <= STEADY_SPREAD * min(last):
+        return True
+    before, recent = block_ms[-2 * COMPARED_BLOCKS : -COMPARED_BLOCKS], block_ms[-COMPARED_BLOCKS:]
+    return len(before) == COMPARED_BLOCKS and bool(stats.mannwhitneyu(before, recent).pvalue > NO_DRIFT_P)
 
 
 def steps_for(step_ms: float, block_ms: float) -> int:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpugate.intervals import Estimate, coefficient_of_variation, speedup_estimate
+from gpugate.intervals import Estimate, coefficient_of_variation
 from gpugate.judging import over_processes
 from gpugate.measurement.settings import ATTEMPTS
+from gpugate.measurement.speedup import speedup_of
 from gpugate.summary import MIN_SITTINGS
 from gpugate.tolerances import MIN_PROCESSES, speedup_tolerance
 from gpugate.trust.analysis import OURS
@@ -65,7 +66,7 @@ class _Pool:
         for trial in trials:
             of_process = self._speedups[trial.case_id, trial.slowdown][trial.process]
             self._place[id(trial)] = len(of_process)
-            of_process.append(speedup_estimate([instance.log_ratios for instance in trial.instances]))
+            of_process.append(speedup_of(trial.instances))
 
     def own(self, trial: Trial) -> Estimate:
         return self._speedups[trial.case_id, trial.slowdown][trial.process][self._place[id(trial)]]

@@ -1,0 +1,15 @@
+"""The speedup that a case's fresh builds show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpugate.intervals import Estimate, speedup_estimate
+from gpugate.measurement.record import Instance
+
+
+def speedup_of(instances: Sequence[Instance]) -> Estimate:
+    """See `gpugate.intervals.speedup_estimate`. Raises ValueError where no instance has a pair."""
+    return speedup_estimate(
+        [instance.log_ratios for instance in instances], [instance.reference_built_first for instance in instances]
+    )
