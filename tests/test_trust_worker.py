@@ -24,7 +24,7 @@ from tests.tiny_project import PROMISE, QUICK, TinyProject
 
 CASE = "tiny/quick/cpu"
 USAGE_ERROR = 4
-BUDGET_S = 0.01  # over before a second build: a trial is two builds and eight pairs
+BUDGET_S = 0.01  # over before a second build: a trial is two builds and eight pairs, after one build of none
 SLOWED_TAKEN = {str(slowdown): 1 for slowdown in SLOWDOWNS[1:]}
 NO_GPU = "needs a CUDA GPU, and torch sees none: run it on a machine with one"
 SOME_BUILDS = """
@@ -45,7 +45,7 @@ def quick(context):
     number = next(built)
 
     def step(x):
-        if number == 5:
+        if number == 6:
             raise RuntimeError("CUDA error: device lost")
         return x + x
 
@@ -174,7 +174,7 @@ def test_inputs_are_made_once_for_a_case_and_not_at_all_for_one_that_lacks_nothi
     ("build", "trials", "said"),
     [
         (
-            SOME_BUILDS.format(builds=4),
+            SOME_BUILDS.format(builds=5),
             2,
             "quick failed while being built: RuntimeError: CUDA error: unspecified launch failure",
         ),

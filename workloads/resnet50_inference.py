@@ -258,7 +258,7 @@ WORKLOADS: tuple[Workload, ...] = (
         name="resnet50-inference",
         baseline=baseline,
         inputs=photograph_batch,
-        sizes={"cuda": size(128), "cpu": size(4)},
+        sizes={"cuda": size(128), "cpu": size(1)},
         optimizations=(*_on_cuda(BATCH_128, AGREEING), *ON_CPU),
     ),
     Workload(

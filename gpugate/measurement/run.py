@@ -35,7 +35,6 @@ from gpugate.measurement.warm_up import warm_up
 from gpugate.workload import Case, Context
 
 REWARM_SHARE = 0.3  # of the warm-up time, for every instance after the first: the clock is up already
-FIRST_BUILD_EXCESS = 4.0  # over the builds after it, which find compiled, loaded and autotuned what they need
 
 
 @dataclass
@@ -193,8 +192,7 @@ def _measure_instance(run: _Run, both: BothSides) -> StopReason | None:
         run.tell("warming up", side.name)
         warm_up(side, run.inputs.timed, run.timer.time_ms, BLOCK_MS[kind], share * WARM_UP_S[kind])
         check_untouched(run.inputs, side.name)  # while it has run alone, so that the other is not blamed
-    excess = 1.0 if run.found.instances else FIRST_BUILD_EXCESS
-    run.rebuild_s = both.build_s / excess + (time.perf_counter() - started) * REWARM_SHARE / share
+    run.rebuild_s = both.build_s + (time.perf_counter() - started) * REWARM_SHARE / share
     pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, run.draw.random() < 0.5, run.rest)
     pairing.settle()
     stopped = _take_pairs(run, pairing)
