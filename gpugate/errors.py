@@ -37,6 +37,10 @@ class FreshProcessError(GpugateError):
         super().__init__(f"a fresh process {how}")
 
 
+class DisprovedError(GpugateError):
+    """What was to be shown of an optimization is not true; the message says what is wrong, by how much."""
+
+
 class SideError(GpugateError):
     """One side of a comparison failed while it was built or run."""
 

@@ -39,6 +39,7 @@ class Options:
     json_path: Path | None
     input_path: Path | None
     checkpoint_path: Path | None
+    data_path: Path | None
     baselines_path: Path
     command: str  # that selects the same tests with the same baselines
     allow_missing: frozenset[str]
@@ -85,6 +86,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     add("--perf-seed", metavar="N", help="draws fresh inputs as the run that printed N (default: new each time)")
     add("--perf-json", metavar="FILE", help="write everything that was measured to FILE (default: nowhere)")
+    add("--perf-data", metavar="DIR", help="CIFAR-10 as its python batches, to train on (default: made-up images)")
     add("--perf-input", metavar="DIR", help="your own photographs instead of those that ship (default: none)")
     add("--perf-checkpoint", metavar="FILE", help="weights of ResNet-50 instead of seeded ones (default: none)")
     add("--perf-baselines", metavar="DIR", default=DEFAULT_BASELINES, help="where baselines are (default: %(default)s)")
@@ -129,6 +131,7 @@ def read_options(config: pytest.Config) -> Options:
         attempts=_whole_number("--perf-attempts", value("perf_attempts")),
         json_path=_writable("--perf-json", _path(config, value("perf_json"))),
         input_path=_existing("--perf-input", _path(config, value("perf_input"))),
+        data_path=_existing("--perf-data", _path(config, value("perf_data"))),
         checkpoint_path=_existing("--perf-checkpoint", _path(config, value("perf_checkpoint"))),
         baselines_path=config.rootpath / value("perf_baselines"),
         command=_command(config),

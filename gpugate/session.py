@@ -182,6 +182,7 @@ class PerfSession:
             cache_dir=cache_dir,
             input_path=self.options.input_path,
             checkpoint_path=self.options.checkpoint_path,
+            data_path=self.options.data_path,
         )
 
     def _probe(self, taken: Literal["before", "between"]) -> None:

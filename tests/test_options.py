@@ -25,6 +25,7 @@ DEFAULTS = {
     "--perf-json": "nowhere",
     "--perf-input": "none",
     "--perf-checkpoint": "none",
+    "--perf-data": "made-up images",
     "--perf-baselines": "baselines",
     "--allow-missing": "none",
     "--perf-mutate": "none",
@@ -82,7 +83,10 @@ def test_a_project_that_measures_nothing_pays_nothing(tmp_path: Path) -> None:
             ("--perf-json", value, "give a file name in a folder that exists")
             for value in ("no/run.json", "perf_tests")
         ),
-        *((option, "nothing-here", "give the path of a file") for option in ("--perf-input", "--perf-checkpoint")),
+        *(
+            (option, "nothing-here", "give the path of a file")
+            for option in ("--perf-input", "--perf-checkpoint", "--perf-data")
+        ),
     ],
 )
 def test_a_value_that_cannot_be_used_is_one_sentence(
