@@ -11,10 +11,11 @@ import importlib.metadata
 import math
 import re
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 
 from gpugate.counter_names import COUNTER_NAMES
 from gpugate.errors import CatalogueError
-from gpugate.workload import BASELINE, DEVICE_KINDS, Case, Limit, Optimization, Workload
+from gpugate.workload import BASELINE, DEVICE_KINDS, Case, Limit, Optimization, SweepCases, Workload
 
 ENTRY_POINT_GROUP = "gpugate.workloads"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
@@ -72,6 +73,20 @@ class Catalogue:
             if kind in workload.sizes
         ]
 
+    def sweeps(self) -> list[SweepCases]:
+        """Every swept parameter of a workload, on every kind of device that its points run on."""
+        groups: dict[tuple[str, str, str], list[tuple[int, Case]]] = {}
+        for case in self.cases():
+            point = case.optimization.point
+            if point is not None:
+                key = (case.workload.name, point.sweep, case.device_kind)
+                groups.setdefault(key, []).append((point.value, case))
+        by_value = itemgetter(0)
+        return [
+            SweepCases(parameter, tuple(case for _, case in sorted(found, key=by_value)))
+            for (_, parameter, _), found in groups.items()
+        ]
+
     def clear(self) -> None:
         self._workloads.clear()
         self._registered.clear()
@@ -118,6 +133,35 @@ def check(workload: Workload) -> None:
             raise CatalogueError(f"workload {workload.name!r} has two sides named {name!r}: rename one")
     for optimization in workload.optimizations:
         _check_optimization(workload, optimization)
+    _check_sweeps(workload)
+    if workload.ladder and workload.optimizations[0].compared_with != BASELINE:
+        first = workload.optimizations[0]
+        raise CatalogueError(
+            f"{workload.name}/{first.name} is the first rung of a ladder: compare it with the baseline"
+        )
+
+
+def _check_sweeps(workload: Workload) -> None:
+    """Points of one sweep share what they are compared with, and no value comes twice."""
+    seen: dict[str, dict[int, Optimization]] = {}
+    for optimization in workload.optimizations:
+        point = optimization.point
+        if point is None:
+            continue
+        where = f"{workload.name}/{optimization.name}"
+        if not _NAME.fullmatch(point.sweep):
+            raise CatalogueError(f"{where} is a point of sweep {point.sweep!r}, which fits no test id: {_NAME_RULE}")
+        others = seen.setdefault(point.sweep, {})
+        if point.value in others:
+            twin = others[point.value].name
+            raise CatalogueError(f"{where} is at {point.sweep} {point.value}, as {twin} is: give another value")
+        first = next(iter(others.values()), optimization)
+        if optimization.compared_with != first.compared_with:
+            raise CatalogueError(
+                f"{where} is compared with {optimization.compared_with}, and {first.name} of the same sweep with "
+                f"{first.compared_with}: compare all points with one side"
+            )
+        others[point.value] = optimization
 
 
 def _check_optimization(workload: Workload, optimization: Optimization) -> None:

@@ -1,4 +1,4 @@
-"""The fixtures that tests use: `workload`, one measured case, and `gate`, which holds a verdict against the policy."""
+"""The fixtures of tests: `workload` is one measured case, `sweep` several; `gate` holds a verdict to the policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpugate.result import CaseResult
     from gpugate.session import PerfSession
     from gpugate.verdict import Check, Verdict
-    from gpugate.workload import Case
+    from gpugate.workload import Case, SweepCases
 
 SESSION: pytest.StashKey[PerfSession] = pytest.StashKey()
 ASKED: pytest.StashKey[PerfSession | ReplaySession] = pytest.StashKey()  # what tests get their cases from
@@ -77,6 +77,33 @@ def workload(request: pytest.FixtureRequest) -> Judged:
             return Judged(case, result, absent=f"{case.id} was not measured: {result.skipped}")
         pytest.skip(result.skipped)
     return Judged(case, result)
+
+
+@dataclass(frozen=True)
+class JudgedSweep:
+    """A measured sweep as a test sees it."""
+
+    cases: SweepCases
+    knee: Verdict
+
+
+@pytest.fixture(scope="session")
+def sweep(request: pytest.FixtureRequest) -> JudgedSweep:
+    """Every point of one sweep, each measured once per session. Skips where the machine can run none of them."""
+    from gpugate.knee import judge_knee, sweeps
+
+    session, asked = request.config.stash[ASKED], request.param
+    __tracebackhide__ = True
+    try:
+        with _live_report(request.config) as report:
+            results = {case.id: session.measured(case, report) for case in asked.cases}
+    except GpugateError as error:
+        pytest.fail(str(error), pytrace=False)
+    accepted = not session.options.gate or all(map(session.accepts_absence, asked.cases))
+    if all(result.skipped for result in results.values()) and accepted:
+        pytest.skip(str(next(iter(results.values())).skipped))
+    found = next(sweep for sweep in sweeps(results) if sweep.id == asked.id)
+    return JudgedSweep(asked, judge_knee(found))
 
 
 @pytest.fixture

@@ -70,9 +70,11 @@ def instance_half_width(medians: Sequence[float], confidence: float = CONFIDENCE
 
 
 def order_effect(medians: Sequence[float], reference_first: Sequence[bool]) -> float | None:
-    """Half of what instances whose reference was built first are above the others; None with fewer than two of either.
+    """Half of what instances whose reference was built first are above the others.
 
     Who is built first decides who gets which memory. Two identical sides were seen to differ by +2 and -2 % in turn.
+    None with fewer than two of either, and where taking it out makes the instances no more alike by their median
+    absolute deviation: one outlier must not pass for an effect.
     """
     first, other = (
         [median for median, was in zip(medians, reference_first, strict=True) if was is order]
@@ -80,7 +82,11 @@ def order_effect(medians: Sequence[float], reference_first: Sequence[bool]) -> f
     )
     if min(len(first), len(other)) < MIN_BUILDS_OF_AN_ORDER:
         return None
-    return (float(np.median(first)) - float(np.median(other))) / 2
+    effect = (float(np.median(first)) - float(np.median(other))) / 2
+    without = [
+        median - effect if was else median + effect for median, was in zip(medians, reference_first, strict=True)
+    ]
+    return effect if robust_spread(without) < robust_spread(medians) else None
 
 
 def speedup_estimate(log_ratios: Sequence[Sequence[float]], reference_first: Sequence[bool]) -> Estimate:

@@ -85,7 +85,7 @@ def over_processes(values: Sequence[Estimate], reference: float, allowed: float)
 
 
 def judge_equivalence(measurement: Measurement, allowed: Tolerance) -> Verdict:
-    """Every compared output must be within the tolerance; NaN never is."""
+    """Every compared output must be within the tolerance, NaN never is, and every proof must hold."""
     case_id = measurement.case_id
     if not measurement.differences:
         return Verdict("equivalence", case_id, reason="no output was compared")
@@ -96,12 +96,14 @@ def judge_equivalence(measurement: Measurement, allowed: Tolerance) -> Verdict:
         "compared_outputs": float(len(measurement.differences)),
     }
     problems = [problem for d in measurement.differences if (problem := _output_problem(d, allowed))]
+    problems += [f"{proof.name}: {proof.problem}" for proof in measurement.proofs if proof.problem]
     if problems:
         return Verdict("equivalence", case_id, Outcome.WRONG, problems[0], rerun(case_id), numbers)
     reason = (
         f"relative L2 error {worst_difference.relative_l2:.1e} of at most {allowed.relative_l2:.1e} "
         f"over {len(measurement.differences)} outputs"
     )
+    reason = "; ".join([reason, *(f"{proof.name}: {proof.words}" for proof in measurement.proofs)])
     return Verdict("equivalence", case_id, Outcome.PASS, reason, numbers=numbers)
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpugate.errors import BaselineError, GpugateError
-from gpugate.fixtures import ASKED, SESSION, gate, replayed, workload
+from gpugate.fixtures import ASKED, SESSION, gate, replayed, sweep, workload
 from gpugate.options import Options, add_options, read_options
 from gpugate.selection import (
-    case_of,
+    cases_of,
     deselect_other_devices,
     deselect_other_kinds,
     ended_early,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpugate.replay_session import ReplaySession
     from gpugate.result import RunResult
 
-__all__ = ["gate", "replayed", "workload"]  # fixtures are found in the plugin's namespace
+__all__ = ["gate", "replayed", "sweep", "workload"]  # fixtures are found in the plugin's namespace
 
 OPTIONS = pytest.StashKey[Options]()
 REPLAY: pytest.StashKey[ReplaySession | None] = pytest.StashKey()
@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    if not session.config.option.collectonly and any(case_of(item) for item in session.items):
+    if not session.config.option.collectonly and any(cases_of(item) for item in session.items):
         try:
             _open(session.config, one_node_per_case(session.items))
         except GpugateError as error:

@@ -16,8 +16,10 @@ from gpugate.fresh_process import run_fresh
 from gpugate.nvml import foreign_processes
 from gpugate.result import RunResult
 from gpugate.session import PerfSession
+from gpugate.summary import undisturbed
 
 RUN_FILES = "run-*.json"
+SPARE_PROCESSES = 2  # beyond those asked for, where a case was disturbed in some
 Say = Callable[[str], None]
 
 
@@ -37,13 +39,23 @@ def record(session: PerfSession, say: Say) -> tuple[str, ...]:
         if len(runs) > 1:
             say(f"recording: goes on from {len(runs) - 1} of {processes} processes in {folder}")
         run_file.write(_free_path(folder), session.result)
-        while len(runs) < processes:
-            say(f"recording: fresh process {len(runs) + 1} of {processes}")
+        while len(runs) < processes or (len(runs) < processes + SPARE_PROCESSES and _disturbed(runs, processes)):
+            why = "" if len(runs) < processes else f", since {_disturbed(runs, processes)} was disturbed in one"
+            say(f"recording: fresh process {len(runs) + 1} of {max(processes, len(runs) + 1)}{why}")
             runs.append(_fresh_run(session, _free_path(folder)))
     # All files are made before the first is written: a refusal leaves every one as it was.
     files = _files(session, runs, processes)
     lines = [line for file in files for line in baseline.write(session.baselines_folder, file)]
     return (*lines, f"written to {session.baselines_folder}: read the difference and commit it")
+
+
+def _disturbed(runs: Sequence[RunResult], processes: int) -> str | None:
+    """The first case that fewer than `processes` of the runs measured undisturbed."""
+    for case_id in runs[-1].cases:
+        found = [case.summary.speedup for run in runs if (case := run.cases.get(case_id)) and case.summary]
+        if found and len(undisturbed(found)) < processes:
+            return case_id
+    return None
 
 
 def _earlier_runs(session: PerfSession, folder: Path) -> list[RunResult]:

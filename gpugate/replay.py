@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from gpugate.codec import to_json
 from gpugate.deciding import decide
 from gpugate.errors import ReplayError
+from gpugate.knee import sweeps
+from gpugate.ladder import ladders
 from gpugate.result import CaseResult, RunResult
 from gpugate.summary import summarize
 from gpugate.verdict import Check, Outcome, Verdict
@@ -31,7 +33,8 @@ def decided_again(run: RunResult, asked_tolerance: float | None = None) -> RunRe
     """
     tolerance = run.asked_tolerance if asked_tolerance is None else asked_tolerance
     again = replace(run, asked_tolerance=tolerance)
-    return replace(again, cases={case_id: _decided(case, again) for case_id, case in run.cases.items()})
+    cases = {case_id: _decided(case, again) for case_id, case in run.cases.items()}
+    return replace(again, cases=cases, ladders=ladders(cases), sweeps=sweeps(cases))
 
 
 def _decided(case: CaseResult, run: RunResult) -> CaseResult:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from gpugate.environment import Environment
 from gpugate.judging import Remembered
 from gpugate.measurement.record import Measurement, Yardstick
+from gpugate.series import Ladder, Sweep
 from gpugate.summary import Summary
 from gpugate.verdict import Verdict
-from gpugate.workload import Contract, Size, Tolerance
+from gpugate.workload import Contract, Point, Size, Tolerance
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,9 @@ class CaseResult:
     attempts: list[Attempt] = field(default_factory=list)  # further ones, in fresh processes
     promise: Promise | None = None
     remembered: Remembered | None = None  # None: this machine has no baseline of it
+    rung: int | None = None  # of its workload's ladder, from 1
+    point: Point | None = None  # of a sweep
+    why: str = ""  # what bounds it, as its author says
 
 
 @dataclass
@@ -70,3 +74,5 @@ class RunResult:
     recording: bool = False
     asked_tolerance: float | None = None  # the share by which a speedup may fall; None: what the machine resolves
     mutated: str | None = None  # the fault that was put into every optimized side, on purpose
+    ladders: list[Ladder] = field(default_factory=list)  # what the cases show together, derived from them
+    sweeps: list[Sweep] = field(default_factory=list)

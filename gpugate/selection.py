@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,46 +11,65 @@ from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError
 
 if TYPE_CHECKING:
-    from gpugate.workload import Case
+    from gpugate.workload import Case, SweepCases
 
 FIXTURE = "workload"
+SWEEP_FIXTURE = "sweep"
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Every case as one parameter; session scope makes pytest run all tests of one case together."""
-    if not _asks_for_ours(metafunc):
-        return
+    """Every case, or every sweep, as one parameter; session scope makes pytest run all tests of one case together."""
+    for name in (FIXTURE, SWEEP_FIXTURE):
+        if _asks_for_ours(metafunc, name):
+            metafunc.parametrize(name, _parameters(metafunc.config, name), indirect=True, scope="session")
+
+
+def _parameters(config: pytest.Config, name: str) -> list[Any]:
     try:
         catalogue.load()
     except GpugateError as error:
         raise pytest.Collector.CollectError(str(error)) from None
-    parameters = [pytest.param(case, id=case.id, marks=_marks(metafunc.config, case)) for case in catalogue.cases()]
-    metafunc.parametrize(FIXTURE, parameters, indirect=True, scope="session")
+    found: Sequence[Case | SweepCases] = catalogue.cases() if name == FIXTURE else catalogue.sweeps()
+    return [pytest.param(one, id=one.id, marks=_marks(config, one)) for one in found]
 
 
-def _marks(config: pytest.Config, case: Case) -> list[pytest.MarkDecorator]:
-    marks = [pytest.mark.gpu] if case.device_kind == "cuda" else []
-    return marks + ([pytest.mark.xdist_group(case.id)] if config.pluginmanager.hasplugin("xdist") else [])
+def _marks(config: pytest.Config, asked: Case | SweepCases) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.gpu] if asked.device_kind == "cuda" else []
+    return marks + ([pytest.mark.xdist_group(asked.id)] if config.pluginmanager.hasplugin("xdist") else [])
 
 
-def _asks_for_ours(metafunc: pytest.Metafunc) -> bool:
+def _asks_for_ours(metafunc: pytest.Metafunc, name: str) -> bool:
     """A project may have a fixture or a parameter of that name that has nothing to do with us."""
-    if FIXTURE not in metafunc.fixturenames:
+    if name not in metafunc.fixturenames:
         return False
     marks = metafunc.definition.iter_markers("parametrize")
-    if any(FIXTURE in str(mark.args[0]).replace(",", " ").split() for mark in marks if mark.args):
+    if any(name in str(mark.args[0]).replace(",", " ").split() for mark in marks if mark.args):
         return False
-    definitions: Any = metafunc._arg2fixturedefs.get(FIXTURE)
+    definitions: Any = metafunc._arg2fixturedefs.get(name)
     return bool(definitions) and definitions[-1].func.__module__ == "gpugate.fixtures"
 
 
 def case_of(item: pytest.Item) -> Case | None:
-    """The case that a test measures, or None for a test that measures nothing."""
+    """The one case that a test measures, or None for a test that measures nothing, or a sweep."""
     from gpugate.workload import Case
 
-    callspec = getattr(item, "callspec", None)
-    parameter = callspec.params.get(FIXTURE) if callspec is not None else None
+    parameter = _parameter(item, FIXTURE)
     return parameter if isinstance(parameter, Case) else None
+
+
+def cases_of(item: pytest.Item) -> tuple[Case, ...]:
+    """Every case that a test needs: one, or all points of a sweep."""
+    from gpugate.workload import SweepCases
+
+    case, sweep = case_of(item), _parameter(item, SWEEP_FIXTURE)
+    if case is not None:
+        return (case,)
+    return sweep.cases if isinstance(sweep, SweepCases) else ()
+
+
+def _parameter(item: pytest.Item, name: str) -> Any:
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get(name) if callspec is not None else None
 
 
 def deselect_other_devices(config: pytest.Config, items: list[pytest.Item], asked: str) -> None:
@@ -58,7 +77,7 @@ def deselect_other_devices(config: pytest.Config, items: list[pytest.Item], aske
 
     Without a GPU the CUDA cases stay and skip with their reason: a gate must not be green by absence.
     """
-    if not any(case_of(item) for item in items):
+    if not any(cases_of(item) for item in items):
         return
     wanted = asked.partition(":")[0]
     if wanted == "auto":
@@ -72,7 +91,7 @@ def deselect_other_devices(config: pytest.Config, items: list[pytest.Item], aske
 
 def deselect_other_kinds(config: pytest.Config, items: list[pytest.Item], wanted: Collection[str]) -> None:
     """Leaves out the cases of every kind of device that is not among the wanted ones."""
-    dropped = [item for item in items if (case := case_of(item)) is not None and case.device_kind not in wanted]
+    dropped = [item for item in items if (cases := cases_of(item)) and cases[0].device_kind not in wanted]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in dropped]
@@ -83,7 +102,7 @@ def ended_early(session: pytest.Session, exitstatus: int, reached: Container[str
     if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         return True
     stopped = session.shouldfail or session.shouldstop
-    return bool(stopped) and any(case.id not in reached for case in map(case_of, session.items) if case is not None)
+    return bool(stopped) and any(case.id not in reached for item in session.items for case in cases_of(item))
 
 
 def one_node_per_case(items: list[pytest.Item]) -> dict[str, str]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from gpugate import baseline, run_file
 from gpugate.codec import from_json, to_json
@@ -17,6 +17,8 @@ from gpugate.environment import Environment, Missing, compare, machine_name, mis
 from gpugate.errors import EnvironmentUnfitError, FreshProcessError, GpugateError, SideError
 from gpugate.fresh_process import run_fresh
 from gpugate.judging import Remembered
+from gpugate.knee import sweeps
+from gpugate.ladder import ladders, rung_number
 from gpugate.machine_state import environment_problem
 from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement, Yardstick
@@ -25,7 +27,7 @@ from gpugate.options import Options
 from gpugate.result import Attempt, CaseResult, Promise, RunResult
 from gpugate.source_hash import source_hash
 from gpugate.summary import summarize
-from gpugate.verdict import Check, Outcome, Verdict
+from gpugate.verdict import CASE_CHECKS, Outcome, Verdict
 from gpugate.workload import BASELINE, Case, Context, for_device_class
 
 if TYPE_CHECKING:
@@ -72,7 +74,9 @@ class PerfSession:
     def accepts_absence(self, case: Case) -> bool:
         """Whether `--allow-missing` covers what the case lacks."""
         missing = self.missing(case)
-        return missing is not None and missing.allowed_by(self.options.allow_missing)
+        if missing is None:  # a point of a sweep that did not fit, which is a result; where it was recorded, it did
+            return case.id in self.result.cases and self.result.cases[case.id].remembered is None
+        return missing.allowed_by(self.options.allow_missing)
 
     def case_result(self, case: Case) -> CaseResult:
         """The entry of this case; made, not measured, when it is new."""
@@ -83,6 +87,9 @@ class PerfSession:
                 optimization=case.optimization.name,
                 compared_with=case.reference_name,
                 size=case.size,
+                rung=rung_number(case.workload, case.optimization.name),
+                point=case.optimization.point,
+                why=case.optimization.why,
             )
         return self.result.cases[case.id]
 
@@ -119,13 +126,16 @@ class PerfSession:
             from gpugate.measurement.device_health import lost
 
             _LOG.debug("measuring %s failed", case.id, exc_info=True)
-            result.error = _error_sentence(error, case)
+            if case.optimization.point is not None and isinstance(error, SideError) and error.out_of_memory:
+                result.skipped, result.lacking = "out of memory", ("memory",)
+            else:
+                result.error = _error_sentence(error, case)
             self.lost = lost(self.device)
             if self.lost is None:
                 result.measurement, result.summary, result.verdicts = None, None, []
         if self.lost is not None:
             _say_lost(result, self.lost)
-        elif result.error is not None:
+        elif result.error is not None or result.skipped is not None:
             self._release()  # once more: while the error was on its way it kept what the failed side held
 
     def _measure_until_decided(self, case: Case, result: CaseResult, report: Report) -> None:
@@ -236,6 +246,7 @@ class PerfSession:
     def save(self) -> None:
         """Rewrites the JSON file, so that it is valid at every moment."""
         self.result.wall_s = time.perf_counter() - self.started
+        self.result.ladders, self.result.sweeps = ladders(self.result.cases), sweeps(self.result.cases)
         if self.options.json_path is not None:
             run_file.write(self.options.json_path, self.result)
 
@@ -257,7 +268,7 @@ class PerfSession:
 def _say_lost(result: CaseResult, problem: str) -> None:
     """Nothing is known of the case, and it is not its fault."""
     result.error, result.environment_problem = None, problem
-    result.verdicts = [Verdict(check, result.case_id, Outcome.ENV_INVALID, problem) for check in get_args(Check)]
+    result.verdicts = [Verdict(check, result.case_id, Outcome.ENV_INVALID, problem) for check in CASE_CHECKS]
 
 
 def _error_sentence(error: Exception, case: Case) -> str:

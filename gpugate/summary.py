@@ -13,6 +13,9 @@ from gpugate.measurement.record import Instance, Measurement
 from gpugate.measurement.speedup import speedup_of
 
 MIN_SITTINGS = 5  # occasions that tell how much nights differ
+ENOUGH_UNDISTURBED = 5  # processes: with fewer left, even disturbed ones must count
+DISTURBED = 4.0  # times as wide an interval as the others' median: something else ran in the middle of it
+ALWAYS_UNDISTURBED = 0.01  # relative half-width
 SITTING_GAP = datetime.timedelta(hours=6)  # what a machine is like for hours is another by the next night
 
 
@@ -79,17 +82,31 @@ def by_sitting(started_at: Sequence[str]) -> list[list[int]]:
     return groups
 
 
+def undisturbed(speedups: Sequence[Estimate]) -> list[int]:
+    """Indices of the processes whose own interval does not say that they were disturbed.
+
+    A process in which another program came between tells so by its interval. It says nothing of how much processes
+    differ by themselves, and with it in the cv a tolerance would hide any regression.
+    """
+    usual = float(np.median([one.half_width for one in speedups])) if speedups else 0.0
+    limit = max(ALWAYS_UNDISTURBED, DISTURBED * usual)
+    return [index for index, one in enumerate(speedups) if one.half_width <= limit]
+
+
 def history(processes: Sequence[Sequence[Instance]], started_at: Sequence[str] = ()) -> History:
     """Each process is the instances that it measured, and `started_at` when it did. Raises ValueError for none.
 
     From MIN_SITTINGS occasions on, the speedup and its cv are those of the occasions' medians: what one night's
-    processes share is then in the cv.
+    processes share is then in the cv. Before that, disturbed processes do not count where enough others are left.
     """
     if not processes:
         raise ValueError("no processes: a history needs at least one")
+    groups = by_sitting(started_at)
+    kept = undisturbed([speedup_of(process) for process in processes])
+    if len(groups) < MIN_SITTINGS and len(kept) >= ENOUGH_UNDISTURBED:
+        processes = [processes[index] for index in kept]
     pairs = [[pair for instance in process for pair in instance.pairs] for process in processes]
     speedups = [speedup_of(process).median for process in processes]
-    groups = by_sitting(started_at)
     if len(groups) >= MIN_SITTINGS:
         speedups = [float(np.median([speedups[index] for index in group])) for group in groups]
     optimized = [float(np.median([pair.optimized_ms for pair in process])) for process in pairs]

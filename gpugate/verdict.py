@@ -32,7 +32,8 @@ SEVERITY = (
     Outcome.IMPROVED,
     Outcome.PASS,
 )
-Check = Literal["equivalence", "speedup", "throughput", "counters"]
+Check = Literal["equivalence", "speedup", "throughput", "counters", "knee"]
+CASE_CHECKS: tuple[Check, ...] = ("equivalence", "speedup", "throughput", "counters")  # a knee is a sweep's
 
 
 @dataclass(frozen=True)

@@ -247,6 +247,25 @@ class Case:
         return self.workload.optimization(side_name).build
 
 
+@dataclass(frozen=True, repr=False)
+class SweepCases:
+    """One test parameter: the cases that are the points of one sweep on one kind of device, by value."""
+
+    parameter: str
+    cases: tuple[Case, ...]
+
+    def __repr__(self) -> str:
+        return self.id
+
+    @property
+    def id(self) -> str:
+        return f"{self.cases[0].workload.name}/{self.parameter}/{self.device_kind}"
+
+    @property
+    def device_kind(self) -> DeviceKind:
+        return self.cases[0].device_kind
+
+
 def for_device_class(table: Mapping[str, _Entry], classes: tuple[str, ...]) -> _Entry | None:
     """The entry of the most specific device class that `table` knows, or None."""
     return next((table[name] for name in classes if name in table), None)

@@ -12,6 +12,7 @@ from torch import nn
 
 from gpugate.errors import SideError
 from gpugate.measurement import sides
+from gpugate.measurement.data_path import data_path_efficiency
 from gpugate.measurement.sides import BuiltSide, blamed_on, build_side, fingerprint, release
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Context, Side
@@ -238,3 +239,41 @@ def test_a_used_or_copied_model_has_the_same_fingerprint() -> None:
     copy.deepcopy(model).half()
     assert fingerprint(model) == before == fingerprint(network())
     assert fingerprint(None) == ""
+
+
+def test_what_is_in_stock_is_taken_before_a_block_is_timed_and_not_joined() -> None:
+    seen: list[float] = []
+    joins: list[int] = []
+    side = built(lambda inputs: seen.append(float(inputs)), finish=lambda: joins.append(len(seen)), stock_steps=4)
+    side.steps_per_block = 5
+    timed: list[int] = []
+
+    def time_ms(run: Callable[[], None]) -> float:
+        before = len(seen)
+        run()
+        timed.append(len(seen) - before)
+        return 10.0
+
+    del seen[:], joins[:]
+    assert side.timed_block(INPUTS, time_ms) == 2.0
+    assert (timed, joins, len(seen)) == ([5], [9], 9)
+    assert seen == [1.0, 2.0, 3.0] * 3  # the inputs go on rotating
+    assert INPUTS[side.last_input] == seen[-1]
+
+
+@pytest.mark.parametrize(("real_ms", "cached_ms", "expected"), [(10.0, 3.0, 0.3), (10.0, 10.0, 1.0)])
+def test_the_data_path_is_what_a_step_on_cached_data_saves(real_ms: float, cached_ms: float, expected: float) -> None:
+    clock = SimpleNamespace(now_ms=0.0)
+
+    def pass_(milliseconds: float) -> None:
+        clock.now_ms += milliseconds
+
+    def time_ms(run: Callable[[], None]) -> float:
+        before_ms = clock.now_ms
+        run()
+        return float(clock.now_ms - before_ms)
+
+    side = built(lambda inputs: pass_(real_ms), cached_step=lambda: pass_(cached_ms))
+    side.steps_per_block = 3
+    assert data_path_efficiency(side, INPUTS, time_ms) == pytest.approx(expected)
+    assert data_path_efficiency(built(lambda inputs: None), INPUTS, time_ms) is None

@@ -109,3 +109,25 @@ def test_on_a_gpu_events_that_are_not_over_are_not_waited_for(gpu: Gpu) -> None:
     side = slow_on(gpu, 0.05)
     gpu.ready = False
     assert gpu.block_ms(side) == pytest.approx(21.0, rel=1e-4)
+
+
+def test_what_is_taken_before_a_block_is_not_in_its_share(gpu: Gpu) -> None:
+    """The engine takes a loader's stock before it times a block, and joins nothing in between."""
+    side = slow_on(gpu, 0.05)
+
+    def with_stock_ms() -> float:
+        step = side.step
+        for _ in range(200):
+            step(None)
+        return gpu.block_ms(side)
+
+    assert [with_stock_ms() for _ in range(5)] == pytest.approx([21.0] * 5, rel=1e-4)
+
+
+def test_a_slow_side_keeps_its_stock_and_its_cached_step() -> None:
+    def cached() -> None:
+        raise AssertionError
+
+    side = Side(lambda inputs: OUTPUT, stock_steps=7, cached_step=cached)
+    slow_side = slowed(lambda context: side, 0.01)(CONTEXT)
+    assert (slow_side.stock_steps, slow_side.cached_step) == (7, cached)

@@ -28,6 +28,7 @@ OPTIONS = Options(
     json_path=None,
     input_path=None,
     checkpoint_path=None,
+    data_path=None,
     baselines_path=Path("baselines"),
     command="pytest perf_tests",
     allow_missing=frozenset(),

@@ -81,7 +81,7 @@ class DeviceExtraWork:
     def __init__(self, share: float, pace: Pace) -> None:
         self.share, self.pace = share, pace
         self._began, self._ended, self._slept = (torch.cuda.Event(enable_timing=True) for _ in range(3))  # type: ignore[no-untyped-call]
-        self._cycles: int | None = None  # of the last sleep; None: no block has ended yet
+        self._cycles: int | None = None  # of the last sleep; None: no block has ended since
 
     def begin(self) -> None:
         self._read_last_block()
@@ -100,6 +100,7 @@ class DeviceExtraWork:
         self.pace.block_ms.append(self._began.elapsed_time(self._ended))
         if self._cycles >= FEWEST_CYCLES:
             self.pace.cycles_per_ms.append(self._cycles / self._ended.elapsed_time(self._slept))
+        self._cycles = None
 
 
 class _SlowedSide(Side):
@@ -108,11 +109,13 @@ class _SlowedSide(Side):
     def __init__(self, side: Side, extra: ExtraWork) -> None:
         self._side, self._extra = side, extra
         self._running, self._first = False, True
-        super().__init__(side.step, side.model, self._finish, side.engaged, side.close)
+        super().__init__(
+            side.step, side.model, self._finish, side.engaged, side.close, side.stock_steps, side.cached_step
+        )
 
     @property
     def step(self) -> Callable[[Any], torch.Tensor]:
-        if not (self._running or self._first):
+        if not self._first:  # read again, a block begins anew: what was taken before it is not timed
             self._extra.begin()
             self._running = True
         return self._side.step

@@ -16,6 +16,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from gpugate.errors import SideError
 from gpugate.measurement import trace
+from gpugate.measurement.data_path import data_path_efficiency
+from gpugate.measurement.device_timer import Timer
 from gpugate.measurement.growth import grown_bytes
 from gpugate.measurement.sides import BuiltSide, blamed_on, synchronize
 from gpugate.measurement.trace import WINDOW, Activity, read_activity
@@ -106,12 +108,14 @@ def enqueue_ms(side: BuiltSide, inputs: Sequence[Any]) -> float:
     return statistics.median(times_ms)
 
 
-def of(side: BuiltSide, activity: Activity, inputs: Sequence[Any]) -> dict[str, float]:  # cuda only
+def of(side: BuiltSide, activity: Activity, inputs: Sequence[Any], timer: Timer) -> dict[str, float]:  # cuda only
     """Every counter per step of a counted CUDA side, by the names of gpugate.counter_names."""
+    efficiency = data_path_efficiency(side, inputs, timer.time_ms)
+    data_path = {} if efficiency is None else {"data_path_efficiency": efficiency}
     peak_bytes = {} if side.cost.peak_bytes is None else {"peak_bytes": float(side.cost.peak_bytes)}
     unprofiled = {"enqueue_ms": enqueue_ms(side, inputs), "grown_bytes": grown_bytes(side, inputs)}
     autotuned = {"autotuned": float(side.flags.cudnn_benchmark)}
-    return {**trace.counters(activity), **unprofiled, **autotuned, **peak_bytes}
+    return {**trace.counters(activity), **unprofiled, **autotuned, **peak_bytes, **data_path}
 
 
 def missing(device: torch.device) -> str | None:

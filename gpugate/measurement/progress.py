@@ -6,14 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-Doing = Literal["building", "warming up", "measuring", "counting", "checking", "confirming"]
+Doing = Literal["building", "warming up", "measuring", "counting", "checking", "proving", "confirming"]
 
 
 @dataclass(frozen=True)
 class Progress:
     """One moment of one case, told between blocks and never inside one.
 
-    `side` is the name of a side, such as `baseline`; while confirming, the process that is waited for. `instance`
+    `side` is the name of a side, such as `baseline`; while proving, of a proof; while confirming, the process that is
+    waited for. `instance`
     counts fresh builds of both sides from 1; 0 before the first. `speedup`, `low` and `high` are the estimate so far,
     None until there is one.
     """

@@ -73,6 +73,15 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Shown:
+    """What a proof said; `problem` is how it failed."""
+
+    name: str
+    words: str = ""
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
 class Yardstick:
     """A one-second probe of this machine's own ceilings, by name; the unit is in the name."""
 
@@ -92,6 +101,7 @@ class Measurement:
     optimized_cost: SideCost
     reference_counters: Counters = field(default_factory=dict)
     optimized_counters: Counters = field(default_factory=dict)
+    proofs: tuple[Shown, ...] = ()
     not_engaged: str | None = None  # what Side.engaged() said
     inert: bool = False  # bitwise the same outputs by the same kernels or operators
     counters_missing: str | None = None  # why there are no counters
@@ -118,6 +128,7 @@ class Measurement:
             optimized_counters=_worse(self.optimized_counters, second.optimized_counters),
             instances=self.instances + second.instances,
             differences=self.differences + second.differences,
+            proofs=self.proofs,
             reference_cost=self.reference_cost,
             optimized_cost=self.optimized_cost,
             not_engaged=self.not_engaged or second.not_engaged,
@@ -127,7 +138,14 @@ class Measurement:
         )
 
 
-MORE_IS_BETTER = ("graph_launches", "tensor_core_kernels", "active_fraction", "overlap_fraction")
+MORE_IS_BETTER = (
+    "graph_launches",
+    "tensor_core_kernels",
+    "active_fraction",
+    "kernel_fraction",
+    "overlap_fraction",
+    "data_path_efficiency",
+)
 
 
 def _worse(first: Counters, second: Counters) -> Counters:

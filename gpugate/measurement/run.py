@@ -25,7 +25,8 @@ from gpugate.measurement.outputs import (
 )
 from gpugate.measurement.pairing import Pairing
 from gpugate.measurement.progress import Doing, Progress, Report
-from gpugate.measurement.record import Counters, Difference, Instance, Measurement, SideCost, StopReason
+from gpugate.measurement.proving import shown
+from gpugate.measurement.record import Counters, Difference, Instance, Measurement, Shown, SideCost, StopReason
 from gpugate.measurement.rest import Rest
 from gpugate.measurement.settings import BLOCK_MS, WARM_UP_S, Settings
 from gpugate.measurement.sides import blamed_on, release
@@ -43,6 +44,7 @@ class _Found:
 
     instances: list[Instance] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
+    proofs: list[Shown] = field(default_factory=list)
     half_widths: list[float] = field(default_factory=list)
     costs: tuple[SideCost, SideCost] = (SideCost(0.0, 0.0), SideCost(0.0, 0.0))  # of the first instance
     same_bits: bool = False
@@ -116,6 +118,8 @@ def measure(case: Case, context: Context, settings: Settings, report: Report) ->
             inputs = make_inputs(case.workload, context, settings.fresh_inputs, draw)
         expected = expected_outputs(case, context, inputs)
         run = _begun(case, context, settings, report, inputs, expected, draw)
+        if settings.prove:
+            run.found.proofs += shown(case, context, lambda proof: run.tell("proving", proof))
         stopped_because = _measure_instances(run)
         check_baseline_unchanged(case, context, inputs, expected)
         return _record(run, stopped_because, time.perf_counter() - started)
@@ -253,8 +257,8 @@ def _finish(run: _Run, both: BothSides) -> None:
     with blamed_on(both.optimized.name, "being asked whether it engaged"):
         run.found.not_engaged = both.optimized.side.engaged()
     if counters.missing(run.context.device) is None:
-        run.found.reference_counters = counters.of(both.reference, theirs, inputs)  # cuda only
-        run.found.optimized_counters = counters.of(both.optimized, ours, inputs)  # cuda only
+        run.found.reference_counters = counters.of(both.reference, theirs, inputs, run.timer)  # cuda only
+        run.found.optimized_counters = counters.of(both.optimized, ours, inputs, run.timer)  # cuda only
     check_untouched(run.inputs, both.optimized.name)
     both.check_apart()
 
@@ -267,6 +271,7 @@ def _record(run: _Run, stopped_because: StopReason, wall_s: float) -> Measuremen
         instances=tuple(found.instances),
         stopped_because=stopped_because,
         differences=tuple(found.differences),
+        proofs=tuple(found.proofs),
         reference_cost=reference_cost,
         optimized_cost=optimized_cost,
         reference_counters=found.reference_counters,

@@ -28,7 +28,8 @@ class Settings:
     fresh_inputs: int = 3
     seed: int = 0
     fault: Fault | None = None
+    prove: bool = True  # False where the same process has shown the proofs before
 
     def escalated(self) -> Settings:
         """For a result that could not be decided: twice the time, half the width."""
-        return replace(self, budget_s=2 * self.budget_s, half_width=self.half_width / 2)
+        return replace(self, budget_s=2 * self.budget_s, half_width=self.half_width / 2, prove=False)

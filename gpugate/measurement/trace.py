@@ -104,7 +104,9 @@ def counters(activity: Activity) -> dict[str, float]:
         **{name: value / steps for name, value in per_step.items()},
         "streams": len({e["args"].get("stream") for e in device}),
         "longest_kernels_mean_ms": _longest_mean_ms(activity.kernels, steps),
-        "active_fraction": _active_fraction(device),
+        "active_fraction": _share(_union(device), device),
+        "kernel_fraction": _share(kernel_spans, device),
+        "copy_fraction": _share(copy_spans, device),
         "overlap_fraction": _overlap(copy_spans, kernel_spans) / _length(copy_spans) if copy_spans else 0.0,
     }
 
@@ -125,9 +127,10 @@ def _longest_mean_ms(kernels: Sequence[Event], steps: int) -> float:
     return sum(longest) / len(longest) / 1e3 if longest else 0.0
 
 
-def _active_fraction(device: Sequence[Event]) -> float:
-    spans = _union(device)
-    return _length(spans) / (spans[-1][1] - spans[0][0]) if spans else 0.0
+def _share(spans: Sequence[Span], device: Sequence[Event]) -> float:
+    """Length of disjoint spans over the time from the first to the last activity of the device."""
+    window = _union(device)
+    return _length(spans) / (window[-1][1] - window[0][0]) if window else 0.0
 
 
 def _union(events: Sequence[Event]) -> list[Span]:

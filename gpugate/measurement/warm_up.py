@@ -15,6 +15,7 @@ STEADY_BLOCKS = 3
 STEADY_SPREAD = 0.01
 COMPARED_BLOCKS = 5
 NO_DRIFT_P = 0.05
+STOCKS_PER_BLOCK = 3  # a window that begins with the loaders' stock taken then shows what they sustain
 PATIENCE = 3  # times the minimum, for a side that never stops drifting
 MAX_STEPS_PER_BLOCK = 100_000
 
@@ -49,7 +50,7 @@ def warm_up(
         step_ms = side.timed_block(inputs, time_ms)
         seen.append(step_ms)
         # Odd: with an even number of input sets, the last step of a block must not always meet the same set.
-        side.steps_per_block = steps_for(step_ms, block_ms) | 1
+        side.steps_per_block = max(steps_for(step_ms, block_ms), STOCKS_PER_BLOCK * side.side.stock_steps) | 1
         elapsed = time.perf_counter() - started
         if elapsed >= seconds and (steady(seen) or elapsed >= PATIENCE * seconds):
             return

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpugate.report.bounds import bounds
 from gpugate.report.findings import below_floor, errors, findings, interruption, mutation, skips, tally
 from gpugate.report.machine import facts, yardsticks
 from gpugate.report.rows import HEADINGS, Row, notes, rows, told_columns
+from gpugate.report.series_tables import WordTable, series_tables
 from gpugate.result import RunResult
 
 _LEFT = ("workload", "optimization", "verdict")
@@ -22,6 +24,8 @@ def results_table(run: RunResult) -> str:
         [f"- {_plain(line)}" for line in _header(run)],
         _table(made, columns) if made else ["Nothing was measured."],
         [f"- {_plain(note)}" for note in (notes(run, made, columns) if made else [])],
+        *(block for table in series_tables(run) for block in _series(table)),
+        [f"- {_plain(line)}" for line in bounds(run)],
         [f"- {_plain(line)}" for line in _below(run)],
         [_plain(tally(run))],
     ]
@@ -52,6 +56,12 @@ def _table(made: Sequence[Row], columns: Sequence[str]) -> list[str]:
     heading = _line([HEADINGS.get(name, name) for name in names])
     rule = "|" + "|".join("---" if name in _LEFT else "---:" for name in names) + "|"
     return [heading, rule, *(_line([escaped(_cell(row, name)) for name in names]) for row in made)]
+
+
+def _series(table: WordTable) -> list[list[str]]:
+    rule = "|---" + "|---:" * (len(table.headings) - 1) + "|"
+    lines = [_line(table.headings), rule, *(_line([escaped(cell) for cell in row]) for row in table.rows)]
+    return [[_plain(table.title)], lines, [f"- {_plain(line)}" for line in table.below]]
 
 
 def _line(cells: Sequence[str]) -> str:

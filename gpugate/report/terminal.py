@@ -18,9 +18,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from gpugate.report.bounds import bounds
 from gpugate.report.findings import Finding, below_floor, errors, findings, interruption, mutation, skips, tally
 from gpugate.report.machine import facts, yardsticks
 from gpugate.report.rows import HEADINGS, Row, notes, rows, told_columns
+from gpugate.report.series_tables import WordTable, series_tables
 from gpugate.result import RunResult
 from gpugate.verdict import Outcome
 
@@ -71,6 +73,8 @@ def tables(run: RunResult, width: int) -> list[RenderableType]:
         *_mutated(run),
         *_machine(run, width),
         *_results(run, made, width),
+        *(line for table in series_tables(run) for line in _series(table)),
+        *_section("bounded by", ([_indented(words, 2)] for words in bounds(run))),
         *_section("not PASS", (_finding(finding) for finding in findings(run))),
         *_section("skipped", (_reason(reason, ids) for reason, ids in skips(run).items())),
         *_section("failed", (_error(case_id, error) for case_id, error in errors(run).items())),
@@ -156,6 +160,16 @@ def _table(members: Sequence[Row], shown: dict[str, int]) -> Table:
     for row in members:
         table.add_row(*(_cell(row, name) for name in shown))
     return table
+
+
+def _series(words: WordTable) -> list[RenderableType]:
+    table = Table(box=RULE_UNDER_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False, header_style="")
+    for number, heading in enumerate(words.headings):
+        table.add_column(heading, overflow="fold", justify="right" if number else "left")
+    for row in words.rows:
+        table.add_row(*map(Text, row))
+    below = (Text(line, style="dim", overflow="fold") for line in words.below)
+    return [Text(), Text(words.title, style="bold", overflow="fold"), table, *below]
 
 
 def _section(title: str, paragraphs: Iterable[Sequence[RenderableType]]) -> list[RenderableType]:

@@ -12,7 +12,8 @@ from gpugate.intervals import Estimate, coefficient_of_variation
 from gpugate.judging import over_processes
 from gpugate.measurement.settings import ATTEMPTS
 from gpugate.measurement.speedup import speedup_of
-from gpugate.summary import MIN_SITTINGS
+from gpugate.recording import SPARE_PROCESSES
+from gpugate.summary import MIN_SITTINGS, undisturbed
 from gpugate.tolerances import MIN_PROCESSES, speedup_tolerance
 from gpugate.trust.analysis import OURS
 from gpugate.trust.rival_rules import Rule
@@ -79,11 +80,15 @@ class _Pool:
         return [speedups[place % len(speedups)] for speedups in taken]
 
     def recorded(self, trial: Trial) -> _Recorded:
-        """By the processes before this one, while the fresh ones that are asked come after it.
+        """By the processes before this one, while the fresh ones that are asked come after it. As a recording does, it
+        takes spare ones for those that were disturbed.
 
         Where there is no other process, a baseline would hold what is true: both sides take the same time.
         """
-        speedups = [estimate.median for estimate in self.others(trial, 0.0)[::-1][:MIN_PROCESSES]] or [1.0]
+        found = self.others(trial, 0.0)[::-1][: MIN_PROCESSES + SPARE_PROCESSES]
+        kept = [found[index] for index in undisturbed(found)]
+        enough = kept if len(kept) >= MIN_PROCESSES else found
+        speedups = [estimate.median for estimate in enough[:MIN_PROCESSES]] or [1.0]
         return _Recorded(float(np.median(speedups)), coefficient_of_variation(speedups), len(speedups))
 
 

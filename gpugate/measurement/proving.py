@@ -1,0 +1,33 @@
+"""Showing what must be true of an optimization beyond the outputs of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpugate.errors import DisprovedError
+from gpugate.measurement.record import Shown
+from gpugate.measurement.sides import blamed_on, release
+from gpugate.measurement.torch_flags import TorchFlags
+from gpugate.workload import Case, Context, Proof
+
+
+def shown(case: Case, context: Context, tell: Callable[[str], None]) -> list[Shown]:
+    """What every proof of the optimization said, one after another, each from the suite's default flags.
+
+    Raises SideError, naming the optimization and the proof, when one cannot be run at all.
+    """
+    found = []
+    for proof in case.optimization.proofs:
+        tell(proof.name)
+        found.append(_said(case, context, proof))
+        release(context.device)
+    return found
+
+
+def _said(case: Case, context: Context, proof: Proof) -> Shown:
+    TorchFlags().apply()
+    with blamed_on(case.optimization.name, f"showing {proof.name}"):
+        try:
+            return Shown(proof.name, proof.show(context))
+        except DisprovedError as error:
+            return Shown(proof.name, problem=str(error))

@@ -1,0 +1,67 @@
+"""Ladders and sweeps as rows of words, the same for the terminal and for Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpugate import units
+from gpugate.intervals import Estimate
+from gpugate.result import RunResult
+from gpugate.series import Ladder, Rung, Sweep, SweepPoint
+
+
+@dataclass(frozen=True)
+class WordTable:
+    """A title, headings, rows of as many cells, and sentences below."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    below: tuple[str, ...] = ()
+
+
+def series_tables(run: RunResult) -> list[WordTable]:
+    """Every ladder, then every sweep."""
+    return [*map(_ladder, run.ladders), *map(_sweep, run.sweeps)]
+
+
+def _ladder(ladder: Ladder) -> WordTable:
+    return WordTable(
+        title=f"ladder of {ladder.workload}/{ladder.device_kind}",
+        headings=("rung", "items", "gain", "interval", "over the bottom", "interval"),
+        rows=tuple(_rung(rung) for rung in ladder.rungs),
+        below=tuple(f"{rung.name}: {rung.why}" for rung in ladder.rungs if rung.why),
+    )
+
+
+def _rung(rung: Rung) -> tuple[str, ...]:
+    return (rung.name, _rate(rung.items_per_s), *_estimate(rung.gain), *_estimate(rung.total))
+
+
+def _estimate(estimate: Estimate | None) -> tuple[str, str]:
+    if estimate is None:
+        return "", ""
+    return units.ratio(estimate.median), units.interval(estimate.low, estimate.high)
+
+
+def _rate(items_per_s: float | None) -> str:
+    return "" if items_per_s is None else units.items_per_second(items_per_s)
+
+
+def _sweep(sweep: Sweep) -> WordTable:
+    knee = "no knee: too few points" if sweep.knee is None else f"knee: {sweep.knee}"
+    recorded = "" if sweep.recorded_knee is None else f", recorded: {sweep.recorded_knee}"
+    return WordTable(
+        title=f"sweep of {sweep.id}",
+        headings=(sweep.parameter, "items", "of the best"),
+        rows=tuple(_point(point, sweep.points) for point in sweep.points),
+        below=(f"{knee}{recorded}; the smallest value within 3 % of the best",),
+    )
+
+
+def _point(point: SweepPoint, points: Sequence[SweepPoint]) -> tuple[str, ...]:
+    if point.speedup is None:
+        return str(point.value), "", point.problem or ""
+    best = max(one.speedup for one in points if one.speedup is not None)
+    return str(point.value), _rate(point.items_per_s), units.percent(point.speedup / best)

@@ -1,0 +1,57 @@
+"""A user's ladder and sweep, from the declaration to the terminal, the JSON file and the gate."""
+
+from tests.tiny_project import ROOT, TinyProject
+
+STEPPED = """
+def taking(milliseconds):
+    return lambda context: sleeping(milliseconds)
+
+
+def never(context):
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def said(context):
+    return "98 % right"
+"""
+SWEPT = """
+    Optimization("two", taking(2), {"cpu": 0.01}, why="it sleeps for 2 ms"),
+    Optimization("one", taking(1), {"cpu": 0.01}, compared_with="two", proofs=(Proof("it learns", said),)),
+    Optimization("batch-8", taking(3), {"cpu": 0.01}, point=Point("batch", 8)),
+    Optimization("batch-16", taking(1), {"cpu": 0.01}, point=Point("batch", 16)),
+    Optimization("batch-32", never, {"cpu": 0.01}, point=Point("batch", 32))
+"""
+
+
+def swept(tiny: TinyProject) -> TinyProject:
+    tiny.workload(STEPPED, SWEPT)
+    source = (tiny.path / "tiny.py").read_text(encoding="utf-8")
+    source = source.replace("import Contract,", "import Contract, Point, Proof,").replace(
+        "cold=False", "cold=False, ladder=True"
+    )
+    tiny.write("tiny.py", source)
+    tiny.write("perf_tests/test_sweeps.py", (ROOT / "perf_tests/test_sweeps.py").read_text(encoding="utf-8"))
+    return tiny
+
+
+def test_a_ladder_and_a_sweep_are_measured_shown_and_written(tiny: TinyProject) -> None:
+    result = swept(tiny).run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs or knee")
+    assert result.status == 0, result.text
+    assert "ladder of tiny/cpu" in result.text
+    assert "two: it sleeps for 2 ms" in result.text
+    assert "sweep of tiny/batch/cpu" in result.text
+    assert "knee: 16; the smallest value within 3 % of the best" in result.text
+    run = tiny.json()
+    assert [rung["name"] for rung in run["ladders"][0]["rungs"]] == ["baseline", "two", "one"]
+    gain, total = (run["ladders"][0]["rungs"][2][name]["median"] for name in ("gain", "total"))
+    assert gain < total
+    sweep = run["sweeps"][0]
+    assert (sweep["knee"], [point["problem"] for point in sweep["points"]]) == (16, [None, None, "out of memory"])
+    assert run["cases"]["tiny/batch-32/cpu"]["skipped"] == "out of memory"
+    assert tiny.verdict("equivalence", "tiny/one/cpu")["reason"].endswith("; it learns: 98 % right")
+
+
+def test_a_knee_of_which_nothing_is_recorded_fails_a_gate(tiny: TinyProject) -> None:
+    result = swept(tiny).run("--perf-device=cpu", "--gate", "--perf-attempts", "1", "-k", "knee")
+    assert result.status == 1, result.text
+    assert "tiny/batch/cpu knee NO_BASELINE: the knee is at 16; nothing is recorded to compare it with" in result.text
