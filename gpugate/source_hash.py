@@ -19,13 +19,19 @@ from gpugate.workload import Workload
 def source_hash(workload: Workload) -> str:
     """16 hex digits of SHA-256 over the sources that define the workload's functions, wherever the checkout lies.
 
-    These are the modules of the functions themselves and what those import from their own top-level package.
+    These are the modules of the functions themselves and what those import from their own top-level package, and so on;
+    what the package itself imports is left out, since it may name every workload.
     """
     functions = [workload.baseline, workload.inputs, *(entry.build for entry in workload.optimizations)]
-    defining = dict(filter(None, map(_defined_in, functions)))
-    imported = [found for name, path in defining.items() for found in _imported(name, path)]
+    found = dict(filter(None, map(_defined_in, functions)))
+    to_read = list(found.items())
+    while to_read:
+        name, path = to_read.pop()
+        new = {other: where for other, where in _imported(name, path) if other not in found}
+        found.update(new)
+        to_read.extend(entry for entry in new.items() if "." in entry[0])
     digest = hashlib.sha256()
-    for name, path in sorted({**dict(imported), **defining}.items()):
+    for name, path in sorted(found.items()):
         digest.update(f"{name}\0{path.read_text(encoding='utf-8')}\0".encode())
     return digest.hexdigest()[:16]
 

@@ -1,0 +1,293 @@
+"""The driving frames: what they show, how they are stored, in which order they come, and what is noticed on arrival."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("torchvision")
+import workloads.driving.data as driving_data
+from workloads.driving.data import Frames, stored_frames
+from workloads.driving.delivery import (
+    EPOCHS,
+    Batch,
+    BatchOrder,
+    Delivery,
+    Place,
+    normalized,
+    order_table,
+    picture_sums,
+)
+from workloads.driving.scenes import COMMANDS, WAYPOINTS, Rig, scene
+
+RIG, COUNT = Rig(cameras=2, height=32, width=64), 6
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Frames:
+    """Frames that no test may change."""
+    return stored_frames(tmp_path_factory.mktemp("driving"), RIG, COUNT, seed=3)
+
+
+@pytest.fixture
+def cache_dir(kept: Frames, tmp_path: Path) -> Path:
+    """A folder with a copy of the frames, to be damaged."""
+    shutil.copytree(kept.folder, tmp_path / kept.folder.name)
+    return tmp_path
+
+
+def test_a_scene_depends_on_seed_and_number_alone() -> None:
+    made, again = scene(RIG, 3, 1), scene(RIG, 3, 1)
+    assert np.array_equal(made.pictures, again.pictures)
+    assert np.array_equal(made.waypoints, again.waypoints)
+    assert made.command == again.command
+    for other in (scene(RIG, 3, 2), scene(RIG, 4, 1)):
+        assert not np.array_equal(made.pictures, other.pictures)
+        assert not np.array_equal(made.waypoints, other.waypoints)
+
+
+def test_every_camera_sees_something_else() -> None:
+    pictures = scene(Rig(8, 64, 96), 0, 0).pictures
+    assert pictures.shape == (8, 3, 64, 96)
+    assert pictures.dtype == np.uint8
+    assert all(picture.std() > 20 for picture in pictures)
+    for camera in range(1, 8):
+        assert np.abs(pictures[camera].astype(int) - pictures[0]).mean() > 10
+
+
+def test_the_command_moves_the_waypoints() -> None:
+    scenes = [scene(RIG, 0, index) for index in range(60)]
+    assert {each.command for each in scenes} == set(range(len(COMMANDS)))
+    aside = {
+        name: np.mean([each.waypoints[-1, 1] for each in scenes if COMMANDS[each.command] == name]) for name in COMMANDS
+    }
+    assert aside["left"] < aside["follow"] < aside["right"]
+
+
+def test_what_is_stored_is_what_was_drawn(kept: Frames) -> None:
+    assert len(kept) == COUNT
+    for frame in range(COUNT):
+        drawn = scene(RIG, 3, frame)
+        assert np.array_equal(kept.raw[frame].numpy(), drawn.pictures)
+        assert int(kept.commands[frame]) == drawn.command
+        assert np.array_equal(kept.waypoints[frame].numpy(), drawn.waypoints)
+        assert kept.raw_sums[frame].tolist() == drawn.pictures.reshape(2, -1).sum(1, dtype=np.int64).tolist()
+    assert kept.waypoints.shape == (COUNT, WAYPOINTS, 2)
+
+
+def test_the_jpegs_show_the_same_and_are_smaller(kept: Frames) -> None:
+    for frame in range(COUNT):
+        decoded = kept.decoded(frame)
+        assert (decoded.float() - kept.raw[frame].float()).abs().mean() < 15
+        assert picture_sums(decoded[None])[0].tolist() == kept.jpeg_sums[frame].tolist()
+        assert sum(jpeg.numel() for jpeg in kept.jpegs(frame)) < 0.7 * RIG.frame_bytes
+
+
+def test_frames_are_made_once(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw_again(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(driving_data, "scene", draw_again)
+    assert len(stored_frames(cache_dir, RIG, COUNT, seed=3)) == COUNT
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _noise(path: Path) -> None:
+    path.write_bytes(b"\x00\x01\x02" * 100)
+
+
+def _header_alone(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:40])
+
+
+def _scrambled(path: Path) -> None:
+    """A decoder takes this for a picture."""
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 8] = bytes(b ^ 0x15 for b in content[middle : middle + 8])
+    path.write_bytes(content)
+
+
+def _another_size(path: Path) -> None:
+    from torchvision.io import encode_jpeg
+
+    path.write_bytes(encode_jpeg(torch.zeros(3, 8, 8, dtype=torch.uint8)).numpy().tobytes())
+
+
+@pytest.mark.parametrize("damage", [_empty, _noise, _header_alone, _scrambled, _another_size, Path.unlink])
+def test_a_corrupt_jpeg_is_named(cache_dir: Path, damage) -> None:
+    frames = stored_frames(cache_dir, RIG, COUNT, seed=3)
+    path = frames.jpeg_paths(4)[1]
+    damage(path)
+    with pytest.raises(ValueError, match=r"frame0004-camera1\.jpg") as raised:
+        frames.decoded(4)
+    assert "\n" not in str(raised.value)
+    assert str(frames.folder) in str(raised.value)
+    assert frames.decoded(3).shape == (2, 3, 32, 64)
+
+
+def _half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("name", [driving_data.RAW, driving_data.LABELS])
+@pytest.mark.parametrize("damage", [_half, _empty, Path.unlink])
+def test_an_incomplete_folder_is_named(cache_dir: Path, name: str, damage) -> None:
+    (folder,) = cache_dir.iterdir()
+    damage(folder / name)
+    with pytest.raises(ValueError, match="delete the folder") as raised:
+        stored_frames(cache_dir, RIG, COUNT, seed=3)
+    assert str(folder / name) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_labels_of_other_frames_are_refused(cache_dir: Path) -> None:
+    (folder,) = cache_dir.iterdir()
+    with np.load(folder / driving_data.LABELS) as stored:
+        labels = dict(stored)
+    np.savez(folder / driving_data.LABELS, **{**labels, "waypoints": labels["waypoints"][:3]})
+    with pytest.raises(ValueError, match=r"waypoints of shape \(3, 8, 2\) instead of \(6, 8, 2\)"):
+        stored_frames(cache_dir, RIG, COUNT, seed=3)
+
+
+def test_labels_are_never_unpickled(cache_dir: Path) -> None:
+    (folder,) = cache_dir.iterdir()
+    np.savez(folder / driving_data.LABELS, commands=np.array([Path("/")], dtype=object))
+    with pytest.raises(ValueError, match="cannot be read"):
+        stored_frames(cache_dir, RIG, COUNT, seed=3)
+
+
+def test_what_is_interrupted_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(rig: Rig, seed: int, index: int):
+        if index == 4:
+            raise KeyboardInterrupt
+        return scene(rig, seed, index)
+
+    monkeypatch.setattr(driving_data, "scene", draw)
+    with pytest.raises(KeyboardInterrupt):
+        stored_frames(tmp_path, RIG, COUNT, seed=3)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    assert len(stored_frames(tmp_path, RIG, COUNT, seed=3)) == COUNT
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(driving_data.np, "savez", full)
+    with pytest.raises(OSError, match=r"No space left on device.*make room") as raised:
+        stored_frames(tmp_path, RIG, COUNT, seed=3)
+    assert "driving-v" in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_little_room_is_told_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driving_data.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 1000))
+    with pytest.raises(OSError, match=r"0\.0 GB free and the driving frames need"):
+        stored_frames(tmp_path, RIG, COUNT, seed=3)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_that_make_the_same_one_wins(kept: Frames, tmp_path: Path) -> None:
+    folder = tmp_path / kept.folder.name
+    with driving_data._written_whole(folder) as unfinished:
+        (unfinished / "ours").touch()
+        shutil.copytree(kept.folder, folder)
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    assert not (folder / "ours").exists()
+
+
+def test_every_epoch_is_another_permutation() -> None:
+    epochs = order_table(COUNT, seed=1).view(EPOCHS, COUNT)
+    assert all(sorted(epoch) == list(range(COUNT)) for epoch in epochs.tolist())
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) > EPOCHS // 2
+    assert torch.equal(epochs.flatten(), order_table(COUNT, seed=1))
+    assert not torch.equal(epochs.flatten(), order_table(COUNT, seed=2))
+
+
+def test_host_and_device_agree_on_the_order_beyond_its_end() -> None:
+    table = order_table(COUNT, seed=1)
+    order, place = iter(BatchOrder(table, 4)), Place(table, 4, CPU)
+    batches = [next(order) for _ in range(len(table) // 4 + 3)]
+    assert [place.next().tolist() for _ in batches] == batches
+    assert batches[0] == table[:4].tolist() == batches[len(table) // 4]
+
+
+def test_an_order_goes_on_from_any_position() -> None:
+    table = order_table(COUNT, seed=1)
+    whole, later = iter(BatchOrder(table, 2)), iter(BatchOrder(table, 2, start=6))
+    assert [next(whole) for _ in range(5)][3:] == [next(later), next(later)]
+
+
+def _batch(frames: Frames, indices: torch.Tensor) -> Batch:
+    return Batch(frames.raw[indices], frames.commands[indices], frames.waypoints[indices], indices)
+
+
+@pytest.fixture
+def delivered(kept: Frames) -> tuple[Delivery, Batch]:
+    """The check of a batch of 3, and the batch that it expects."""
+    table = order_table(COUNT, seed=1)
+    return Delivery(table, kept.raw_sums, 3, CPU), _batch(kept, table[:3])
+
+
+FINE = torch.tensor(0.1)
+
+
+def test_the_right_batch_is_all_right(delivered) -> None:
+    delivery, batch = delivered
+    assert delivery.record(batch, FINE).tolist() == [[1, 1, 1]] * 3
+
+
+def test_bytes_that_the_host_normalized_have_the_same_checksum(delivered) -> None:
+    delivery, batch = delivered
+    assert delivery.record(batch._replace(images=normalized(batch.images)), FINE).all()
+
+
+def test_the_next_batch_in_its_place_is_wrong(delivered) -> None:
+    delivery, batch = delivered
+    delivery.skip()
+    assert not delivery.record(batch, FINE)[:, :2].any()
+
+
+@pytest.mark.parametrize("as_float", [False, True])
+def test_a_single_byte_that_is_off_is_noticed(delivered, as_float) -> None:
+    delivery, batch = delivered
+    images = batch.images.clone()
+    images[1, 1, 2, 5, 7] ^= 1
+    changed = batch._replace(images=normalized(images) if as_float else images)
+    assert delivery.record(changed, FINE).tolist() == [[1, 1, 1], [1, 0, 1], [1, 1, 1]]
+
+
+def test_swapped_cameras_are_noticed(delivered) -> None:
+    delivery, batch = delivered
+    assert delivery.record(batch._replace(images=batch.images.flip(1)), FINE)[:, 1].tolist() == [0, 0, 0]
+
+
+def test_swapped_frames_are_noticed(delivered) -> None:
+    delivery, batch = delivered
+    images = batch.images[[1, 0, 2]]
+    assert delivery.record(batch._replace(images=images), FINE).tolist() == [[1, 0, 1], [1, 0, 1], [1, 1, 1]]
+
+
+def test_a_loss_that_is_no_number_is_noticed(delivered) -> None:
+    delivery, batch = delivered
+    assert delivery.record(batch, torch.tensor(float("nan"))).tolist() == [[1, 1, 0]] * 3
+
+
+def test_another_decoder_may_round_otherwise_and_no_more(kept: Frames) -> None:
+    table = order_table(COUNT, seed=1)
+    batch = _batch(kept, table[:1])
+    bytes_each = RIG.picture_bytes
+    for off, right in ((bytes_each, 1), (bytes_each + 1, 0)):
+        delivery = Delivery(table, kept.raw_sums + off, 1, CPU, levels=1.0)
+        assert delivery.record(batch, FINE)[0, 1] == right

@@ -1,0 +1,176 @@
+"""The streaming file's life: written whole or not at all, reused when intact, read by many threads."""
+
+import errno
+import json
+import os
+import resource
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from workloads.streaming import stream_file
+from workloads.streaming.block_checksum import half_sums
+from workloads.streaming.stream_file import Layout, StreamFile, beside, open_stream_file
+
+LAYOUT = Layout(rows=8, points=16, blocks=12, seed=5)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[StreamFile]:
+    opened = open_stream_file(tmp_path, LAYOUT)
+    yield opened
+    opened.close()
+
+
+def read(file: StreamFile, number: int) -> torch.Tensor:
+    block = torch.full((LAYOUT.rows, LAYOUT.points), torch.nan)
+    file.read_into(number, block)
+    return block
+
+
+def reopened(file: StreamFile) -> StreamFile:
+    again = open_stream_file(file.path.parent, LAYOUT)
+    again.close()
+    return again
+
+
+def test_has_the_length_and_the_checksums_that_stand_beside_it(file: StreamFile) -> None:
+    told = json.loads(beside(file.path).read_bytes())
+    assert told["bytes"] == LAYOUT.bytes == file.path.stat().st_size == 12 * 8 * 16 * 4
+    assert told["checksums"] == [half_sums(read(file, number)).tolist() for number in range(12)]
+    assert file.checksums.tolist() == told["checksums"]
+    assert {each.name for each in file.path.parent.iterdir()} == {file.path.name, beside(file.path).name}
+
+
+def test_holds_seeded_whole_numbers_and_no_block_twice(file: StreamFile, tmp_path: Path) -> None:
+    blocks = torch.stack([read(file, number) for number in range(12)])
+    assert torch.equal(blocks, blocks.round())
+    assert (blocks.min(), blocks.max()) == (-128, 127)
+    assert len({tuple(each) for each in file.checksums.tolist()}) == 12
+    (tmp_path / "again").mkdir()
+    again = open_stream_file(tmp_path / "again", LAYOUT)
+    assert again.path.read_bytes() == file.path.read_bytes()
+    again.close()
+    other = open_stream_file(tmp_path, Layout(8, 16, 12, seed=6))
+    assert other.path.read_bytes() != file.path.read_bytes()
+    other.close()
+
+
+def test_many_threads_read_at_once(file: StreamFile) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        sums = list(threads.map(lambda number: half_sums(read(file, number % 12)).tolist(), range(600)))
+    assert sums == file.checksums.tolist() * 50
+
+
+def test_an_intact_file_is_reused(file: StreamFile) -> None:
+    before = file.path.stat()
+    assert reopened(file).path.stat() == before
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[1000] ^= 1
+    path.write_bytes(content)
+
+
+def shorten(path: Path) -> None:
+    os.truncate(path, LAYOUT.bytes - 1)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def forget(path: Path) -> None:
+    beside(path).unlink()
+
+
+def half_forget(path: Path) -> None:
+    beside(path).write_bytes(beside(path).read_bytes()[:-5])
+
+
+def misremember(path: Path) -> None:
+    beside(path).write_text(beside(path).read_text().replace('"format": 1', '"format": 2'))
+
+
+def binary_nonsense(path: Path) -> None:
+    beside(path).write_bytes(b"\xff\xfe\x00")
+
+
+@pytest.mark.parametrize("damage", [flip_a_bit, shorten, empty, forget, half_forget, misremember, binary_nonsense])
+def test_a_damaged_file_is_written_anew(file: StreamFile, damage) -> None:
+    content, told = file.path.read_bytes(), beside(file.path).read_bytes()
+    damage(file.path)
+    assert torch.equal(reopened(file).checksums, file.checksums)
+    assert (file.path.read_bytes(), beside(file.path).read_bytes()) == (content, told)
+
+
+@pytest.mark.parametrize("number", [-1, 12])
+def test_a_block_that_is_not_there(file: StreamFile, number: int) -> None:
+    with pytest.raises(IndexError, match=f"block {number} was asked for, and .* has 12"):
+        read(file, number)
+
+
+def test_a_file_that_became_shorter_is_named(file: StreamFile) -> None:
+    os.truncate(file.path, 11 * LAYOUT.block_bytes + 100)
+    with pytest.raises(EOFError, match=rf"{file.path} ends at byte {11 * LAYOUT.block_bytes + 100} within block 11"):
+        read(file, 11)
+
+
+@contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def check_nothing_was_left(folder: Path, error: OSError, reason: str) -> None:
+    assert list(folder.iterdir()) == []
+    assert "\n" not in str(error)
+    for part in (reason, str(folder / LAYOUT.file_name), "MiB are free there", "make room"):
+        assert part in str(error)
+
+
+def test_a_limit_reached_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
+    with no_file_larger_than(LAYOUT.bytes // 2), pytest.raises(OSError, match="cannot be written") as raised:
+        open_stream_file(tmp_path, LAYOUT)
+    check_nothing_was_left(tmp_path, raised.value, os.strerror(errno.EFBIG))
+
+
+def test_a_disk_that_turns_out_full_at_the_end_leaves_nothing(tmp_path: Path, monkeypatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="cannot be written") as raised:
+        open_stream_file(tmp_path, LAYOUT)
+    check_nothing_was_left(tmp_path, raised.value, "No space left on device")
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch) -> None:
+    made = []
+
+    def interrupted(layout: Layout, number: int):
+        made.append(number)
+        if number == 6:
+            raise KeyboardInterrupt
+        return random_block(layout, number)
+
+    random_block = stream_file._random_block
+    monkeypatch.setattr(stream_file, "_random_block", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        open_stream_file(tmp_path, LAYOUT)
+    assert made == list(range(7))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"No such file or directory.*choose another cache folder"):
+        open_stream_file(tmp_path / "nowhere", LAYOUT)

@@ -1,0 +1,139 @@
+"""What the proofs of the training ladder show, and what they would notice. All on a CPU, with a few small pictures."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gpugate.errors import DisprovedError
+from gpugate.workload import Context
+from workloads.prefetcher import Prefetcher
+from workloads.resnet18_training import proofs as training_proofs
+from workloads.resnet18_training import step as training_step
+from workloads.resnet18_training.cifar import seeded_pictures
+from workloads.resnet18_training.digits import digits
+from workloads.resnet18_training.loop import TrainingLoop
+from workloads.resnet18_training.rungs import CPU_BOTTOM
+from workloads.resnet18_training.step import NHWC, Recipe, Trainer
+
+PICTURES = seeded_pictures(0, 64)
+CONTEXT = Context(torch.device("cpu"), items=16, seed=3, cache_dir=Path())
+TINY = replace(CPU_BOTTOM, batch=8, piece=8)
+WORKERS = replace(TINY, workers=2)
+LARGE_BATCH = replace(TINY, batch=16)
+COPY_STREAM = replace(WORKERS, batch=16, prefetched=True)
+BF16 = replace(TINY, recipe=Recipe(half=torch.bfloat16, layout=NHWC))
+
+
+def small_net(weights: None, num_classes: int) -> nn.Module:
+    """Stands in for ResNet-18, which would make these tests slow."""
+    conv, norm = nn.Conv2d(3, 16, 7, stride=4, bias=False), nn.BatchNorm2d(16)
+    return nn.Sequential(conv, norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, num_classes))
+
+
+@pytest.fixture(autouse=True)
+def few_pictures_and_a_small_net(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_proofs, "training_pictures", lambda context: PICTURES)
+    monkeypatch.setattr(training_proofs, "CURVE_ITERATIONS", 3)
+    monkeypatch.setattr(training_step, "architecture", small_net)
+    training_proofs.loss_curve.cache_clear()
+
+
+def test_equal_losses_are_shown_and_others_disproved() -> None:
+    assert "3 losses bit for bit those" in training_proofs.same_losses(CONTEXT, WORKERS, TINY)
+    with pytest.raises(DisprovedError, match="off those of the rung before"):
+        training_proofs.same_losses(CONTEXT, LARGE_BATCH, TINY)
+
+
+def test_close_losses_are_shown_and_others_disproved(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "3 losses" in training_proofs.close_losses(CONTEXT, BF16)
+    training_proofs.loss_curve.cache_clear()
+    monkeypatch.setitem(training_proofs.CLOSE_MEAN, torch.bfloat16, 1e-9)
+    with pytest.raises(DisprovedError, match=r"1e-09 are allowed"):
+        training_proofs.close_losses(CONTEXT, BF16)
+
+
+def test_a_curve_of_other_pictures_is_no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    iterate = TrainingLoop.iterate
+    monkeypatch.setattr(TrainingLoop, "iterate", lambda self: (~iterate(self)[0], torch.ones(())))
+    with pytest.raises(DisprovedError, match="whose turn it was"):
+        training_proofs.loss_curve(CONTEXT, TINY, 1)
+
+
+def test_batches_that_arrive_whole_are_shown() -> None:
+    assert "bit for bit" in training_proofs.batches_arrive(CONTEXT, COPY_STREAM)
+
+
+class FlipsABit(Prefetcher):
+    """One bit of one value of its third batch is wrong."""
+
+    taken = 0
+
+    def take(self) -> tuple[Tensor, ...]:
+        self.taken += 1
+        images, told = super().take()
+        if self.taken == 3:
+            images.view(torch.int32)[0, 0, 0, 0] ^= 1
+        return images, told
+
+
+def test_one_wrong_bit_of_one_batch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_proofs, "Prefetcher", FlipsABit)
+    with pytest.raises(DisprovedError, match="1 of 12 batches are not what the host sent"):
+        training_proofs.batches_arrive(CONTEXT, COPY_STREAM)
+
+
+def test_a_batch_that_changes_while_it_is_used_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = Trainer.__call__
+
+    def overwriting(self: Trainer, images: Tensor, labels: Tensor) -> Tensor:
+        loss = train(self, images, labels)
+        images[0, 0, 0, 0] += 1
+        return loss
+
+    monkeypatch.setattr(Trainer, "__call__", overwriting)
+    with pytest.raises(DisprovedError, match="12 of 12 batches"):
+        training_proofs.batches_arrive(CONTEXT, COPY_STREAM)
+
+
+def test_a_training_that_learned_is_told_from_one_that_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_proofs, "PICTURES", 1024)
+    rung = replace(TINY, batch=16, resident=True)
+    with pytest.raises(DisprovedError, match=r"% of 512 unseen pictures after 0 iterations, 97 % are wanted"):
+        training_proofs.learns_pictures(CONTEXT, rung, iterations=0)
+
+
+@pytest.fixture
+def scikit_learn(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Its digits: 50 of 8 x 8 values from 0 to 16."""
+    random = np.random.default_rng(0)
+    found = SimpleNamespace(images=random.integers(0, 17, (50, 8, 8)).astype(float), target=np.arange(50) % 10)
+    package, datasets = ModuleType("sklearn"), ModuleType("sklearn.datasets")
+    datasets.load_digits = lambda: found
+    monkeypatch.setitem(sys.modules, "sklearn", package)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", datasets)
+    return found
+
+
+def test_digits_become_small_pictures_and_a_fifth_is_kept_for_the_test(scikit_learn: SimpleNamespace) -> None:
+    seen, unseen = digits()
+    assert seen.pixels.shape == (40, 3, 32, 32)
+    assert unseen.pixels.shape == (10, 3, 32, 32)
+    assert seen.pixels.dtype == torch.uint8
+    assert unseen.labels.tolist() == [0, 5] * 5
+    assert torch.equal(seen.pixels[:, 0], seen.pixels[:, 2])
+    middle_of_first = float(seen.pixels[0, 0, 2:30:4, 2:30:4].double().mean()) / 255 * 16
+    assert middle_of_first == pytest.approx(scikit_learn.images[1].mean(), abs=1), "digit 0 is kept for the test"
+
+
+def test_without_scikit_learn_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(ImportError, match=r"handwritten digits .* is missing: pip install scikit-learn"):
+        digits()

@@ -1,0 +1,247 @@
+"""How batches of driving frames get to the device: each source hands out the next one, in order, ready to be used.
+
+From the slowest to the fastest: blocking copies, page-locked buffers, copies on a stream of their own, JPEGs decoded by
+the GPU, frames that are already there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from workloads.driving.data import Frames
+from workloads.driving.delivery import Batch, BatchOrder, Place
+from workloads.driving.reading import HostBatches
+from workloads.prefetcher import Prefetcher
+from workloads.ring import Ring
+
+PINNED_SLOTS = 3  # one is filled, one is copied, one is in use
+
+
+class Source(Protocol):
+    """`stock` is how many batches may be ready before they are asked for."""
+
+    stock: int
+
+    def take(self) -> Batch:
+        """The next batch on the device, ready on the current stream; it may be overwritten once the next is taken."""
+
+    def why_not(self) -> str | None:
+        """Why batches did not come as they should, in words, or None."""
+
+    def close(self) -> None:
+        """Ends workers, frees buffers."""
+
+
+class Blocking:
+    """Pageable copies, each of which waits for all that the device had still to do."""
+
+    def __init__(self, batches: HostBatches, device: torch.device) -> None:
+        self._batches, self._device, self.stock = batches, device, batches.stock
+
+    def take(self) -> Batch:
+        return Batch(*(tensor.to(self._device) for tensor in next(self._batches)))
+
+    def why_not(self) -> str | None:
+        alive, wanted = self._batches.workers_alive(), self._batches.workers
+        return None if alive == wanted else f"{alive} of {wanted} worker processes are alive"
+
+    def close(self) -> None:
+        self._batches.close()
+
+
+@dataclass
+class _Staged:  # cuda only
+    """Page-locked buffers, and the event after which the device reads them no more."""
+
+    batch: Batch
+    done: torch.cuda.Event = field(default_factory=lambda: torch.cuda.Event())  # type: ignore[no-untyped-call]
+
+
+class Collated:
+    """Fills page-locked buffers with what a loader has stacked: one more copy on the host."""
+
+    def __init__(self, batches: HostBatches) -> None:
+        self._batches = batches
+
+    def fill(self, target: Batch) -> None:
+        for buffer, tensor in zip(target, next(self._batches), strict=True):
+            buffer.copy_(tensor)
+
+    def close(self) -> None:
+        self._batches.close()
+
+
+class Gathered:
+    """Fills page-locked buffers with frames straight from the file: the only copy on the host."""
+
+    def __init__(self, frames: Frames, order: BatchOrder) -> None:
+        self._frames, self._order = frames, iter(order)
+
+    def fill(self, target: Batch) -> None:
+        target.indices.copy_(torch.tensor(next(self._order)))
+        frames = self._frames
+        for buffer, stored in zip(target[:3], (frames.raw, frames.commands, frames.waypoints), strict=True):
+            torch.index_select(stored, 0, target.indices, out=buffer)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class PinnedBatches(Iterator[Batch]):  # cuda only
+    """A ring of page-locked buffers that `filling` fills in turn.
+
+    `ahead` is how many batches the consumer asks for before it has enqueued all that reads the first of them, apart
+    from the one that it asks for. A buffer is filled again when the device is done with what it held.
+    """
+
+    def __init__(self, filling: Collated | Gathered, example: Batch, ahead: int) -> None:
+        self._filling, self._ahead = filling, ahead
+        self._ring = Ring([_Staged(_pinned_like(example)) for _ in range(PINNED_SLOTS)], _wait)
+        self._lent: deque[_Staged] = deque()
+
+    def __next__(self) -> Batch:
+        if len(self._lent) > self._ahead:
+            self._lent.popleft().done.record()
+        staged = self._ring.take()
+        self._filling.fill(staged.batch)
+        self._lent.append(staged)
+        return staged.batch
+
+    def why_not(self) -> str | None:
+        pageable = sum(not buffer.is_pinned() for staged in self._ring.slots for buffer in staged.batch)
+        return f"{pageable} of the host buffers are pageable" if pageable else None
+
+    def close(self) -> None:
+        self._filling.close()
+
+
+def _wait(staged: _Staged) -> None:  # cuda only
+    if not staged.done.query():  # type: ignore[no-untyped-call]  # of an event that is over, asking is cheaper
+        staged.done.synchronize()
+
+
+def _pinned_like(batch: Batch) -> Batch:  # cuda only
+    return Batch(*(torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in batch))
+
+
+class Pinned:  # cuda only
+    """Non-blocking copies out of page-locked memory, on the stream that computes."""
+
+    stock = 0
+
+    def __init__(self, batches: PinnedBatches, device: torch.device) -> None:
+        self._batches, self._device = batches, device
+
+    def take(self) -> Batch:
+        return Batch(*(tensor.to(self._device, non_blocking=True) for tensor in next(self._batches)))
+
+    def why_not(self) -> str | None:
+        return self._batches.why_not()
+
+    def close(self) -> None:
+        torch.cuda.synchronize(self._device)
+        self._batches.close()
+
+
+class Prefetched:  # cuda only
+    """Copies out of page-locked memory on a stream of their own, while the batch before is used."""
+
+    stock = 1
+
+    def __init__(self, batches: PinnedBatches, device: torch.device) -> None:
+        self._batches, self._prefetcher = batches, Prefetcher(batches, device)
+
+    def take(self) -> Batch:
+        return Batch(*self._prefetcher.take())
+
+    def why_not(self) -> str | None:
+        unpinned = self._prefetcher.unpinned
+        return f"{unpinned} tensors were copied from pageable memory" if unpinned else self._batches.why_not()
+
+    def close(self) -> None:
+        self._prefetcher.close()
+        self._batches.close()
+
+
+class NvJpeg:  # cuda only
+    """JPEGs cross the bus and the GPU decodes them."""
+
+    stock = 0
+
+    def __init__(self, frames: Frames, order: BatchOrder, device: torch.device) -> None:
+        self._frames, self._order, self._device = frames, iter(order), device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def take(self) -> Batch:
+        numbers = next(self._order)
+        indices = torch.tensor(numbers)
+        labels = (self._frames.commands[indices], self._frames.waypoints[indices], indices)
+        current = torch.cuda.current_stream(self._device)
+        # torchvision decodes on a stream of its own and never waits for whoever used the memory of its results before.
+        # On our stream, with its own share of the allocator, that can only be the stacking of an earlier batch.
+        self._stream.synchronize()
+        with torch.cuda.stream(self._stream):
+            images = self._decoded(numbers)
+            batch = Batch(images, *(label.to(self._device) for label in labels))
+        current.wait_stream(self._stream)
+        for tensor in batch:
+            tensor.record_stream(current)
+        return batch
+
+    def why_not(self) -> str | None:
+        return None  # decoding fails where the GPU cannot; that few bytes crossed the bus, the counters say
+
+    def close(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+    def _decoded(self, numbers: list[int]) -> Tensor:
+        from torchvision.io import ImageReadMode, decode_jpeg
+
+        encoded = [jpeg for number in numbers for jpeg in self._frames.jpegs(number)]
+        try:
+            pictures = decode_jpeg(encoded, ImageReadMode.RGB, self._device)
+            rig = self._frames.rig
+            return torch.stack(pictures).view(len(numbers), rig.cameras, 3, rig.height, rig.width)
+        except RuntimeError:
+            for number in numbers:
+                self._frames.decoded(number)  # the GPU's decoder names no file: this raises for the one that is corrupt
+            raise
+
+
+class Resident:
+    """All frames are on the device, as bytes, and so is the order: no step copies anything or waits for the host."""
+
+    stock = 0
+
+    def __init__(self, frames: Frames, table: Tensor, batch: int, device: torch.device) -> None:
+        self._images, self._commands = frames.raw.to(device), frames.commands.to(device)
+        self._waypoints = frames.waypoints.to(device)
+        self._place = Place(table, batch, device)
+
+    @property
+    def state(self) -> Tensor:
+        """What a batch changes: int64 [], the place in the order."""
+        return self._place.position
+
+    def take(self) -> Batch:
+        turn = self._place.next()
+        labels = self._commands.index_select(0, turn), self._waypoints.index_select(0, turn)
+        return Batch(self._images.index_select(0, turn), *labels, turn)
+
+    def why_not(self) -> str | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing is in flight that the device's allocator does not know of."""
+
+
+def stock_steps(source: Source, iterations: int) -> int:
+    """How many steps' batches may be in stock, rounded up."""
+    return math.ceil(source.stock / iterations)

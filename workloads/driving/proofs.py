@@ -1,0 +1,181 @@
+"""What must be true of driving beyond the records of its steps: it learns, repeats itself, resumes, copies intact."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gpugate.errors import DisprovedError
+from gpugate.workload import Context, Proof
+from workloads.driving import checkpoint as driving_checkpoint
+from workloads.driving.delivery import Batch, BatchOrder, order_table
+from workloads.driving.determinism import deterministic
+from workloads.driving.pipeline import Pipeline, Plan, frames_of
+from workloads.driving.training import Recipe, Trainer
+
+REPEATED_FRAMES = 2  # in a batch of the runs that are repeated
+BEFORE, AFTER = 3, 3  # iterations on either side of an interruption
+LEARNING_FRAMES, MOST_ITERATIONS, FEWEST_ITERATIONS = 192, 24, 12
+FALLEN = 0.75  # of the loss at the beginning, at most, at the end
+CLOSE = 0.3  # how far the end of a loss curve may be from FP32's, as a share of it
+COPIED_BATCHES = 48
+
+
+def learns(plan: Plan) -> Proof:
+    """The loss falls, to where that of FP32 falls on the same frames in the same order."""
+    return Proof("learns", partial(_loss_falls, plan))
+
+
+def _loss_falls(plan: Plan, context: Context) -> str:
+    batch = min(plan.batch, context.items)
+    exact = _fp32_losses(context.device, context.items, context.seed, context.cache_dir, batch)
+    losses = _losses(context, plan)
+    quarter = len(losses) // 4
+    start, end, exact_end = (statistics.fmean(part) for part in (exact[:quarter], losses[-quarter:], exact[-quarter:]))
+    curve = f"the loss went from {start:.3f} to {end:.3f} in {len(losses)} iterations, FP32's to {exact_end:.3f}"
+    if not end <= FALLEN * start:
+        raise DisprovedError(f"{curve}: it must fall to {FALLEN:.0%} or less")
+    if not abs(end - exact_end) <= CLOSE * exact_end:
+        raise DisprovedError(f"{curve}: they may end {CLOSE:.0%} apart")
+    return curve
+
+
+def _losses(context: Context, plan: Plan) -> list[float]:
+    with _own_random_numbers(context), closing(Pipeline(context, plan)) as pipeline:
+        pipeline.prepare()
+        losses = torch.stack([pipeline.iterate()[1] for _ in range(_iterations(min(plan.batch, context.items)))])
+        return [float(loss) for loss in losses.cpu()]
+
+
+def _iterations(batch: int) -> int:
+    return max(FEWEST_ITERATIONS, min(MOST_ITERATIONS, LEARNING_FRAMES // batch))
+
+
+@functools.lru_cache(maxsize=4)
+def _fp32_losses(device: torch.device, items: int, seed: int, cache_dir: Path, batch: int) -> list[float]:
+    return _losses(Context(device, items, seed, cache_dir), Plan("resident", batch=batch))
+
+
+def _repeats(context: Context) -> str:
+    """Two runs of one seed end in the same bits."""
+    run = _Run(context)
+    with _own_random_numbers(context):
+        with deterministic():
+            first, second = run.from_the_start(), run.from_the_start()
+            strict_ms = run.ms_an_iteration()
+        free_ms = run.ms_an_iteration()
+    _demand_equal(first.state(), second.state(), "the first run's")
+    cost = f"deterministic mode costs {strict_ms / free_ms:.2f}x: {strict_ms:.1f} against {free_ms:.1f} ms an iteration"
+    return f"two runs of {BEFORE + AFTER} iterations end in the same bits; {cost}"
+
+
+def _resumes(context: Context) -> str:
+    """A run that was interrupted and resumed ends in the same bits as one that was not."""
+    run = _Run(context)
+    with _own_random_numbers(context), deterministic(), _temporary_folder(context) as folder:
+        whole, path = run.from_the_start(), Path(folder) / "interrupted.pt"
+        interrupted = run.from_the_start(BEFORE)
+        driving_checkpoint.save(path, interrupted, BEFORE * REPEATED_FRAMES)
+        size_mb = path.stat().st_size / 1e6
+        torch.manual_seed(context.seed + 1)  # other weights, other random numbers: all that counts must be in the file
+        resumed = run.trainer(more_seed=1)
+        position = driving_checkpoint.resume(path, resumed)
+        run.train(resumed, position, AFTER)
+    _demand_equal(whole.state(), resumed.state(), "the uninterrupted run's")
+    return f"resumed after {BEFORE} of {BEFORE + AFTER} iterations from {size_mb:.0f} MB, it ends in the same bits"
+
+
+def _copies_intact(plan: Plan, context: Context) -> str:
+    """Every batch's checksums, computed on the device after training on it, are those of the host."""
+    with closing(Pipeline(context, plan)) as pipeline:
+        pipeline.prepare()
+        records = torch.stack([pipeline.iterate()[0] for _ in range(COPIED_BATCHES)])  # [batches, batch, 3]
+        pipeline.finish()
+        wrong = [number for number, record in enumerate(records.tolist()) if not all(map(all, record))]
+    if wrong:
+        reason = f"{len(wrong)} of {COPIED_BATCHES} batches, the first of them number {wrong[0]}, are not the host's"
+        raise DisprovedError(f"{reason}: a buffer was overwritten, freed or read too early")
+    return f"{COPIED_BATCHES} batches of {records.shape[1]} frames: every checksum on the device is the host's"
+
+
+def copies_intact(plan: Plan) -> Proof:
+    return Proof("copies intact", partial(_copies_intact, plan))
+
+
+REPRODUCIBLE = (Proof("bit-reproducible", _repeats), Proof("resumes bit for bit", _resumes))
+
+
+class _Run:
+    """Short training runs over the same few frames, in FP32."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._frames = context, frames_of(context)
+        self._table = order_table(len(self._frames), context.seed)
+
+    def trainer(self, more_seed: int = 0) -> Trainer:
+        seed = self._context.seed + more_seed
+        return Trainer(self._frames.rig, Recipe(), seed, self._context.device)
+
+    def from_the_start(self, iterations: int = BEFORE + AFTER) -> Trainer:
+        """Leaves the random numbers where the run ends, as a checkpoint wants them."""
+        torch.manual_seed(self._context.seed)
+        trainer = self.trainer()
+        self.train(trainer, 0, iterations)
+        return trainer
+
+    def train(self, trainer: Trainer, position: int, iterations: int) -> None:
+        for numbers in islice(BatchOrder(self._table, REPEATED_FRAMES, position), iterations):
+            trainer.train(self._batch(torch.tensor(numbers)))
+        self._finish()
+
+    def ms_an_iteration(self) -> float:
+        """Once a trainer is warm."""
+        trainer = self.from_the_start(BEFORE)
+        started = time.perf_counter()
+        self.train(trainer, 0, AFTER)
+        return (time.perf_counter() - started) / AFTER * 1e3
+
+    def _batch(self, indices: Tensor) -> Batch:
+        frames = self._frames
+        host = Batch(frames.raw[indices], frames.commands[indices], frames.waypoints[indices], indices)
+        return Batch(*(tensor.to(self._context.device) for tensor in host))
+
+    def _finish(self) -> None:
+        if self._context.device.type == "cuda":
+            torch.cuda.synchronize(self._context.device)  # cuda only
+
+
+def _own_random_numbers(context: Context) -> AbstractContextManager[None]:
+    """Inside, the process's random numbers are those of the context's seed; afterwards they go on as before."""
+    return _forked(context.seed, [context.device] if context.device.type == "cuda" else [])
+
+
+@contextmanager
+def _forked(seed: int, devices: list[torch.device]) -> Iterator[None]:
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        yield
+
+
+def _temporary_folder(context: Context) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(dir=context.cache_dir, prefix="driving-checkpoint-")
+
+
+def _demand_equal(wanted: dict[str, Tensor], found: dict[str, Tensor], whose: str) -> None:
+    other = [name for name in wanted if name not in found or not _same_bits(wanted[name], found[name])]
+    if other:
+        raise DisprovedError(f"{len(other)} of {len(wanted)} tensors are not {whose}, the first of them {other[0]}")
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one, other) and bool(one.isfinite().all())

@@ -1,0 +1,100 @@
+"""Reading driving frames on the host, one by one, by this process or by workers, and stacking them to batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from workloads.driving.data import Frames
+from workloads.driving.delivery import Batch, BatchOrder, normalized
+
+DYING_S = 1.0
+PREFETCHED = 1  # batches per worker, so that little is in stock
+
+
+@dataclass(frozen=True)
+class FrameSet(Dataset[Batch]):
+    """One frame at a time, read as `read` says: uint8 or float32 [cameras, 3, height, width]."""
+
+    frames: Frames
+    read: Callable[[Frames, int], Tensor]
+
+    def __getitem__(self, frame: int) -> Batch:
+        labels = self.frames.commands[frame], self.frames.waypoints[frame]
+        return Batch(self.read(self.frames, frame), *labels, torch.tensor(frame))
+
+    def example(self, batch: int) -> Batch:
+        """A batch of the right shapes and types."""
+        return _stacked([self[0]] * batch)
+
+
+def read_raw(frames: Frames, frame: int) -> Tensor:
+    return frames.raw[frame]
+
+
+def read_normalized(frames: Frames, frame: int) -> Tensor:
+    return normalized(frames.raw[frame])
+
+
+def read_jpeg(frames: Frames, frame: int) -> Tensor:
+    return frames.decoded(frame)
+
+
+def _stacked(frames: list[Batch]) -> Batch:
+    return Batch(*map(torch.stack, zip(*frames, strict=True)))
+
+
+class HostBatches(Iterator[Batch]):
+    """Batches in pageable host memory, read by this process or by `workers` others; endless, in the order given."""
+
+    def __init__(self, frame_set: FrameSet, order: BatchOrder, workers: int) -> None:
+        self.workers, self.stock = workers, PREFETCHED * workers
+        loader = DataLoader(
+            frame_set,
+            batch_sampler=order,
+            collate_fn=_stacked,
+            num_workers=workers,
+            prefetch_factor=PREFETCHED if workers else None,
+            # Forked, the frames are shared and not copied. The generator leaves the process's random numbers alone.
+            multiprocessing_context="fork" if workers else None,
+            generator=torch.Generator().manual_seed(0),
+        )
+        self._batches: Iterator[Batch] = iter(loader)
+
+    def __next__(self) -> Batch:
+        """Raises ValueError naming a file that cannot be used, RuntimeError within seconds when a worker has died."""
+        try:
+            return next(self._batches)
+        except ValueError as error:  # of a worker: its whole traceback, of which the last line says what is wrong
+            said = str(error).strip().splitlines()[-1].removeprefix("ValueError: ")
+            raise ValueError(said) from error
+        except (RuntimeError, OSError, EOFError) as error:  # a dead worker leaves any of them, by when it died
+            for worker in self._dying():
+                worker.join()
+                how = f"worker process {worker.pid} died with exit code {worker.exitcode}"
+                raise RuntimeError(f"DataLoader {how}: look for what killed it, such as too little memory") from error
+            raise
+
+    def workers_alive(self) -> int:
+        return sum(worker.is_alive() for worker in self._processes())
+
+    def _processes(self) -> Sequence[BaseProcess]:
+        return getattr(self._batches, "_workers", ())
+
+    def _dying(self) -> list[BaseProcess]:
+        """Workers that have ended, or do so within a second: their connections break before they are gone."""
+        ended = wait([worker.sentinel for worker in self._processes()], DYING_S)
+        return [worker for worker in self._processes() if worker.sentinel in ended]
+
+    def close(self) -> None:
+        # Left to garbage collection, worker processes would outlive the side: an exception keeps its frames alive.
+        end = getattr(self._batches, "_shutdown_workers", None)
+        if end is not None:
+            end()
+        self._batches = iter(())

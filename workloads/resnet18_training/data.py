@@ -1,0 +1,171 @@
+"""Pictures on their way from host memory to a training step: cropped, mirrored, normalized and resized by a DataLoader.
+
+Every picture travels with three numbers: its label, its id, and a mark, the sum over the bits of a grid of its values.
+What the device computes of what it really got must equal them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from workloads.resnet18_training.cifar import Pictures
+from workloads.resnet18_training.sample_order import PADDING, SampleOrder
+from workloads.stages import stage
+
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # CIFAR-10's own, of values from 0 to 1
+LABEL, ID, MARK = range(3)  # the columns of what travels with a picture
+GRID_PIXELS = 16  # every so many pixels in both directions count for a mark
+PREFETCH_FACTOR = 2  # pieces that every worker holds ready or in the making
+STUCK_S = 20.0  # a piece takes milliseconds: a worker that is silent for so long will never answer
+ENDING_S = 5.0  # a worker that was told to end
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where workers leave what they send
+NO_PICTURE_BYTES = 2**20  # what is sent apart from pixels is far smaller than this
+
+
+class Batch(NamedTuple):
+    """A batch on the device. `sound` is bool [n]: whether what is there is what the host says the id looks like."""
+
+    images: Tensor  # [n, channels, side, side]
+    labels: Tensor  # int64 [n]
+    ids: Tensor  # int64 [n]
+    sound: Tensor
+
+
+def checked(images: Tensor, told: Tensor) -> Batch:
+    """What a loader sent: float32 images [n, 3, side, side] and int64 [n, 3], their labels, ids and marks."""
+    return Batch(images, told[:, LABEL], told[:, ID], marks_of(images) == told[:, MARK])
+
+
+def padded(pixels: Tensor) -> Tensor:
+    """uint8 [n, 3, height + 8, width + 8]: black around every picture, so that a crop is a view."""
+    return F.pad(pixels, (PADDING,) * 4)
+
+
+def normalization(device: torch.device) -> tuple[Tensor, Tensor]:
+    """What a byte is multiplied by, and what is then added; float32 [3, 1, 1] each."""
+    mean, std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (MEAN, STD))
+    return 1 / (255 * std), -mean / std
+
+
+def resized(images: Tensor, side_pixels: int) -> Tensor:
+    """[n, 3, side_pixels, side_pixels], bilinear; the very same tensor where it has that size already."""
+    if images.shape[-1] == side_pixels:
+        return images
+    return F.interpolate(images, size=side_pixels, mode="bilinear", align_corners=False)
+
+
+def marks_of(images: Tensor) -> Tensor:
+    """int64 [n]: the exact sum over the bits, read as integers, of the grid of every float32 image [n, 3, h, w]."""
+    return images.view(torch.int32)[:, :, ::GRID_PIXELS, ::GRID_PIXELS].sum((1, 2, 3))
+
+
+class PreparedPictures(Dataset[tuple[Tensor, Tensor]]):
+    """By position in the order: the image float32 [3, side, side], and its label, id and mark as int64 [3]."""
+
+    def __init__(self, pictures: Pictures, order: SampleOrder, side_pixels: int) -> None:
+        self._pixels, self._labels = padded(pictures.pixels), pictures.labels
+        self._height, self._width = pictures.pixels.shape[-2:]
+        self._order, self._side_pixels = order, side_pixels
+        self._scale, self._shift = normalization(torch.device("cpu"))
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getitem__(self, position: int) -> tuple[Tensor, Tensor]:
+        order = self._order
+        id_, top, left = int(order.ids[position]), int(order.tops[position]), int(order.lefts[position])
+        picture = self._pixels[id_, :, top : top + self._height, left : left + self._width]
+        if order.flips[position]:
+            picture = picture.flip(-1)
+        # Normalized while it is small: resizing is linear, so that the order makes no difference but in time.
+        small = picture.float().mul_(self._scale).add_(self._shift)
+        image = resized(small[None], self._side_pixels)
+        return image[0], torch.tensor([int(self._labels[id_]), id_, int(marks_of(image))])
+
+
+class Pieces(Iterator[tuple[Tensor, Tensor]]):
+    """Pieces of `piece` images [piece, 3, side, side] and what travels with them [piece, 3], in order, without end.
+
+    `workers` processes prepare them, or none: then the caller does. `unpinned` counts tensors that were asked for in
+    page-locked memory and are not. Raises OSError where shared memory cannot hold what the workers keep ready; a worker
+    that dies, raises or falls silent ends the iteration with a RuntimeError that says so.
+    """
+
+    def __init__(self, pictures: PreparedPictures, piece: int, workers: int, pinned: bool) -> None:
+        self.unpinned = 0
+        self._pinned, self._workers = pinned, workers
+        _check_shared_memory(workers * PREFETCH_FACTOR * piece * pictures[0][0].nbytes if workers else 0)
+        self._iterator: Any = _iterator(_loader(pictures, piece, workers, pinned))
+
+    def __next__(self) -> tuple[Tensor, Tensor]:
+        with stage("__next__"):
+            images, told = self._received()
+        if self._pinned:
+            self.unpinned += sum(not tensor.is_pinned() for tensor in (images, told))  # cuda only
+        return images, told
+
+    def _received(self) -> tuple[Tensor, Tensor]:
+        try:
+            piece: tuple[Tensor, Tensor] = next(self._iterator)
+        except (ConnectionError, EOFError) as error:  # it ended while it handed over what it had prepared
+            raise RuntimeError(f"a worker process of the loader died ({type(error).__name__})") from error
+        return piece
+
+    def problem(self) -> str | None:
+        """Why these are not the pieces that were asked for, or None."""
+        alive = sum(process.is_alive() for process in getattr(self._iterator, "_workers", ()))
+        if alive != self._workers:
+            return f"{alive} of {self._workers} worker processes are alive"
+        return f"{self.unpinned} tensors of the loader are pageable" if self.unpinned else None
+
+    def close(self) -> None:
+        """Ends the workers and waits for them, also where a traceback still holds the iterator."""
+        iterator, self._iterator = self._iterator, iter(())
+        workers = getattr(iterator, "_workers", ())
+        if workers:
+            # That a worker has died is raised by a signal handler, wherever the program is: here it may be.
+            with suppress(RuntimeError):
+                iterator._shutdown_workers()
+        for worker in workers:
+            worker.terminate()
+            worker.join(ENDING_S)
+
+
+def _loader(pictures: PreparedPictures, piece: int, workers: int, pinned: bool) -> DataLoader[tuple[Tensor, Tensor]]:
+    """Forked workers begin in milliseconds and share the pictures; they touch no device."""
+    positions = itertools.cycle(range(first, first + piece) for first in range(0, len(pictures) - piece + 1, piece))
+    with_workers = {"prefetch_factor": PREFETCH_FACTOR, "timeout": STUCK_S, "multiprocessing_context": "fork"}
+    how: dict[str, Any] = with_workers if workers else {}
+    how |= {"generator": torch.Generator()}  # nothing here is random, but else it would draw from the global one
+    # An iterator as batch_sampler: positions never end, so no epoch's last pieces drain the workers.
+    return DataLoader(pictures, batch_sampler=positions, num_workers=workers, pin_memory=pinned, **how)  # type: ignore[arg-type]
+
+
+def _iterator(loader: DataLoader[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    with warnings.catch_warnings():
+        # Python 3.12 warns of any fork beside threads; these children compute on their own data, and take no lock.
+        warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
+        return iter(loader)
+
+
+def _check_shared_memory(needed_bytes: int) -> None:
+    """A worker that finds no room dies of a bus error, which says nothing about its cause."""
+    if not needed_bytes or not SHARED_MEMORY.is_dir():
+        return
+    free_bytes = shutil.disk_usage(SHARED_MEMORY).free
+    if free_bytes < needed_bytes + NO_PICTURE_BYTES:
+        raise OSError(
+            f"the loader's workers keep {needed_bytes / 2**20:.0f} MiB ready and {SHARED_MEMORY} has "
+            f"{free_bytes / 2**20:.0f} MiB free: give it more, such as by docker run --shm-size=2g"
+        )

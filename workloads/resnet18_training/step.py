@@ -1,0 +1,138 @@
+"""One iteration of training ResNet-18: forward, backward and the update, in the precision and layout of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+from torchvision.models import resnet18 as architecture
+
+from gpugate.workload import Context
+from workloads.resnet18_training.cifar import CLASSES
+from workloads.stages import stage
+
+MOMENTUM = 0.9
+LEARNING_RATE, LEARNING_RATE_BATCH = 0.01, 32  # grows with the root of the batch, as the noise of its gradient falls
+# Low enough that the first gradients do not overflow FP16: a skipped update would shift the loss curve by a step. The
+# scaler doubles it while nothing overflows.
+FIRST_LOSS_SCALE = 2.0**12
+
+NCHW, NHWC = torch.contiguous_format, torch.channels_last
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an iteration computes. `half` is what autocast computes in; None is FP32 throughout."""
+
+    half: torch.dtype | None = None
+    compiled: bool = False
+    layout: torch.memory_format = NCHW
+    stem_channels: int = 3  # more than 3: the images come with channels of zeros behind their own
+    fused_update: bool = False
+
+
+class Stem(nn.Module):
+    """A first convolution for images with channels of zeros behind their own: its weights get zeros there too.
+
+    Given 3 channels in channels_last, cuDNN pads them to 4 by a kernel of its own in every iteration.
+    """
+
+    def __init__(self, conv: nn.Conv2d, channels: int) -> None:
+        super().__init__()
+        self.conv, self.missing = conv, channels - conv.in_channels
+
+    def forward(self, images: Tensor) -> Tensor:
+        weight = F.pad(self.conv.weight, (0, 0, 0, 0, 0, self.missing))
+        return F.conv2d(images, weight, None, self.conv.stride, self.conv.padding)
+
+
+def net(context: Context, recipe: Recipe) -> nn.Module:
+    """torchvision's ResNet-18 with seeded FP32 weights and ten classes, in training mode, on the context's device."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(context.seed)
+        model: nn.Module = architecture(weights=None, num_classes=CLASSES)
+    if recipe.stem_channels > 3:
+        model.conv1 = Stem(model.conv1, recipe.stem_channels)  # type: ignore[arg-type]
+    return model.to(device=context.device, memory_format=recipe.layout)  # type: ignore[call-overload,no-any-return]
+
+
+class Trainer:
+    """A model with its optimizer and loss scaler; calling it with a batch is one iteration.
+
+    `graphs` counts what torch.compile made of everything that was compiled by `compiled`.
+    """
+
+    def __init__(self, context: Context, recipe: Recipe, batch: int) -> None:
+        self.recipe, self.device = recipe, context.device
+        self.model = net(context, recipe)
+        self.graphs: list[fx.GraphModule] = []
+        rate = LEARNING_RATE * (batch / LEARNING_RATE_BATCH) ** 0.5
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), lr=rate, momentum=MOMENTUM, fused=recipe.fused_update or None
+        )
+        if recipe.fused_update:
+            self._begin_momentum()
+        # Only FP16 needs it: bfloat16 has the exponents of FP32.
+        self.scaler = torch.amp.GradScaler(  # type: ignore[attr-defined]
+            context.device.type, init_scale=FIRST_LOSS_SCALE, enabled=recipe.half is torch.float16
+        )
+        self._loss = self.compiled(self._forward()) if recipe.compiled else self._forward()
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        """The loss [] of one batch: images [n, channels, h, w], labels int64 [n]."""
+        self.optimizer.zero_grad(set_to_none=True)
+        with stage("forward"):
+            loss: Tensor = self._loss(images, labels)
+        with stage("backward"):
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.scaler.step(self.optimizer)  # skips the update where a gradient is not finite
+        self.scaler.update()
+        return loss.detach()
+
+    def _forward(self) -> Callable[[Tensor, Tensor], Tensor]:
+        model, kind, half, layout = self.model, self.device.type, self.recipe.half, self.recipe.layout
+
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            with torch.autocast(kind, dtype=half, enabled=half is not None):
+                logits = model(images.contiguous(memory_format=layout))  # [n, 10]
+                return F.cross_entropy(logits, labels)
+
+        return loss
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` through Inductor, for one shape; `graphs` gets what it is made of at its first call."""
+        from torch._inductor.compile_fx import compile_fx
+
+        def backend(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Any:
+            self.graphs.append(graph)
+            return compile_fx(graph, examples)
+
+        # Dynamo keeps what it compiled with the code object, and gives up after 8: every build needs one of its own.
+        function.__code__ = function.__code__.replace()
+        return torch.compile(function, backend=backend, dynamic=False)
+
+    def _begin_momentum(self) -> None:
+        """From zero, which the first update leaves equal to its gradient: so it is without buffers of zeros too.
+
+        The fused update makes them itself at its first step, unwritten where that step is skipped for an overflow.
+        """
+        for weight in self.model.parameters():
+            self.optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+
+    def state(self) -> list[Tensor]:
+        """Every tensor that training changes but the loss scale's: parameters, statistics, momentum."""
+        momentum = [state["momentum_buffer"] for state in self.optimizer.state.values()]
+        return [*self.model.parameters(), *self.model.buffers(), *momentum]
+
+    def problem(self, graphs: int) -> str | None:
+        """Why an iteration does not compute as its recipe says, or None; `graphs` is how many should be compiled."""
+        if self.recipe.compiled and len(self.graphs) != graphs:
+            return f"{len(self.graphs)} graphs were compiled, not {graphs}: graph breaks or recompilations"
+        for name, weight in self.model.named_parameters():
+            if weight.dim() == 4 and not weight.is_contiguous(memory_format=self.recipe.layout):
+                return f"{name} is not in {self.recipe.layout}"
+        return None

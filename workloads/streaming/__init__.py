@@ -1,0 +1,220 @@
+"""Streams from disk through RAM to the device and back: what a pipeline gains, and where it cannot gain anything.
+
+A step streams a fixed number of blocks, float32 [rows, points], in an order that its input gives. Sequential time is
+the sum of the stages, pipelined time their maximum, so what a pipeline gains depends on which stage is the longest:
+one workload for each regime. Reading a block is a copy out of the page cache; every thread reads a few GB/s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from gpugate.errors import DisprovedError
+from gpugate.workload import Build, Context, Contract, Limit, Optimization, Point, Proof, Side, Size, Workload
+from workloads.streaming.stream_device import Regime
+from workloads.streaming.stream_resident import bus_alone, resident_at_once, resident_in_a_row
+from workloads.streaming.stream_sides import Regimes, at_once, in_a_row, read_by_threads, regime_of
+from workloads.streaming.walsh_shift import flops
+
+# Compute is the longest stage as soon as several threads read and check. Per block of 16 MiB on an H200, about: 0.9 ms
+# in ten matrix products; 1.5 ms to read and 1 ms to check on one thread each; 0.7 ms to copy in and 1 ms out while
+# pageable, 0.3 ms while page-locked. 512 MiB on disk, 384 MiB of buffers in RAM. On a CPU, where a block of 4 MiB is
+# read within 0.2 ms, products of 16 points take 0.9 ms and the check 0.7 ms.
+COMPUTE: Regimes = {
+    "cuda": Regime(rows=8192, points=512, blocks=32, rounds=5, buffers=12, readers=6, consumers=4),
+    "cpu": Regime(rows=65536, points=16, blocks=16, rounds=1, buffers=4, readers=1, consumers=1),
+}
+# The copy in is the longest stage: 16 MiB take 0.3 ms, their checksum on the device 0.02 ms, and 16 bytes come back.
+# Reading them takes 2 ms, so that it needs ten threads to keep up.
+COPY: Regimes = {"cuda": Regime(rows=4096, points=1024, blocks=32, rounds=0, buffers=16, readers=12, consumers=2)}
+# 386 products of a block of 2 MiB take about 14 ms, everything else less than 1 ms.
+LONG_COMPUTE: Regimes = {
+    "cuda": Regime(rows=512, points=1024, blocks=32, rounds=193, buffers=4, readers=1, consumers=1),
+    "cpu": Regime(rows=512, points=64, blocks=64, rounds=31, buffers=4, readers=1, consumers=1),
+}
+COMPUTE_ITEMS = {"cuda": 32, "cpu": 8}
+COPY_ITEMS = {"cuda": 128}
+RESIDENT_ITEMS = {"cuda": 32}
+LONG_COMPUTE_ITEMS = {"cuda": 4, "cpu": 8}
+BUFFER_COUNTS = (1, 2, 3, 4, 8)
+PROOF_BUFFERS = 3
+
+
+def size(regime: Regime, items: int) -> Size:
+    """FLOPs of the products alone, and the bytes that cross the bus: each block, and each result that is a block."""
+    block_bytes = 4 * regime.rows * regime.points
+    ways = 2 if regime.rounds else 1
+    work = flops(regime.rows, regime.points, regime.rounds)
+    return Size(items=items, flops=items * work, bytes=float(items * ways * block_bytes))
+
+
+def block_numbers(regimes: Regimes, context: Context, index: int) -> Tensor:
+    """Input set `index`: int64 [items] on the host, numbers of blocks, none twice before every other one came."""
+    blocks = regimes[context.device.type].blocks
+    random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    orders = [torch.randperm(blocks, generator=random) for _ in range(-(-context.items // blocks))]
+    return torch.cat(orders)[: context.items]
+
+
+def show_whole_file(regimes: Regimes, context: Context) -> str:
+    """Streams every block of the file once, through a few buffers, at once.
+
+    Raises DisprovedError when one comes back out of place or with another checksum than it was written with.
+    """
+    blocks = regime_of(regimes, context).blocks
+    side: Side = at_once(regimes, replace(context, items=blocks), PROOF_BUFFERS)
+    try:
+        found = side.step(torch.arange(blocks))
+        side.finish()
+    finally:
+        side.close()
+    wrong = [number for number, right in enumerate(found[:, 0].tolist()) if right != 1]
+    if wrong:
+        raise DisprovedError(f"{len(wrong)} of {blocks} blocks came back wrong or out of place, first block {wrong[0]}")
+    return f"{blocks} of {blocks} blocks came back in order, each with its checksum, through {PROOF_BUFFERS} buffers"
+
+
+PINNED = Limit("pageable_copies", at_most=0)
+
+
+def _copied(blocks: int) -> tuple[Limit, ...]:
+    """Every block and every result crossed the bus, from and to page-locked memory."""
+    return PINNED, Limit("host_to_device_copies", at_least=blocks), Limit("device_to_host_copies", at_least=blocks)
+
+
+def _overlapped(regimes: Regimes, blocks: int) -> tuple[Limit, ...]:
+    kernels = Limit("kernels", at_least=blocks * 2 * max(1, regimes["cuda"].rounds))
+    return (*_copied(blocks), kernels, Limit("streams", at_least=3))
+
+
+def _contract(engaged: tuple[Limit, ...], limits: tuple[Limit, ...] = ()) -> Mapping[str, Contract]:
+    """`engaged` on every GPU; `limits` on an H200, for which the sizes of the stages were chosen."""
+    return {"sm_90": Contract(engaged, limits), "cuda": Contract(engaged)}
+
+
+ALWAYS_BUSY = Limit("active_fraction", at_least=0.95)
+HIDDEN_COPIES = Limit("overlap_fraction", at_least=0.5)
+WHOLE_FILE = "every block comes back"
+COMPUTE_PROOF = Proof(WHOLE_FILE, partial(show_whole_file, COMPUTE))
+COPY_PROOF = Proof(WHOLE_FILE, partial(show_whole_file, COPY))
+SPEEDUP_BY_BUFFERS = {1: 0.9, 2: 1.3, 3: 1.6, 4: 2.0, 8: 3.0}  # at least, on sm_90
+
+
+def _with_buffers(count: int) -> Optimization:
+    build: Build = partial(at_once, COMPUTE, buffers=count)
+    speedups = {"sm_90": SPEEDUP_BY_BUFFERS[count], "cuda": 0.9}
+    contract = _contract(_copied(COMPUTE_ITEMS["cuda"]))
+    why = "with fewer buffers than stages, a stage waits for a buffer that another one still holds"
+    return Optimization(f"buffers-{count}", build, speedups, contract=contract, point=Point("buffers", count), why=why)
+
+
+STREAMING_COMPUTE = Workload(
+    name="streaming-compute",
+    baseline=partial(in_a_row, COMPUTE, False),
+    inputs=partial(block_numbers, COMPUTE),
+    sizes={kind: size(COMPUTE[kind], items) for kind, items in COMPUTE_ITEMS.items()},  # type: ignore[misc]
+    timing="pipeline",
+    cold=False,  # the inputs are numbers of blocks; the blocks themselves are read anew in every step
+    optimizations=(
+        Optimization(
+            "pinned",
+            partial(in_a_row, COMPUTE, True),
+            {"sm_90": 1.1, "cuda": 1.0},
+            contract=_contract(_copied(COMPUTE_ITEMS["cuda"])),
+            why="page-locked copies are two to three times faster, but reading and checking stay as they are",
+        ),
+        Optimization(
+            "reader-threads",
+            partial(read_by_threads, COMPUTE),
+            {"sm_90": 1.4, "cuda": 1.1},
+            contract=_contract(_copied(COMPUTE_ITEMS["cuda"])),
+            why="reading is hidden; copying, computing and checking still wait for each other",
+        ),
+        Optimization(
+            "pipelined",
+            partial(at_once, COMPUTE),
+            {"sm_90": 4.0, "cuda": 1.5, "cpu": 1.05},
+            contract=_contract((*_overlapped(COMPUTE, COMPUTE_ITEMS["cuda"]), HIDDEN_COPIES), (ALWAYS_BUSY,)),
+            proofs=(COMPUTE_PROOF,),
+            why="five stages at once take the time of the longest of them, which is the compute",
+        ),
+        *(_with_buffers(count) for count in BUFFER_COUNTS),
+    ),
+)
+
+STREAMING_COPY = Workload(
+    name="streaming-copy",
+    baseline=partial(in_a_row, COPY, False),
+    inputs=partial(block_numbers, COPY),
+    sizes={"cuda": size(COPY["cuda"], COPY_ITEMS["cuda"])},
+    timing="pipeline",
+    cold=False,
+    optimizations=(
+        Optimization(
+            "bus",
+            partial(bus_alone, COPY),
+            {"sm_90": 4.0, "cuda": 1.2},
+            contract=_contract(_overlapped(COPY, COPY_ITEMS["cuda"])),
+            why="the ceiling: all blocks lie in page-locked memory, and nothing but the bus is waited for",
+        ),
+        Optimization(
+            "pipelined",
+            partial(at_once, COPY),
+            {"sm_90": 4.0, "cuda": 1.2},
+            contract=_contract(_overlapped(COPY, COPY_ITEMS["cuda"])),
+            proofs=(COPY_PROOF,),
+            why="reading, on many threads, hides behind the copy in",
+        ),
+        Optimization(
+            "share-of-bus",
+            partial(at_once, COPY),
+            {"sm_90": 0.85, "cuda": 0.4},
+            compared_with="bus",
+            contract=_contract(_overlapped(COPY, COPY_ITEMS["cuda"])),
+            why="the speedup is the share of the bus's own rate that a stream from disk reaches: it cannot exceed 1",
+        ),
+    ),
+)
+
+STREAMING_RESIDENT = Workload(
+    name="streaming-resident",
+    baseline=partial(resident_in_a_row, COMPUTE),
+    inputs=partial(block_numbers, COMPUTE),
+    sizes={"cuda": size(COMPUTE["cuda"], RESIDENT_ITEMS["cuda"])},
+    timing="pipeline",
+    cold=False,
+    optimizations=(
+        Optimization(
+            "pipelined",
+            partial(resident_at_once, COMPUTE),
+            {"sm_90": 0.97, "cuda": 0.9},
+            contract=_contract((Limit("streams", at_least=2),)),
+            why="the data is on the GPU already: there is no copy to hide, and a pipeline adds copies of its own",
+        ),
+    ),
+)
+
+STREAMING_LONG_COMPUTE = Workload(
+    name="streaming-long-compute",
+    baseline=partial(in_a_row, LONG_COMPUTE, False),
+    inputs=partial(block_numbers, LONG_COMPUTE),
+    sizes={kind: size(LONG_COMPUTE[kind], items) for kind, items in LONG_COMPUTE_ITEMS.items()},  # type: ignore[misc]
+    timing="pipeline",
+    cold=False,
+    optimizations=(
+        Optimization(
+            "pipelined",
+            partial(at_once, LONG_COMPUTE),
+            {"sm_90": 0.97, "cuda": 0.9, "cpu": 0.9},
+            contract=_contract(_overlapped(LONG_COMPUTE, LONG_COMPUTE_ITEMS["cuda"])),
+            why="compute takes twenty times as long as all other stages: hiding those gains a few percent at most",
+        ),
+    ),
+)
+
+WORKLOADS: tuple[Workload, ...] = (STREAMING_COMPUTE, STREAMING_COPY, STREAMING_RESIDENT, STREAMING_LONG_COMPUTE)

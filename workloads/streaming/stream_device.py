@@ -1,0 +1,118 @@
+"""What happens to a block between its buffer on the host and its result there: copy in, kernel, copy out.
+
+Either one after the other, or on three streams at once. On a CPU the kernel reads the host's buffer itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from workloads.slots import Buffers, StagedSlot
+from workloads.streaming.block_checksum import half_sums
+from workloads.streaming.walsh_shift import WalshShift
+
+Kernel = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Regime:
+    """What streams: a file of `blocks` blocks, float32 [rows, points], with `rounds` of WalshShift on each.
+
+    With 0 rounds the device computes a block's checksum alone, and only that comes back. `buffers` blocks may be on
+    their way at once, read by `readers` threads; `consumers` threads check the results.
+    """
+
+    rows: int
+    points: int
+    blocks: int
+    rounds: int
+    buffers: int
+    readers: int
+    consumers: int
+
+    def kernel(self, device: torch.device) -> Kernel:
+        return WalshShift(self.points, self.rounds, device) if self.rounds else half_sums
+
+    def wanted(self, result: Tensor) -> Tensor:
+        """int64 [2]: the sums of what came back, in memory of its own."""
+        return half_sums(result) if self.rounds else result.clone()
+
+    def known(self, checksums: Tensor) -> Tensor:
+        """int64 [blocks, 2]: what `wanted` must be. An odd number of shifts swaps the halves of a block."""
+        return checksums.flip(-1) if self.rounds % 2 else checksums
+
+    def host_block(self, pinned: bool) -> Tensor:
+        return torch.empty(self.rows, self.points, pin_memory=pinned)
+
+    def host_result(self, pinned: bool) -> Tensor:
+        if self.rounds:
+            return self.host_block(pinned)
+        return torch.empty(2, dtype=torch.int64, pin_memory=pinned)
+
+
+@dataclass
+class HostSlot:
+    """A slot whose kernel blocks: the block as it was read, and what came back."""
+
+    inputs: Tensor
+    result: Tensor
+
+
+class BlockingDevice:
+    """One block at a time; whatever it does is over when the call returns."""
+
+    def __init__(self, regime: Regime, device: torch.device, pinned: bool) -> None:
+        self._kernel, self.pinned = regime.kernel(device), pinned
+        self._on_cuda = device.type == "cuda"
+        if self._on_cuda:
+            self._inputs = torch.empty(regime.rows, regime.points, device=device)  # cuda only
+            self.result = regime.host_result(pinned)  # cuda only
+
+    def __call__(self, block: Tensor) -> Tensor:
+        """The result for a block on the host; on CUDA it lasts until the next call."""
+        if not self._on_cuda:
+            return self._kernel(block)
+        self._inputs.copy_(block)  # cuda only
+        return self.result.copy_(self._kernel(self._inputs))  # cuda only
+
+
+class StagedDevice:  # cuda only
+    """A stream for each direction of copying, the kernel on the caller's; nothing waits but streams for each other."""
+
+    def __init__(self, regime: Regime, device: torch.device) -> None:
+        self._device, self._kernel = device, regime.kernel(device)
+        self._copy_in, self._copy_out = (torch.cuda.Stream(device) for _ in range(2))  # type: ignore[no-untyped-call]
+
+    def submit(self, slot: StagedSlot) -> None:
+        """`slot.host.output` holds the result for `slot.host.inputs` once `slot.host.done` is over."""
+        compute = torch.cuda.current_stream(self._device)
+        with self._copy_in:
+            slot.inputs.copy_(slot.host.inputs, non_blocking=True)
+        slot.arrived.record(self._copy_in)
+        compute.wait_event(slot.arrived)
+        # The slot holds the result until its next turn, when the copy out is known to be over: see two_layer_net.
+        slot.result = self._kernel(slot.inputs)
+        slot.computed.record(compute)
+        self._copy_out.wait_event(slot.computed)
+        with self._copy_out:
+            slot.host.output.copy_(slot.result, non_blocking=True)
+        slot.host.done.record(self._copy_out)
+
+
+def staged_slot(regime: Regime, device: torch.device, block: Tensor | None = None) -> StagedSlot:  # cuda only
+    """Page-locked buffers on the host, `block` or one of its own and one for the result; one buffer on the device."""
+    # Waiting for an ordinary event is a busy loop: with many threads waiting, they would take the cores of the others.
+    done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    inputs = regime.host_block(pinned=True) if block is None else block
+    host = Buffers(inputs, regime.host_result(pinned=True), done)
+    return StagedSlot(host, torch.empty(regime.rows, regime.points, device=device))
+
+
+def pageable(buffers: Sequence[Tensor]) -> str | None:
+    """How many of these host buffers are not page-locked, in words; None if all are."""
+    count = sum(not buffer.is_pinned() for buffer in buffers)
+    return f"{count} of {len(buffers)} host buffers are pageable" if count else None

@@ -1,0 +1,172 @@
+"""A file of blocks that streams from disk: written once and whole, read at any place by many threads at once.
+
+Beside it lies what is known of it, its length and a checksum of every block. The file stays in the page cache as far as
+memory allows, so that reading a block is a copy by the kernel, not a wait for the disk.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workloads.streaming.block_checksum import half_sums
+
+FORMAT = 1
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`blocks` blocks of float32 [rows, points]; `seed` says which numbers."""
+
+    rows: int
+    points: int
+    blocks: int
+    seed: int
+
+    @property
+    def block_bytes(self) -> int:
+        return 4 * self.rows * self.points
+
+    @property
+    def bytes(self) -> int:
+        return self.block_bytes * self.blocks
+
+    @property
+    def file_name(self) -> str:
+        return f"stream-{self.blocks}x{self.rows}x{self.points}-seed{self.seed}.float32"
+
+
+class StreamFile:
+    """An intact file, open for reading. `checksums` is int64 [blocks, 2], see `half_sums`."""
+
+    def __init__(self, path: Path, layout: Layout, checksums: Tensor) -> None:
+        self.path, self.layout, self.checksums = path, layout, checksums
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read_into(self, number: int, block: Tensor) -> None:
+        """Reads block `number` into the host tensor `block`, float32 [rows, points].
+
+        The calling thread reads, without the GIL; others may read at the same time. Raises IndexError for a number
+        that the file does not have and EOFError when it has become shorter.
+        """
+        if not 0 <= number < self.layout.blocks:
+            raise IndexError(f"block {number} was asked for, and {self.path} has {self.layout.blocks}: ask from 0 on")
+        view, offset = block.numpy().data.cast("B"), number * self.layout.block_bytes
+        while view:
+            count = os.preadv(self._descriptor, [view], offset)
+            if not count:
+                raise EOFError(f"{self.path} ends at byte {offset} within block {number}: remove it, to have it remade")
+            view, offset = view[count:], offset + count
+
+    def close(self) -> None:
+        """May be called again, and only when nobody reads."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def open_stream_file(folder: Path, layout: Layout) -> StreamFile:
+    """Opens the file of that layout in `folder`, and writes it first unless it lies there intact.
+
+    Raises OSError, in one sentence, when it cannot be written; nothing half-written stays.
+    """
+    path = folder / layout.file_name
+    checksums = _checksums_if_intact(path, layout)
+    if checksums is None:
+        _write(path, layout)
+        checksums = _checksums_if_intact(path, layout)
+    if checksums is None:
+        raise OSError(f"{path} reads otherwise than it was written just now: check the disk or choose another folder")
+    return StreamFile(path, layout, checksums)
+
+
+def beside(path: Path) -> Path:
+    """Where the length and the checksums of the file at `path` stand."""
+    return path.with_name(f"{path.name}.json")
+
+
+def _checksums_if_intact(path: Path, layout: Layout) -> Tensor | None:
+    try:
+        told = json.loads(beside(path).read_bytes())
+        status = path.stat()
+        if status.st_size != layout.bytes:
+            return None
+        checksums = _read_checksums(path, layout, (status.st_dev, status.st_ino, status.st_mtime_ns))
+    except (OSError, EOFError, ValueError):
+        return None
+    return checksums if told == _what_is_known(layout, checksums) else None
+
+
+@functools.lru_cache(maxsize=16)
+def _read_checksums(path: Path, layout: Layout, version: tuple[int, ...]) -> Tensor:
+    """int64 [blocks, 2] from the whole file, read once a process as long as `version` stays what it is."""
+    file, block = StreamFile(path, layout, torch.empty(0)), torch.empty(layout.rows, layout.points)
+    try:
+        sums = []
+        for number in range(layout.blocks):
+            file.read_into(number, block)
+            sums.append(half_sums(block))
+        return torch.stack(sums)
+    finally:
+        file.close()
+
+
+def _what_is_known(layout: Layout, checksums: Tensor) -> dict[str, object]:
+    return {"format": FORMAT, "bytes": layout.bytes, "checksums": checksums.tolist()}
+
+
+def _write(path: Path, layout: Layout) -> None:
+    try:
+        sums = []
+        with _replacing(path) as file:
+            for number in range(layout.blocks):
+                block = _random_block(layout, number)
+                sums.append(half_sums(torch.from_numpy(block)))
+                file.write(block.data)
+        with _replacing(beside(path)) as file:
+            file.write(json.dumps(_what_is_known(layout, torch.stack(sums))).encode())
+    except OSError as error:
+        needs = f"the {layout.bytes / MIB:.0f} MiB of {path} cannot be written ({error.strerror or error})"
+        raise OSError(f"{needs}, {_free(path.parent)}: make room or choose another cache folder") from error
+
+
+def _free(folder: Path) -> str:
+    try:
+        return f"{shutil.disk_usage(folder).free / MIB:.0f} MiB are free there"
+    except OSError as error:
+        return f"and nobody can tell how much is free ({error.strerror})"
+
+
+def _random_block(layout: Layout, number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """Whole numbers -128..127, as an 8-bit converter gives them."""
+    random = np.random.default_rng((layout.seed, number))
+    return random.integers(-128, 128, (layout.rows, layout.points), np.int8).astype(np.float32)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to that becomes `path` when all of it is on the disk, and vanishes if that fails."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            # A disk may turn out to be full only here; and pages written back later would disturb what is timed.
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

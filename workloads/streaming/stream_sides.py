@@ -1,0 +1,195 @@
+"""Sides that stream a file through the device: one block after another, or reading, copying and computing at once.
+
+A step gets the numbers of the blocks it is to stream, int64 [items], and returns the record of what came back for
+them, in that order: float64 [items, 3], see `record`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpugate.workload import Context, Side
+from workloads.slots import StagedSlot, wait
+from workloads.streaming.block_checksum import RECORD, record
+from workloads.streaming.stream_device import BlockingDevice, HostSlot, Regime, StagedDevice, pageable, staged_slot
+from workloads.streaming.stream_file import Layout, StreamFile, open_stream_file
+from workloads.streaming.stream_pipeline import Pipeline, Stages
+
+Regimes = Mapping[str, Regime]  # by kind of device
+
+
+class Records:
+    """Records of steps whose blocks are still on their way; `known` is int64 [blocks of the file, 2]."""
+
+    def __init__(self, known: Tensor) -> None:
+        self._known = known
+        self._open: deque[tuple[Tensor, Tensor, Sequence[Future[Tensor]]]] = deque()
+
+    def begin(self, numbers: Tensor, sums: Sequence[Future[Tensor]]) -> Tensor:
+        """The record of these blocks, which `fill` fills once their sums are there."""
+        filled_later = torch.empty(len(sums), RECORD, dtype=torch.float64)
+        self._open.append((filled_later, numbers, sums))
+        return filled_later
+
+    def fill(self, leave_open: int = 0) -> None:
+        """Waits for the sums of all records but the last `leave_open`; raises what consuming a block raised."""
+        while len(self._open) > leave_open:
+            filled_now, numbers, sums = self._open.popleft()
+            filled_now.copy_(record(torch.stack([each.result() for each in sums]), self._known[numbers]))
+
+
+def regime_of(regimes: Regimes, context: Context) -> Regime:
+    """On a CPU the kernel gets one thread, which stands for the device; the other cores are the host's."""
+    if context.device.type == "cpu":
+        torch.set_num_threads(1)
+    return regimes[context.device.type]
+
+
+def file_of(regime: Regime, context: Context) -> StreamFile:
+    layout = Layout(regime.rows, regime.points, regime.blocks, context.seed)
+    return open_stream_file(context.cache_dir, layout)
+
+
+def join(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # cuda only
+
+
+def cached(regime: Regime, context: Context) -> Callable[[], None]:
+    """The kernels of a step, on one block that lies on the device."""
+    kernel = regime.kernel(context.device)
+    random = torch.Generator().manual_seed(context.seed)
+    block = torch.randint(-128, 128, (regime.rows, regime.points), generator=random).float().to(context.device)
+
+    def cached_step() -> None:
+        for _ in range(context.items):
+            kernel(block)
+
+    return cached_step
+
+
+def in_a_row(regimes: Regimes, pinned: bool, context: Context) -> Side:
+    """Read, copy in, compute, copy out, check: each waits for the one before. Buffers are pageable unless `pinned`.
+
+    Its steps raise ValueError for a block that does not come back as it must: all others are compared with it.
+    """
+    regime = regime_of(regimes, context)
+    block, device = regime.host_block(pinned), BlockingDevice(regime, context.device, pinned)
+    file = file_of(regime, context)
+    known = regime.known(file.checksums)
+
+    def sums(number: int) -> Tensor:
+        file.read_into(number, block)
+        return regime.wanted(device(block))
+
+    def step(numbers: Tensor) -> Tensor:
+        found = record(torch.stack([sums(number) for number in numbers.tolist()]), known[numbers])
+        wrong = numbers[found[:, 0] == 0].tolist()
+        if wrong:
+            raise ValueError(f"blocks {wrong} of {file.path} came back wrong: remove the file, to have it remade")
+        return found
+
+    def engaged() -> str | None:
+        return pageable([block, device.result]) if pinned else None  # cuda only
+
+    return Side(step, engaged=engaged, close=file.close, cached_step=cached(regime, context))
+
+
+def read_by_threads(regimes: Regimes, context: Context) -> Side:
+    """Threads read ahead into a ring of buffers; copies, compute and checks still wait for each other."""
+    regime = regime_of(regimes, context)
+    device = BlockingDevice(regime, context.device, pinned=context.device.type == "cuda")
+    return _on_host(regime, context, device, regime.buffers, consumers=0)
+
+
+def at_once(regimes: Regimes, context: Context, buffers: int | None = None) -> Side:
+    """Every stage works on another block: readers, copy in, compute, copy out, consumers.
+
+    `buffers` replaces the regime's number of them.
+    """
+    regime = regime_of(regimes, context)
+    count = buffers or regime.buffers
+    if context.device.type == "cpu":
+        device = BlockingDevice(regime, context.device, pinned=False)
+        return _on_host(regime, context, device, count, regime.consumers)
+    return _staged(regime, context, count)  # cuda only
+
+
+def _on_host(regime: Regime, context: Context, device: BlockingDevice, count: int, consumers: int) -> Side:
+    slots = [HostSlot(regime.host_block(device.pinned), torch.empty(0)) for _ in range(count)]
+    file = file_of(regime, context)
+
+    def submit(slot: HostSlot) -> None:
+        slot.result = device(slot.inputs)
+
+    stages = Stages[HostSlot](
+        read=lambda slot, number: file.read_into(number, slot.inputs),
+        submit=submit,
+        consume=lambda slot: regime.wanted(slot.result),
+    )
+    return over_a_ring(regime, context, file, Pipeline(slots, stages, regime.readers, consumers))
+
+
+def _staged(regime: Regime, context: Context, count: int) -> Side:  # cuda only
+    slots = [staged_slot(regime, context.device) for _ in range(count)]
+    device, file = StagedDevice(regime, context.device), file_of(regime, context)
+
+    def consume(slot: StagedSlot) -> Tensor:
+        wait(slot)
+        return regime.wanted(slot.host.output)
+
+    stages = Stages[StagedSlot](
+        read=lambda slot, number: file.read_into(number, slot.host.inputs),
+        submit=device.submit,
+        consume=consume,
+    )
+    return over_a_ring(regime, context, file, Pipeline(slots, stages, regime.readers, regime.consumers))
+
+
+def over_a_ring(regime: Regime, context: Context, file: StreamFile, pipeline: Pipeline[Any]) -> Side:
+    """The side of a pipeline: a step returns when its last block is submitted and the step before it is over.
+
+    Its record is filled by then or by `finish()`. An error in any stage ends all threads before it is raised.
+    """
+    records = Records(regime.known(file.checksums))
+
+    def step(numbers: Tensor) -> Tensor:
+        with pipeline.closed_on_error():
+            begun = records.begin(numbers, pipeline.stream(numbers.tolist()))
+            records.fill(leave_open=1)
+        return begun
+
+    def finish() -> None:
+        with pipeline.closed_on_error():
+            records.fill()
+        join(context.device)
+
+    def close() -> None:
+        pipeline.close()
+        join(context.device)  # before the page-locked buffers are freed
+        file.close()
+
+    engaged = partial(not_overlapped, pipeline, context.device)
+    stock_steps = math.ceil(len(pipeline.slots) / context.items)
+    return Side(step, None, finish, engaged, close, stock_steps, cached(regime, context))
+
+
+def not_overlapped(pipeline: Pipeline[Any], device: torch.device) -> str | None:
+    """Why the pipeline was none, or None."""
+    if len(pipeline.slots) > 1 and pipeline.most_in_flight < 2:
+        return f"never more than {pipeline.most_in_flight} block was on its way, with {len(pipeline.slots)} buffers"
+    if device.type == "cpu":
+        return None
+    return pageable([buffer for slot in pipeline.slots for buffer in _host_buffers(slot)])  # cuda only
+
+
+def _host_buffers(slot: HostSlot | StagedSlot) -> tuple[Tensor, ...]:  # cuda only
+    return (slot.inputs, slot.result) if isinstance(slot, HostSlot) else (slot.host.inputs, slot.host.output)

@@ -1,0 +1,48 @@
+"""A whole training iteration, from the next batch to the update of the weights, as one CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+WARM_UP_ITERATIONS = (
+    3  # compilation, cuDNN's choice of algorithms, and every lazily made buffer come before the capture
+)
+_Done = TypeVar("_Done")
+
+
+def captured(
+    work: Callable[[], _Done],
+    state: Sequence[Tensor],
+    scaler: torch.amp.GradScaler,  # type: ignore[name-defined]
+    device: torch.device,
+) -> Callable[[], _Done]:  # cuda only
+    """Replays `work`, captured on a stream of its own; the tensors it returns are overwritten by every replay.
+
+    `work` runs a few times before: `state`, all tensors that it changes, and the loss scale are then as they were.
+    Loss scaling stays right within a graph: whether a gradient overflowed is decided on the device, where the fused
+    update reads it as it reads the scale, and the scale is updated in place.
+    """
+    before, scale_before = [tensor.detach().clone() for tensor in state], scaler.state_dict()
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP_ITERATIONS):
+            work()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        done = work()
+    with torch.no_grad():
+        for tensor, value in zip(state, before, strict=True):
+            tensor.copy_(value)
+    scaler.load_state_dict(scale_before)
+
+    def replay() -> _Done:
+        graph.replay()
+        return done
+
+    return replay
