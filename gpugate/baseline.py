@@ -31,8 +31,8 @@ from gpugate.environment import Environment, compare, machine_name
 from gpugate.errors import BaselineError
 from gpugate.measurement.record import Counters, Difference, Instance, Measurement
 from gpugate.result import CaseResult, RunResult
-from gpugate.summary import History, by_sitting, history
-from gpugate.tolerances import MIN_PROCESSES, speedup_tolerance
+from gpugate.summary import MIN_PROCESSES, History, by_sitting, history
+from gpugate.tolerances import speedup_tolerance
 from gpugate.verdict import Outcome
 from gpugate.workload import DEVICE_KINDS
 

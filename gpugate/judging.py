@@ -11,9 +11,8 @@ from gpugate import units
 from gpugate.intervals import Estimate
 from gpugate.measurement.record import Counters, Difference, Measurement
 from gpugate.next_steps import next_step, record_step, rerun
-from gpugate.summary import History, Summary
+from gpugate.summary import MIN_PROCESSES, History, Summary
 from gpugate.tolerances import (
-    MIN_PROCESSES,
     TIME_FLOOR,
     TIME_FLOOR_OTHER_SOFTWARE,
     speedup_tolerance,

@@ -26,7 +26,7 @@ def sweeps(cases: Mapping[str, CaseResult]) -> list[Sweep]:
     groups: dict[tuple[str, str, str], list[SweepPoint]] = {}
     for case in cases.values():
         if case.point is not None:
-            key = (case.workload, case.point.sweep, case.case_id.rpartition("/")[2])
+            key = (case.workload, case.point.sweep, case.device_kind)
             groups.setdefault(key, []).append(_point(case, case.point.value))
     return [_sweep(*key, sorted(found, key=lambda point: point.value)) for key, found in groups.items()]
 
@@ -42,7 +42,7 @@ def _point(case: CaseResult, value: int) -> SweepPoint:
     recorded = case.remembered.current.speedup if case.remembered else None
     if case.summary is None:
         return SweepPoint(value, None, None, recorded, case.skipped or case.error or "not measured")
-    per_second = case.size.items / (case.summary.optimized_ms.median / 1e3)
+    per_second = case.size.items_per_second(case.summary.optimized_ms.median)
     return SweepPoint(value, per_second, case.summary.speedup.median, recorded)
 
 

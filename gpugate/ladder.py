@@ -29,7 +29,7 @@ def ladders(cases: Mapping[str, CaseResult]) -> list[Ladder]:
     groups: dict[tuple[str, str], list[CaseResult]] = {}
     for case in cases.values():
         if case.rung is not None and case.summary is not None:
-            groups.setdefault((case.workload, case.case_id.rpartition("/")[2]), []).append(case)
+            groups.setdefault((case.workload, case.device_kind), []).append(case)
     return [
         Ladder(workload, kind, _rungs(sorted(found, key=lambda case: case.rung or 0)))
         for (workload, kind), found in groups.items()
@@ -54,7 +54,7 @@ def _per_second(case: CaseResult, reference: bool = False) -> float | None:
     if case.summary is None:
         return None
     time = case.summary.reference_ms if reference else case.summary.optimized_ms
-    return case.size.items / (time.median / 1e3)
+    return case.size.items_per_second(time.median)
 
 
 def _product(gains: Sequence[Estimate]) -> Estimate:

@@ -39,9 +39,11 @@ def record(session: PerfSession, say: Say) -> tuple[str, ...]:
         if len(runs) > 1:
             say(f"recording: goes on from {len(runs) - 1} of {processes} processes in {folder}")
         run_file.write(_free_path(folder), session.result)
-        while len(runs) < processes or (len(runs) < processes + SPARE_PROCESSES and _disturbed(runs, processes)):
-            why = "" if len(runs) < processes else f", since {_disturbed(runs, processes)} was disturbed in one"
-            say(f"recording: fresh process {len(runs) + 1} of {max(processes, len(runs) + 1)}{why}")
+        while len(runs) < processes:
+            say(f"recording: fresh process {len(runs) + 1} of {processes}")
+            runs.append(_fresh_run(session, _free_path(folder)))
+        while len(runs) < processes + SPARE_PROCESSES and (disturbed := _disturbed(runs, processes)):
+            say(f"recording: fresh process {len(runs) + 1}, since {disturbed} was disturbed in one")
             runs.append(_fresh_run(session, _free_path(folder)))
     # All files are made before the first is written: a refusal leaves every one as it was.
     files = _files(session, runs, processes)

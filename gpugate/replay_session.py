@@ -40,7 +40,7 @@ class ReplaySession:
     @property
     def device_kinds(self) -> set[str]:
         """The kinds of device that its tests are about: that of the run and those of its cases."""
-        return {self.environment.device_kind, *(case_id.rpartition("/")[2] for case_id in self.stored.cases)}
+        return {self.environment.device_kind, *(case.device_kind for case in self.stored.cases.values())}
 
     def tell_what_is_gone(self, catalogue_ids: Collection[str]) -> None:
         """No test asks for a case that the catalogue no longer has: that is to be known."""

@@ -56,6 +56,10 @@ class CaseResult:
     point: Point | None = None  # of a sweep
     why: str = ""  # what bounds it, as its author says
 
+    @property
+    def device_kind(self) -> str:
+        return self.case_id.rpartition("/")[2]
+
 
 @dataclass
 class RunResult:

@@ -13,7 +13,7 @@ from gpugate.measurement.record import Instance, Measurement
 from gpugate.measurement.speedup import speedup_of
 
 MIN_SITTINGS = 5  # occasions that tell how much nights differ
-ENOUGH_UNDISTURBED = 5  # processes: with fewer left, even disturbed ones must count
+MIN_PROCESSES = 5  # fresh processes that tell how much runs differ
 DISTURBED = 4.0  # times as wide an interval as the others' median: something else ran in the middle of it
 ALWAYS_UNDISTURBED = 0.01  # relative half-width
 SITTING_GAP = datetime.timedelta(hours=6)  # what a machine is like for hours is another by the next night
@@ -93,6 +93,12 @@ def undisturbed(speedups: Sequence[Estimate]) -> list[int]:
     return [index for index, one in enumerate(speedups) if one.half_width <= limit]
 
 
+def counted(speedups: Sequence[Estimate]) -> list[int]:
+    """Indices of the processes that count: the undisturbed ones where they are enough, else all."""
+    kept = undisturbed(speedups)
+    return kept if len(kept) >= MIN_PROCESSES else list(range(len(speedups)))
+
+
 def history(processes: Sequence[Sequence[Instance]], started_at: Sequence[str] = ()) -> History:
     """Each process is the instances that it measured, and `started_at` when it did. Raises ValueError for none.
 
@@ -102,11 +108,12 @@ def history(processes: Sequence[Sequence[Instance]], started_at: Sequence[str] =
     if not processes:
         raise ValueError("no processes: a history needs at least one")
     groups = by_sitting(started_at)
-    kept = undisturbed([speedup_of(process) for process in processes])
-    if len(groups) < MIN_SITTINGS and len(kept) >= ENOUGH_UNDISTURBED:
-        processes = [processes[index] for index in kept]
+    estimates = [speedup_of(process) for process in processes]
+    if len(groups) < MIN_SITTINGS:
+        kept = counted(estimates)
+        processes, estimates = [processes[index] for index in kept], [estimates[index] for index in kept]
     pairs = [[pair for instance in process for pair in instance.pairs] for process in processes]
-    speedups = [speedup_of(process).median for process in processes]
+    speedups = [estimate.median for estimate in estimates]
     if len(groups) >= MIN_SITTINGS:
         speedups = [float(np.median([speedups[index] for index in group])) for group in groups]
     optimized = [float(np.median([pair.optimized_ms for pair in process])) for process in pairs]

@@ -8,7 +8,7 @@ from functools import cache
 from scipy import stats
 
 from gpugate.measurement.settings import ATTEMPTS
-from gpugate.summary import MIN_SITTINGS
+from gpugate.summary import MIN_PROCESSES, MIN_SITTINGS
 
 # No tolerance is tighter. What machines of one model and days differ by is not in a recording made in one go: the ratio
 # of one model moved by 1.4 % between two nights, at 0.15 % between the processes of one. Where a baseline was recorded
@@ -18,7 +18,6 @@ RATIO_FLOOR_OVER_NIGHTS = 0.003
 TIME_FLOOR = 0.05  # absolute time is gated loosely
 TIME_FLOOR_OTHER_SOFTWARE = 0.25  # the same device under another driver or torch
 MIN_CV_FACTOR = 4.0
-MIN_PROCESSES = 5  # fresh processes that tell how much runs differ
 UNKNOWN_CV_FLOOR = 0.05  # tolerance of a baseline of fewer processes
 FALSE_ALARMS_PER_NIGHT = 0.05  # of the whole suite, when nothing changed: one in twenty nights
 POWER = 0.95  # what is called detectable is caught this often

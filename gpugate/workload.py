@@ -86,6 +86,9 @@ class Size:
     flops: float
     bytes: float
 
+    def items_per_second(self, step_ms: float) -> float:
+        return self.items / (step_ms / 1e3)
+
 
 @dataclass(frozen=True)
 class Needs:

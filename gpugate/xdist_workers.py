@@ -61,6 +61,8 @@ def send(config: pytest.Config, run: RunResult) -> None:
 def received(output: dict[str, Any], so_far: RunResult | None) -> RunResult | None:
     """What a worker sent, joined with what the others sent before."""
     from gpugate.codec import from_json, parse
+    from gpugate.knee import sweeps
+    from gpugate.ladder import ladders
     from gpugate.result import RunResult
 
     text = output.get(OUTPUT_KEY)
@@ -69,9 +71,12 @@ def received(output: dict[str, Any], so_far: RunResult | None) -> RunResult | No
     run = from_json(RunResult, parse(text))
     if so_far is None:
         return run
+    cases = {**so_far.cases, **run.cases}
     return dataclasses.replace(
         so_far,
-        cases={**so_far.cases, **run.cases},
+        cases=cases,
+        ladders=ladders(cases),
+        sweeps=sweeps(cases),
         yardsticks=[*so_far.yardsticks, *run.yardsticks],
         source_hashes={**so_far.source_hashes, **run.source_hashes},
         interrupted=so_far.interrupted or run.interrupted,

@@ -21,6 +21,7 @@ from gpugate.catalogue import Catalogue
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutated import apply
 from gpugate.workload import Context, Side, for_device_class
+from tests.one_thread import one_thread  # noqa: F401  # in force by being here
 from workloads.driving.delivery import Batch, BatchOrder, Delivery, order_table
 from workloads.driving.model import DrivingModel, driving_model, forward_flops, parameter_count, training_flops
 from workloads.driving.pipeline import Pipeline, Plan, build, frames_of
@@ -31,15 +32,6 @@ DRIVING, SWEEP = driving.WORKLOADS
 RIG = Rig(cameras=2, height=32, width=64)
 CPU = torch.device("cpu")
 SECONDS_TO_END = 15  # DataLoader looks after its workers every five
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """The models here are so small that threads wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import torch
 
 pytest.importorskip("torchvision")
 import workloads.driving.checkpoint as checkpoint
+from tests.one_thread import one_thread  # noqa: F401  # in force by being here
 from workloads.driving.delivery import Batch
 from workloads.driving.scenes import WAYPOINTS, Rig
 from workloads.driving.training import Recipe, Trainer
@@ -26,15 +27,6 @@ def _batch() -> Batch:
 
 def _trainer(seed: int = 0, rig: Rig = RIG) -> Trainer:
     return Trainer(rig, Recipe(), seed, CPU)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """The models here are so small that threads wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import workloads.driving.pipeline as driving_pipeline
 import workloads.driving.proofs as driving_proofs
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
+from tests.one_thread import one_thread  # noqa: F401  # in force by being here
 from workloads.driving import checkpoint as driving_checkpoint
 from workloads.driving.determinism import WORKSPACE, deterministic
 from workloads.driving.loading import Blocking
@@ -23,15 +24,6 @@ from workloads.driving.training import Recipe, Trainer
 
 REPEATS, RESUMES = REPRODUCIBLE
 PLAN = Plan(batch=4)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """The models here are so small that threads wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

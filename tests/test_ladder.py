@@ -1,10 +1,12 @@
 """Rungs multiply, a missing one breaks the product, and a sweep's knee is the smallest value that is good enough."""
 
+import json
 import math
 from dataclasses import replace
 
 import pytest
 
+from gpugate.codec import to_json
 from gpugate.intervals import Estimate
 from gpugate.knee import judge_knee, knee, sweeps
 from gpugate.ladder import ladders, rung_number
@@ -14,6 +16,7 @@ from gpugate.series import Ladder
 from gpugate.summary import summarize
 from gpugate.verdict import Outcome
 from gpugate.workload import BASELINE, Optimization, Point, Side, Size, Workload
+from gpugate.xdist_workers import OUTPUT_KEY, received
 from tests.stored_runs import MACHINE, RECORDED, STARTED, case
 
 
@@ -141,3 +144,12 @@ def test_a_reader_sees_each_rung_with_its_gain_over_both_and_why() -> None:
     assert [row[0] for row in table.rows] == ["baseline", "workers", "pinned", "fp16"]
     assert (table.rows[0][2], table.rows[3][2], table.rows[3][4]) == ("", "1.20x", "3.60x")
     assert table.below == ("workers: what bounds workers", "pinned: what bounds pinned", "fp16: what bounds fp16")
+
+
+def test_rungs_that_two_workers_measured_make_one_ladder() -> None:
+    so_far = None
+    for one in three_rungs().values():
+        run = RunResult(MACHINE, STARTED, seed=1, cases={one.case_id: one}, ladders=ladders({one.case_id: one}))
+        so_far = received({OUTPUT_KEY: json.dumps(to_json(run))}, so_far)
+    assert so_far is not None
+    assert [one.name for one in only(so_far.ladders).rungs] == ["baseline", "workers", "pinned", "fp16"]

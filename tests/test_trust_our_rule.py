@@ -10,8 +10,7 @@ from gpugate.judging import Remembered
 from gpugate.measurement.record import Instance, Measurement, SideCost
 from gpugate.measurement.settings import ATTEMPTS
 from gpugate.result import Attempt, CaseResult, Promise
-from gpugate.summary import History, history
-from gpugate.tolerances import MIN_PROCESSES, MIN_SITTINGS
+from gpugate.summary import MIN_PROCESSES, MIN_SITTINGS, History, history
 from gpugate.trust.our_rule import our_rules
 from gpugate.trust.trial import SLOWDOWNS, Trial
 from gpugate.verdict import Outcome

@@ -8,9 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-WARM_UP_ITERATIONS = (
-    3  # compilation, cuDNN's choice of algorithms, and every lazily made buffer come before the capture
-)
+# Compilation, cuDNN's choice of algorithms, and every lazily made buffer come before the capture.
+WARM_UP_ITERATIONS = 3
 _Done = TypeVar("_Done")
 
 

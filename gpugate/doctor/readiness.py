@@ -22,7 +22,7 @@ from gpugate.machine_state import fallen_yardstick
 from gpugate.measurement.record import Yardstick
 from gpugate.next_steps import SUITE
 from gpugate.report.machine import yardstick_label, yardstick_value
-from gpugate.tolerances import MIN_PROCESSES
+from gpugate.summary import MIN_PROCESSES
 
 BUSY_SHARE = 0.5  # of the cores that others may use; the load average also counts what waits for a disk
 SHOWN = 3  # names or differences in one sentence

@@ -63,19 +63,20 @@ class BuiltSide:
 
     def run_steps(self, inputs: Sequence[Any], steps: int) -> None:
         """The timed loop: `steps` steps over rotating inputs, then everything joined."""
+        self._step_through(inputs, steps)
+        self.side.finish()
+
+    def take_stock(self, inputs: Sequence[Any]) -> None:
+        """Takes what loaders and queues have made ready while the other side ran: it came for free."""
+        if self.side.stock_steps:
+            self._step_through(inputs, self.side.stock_steps)
+
+    def _step_through(self, inputs: Sequence[Any], steps: int) -> None:
         step, count, index, output = self.side.step, len(inputs), self.next_input, self.last_output
         for _ in range(steps):
             output = step(inputs[index])
             index = index + 1 if index + 1 < count else 0
-        self.side.finish()
         self.next_input, self.last_input, self.last_output = index, (index or count) - 1, output
-
-    def take_stock(self, inputs: Sequence[Any]) -> None:
-        """Takes what loaders and queues have made ready while the other side ran: it came for free."""
-        step = self.side.step
-        for _ in range(self.side.stock_steps):
-            self.last_output = step(inputs[self.next_input])
-            self.last_input, self.next_input = self.next_input, (self.next_input + 1) % len(inputs)
 
     def timed_block(self, inputs: Sequence[Any], time_ms: Callable[[Callable[[], None]], float]) -> float:
         """Milliseconds per step of one block, under this side's flags."""

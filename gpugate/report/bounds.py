@@ -16,7 +16,6 @@ def bounds(run: RunResult) -> list[str]:
 def _of_case(case: CaseResult) -> Iterator[str]:
     if case.measurement is None or case.summary is None:
         return
-    device_kind = case.case_id.rpartition("/")[2]
     found, summary = case.measurement, case.summary
     sides = (
         (case.compared_with, found.reference_counters, summary.reference_ms),
@@ -25,4 +24,4 @@ def _of_case(case: CaseResult) -> Iterator[str]:
     for name, counters, time in sides:
         words = bottleneck(counters, time.median)
         if words is not None:
-            yield f"{case.workload}/{name}/{device_kind}: {words}"
+            yield f"{case.workload}/{name}/{case.device_kind}: {words}"

@@ -11,8 +11,8 @@ from gpugate.judging import Remembered
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.report.machine import fastest_matmul, medians, yardstick_label
 from gpugate.result import CaseResult, RunResult
-from gpugate.summary import Summary
-from gpugate.tolerances import MIN_PROCESSES, detectable_slowdown, speedup_tolerance
+from gpugate.summary import MIN_PROCESSES, Summary
+from gpugate.tolerances import detectable_slowdown, speedup_tolerance
 from gpugate.verdict import Outcome, worst
 from gpugate.workload import BASELINE
 
@@ -112,12 +112,12 @@ def _row(
 ) -> Row:
     outcome = worst_of(case)
     return Row(
-        group=f"{case.workload}/{case.case_id.rpartition('/')[2]}, {_count(case.size.items)} per step",
+        group=f"{case.workload}/{case.device_kind}, {_count(case.size.items)} per step",
         optimization=case.optimization,
         versus="" if case.compared_with == BASELINE else case.compared_with,
         reference=units.milliseconds(summary.reference_ms.median),
         optimized=units.milliseconds(summary.optimized_ms.median),
-        items=units.items_per_second(_items_per_second(case, summary)),
+        items=units.items_per_second(case.size.items_per_second(summary.optimized_ms.median)),
         speedup=units.ratio(summary.speedup.median),
         interval=units.interval(summary.speedup.low, summary.speedup.high),
         detectable=_detectable(case.remembered, asked_tolerance),
@@ -141,10 +141,6 @@ def _detectable(remembered: Remembered | None, asked_tolerance: float | None) ->
 
 def _count(items: int) -> str:
     return f"{items:,} item" if items == 1 else f"{items:,} items"
-
-
-def _items_per_second(case: CaseResult, summary: Summary) -> float:
-    return case.size.items / (summary.optimized_ms.median / 1e3)
 
 
 def _share(case: CaseResult, summary: Summary, ceiling: float | None) -> str:

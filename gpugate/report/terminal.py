@@ -153,7 +153,7 @@ def _cell(row: Row, name: str) -> Text:
 
 
 def _table(members: Sequence[Row], shown: dict[str, int]) -> Table:
-    table = Table(box=RULE_UNDER_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False, header_style="")
+    table = _plain_table()
     for name, columns in shown.items():
         side = "left" if name in _LEFT else "right"
         table.add_column(HEADINGS[name], width=columns, overflow="fold", justify=side)  # type: ignore[arg-type]
@@ -162,8 +162,12 @@ def _table(members: Sequence[Row], shown: dict[str, int]) -> Table:
     return table
 
 
+def _plain_table() -> Table:
+    return Table(box=RULE_UNDER_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False, header_style="")
+
+
 def _series(words: WordTable) -> list[RenderableType]:
-    table = Table(box=RULE_UNDER_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False, header_style="")
+    table = _plain_table()
     for number, heading in enumerate(words.headings):
         table.add_column(heading, overflow="fold", justify="right" if number else "left")
     for row in words.rows:

@@ -13,8 +13,8 @@ from gpugate.judging import over_processes
 from gpugate.measurement.settings import ATTEMPTS
 from gpugate.measurement.speedup import speedup_of
 from gpugate.recording import SPARE_PROCESSES
-from gpugate.summary import MIN_SITTINGS, undisturbed
-from gpugate.tolerances import MIN_PROCESSES, speedup_tolerance
+from gpugate.summary import MIN_PROCESSES, MIN_SITTINGS, counted
+from gpugate.tolerances import speedup_tolerance
 from gpugate.trust.analysis import OURS
 from gpugate.trust.rival_rules import Rule
 from gpugate.trust.trial import Trial
@@ -86,9 +86,7 @@ class _Pool:
         Where there is no other process, a baseline would hold what is true: both sides take the same time.
         """
         found = self.others(trial, 0.0)[::-1][: MIN_PROCESSES + SPARE_PROCESSES]
-        kept = [found[index] for index in undisturbed(found)]
-        enough = kept if len(kept) >= MIN_PROCESSES else found
-        speedups = [estimate.median for estimate in enough[:MIN_PROCESSES]] or [1.0]
+        speedups = [found[index].median for index in counted(found)[:MIN_PROCESSES]] or [1.0]
         return _Recorded(float(np.median(speedups)), coefficient_of_variation(speedups), len(speedups))
 
 
