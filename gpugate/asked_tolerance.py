@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gpugate.errors import OptionError
 from gpugate.judging import Remembered
-from gpugate.tolerances import speedup_tolerance
+from gpugate.tolerances import BOUNDS_NOTHING, speedup_tolerance
 
 
 class Floor(NamedTuple):
@@ -41,6 +41,11 @@ def refuse_below_floor(asked: float, remembered: Mapping[str, Remembered | None]
     """Raises OptionError, with both numbers, where `asked` is less than some case's history can tell from chance."""
     floor = floor_above(asked, remembered)
     if floor is not None:
+        if floor.smallest >= BOUNDS_NOTHING:
+            raise OptionError(
+                f"--perf-tolerance is {100 * asked:g} %, and the processes that recorded {floor.case_id} vary by too "
+                "much to bound anything: leave that case out, or record it on a quieter machine"
+            )
         smallest = rounded_up(floor.smallest)
         raise OptionError(
             f"--perf-tolerance is {100 * asked:g} %, below the {smallest} % that this machine resolves for "

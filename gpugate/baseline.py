@@ -31,7 +31,7 @@ from gpugate.environment import Environment, compare, machine_name
 from gpugate.errors import BaselineError
 from gpugate.measurement.record import Counters, Difference, Instance, Measurement
 from gpugate.result import CaseResult, RunResult
-from gpugate.summary import MIN_PROCESSES, History, by_sitting, history
+from gpugate.summary import MIN_PROCESSES, History, by_sitting, counted, history, one_process, undisturbed
 from gpugate.tolerances import speedup_tolerance
 from gpugate.verdict import Outcome
 from gpugate.workload import DEVICE_KINDS
@@ -91,14 +91,27 @@ class Occasion:
     new_anchor: bool = False
 
 
-def load_all(folder: Path, workload_names: Collection[str]) -> dict[str, BaselineFile]:
-    """The files of one machine by workload; none where the folder is absent. Raises BaselineError for a bad file."""
-    files = {path.stem: _load(path) for path in sorted(folder.glob("*.json"))}
+def load_all(folder: Path, workload_names: Collection[str] | None = None) -> dict[str, BaselineFile]:
+    """The files of one machine by workload; none where the folder is absent.
+
+    Raises BaselineError for a bad file, and for one of a workload that is not among `workload_names`, where given.
+    """
+    paths = sorted((*folder.glob("*.json"), *folder.glob("*/*.json")))
+    files = {name: _load(folder, name) for name in (_workload_at(folder, path) for path in paths)}
     for name in files:
-        if name not in workload_names:
-            path = folder / f"{name}.json"
+        if workload_names is not None and name not in workload_names:
+            path = _path(folder, name)
             raise BaselineError(f"{path} is for the unknown workload {name!r}: restore the workload or delete the file")
     return files
+
+
+def _path(folder: Path, workload: str) -> Path:
+    """A workload of a family, such as `video/decode`, has its file in the family's folder."""
+    return folder / f"{workload}.json"
+
+
+def _workload_at(folder: Path, path: Path) -> str:
+    return path.relative_to(folder).as_posix().removesuffix(".json")
 
 
 def updated(
@@ -126,7 +139,7 @@ def updated(
         measured = _measured(case_id, runs, min_processes)
         if measured:
             key = case_id.removeprefix(f"{workload}/")
-            record = _record(measured, runs, occasion, runs[0].source_hashes.get(workload, ""))
+            record = _record(measured, occasion, runs[0].source_hashes.get(workload, ""))
             keeps_anchor = key in cases and not occasion.new_anchor and not _beats(record, cases[key].anchor)
             cases[key] = Entry(cases[key].anchor if keeps_anchor else record, record)
     if not cases:
@@ -139,13 +152,13 @@ def write(folder: Path, file: BaselineFile) -> tuple[str, ...]:
 
     Raises BaselineError, and leaves the old file, where that is damaged or cannot be replaced.
     """
-    path = folder / f"{file.workload}.json"
+    path = _path(folder, file.workload)
     if folder.resolve().name != file.machine:
         raise BaselineError(f"{path} is to hold a baseline of {file.machine!r}: write it to the folder of that name")
-    old = _load(path).cases if path.exists() else {}
+    old = _load(folder, file.workload).cases if path.exists() else {}
     try:
         text = pretty(with_header(FORMAT, FORMAT_VERSION, to_json(file))) + "\n"
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
     except FormatError as error:
         raise BaselineError(f"{path} cannot take this record because {error}: measure again") from error
@@ -183,15 +196,17 @@ def exclusive(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _load(path: Path) -> BaselineFile:
+def _load(folder: Path, workload: str) -> BaselineFile:
     """Raises BaselineError for a file that is damaged, newer, of another machine or of another workload."""
+    path, machine = _path(folder, workload), folder.resolve().name
     steps = {"unreadable": _REPAIR, "damaged": _REPAIR, "instead_of_upgrading": "record again"}
     with naming_the_file(path, BaselineError, **steps):
         file = _decoded(path.read_text(encoding="utf-8"))
-    folder = path.resolve().parent.name
-    if file.machine != folder:
-        raise BaselineError(f"{path} is of the machine {file.machine!r}, not of {folder!r}: move it there or delete it")
-    if file.workload != path.stem:
+    if file.machine != machine:
+        raise BaselineError(
+            f"{path} is of the machine {file.machine!r}, not of {machine!r}: move it there or delete it"
+        )
+    if file.workload != workload:
         raise BaselineError(f"{path} is of the workload {file.workload!r}: give it that name again or delete it")
     return file
 
@@ -207,6 +222,8 @@ def _decoded(text: str) -> BaselineFile:
             for index, process in enumerate(record.processes):
                 if not any(instance.pairs for instance in process):
                     raise FormatError(f"cases.{key}.{name}.processes[{index}] has no samples")
+            if len(record.started_at) not in (0, len(record.processes)):
+                raise FormatError(f"cases.{key}.{name}.started_at has not one time for each process")
             try:
                 by_sitting(record.started_at)
             except (ValueError, TypeError):  # no time, or some with an offset and some without
@@ -236,12 +253,12 @@ def _check_runs(workload: str, runs: Sequence[RunResult]) -> None:
             raise BaselineError(f"the source of {workload!r} changed between the runs: record again without editing")
 
 
-def _measured(case_id: str, runs: Sequence[RunResult], min_processes: int) -> list[Measurement]:
-    """What the runs measured of one case; empty when they all skipped it."""
-    results = [case for run in runs for case in run.cases.values() if case.case_id == case_id]
-    for result in results:
+def _measured(case_id: str, runs: Sequence[RunResult], min_processes: int) -> list[tuple[RunResult, Measurement]]:
+    """The runs that measured one case, and what; empty when they all skipped it."""
+    results = [(run, case) for run in runs for case in run.cases.values() if case.case_id == case_id]
+    for _, result in results:
         _check_fit(result)
-    measured = [result.measurement for result in results if result.measurement is not None]
+    measured = [(run, result.measurement) for run, result in results if result.measurement is not None]
     if 0 < len(measured) < min_processes:
         needed = f"{len(measured)} of the {min_processes} processes that a baseline needs"
         raise BaselineError(f"{case_id} was measured by {needed}: record again with more processes")
@@ -261,7 +278,8 @@ def _check_fit(result: CaseResult) -> None:
             raise BaselineError(f"{result.case_id} is {word} ({verdict.reason}): mend that and record again")
 
 
-def _record(measured: Sequence[Measurement], runs: Sequence[RunResult], occasion: Occasion, source: str) -> Record:
+def _record(of_case: Sequence[tuple[RunResult, Measurement]], occasion: Occasion, source: str) -> Record:
+    runs, measured = zip(*of_case, strict=True)
     return Record(
         recorded_at=max(run.started_at for run in runs),
         recorded_by=occasion.who,
@@ -297,13 +315,19 @@ def _change(file: BaselineFile, key: str, old: Entry | None, new: Entry) -> Iter
 
 
 def _told(record: Record) -> str:
-    """`2.09x, 2.08..2.10 over 5 processes, cv 0.4 %`."""
-    all_of_them = record.history
-    each = [history([process]).speedup for process in record.processes]
-    spread = f"{units.interval(min(each), max(each))} over {len(each)} processes"
-    if len(each) < MIN_PROCESSES:
-        return f"{units.ratio(all_of_them.speedup)}, {spread}: a gate needs {MIN_PROCESSES}"
-    return f"{units.ratio(all_of_them.speedup)}, {spread}, cv {units.percent(all_of_them.speedup_cv or 0.0)}"
+    """`2.09x, 2.08..2.10 over 5 of 6 processes, cv 0.4 %`: of those that count."""
+    found, told = record.history, [one_process(process) for process in record.processes]
+    groups = by_sitting(record.started_at)
+    kept = counted(told, groups)
+    each = [told[index].speedup.median for index in kept]
+    of_all = f"{len(kept)} of {len(told)}" if len(kept) < len(told) else f"{len(kept)}"
+    nights = f" on {found.sittings} nights" if found.sittings > 1 else ""
+    spread = f"{units.interval(min(each), max(each))} over {of_all} processes{nights}"
+    if len(told) < MIN_PROCESSES:
+        return f"{units.ratio(found.speedup)}, {spread}: a gate needs {MIN_PROCESSES}"
+    disturbed = len(set(kept) - set(undisturbed(told, groups)))
+    doubt = f", {disturbed} of them disturbed: record again on a quieter machine" if disturbed else ""
+    return f"{units.ratio(found.speedup)}, {spread}, cv {units.percent(found.speedup_cv or 0.0)}{doubt}"
 
 
 def _lock(descriptor: int, folder: Path) -> None:

@@ -14,21 +14,25 @@ FED = 0.9  # of a step's real time that it takes on cached data: what is missing
 def bottleneck(counters: Mapping[str, float], step_ms: float) -> str | None:
     """Data-bound, compute-bound, copy-bound, sync-bound, launch-bound or host-bound; None without counters.
 
-    Asked in this order: a step that is much shorter on cached data waits for data; kernels that run nearly all the time
-    bound it; then copies that run for half of it and longer than kernels; then waiting calls while the device is idle;
-    then a host that needs most of a step to enqueue it. `step_ms` is the time of one step without the profiler.
+    Asked in this order: copies that run nearly all the time, and longer than kernels, bound a step; one that is much
+    shorter on cached data waits for data; then kernels that run nearly all the time; then copies that run for half of
+    it and longer than kernels; then waiting calls while the device is idle; then a host that needs most of a step to
+    enqueue it. `step_ms` is the time of one step without the profiler.
     """
     if "kernel_fraction" not in counters:
         return None
     kernels, copies = counters["kernel_fraction"], counters.get("copy_fraction", 0.0)
     efficiency, enqueue_ms = counters.get("data_path_efficiency"), counters.get("enqueue_ms", 0.0)
     waits, active = counters.get("synchronizing_calls", 0.0), counters.get("active_fraction", 0.0)
+    copy_bound = f"copy-bound: copies run {units.percent(copies)} of the time, kernels {units.percent(kernels)}"
+    if copies >= MOST and copies > kernels:
+        return copy_bound
     if efficiency is not None and efficiency < FED:
         return f"data-bound: on cached data a step takes {units.percent(efficiency)} of its time"
     if kernels >= MOST:
         return f"compute-bound: kernels run {units.percent(kernels)} of the time"
     if copies >= HALF and copies > kernels:
-        return f"copy-bound: copies run {units.percent(copies)} of the time, kernels {units.percent(kernels)}"
+        return copy_bound
     idle = f"the GPU is active {units.percent(active)} of the time"
     if waits >= 1:
         return f"sync-bound: {waits:g} waiting calls per step, {idle}"

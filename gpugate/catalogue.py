@@ -21,6 +21,8 @@ ENTRY_POINT_GROUP = "gpugate.workloads"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
 _DEVICE_CLASS = re.compile(r"cpu|cuda|sm_\d+")
 _NAME_RULE = "use a-z, 0-9, '.', '_' and '-'"
+_FAMILY_NAME = re.compile(rf"({_NAME.pattern}/)?{_NAME.pattern}")
+_FAMILY_RULE = f"{_NAME_RULE}, and '/' once, behind a family's name"
 
 
 class Catalogue:
@@ -116,8 +118,8 @@ def _module_of(workload: Workload) -> str:
 
 def check(workload: Workload) -> None:
     """Raises CatalogueError, in one sentence, for a workload that cannot be measured as declared."""
-    if not _NAME.fullmatch(workload.name):
-        raise CatalogueError(f"workload name {workload.name!r} fits no test id and no file name: {_NAME_RULE}")
+    if not _FAMILY_NAME.fullmatch(workload.name):
+        raise CatalogueError(f"workload name {workload.name!r} fits no test id and no file name: {_FAMILY_RULE}")
     if not workload.sizes or not set(workload.sizes) <= set(DEVICE_KINDS):
         known = sorted(workload.sizes)
         raise CatalogueError(f"workload {workload.name!r} has sizes for {known}: give 'cuda', 'cpu' or both")

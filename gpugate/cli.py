@@ -7,6 +7,7 @@ which returns the exit status. A GpugateError that `run` raises is printed as on
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from gpugate import __version__
 from gpugate.errors import GpugateError
 
+READER_LEFT = 1  # as Python ends where nobody reads what it writes
 USAGE_ERROR = 2
 INTERRUPTED = 130  # as a shell says it of a program that Ctrl-C ended
 
@@ -47,8 +49,22 @@ COMMANDS = (
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs the subcommand that `words` (default: the command line) name and returns its exit status."""
-    words = sys.argv[1:] if words is None else words
+    """Runs the subcommand that `words` (default: the command line) name and returns its exit status.
+
+    Where the reader of standard output leaves before the end, as `head` does, it ends without a word.
+    """
+    try:
+        try:
+            return _run(sys.argv[1:] if words is None else words)
+        finally:
+            sys.stdout.flush()  # here, where the error is caught
+    except BrokenPipeError:
+        # Python flushes once more when it ends: https://docs.python.org/3/library/signal.html#note-on-sigpipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_LEFT
+
+
+def _run(words: Sequence[str]) -> int:
     arguments = _parser(words).parse_args(words)
     try:
         return int(_module(arguments.command).run(arguments))

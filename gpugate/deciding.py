@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpugate.contracts import judge_counters
-from gpugate.judging import Remembered, judge_equivalence, judge_speedup, judge_throughput, voted
+from gpugate.equivalence import judge_equivalence
+from gpugate.judging import Remembered, judge_speedup, judge_throughput
 from gpugate.machine_state import with_environment
 from gpugate.measurement.record import Measurement
 from gpugate.next_steps import as_run_here
 from gpugate.result import CaseResult, Promise
 from gpugate.summary import summarize
 from gpugate.verdict import Check, Outcome, Verdict
+from gpugate.voting import voted
 
 TIMED: tuple[Check, ...] = ("speedup", "throughput")
 

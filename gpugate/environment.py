@@ -118,8 +118,11 @@ def compare(then: Environment, now: Environment) -> Match:
 
 
 def missing_needs(needs: Needs, environment: Environment) -> Missing | None:
-    """What `needs` asks for and this machine lacks, or None; nothing is imported to find out."""
-    missing = dict(_missing(needs, environment))
+    """What `needs` asks for and this machine lacks, or None.
+
+    No package is imported to find out, but an engine may be tried in a child process.
+    """
+    missing = dict(_missing(needs, environment)) or dict(_missing_engine(needs, environment))
     return Missing(tuple(missing), next(iter(missing.values()))) if missing else None
 
 
@@ -140,6 +143,13 @@ def _missing_on_gpu(needs: Needs, environment: Environment) -> Iterator[tuple[st
     if tuple(int(part) for part in has.split(".")) < needs.compute_capability:
         wanted = ".".join(str(part) for part in needs.compute_capability)
         yield "compute-capability", f"needs compute capability {wanted} and this GPU has {has}: run it on a newer GPU"
+
+
+def _missing_engine(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]]:
+    if needs.engine is not None and environment.device_kind == "cuda":
+        problem = needs.engine.why_not(environment.gpu_index or 0)
+        if problem is not None:
+            yield needs.engine.name, problem
 
 
 def _missing_on_cpu(needs: Needs) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -67,16 +67,24 @@ def workload(request: pytest.FixtureRequest) -> Judged:
     """One case, measured once per session. Skips, naming what is missing, where the machine cannot run it."""
     session, case = request.config.stash[ASKED], request.param
     __tracebackhide__ = True
-    try:
-        with _live_report(request.config) as report:
-            result = session.measured(case, report)
-    except GpugateError as error:
-        pytest.fail(str(error), pytrace=False)
+    result = _measured(request, [case])[case.id]
     if result.skipped is not None:
         if session.options.gate and not session.accepts_absence(case):
             return Judged(case, result, absent=f"{case.id} was not measured: {result.skipped}")
         pytest.skip(result.skipped)
     return Judged(case, result)
+
+
+def _measured(request: pytest.FixtureRequest, cases: Iterable[Case]) -> dict[str, CaseResult]:
+    """What the session knows of these cases, by id; the test fails in one sentence where it cannot go on."""
+    session = request.config.stash[ASKED]
+    __tracebackhide__ = True
+    try:
+        with _live_report(request.config) as report:
+            return {case.id: session.measured(case, report) for case in cases}
+    except GpugateError as error:
+        # What `pytest.fail` raises: its own raise would show what led to the error, one message for each.
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
 @dataclass(frozen=True)
@@ -91,19 +99,19 @@ class JudgedSweep:
 def sweep(request: pytest.FixtureRequest) -> JudgedSweep:
     """Every point of one sweep, each measured once per session. Skips where the machine can run none of them."""
     from gpugate.knee import judge_knee, sweeps
+    from gpugate.machine_state import with_environment
+    from gpugate.next_steps import as_run_here
 
     session, asked = request.config.stash[ASKED], request.param
     __tracebackhide__ = True
-    try:
-        with _live_report(request.config) as report:
-            results = {case.id: session.measured(case, report) for case in asked.cases}
-    except GpugateError as error:
-        pytest.fail(str(error), pytrace=False)
+    results = _measured(request, asked.cases)
     accepted = not session.options.gate or all(map(session.accepts_absence, asked.cases))
     if all(result.skipped for result in results.values()) and accepted:
         pytest.skip(str(next(iter(results.values())).skipped))
     (found,) = sweeps(results)  # the cases are the points of one
-    return JudgedSweep(asked, judge_knee(found))
+    sick = next((result.environment_problem for result in results.values() if result.environment_problem), None)
+    knee = as_run_here(with_environment(judge_knee(found), sick), session.result.command)
+    return JudgedSweep(asked, knee)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from scipy import stats
@@ -43,14 +44,18 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
         raise ValueError("no samples: a median needs at least one")
     ordered = np.sort(np.asarray(samples, dtype=float))
     count = len(ordered)
-    below = int(stats.binom.ppf(1 - confidence, count, 0.5))
-    if stats.binom.cdf(below, count, 0.5) > 1 - confidence:
-        below -= 1
+    below = _samples_below(count, confidence)
     spread = float(ordered[-1] - ordered[0])
     median = float(np.median(ordered))
     if below < 0:
         return Estimate(median, float(ordered[0]) - spread, float(ordered[-1]) + spread)
     return Estimate(median, float(ordered[below]), float(ordered[count - 1 - below]))
+
+
+@cache
+def _samples_below(count: int, confidence: float) -> int:
+    below = int(stats.binom.ppf(1 - confidence, count, 0.5))
+    return below - 1 if stats.binom.cdf(below, count, 0.5) > 1 - confidence else below
 
 
 def instance_half_width(medians: Sequence[float], confidence: float = CONFIDENCE, fitted: int = 1) -> float:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from gpugate import units
 from gpugate.intervals import Estimate
-from gpugate.measurement.record import Counters, Difference, Measurement
+from gpugate.measurement.record import Counters, Measurement
 from gpugate.next_steps import next_step, record_step, rerun
 from gpugate.summary import MIN_PROCESSES, History, Summary
 from gpugate.tolerances import (
+    BOUNDS_NOTHING,
     TIME_FLOOR,
     TIME_FLOOR_OTHER_SOFTWARE,
     speedup_tolerance,
     tolerance,
 )
 from gpugate.verdict import Outcome, Verdict, worst
-from gpugate.workload import Tolerance
+from gpugate.voting import decider, disputed, elsewhere, predicate, voted
 
 # The same words for every case, so that a report says them once; the numbers stand in its table.
 NOTHING_RECORDED = "nothing is recorded for this machine yet"
 SAME_SPEED = 0.03  # two identical sides may differ by 1 % for their whole life
-_FROM_BAD_TO_GOOD = (Outcome.REGRESSED, Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.IMPROVED)
 
 
 @dataclass(frozen=True)
@@ -45,11 +44,12 @@ class Remembered:
 
 
 class _Judgement(NamedTuple):
-    """What one bound says: `bound` is the bound in words."""
+    """What one bound says: `bound` is the bound in words, `disputed` that processes disagree about it."""
 
     outcome: Outcome
     bound: str
     by_anchor: bool = False
+    disputed: bool = False
 
 
 def against_minimum(speedup: Estimate, minimum: float) -> Outcome:
@@ -68,54 +68,17 @@ def against_reference(value: Estimate, reference: float, allowed: float) -> Outc
     return Outcome.PASS if value.low >= reference * (1 - allowed) else Outcome.INCONCLUSIVE
 
 
-def voted(outcomes: Sequence[Outcome]) -> Outcome:
-    """What the middle one of several fresh processes says; INCONCLUSIVE where two contradict each other."""
-    ordered = sorted(outcomes, key=_FROM_BAD_TO_GOOD.index)
-    worse, better = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    return Outcome.INCONCLUSIVE if worse is Outcome.REGRESSED is not better else worse
-
-
 def over_processes(values: Sequence[Estimate], reference: float, allowed: float) -> Outcome:
+    """What all processes say together, by the votes of each."""
+    return voted(votes(values, reference, allowed))
+
+
+def votes(values: Sequence[Estimate], reference: float, allowed: float) -> list[Outcome]:
     """One process is judged by its interval. What several say is judged by their medians, since an interval inside a
     process does not know by how much processes differ, and the tolerance does."""
     if len(values) == 1:
-        return against_reference(values[0], reference, allowed)
-    return voted([against_reference(Estimate(*[value.median] * 3), reference, allowed) for value in values])
-
-
-def judge_equivalence(measurement: Measurement, allowed: Tolerance) -> Verdict:
-    """Every compared output must be within the tolerance, NaN never is, and every proof must hold."""
-    case_id = measurement.case_id
-    if not measurement.differences:
-        return Verdict("equivalence", case_id, reason="no output was compared")
-    worst_difference = max(measurement.differences, key=lambda d: (d.problem is not None, d.relative_l2))
-    numbers = {
-        "relative_l2": _finite(worst_difference.relative_l2),
-        "max_error": _finite(max(d.max_error for d in measurement.differences)),
-        "compared_outputs": float(len(measurement.differences)),
-    }
-    problems = [problem for d in measurement.differences if (problem := _output_problem(d, allowed))]
-    problems += [f"{proof.name}: {proof.problem}" for proof in measurement.proofs if proof.problem]
-    if problems:
-        return Verdict("equivalence", case_id, Outcome.WRONG, problems[0], rerun(case_id), numbers)
-    reason = (
-        f"relative L2 error {worst_difference.relative_l2:.1e} of at most {allowed.relative_l2:.1e} "
-        f"over {len(measurement.differences)} outputs"
-    )
-    reason = "; ".join([reason, *(f"{proof.name}: {proof.words}" for proof in measurement.proofs)])
-    return Verdict("equivalence", case_id, Outcome.PASS, reason, numbers=numbers)
-
-
-def _output_problem(found: Difference, allowed: Tolerance) -> str | None:
-    if found.problem is not None:
-        return f"on {found.when} {found.problem}"
-    if not found.relative_l2 <= allowed.relative_l2:
-        return f"on {found.when} relative L2 error {found.relative_l2:.2e} exceeds {allowed.relative_l2:.1e}"
-    if not found.max_error <= allowed.max_error:
-        return f"on {found.when} largest error {found.max_error:.2e} exceeds {allowed.max_error:.1e}"
-    if found.top1_agreement is not None and found.top1_agreement < allowed.top1_agreement:
-        return f"on {found.when} top-1 agreement {found.top1_agreement:.3f} is below {allowed.top1_agreement}"
-    return None
+        return [against_reference(values[0], reference, allowed)]
+    return [against_reference(Estimate(*[value.median] * 3), reference, allowed) for value in values]
 
 
 def judge_speedup(
@@ -137,11 +100,11 @@ def judge_speedup(
     speedup = summary.speedup
     judgements = _against_record(speedups, remembered, asked_tolerance)
     if minimum is not None:
-        kept = voted([against_minimum(one, minimum) for one in speedups])
-        judgements.insert(0, _Judgement(kept, f"the promised {units.ratio(minimum)}"))
+        kept = [against_minimum(one, minimum) for one in speedups]
+        bound = f"the promised {units.ratio(minimum)}"
+        judgements.insert(0, _Judgement(voted(kept), bound, disputed=disputed(kept)))
     outcome = _inert(measurement, speedup) or worst([judgement.outcome for judgement in judgements])
-    reason = f"{_speedup_reason(outcome, summary, judgements, remembered)} ({_evidence(measurement, summary)})"
-    reason += _confirmation([units.ratio(one.median) for one in speedups[1:]])
+    reason = f"{_speedup_reason(outcome, summaries, judgements, remembered)} ({_evidence(measurement, summaries)})"
     if outcome is Outcome.NO_BASELINE and remembered is None:
         reason = NOTHING_RECORDED
     return Verdict(
@@ -158,10 +121,6 @@ def judge_speedup(
             "recorded_speedup": remembered.current.speedup if remembered else None,
         },
     )
-
-
-def _confirmation(others: Sequence[str]) -> str:
-    return f"; in fresh processes {' and '.join(others)}" if others else ""
 
 
 def _against_record(
@@ -188,8 +147,12 @@ def _against_history(
     speedups: Sequence[Estimate], name: str, then: History, checks: int, asked_tolerance: float | None
 ) -> _Judgement:
     allowed = asked_tolerance or speedup_tolerance(then.speedup_cv, then.processes, then.sittings, checks)
+    if allowed >= BOUNDS_NOTHING:
+        varied = f"whose processes vary by {units.percent(then.speedup_cv or 0.0)}: it bounds nothing"
+        return _Judgement(Outcome.NO_BASELINE, f"a speedup {name} {varied}, record on a quieter machine")
     bound = f"the {name} {units.ratio(then.speedup)} -{units.percent(allowed)}"
-    return _Judgement(over_processes(speedups, then.speedup, allowed), bound)
+    said = votes(speedups, then.speedup, allowed)
+    return _Judgement(voted(said), bound, disputed=disputed(said))
 
 
 def _inert(measurement: Measurement, speedup: Estimate) -> Outcome | None:
@@ -198,31 +161,51 @@ def _inert(measurement: Measurement, speedup: Estimate) -> Outcome | None:
 
 
 def _speedup_reason(
-    outcome: Outcome, summary: Summary, judgements: list[_Judgement], remembered: Remembered | None
+    outcome: Outcome, summaries: Sequence[Summary], judgements: list[_Judgement], remembered: Remembered | None
 ) -> str:
-    found = f"{units.ratio(summary.speedup.median)} ({units.interval(summary.speedup.low, summary.speedup.high)})"
+    speedup = summaries[0].speedup
+    found = f"{units.ratio(speedup.median)} ({units.interval(speedup.low, speedup.high)})"
+    found += elsewhere([units.ratio(one.speedup.median) for one in summaries[1:]])
     if outcome is Outcome.NOT_ENGAGED:
         return f"{found} with the same kernels and bitwise the same outputs as the reference: it did nothing"
-    relation = {
-        Outcome.PASS: "holds",
-        Outcome.IMPROVED: "beats",
-        Outcome.REGRESSED: "is below",
-        Outcome.NO_BASELINE: "has",
-    }.get(outcome, "is not clearly on either side of")
-    bounds = " and ".join(judgement.bound for judgement in judgements if judgement.outcome is outcome)
-    text = f"{found} {relation} {bounds}"
-    return text + _where_it_moved(summary, remembered) if outcome is not Outcome.PASS else text
+    text = f"{found}{':' if len(summaries) > 1 else ''} {_said(outcome, judgements, len(summaries))}"
+    if outcome is Outcome.PASS:
+        return text
+    return text + _where_it_moved(_middle_one(summaries, lambda one: one.speedup.median), remembered)
 
 
-def _evidence(measurement: Measurement, summary: Summary) -> str:
+def _said(outcome: Outcome, judgements: Sequence[_Judgement], processes: int) -> str:
+    """`holds the promised 2.00x and the recorded 3.00x -1 %`: who says `outcome` of which bounds."""
+    bounds: dict[str, list[str]] = {}
+    for judgement in judgements:
+        if judgement.outcome is outcome is Outcome.NO_BASELINE:
+            bounds.setdefault("has" if processes == 1 else "there is", []).append(judgement.bound)
+        elif judgement.outcome is outcome:
+            bounds.setdefault(predicate(outcome, processes, judgement.disputed), []).append(judgement.bound)
+    return " and ".join(f"{words} {' and '.join(of_them)}" for words, of_them in bounds.items())
+
+
+def _middle_one(summaries: Sequence[Summary], value: Callable[[Summary], float]) -> Summary:
+    """The process whose word counts; of two the one of the lower value."""
+    return sorted(summaries, key=value)[(len(summaries) - 1) // 2]
+
+
+def _evidence(measurement: Measurement, summaries: Sequence[Summary]) -> str:
+    summary = summaries[0]
     instances = f"{summary.instances} fresh build{'s' if summary.instances > 1 else ''}"
+    instances += " of this process" if len(summaries) > 1 else ""
+    asked = f", asked {_times(measurement.attempts - 1)} for more pairs" if measurement.attempts > 1 else ""
     discarded = f", {summary.discarded} discarded as throttled" if summary.discarded else ""
     stopped = {
         "narrow": "until the interval was narrow",
         "noise": "until the noise stopped changing",
         "budget": "until the budget was spent",
     }.get(measurement.stopped_because, measurement.stopped_because)
-    return f"{summary.pairs} pairs over {instances}{discarded}, {stopped}"
+    return f"{summary.pairs} pairs over {instances}{asked}{discarded}, {stopped}"
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def _speedup_step(case_id: str, outcome: Outcome, judgements: list[_Judgement]) -> str:
@@ -257,15 +240,14 @@ def judge_throughput(measurement: Measurement, summaries: Sequence[Summary], rem
     then = remembered.current
     floor = TIME_FLOOR if remembered.match == "exact" else TIME_FLOOR_OTHER_SOFTWARE
     allowed = tolerance(then.optimized_ms_cv, then.processes, floor, remembered.checks)
-    outcome = over_processes([_speed(then.optimized_ms, one.optimized_ms) for one in summaries], 1.0, allowed)
-    reason = (
-        f"{units.milliseconds(now.median)} per step against {units.milliseconds(then.optimized_ms)} recorded, "
-        f"tolerance {units.percent(allowed)}"
-    )
-    reason += _confirmation([units.milliseconds(one.optimized_ms.median) for one in summaries[1:]])
+    said = votes([_speed(then.optimized_ms, one.optimized_ms) for one in summaries], 1.0, allowed)
+    outcome, counts = voted(said), _middle_one(summaries, lambda one: one.optimized_ms.median)
+    reason = f"{_times_told(summaries, said)} against {units.milliseconds(then.optimized_ms)} recorded, "
+    reason += f"tolerance {units.percent(allowed)}"
     if outcome is not Outcome.PASS:
-        reason += f"; reference {units.milliseconds(then.reference_ms)} -> {units.milliseconds(reference.median)}"
-    if outcome is Outcome.REGRESSED and _moved_alike(then, summary):
+        moved = units.milliseconds(counts.reference_ms.median)
+        reason += f"; reference {units.milliseconds(then.reference_ms)} -> {moved}"
+    if outcome is Outcome.REGRESSED and _moved_alike(then, counts):
         outcome = Outcome.ENV_INVALID
         reason += ", which is alike: the machine changed, or what both sides share"
     if remembered.differences:
@@ -273,6 +255,15 @@ def judge_throughput(measurement: Measurement, summaries: Sequence[Summary], rem
         reason += f" ({widened}since {'; '.join(remembered.differences)})"
     numbers["recorded_ms"] = then.optimized_ms
     return Verdict("throughput", case_id, outcome, reason, next_step(outcome, case_id), numbers)
+
+
+def _times_told(summaries: Sequence[Summary], said: Sequence[Outcome]) -> str:
+    """`10.1 ms per step`, and of several processes whose word counts."""
+    here, *others = (units.milliseconds(one.optimized_ms.median) for one in summaries)
+    if not others:
+        return f"{here} per step"
+    counts = "they disagree" if disputed(said) else f"{decider(len(said))} {'counts' if len(said) % 2 else 'count'}"
+    return f"{here} per step{elsewhere(others)} ({counts})"
 
 
 def _speed(then_ms: float, now: Estimate) -> Estimate:
@@ -292,7 +283,3 @@ def _not_timed(check: Literal["speedup", "throughput"], measurement: Measurement
     if problem is not None:
         return Verdict(check, measurement.case_id, Outcome.WRONG, f"not timed: {problem}", rerun(measurement.case_id))
     return Verdict(check, measurement.case_id, reason="no pair of blocks was measured", next_step="raise --perf-budget")
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

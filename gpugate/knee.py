@@ -67,7 +67,7 @@ def _steps(values: Sequence[int], then: int, now: int) -> int:
 
 
 def _curve(sweep: Sweep) -> str:
-    best = max(point.speedup for point in sweep.points if point.speedup is not None)
+    best = sweep.best_speedup
     shares = (
         f"{point.value} {100 * point.speedup / best:.0f} %" if point.speedup is not None else f"{point.value} none"
         for point in sweep.points

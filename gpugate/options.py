@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 DEFAULT_PROCESSES = 5
 DEFAULT_BASELINES = "baselines"
+# What a user may measure instead of what the workloads come with.
+OWN = ("perf_input", "perf_checkpoint", "perf_data")
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
@@ -43,6 +45,7 @@ class Options:
     baselines_path: Path
     command: str  # that selects the same tests with the same baselines
     allow_missing: frozenset[str]
+    own_inputs: bool = False  # of which the folder of baselines knows nothing
     fault: Fault | None = None  # put into every optimized side, on purpose
     tolerance: float | None = None  # the share by which a speedup may fall; None: what the machine resolves
     replay_path: Path | None = None  # the stored run that is decided again instead of measuring
@@ -87,8 +90,8 @@ def add_options(parser: pytest.Parser) -> None:
     add("--perf-seed", metavar="N", help="draws fresh inputs as the run that printed N (default: new each time)")
     add("--perf-json", metavar="FILE", help="write everything that was measured to FILE (default: nowhere)")
     add("--perf-data", metavar="DIR", help="CIFAR-10 as its python batches, to train on (default: made-up images)")
-    add("--perf-input", metavar="DIR", help="your own photographs instead of those that ship (default: none)")
-    add("--perf-checkpoint", metavar="FILE", help="weights of ResNet-50 instead of seeded ones (default: none)")
+    add("--perf-input", metavar="PATH", help="a folder of your own photographs, or your own video (default: none)")
+    add("--perf-checkpoint", metavar="FILE", help="your own weights for a network of the workloads (default: none)")
     add("--perf-baselines", metavar="DIR", default=DEFAULT_BASELINES, help="where baselines are (default: %(default)s)")
     add(
         "--allow-missing",
@@ -134,6 +137,7 @@ def read_options(config: pytest.Config) -> Options:
         data_path=_existing("--perf-data", _path(config, value("perf_data"))),
         checkpoint_path=_existing("--perf-checkpoint", _path(config, value("perf_checkpoint"))),
         baselines_path=config.rootpath / value("perf_baselines"),
+        own_inputs=any(map(value, OWN)) and value("perf_baselines") == DEFAULT_BASELINES,
         command=_command(config),
         allow_missing=frozenset(filter(None, re.split(r"[,\s]+", value("allow_missing")))),
         fault=None if value("perf_mutate") is None else Fault.parse(value("perf_mutate")),
@@ -144,10 +148,11 @@ def read_options(config: pytest.Config) -> Options:
 
 def _check_together(config: pytest.Config) -> None:
     """Raises OptionError for options that contradict or do nothing without another."""
+    _check_own(config)
     if not config.getoption("update_baselines"):
         for name, idle in (("perf_reason", ""), ("perf_runs", None), ("perf_new_anchor", False)):
             if config.getoption(name) != idle:
-                raise OptionError(f"--{name.replace('_', '-')} says how to record: give --update-baselines too")
+                raise OptionError(f"{_spelled(name)} says how to record: give --update-baselines too")
     elif config.getoption("gate"):
         raise OptionError("--gate judges and --update-baselines records: run one after the other")
     elif config.getoption("perf_mutate") is not None:
@@ -156,6 +161,16 @@ def _check_together(config: pytest.Config) -> None:
         raise OptionError("--perf-tolerance judges and --update-baselines records: run one after the other")
     if config.getoption("perf_replay") is not None:
         _check_replay(config)
+
+
+def _check_own(config: pytest.Config) -> None:
+    """What was recorded of the inputs that ship says nothing of others, and must not be overwritten by them."""
+    own = next((name for name in OWN if config.getoption(name)), None)
+    if own and config.getoption("update_baselines") and config.getoption("perf_baselines") == DEFAULT_BASELINES:
+        raise OptionError(
+            f"{_spelled(own)} {config.getoption(own)} is your own, and {DEFAULT_BASELINES}/ is of what the workloads "
+            "come with: give --perf-baselines a folder of your own too"
+        )
 
 
 def _check_replay(config: pytest.Config) -> None:
@@ -178,9 +193,14 @@ def _command(config: pytest.Config) -> str:
     paths = dict.fromkeys(argument.partition("::")[0] for argument in given)
     baselines = config.getoption("perf_baselines")
     elsewhere = [] if baselines == DEFAULT_BASELINES else ["--perf-baselines", baselines]
+    own = [word for name in OWN if (given := config.getoption(name)) for word in (_spelled(name), given)]
     fault = config.getoption("perf_mutate")
     mutated = [] if fault is None else [f"--perf-mutate={fault}"]
-    return shlex.join(["pytest", *paths, *elsewhere, *mutated])
+    return shlex.join(["pytest", *paths, *elsewhere, *own, *mutated])
+
+
+def _spelled(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _path(config: pytest.Config, text: str | None) -> Path | None:

@@ -16,7 +16,7 @@ from gpugate.fresh_process import run_fresh
 from gpugate.nvml import foreign_processes
 from gpugate.result import RunResult
 from gpugate.session import PerfSession
-from gpugate.summary import undisturbed
+from gpugate.summary import by_sitting, one_process, undisturbed
 
 RUN_FILES = "run-*.json"
 SPARE_PROCESSES = 2  # beyond those asked for, where a case was disturbed in some
@@ -54,8 +54,11 @@ def record(session: PerfSession, say: Say) -> tuple[str, ...]:
 def _disturbed(runs: Sequence[RunResult], processes: int) -> str | None:
     """The first case that fewer than `processes` of the runs measured undisturbed."""
     for case_id in runs[-1].cases:
-        found = [case.summary.speedup for run in runs if (case := run.cases.get(case_id)) and case.summary]
-        if found and len(undisturbed(found)) < processes:
+        of_case = [(run.started_at, case.measurement) for run in runs if (case := run.cases.get(case_id))]
+        measured = [(started_at, found.instances) for started_at, found in of_case if found is not None and found.pairs]
+        told = [one_process(instances) for _, instances in measured]
+        nights = by_sitting([started_at for started_at, _ in measured])
+        if told and len(undisturbed(told, nights)) < processes:
             return case_id
     return None
 
@@ -89,7 +92,7 @@ def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> l
     names = {case.workload for case in session.result.cases.values() if case.skipped is None}
     if not names:
         raise BaselineError("every case was skipped, so no baseline was written: record where they can be measured")
-    old = baseline.load_all(folder, {*names, *(path.stem for path in folder.glob("*.json"))})
+    old = baseline.load_all(folder)
     occasion = baseline.Occasion(_user_name(), session.options.reason, session.options.new_anchor)
     return [baseline.updated(old.get(name), name, runs, occasion, processes) for name in sorted(names)]
 

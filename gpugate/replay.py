@@ -26,7 +26,7 @@ class Change:
 
 
 def decided_again(run: RunResult, asked_tolerance: float | None = None) -> RunResult:
-    """The run with the summaries and verdicts that its measurements give now; skips and errors stay.
+    """The run with the summaries and verdicts that its measurements give now; skips, errors and a lost device stay.
 
     `asked_tolerance` is the share by which a speedup may fall, None for what the run was decided with. Raises
     ReplayError for a case that holds what no measurement gives.
@@ -38,7 +38,7 @@ def decided_again(run: RunResult, asked_tolerance: float | None = None) -> RunRe
 
 
 def _decided(case: CaseResult, run: RunResult) -> CaseResult:
-    if case.measurement is None:
+    if case.measurement is None or _device_was_lost(case):
         return case
     try:
         summary = summarize(case.measurement) if case.measurement.pairs else None
@@ -47,6 +47,12 @@ def _decided(case: CaseResult, run: RunResult) -> CaseResult:
         problem = f"{type(error).__name__}: {error}"
         raise ReplayError(f"{case.case_id} of {run.started_at} cannot be decided ({problem}): measure again") from error
     return replace(case, summary=summary, verdicts=verdicts)
+
+
+def _device_was_lost(case: CaseResult) -> bool:
+    """What was measured before stays in the file, and decides nothing. No other state of a machine spoils outputs."""
+    said = {verdict.check: verdict.outcome for verdict in case.verdicts}
+    return said.get("equivalence") is Outcome.ENV_INVALID
 
 
 def changes(stored: RunResult, decided: RunResult) -> tuple[Change, ...]:

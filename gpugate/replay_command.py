@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +22,7 @@ from gpugate.options import share
 from gpugate.replay import Change, changes, decided_again
 from gpugate.report.findings import below_floor, interruption, mutation, tally
 from gpugate.report.rows import NOT_JUDGED, worst_of
-from gpugate.report.terminal import GAP, RULE_UNDER_HEAD, terminal_columns
+from gpugate.report.terminal import GAP, RULE_UNDER_HEAD, printed, stdout_takes_colour, terminal_columns
 from gpugate.result import CaseResult, RunResult
 from gpugate.verdict import SEVERITY
 
@@ -148,9 +148,7 @@ def _in_order(counted: Counter[str]) -> dict[str, int]:
 
 
 def _print(nights: Sequence[Night]) -> None:
-    console = Console(width=terminal_columns(), height=100)
-    for part in _parts(nights):
-        console.print(part, highlight=False)
+    sys.stdout.write(printed(_parts(nights), terminal_columns(), stdout_takes_colour()))
 
 
 def _parts(nights: Sequence[Night]) -> Iterator[RenderableType]:

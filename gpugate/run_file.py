@@ -24,8 +24,8 @@ from gpugate.result import RunResult
 FORMAT = "gpugate-run"
 # History: 1: RunResult as it is, instances in columns. 2: what each case was judged by, and its further attempts.
 # 3: the tolerance that was asked for, what a skipped case lacks, a fault put in on purpose, and times judged with the
-# digits that are stored. 4: proofs, ladders and sweeps.
-FORMAT_VERSION = 4
+# digits that are stored. 4: proofs, ladders and sweeps. 5: how many items a whole run has.
+FORMAT_VERSION = 5
 
 
 class RunFileError(GpugateError):

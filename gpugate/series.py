@@ -57,5 +57,10 @@ class Sweep:
     recorded_knee: int | None
 
     @property
+    def best_speedup(self) -> float:
+        """Raises ValueError where no point was measured."""
+        return max(point.speedup for point in self.points if point.speedup is not None)
+
+    @property
     def id(self) -> str:
         return f"{self.workload}/{self.parameter}/{self.device_kind}"

@@ -20,6 +20,7 @@ from gpugate.judging import Remembered
 from gpugate.knee import sweeps
 from gpugate.ladder import ladders, rung_number
 from gpugate.machine_state import environment_problem
+from gpugate.measurement.bus_share import with_bus_share
 from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement, Yardstick
 from gpugate.measurement.settings import Settings
@@ -27,6 +28,7 @@ from gpugate.options import Options
 from gpugate.result import Attempt, CaseResult, Promise, RunResult
 from gpugate.source_hash import source_hash
 from gpugate.summary import summarize
+from gpugate.temporary_folder import not_taken
 from gpugate.verdict import CASE_CHECKS, Outcome, Verdict
 from gpugate.workload import BASELINE, Case, Context, for_device_class
 
@@ -160,7 +162,8 @@ class PerfSession:
         from gpugate.measurement.run import measure
 
         # What is judged is what the file holds, digit for digit: only then can a stored run be decided again.
-        return from_json(Measurement, to_json(measure(case, self.context(case), settings, report)))
+        found = with_bus_share(measure(case, self.context(case), settings, report), self.result.yardsticks[-1].values)
+        return from_json(Measurement, to_json(found))
 
     def _fresh_attempt(self, case: Case) -> Attempt:
         """The case as another process measures it, while this one waits."""
@@ -251,10 +254,16 @@ class PerfSession:
             run_file.write(self.options.json_path, self.result)
 
     def check_not_green_by_absence(self) -> None:
-        """Raises EnvironmentUnfitError for a gate in which nothing at all was measured."""
-        measured = any(case.measurement is not None or case.error for case in self.result.cases.values())
-        if self.options.gate and not measured:
+        """Raises EnvironmentUnfitError for a gate that measured nothing at all, or a fault that nothing caught."""
+        cases = self.result.cases.values()
+        if self.options.gate and not any(case.measurement is not None or case.error for case in cases):
             raise EnvironmentUnfitError("the gate measured nothing: select cases that this machine can run")
+        missed = [case.case_id for case in cases if case.verdicts and not any(one.bad for one in case.verdicts)]
+        if self.result.mutated is not None and missed:
+            raise EnvironmentUnfitError(
+                f"nothing caught {self.result.mutated} in {', '.join(missed)}: record a baseline without the fault "
+                "first, make the fault larger, or give more --perf-budget"
+            )
 
     def finish(self, interrupted: bool) -> None:
         """Marks the last probe as the one after everything and writes the file for the last time."""
@@ -272,6 +281,9 @@ def _say_lost(result: CaseResult, problem: str) -> None:
 
 
 def _error_sentence(error: Exception, case: Case) -> str:
+    disk_problem = not_taken(error)
+    if disk_problem is not None:
+        return f"{case.id}: {disk_problem}"
     known = error if isinstance(error, SideError) else SideError("the engine", "measuring it", error)
     if known.out_of_memory:
         return f"{case.id}: {known}; free device memory or lower the items per step, the other workloads go on"

@@ -69,7 +69,8 @@ def open_session(
         interrupted=True,
     )
     session = PerfSession(options, device, root, result, node_ids)
-    files = baseline.load_all(session.baselines_folder, {workload.name for workload in catalogue.workloads()})
+    known = {workload.name for workload in catalogue.workloads()}
+    files = {} if options.own_inputs else baseline.load_all(session.baselines_folder, known)
     session.baselines = {} if options.update_baselines else files
     session.unused = baseline.unused(files, {case.id for case in catalogue.cases()})
     if options.tolerance is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,8 +15,10 @@ from gpugate.measurement.speedup import speedup_of
 
 MIN_SITTINGS = 5  # occasions that tell how much nights differ
 MIN_PROCESSES = 5  # fresh processes that tell how much runs differ
-DISTURBED = 4.0  # times as wide an interval as the others' median: something else ran in the middle of it
-ALWAYS_UNDISTURBED = 0.01  # relative half-width
+DISTURBED = 4.0  # times the others' median half-width, or standard deviations above their median reference time
+ALWAYS_NARROW = 0.01  # relative half-width
+ALWAYS_AS_FAST = 0.1  # log-time of the reference side above the median process's
+ALWAYS_DISTURBED = 0.25  # of either, however much the others vary
 SITTING_GAP = datetime.timedelta(hours=6)  # what a machine is like for hours is another by the next night
 
 
@@ -82,46 +85,75 @@ def by_sitting(started_at: Sequence[str]) -> list[list[int]]:
     return groups
 
 
-def undisturbed(speedups: Sequence[Estimate]) -> list[int]:
-    """Indices of the processes whose own interval does not say that they were disturbed.
+class OneProcess(NamedTuple):
+    """What one fresh process says of a case."""
 
-    A process in which another program came between tells so by its interval. It says nothing of how much processes
-    differ by themselves, and with it in the cv a tolerance would hide any regression.
+    speedup: Estimate
+    reference_ms: float
+
+
+def one_process(instances: Sequence[Instance]) -> OneProcess:
+    """Raises ValueError for instances without pairs."""
+    reference_ms = [pair.reference_ms for instance in instances for pair in instance.pairs]
+    return OneProcess(speedup_of(instances), float(np.median(reference_ms)))
+
+
+def disturbances(processes: Sequence[OneProcess], groups: Sequence[Sequence[int]] = ()) -> list[float]:
+    """Of each process, how far it tells that something else ran on its machine: above 1 it was disturbed.
+
+    One in which another program came between tells so by its interval; one beside which another program ran all the
+    time by its reference side, whose code is the same in all of them. They say nothing of how much processes differ by
+    themselves, and with them in the cv a tolerance would hide any regression. `groups` are the indices by night, whose
+    own median is the usual time: a slower night is what a baseline is to know.
     """
-    usual = float(np.median([one.half_width for one in speedups])) if speedups else 0.0
-    limit = max(ALWAYS_UNDISTURBED, DISTURBED * usual)
-    return [index for index, one in enumerate(speedups) if one.half_width <= limit]
+    if not processes:
+        return []
+    widths = np.array([one.speedup.half_width for one in processes])
+    log_ms = np.log([one.reference_ms for one in processes])
+    for group in groups or [range(len(processes))]:
+        log_ms[list(group)] -= np.median(log_ms[list(group)])
+    slower = log_ms / _limit(ALWAYS_AS_FAST, robust_spread(log_ms.tolist()))
+    wider = widths / _limit(ALWAYS_NARROW, float(np.median(widths)))
+    return [float(one) for one in np.maximum(wider, slower)]
 
 
-def counted(speedups: Sequence[Estimate]) -> list[int]:
-    """Indices of the processes that count: the undisturbed ones where they are enough, else all."""
-    kept = undisturbed(speedups)
-    return kept if len(kept) >= MIN_PROCESSES else list(range(len(speedups)))
+def _limit(at_least: float, usual: float) -> float:
+    return min(max(at_least, DISTURBED * usual), ALWAYS_DISTURBED)
+
+
+def undisturbed(processes: Sequence[OneProcess], groups: Sequence[Sequence[int]] = ()) -> list[int]:
+    """Indices of the processes of which nothing tells that they were disturbed."""
+    return [index for index, disturbance in enumerate(disturbances(processes, groups)) if disturbance <= 1]
+
+
+def counted(processes: Sequence[OneProcess], groups: Sequence[Sequence[int]] = ()) -> list[int]:
+    """Indices of the processes that count: the undisturbed ones, and of the others the least, up to MIN_PROCESSES."""
+    found = disturbances(processes, groups)
+    count = max(MIN_PROCESSES, sum(disturbance <= 1 for disturbance in found))
+    return sorted(sorted(range(len(processes)), key=found.__getitem__)[:count])
 
 
 def history(processes: Sequence[Sequence[Instance]], started_at: Sequence[str] = ()) -> History:
     """Each process is the instances that it measured, and `started_at` when it did. Raises ValueError for none.
 
-    From MIN_SITTINGS occasions on, the speedup and its cv are those of the occasions' medians: what one night's
-    processes share is then in the cv. Before that, disturbed processes do not count where enough others are left.
+    Disturbed processes do not count beyond the MIN_PROCESSES that a history needs. From MIN_SITTINGS occasions on, the
+    speedup and its cv are those of the occasions' medians: what one night's processes share is then in the cv.
     """
     if not processes:
         raise ValueError("no processes: a history needs at least one")
-    groups = by_sitting(started_at)
-    estimates = [speedup_of(process) for process in processes]
-    if len(groups) < MIN_SITTINGS:
-        kept = counted(estimates)
-        processes, estimates = [processes[index] for index in kept], [estimates[index] for index in kept]
+    told = [one_process(process) for process in processes]
+    kept = counted(told, by_sitting(started_at))
+    processes, told = [processes[index] for index in kept], [told[index] for index in kept]
+    groups = by_sitting([started_at[index] for index in kept] if started_at else ())
     pairs = [[pair for instance in process for pair in instance.pairs] for process in processes]
-    speedups = [estimate.median for estimate in estimates]
+    speedups = [one.speedup.median for one in told]
     if len(groups) >= MIN_SITTINGS:
         speedups = [float(np.median([speedups[index] for index in group])) for group in groups]
     optimized = [float(np.median([pair.optimized_ms for pair in process])) for process in pairs]
-    reference = [float(np.median([pair.reference_ms for pair in process])) for process in pairs]
     return History(
         speedup=float(np.median(speedups)),
         speedup_cv=coefficient_of_variation(speedups),
-        reference_ms=float(np.median(reference)),
+        reference_ms=float(np.median([one.reference_ms for one in told])),
         optimized_ms=float(np.median(optimized)),
         optimized_ms_cv=coefficient_of_variation(optimized),
         processes=len(processes),

@@ -20,6 +20,7 @@ TIME_FLOOR_OTHER_SOFTWARE = 0.25  # the same device under another driver or torc
 MIN_CV_FACTOR = 4.0
 UNKNOWN_CV_FLOOR = 0.05  # tolerance of a baseline of fewer processes
 FALSE_ALARMS_PER_NIGHT = 0.05  # of the whole suite, when nothing changed: one in twenty nights
+BOUNDS_NOTHING = 1.0  # a tolerance of so much: no speedup is below what it leaves
 POWER = 0.95  # what is called detectable is caught this often
 
 
@@ -49,12 +50,15 @@ def cv_factor(processes: int, checks: int) -> float:
 
 
 @cache
-def night_factor(nights: int, checks: int) -> float:
-    """The same where the cv is that of `nights`: all attempts of one night share it, so that they count as one value.
+def night_factor(nights: int, checks: int, processes_a_night: int = 1) -> float:
+    """The same where the cv is that of `nights`, each the median of `processes_a_night`.
 
-    t(n-1, 1 - a) * sqrt(1 + Var median(n)): a prediction bound for one new observation.
+    t(n-1, 1 - a) * sqrt(v + Var median(n)): a prediction bound for one new observation, since all attempts of one night
+    share it. v = max(1, Var median(ATTEMPTS) / Var median(processes_a_night)) is its variance in units of a recorded
+    night's, should the nights differ by nothing but their processes: fewer are asked than are recorded.
     """
-    return max(MIN_CV_FACTOR, _quantile(nights, checks) * math.sqrt(1 + median_variance(nights)))
+    new = max(1.0, median_variance(ATTEMPTS) / median_variance(processes_a_night))
+    return max(MIN_CV_FACTOR, _quantile(nights, checks) * math.sqrt(new + median_variance(nights)))
 
 
 def _quantile(count: int, checks: int) -> float:
@@ -72,17 +76,21 @@ def tolerance(cv: float | None, processes: int, floor: float, checks: int = 1) -
 def speedup_tolerance(cv: float | None, processes: int, sittings: int, checks: int) -> float:
     """By what share a speedup may fall short of the recorded one: what this machine can tell apart from chance."""
     if sittings >= MIN_SITTINGS and processes >= MIN_PROCESSES and cv is not None:
-        return max(RATIO_FLOOR_OVER_NIGHTS, night_factor(sittings, checks) * cv)
+        return max(RATIO_FLOOR_OVER_NIGHTS, night_factor(sittings, checks, processes // sittings) * cv)
     return tolerance(cv, processes, RATIO_FLOOR, checks)
 
 
-def detectable_slowdown(cv: float | None, processes: int, allowed: float) -> float:
+def detectable_slowdown(cv: float | None, processes: int, sittings: int, allowed: float) -> float:
     """The smallest slowdown of the optimized side that a gate which tolerates `allowed` catches 95 times in 100.
 
-    The speedup must fall by x = allowed + z(0.95) * cv * sqrt(1 + Var median(n)): the first process must find it, since
-    one that passes by its interval asks no other. A slowdown d makes the speedup 1 / (1 + d) of what it was, so
+    The speedup must fall by x = allowed + z(0.95) * cv * sqrt(v + Var median(n)): the first process must find it, since
+    one that passes by its interval asks no other. n is the number of values that the cv is of: processes, for which
+    v = 1, or nights, where v = 1 / Var median(processes a night) is the variance of one process in units of a night's,
+    should nights differ by nothing but their processes. A slowdown d makes the speedup 1 / (1 + d) of what it was, so
     d = x / (1 - x); infinite where x reaches 1.
     """
-    spread = math.sqrt(1 + median_variance(processes))
+    over_nights = sittings >= MIN_SITTINGS
+    one = 1 / median_variance(processes // sittings) if over_nights else 1.0
+    spread = math.sqrt(one + median_variance(sittings if over_nights else processes))
     fall = allowed + float(stats.norm.ppf(POWER)) * (cv or 0.0) * spread
     return fall / (1 - fall) if fall < 1 else math.inf

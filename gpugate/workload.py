@@ -63,6 +63,8 @@ class Side:
     For pipelines: `stock_steps` is how many steps' data its loaders and queues can hold ready, rounded up; so many are
     taken before a timed block begins, which then lasts several times longer, or it would time the stock. `cached_step`
     is the same step on data that is already where it is needed, over and over: the time it saves is the data path's.
+    `works_ahead` says that threads of the side do the work of later steps, and that `finish()` returns when they have
+    as much ready as the time before: what is counted then ends with it.
     """
 
     step: Callable[[Any], torch.Tensor]
@@ -72,6 +74,7 @@ class Side:
     close: Callable[[], None] = _nothing
     stock_steps: int = 0
     cached_step: Callable[[], object] | None = None
+    works_ahead: bool = False
 
 
 Build = Callable[[Context], Side]
@@ -80,25 +83,45 @@ MakeInput = Callable[[Context, int], Any]
 
 @dataclass(frozen=True)
 class Size:
-    """How much one step does on one kind of device: items, floating-point operations, bytes that must move."""
+    """How much one step does on one kind of device: items, floating-point operations, bytes that must move.
+
+    `whole_run_items` is how many items a run has from its start to its end, for a workload whose start-up counts.
+    """
 
     items: int
     flops: float
     bytes: float
+    whole_run_items: int | None = None
 
     def items_per_second(self, step_ms: float) -> float:
         return self.items / (step_ms / 1e3)
 
 
 @dataclass(frozen=True)
+class Engine:
+    """A part that not every GPU has, such as a video encoder. `name` is what `--allow-missing` calls it.
+
+    `why_not` is given CUDA's index of the GPU and says in one sentence why it has none, with the next step, or None. It
+    may take seconds and may be asked often, so it remembers its answers. What could break CUDA it tries in a child.
+    """
+
+    name: str
+    why_not: Callable[[int], str | None]
+
+
+@dataclass(frozen=True)
 class Needs:
-    """What an optimization cannot do without. `install` is the next step for a missing package."""
+    """What an optimization cannot do without. `install` is the next step for a missing package.
+
+    `engine` is looked for on a GPU, once all the rest is there.
+    """
 
     packages: tuple[str, ...] = ()
     compute_capability: tuple[int, int] = (0, 0)
     cpu_flags: tuple[str, ...] = ()  # as /proc/cpuinfo names them
     cpp_compiler: bool = False
     install: str = ""
+    engine: Engine | None = None
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 pytest_plugins = ["pytester"]
 # A shell starts its background jobs with Ctrl-C ignored, and so would every child here that is to be interrupted.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# In a worker of pytest-xdist, the sessions that tests begin are none of its own: pytest-benchmark would be off in them.
+for _name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
+    del os.environ[_name]
+# Where pytest sees a CI, its summary repeats whole messages; what the tests read is what a person at a terminal reads.
+for _name in ("CI", "BUILD_NUMBER"):
+    os.environ.pop(_name, None)
 
 H200 = Environment(
     device_kind="cuda",

@@ -56,6 +56,7 @@ def every_outcome() -> list[CaseResult]:
         case("pass"),
         case("improved", 3.2),
         case("regressed", 2.8),
+        case("asked-again", measurement=measured("tiny/asked-again/cuda", 3.0, attempts=2)),
         case("confirmed", 2.8, attempts=[Attempt(slower), Attempt(None, "a fresh process ended with status 3")]),
         case("outvoted", 2.8, attempts=[Attempt(measured("a", 3.01)), Attempt(measured("b", 3.0))]),
         case("inconclusive", measurement=measured("tiny/inconclusive/cuda", 2.97, spread=0.05)),

@@ -287,7 +287,7 @@ SLOW_OR_FAST = itertools.cycle((1, 6))
 
 def baseline(context):
     def step(x):
-        time.sleep(next(SLOW_OR_FAST) / 1e3)
+        clock.sleep(next(SLOW_OR_FAST) / 1e3)
         return 2 * x
     return Side(step)
 
@@ -347,7 +347,7 @@ def test_ctrl_c_in_a_step_leaves_valid_json_and_the_baselines(tiny: TinyProject,
 def test_a_signal_on_a_terminal_while_a_step_blocks_ends_at_once(
     tiny: TinyProject, recorded_project: TinyProject
 ) -> None:
-    blocking = 'def quick(context):\n    Path("blocking").touch()\n    return sleeping(60_000)'
+    blocking = 'def quick(context):\n    Path("blocking").touch()\n    return Side(lambda x: time.sleep(60))'
     before = tiny.take_baseline(recorded_project)
     tiny.workload(RIGHT + blocking, f'Optimization("right", right, {{"cpu": 0.01}}), {PROMISE}')
     terminal = Terminal()
@@ -373,7 +373,7 @@ def test_ctrl_c_while_fresh_processes_record_leaves_no_orphan_and_a_second_recor
 def quick(context):
     if Path("recorder").exists() and int(Path("recorder").read_text()) == os.getppid():
         Path("blocking").touch()
-        return sleeping(60_000)
+        return Side(lambda x: time.sleep(60))
     Path("recorder").write_text(str(os.getpid()))
     return sleeping(1)
 """

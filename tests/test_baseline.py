@@ -1,11 +1,12 @@
 """The life of a baseline: missing, recorded, loaded, compared, updated; and everything that must not happen to it."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -89,7 +90,7 @@ def test_the_life_of_a_baseline(folder: Path) -> None:
     assert not folder.exists()
 
     assert write(folder, updated(None, "net", five_runs(), FIRST)) == (
-        "net/tf32/cuda: recorded 2.02x, 2.00..2.04 over 5 processes, cv 0.78 %",
+        "net/tf32/cuda: recorded 2.02x, 2.00..2.04 over 5 processes on 5 nights, cv 0.78 %",
     )
 
     file = load_all(folder, ["net", "other"])["net"]
@@ -155,6 +156,39 @@ def test_cases_that_were_not_measured_stay_as_they_are(folder: Path, recorded: P
     assert list(changed.cases) == ["fp16/cuda", "tf32/cuda"]
     assert write(folder, changed) == ("net/fp16/cuda: recorded 3.00x, 3.00..3.00 over 5 processes, cv 0 %",)
     assert write(folder, load_all(folder, ["net"])["net"]) == ()
+
+
+def test_what_is_told_of_a_record_is_of_the_processes_that_count() -> None:
+    cases = [*[case("tf32", 2.0)] * 5, slow(case("tf32", 3.0))]
+    runs = [replace(run(one), started_at=f"2030-01-01T00:0{minute}:00+00:00") for minute, one in enumerate(cases)]
+    assert told(runs) == "net/tf32/cuda: recorded 2.00x, 2.00..2.00 over 5 of 6 processes, cv 0 %"
+    assert told(runs[1:]).endswith("over 5 processes, cv 20 %, 1 of them disturbed: record again on a quieter machine")
+    nights = [run(case("tf32", 2.0), day=day) for day in range(1, 6)]
+    assert told(nights) == "net/tf32/cuda: recorded 2.00x, 2.00..2.00 over 5 processes on 5 nights, cv 0 %"
+
+
+def told(runs: Sequence[RunResult]) -> str:
+    file = updated(None, "net", runs, FIRST)
+    (line,) = baseline._change(file, "tf32/cuda", None, file.cases["tf32/cuda"])
+    return line
+
+
+def slow(result: CaseResult) -> CaseResult:
+    """On a machine where both sides take half as long again."""
+    assert result.measurement is not None
+    instances = tuple(
+        replace(one, pairs=tuple(Pair(1.5 * pair.reference_ms, 1.5 * pair.optimized_ms, True) for pair in one.pairs))
+        for one in result.measurement.instances
+    )
+    return replace(result, measurement=replace(result.measurement, instances=instances))
+
+
+def test_a_record_knows_when_the_processes_that_measured_it_ran() -> None:
+    runs = [run(case("tf32", 2.0), case("fp16", 3.0), day=day) for day in range(1, 7)]
+    del runs[2].cases["net/fp16/cuda"]
+    record = updated(None, "net", runs, FIRST).cases["fp16/cuda"].current
+    assert record.started_at == tuple(f"2030-01-0{day}T00:00:00+00:00" for day in (1, 2, 4, 5, 6))
+    assert record.history.sittings == 5
 
 
 def test_a_record_of_a_big_workload_is_small_and_a_process_a_few_lines(folder: Path) -> None:
@@ -251,8 +285,12 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
         f"cannot be used because cases.tf32/cuda.anchor has an unknown field 'note': {REPAIR}",
     ),
     "no time": (
-        lambda text: text.replace('"started_at": [', '"started_at": ["yesterday", ', 1),
+        lambda text: re.sub(r'"started_at": \["[^"]*"', '"started_at": ["yesterday"', text, count=1),
         f"cannot be used because cases.tf32/cuda.anchor.started_at holds something else than ISO 8601 times: {REPAIR}",
+    ),
+    "a time too few": (
+        lambda text: re.sub(r'"started_at": \["[^"]*",', '"started_at": [', text, count=1),
+        f"cannot be used because cases.tf32/cuda.anchor.started_at has not one time for each process: {REPAIR}",
     ),
     "missing field": (
         lambda text: text.replace('"recorded_by": "ada",', "", 1),
@@ -293,6 +331,17 @@ def test_a_file_that_is_no_text_is_named(folder: Path, recorded: Path) -> None:
     with pytest.raises(BaselineError) as refused:
         load_all(folder, ["net"])
     assert str(refused.value) == f"{recorded} cannot be read (it is not UTF-8 text): {REPAIR}"
+
+
+def test_a_family_has_a_folder(folder: Path) -> None:
+    for name in ("net", "net/deep", "net/wide"):
+        runs = [run(case("tf32", 2.0, name)) for _ in range(5)]
+        write(folder, updated(None, name, runs, FIRST))
+    assert sorted(path.name for path in (folder / "net").iterdir()) == ["deep.json", "wide.json"]
+    assert set(load_all(folder)) == {"net", "net/deep", "net/wide"}
+    assert list(load_all(folder)["net/deep"].cases) == ["tf32/cuda"]
+    with pytest.raises(BaselineError, match=r"deep\.json is for the unknown workload 'net/deep'"):
+        load_all(folder, ["net", "net/wide"])
 
 
 def test_an_unknown_workload_is_named(folder: Path, recorded: Path) -> None:

@@ -14,6 +14,14 @@ IDLE = {"kernel_fraction": 0.3, "copy_fraction": 0.1, "active_fraction": 0.35, "
         ({"data_path_efficiency": 0.97, "kernel_fraction": 0.95}, "compute-bound: kernels run 95 % of the time"),
         ({"kernel_fraction": 0.84, "copy_fraction": 0.9}, "copy-bound: copies run 90 % of the time, kernels 84 %"),
         (
+            {"data_path_efficiency": 0.07, "kernel_fraction": 0.07, "copy_fraction": 0.98},
+            "copy-bound: copies run 98 % of the time, kernels 7 %",
+        ),
+        (
+            {"data_path_efficiency": 0.3, "kernel_fraction": 0.2, "copy_fraction": 0.6},
+            "data-bound: on cached data a step takes 30 % of its time",
+        ),
+        (
             {**IDLE, "synchronizing_calls": 3},
             "sync-bound: 3 waiting calls per step, the GPU is active 35 % of the time",
         ),

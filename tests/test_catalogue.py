@@ -48,6 +48,7 @@ EVERY_OUTPUT = "which every output meets: give finite bounds"
 
 def test_a_sound_workload_is_accepted() -> None:
     check(NET)
+    check(replace(NET, name="nets/net"))
 
 
 @pytest.mark.parametrize(
@@ -56,16 +57,24 @@ def test_a_sound_workload_is_accepted() -> None:
         ({"name": "Net"}, "workload name 'Net' fits no test id and no file name: use a-z, 0-9, '.', '_' and '-'"),
         ({"name": "../net"}, "workload name '../net' fits no test id and no file name: use"),
         ({"name": "net-"}, "workload name 'net-' fits"),
+        ({"name": "nets/"}, "workload name 'nets/' fits no test id and no file name: use"),
+        ({"name": "all/nets/net"}, "workload name 'all/nets/net' fits no test id and no file name: use a-z"),
         ({"name": ""}, "workload name '' fits"),
         ({"sizes": {}}, "workload 'net' has sizes for []: give 'cuda', 'cpu' or both"),
         ({"sizes": {"tpu": Size(1, 1, 1)}}, "workload 'net' has sizes for ['tpu']: give"),
         (
             {"sizes": {"cpu": Size(0, 1, 1)}},
-            "workload 'net' on cpu has Size(items=0, flops=1, bytes=1): "
+            "workload 'net' on cpu has Size(items=0, flops=1, bytes=1, whole_run_items=None): "
             "items must be at least 1, flops and bytes not negative",
         ),
-        ({"sizes": {"cpu": Size(1, -1, 1)}}, "workload 'net' on cpu has Size(items=1, flops=-1, bytes=1): items must"),
-        ({"sizes": {"cpu": Size(1, 1, -1)}}, "workload 'net' on cpu has Size(items=1, flops=1, bytes=-1): items must"),
+        (
+            {"sizes": {"cpu": Size(1, -1, 1)}},
+            "workload 'net' on cpu has Size(items=1, flops=-1, bytes=1, whole_run_items=None): items must",
+        ),
+        (
+            {"sizes": {"cpu": Size(1, 1, -1)}},
+            "workload 'net' on cpu has Size(items=1, flops=1, bytes=-1, whole_run_items=None): items must",
+        ),
         ({"optimizations": ()}, "workload 'net' has no optimization: add one, there is nothing to compare"),
         ({"optimizations": (FAST, FAST)}, "workload 'net' has two sides named 'fast': rename one"),
         ({"optimizations": (replace(FAST, name=BASELINE),)}, "workload 'net' has two sides named 'baseline': rename"),

@@ -1,5 +1,6 @@
 """The console command: what it lists, what it imports, and how a subcommand ends."""
 
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -78,6 +79,51 @@ def test_an_interruption_is_no_traceback(made_up: ModuleType, capsys: pytest.Cap
     made_up.run = interrupted  # type: ignore[attr-defined]
     assert main(["made-up"]) == 130
     assert capsys.readouterr().err == "gpugate made-up: interrupted\n"
+
+
+def unread(code: str) -> "subprocess.CompletedProcess[str]":
+    """Python runs `code` with a standard output that nobody reads any more."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+
+
+@pytest.mark.parametrize("words", [["--help"], *([command.name, "--help"] for command in COMMANDS)], ids=" ".join)
+def test_a_reader_who_leaves_is_no_error(words: list[str]) -> None:
+    ended = unread(f"import sys\nfrom gpugate.cli import main\nsys.exit(main({words!r}))")
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("lines", [1, 100_000], ids=["at the end", "in the middle"])
+def test_a_reader_who_leaves_ends_any_command(lines: int) -> None:
+    script = f"""
+import sys, types
+from gpugate import cli
+from gpugate.cli import Command, main
+made = types.ModuleType("made_up_command")
+made.add_arguments = lambda parser: None
+def run(arguments):
+    for number in range({lines}):
+        print("line", number)
+    return 0
+made.run = run
+sys.modules["made_up_command"] = made
+cli.COMMANDS = (Command("made-up", "is made up", "made_up_command"),)
+sys.exit(main(["made-up"]))
+"""
+    ended = unread(script)
+    assert (ended.returncode, ended.stderr) == (1, "")
 
 
 @pytest.mark.parametrize(("words", "said"), [([], "COMMAND"), (["cure"], "invalid choice: 'cure'")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 pytest.importorskip("torchvision")
 from torchvision.models import mobilenet_v2, resnet18, resnet50
+from torchvision.models.segmentation import fcn_resnet101
 
 from workloads.cudnn_fusion import (
     CUDNN,
@@ -19,6 +21,7 @@ from workloads.cudnn_fusion import (
     FusedConv,
     FusedMaxPool,
     Geometry,
+    LastConv,
     MeanInFloat,
     Operators,
     fuse,
@@ -169,6 +172,38 @@ def test_basic_blocks_are_fused_too():
 
 
 @torch.inference_mode()
+def test_a_segmentation_network_is_fused_entirely():
+    """Dilated convolutions, and a head of convolutions with dropout between them, the last one without a ReLU."""
+    torch.manual_seed(0)
+    whole = _randomized(fcn_resnet101(weights=None, weights_backbone=None, num_classes=2))
+    backbone = nn.Sequential(OrderedDict(whole.backbone.named_children()))
+    coarse = nn.Sequential(backbone, whole.classifier).eval()
+    calls, pictures = Calls(), torch.randn(1, 3, 64, 64)
+    fused = fuse(coarse, calls.operators())
+    assert _relative_l2(fused(_padded(pictures)), coarse(pictures)) < 1e-5
+    assert Counter(calls.names) == {"conv": 6, "pool_relu": 1, "conv_relu": 67, "conv_add_relu": 33}
+    kinds = Counter(type(module) for module in fused.modules() if not list(module.children()))
+    assert kinds == {FusedConv: 105, LastConv: 1, FusedMaxPool: 1}
+    assert {module.geometry.dilation for module in fused.modules() if isinstance(module, FusedConv)} >= {(2, 2), (4, 4)}
+    assert not [node for node in fused.graph.nodes if node.op == "call_function"]
+
+
+@torch.inference_mode()
+def test_a_convolution_may_end_a_model():
+    net = _Net(lambda net, x: net.bn(net.other(net.dropout(net.relu(net.dropout(net.conv(x)))))))
+    net.bn.running_mean.fill_(0.3)
+    net.bn.running_var.fill_(2.0)
+    calls, pictures = Calls(), torch.randn(1, 3, 8, 8)
+    fused = fuse(net.eval(), calls.operators())
+    assert _relative_l2(fused(_padded(pictures)), net(pictures)) < 1e-5
+    assert calls.names == ["conv_relu", "conv"]
+    half = to_channels_last_half(fused)
+    ended = half(_padded(pictures).half().contiguous(memory_format=torch.channels_last))
+    assert ended.dtype == half.get_submodule("other").bias.dtype == torch.float16
+    assert _relative_l2(ended.float(), net(pictures)) < 5e-3
+
+
+@torch.inference_mode()
 def test_cudnn_gets_its_arguments_in_the_order_of_its_schema(model, monkeypatch):
     def emulated(schema):
         names = [argument.name for argument in schema.arguments]
@@ -195,7 +230,7 @@ class _Net(nn.Module):
         self.conv, self.other = nn.Conv2d(channels, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
         self.twin = nn.Conv2d(channels, 4, 3, padding=1)
         self.bn, self.relu, self.pool = nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)
-        self.floor_pool = nn.MaxPool2d(2)
+        self.floor_pool, self.dropout = nn.MaxPool2d(2), nn.Dropout(0.9)
         self.bare = nn.BatchNorm2d(4, track_running_stats=False)
         self.reflect = nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")
         self.then = then

@@ -57,7 +57,7 @@ def test_a_regression_is_asked_about_once_and_a_contradiction_once_more() -> Non
     assert (outcomes(contradicted)["speedup"], wants_fresh_process(contradicted)) == (INCONCLUSIVE, True)
     outvoted = case(slow, fine, fine)
     assert (outcomes(outvoted)["speedup"], wants_fresh_process(outvoted)) == (PASS, False)
-    assert reason(outvoted, "speedup").endswith("; in fresh processes 3.00x and 3.00x")
+    assert ", in fresh processes 3.00x and 3.00x: the middle one of 3 holds" in reason(outvoted, "speedup")
 
 
 def test_what_holds_asks_nobody() -> None:

@@ -108,6 +108,11 @@ def test_yardsticks_against_recorded_ones_else_against_each_other(
     assert (found.state.value, words in found.sentence) == (state, True), found.sentence
 
 
+def knows(hospital: Hospital, answer: Says) -> None:
+    """What a child says of the workloads that pytest would know."""
+    hospital.script["workloads"] = answer
+
+
 @pytest.mark.parametrize(
     ("change", "state", "words"),
     [
@@ -120,6 +125,10 @@ def test_yardsticks_against_recorded_ones_else_against_each_other(
         (lambda h: h.record().write_text("{"), "bad", "net.json cannot be used because it is cut off"),
         (lambda h: h.record(processes=(PROCESS,)), "bad", "fewer than 5 processes"),
         (lambda h: h.record(environment=replace(H200, driver="999.1")), "ok", "judged loosely: driver 999.1 -> 580.65"),
+        (lambda h: knows(h, says(["other"])), "bad", "net.json is for the unknown workload 'net': restore the workl"),
+        (lambda h: knows(h, says(["other", "net"])), "ok", "recorded with the software of now"),
+        (lambda h: knows(h, says([])), "ok", "recorded with the software of now"),  # in a folder without workloads
+        (lambda h: knows(h, fails("CatalogueError: no")), "ok", "could not be found out (CatalogueError: no)"),
     ],
 )
 def test_baselines(hospital: Hospital, change: Callable[[Hospital], Any], state: str, words: str) -> None:

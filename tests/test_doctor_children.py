@@ -51,6 +51,51 @@ def test_a_device_that_is_not_there_is_refused(children: Children) -> None:
         children.ask("machine", "cuda:99", timeout_s=60)
 
 
+@pytest.mark.parametrize(
+    ("conftest", "where"),
+    [
+        ("register_module('mine')", "conftest.py"),
+        ("register_module('mine')", "perf_tests/conftest.py"),
+        ("", "conftest.py"),
+    ],
+)
+def test_the_workloads_are_those_that_pytest_would_know(
+    children: Children, tmp_path: Path, conftest: str, where: str
+) -> None:
+    """No test is collected."""
+    project = tmp_path / "project"
+    (project / "perf_tests").mkdir(parents=True)
+    (project / "perf_tests/test_it.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
+    (project / where).write_text(f"from gpugate.catalogue import register_module\n{conftest}\n")
+    (project / "mine.py").write_text(
+        "from gpugate.workload import Optimization, Side, Size, Workload\n"
+        "def build(context): return Side(lambda inputs: inputs)\n"
+        "FAST = Optimization('fast', build, {'cpu': 1.0})\n"
+        "WORKLOADS = (Workload('net', build, lambda context, index: index, {'cpu': Size(1, 1, 1)}, (FAST,)),)\n"
+    )
+    before = sorted(project.rglob("*"))
+    assert children.ask("workloads", str(project), timeout_s=60) == (["net"] if conftest else [])
+    assert sorted(project.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("conftest", "error"),
+    [
+        (
+            "from gpugate.catalogue import register_module\nregister_module('nowhere')",
+            "CatalogueError: module 'nowhere'",
+        ),
+        ("raise SystemError", "RuntimeError: pytest ended with status 4 before it collected"),
+    ],
+)
+def test_workloads_that_cannot_be_known_are_an_error(
+    children: Children, tmp_path: Path, conftest: str, error: str
+) -> None:
+    (tmp_path / "conftest.py").write_text(conftest)
+    with pytest.raises(ChildError, match=error):
+        children.ask("workloads", str(tmp_path), timeout_s=60)
+
+
 def test_what_else_is_printed_is_no_answer(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
     chatter = f'noise\n{ANSWER}{{"value": 1}}\nmore noise'
     monkeypatch.setattr("gpugate.doctor.children.python", lambda question: saying(chatter))

@@ -5,17 +5,15 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from gpugate import doctor
 from gpugate.cli import main
 from gpugate.doctor import children
 from gpugate.doctor.finding import Finding, Group, State
-from gpugate.doctor.render import document, render
+from gpugate.doctor.render import document, text
 from tests.conftest import H200
 from tests.hospital import Hospital, Scripted, fails, healthy, refuses, says
 
@@ -32,11 +30,11 @@ def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hospital:
 def test_the_table_fits_80_columns_and_says_everything(hospital: Hospital) -> None:
     hospital.script |= {"cupti": says(0), "package": fails("ImportError: [Errno 5] is no markup")}
     found = hospital.diagnosis()
-    stream = StringIO()
-    render(found, Console(file=stream, width=80, height=100))
-    lines = stream.getvalue().splitlines()
+    said = text(found, 80, colour=False)
+    lines = said.splitlines()
     assert max(map(len, lines)) <= 80
-    shown = " ".join(stream.getvalue().split())
+    assert [line for line in lines if line != line.rstrip()] == []
+    shown = " ".join(said.split())
     for finding in found.findings:
         assert f"{finding.name} {finding.state.value} " in shown
         assert finding.sentence.split()[-1] in shown

@@ -6,25 +6,35 @@ import multiprocessing
 import os
 import signal
 import time
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 pytest.importorskip("torchvision")
+from torchvision.io import decode_jpeg as _decode_on_host
+
 import workloads.driving as driving
 import workloads.driving.loading as driving_loading
 import workloads.driving.pipeline as driving_pipeline
+import workloads.driving.reading as driving_reading
 from gpugate.catalogue import Catalogue
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutated import apply
 from gpugate.workload import Context, Side, for_device_class
 from tests.one_thread import one_thread  # noqa: F401  # in force by being here
+from workloads import shared_memory
+from workloads.driving.data import Frames
 from workloads.driving.delivery import Batch, BatchOrder, Delivery, order_table
 from workloads.driving.model import DrivingModel, driving_model, forward_flops, parameter_count, training_flops
+from workloads.driving.nvjpeg import NvJpeg
 from workloads.driving.pipeline import Pipeline, Plan, build, frames_of
+from workloads.driving.reading import FrameSet, HostBatches, read_jpeg, read_normalized
 from workloads.driving.scenes import WAYPOINTS, Rig
 from workloads.driving.training import Recipe, Trainer
 
@@ -263,7 +273,94 @@ def test_closing_ends_the_workers_while_they_still_read(context, built):
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.parametrize("recipe", [Recipe(channels_last=True), Recipe(torch.bfloat16), Recipe(fused=True)])
+def _never(frames: Frames, frame: int) -> Tensor:
+    time.sleep(20)
+    raise AssertionError("it was waited for")
+
+
+def test_a_worker_that_falls_silent_ends_the_run_and_leaves_nothing(context, monkeypatch):
+    monkeypatch.setattr(driving_reading, "STUCK_S", 0.5)
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.5)
+    frames = frames_of(context)
+    batches = HostBatches(FrameSet(frames, _never), BatchOrder(order_table(8, 0), 2), workers=1)
+    with closing(batches), pytest.raises(RuntimeError, match=r"timed out after 0\.5 seconds: look for what holds"):
+        next(batches)
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize(("read", "bytes_each"), [(read_jpeg, 1), (read_normalized, 4)])
+def test_too_little_shared_memory_is_said_before_a_worker_dies_of_it(context, monkeypatch, read, bytes_each):
+    """Two workers hold a batch of 4 ready each, and a third one is in use."""
+    needed = 3 * 4 * RIG.frame_bytes * bytes_each + shared_memory.SMALL_TENSORS_BYTES
+    frame_set, order = FrameSet(frames_of(context), read), BatchOrder(order_table(8, 0), 4)
+    monkeypatch.setattr(shared_memory.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed - 1))
+    with pytest.raises(OSError, match=r"MiB free: give it more"):
+        HostBatches(frame_set, order, workers=2)
+    HostBatches(frame_set, order, workers=0).close()
+    monkeypatch.setattr(shared_memory.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed))
+    HostBatches(frame_set, order, workers=2).close()
+
+
+class _Decoder:
+    """Stands in for the GPU's: decodes on the host, or fails; counts the pictures it was given."""
+
+    def __init__(self, failing: str = "") -> None:
+        self.failing, self.counts = failing, []
+
+    def __call__(self, encoded, mode, device=None):
+        if not isinstance(encoded, list):
+            return _decode_on_host(encoded, mode)
+        self.counts.append(len(encoded))
+        if self.failing:
+            raise RuntimeError(self.failing)
+        return [_decode_on_host(each, mode) for each in encoded]
+
+
+@pytest.fixture
+def nvjpeg(context, monkeypatch):
+    """Builds the source that lets the GPU decode, on a CPU, with the given decoder."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+
+    def made(decoder: _Decoder, context: Context = context) -> NvJpeg:
+        monkeypatch.setattr("torchvision.io.decode_jpeg", decoder)
+        frames = frames_of(context)
+        return NvJpeg(frames, BatchOrder(order_table(len(frames), 0), 2), CPU)
+
+    return made
+
+
+def test_a_gpu_that_decodes_no_jpeg_says_so_at_once_and_names_the_cause(nvjpeg):
+    failing = _Decoder("Failed to initialize nvjpeg with hardware backend: 7\nException raised from ...")
+    with pytest.raises(RuntimeError, match=r"hardware backend: 7\): start the container with .*,video$"):
+        nvjpeg(failing)
+    assert failing.counts == [1]
+
+
+def test_a_gpu_that_decodes_is_asked_for_one_picture_first_and_then_for_all(nvjpeg, context):
+    decoder, frames = _Decoder(), frames_of(context)
+    source = nvjpeg(decoder)
+    assert torch.equal(source._decoded([3, 1]), torch.stack([frames.decoded(3), frames.decoded(1)]))
+    assert decoder.counts == [1, 4]
+
+
+def test_a_corrupt_first_jpeg_is_named_and_not_taken_for_a_missing_decoder(nvjpeg, damaged):
+    context, _ = damaged
+    path = frames_of(context).jpeg_paths(0)[0]
+    path.write_bytes(path.read_bytes()[:60])
+    with pytest.raises(ValueError, match=path.name):
+        nvjpeg(_Decoder(), context)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(channels_last=True),
+        Recipe(channels_last=True, stem_channels=4),
+        Recipe(torch.bfloat16),
+        Recipe(fused=True),
+    ],
+)
 def test_a_recipe_trains_to_the_same_loss(context, recipe):
     """Two updates: the third loss depends on what the backward passes and the optimizer did."""
     losses = []
@@ -273,6 +370,7 @@ def test_a_recipe_trains_to_the_same_loss(context, recipe):
             pipeline = Pipeline(context, Plan(batch=4, recipe=each))
             losses.append(torch.stack([pipeline.iterate()[1] for _ in range(3)]))
             assert pipeline.why_not() is None
+            assert pipeline.trainer.model.missing_channels == each.stem_channels - 3
     assert losses[1] == pytest.approx(losses[0], rel=0.02 if recipe.precision == torch.float32 else 0.1)
 
 
@@ -337,9 +435,7 @@ def test_a_page_locked_buffer_is_filled_again_only_when_it_has_been_read(pinned_
     for number in range(1, 8):
         next(batches)
         assert sum(slot.done.recorded for slot in slots) == max(0, number - 1 - ahead)
-        refilled = max(0, number - len(slots))
-        assert len(_Event.waited) == refilled
-        assert _Event.waited == [slots[turn % 3].done for turn in range(refilled)]
+        assert _Event.waited == [slots[turn % len(slots)].done for turn in range(number)]
 
 
 def test_what_the_prefetcher_hands_out_is_in_order_and_intact(context, pinned_batches):
@@ -353,6 +449,34 @@ def test_what_the_prefetcher_hands_out_is_in_order_and_intact(context, pinned_ba
         assert torch.equal(batch.commands, frames.commands[batch.indices])
     assert "12 of the host buffers are pageable" in source.why_not()
     source.close()
+
+
+def test_a_padded_stem_is_the_same_model_on_pictures_of_four_channels():
+    plain, padded = (driving_model(RIG, 0).eval() for _ in range(2))
+    padded.pad_stem(4)
+    seen = []
+    padded.encoder[0].register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    images, command = torch.randint(256, (1, 2, 3, 32, 64), dtype=torch.uint8), torch.tensor([0])
+    with torch.no_grad():
+        torch.testing.assert_close(padded(images, command), plain(images, command))
+    assert seen[0].shape == (2, 4, 32, 64)
+    assert not seen[0][:, 3].any()
+    assert sum(weight.numel() for weight in padded.parameters()) == parameter_count(RIG)
+
+
+def test_attention_drops_nothing_and_the_rest_does(monkeypatch):
+    attention, dropouts = torch.nn.functional.scaled_dot_product_attention, []
+
+    def noting(*tensors, **how):
+        dropouts.append(tensors[4] if len(tensors) > 4 else how.get("dropout_p", 0.0))
+        return attention(*tensors, **how)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noting)
+    model = driving_model(RIG, 0).train()
+    images, command = torch.randint(256, (1, 2, 3, 32, 64), dtype=torch.uint8), torch.tensor([0])
+    with torch.random.fork_rng(devices=[]):
+        assert not torch.equal(model(images, command), model(images, command))
+    assert dropouts == [0.0] * 4
 
 
 def test_the_model_sees_every_camera_and_the_command():

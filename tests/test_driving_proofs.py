@@ -46,6 +46,19 @@ def test_two_runs_of_one_seed_end_in_the_same_bits(context: Context) -> None:
     assert "two runs of 6 iterations end in the same bits; deterministic mode costs" in said
 
 
+def test_the_cost_of_determinism_is_a_median_of_warm_iterations(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(driving_proofs.TIMED_FRAMES, "cpu", 5)
+    monkeypatch.setitem(driving_proofs.TIMED_ITERATIONS, "cpu", 3)
+    times_ms, batches = iter([90.0, 80.0, 70.0, 9.0, 1.0, 2.0]), []
+    run = driving_proofs._Run(context)
+    monkeypatch.setattr(run, "_timed_ms", lambda trainer, batch: batches.append(batch) or next(times_ms))
+    assert run.ms_an_iteration() == 2.0
+    assert {len(batch.images) for batch in batches} == {5}
+    assert next(times_ms, None) is None
+
+
 def test_a_run_that_depends_on_the_moment_is_disproved(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     train = Trainer.train
 

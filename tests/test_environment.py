@@ -14,7 +14,7 @@ import torch
 from gpugate import environment
 from gpugate.environment import Environment, Match, Missing, compare, machine_name, missing_needs
 from gpugate.nvml import foreign_processes, gpu_count
-from gpugate.workload import Needs
+from gpugate.workload import Engine, Needs
 
 H200 = Environment(
     device_kind="cuda",
@@ -278,6 +278,25 @@ def cpuinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_first_thing_that_is_missing_is_named(needs: Needs, machine: Environment, missing: Missing | None) -> None:
     assert missing_needs(needs, machine) == missing
+
+
+def test_an_engine_is_looked_for_on_a_gpu_once_all_else_is_there() -> None:
+    asked: list[int] = []
+
+    def why_not(gpu: int) -> str | None:
+        asked.append(gpu)
+        return f"GPU {gpu} has no video encoder: take another GPU" if gpu else None
+
+    needs = Needs(packages=("json",), engine=Engine("nvenc", why_not))
+    assert missing_needs(needs, replace(H200, gpu_index=0)) is None
+    missing = missing_needs(needs, replace(H200, gpu_index=3))
+    assert missing == Missing(("nvenc",), "GPU 3 has no video encoder: take another GPU")
+    assert missing.allowed_by({"nvenc"})
+    assert missing_needs(needs, CPU) is None
+    assert missing_needs(replace(needs, packages=("no_such_a",)), H200) == Missing(
+        ("no_such_a",), "needs the package no_such_a: install no_such_a"
+    )
+    assert asked == [0, 3]
 
 
 @pytest.mark.usefixtures("cpuinfo")

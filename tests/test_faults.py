@@ -228,6 +228,15 @@ def test_a_mutated_run_is_red(tiny: TinyProject, fault: str, said: str) -> None:
     assert said in result.text
 
 
+def test_a_mutated_run_without_a_baseline_is_told_a_command_that_works(tiny: TinyProject) -> None:
+    result = tiny.run("--perf-device=cpu", "-k", "throughput", "--perf-mutate=slow:30", "--gate")
+    assert result.status == pytest.ExitCode.TESTS_FAILED
+    (step,) = re.findall(r"^  next: pytest (.*--update-baselines)$", result.text, re.MULTILINE)
+    recorded = tiny.run("--perf-device=cpu", "--perf-processes=1", *step.split())
+    assert recorded.status == pytest.ExitCode.OK, recorded.text
+    assert tiny.baseline.exists()
+
+
 # --- which side, and when ---------------------------------------------------------------------------------------------
 
 

@@ -37,7 +37,9 @@ class Memory:
         self.blocks.add(block)
         return block
 
-    def grown(self, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> float:
+    def grown(
+        self, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object], steps_per_block: int = growth.STEPS
+    ) -> float:
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1000 * len(self.blocks))
 
         def step(inputs: object) -> torch.Tensor:
@@ -45,7 +47,7 @@ class Memory:
             work()
             return OUTPUT
 
-        side = BuiltSide("fast", Side(step), TorchFlags.current(), CPU, SideCost(0.0, 0.0))
+        side = BuiltSide("fast", Side(step), TorchFlags.current(), CPU, SideCost(0.0, 0.0), steps_per_block)
         return grown_bytes(side, [None, None])
 
 
@@ -77,6 +79,12 @@ def test_memory_that_is_freed_in_one_round_hides_no_leak(monkeypatch) -> None:
             old.clear()
 
     assert memory.grown(monkeypatch, leak) == 1000.0
+
+
+def test_slow_steps_are_watched_as_many_at_a_time_as_a_block_has(monkeypatch) -> None:
+    memory = Memory()
+    assert memory.grown(monkeypatch, lambda: memory.kept.append(memory.allocate()), steps_per_block=1) == 1000.0
+    assert memory.steps == 2 * growth.ROUNDS
 
 
 def test_whose_memory_grows_is_named(monkeypatch) -> None:

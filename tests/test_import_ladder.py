@@ -1,6 +1,7 @@
 """A module imports only from the rows above it; the engine knows no workload, and a workload only what one is."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,13 +12,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # From the top of the ladder to its foot. Within a row, a module may import those to its left; a folder imports itself.
 ROWS = (
-    ("errors", "units", "counter_names", "intervals", "nvml"),
+    ("errors", "units", "counter_names", "intervals", "nvml", "temporary_folder"),
     ("workload",),
     ("catalogue", "environment", "source_hash"),
     ("faults",),
     ("measurement",),
     ("summary", "tolerances", "series"),
-    ("verdict", "next_steps", "judging", "contracts", "machine_state", "bottleneck"),
+    ("verdict", "voting", "next_steps", "equivalence", "judging", "contracts", "machine_state", "bottleneck"),
     ("result", "deciding", "asked_tolerance", "ladder", "knee"),
     ("codec", "run_file", "baseline", "replay"),
     ("report",),
@@ -63,6 +64,13 @@ def broken_rungs(path: Path) -> list[str]:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_imports_only_from_above(path: Path) -> None:
     assert broken_rungs(path) == []
+
+
+def test_the_map_for_contributors_has_every_module_once() -> None:
+    lines = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("| row | modules |")[2].splitlines()
+    rows = [line.split("|")[2] for line in lines[2:] if line.startswith("|")]
+    named = [name.rstrip("/") for row in rows for name in re.findall(r"`(\w+/?)`", row)]
+    assert sorted(named) == sorted(set(LADDER) - {"__main__"})
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))

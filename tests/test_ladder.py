@@ -129,6 +129,11 @@ def test_a_point_without_memory_is_a_result_and_the_sweep_goes_on() -> None:
     assert series_tables(run)[0].rows[-1] == ("32", "", "out of memory")
 
 
+def test_a_sweep_of_which_every_point_was_skipped_is_no_table() -> None:
+    found = sweeps(swept(*(point(value, None, None, skipped="needs a CUDA GPU") for value in (8, 16))))
+    assert series_tables(RunResult(MACHINE, STARTED, seed=1, sweeps=found)) == []
+
+
 def test_a_knee_needs_two_points_and_a_record_of_all_of_them() -> None:
     alone = sweeps(swept(point(8, 1.0), point(16, None, skipped="needs a CUDA GPU")))[0]
     assert judge_knee(alone).outcome is Outcome.INCONCLUSIVE

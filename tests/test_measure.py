@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import nn
 
+from gpugate.equivalence import judge_equivalence
 from gpugate.errors import DisprovedError, SideError
-from gpugate.judging import judge_equivalence
 from gpugate.measurement import cold_inputs, instance, run, sides, warm_up
 from gpugate.measurement.device_timer import HostTimer
 from gpugate.measurement.progress import Progress

@@ -114,10 +114,23 @@ def _not_a_picture(folder: Path) -> Path:
     return folder
 
 
+def _one_picture(folder: Path) -> Path:
+    path = folder / "picture.PNG"
+    path.write_bytes(b"whatever it holds")
+    return path
+
+
+def test_a_video_is_for_other_workloads(context, tmp_path):
+    video = tmp_path / "mine.mp4"
+    video.write_bytes(b"whatever it holds")
+    assert torch.equal(photograph_batch(replace(context, input_path=video), 3), photograph_batch(context, 3))
+
+
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
         (_missing, "is no folder"),
+        (_one_picture, "is no folder"),
         (_empty, "holds no picture"),
         (_truncated, "half.png cannot be decoded"),
         (_not_a_picture, "letter.jpg cannot be decoded"),

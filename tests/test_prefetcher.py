@@ -47,6 +47,18 @@ def test_the_next_batch_is_copied_before_this_one_is_handed_out() -> None:
     assert asked == [0, 1, 2]
 
 
+def test_all_pieces_are_there_before_the_first_is_copied() -> None:
+    """While the loader is waited for, an early copy would run beside nothing."""
+    log: list[str] = []
+    fetcher = Prefetcher((log.append("piece") or batch for batch in batches(6)), CPU, pieces=3)
+    order = HostOrder()
+    fetcher._order = order
+    copy = order.copy
+    order.copy = lambda *how, **more: log.append("copy") or copy(*how, **more)
+    fetcher.take()
+    assert log == [*["piece"] * 3, *["copy"] * 3] * 2
+
+
 def test_two_sets_of_buffers_take_turns() -> None:
     fetcher = Prefetcher(batches(5), CPU)
     addresses = [fetcher.take()[0].data_ptr() for _ in range(5)]

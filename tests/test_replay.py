@@ -9,12 +9,13 @@ import torch
 
 import gpugate.session
 from gpugate import run_file
-from gpugate.asked_tolerance import Floor, floor_above, rounded_up, smallest_tolerance
+from gpugate.asked_tolerance import Floor, floor_above, refuse_below_floor, rounded_up, smallest_tolerance
 from gpugate.codec import to_json
 from gpugate.environment import describe
-from gpugate.errors import ReplayError
+from gpugate.errors import OptionError, ReplayError, SideError
+from gpugate.measurement import device_health
 from gpugate.measurement import run as measuring
-from gpugate.measurement.record import Yardstick
+from gpugate.measurement.record import Measurement, Yardstick
 from gpugate.replay import Change, changes, decided_again
 from gpugate.result import CaseResult, RunResult
 from gpugate.session import PerfSession
@@ -47,9 +48,49 @@ def test_every_outcome_is_decided_again_byte_for_byte(tmp_path: Path) -> None:
     assert said == set(Outcome), "the made-up run has every outcome there is"
     assert [speedup(run, name) for name in ("confirmed", "outvoted")] == [Outcome.REGRESSED, Outcome.PASS]
     assert {name.split("/")[1] for name, one in run.cases.items() if one.summary is None} == UNTIMED
+    asked = {name.split("/")[1] for name, one in run.cases.items() for said in one.verdicts if "asked" in said.reason}
+    assert asked == {"asked-again"}
     spoiled = {name: replace(one, verdicts=[], summary=None) for name, one in run.cases.items()}
     run_file.write(again, decided_again(replace(run, cases=spoiled)))
     assert again.read_bytes() == path.read_bytes()
+
+
+def made_up_session(folder: Path, monkeypatch: pytest.MonkeyPatch) -> PerfSession:
+    """Writes `run.json` there; its yardsticks are made up."""
+    monkeypatch.setattr(
+        PerfSession, "_probe", lambda self, taken: self.result.yardsticks.append(Yardstick({"copy": 1.0}, taken))
+    )
+    options = replace(OPTIONS, attempts=2, json_path=folder / "run.json", command="pytest 'my tests'")
+    session = PerfSession(options, CPU, folder, RunResult(describe(CPU), "2030-01-01T00:00:00+00:00", seed=1))
+    session.result.command, session.node_ids = options.command, {CASE.id: "test_it.py::test_it"}
+    return session
+
+
+@pytest.mark.parametrize("pairs", [True, False], ids=["with pairs", "before any"])
+def test_what_was_measured_before_the_device_was_lost_stays_undecided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pairs: bool
+) -> None:
+    """The first measurement regressed; while more pairs were taken the device stopped answering."""
+    found = iter([measured(CASE.id, 2.8)] if pairs else [])
+
+    def measure(*_: object) -> Measurement:
+        try:
+            return next(found)
+        except StopIteration:
+            raise SideError("quick", "running timed steps", RuntimeError("CUDA error: unspecified")) from None
+
+    monkeypatch.setattr(measuring, "measure", measure)
+    monkeypatch.setattr(PerfSession, "remembered", lambda self, case: RECORDED)
+    monkeypatch.setattr(device_health, "lost", lambda device: "the device cuda:0 stopped answering: look at dmesg")
+    session = made_up_session(tmp_path, monkeypatch)
+    judged = session.measured(CASE)
+    session.finish(interrupted=False)
+    assert (judged.measurement is not None) is pairs
+    assert [verdict.outcome for verdict in judged.verdicts] == [Outcome.ENV_INVALID] * 4
+    run = run_file.read_to_decide_again(tmp_path / "run.json")
+    for again in (decided_again(run), decided_again(run, 0.5)):
+        assert changes(run, again) == ()
+        assert to_json(again.cases[CASE.id]) == to_json(judged)
 
 
 @pytest.mark.parametrize("name", ["regressed", "inconclusive", "no-baseline", "wrong", "not-engaged", "env-invalid"])
@@ -60,9 +101,6 @@ def test_what_a_session_decided_is_decided_again_from_its_file(
     model = next(one for one in every_outcome() if one.optimization == name)
     found = replace(model.measurement or measured(CASE.id, 3.0), case_id=CASE.id)
     monkeypatch.setattr(measuring, "measure", lambda *_: found)
-    monkeypatch.setattr(
-        PerfSession, "_probe", lambda self, taken: self.result.yardsticks.append(Yardstick({"copy": 1.0}, taken))
-    )
     monkeypatch.setattr(PerfSession, "remembered", lambda self, case: model.remembered)
     monkeypatch.setattr(PerfSession, "_environment_problem", lambda *_: model.environment_problem)
 
@@ -74,13 +112,13 @@ def test_what_a_session_decided_is_decided_again_from_its_file(
         return run_file.read(json_path)
 
     monkeypatch.setattr(gpugate.session, "run_fresh", run_fresh)
-    options = replace(OPTIONS, attempts=2, json_path=tmp_path / "run.json", command="pytest 'my tests'")
-    session = PerfSession(options, CPU, tmp_path, RunResult(describe(CPU), "2030-01-01T00:00:00+00:00", seed=1))
-    session.result.command, session.node_ids = options.command, {CASE.id: "test_it.py::test_it"}
+    session = made_up_session(tmp_path, monkeypatch)
     judged = session.measured(CASE)
     session.finish(interrupted=False)
     assert Outcome(name.replace("-", "_").upper()) in [verdict.outcome for verdict in judged.verdicts]
     assert (name in ("regressed", "inconclusive")) is bool(judged.attempts)
+    told = any("asked once for more pairs" in one.reason for one in judged.verdicts)
+    assert told is (name in ("regressed", "inconclusive", "env-invalid"))
     again = decided_again(run_file.read_to_decide_again(tmp_path / "run.json"))
     document = json.loads((tmp_path / "run.json").read_text())["cases"][CASE.id]
     assert to_json(again.cases[CASE.id].verdicts) == document["verdicts"] == to_json(judged.verdicts)
@@ -157,6 +195,14 @@ def test_the_smallest_tolerance_is_that_of_the_history_that_varies_most() -> Non
     assert floor_above(0.009, known) == Floor("b", smallest_tolerance(noisy), 2)
     assert floor_above(0.01, known) == Floor("b", smallest_tolerance(noisy), 1)
     assert floor_above(0.9, known) is floor_above(None, known) is None
+
+
+def test_a_tolerance_that_nobody_could_ask_for_is_not_proposed() -> None:
+    lost = replace(RECORDED, current=History(3.0, 0.4, 30.0, 10.0, 0.001, 5))
+    with pytest.raises(OptionError, match=r"is 5 %, and the processes that recorded b vary by too much .* leave that"):
+        refuse_below_floor(0.05, {"a": RECORDED, "b": lost})
+    with pytest.raises(OptionError, match=r"is 0.5 %, below the 1 % that this machine resolves for a: ask for 1 or"):
+        refuse_below_floor(0.005, {"a": RECORDED})
 
 
 @pytest.mark.parametrize(

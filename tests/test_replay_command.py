@@ -59,6 +59,7 @@ def test_nights_stand_in_the_order_of_their_start_and_nothing_differs(
     assert "2 run(s), no verdict(s) differ from what is stored" in said
     assert "->" not in said
     assert (complaints, contents(nights)) == ("", before)
+    assert [line for line in said.splitlines() if line != line.rstrip()] == []
 
 
 def test_another_tolerance_would_have_fired_in_one_night(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +102,7 @@ def test_bad_files_are_named_and_the_others_decided(nights: Path, capsys: pytest
     (nights / "c.json").write_text(good[:3000])
     (nights / "d.json").write_text(good.replace('"gpugate": "0.1.0"', '"gpugate": "0.0.9"'))
     (nights / "e.json").write_text(good.replace('"kernel_launches": 1.0', '"other": 1.0'))
-    (nights / "f.json").write_text(good.replace('"format_version": 4', '"format_version": 5'))
+    (nights / "f.json").write_text(good.replace('"format_version": 5', '"format_version": 6'))
     (nights / "g.json").mkdir()
     before = contents(nights)
     assert main(["replay", str(nights)]) == 2
@@ -110,7 +111,7 @@ def test_bad_files_are_named_and_the_others_decided(nights: Path, capsys: pytest
     assert c.startswith(f"gpugate replay: {nights}/c.json cannot be used because it is cut off or not JSON (line ")
     assert f"{nights}/d.json was decided by gpugate 0.0.9 and this is gpugate 0.1.0" in d
     assert f"{nights}/e.json cannot be used because tiny/net/cuda of 2030-01-01T19:00:00-05:00 cannot be decided" in e
-    assert f"{nights}/f.json was written by a newer gpugate (format 5, this one reads up to 4)" in f
+    assert f"{nights}/f.json was written by a newer gpugate (format 6, this one reads up to 5)" in f
     assert f"{nights}/g.json cannot be read (Is a directory)" in g
     assert "2 run(s), no verdict(s) differ" in said
     assert contents(nights) == before

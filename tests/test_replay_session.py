@@ -215,12 +215,12 @@ BAD_FILES = {
     "no run": (lambda text: '{"format": "gpugate-trust"}', "it does not say that its format is 'gpugate-run'"),
     "endless number": (lambda text: f'{{"a": {"1" * 5000}}}', "it is not ours (a number of thousands of digits)"),
     "newer": (
-        lambda text: text.replace('"format_version": 4', '"format_version": 5'),
-        "was written by a newer gpugate (format 5, this one reads up to 4): upgrade gpugate or measure again",
+        lambda text: text.replace('"format_version": 5', '"format_version": 6'),
+        "was written by a newer gpugate (format 6, this one reads up to 5): upgrade gpugate or measure again",
     ),
     "older": (
-        lambda text: text.replace('"format_version": 4', '"format_version": 2'),
-        "was written by an older gpugate (format 2, this one reads 4): measure again",
+        lambda text: text.replace('"format_version": 5', '"format_version": 2'),
+        "was written by an older gpugate (format 2, this one reads 5): measure again",
     ),
     "other version": (
         lambda text: text.replace('"gpugate": "0.1.0"', '"gpugate": "0.0.9"'),
@@ -274,10 +274,10 @@ def test_a_file_that_cannot_be_used_is_one_sentence_and_stays(plain: TinyProject
 # --- a live run -------------------------------------------------------------------------------------------------------
 
 
-def test_a_tolerance_below_what_the_machine_resolves_is_refused_before_anything_is_measured(
-    tiny: TinyProject, recorded_project: TinyProject
-) -> None:
-    tiny.take_baseline(recorded_project)
+def test_a_tolerance_below_what_the_machine_resolves_is_refused_before_anything_is_measured(tiny: TinyProject) -> None:
+    recorded = tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1")
+    assert recorded.status == 0, recorded.text
+    tiny.pretend_five_processes()
     tiny.workload(UNBUILDABLE)
     before = tiny.files()
     refused = tiny.run("--perf-tolerance=0.01", "--perf-device=cpu", "--perf-json=run.json")

@@ -4,13 +4,13 @@ import re
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
+from rich.text import Text
 
 from gpugate.judging import Remembered
 from gpugate.measurement.record import Yardstick
 from gpugate.report.markdown import results_table
 from gpugate.report.rows import notes, rows
-from gpugate.report.terminal import LOG_COLUMNS, render, tables, terminal_columns, text
+from gpugate.report.terminal import LOG_COLUMNS, printed, terminal_columns, text
 from gpugate.result import RunResult
 from gpugate.summary import History
 from gpugate.verdict import Outcome, Verdict
@@ -67,7 +67,7 @@ def test_machine_and_yardsticks_come_first_with_medians_and_units(gpu_run: RunRe
 
 def test_a_row_says_times_rate_speedup_verdict_share_counters_and_compilation(gpu_run: RunResult) -> None:
     summary = text(gpu_run, LOG_COLUMNS, False)
-    heading = "optimization reference optimized items speedup interval verdict matmul kernels launches compile"
+    heading = "optimization reference optimized items speedup interval verdict matmul kernels launches start-up"
     assert row_of(summary, "optimization") == heading.split()
     row = row_of(summary, "cudnn-fused")
     expected = ["cudnn-fused", "35.91 ms", "4.05 ms", "31,613/s", "8.87x", "8.78..8.96", "REGRESSED", "33 %", "62"]
@@ -98,7 +98,7 @@ def test_narrow_windows_drop_the_least_important_columns_and_say_so(gpu_run: Run
     summary = text(gpu_run, 80, False)
     kept = "optimization reference optimized speedup interval verdict"
     assert row_of(summary, "optimization") == kept.split()
-    assert "left out at 80 columns: items, kernels, launches, matmul, compile" in summary
+    assert "left out at 80 columns: items, kernels, launches, matmul, start-up" in summary
     assert "left out" not in text(gpu_run, LOG_COLUMNS, False)
 
 
@@ -205,19 +205,17 @@ def test_a_dumb_terminal_gets_the_width_that_was_asked_for(
     gpu_run: RunResult, monkeypatch: pytest.MonkeyPatch, colour: bool
 ) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    assert "compile" in row_of(re.sub(r"\x1b\[[0-9;]*m", "", text(gpu_run, 200, colour)), "optimization")
+    assert "start-up" in row_of(re.sub(r"\x1b\[[0-9;]*m", "", text(gpu_run, 200, colour)), "optimization")
 
 
 def test_the_words_are_ascii(gpu_run: RunResult) -> None:
     assert text(gpu_run, 120, False).isascii()
 
 
-def test_render_prints_all_the_tables(gpu_run: RunResult) -> None:
-    console = Console(width=100)
-    with console.capture() as captured:
-        render(gpu_run, console)
-    assert captured.get().count("NO_BASELINE") == text(gpu_run, 100, False).count("NO_BASELINE")
-    assert len(tables(gpu_run, 100)) > 8
+def test_no_line_ends_with_a_blank_in_colour_either() -> None:
+    folded = Text("123456789 12345", style="dim", overflow="fold")
+    assert printed([folded], 10, colour=False) == "123456789\n12345\n"
+    assert printed([folded], 10, colour=True) == "\x1b[2m123456789\x1b[0m\n\x1b[2m12345\x1b[0m\n"
 
 
 def test_columns_follow_the_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,18 +224,20 @@ def test_columns_follow_the_environment_variable(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("cv", "processes", "asked", "cell"),
+    ("cv", "processes", "sittings", "asked", "cell"),
     [
-        (0.0, 5, None, "1 %"),  # the floor of a baseline of one night
-        (0.01, 5, None, "6.2 %"),  # 4 cv, and 1.645 * sqrt(1.287) cv more; a slowdown d leaves 1 / (1 + d)
-        (0.01, 5, 0.1, "13 %"),
-        (0.4, 5, None, "none"),
-        (0.01, 4, None, ""),
+        (0.0, 5, 1, None, "1 %"),  # the floor of a baseline of one night
+        (0.01, 5, 1, None, "6.2 %"),  # 4 cv, and 1.645 * sqrt(1.287) cv more; a slowdown d leaves 1 / (1 + d)
+        (0.01, 5, 1, 0.1, "13 %"),
+        (0.4, 5, 1, None, "none"),
+        (0.01, 4, 1, None, ""),
+        (0.1, 25, 4, 0.1, "37 %"),  # 1.645 * sqrt(1.062) cv beyond what was asked for
+        (0.1, 25, 5, 0.1, "72 %"),  # of five nights, which vary less than their processes: 1.645 * sqrt(3.774) cv
     ],
 )
-def test_a_recorded_case_says_how_small_a_slowdown_is_caught(gpu_run, cv, processes, asked, cell) -> None:
+def test_a_recorded_case_says_how_small_a_slowdown_is_caught(gpu_run, cv, processes, sittings, asked, cell) -> None:
     case_id, case = next((name, case) for name, case in gpu_run.cases.items() if case.summary)
-    then = History(8.9, cv, 36.0, 4.0, cv, processes)
+    then = History(8.9, cv, 36.0, 4.0, cv, processes, sittings)
     case.remembered, gpu_run.asked_tolerance = Remembered(then, then, "exact"), asked
     row = next(row for row in rows(gpu_run) if row.optimization == case_id.split("/")[1])
     assert row.detectable == cell

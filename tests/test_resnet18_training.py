@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import fields, replace
 from itertools import pairwise
@@ -15,18 +16,22 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpugate.catalogue import check
+from gpugate.environment import Environment, missing_needs
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutated import apply
 from gpugate.ladder import rung_number
-from gpugate.workload import BASELINE, Context, for_device_class
-from workloads import resnet18_training
-from workloads.resnet18_training import WORKLOADS, receipts, size
+from gpugate.measurement.sides import build_side
+from gpugate.measurement.torch_flags import TorchFlags
+from gpugate.workload import BASELINE, Context, Side, for_device_class
+from workloads.padded_stem import PaddedStem
+from workloads.resnet18_training import WORKLOADS, receipts, size, step_size
+from workloads.resnet18_training import loop as training_loop
 from workloads.resnet18_training import rungs as training_rungs
 from workloads.resnet18_training import step as training_step
 from workloads.resnet18_training.cifar import seeded_pictures
 from workloads.resnet18_training.loop import TrainingLoop, training_side
 from workloads.resnet18_training.rungs import CPU_BOTTOM, WHOLE_STEP, Rung
-from workloads.resnet18_training.step import NHWC, Recipe, Stem, Trainer
+from workloads.resnet18_training.step import NHWC, Recipe, Trainer
 
 FULL, SMALL = WORKLOADS
 PICTURES = seeded_pictures(0, 64)
@@ -38,15 +43,18 @@ SM_90 = ("sm_90", "cuda")
 class SmallNet(nn.Module):
     """Stands in for ResNet-18, which would make these tests slow: it begins and ends alike."""
 
-    def __init__(self, weights: None, num_classes: int) -> None:
+    def __init__(self, classes: int) -> None:
         super().__init__()
         self.conv1, self.bn1 = nn.Conv2d(3, 8, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(8)
         self.conv2, self.bn2 = nn.Conv2d(8, 16, 3, stride=2, bias=False), nn.BatchNorm2d(16)
-        self.fc = nn.Linear(16, num_classes)
+        self.fc = nn.Linear(16, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         hidden = torch.relu(self.bn1(self.conv1(images)))
         return self.fc(torch.relu(self.bn2(self.conv2(hidden))).mean((2, 3)))
+
+
+ARCHITECTURE = training_step.architecture
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +116,78 @@ def test_a_rung_that_may_lose_says_why() -> None:
                 assert optimization.why, optimization.name
 
 
+def test_a_rung_that_changes_more_than_its_name_says_why() -> None:
+    for name in ("workers-8", "batch-512", "channels-last", "resident-uint8"):
+        assert FULL.optimization(name).why, name
+
+
+def test_every_rung_that_compiles_needs_a_compiler() -> None:
+    for workload in WORKLOADS:
+        for optimization in workload.optimizations:
+            assert optimization.needs.cpp_compiler == optimization.build.keywords["rung"].recipe.compiled
+
+
+def test_without_a_compiler_such_a_rung_is_skipped_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    h200 = Environment("cuda", "NVIDIA H200", "a CPU", 16, "3.12.3", {}, compute_capability="9.0")
+    assert missing_needs(FULL.optimization("batch-512").needs, h200) is None
+    for name in ("compile", "copy-stream", "channels-last", "resident-uint8", "whole-step-graph", "whole-ladder"):
+        assert "C++ compiler" in missing_needs(FULL.optimization(name).needs, h200).reason
+
+
+def test_copies_of_a_copy_stream_must_overlap_by_half() -> None:
+    for optimization in FULL.optimizations:
+        limits = {limit.counter: limit for limit in for_device_class(optimization.contract, SM_90).engaged}
+        assert ("overlap_fraction" in limits) == optimization.build.keywords["rung"].prefetched
+        if "overlap_fraction" in limits:
+            assert limits["overlap_fraction"].at_least >= 0.5
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(
+    ("rung", "kind", "threads"),
+    [
+        (training_rungs.BOTTOM, "cuda", 1),
+        (training_rungs.WORKERS, "cuda", 2),
+        (TINY, "cpu", 2),
+        (WHOLE_STEP, "cuda", 2),
+    ],
+)
+def test_only_a_loader_beside_a_gpu_gets_its_number_of_threads(
+    rung: Rung, kind: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training_loop.limit_threads(rung, torch.device(kind))
+    assert torch.get_num_threads() == 2, "PyTorch's default"
+    monkeypatch.setattr(training_loop, "LOADER_THREADS", 1)
+    training_loop.limit_threads(rung, torch.device(kind))
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_the_engine_gives_a_loaders_threads_to_its_side_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = training_loop.limit_threads
+    monkeypatch.setattr(training_loop, "LOADER_THREADS", 1)
+    monkeypatch.setattr(training_loop, "limit_threads", lambda rung, device: limit(rung, torch.device("cuda")))
+
+    def build(context: Context) -> Side:
+        return training_side(context, TINY, PICTURES)
+
+    built = build_side("bottom", build, CONTEXT, receipts(CONTEXT, 0))
+    with closing(built):
+        assert built.flags.num_threads == 1
+        TorchFlags().apply()
+        assert torch.get_num_threads() == TorchFlags().num_threads
+
+
 def changed(rung: Rung, below: Rung) -> set[str]:
     both = [(one.name, rung, below) for one in fields(Rung)] + [
         (one.name, rung.recipe, below.recipe) for one in fields(Recipe)
@@ -162,7 +242,7 @@ def test_size_is_what_pytorch_counts(side_pixels: int, area_ratio: int) -> None:
     with FlopCounterMode(display=False) as counter:
         model(images).sum().backward()
     weights = sum(weight.numel() for weight in model.parameters())
-    moved = 3 * values["read"] - images.numel() + 2 * values["written"] + resnet18_training.WEIGHT_PASSES * weights
+    moved = 3 * values["read"] - images.numel() + 2 * values["written"] + step_size.WEIGHT_PASSES * weights
     assert size(2, area_ratio).flops == counter.get_total_flops()
     assert size(2, area_ratio).bytes == 4 * moved
 
@@ -222,6 +302,14 @@ def test_a_damaged_picture_loses_its_receipt() -> None:
         assert loop.iterate()[0].tolist() == [place != 5 for place in range(8)]
 
 
+def test_a_loss_that_is_no_number_loses_all_receipts() -> None:
+    with closing(TrainingLoop(CONTEXT, TINY, PICTURES)) as loop:
+        assert loop.iterate()[0].all()
+        with torch.no_grad():
+            loop.trainer.model.fc.bias[0] = torch.nan
+        assert not loop.iterate()[0].any()
+
+
 @pytest.mark.parametrize("kind", ["skip-work", "stale"])
 def test_a_fault_shows_in_the_output(kind: str) -> None:
     side = apply(Fault(kind), lambda context: training_side(context, replace(TINY, batch=16), PICTURES))(CONTEXT)
@@ -253,9 +341,9 @@ def test_the_trainings_losses_fall() -> None:
 
 
 def test_the_net_is_resnet18_with_ten_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_step, "architecture", torchvision.models.resnet18)
+    monkeypatch.setattr(training_step, "architecture", ARCHITECTURE)
     model = training_step.net(CONTEXT, Recipe(layout=NHWC, stem_channels=4))
-    assert sum(weight.numel() for weight in model.parameters()) == resnet18_training.WEIGHTS
+    assert sum(weight.numel() for weight in model.parameters()) == step_size.WEIGHTS
     assert model.training
     assert model(torch.randn(2, 4, 32, 32)).shape == (2, 10)
 
@@ -264,7 +352,7 @@ def test_a_stem_for_padded_images_is_the_same_convolution() -> None:
     conv = nn.Conv2d(3, 4, 7, stride=2, padding=3, bias=False)
     images = torch.randn(2, 3, 32, 32)
     padded = torch.cat([images, torch.zeros(2, 1, 32, 32)], 1)
-    torch.testing.assert_close(Stem(conv, 4)(padded), conv(images))
+    torch.testing.assert_close(PaddedStem(conv, 4)(padded), conv(images))
 
 
 def test_a_skipped_first_update_leaves_a_fused_momentum_of_zero() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 pytest.importorskip("torchvision")
 from torchvision.models import resnet50 as architecture
 
-import workloads.graph_replay as graph_replay
+import workloads.model_sides as model_sides
 import workloads.resnet50_inference as resnet50_inference
 import workloads.resnet50_weights as resnet50_weights
 from gpugate.catalogue import Catalogue
@@ -271,7 +271,7 @@ def test_a_checkpoint_cannot_run_code(context, tmp_path):
     [([], "0 graphs"), ([True, True], "2 graphs"), ([False], "not frozen")],
 )
 def test_compilation_that_did_not_go_as_promised_is_noticed(graphs_frozen, reason):
-    assert reason in resnet50_inference._not_one_frozen_graph(graphs_frozen)
+    assert reason in model_sides._not_one_frozen_graph(graphs_frozen)
 
 
 class _Small(nn.Module):
@@ -346,7 +346,7 @@ def test_the_capture_pads_a_channels_last_half_batch(context, monkeypatch):
             read.append(replay.graph_input.clone())
 
     buffer = torch.zeros(2, STEM_CHANNELS, 224, 224, dtype=torch.float16).to(memory_format=torch.channels_last)
-    replay = graph_replay.Replay(nn.Identity(), buffer[:, :3], Graph(), torch.zeros(2, 1000))
+    replay = model_sides.Replay(nn.Identity(), buffer[:, :3], Graph(), torch.zeros(2, 1000))
     object.__setattr__(replay, "graph_input", buffer)
     inputs = photograph_batch(context, 0)
     assert replay(inputs) is replay.logits
@@ -356,8 +356,9 @@ def test_the_capture_pads_a_channels_last_half_batch(context, monkeypatch):
 
 
 def test_without_a_graph_the_same_step_runs_kernel_by_kernel(context):
-    side = graph_replay.capture(replace(context, capture_graphs=False), nn.Identity(), STEM_CHANNELS)
     inputs = photograph_batch(context, 0)
+    without_graphs = replace(context, capture_graphs=False)
+    side = model_sides.captured(without_graphs, nn.Identity(), STEM_CHANNELS, photograph_batch(context, 1))
     for _ in range(2):
         output = side.step(inputs)
     assert torch.equal(output[:, :3], inputs.half().float())

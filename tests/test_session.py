@@ -1,5 +1,6 @@
 """One session with a made-up measurement: what becomes of an error, of absence, and what readers must know."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +17,11 @@ from gpugate.measurement.record import Instance, Measurement, Pair, SideCost, Ya
 from gpugate.result import CaseResult, RunResult
 from gpugate.session import PerfSession
 from gpugate.source_hash import source_hash
-from gpugate.verdict import Outcome
+from gpugate.summary import summarize
+from gpugate.verdict import Outcome, Verdict
 from gpugate.workload import Case, Context, Optimization, Side, Size, Workload
+from tests import stored_runs
+from tests.stored_runs import COUNTED
 from tests.test_xdist_workers import OPTIONS
 
 CPU = torch.device("cpu")
@@ -159,6 +163,15 @@ def test_a_lost_ceiling_makes_both_times_invalid_and_leaves_the_rest(session, mo
     assert outcomes["counters"] is Outcome.PASS
 
 
+def test_the_bus_is_compared_with_the_probe_taken_before(session, monkeypatch) -> None:
+    streamed = replace(MEASURED, counters_missing=None, optimized_counters={**COUNTED, "host_to_device_bytes": 2e7})
+    probes = iter([Yardstick({"pinned_copy_gb_per_s": 50.0}), Yardstick({"pinned_copy_gb_per_s": 49.0})])
+    monkeypatch.setattr(session, "_probe", lambda taken: session.result.yardsticks.append(next(probes)))
+    monkeypatch.setattr("gpugate.measurement.run.measure", lambda *arguments: streamed)
+    found = session.measured(CASE).measurement
+    assert found.optimized_counters["bus_share"] == pytest.approx(2e7 / 1e-3 / 50e9)
+
+
 @pytest.mark.parametrize("answers", [1, 0], ids=["later", "at once"])
 def test_a_lost_device_ends_the_run_as_invalid_with_what_was_measured(session, monkeypatch, answers: int) -> None:
     replies = iter([None] * answers + ["the device cuda:0 stopped answering (CUDA error): look at dmesg"])
@@ -257,7 +270,7 @@ def test_a_fresh_process_that_died_leaves_the_alarm_and_says_so(session, monkeyp
 def test_recording_moves_the_anchor_only_where_it_is_asked_for(session, monkeypatch, asked: bool) -> None:
     remember(session)
     old = session.baselines["net"]
-    monkeypatch.setattr(baseline, "load_all", lambda folder, names: {"net": old})
+    monkeypatch.setattr(baseline, "load_all", lambda folder: {"net": old})
     measuring(monkeypatch, MEASURED)
     session.baselines = {}
     session.measured(CASE)
@@ -266,3 +279,58 @@ def test_recording_moves_the_anchor_only_where_it_is_asked_for(session, monkeypa
     anchor = file.cases["fast/cpu"].anchor
     assert (anchor == file.cases["fast/cpu"].current) is asked
     assert (anchor == old.cases["fast/cpu"].anchor) is not asked
+
+
+@pytest.mark.parametrize(("disturbed", "more"), [(0, 0), (1, 1), (2, 2)])
+def test_a_recording_takes_spare_processes_for_disturbed_ones(session, monkeypatch, disturbed: int, more: int) -> None:
+    """Every fresh process is disturbed while there are any left to be; two spare ones are all that it takes."""
+    measuring(monkeypatch, MEASURED)
+    session.measured(CASE)
+    session.options = replace(OPTIONS, processes=5)
+    slow = replace(MEASURED, instances=tuple(replace(one, pairs=slowed(one.pairs)) for one in MEASURED.instances))
+    said: list[str] = []
+
+    def fresh(session: PerfSession, path: Path) -> RunResult:
+        index = sum("fresh process" in line for line in said)
+        result = replace(session.result.cases[CASE.id], measurement=slow if index <= disturbed else MEASURED)
+        return replace(session.result, cases={CASE.id: replace(result, summary=summarize(result.measurement))})
+
+    monkeypatch.setattr(recording, "_fresh_run", fresh)
+    monkeypatch.setattr(recording, "_files", lambda *arguments: [])
+    recording.record(session, said.append)
+    assert [line for line in said if "disturbed" in line] == [
+        f"recording: fresh process {6 + number}, since {CASE.id} was disturbed in one" for number in range(more)
+    ]
+
+
+def slowed(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+    return tuple(replace(pair, reference_ms=1.5 * pair.reference_ms) for pair in pairs)
+
+
+def test_a_fault_that_nothing_caught_is_red(session) -> None:
+    session.result.mutated = "slow:30"
+    session.result.cases = {one.case_id: one for one in map(stored_runs.case, ("regressed", "pass", "no-baseline"))}
+    session.result.cases["tiny/regressed/cuda"].verdicts = [
+        Verdict("speedup", "tiny/regressed/cuda", Outcome.REGRESSED)
+    ]
+    for name in ("pass", "no-baseline"):
+        found = session.result.cases[f"tiny/{name}/cuda"]
+        found.verdicts = [Verdict("speedup", found.case_id, Outcome(name.upper().replace("-", "_")))]
+    with pytest.raises(
+        EnvironmentUnfitError, match=r"nothing caught slow:30 in tiny/pass/cuda, tiny/no-baseline/cuda: "
+    ):
+        session.check_not_green_by_absence()
+    session.result.mutated = None
+    session.check_not_green_by_absence()
+
+
+def test_a_slower_night_is_no_reason_for_a_spare_process(session, monkeypatch) -> None:
+    """As in the history that is recorded: only what differs within a night tells of a disturbance."""
+    measuring(monkeypatch, MEASURED)
+    session.measured(CASE)
+    slow = replace(MEASURED, instances=tuple(replace(one, pairs=slowed(one.pairs)) for one in MEASURED.instances))
+    result = replace(session.result, started_at="2030-01-01T00:00:00+00:00")
+    other = replace(result, cases={CASE.id: replace(result.cases[CASE.id], measurement=slow)})
+    assert recording._disturbed([*[result] * 5, other], 6) == CASE.id
+    next_night = replace(other, started_at="2030-01-02T00:00:00+00:00")
+    assert recording._disturbed([*[result] * 5, next_night], 6) is None

@@ -174,3 +174,13 @@ def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch) -> Non
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"No such file or directory.*choose another cache folder"):
         open_stream_file(tmp_path / "nowhere", LAYOUT)
+
+
+def test_what_a_killed_writer_left_behind_goes_when_the_next_one_writes(tmp_path: Path) -> None:
+    ended, alive = 2**22 + 1, os.getppid()  # no process has a number above the largest that Linux gives
+    for pid in (ended, alive):
+        Path(tmp_path, f".{LAYOUT.file_name}.{pid}").write_bytes(b"half")
+    opened = open_stream_file(tmp_path, LAYOUT)
+    opened.close()
+    hidden = sorted(each.name for each in tmp_path.iterdir() if each.name.startswith("."))
+    assert hidden == [f".{LAYOUT.file_name}.{alive}"], "of another process that writes right now"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gpugate.intervals import median_interval
+from gpugate.intervals import Estimate, median_interval
 from gpugate.measurement.record import Instance, Measurement, Pair, SideCost
-from gpugate.summary import by_sitting, history, summarize
+from gpugate.summary import OneProcess, by_sitting, history, summarize, undisturbed
 
 COSTS = SideCost(0.1, 0.2), SideCost(0.3, 0.4)
 
@@ -89,3 +89,44 @@ def test_from_five_nights_on_the_unit_is_the_night() -> None:
     fewer = history(processes[:12], nights[:12])
     assert (fewer.sittings, fewer.processes) == (4, 12)
     assert fewer.speedup_cv == pytest.approx(np.std([2.0, 2.2, 2.4, 2.6] * 3, ddof=1) / 2.3)
+
+
+def test_a_disturbed_process_is_in_no_night() -> None:
+    nights = [f"2030-01-0{day}T0{hour}:00:00+00:00" for day in (1, 2, 3, 4, 5) for hour in (1, 2)]
+    processes = [[instance([2.0 + 0.001 * (number % 2)] * 8, [1] * 8)] for number in range(10)]
+    processes[3] = [instance([2.0, 3.0] * 4, [1] * 8)]
+    found = history(processes, nights)
+    assert (found.sittings, found.processes, found.speedup) == (5, 9, pytest.approx(2.0005))
+    assert found.speedup_cv is not None
+    assert found.speedup_cv < 0.001
+
+
+@pytest.mark.parametrize(("slower", "counts"), [(1.05, 6), (1.4, 5)])
+def test_a_process_whose_reference_side_was_slow_does_not_count(slower: float, counts: int) -> None:
+    """The reference side is the same code in all of them: another program ran beside this one all the time."""
+    processes = [[instance([2.0 + 0.01 * number] * 8, [1] * 8)] for number in range(5)]
+    found = history([*processes, [instance([2.0 * slower] * 8, [1] * 8)]])
+    assert found.processes == counts
+    assert history([*processes[1:], [instance([2.0 * slower] * 8, [1] * 8)]]).processes == 5  # too few others
+
+
+def test_a_slower_night_is_what_a_baseline_is_to_know() -> None:
+    """Its reference side is as slow as a disturbed process's, and so are all others of that night."""
+    nights = [f"2030-01-0{day}T0{hour}:00:00+00:00" for day in range(1, 6) for hour in range(1, 6)]
+    processes = [[instance([2.0 + 0.001 * (number % 5)] * 8, [1] * 8)] for number in range(25)]
+    processes[:5] = [[instance([2.5 + 0.001 * number] * 8, [1] * 8)] for number in range(5)]
+    found = history(processes, nights)
+    assert (found.sittings, found.processes) == (5, 25)
+    assert found.speedup_cv == pytest.approx(0.5 / math.sqrt(5) / 2.102, rel=0.01)
+
+
+def test_processes_that_vary_much_do_not_hide_one_that_was_disturbed() -> None:
+    """Four of their standard deviations would be more than half of a step."""
+    times = [1.6, 1.8, 2.0, 2.2, 2.4, 3.0]
+    assert undisturbed([OneProcess(about(2.0), one) for one in times]) == [0, 1, 2, 3, 4]
+    widths = [0.2, 0.1, 0.3, 0.2, 0.1, 0.6]
+    assert undisturbed([OneProcess(about(2.0, one), 2.0) for one in widths]) == [0, 1, 3, 4]
+
+
+def about(median: float, relative: float = 0.01) -> Estimate:
+    return Estimate(median, median * (1 - relative), median * (1 + relative))

@@ -58,27 +58,48 @@ def test_a_suite_in_which_nothing_changed_alarms_as_seldom_as_is_said(checks) ->
     assert 0.02 < alarms.mean() < 0.07  # 5 % is what is said
 
 
-@pytest.mark.parametrize("processes_a_night", [1, 3])
-def test_nights_that_differ_alarm_as_seldom_as_is_said_once_the_baseline_knows_them(processes_a_night) -> None:
+@pytest.mark.parametrize("night_sd", [0.005, 0.0])
+@pytest.mark.parametrize("processes_a_night", [1, 3, 5])
+def test_a_baseline_that_knows_nights_alarms_as_seldom_as_is_said(processes_a_night, night_sd) -> None:
     """By simulation: the three attempts of a night share it, and so do the processes recorded on one."""
     draw, nights, checks, recorded = np.random.default_rng(3), 4000, 16, 5
     shape = (nights, checks, recorded)
-    then = draw.normal(1.0, 0.005, shape) + np.median(draw.normal(0.0, 0.001, (*shape, processes_a_night)), axis=3)
-    fresh = draw.normal(1.0, 0.005, shape[:2]) + np.median(draw.normal(0.0, 0.001, (*shape[:2], 3)), axis=2)
+    then = draw.normal(1.0, night_sd, shape) + np.median(draw.normal(0.0, 0.001, (*shape, processes_a_night)), axis=3)
+    fresh = draw.normal(1.0, night_sd, shape[:2]) + np.median(draw.normal(0.0, 0.001, (*shape[:2], 3)), axis=2)
     cv = then.std(axis=2, ddof=1) / then.mean(axis=2)
-    alarms = (fresh < np.median(then, axis=2) * (1 - night_factor(recorded, checks) * cv)).any(axis=1)
-    assert 0.02 < alarms.mean() < 0.07  # 5 % is what is said
+    alarms = (fresh < np.median(then, axis=2) * (1 - night_factor(recorded, checks, processes_a_night) * cv)).any(
+        axis=1
+    )
+    assert alarms.mean() < 0.07  # 5 % is what is said
 
 
 @pytest.mark.parametrize(("cv", "allowed"), [(0.01, 0.05), (0.002, 0.01)])
 def test_a_detectable_slowdown_is_detected_as_often_as_is_said(cv, allowed) -> None:
     """By simulation of the whole rule: who passes by the interval is not asked again, else the middle one decides."""
     draw, nights, within = np.random.default_rng(2), 3000, 0.3 * cv
-    slower = 1.0 / (1 + detectable_slowdown(cv, 5, allowed))
+    slower = 1.0 / (1 + detectable_slowdown(cv, 5, 1, allowed))
     recorded = np.median(draw.normal(1.0, cv, (nights, 5)), axis=1)
     attempts = draw.normal(slower, cv, (nights, 3))
     red = [_is_red(list(three), then, allowed, within) for three, then in zip(attempts, recorded, strict=True)]
     assert np.mean(red) == pytest.approx(0.95, abs=0.03)
+
+
+@pytest.mark.parametrize("a_night", [1, 3, 5])
+def test_of_nights_that_differ_by_their_processes_alone_it_is_detected_no_less_often(a_night) -> None:
+    draw, nights, sd, allowed = np.random.default_rng(4), 3000, 0.004, 0.05
+    recorded = np.median(draw.normal(1.0, sd, (nights, 5, a_night)), axis=2)
+    slower = 1.0 / (1 + detectable_slowdown(sd * math.sqrt(median_variance(a_night)), 5 * a_night, 5, allowed))
+    attempts = draw.normal(slower, sd, (nights, 3))
+    then = np.median(recorded, axis=1)
+    red = [_is_red(list(three), one, allowed, 0.3 * sd) for three, one in zip(attempts, then, strict=True)]
+    assert np.mean(red) > 0.93
+
+
+@pytest.mark.parametrize(("processes", "a_night"), [(5, 1), (15, 3), (25, 5)])
+def test_a_night_of_more_processes_is_known_better_than_what_is_asked(processes, a_night) -> None:
+    """Three processes are asked: the median of five recorded ones varies less than theirs."""
+    assert speedup_tolerance(0.01, processes, 5, checks=16) == pytest.approx(0.01 * night_factor(5, 16, a_night))
+    assert night_factor(5, 16, 5) > night_factor(5, 16, 3) == night_factor(5, 16, 1)
 
 
 def _is_red(medians: list[float], then: float, allowed: float, half_width: float) -> bool:
@@ -99,5 +120,5 @@ def test_what_was_recorded_over_nights_needs_no_floor_for_them(cv, sittings, exp
 
 
 def test_what_cannot_be_detected_is_infinite() -> None:
-    assert math.isinf(detectable_slowdown(0.3, 5, 0.9))
-    assert detectable_slowdown(None, 5, 0.05) == pytest.approx(0.05 / 0.95)
+    assert math.isinf(detectable_slowdown(0.3, 5, 1, 0.9))
+    assert detectable_slowdown(None, 5, 1, 0.05) == pytest.approx(0.05 / 0.95)

@@ -284,9 +284,10 @@ def test_equal_work_in_another_order_has_an_equal_signature() -> None:
         [call("cudaGraphLaunch", 1), kernel(1)],  # the same kernel, launched by a graph
         [call("cudaLaunchKernel", 1), kernel(1), kernel(1)],
         [call("cudaLaunchKernel", 1), kernel(1), call("cudaMemcpyAsync", 2), copy("HtoD (Pinned -> Device)", 2)],
+        [call("cudaLaunchKernel", 1), kernel(1), call("cudaStreamSynchronize", 2)],
     ],
 )
-def test_other_launches_kernels_or_copies_have_another_signature(other: list[Event]) -> None:
+def test_other_launches_kernels_copies_or_waits_have_another_signature(other: list[Event]) -> None:
     assert signature(activity(call("cudaLaunchKernel", 1), kernel(1))) != signature(activity(*other))
 
 
@@ -316,3 +317,29 @@ def test_windows_of_one_trace_are_read_apart() -> None:
 )
 def test_launches_without_kernels_are_a_profiler_that_was_not_attached(events: list[Event], lost: bool) -> None:
     assert lost_kernels(activity(*events)) is lost
+
+
+def test_only_the_thread_that_steps_is_said_to_wait() -> None:
+    """Threads of a pipeline wait for the device as their work, and as often as it happens."""
+    stepping = {**WINDOW_EVENT, "tid": 7}
+    waits = [{**call("cudaEventSynchronize", number), "tid": tid} for number, tid in enumerate((7, 8, 8, 9))]
+    assert counted(read_activity([stepping, *waits], 1))["synchronizing_calls"] == 1
+
+
+def test_one_kernel_lost_of_two_launched_is_seen() -> None:
+    launches = [call("cudaLaunchKernel", number) for number in (1, 2)]
+    assert lost_kernels(activity(*launches, kernel(1)))
+    assert not lost_kernels(activity(*launches, kernel(1), kernel(2)))
+
+
+def test_a_thread_that_runs_a_backward_pass_is_one_that_steps() -> None:
+    stepping = {**WINDOW_EVENT, "tid": 7}
+    node = {**event("cpu_op", "autograd::engine::evaluate_function: MulBackward0", 1100.0, 5.0, 0), "tid": 8}
+    waits = [{**call("cudaStreamSynchronize", number), "tid": tid} for number, tid in enumerate((8, 9), 1)]
+    assert counted(read_activity([stepping, node, *waits], 1))["synchronizing_calls"] == 1
+
+
+def test_what_is_launched_while_a_graph_is_captured_is_not_lost() -> None:
+    launches = [call("cudaLaunchKernel", number) for number in (1, 2, 3)]
+    assert not lost_kernels(activity(call("cudaStreamBeginCapture_v10000", 9), *launches, kernel(1)))
+    assert lost_kernels(activity(call("cudaStreamBeginCapture_v10000", 9), *launches))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as reference
 
-from workloads.resnet18_training import data as training_data
+from workloads import shared_memory
 from workloads.resnet18_training.cifar import seeded_pictures
 from workloads.resnet18_training.data import (
     ID,
@@ -202,7 +202,7 @@ def test_more_workers_than_cores_are_warned_of_and_work(monkeypatch: pytest.Monk
 
 def test_too_little_shared_memory_is_said_before_a_worker_dies_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = 2 * PREFETCH_FACTOR * 8 * prepared(224)[0][0].nbytes
-    monkeypatch.setattr(training_data.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed))
+    monkeypatch.setattr(shared_memory.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed))
     with pytest.raises(OSError, match=r"keep 18 MiB ready and /dev/shm has 18 MiB free: give it more"):
         Pieces(prepared(224), 8, 2, pinned=False)
     Pieces(prepared(224), 8, 0, pinned=False).close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
-from workloads.prefetcher import Prefetcher
+from workloads.prefetcher import Batch, HostOrder, Prefetcher
 from workloads.resnet18_training import proofs as training_proofs
 from workloads.resnet18_training import step as training_step
 from workloads.resnet18_training.cifar import seeded_pictures
@@ -32,10 +33,10 @@ COPY_STREAM = replace(WORKERS, batch=16, prefetched=True)
 BF16 = replace(TINY, recipe=Recipe(half=torch.bfloat16, layout=NHWC))
 
 
-def small_net(weights: None, num_classes: int) -> nn.Module:
+def small_net(classes: int) -> nn.Module:
     """Stands in for ResNet-18, which would make these tests slow."""
     conv, norm = nn.Conv2d(3, 16, 7, stride=4, bias=False), nn.BatchNorm2d(16)
-    return nn.Sequential(conv, norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, num_classes))
+    return nn.Sequential(conv, norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, classes))
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +102,141 @@ def test_a_batch_that_changes_while_it_is_used_is_noticed(monkeypatch: pytest.Mo
     monkeypatch.setattr(Trainer, "__call__", overwriting)
     with pytest.raises(DisprovedError, match="12 of 12 batches"):
         training_proofs.batches_arrive(CONTEXT, COPY_STREAM)
+
+
+TRAINING, LINGERING, PREPARING = 0.1, 0.1, 0.15  # seconds of a batch: only both together outlast the loader
+
+
+class SlowDevice:
+    """A device that takes its time, and a host that goes on meanwhile: work is done when its time has come."""
+
+    def __init__(self) -> None:
+        self.now = self.free = 0.0
+        self.pending: list[tuple[float, Callable[[], object]]] = []
+
+    def enqueue(self, duration: float, work: Callable[[], object]) -> None:
+        self.free = max(self.free, self.now) + duration
+        self.pending.append((self.free, work))
+
+    def go_on_until(self, then: float) -> None:
+        self.now = max(self.now, then)
+        while self.pending and self.pending[0][0] <= self.now:
+            self.pending.pop(0)[1]()
+
+    def wait(self) -> None:
+        self.go_on_until(self.free)
+
+
+class OrderedCopies(HostOrder):
+    """A copy waits for the last use of its slot."""
+
+    def __init__(self, device: SlowDevice) -> None:
+        self.device, self.used = device, [0.0, 0.0]
+
+    def end_use(self, slot: int) -> None:
+        self.used[slot] = self.device.free
+
+    def copy(self, slot: int, targets: Batch, sources: Batch, last: bool) -> None:
+        self.device.go_on_until(self.used[slot])
+        super().copy(slot, targets, sources, last)
+
+    def join(self) -> None:
+        self.device.wait()
+
+
+class HastyCopies(OrderedCopies):
+    """A copy begins at once, whoever still uses its slot."""
+
+    copy = HostOrder.copy
+
+
+@pytest.fixture
+def slow_device(monkeypatch: pytest.MonkeyPatch) -> SlowDevice:
+    """Sums and training run on it; an update that is not fused waits for it, to learn whether a gradient overflowed."""
+    device, bit_sum = SlowDevice(), training_proofs.bit_sum
+
+    def late_sum(images: Tensor) -> Tensor:
+        if len(images) == COPY_STREAM.piece:  # on the host
+            return bit_sum(images)
+        found = torch.zeros((), dtype=torch.int64)
+        device.enqueue(0, lambda: found.copy_(bit_sum(images)))
+        return found
+
+    def train(trainer: Trainer, images: Tensor, labels: Tensor) -> None:
+        device.enqueue(TRAINING, lambda: None)
+        if not trainer.recipe.fused_update:
+            device.wait()
+
+    monkeypatch.setattr(training_proofs, "bit_sum", late_sum)
+    monkeypatch.setattr(training_proofs, "_linger", lambda _: device.enqueue(LINGERING, lambda: None))
+    monkeypatch.setattr(Trainer, "__call__", train)
+    return device
+
+
+def prefetcher_with(order: OrderedCopies) -> Callable[..., Prefetcher]:
+    def prepared(pieces: Iterator[Batch], each: int) -> Iterator[Batch]:
+        for piece in pieces:
+            order.device.go_on_until(order.device.now + PREPARING / each)
+            yield piece
+
+    def made(batches: Iterator[Batch], device: torch.device, each: int) -> Prefetcher:
+        fetcher = Prefetcher(prepared(batches, each), device, each)
+        fetcher._order = order
+        return fetcher
+
+    return made
+
+
+def test_a_copy_into_a_batch_in_use_is_noticed(slow_device: SlowDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where the device lags behind: not if the loop waited for it, or used a batch for less than the loader."""
+    monkeypatch.setattr(training_proofs, "Prefetcher", prefetcher_with(HastyCopies(slow_device)))
+    with pytest.raises(DisprovedError, match="of 12 batches are not what the host sent"):
+        training_proofs.batches_arrive(CONTEXT, COPY_STREAM)
+
+
+def test_copies_that_wait_for_the_last_use_are_shown(slow_device: SlowDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_proofs, "Prefetcher", prefetcher_with(OrderedCopies(slow_device)))
+    assert "bit for bit" in training_proofs.batches_arrive(CONTEXT, COPY_STREAM)
+
+
+def weights_of(model: nn.Module) -> Tensor:
+    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
+    """The models whose accuracy was asked for, of which all is right; few pictures."""
+    models: list[nn.Module] = []
+    monkeypatch.setattr(training_proofs, "PICTURES", 1024)
+    monkeypatch.setattr(training_proofs, "accuracy", lambda loop, model, pictures: models.append(model) or 1.0)
+    return models
+
+
+def test_what_is_judged_is_the_mean_of_the_second_halfs_weights(
+    judged: list[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iterate, weights = TrainingLoop.iterate, []
+
+    def noting(loop: TrainingLoop) -> tuple[Tensor, Tensor]:
+        done = iterate(loop)
+        weights.append(weights_of(loop.trainer.model))
+        return done
+
+    monkeypatch.setattr(TrainingLoop, "iterate", noting)
+    training_proofs.learns_pictures(CONTEXT, replace(TINY, batch=16, resident=True), iterations=8)
+    torch.testing.assert_close(weights_of(judged[0]), torch.stack(weights[4:]).mean(0))
+    assert not torch.equal(weights[6], weights[7])
+
+
+def test_the_statistics_of_the_judged_are_those_of_its_own_weights(
+    judged: list[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, make = [], training_proofs._images
+    monkeypatch.setattr(training_proofs, "_images", lambda *asked: images.append(make(*asked)) or images[-1])
+    training_proofs.learns_pictures(CONTEXT, replace(TINY, batch=16, resident=True), iterations=8)
+    conv, norm = judged[0][0], judged[0][1]
+    with torch.no_grad():
+        torch.testing.assert_close(norm.running_mean, conv(images[0]).mean((0, 2, 3)), rtol=1e-3, atol=1e-4)
 
 
 def test_a_training_that_learned_is_told_from_one_that_did_not(monkeypatch: pytest.MonkeyPatch) -> None:

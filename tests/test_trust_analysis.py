@@ -11,7 +11,7 @@ from scipy import stats
 
 from gpugate.codec import from_json, to_json
 from gpugate.trust.analysis import MAX_GROUPS, REST, TrustReport, analyse, between_run_cv
-from gpugate.trust.detection import minimum_detectable_effect, pairs_needed, smallest_caught
+from gpugate.trust.detection import minimum_detectable_effect, smallest_caught
 from gpugate.trust.rates import Rate, design_effect, korn_graubard, rate_of, sum_of_rates
 from gpugate.trust.rival_rules import RIVALS, Rule
 from gpugate.trust.trial import SLOWDOWNS, Trial
@@ -146,7 +146,7 @@ def test_a_slowdown_is_caught_from_the_size_on_at_which_95_percent_are(
     shares: dict[float, float], caught: float | None
 ) -> None:
     assert smallest_caught(curve(shares)) == caught
-    assert (minimum_detectable_effect(curve(shares)) is None) == (caught is None)
+    assert (minimum_detectable_effect(curve(shares)) is None) == (caught is None or shares[0.0] == 1.0)
 
 
 @pytest.mark.parametrize(
@@ -171,19 +171,6 @@ def test_a_size_with_more_trials_weighs_more_where_the_curve_would_fall() -> Non
 def test_exactly_95_percent_everywhere_is_caught() -> None:
     rates = curve({0.0: 0.0, 0.01: 0.95, 0.02: 0.95, 0.03: 0.95}, trials=20)
     assert minimum_detectable_effect(rates) == pytest.approx(0.01)
-
-
-def test_pairs_needed_are_those_of_the_contract() -> None:
-    assert pairs_needed(0.005, 0.01) == 4
-    assert pairs_needed(0.01, 0.01) == 16
-    assert pairs_needed(0.01, 0.01, alpha=0.5, power=0.95) == 3  # (1.645)^2 = 2.7
-    assert pairs_needed(0.0, 0.01) == 1
-
-
-@pytest.mark.parametrize(("spread", "effect"), [(0.01, 0.0), (0.01, -0.1), (-0.01, 0.01), (0.01, math.nan)])
-def test_pairs_for_no_effect_are_refused(spread: float, effect: float) -> None:
-    with pytest.raises(ValueError, match="the effect must be above 0"):
-        pairs_needed(spread, effect)
 
 
 def test_larger_slowdowns_are_caught_more_often_and_no_slowdown_hardly_ever() -> None:
@@ -251,6 +238,12 @@ def test_a_group_pools_the_trials_of_its_cases() -> None:
     assert pooled
     assert (pooled.alarms, pooled.trials, pooled.processes) == (6, 12, 3)
     assert [case.case_id for case in report.cases] == ["net/fast/cpu", "net/sure/cpu", "net/slow/cuda"]
+
+
+def test_a_family_has_a_group_for_each_of_its_workloads() -> None:
+    taken = named(["nets/deep/fast/cpu", "nets/wide/fast/cpu", "nets/wide/sure/cpu"], processes=2, repeats=1)
+    groups = analyse(taken, [slower_by(0.01)]).groups
+    assert [(group.name, group.cases) for group in groups] == [("nets/deep/cpu", 1), ("nets/wide/cpu", 2)]
 
 
 def test_groups_can_be_named_by_the_caller_and_beyond_six_are_the_rest() -> None:

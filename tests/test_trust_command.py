@@ -1,5 +1,6 @@
 """`gpugate trust` with made-up processes: what it takes, in what order, how it ends, and what it says and leaves."""
 
+import argparse
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from gpugate.cli import main
 from gpugate.environment import Environment
 from gpugate.errors import TrustError
-from gpugate.trust import fresh_worker, report_files
+from gpugate.trust import command, fresh_worker, report_files
 from gpugate.trust.folder import held, read_all
 from gpugate.trust.plan import Plan, share_of, wanted
 from gpugate.trust.trials_file import Conditions, TrialsFile, write
@@ -66,6 +67,19 @@ def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeUp:
     monkeypatch.setattr(report_files, "png", lambda report: b"a picture")
     monkeypatch.chdir(tmp_path)
     return processes
+
+
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def call(*_: object) -> None:
+        raise error
+
+    return call
 
 
 def counts() -> dict[str, Counter[float]]:
@@ -196,13 +210,20 @@ def test_a_refusal_overwrites_nothing_and_reports_nothing(made_up: MadeUp, capsy
     assert written() == before
 
 
-@pytest.mark.parametrize("words", [[], ["--report-only"]])
+def test_only_some_slowdowns_can_be_seeded_and_others_added_later(made_up: MadeUp) -> None:
+    assert main(["trust", *TEN, "--slowdowns", "3, 2"]) == 0
+    assert counts() == {ONE: wanted(10, (0.02, 0.03)), TWO: wanted(10, (0.02, 0.03))}
+    assert main(["trust", *TEN]) == 0
+    assert counts() == {ONE: wanted(10), TWO: wanted(10)}
+
+
+@pytest.mark.parametrize("words", [[*TEN], ["--report-only"]])
 def test_a_damaged_file_is_named_before_anything_is_measured(
     made_up: MadeUp, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("gpugate-trust").mkdir()
     Path("gpugate-trust/trials-001.json").write_text("{", encoding="utf-8")
-    assert main(["trust", *TEN, *words]) == 2
+    assert main(["trust", *words]) == 2
     said = capsys.readouterr().err
     assert said.startswith("gpugate trust: gpugate-trust/trials-001.json cannot be used because it is cut off")
     assert len(said.splitlines()) == 1
@@ -216,13 +237,45 @@ def test_a_report_alone_measures_nothing(made_up: MadeUp, capsys: pytest.Capture
     assert main(["trust", *TEN]) == 0
     before = written()
     (Path("gpugate-trust") / "trust.json").unlink()
-    assert main(["trust", "--report-only"]) == 0
+    assert main(["trust", "--report-only", "--output", "gpugate-trust"]) == 0
     assert written() == before
     assert len(made_up.plans) == 4
     for path in Path("gpugate-trust").glob("trials-*"):
         path.unlink()
     assert main(["trust", "--report-only"]) == 2
     assert "gpugate-trust holds no trials to report on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        (["-k", "one"], "-k"),
+        (["-m", "gpu"], "-m"),
+        (["perf_tests/test_x.py"], "perf_tests/test_x.py"),
+        (["--trials", "40"], "--trials"),  # the default, which was given all the same
+        (["--slowdowns", "1", "--processes=3", "--budget=2"], "--slowdowns, --processes, --budget"),
+        (["--device", "tpu"], "--device"),
+    ],
+)
+def test_a_report_alone_takes_no_word_of_how_to_measure(
+    made_up: MadeUp, words: list[str], given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trust", "--report-only", *words, "--output", "elsewhere"]) == 2
+    said = "--report-only reports on every trial in --output and measures none: leave out"
+    assert capsys.readouterr().err == f"gpugate trust: {said} {given}\n"
+    assert list(Path().iterdir()) == []
+
+
+def test_one_process_says_little(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trust", "--trials", "1", "--processes", "1"]) == 0
+    assert "\n1 process says little of a gate, which needs 8: take more trials\n" in capsys.readouterr().out
+
+
+def test_the_files_are_there_though_nobody_reads_the_tables(made_up: MadeUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_print", raising(BrokenPipeError()))
+    with pytest.raises(BrokenPipeError):
+        command.run(parsed([*TEN]))
+    assert {"trust.json", "trust.md", "trust.png"} <= set(written())
 
 
 def test_what_cannot_be_measured_is_said_once_for_each_reason(
@@ -260,6 +313,7 @@ def test_two_commands_do_not_share_a_folder(made_up: MadeUp, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--slowdowns", "2,4"], "argument --slowdowns: '4' is not seeded: give some of 0.5,1,2,3,5,10"),
         (["--trials", "0"], "argument --trials: it is '0': give a whole number from 1 on, such as 40"),
         (["--trials", "-1"], "argument --trials: it is '-1': give a whole number from 1 on, such as 40"),
         (["--trials", "x"], "argument --trials: it is 'x': give a whole number from 1 on, such as 40"),

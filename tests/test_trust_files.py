@@ -221,7 +221,7 @@ def made() -> TrustFile:
 
 
 def test_the_report_is_of_every_rule_and_names_the_machine(made: TrustFile) -> None:
-    assert list(made.report.sources)[:2] == ["gpugate", "gpugate, baseline of one night"]
+    assert list(made.report.sources)[:2] == ["gpugate", "gpugate, baseline of several nights"]
     assert len(made.report.sources) == 6
     assert made.report.machine == "NVIDIA H200, driver 580.1, torch 2.11.0"
     assert (made.report.trials, made.report.processes, made.skipped) == (126, 9, NO_GPU)

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -48,6 +49,12 @@ def test_a_fifth_as_many_of_each_slowdown_as_of_a_a() -> None:
     assert wanted(40) == {0.0: 40, 0.005: 8, 0.01: 8, 0.02: 8, 0.03: 8, 0.05: 8, 0.1: 8}
     assert wanted(1) == dict.fromkeys(SLOWDOWNS, 1)
     assert wanted(11)[0.1] == 3
+
+
+def test_only_the_slowdowns_that_were_asked_for_are_seeded() -> None:
+    asked = replace(plan(1, 10, 1), slowdowns=(0.02, 0.03))
+    assert Counter(share_of(asked, CASE)) == {0.0: 10, 0.02: 2, 0.03: 2}
+    assert missing(replace(asked, taken={CASE: {"0.0": 10, "0.02": 2, "0.05": 2}}), CASE) == 2
 
 
 def test_a_process_mixes_its_kinds() -> None:
@@ -117,5 +124,5 @@ def test_each_case_is_counted_for_itself() -> None:
 
 def test_a_plan_is_told_to_a_process_as_json() -> None:
     conditions = Conditions(Environment("cpu", "a CPU", "a CPU", 2, "3.12.3"), 6.0, {"toy": "0123"})
-    told = Plan("out/trials-002.json", 2, 8, 6.0, 40, conditions, {CASE: {"0.0": 5}})
+    told = Plan("out/trials-002.json", 2, 8, 6.0, 40, (0.01,), conditions, {CASE: {"0.0": 5}})
     assert from_json(Plan, json.loads(json.dumps(to_json(told)))) == told

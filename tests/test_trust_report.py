@@ -4,6 +4,7 @@ import re
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,24 @@ def test_a_report_of_a_a_trials_alone_has_no_detection() -> None:
     assert not any(heading[0].isdigit() for heading in headings)
     assert dict(zip(headings, row, strict=True))["MDE %"] == "-"
     assert plot.png(report)
+
+
+@pytest.mark.parametrize(
+    ("alarms", "cell"),
+    [(lambda trial: True, "none"), (lambda trial: trial.slowdown > 0, "0.5 (0.47)"), (lambda trial: False, ">10")],
+    ids=["always", "where it is slower", "never"],
+)
+def test_a_rule_that_always_alarms_detects_nothing(alarms: Callable[[Trial], bool], cell: str) -> None:
+    report = analyse(trials(Noise(), case_id="net/fast/cpu"), [Rule("gpugate", "", alarms)])
+    assert dict(zip(case_grids(report)[0].headings, case_grids(report)[0].cells[0], strict=True))["MDE %"] == cell
+
+
+def test_text_and_markdown_say_what_is_a_median_and_what_a_larger_suite_tolerates(report: TrustReport) -> None:
+    for told in (text(report), markdown(report)):
+        words = " ".join(told.split())
+        assert words.count("s: median seconds per trial") == 1
+        assert words.count("gpugate: allows for as many checks as these cases have; a larger suite tolerates") == 1
+        assert words.count("none: no slowdown can be told from none") == 1
 
 
 def test_the_notes_say_how_much_trials_of_one_process_share(report: TrustReport) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.measurement import settings
+from gpugate.measurement import cold_inputs, settings, yardsticks
 from gpugate.verdict import Outcome
+from tests import work_clock
 from tests.tiny_project import CONFTEST, PROMISE, QUICK, ROOT, TINY, TinyProject, check_no_traceback
 
 SHORTENED = CONFTEST.replace('register_module("tiny")', "").replace("from gpugate.catalogue import register_module", "")
@@ -114,7 +115,10 @@ def readme_example(readme: Path) -> dict[str, str]:
 def test_the_readmes_example_is_short_and_runs_as_it_stands(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
     example = readme_example(README)
     assert sum(len(block.splitlines()) for block in example.values()) < 25
+    work_clock.install()
     monkeypatch.setitem(settings.WARM_UP_S, "cpu", 0.1)
+    monkeypatch.setattr(cold_inputs, "FALLBACK_CACHE_BYTES", 2**20)  # three sets of inputs, not 65
+    monkeypatch.setattr(yardsticks, "PROBES", 1)
     folder = tiny.path / "example"
     for name, block in example.items():
         tiny.write(f"example/{name}", block)

@@ -1,6 +1,8 @@
 """What a user gets from a run: the table, the policy, the files, and pytest's own options working as anywhere."""
 
+import errno
 import json
+import os
 import statistics
 import xml.etree.ElementTree as ElementTree
 
@@ -8,7 +10,7 @@ import pytest
 
 from gpugate import run_file
 from gpugate.verdict import Outcome
-from tests.tiny_project import PROMISE, QUICK, TinyProject, check_no_traceback
+from tests.tiny_project import PROMISE, QUICK, ROOT, TinyProject, check_no_traceback
 
 NO_GPU = "needs a CUDA GPU, and torch sees none: run it on a machine with one"
 PROMISES = (
@@ -303,3 +305,40 @@ def test_a_promise_that_is_not_kept_fails_in_every_mode(tiny: TinyProject) -> No
     assert "  next: pytest perf_tests -k" in result.text
     check_no_traceback(result.text)
     assert json.loads((tiny.path / "run.json").read_text(encoding="utf-8"))["format"] == "gpugate-run"
+
+
+@pytest.mark.parametrize("tests", ["test_promises", "test_sweeps"])
+def test_a_full_disk_is_one_sentence_for_each_test_and_leaves_no_half_file(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch, tests: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    point = PROMISE.replace('"cuda": 0.01}', '"cuda": 0.01}, point=Point("batch", 8)')
+    tiny.workload(optimizations=point)
+    source = (tiny.path / "tiny.py").read_text(encoding="utf-8")
+    tiny.write("tiny.py", source.replace("import Contract,", "import Contract, Point,"))
+    tiny.write("perf_tests/test_sweeps.py", (ROOT / "perf_tests/test_sweeps.py").read_text(encoding="utf-8"))
+    monkeypatch.setattr(os, "fsync", full)
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", f"perf_tests/{tests}.py")
+    assert result.status == 1
+    path = tiny.path / "run.json"
+    said = f"{path} cannot be written (No space left on device): give --perf-json another path"
+    count = {"test_promises": 4, "test_sweeps": 1}[tests]
+    lines = [line for line in result.text.splitlines() if said in line and not line.startswith(("FAILED", "ERROR"))]
+    assert len(lines) == count, result.text
+    assert "During handling" not in result.text
+    assert "direct cause" not in result.text
+    assert [name for name in tiny.files() if "run.json" in name] == []
+
+
+def test_what_is_the_users_own_is_neither_held_against_what_ships_nor_recorded_over_it(tiny: TinyProject) -> None:
+    assert tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1").status == pytest.ExitCode.OK
+    own = tiny.path / "own.mp4"
+    own.write_bytes(b"whatever the workload makes of it")
+    judged = tiny.run("--perf-device=cpu", "--perf-input=own.mp4")
+    assert "nothing is recorded for this machine yet" in judged.text
+    assert "--perf-input own.mp4" in judged.text  # what to do next is with it
+    refused = tiny.run("--perf-device=cpu", "--perf-input=own.mp4", "--update-baselines")
+    assert refused.status == pytest.ExitCode.USAGE_ERROR
+    assert "--perf-input own.mp4 is your own, and baselines/ is of what the workloads come with" in refused.text

@@ -40,7 +40,7 @@ def test_a_ladder_and_a_sweep_are_measured_shown_and_written(tiny: TinyProject) 
     assert "ladder of tiny/cpu" in result.text
     assert "two: it sleeps for 2 ms" in result.text
     assert "sweep of tiny/batch/cpu" in result.text
-    assert "knee: 16; the smallest value within 3 % of the best" in result.text
+    assert "knee: 16; the smallest value within 3 % of the best, by speedups, which are from pairs" in result.text
     run = tiny.json()
     assert [rung["name"] for rung in run["ladders"][0]["rungs"]] == ["baseline", "two", "one"]
     gain, total = (run["ladders"][0]["rungs"][2][name]["median"] for name in ("gain", "total"))
@@ -52,6 +52,18 @@ def test_a_ladder_and_a_sweep_are_measured_shown_and_written(tiny: TinyProject) 
 
 
 def test_a_knee_of_which_nothing_is_recorded_fails_a_gate(tiny: TinyProject) -> None:
-    result = swept(tiny).run("--perf-device=cpu", "--gate", "--perf-attempts", "1", "-k", "knee")
+    folder = str(tiny.path / "perf_tests")
+    result = swept(tiny).run(folder, "--perf-device=cpu", "--gate", "--perf-attempts", "1", "-k", "knee")
     assert result.status == 1, result.text
-    assert "tiny/batch/cpu knee NO_BASELINE: the knee is at 16; nothing is recorded to compare it with" in result.text
+    said = "tiny/batch/cpu knee NO_BASELINE: the knee is at 16; nothing is recorded to compare it with"
+    assert f"{said}\n  next: pytest {tiny.path}/perf_tests --update-baselines" in result.text
+
+
+def test_on_a_sick_machine_a_knee_says_nothing_and_a_gate_fails(tiny: TinyProject) -> None:
+    swept(tiny)
+    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
+    every_machine_is_sick = 'machine_state.SICK_SHARE["memcpy_gb_per_s"] = -10.0'
+    tiny.write("conftest.py", f"{conftest}\n{every_machine_is_sick}\n")
+    result = tiny.run("--perf-device=cpu", "--gate", "-k", "knee")
+    assert result.status == 1, result.text
+    assert "tiny/batch/cpu knee ENV_INVALID: the machine gave memcpy_gb_per_s " in result.text

@@ -1,7 +1,7 @@
-"""A user's project in a temporary folder: one workload whose steps sleep for milliseconds, and pytest run on it.
+"""A user's project in a temporary folder: one workload whose steps take milliseconds, and pytest run on it.
 
-Steps sleep, so that a busy machine changes no ratio enough to decide a test. Blocks, warm-up and yardsticks are
-shortened in the project's conftest.py, which fresh processes read too.
+Steps pretend to sleep on a clock of their own, so that a busy machine decides no test. The project's conftest.py, which
+fresh processes read too, sets that clock and shortens blocks, warm-up and yardsticks.
 """
 
 import importlib
@@ -30,21 +30,25 @@ from gpugate import machine_state
 from gpugate.catalogue import catalogue
 from gpugate.environment import describe, machine_name
 from gpugate.measurement import settings, yardsticks
+from tests import work_clock
 
 # pytester forgets what a run in this process was the first to import, and torch cannot be imported twice.
-for _name in ("measurement.run", "recording", "report.live", "report.terminal", "session"):
+for _name in ("measurement.run", "plugin", "recording", "report.live", "report.terminal", "session"):
     importlib.import_module(f"gpugate.{_name}")
 with torch.profiler.profile(acc_events=True):
     pass  # the first profiler imports torch's compiler
 
 ROOT = Path(__file__).parents[1]
-BUDGET_S = 0.2
+# A process that confirms an alarm takes seconds to import torch: only who is about it asks for more than one.
+SHORT = {"--perf-budget": "0.2", "--perf-attempts": "1"}
 CACHES = {".pytest_cache", ".benchmarks", ".gpugate-cache"}  # the first two are pytest's and pytest-benchmark's
 CONFTEST = """
     from gpugate import machine_state
     from gpugate.catalogue import register_module
     from gpugate.measurement import settings, yardsticks
+    from tests import work_clock
 
+    work_clock.install()
     settings.BLOCK_MS["cpu"], settings.WARM_UP_S["cpu"] = 4.0, 0.02
     yardsticks.PROBES, yardsticks.CPU_MATMUL, yardsticks.CPU_COPY_BYTES = 1, 64, 2**16
     machine_state.SICK_SHARE.clear()
@@ -57,6 +61,7 @@ from pathlib import Path
 import torch
 
 from gpugate.workload import Contract, Limit, Needs, Optimization, Side, Size, Workload
+from tests.work_clock import clock
 
 
 def inputs(context, index):
@@ -66,7 +71,7 @@ def inputs(context, index):
 def sleeping(milliseconds):
     # Another operator than the baseline's: what runs the same ones would have done nothing.
     def step(x):
-        time.sleep(milliseconds / 1e3)
+        clock.sleep(milliseconds / 1e3)
         return x + x
 
     return Side(step)
@@ -74,7 +79,7 @@ def sleeping(milliseconds):
 
 def baseline(context):
     def step(x):
-        time.sleep(4 / 1e3)
+        clock.sleep(4 / 1e3)
         return 2 * x
 
     return Side(step)
@@ -179,7 +184,8 @@ class TinyProject:
         def repeat(document: dict[str, Any]) -> None:
             for entry in document["cases"].values():
                 for record in entry.values():
-                    record["processes"] = list(islice(cycle(record["processes"]), 5))
+                    for of_process in ("processes", "started_at"):
+                        record[of_process] = list(islice(cycle(record[of_process]), 5))
 
         self.edit_baseline(repeat)
 
@@ -208,8 +214,9 @@ class TinyProject:
 
 def _arguments(path: Path, options: Sequence[str]) -> list[str]:
     tests = [] if any((path / option).exists() for option in options) else ["perf_tests"]
-    budget = [] if any(option.startswith("--perf-budget") for option in options) else ["--perf-budget", str(BUDGET_S)]
-    return ["-p", "gpugate.plugin", *tests, *budget, *options]
+    given = {option.partition("=")[0] for option in options}
+    shortened = [word for name, value in SHORT.items() if name not in given for word in (name, value)]
+    return ["-p", "gpugate.plugin", *tests, *shortened, *options]
 
 
 def environment(path: Path) -> dict[str, str]:
@@ -283,7 +290,9 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Puts back afterwards what the project's conftest.py shortens in this process."""
+    """Puts back afterwards what the project's conftest.py changes in this process."""
+    for module in work_clock.READERS:
+        monkeypatch.setattr(module, "time", time)
     for table in (settings.BLOCK_MS, settings.WARM_UP_S):
         monkeypatch.setitem(table, "cpu", table["cpu"])
     for name in ("PROBES", "CPU_MATMUL", "CPU_COPY_BYTES"):

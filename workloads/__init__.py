@@ -1,6 +1,22 @@
 """What runs: the workloads of this suite, each a page of ordinary PyTorch."""
 
 from gpugate.workload import Workload
-from workloads import resnet50_inference, two_layer_net
+from workloads import (
+    driving,
+    host_preparation,
+    resnet18_training,
+    resnet50_inference,
+    streaming,
+    two_layer_net,
+    video_segmentation,
+)
 
-WORKLOADS: tuple[Workload, ...] = (*resnet50_inference.WORKLOADS, *two_layer_net.WORKLOADS)
+WORKLOADS: tuple[Workload, ...] = (
+    *resnet50_inference.WORKLOADS,
+    *two_layer_net.WORKLOADS,
+    *resnet18_training.WORKLOADS,
+    *driving.WORKLOADS,
+    *streaming.WORKLOADS,
+    *host_preparation.WORKLOADS,
+    *video_segmentation.WORKLOADS,
+)

@@ -1,4 +1,4 @@
-"""Rewrites an eval ResNet so that each convolution is one cuDNN call: BatchNorm folded, bias, addition and ReLU in it.
+"""Rewrites an eval ResNet, or what stands on one, so that each convolution is one cuDNN call with all that follows it.
 
 Patterns, matched in the torch.fx graph from each ReLU backwards, where every inner value has no other reader:
 
@@ -7,6 +7,8 @@ Patterns, matched in the torch.fx graph from each ReLU backwards, where every in
     conv (-> bn) -> add(z) -> relu                conv + bias + add + ReLU, `z` computed elsewhere
     conv (-> bn) -> add(conv (-> bn)) -> relu     the same; `z` is a plain convolution without a bias, which would be
                                                   a kernel of its own: it moves into the bias of the first
+    conv (-> bn) -> the model's output            a plain convolution, then its bias
+    dropout                                       nothing
 
 The operators are a parameter, so that the rewrite can be proved on a CPU: cuDNN's exist on CUDA only.
 """
@@ -129,6 +131,23 @@ class FusedConv(nn.Module):
         return self.operators.conv_add_relu(x, self.weight, z, self.bias, self.geometry)
 
 
+class LastConv(nn.Module):
+    """The convolution that ends a model: no ReLU follows it, so its bias is a kernel of its own."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, folded: Folded, operators: Operators) -> None:
+        super().__init__()
+        self.register_buffer("weight", folded.weight)
+        self.register_buffer("bias", folded.bias)
+        self.geometry = folded.geometry
+        self.operators = operators
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.operators.conv(x, self.weight, self.geometry) + self.bias.view(1, -1, 1, 1)
+
+
 class FusedMaxPool(nn.Module):
     """A max pool, alone or with the bias and the ReLU of the convolution before it."""
 
@@ -157,14 +176,18 @@ def fuse(model: nn.Module, operators: Operators = CUDNN) -> fx.GraphModule:
     """The rewritten model with its own copy of every weight, in the precision of `model`, which stays as it is.
 
     Takes [N, STEM_CHANNELS, H, W] with zeros in the channels that the picture does not have, and returns float32
-    logits. Raises ValueError for a model in training mode and for a pattern that cannot be fused.
+    logits, or what its last convolution gives, in that one's precision. Raises ValueError for a model in training mode
+    and for a pattern that cannot be fused.
     """
     if model.training:
         raise ValueError(f"{type(model).__name__} is in training mode: call eval() before fusing it")
     traced = fx.symbolic_trace(copy.deepcopy(model))
+    _remove_dropout(traced)
     for node in list(traced.graph.nodes):
         if _is_relu(traced, node):
             _fuse_into_relu(traced, node, operators)
+        elif node.op == "output":
+            _end_with_conv(traced, node, operators)
         elif node.op == "call_module":
             _replace_pool(traced, node, operators)
     traced.graph.eliminate_dead_code()
@@ -178,9 +201,17 @@ def fuse(model: nn.Module, operators: Operators = CUDNN) -> fx.GraphModule:
 def to_channels_last_half(fused: fx.GraphModule) -> fx.GraphModule:
     """Converts the convolutions in place; what follows the mean over pixels stays float32."""
     for module in fused.modules():
-        if isinstance(module, (FusedConv, FusedMaxPool)):
+        if isinstance(module, (FusedConv, FusedMaxPool, LastConv)):
             module.to(dtype=torch.float16, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return fused
+
+
+def _remove_dropout(traced: fx.GraphModule) -> None:
+    """In eval mode it passes on what it gets; standing there, it would end the patterns before it."""
+    for node in list(traced.graph.nodes):
+        if isinstance(_module(traced, node), nn.Dropout):
+            node.replace_all_uses_with(node.all_input_nodes[0])
+            traced.graph.erase_node(node)
 
 
 def _fuse_into_relu(traced: fx.GraphModule, relu: fx.Node, operators: Operators) -> None:
@@ -198,6 +229,14 @@ def _fuse_into_relu(traced: fx.GraphModule, relu: fx.Node, operators: Operators)
         folded.bias = folded.bias + branch.bias
         z = _replace(traced, z, FusedConv(branch, operators, relu=False), branch, ())
     _replace(traced, relu, FusedConv(folded, operators, relu=True), folded, (z,))
+
+
+def _end_with_conv(traced: fx.GraphModule, output: fx.Node, operators: Operators) -> None:
+    """Folds the BatchNorm into a convolution that gives the model's output; leaves any other end as it is."""
+    for end in output.all_input_nodes:
+        folded = _fold(traced, end)
+        if folded is not None:
+            _replace(traced, end, LastConv(folded, operators), folded, ())
 
 
 def _only_pool_after(traced: fx.GraphModule, relu: fx.Node) -> fx.Node | None:
@@ -253,7 +292,7 @@ def _fold_weights(conv: nn.Conv2d, norm: nn.BatchNorm2d | None) -> tuple[Tensor,
 
 
 def _replace(
-    traced: fx.GraphModule, node: fx.Node, module: FusedConv, folded: Folded, further_inputs: tuple[fx.Node, ...]
+    traced: fx.GraphModule, node: fx.Node, module: nn.Module, folded: Folded, further_inputs: tuple[fx.Node, ...]
 ) -> fx.Node:
     """Puts `module` under the convolution's name and its call in the place of `node`; returns the call."""
     traced.add_submodule(folded.name, module)
@@ -273,8 +312,8 @@ def _replace_pool(traced: fx.GraphModule, node: fx.Node, operators: Operators) -
 
 
 def _refuse_leftovers(traced: fx.GraphModule) -> None:
-    """Raises ValueError for anything but fused convolutions, the two pools and a fully connected end."""
-    known = (FusedConv, FusedMaxPool, MeanInFloat, nn.Flatten, nn.Linear)
+    """Raises ValueError for anything but fused convolutions, the two pools and an end: a convolution or a Linear."""
+    known = (FusedConv, FusedMaxPool, LastConv, MeanInFloat, nn.Flatten, nn.Linear)
     for node in traced.graph.nodes:
         fine = node.op in ("placeholder", "output") or node.target is torch.flatten
         if not fine and not isinstance(_module(traced, node), known):

@@ -1,7 +1,8 @@
 """Batches of real photographs: random crops of a few decoded pictures, never zeros and never noise.
 
-The pictures are those that ship inside scikit-image, or every picture of the folder `Context.input_path`. Each is
-decoded once a process and kept on the device as bytes; a batch is then crops, so that hundreds of batches cost little.
+The pictures are those that ship inside scikit-image, or every picture of the folder `Context.input_path`; where that is
+a video, it is for other workloads. Each is decoded once a process and kept on the device as bytes; a batch is then
+crops, so that hundreds of batches cost little.
 """
 
 from __future__ import annotations
@@ -43,12 +44,17 @@ def photograph_batch(context: Context, index: int) -> Tensor:
     Depends on the context's seed and `index` alone, and differs for every index. Raises ValueError or
     FileNotFoundError, in one sentence, when the photographs cannot be had.
     """
-    photographs = decoded_photographs(context.input_path, context.device)
+    photographs = decoded_photographs(_own_folder(context.input_path), context.device)
     random = np.random.default_rng((context.seed, index))
     batch = torch.stack([_random_crop(photographs, random) for _ in range(context.items)])
     mean = torch.tensor(IMAGENET_MEAN, device=batch.device).view(3, 1, 1)
     std = torch.tensor(IMAGENET_STD, device=batch.device).view(3, 1, 1)
     return batch.div_(255).sub_(mean).div_(std)
+
+
+def _own_folder(given: Path | None) -> Path | None:
+    is_video = given is not None and given.is_file() and given.suffix.lower() not in SUFFIXES
+    return None if is_video else given
 
 
 @functools.lru_cache(maxsize=4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Protocol
 
 import torch
@@ -125,12 +126,16 @@ class Prefetcher:
         self._slots, self._batches = [], iter(())
 
     def _copy_next(self) -> None:
-        """Enqueues the copies of one batch; nothing counts as copied when `batches` ends within it."""
+        """Enqueues the copies of one batch; nothing counts as copied when `batches` ends within it.
+
+        All its pieces first, then all copies at once: they run beside what the caller enqueues next, also where its
+        loop then waits for the device, and not while it waits here for the loader.
+        """
+        sent = list(islice(self._batches, self._pieces))
+        if len(sent) < self._pieces:
+            return
         slot = self._copied % SLOTS
-        for piece in range(self._pieces):
-            sources = next(self._batches, None)
-            if sources is None:
-                return
+        for piece, sources in enumerate(sent):
             self._check(sources)
             parts = tuple(_part(buffer, piece, self._pieces) for buffer in self._slots[slot])
             self._order.copy(slot, parts, sources, last=piece == self._pieces - 1)

@@ -6,13 +6,11 @@ batch to what a side computes in is part of its step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor
 
 from gpugate.workload import (
     TOLERANCE_BY_DTYPE,
@@ -28,7 +26,7 @@ from gpugate.workload import (
     Workload,
 )
 from workloads.cudnn_fusion import STEM_CHANNELS, fuse, to_channels_last_half
-from workloads.graph_replay import capture
+from workloads.model_sides import NCHW, NHWC, captured, compiled, eager
 from workloads.photographs import photograph_batch
 from workloads.resnet50_weights import UNMEASURED_BATCH, resnet50
 
@@ -36,8 +34,6 @@ from workloads.resnet50_weights import UNMEASURED_BATCH, resnet50
 MULTIPLY_ADDS = 4_089_184_256  # in the convolutions and the fully connected layer
 VALUES_READ, VALUES_WRITTEN = 10_664_448, 11_114_984  # by the same layers, weights apart
 WEIGHTS = 25_557_032
-
-NCHW, NHWC = torch.contiguous_format, torch.channels_last
 
 
 def size(items: int) -> Size:
@@ -47,23 +43,7 @@ def size(items: int) -> Size:
 
 
 def _eager(context: Context, dtype: torch.dtype, layout: torch.memory_format) -> Side:
-    model = resnet50(context).to(dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
-
-    @torch.inference_mode()
-    def step(inputs: Tensor) -> Tensor:
-        logits: Tensor = model(inputs.to(dtype=dtype, memory_format=layout))
-        return logits.float()
-
-    return Side(step, model, engaged=partial(_not_converted, model, dtype, layout))
-
-
-def _not_converted(model: nn.Module, dtype: torch.dtype, layout: torch.memory_format) -> str | None:
-    for name, weight in model.named_parameters():
-        if weight.dtype != dtype:
-            return f"{name} is {weight.dtype}, not {dtype}"
-        if weight.dim() == 4 and not weight.is_contiguous(memory_format=layout):
-            return f"{name} is not in {layout}"
-    return None
+    return eager(resnet50(context), dtype, layout)
 
 
 def baseline(context: Context) -> Side:
@@ -103,40 +83,14 @@ def inductor(context: Context) -> Side:
 
 
 def _compiled(context: Context, dtype: torch.dtype, layout: torch.memory_format) -> Side:
-    """torch.compile with frozen weights, so that BatchNorm is folded; conversion of the batch is compiled with it."""
-    import torch._inductor.config as inductor_config
-    from torch._inductor.compile_fx import compile_fx
-
-    model = resnet50(context).to(dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
-    graphs_frozen: list[bool] = []
-
-    def backend(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Any:
-        graphs_frozen.append(bool(inductor_config.freezing) and not torch.is_grad_enabled())
-        return compile_fx(graph, examples)
-
-    def forward(inputs: Tensor) -> Tensor:
-        logits: Tensor = model(inputs.to(dtype=dtype, memory_format=layout))
-        return logits.float()
-
-    # Dynamo keeps what it compiled with the code object, and gives up after 8: every build needs one of its own.
-    forward.__code__ = forward.__code__.replace()
-    step = torch.inference_mode()(torch.compile(forward, backend=backend, dynamic=False))
-    with inductor_config.patch(freezing=True):
-        step(photograph_batch(context, UNMEASURED_BATCH))
-    return Side(step, model, engaged=partial(_not_one_frozen_graph, graphs_frozen))
-
-
-def _not_one_frozen_graph(graphs_frozen: Sequence[bool]) -> str | None:
-    if len(graphs_frozen) != 1:
-        return f"{len(graphs_frozen)} graphs were compiled, not 1: graph breaks or recompilations"
-    return None if graphs_frozen[0] else "the weights were not frozen: compiled without freezing or with gradients on"
+    return compiled(resnet50(context), photograph_batch(context, UNMEASURED_BATCH), dtype, layout)
 
 
 def cuda_graph(context: Context) -> Side:
     """The kernels of `channels_last_fp16`, in one launch."""
     torch.backends.cudnn.benchmark = True
     model = resnet50(context).to(dtype=torch.float16, memory_format=NHWC)  # type: ignore[call-overload]
-    return capture(context, model, channels=3)
+    return captured(context, model, 3, photograph_batch(context, UNMEASURED_BATCH))
 
 
 def cudnn_fused(context: Context) -> Side:
@@ -146,7 +100,8 @@ def cudnn_fused(context: Context) -> Side:
     import torch._inductor.config as inductor_config
 
     with inductor_config.patch(compile_threads=1):  # one small kernel, the pooling: no worker processes for it
-        return capture(context, to_channels_last_half(fuse(resnet50(context))), STEM_CHANNELS)
+        model = to_channels_last_half(fuse(resnet50(context)))
+        return captured(context, model, STEM_CHANNELS, photograph_batch(context, UNMEASURED_BATCH))
 
 
 def tensorrt_fp32(context: Context) -> Side:

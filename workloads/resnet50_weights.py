@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpugate.workload import Context
+from workloads.checkpoint_kind import is_of_segmenter
 from workloads.photographs import photograph_batch
 
 UNMEASURED_BATCH = 2**31  # an index that no measurement reaches: for calibration, compilation and autotuning
@@ -19,10 +20,12 @@ CALIBRATION_PHOTOGRAPHS = 16
 def resnet50(context: Context) -> nn.Module:
     """A new eval model on the context's device, float32, with seeded weights or those of the user's checkpoint.
 
-    Raises ValueError, in one sentence that names the file, for a checkpoint that is not a ResNet-50's state_dict.
+    A checkpoint of a segmentation network is for the video workloads and leaves the seeded weights. Raises ValueError,
+    in one sentence that names the file, for any other that is not a ResNet-50's state_dict.
     """
     path = context.checkpoint_path
-    weights = checkpoint(path) if path else seeded_weights(context.seed, context.input_path)
+    own = path is not None and not is_of_segmenter(path)
+    weights = checkpoint(path) if path and own else seeded_weights(context.seed, context.input_path)
     model = _without_weights()
     model.load_state_dict({name: value.to(context.device, copy=True) for name, value in weights.items()}, assign=True)
     return model.float().eval().requires_grad_(False)

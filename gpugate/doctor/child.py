@@ -16,6 +16,7 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,25 @@ def gauge(kind: str) -> Gauge:
     clock_mhz, throttled_by, foreign = ([], (), ()) if kind == "cpu" else _gpu_under_load(device)
     probes = (probe(device, "before").values, probe(device, "after").values)
     return Gauge(tuple(clock_mhz), tuple(throttled_by), tuple(foreign), probes)
+
+
+def workloads(folder: str) -> list[str]:
+    """Names of the workloads that pytest makes known in the folder, or in its `perf_tests`; no test is collected.
+
+    Raises CatalogueError for one that cannot be measured, and RuntimeError where pytest does not get that far.
+    """
+    import pytest
+
+    from gpugate.doctor.known_workloads import KnownWorkloads
+
+    words = ["-p", "gpugate.plugin", "-p", "no:cacheprovider", "-q"]
+    if find_spec("pytest_benchmark"):  # else it makes a folder for what it stores
+        words += ["--benchmark-storage", f"file://{Path.cwd()}"]
+    os.chdir(folder)
+    sys.dont_write_bytecode = True
+    known = KnownWorkloads()
+    status = pytest.main([*(["perf_tests"] if Path("perf_tests").is_dir() else []), *words], plugins=[known])
+    return known.names(status)
 
 
 def package(name: str) -> str:
@@ -194,7 +214,8 @@ def _gpu_under_load(device: torch.device) -> tuple[list[int], list[str], list[in
 
 
 QUESTIONS: Mapping[str, Callable[..., Any]] = {
-    function.__name__: function for function in (machine, gauge, package, nvdec, nvenc, nvjpeg, cupti, kernel)
+    function.__name__: function
+    for function in (machine, gauge, workloads, package, nvdec, nvenc, nvjpeg, cupti, kernel)
 }
 
 

@@ -32,9 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     from gpugate.doctor.children import Children
     from gpugate.doctor.examination import examine
-    from gpugate.doctor.render import document, render
+    from gpugate.doctor.render import document, text
     from gpugate.options import device_name
-    from gpugate.report.terminal import terminal_columns
+    from gpugate.report.terminal import stdout_takes_colour, terminal_columns
 
     try:
         device = device_name(arguments.device)
@@ -45,5 +45,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(document(diagnosis))
     else:
-        render(diagnosis, Console(width=terminal_columns(), height=100))
+        sys.stdout.write(text(diagnosis, terminal_columns(), stdout_takes_colour()))
     return NOT_TRUSTWORTHY if diagnosis.bad else 0

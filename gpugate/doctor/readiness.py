@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
 
 from gpugate import baseline
 from gpugate.baseline import BaselineFile, Entry
 from gpugate.doctor.child import Gauge
+from gpugate.doctor.children import ChildError
 from gpugate.doctor.finding import Answer, Group, Machine, Probe, bad, ok
 from gpugate.environment import Match, compare, machine_name
 from gpugate.errors import BaselineError
@@ -25,6 +28,7 @@ from gpugate.report.machine import yardstick_label, yardstick_value
 from gpugate.summary import MIN_PROCESSES
 
 BUSY_SHARE = 0.5  # of the cores that others may use; the load average also counts what waits for a disk
+CATALOGUE_S = 60.0  # mostly imports
 SHOWN = 3  # names or differences in one sentence
 
 
@@ -39,11 +43,34 @@ def baselines(machine: Machine) -> Answer:
     matches = [compare(entry.current.environment, machine.environment) for entry in entries.values()]
     if all(match.kind == "foreign" for match in matches):
         return bad(f"{folder} has none for this machine, and a gate fails without: {_record_all(machine)}")
+    unknown = _unknown(folder, machine)
+    if unknown is not None and unknown.certain:
+        return bad(unknown.sentence)
     few = [name for name, entry in entries.items() if len(entry.current.processes) < MIN_PROCESSES]
     if few:
         told = f"{len(few)} of {len(entries)} cases are recorded by fewer than {MIN_PROCESSES} processes"
         return bad(f"{told} ({_some(few)}), and a gate fails on them: {_record_all(machine)}")
-    return ok(f"{len(entries)} cases of {len(files)} workloads, {_software(matches)}")
+    return ok(
+        f"{len(entries)} cases of {len(files)} workloads, {_software(matches)}{unknown.sentence if unknown else ''}"
+    )
+
+
+class _Unknown(NamedTuple):
+    certain: bool
+    sentence: str
+
+
+def _unknown(folder: Path, machine: Machine) -> _Unknown | None:
+    """The file that stops a gate, since no workload here has its name, or why that cannot be told; else None."""
+    try:
+        names = machine.children.ask("workloads", str(Path.cwd()), timeout_s=CATALOGUE_S)
+        if names:  # else it is asked in a folder without workloads, and nothing follows
+            baseline.load_all(folder, names)
+    except BaselineError as error:
+        return _Unknown(True, str(error))
+    except ChildError as error:
+        return _Unknown(False, f"; whether all of these workloads are still known could not be found out ({error})")
+    return None
 
 
 def _software(matches: Sequence[Match]) -> str:
@@ -65,7 +92,7 @@ def _record_all(machine: Machine) -> str:
 def _files(machine: Machine) -> list[BaselineFile]:
     """Every baseline of this machine, of whatever workload. Raises BaselineError for one that cannot be trusted."""
     folder = machine.baselines_path / machine_name(machine.environment)
-    return list(baseline.load_all(folder, {path.stem for path in folder.glob("*.json")}).values())
+    return list(baseline.load_all(folder).values())
 
 
 def load(machine: Machine) -> Answer:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from gpugate.codec import pretty, to_json, with_header
 from gpugate.doctor.examination import Diagnosis
 from gpugate.doctor.finding import Finding, State
+from gpugate.report.terminal import printed
 
 FORMAT = "gpugate-doctor"
 # History: 1: the environment and a list of findings.
@@ -25,8 +26,9 @@ def document(diagnosis: Diagnosis) -> str:
     return pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n"
 
 
-def render(diagnosis: Diagnosis, console: Console) -> None:
-    console.print(renderable(diagnosis), highlight=False)
+def text(diagnosis: Diagnosis, width: int, colour: bool) -> str:
+    """The whole diagnosis for any stream; with `colour`, ANSI escapes."""
+    return printed([renderable(diagnosis)], width, colour)
 
 
 def renderable(diagnosis: Diagnosis) -> RenderableType:

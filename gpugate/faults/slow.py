@@ -11,7 +11,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 import torch
@@ -109,9 +109,8 @@ class _SlowedSide(Side):
     def __init__(self, side: Side, extra: ExtraWork) -> None:
         self._side, self._extra = side, extra
         self._running, self._first = False, True
-        super().__init__(
-            side.step, side.model, self._finish, side.engaged, side.close, side.stock_steps, side.cached_step
-        )
+        kept = {each.name: getattr(side, each.name) for each in fields(side)}
+        super().__init__(**{**kept, "finish": self._finish})
 
     @property
     def step(self) -> Callable[[Any], torch.Tensor]:

@@ -12,7 +12,7 @@ import torch
 
 from gpugate.measurement.sides import BuiltSide, blamed_on, synchronize
 
-ROUNDS, STEPS = 3, 5
+ROUNDS, STEPS = 3, 5  # steps of a round, or as many as one block has where that is fewer
 
 
 def grown_bytes(side: BuiltSide, inputs: Sequence[Any]) -> float:  # cuda only
@@ -28,13 +28,14 @@ def grown_bytes(side: BuiltSide, inputs: Sequence[Any]) -> float:  # cuda only
 
 def _median_growth(side: BuiltSide, inputs: Sequence[Any], collect: Callable[[], int]) -> float:
     collect()
+    steps = min(STEPS, side.steps_per_block)
     readings = [_allocated_bytes(side.device)]
     for _ in range(ROUNDS):
-        side.run_steps(inputs, STEPS)
+        side.run_steps(inputs, steps)
         collect()
         readings.append(_allocated_bytes(side.device))
     growth = statistics.median(after - before for before, after in pairwise(readings))
-    return max(0.0, growth / STEPS)
+    return max(0.0, growth / steps)
 
 
 def _allocated_bytes(device: torch.device) -> int:

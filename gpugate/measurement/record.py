@@ -144,6 +144,7 @@ MORE_IS_BETTER = (
     "active_fraction",
     "kernel_fraction",
     "overlap_fraction",
+    "bus_share",
     "data_path_efficiency",
 )
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpugate.report.bounds import bounds
+from gpugate.report.bounds import bounds, reasons
 from gpugate.report.findings import below_floor, errors, findings, interruption, mutation, skips, tally
 from gpugate.report.machine import facts, yardsticks
 from gpugate.report.rows import HEADINGS, Row, notes, rows, told_columns
 from gpugate.report.series_tables import WordTable, series_tables
+from gpugate.report.whole_runs import whole_runs
 from gpugate.result import RunResult
 
 _LEFT = ("workload", "optimization", "verdict")
@@ -25,7 +26,7 @@ def results_table(run: RunResult) -> str:
         _table(made, columns) if made else ["Nothing was measured."],
         [f"- {_plain(note)}" for note in (notes(run, made, columns) if made else [])],
         *(block for table in series_tables(run) for block in _series(table)),
-        [f"- {_plain(line)}" for line in bounds(run)],
+        [f"- {_plain(line)}" for line in (*whole_runs(run), *bounds(run), *reasons(run))],
         [f"- {_plain(line)}" for line in _below(run)],
         [_plain(tally(run))],
     ]

@@ -53,7 +53,7 @@ HEADINGS = {
     "of_matmul": "matmul",
     "kernels": "kernels",
     "launches": "launches",
-    "compiling": "compile",
+    "compiling": "start-up",
 }
 
 
@@ -95,6 +95,8 @@ def notes(run: RunResult, made: Sequence[Row], shown: Collection[str]) -> list[s
         told.append(f"matmul: achieved FLOP/s over {yardstick_label(ceiling[0])}, the fastest matmul of this machine")
     if "kernels" in shown or "launches" in shown:
         told.append("kernels, launches: of one step of the optimized side")
+    if "compiling" in shown:
+        told.append("start-up: building the optimized side, and its first step: compilation, workers, buffers")
     missing = [HEADINGS[name] for name in unmeasured_columns(made)]
     if missing:
         told.append(f"{', '.join(missing)}: {NOT_MEASURED}{_because(run)}")
@@ -135,7 +137,7 @@ def _detectable(remembered: Remembered | None, asked_tolerance: float | None) ->
         return ""
     then = remembered.current
     own = speedup_tolerance(then.speedup_cv, then.processes, then.sittings, remembered.checks)
-    effect = detectable_slowdown(then.speedup_cv, then.processes, asked_tolerance or own)
+    effect = detectable_slowdown(then.speedup_cv, then.processes, then.sittings, asked_tolerance or own)
     return units.percent(effect) if math.isfinite(effect) else "none"
 
 

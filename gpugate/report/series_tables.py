@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpugate import units
@@ -22,8 +21,9 @@ class WordTable:
 
 
 def series_tables(run: RunResult) -> list[WordTable]:
-    """Every ladder, then every sweep."""
-    return [*map(_ladder, run.ladders), *map(_sweep, run.sweeps)]
+    """Every ladder, then every sweep; not one of which every point was skipped, since the report lists those."""
+    tried = (sweep for sweep in run.sweeps if any(point.speedup is not None for point in sweep.points))
+    return [*map(_ladder, run.ladders), *map(_sweep, tried)]
 
 
 def _ladder(ladder: Ladder) -> WordTable:
@@ -55,13 +55,12 @@ def _sweep(sweep: Sweep) -> WordTable:
     return WordTable(
         title=f"sweep of {sweep.id}",
         headings=(sweep.parameter, "items", "of the best"),
-        rows=tuple(_point(point, sweep.points) for point in sweep.points),
-        below=(f"{knee}{recorded}; the smallest value within 3 % of the best",),
+        rows=tuple(_point(point, sweep) for point in sweep.points),
+        below=(f"{knee}{recorded}; the smallest value within 3 % of the best, by speedups, which are from pairs",),
     )
 
 
-def _point(point: SweepPoint, points: Sequence[SweepPoint]) -> tuple[str, ...]:
+def _point(point: SweepPoint, sweep: Sweep) -> tuple[str, ...]:
     if point.speedup is None:
         return str(point.value), "", point.problem or ""
-    best = max(one.speedup for one in points if one.speedup is not None)
-    return str(point.value), _rate(point.items_per_s), units.percent(point.speedup / best)
+    return str(point.value), _rate(point.items_per_s), units.percent(point.speedup / sweep.best_speedup)

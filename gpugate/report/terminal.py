@@ -6,6 +6,7 @@ The words are ASCII and come as rich `Text`, never as markup: a reason such as `
 from __future__ import annotations
 
 import io
+import re
 import shutil
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -18,11 +19,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gpugate.report.bounds import bounds
+from gpugate.report.bounds import bounds, reasons
 from gpugate.report.findings import Finding, below_floor, errors, findings, interruption, mutation, skips, tally
 from gpugate.report.machine import facts, yardsticks
 from gpugate.report.rows import HEADINGS, Row, notes, rows, told_columns
 from gpugate.report.series_tables import WordTable, series_tables
+from gpugate.report.whole_runs import whole_runs
 from gpugate.result import RunResult
 from gpugate.verdict import Outcome
 
@@ -41,6 +43,7 @@ STYLES = {
     Outcome.NO_BASELINE: "yellow",
     Outcome.ENV_INVALID: "yellow",
 }
+_BLANKS_AT_END = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")  # before an escape that ends a colour, too
 _LEFT = ("optimization", "verdict")
 # Its dividers are one blank column each, which is the rest of the gap.
 RULE_UNDER_HEAD = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
@@ -51,19 +54,24 @@ def terminal_columns() -> int:
     return shutil.get_terminal_size((LOG_COLUMNS, 24)).columns
 
 
+def stdout_takes_colour() -> bool:
+    return Console().color_system is not None
+
+
 def text(run: RunResult, width: int, colour: bool) -> str:
     """The whole summary as text for any stream; with `colour`, ANSI escapes."""
+    return printed(tables(run, width), width, colour)
+
+
+def printed(parts: Iterable[RenderableType], width: int, colour: bool) -> str:
+    """What rich makes of the parts in `width` columns, no line with blanks at its end."""
     stream = io.StringIO()
     # Without a height too, rich takes 80 columns wherever TERM is `dumb`.
     system: Literal["standard"] | None = "standard" if colour else None
     console = Console(file=stream, width=width, height=100, force_terminal=colour, color_system=system)
-    render(run, console)
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
-
-
-def render(run: RunResult, console: Console) -> None:
-    for table in tables(run, console.width):
-        console.print(table, highlight=False)
+    for part in parts:
+        console.print(part, highlight=False)
+    return "\n".join(_BLANKS_AT_END.sub(r"\1", line) for line in stream.getvalue().splitlines()) + "\n"
 
 
 def tables(run: RunResult, width: int) -> list[RenderableType]:
@@ -74,7 +82,9 @@ def tables(run: RunResult, width: int) -> list[RenderableType]:
         *_machine(run, width),
         *_results(run, made, width),
         *(line for table in series_tables(run) for line in _series(table)),
+        *_section("start-up included", ([_indented(words, 2)] for words in whole_runs(run))),
         *_section("bounded by", ([_indented(words, 2)] for words in bounds(run))),
+        *_section("why", ([_indented(words, 2)] for words in reasons(run))),
         *_section("not PASS", (_finding(finding) for finding in findings(run))),
         *_section("skipped", (_reason(reason, ids) for reason, ids in skips(run).items())),
         *_section("failed", (_error(case_id, error) for case_id, error in errors(run).items())),

@@ -106,8 +106,8 @@ class _Judged(NamedTuple):
 
 def workload_and_device(case_id: str) -> str:
     """`resnet50-inference/cuda` of `resnet50-inference/fp16/cuda`."""
-    first, _, rest = case_id.partition("/")
-    return f"{first}/{rest.rpartition('/')[2]}" if rest else case_id
+    workload, *rest = case_id.rsplit("/", 2)
+    return f"{workload}/{rest[-1]}" if rest else case_id
 
 
 def analyse(

@@ -5,16 +5,21 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gpugate.errors import OptionError, TrustError
 from gpugate.measurement.settings import Settings
 from gpugate.trust import trials_file
 from gpugate.trust.folder import Taken, held, read_all, trials_path
 from gpugate.trust.plan import Plan, counted, missing
+from gpugate.trust.trial import SLOWDOWNS
+
+if TYPE_CHECKING:
+    from gpugate.trust.report_files import TrustFile
 
 DEFAULT_TRIALS, DEFAULT_PROCESSES = 40, 8
 DEFAULT_FOLDER = "gpugate-trust"
@@ -22,7 +27,8 @@ DEFAULT_FOLDER = "gpugate-trust"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit status: 0 reported, 2 wrong options or a process failed, 130 interrupted"
-    add = parser.add_argument
+    add = partial(parser.add_argument, action=_HowToMeasure)
+    parser.set_defaults(how_to_measure=())
     add("paths", nargs="*", default=["perf_tests"], help="perf tests (default: perf_tests)")
     add("-k", dest="keyword", metavar="EXPR", help="only cases that pytest's -k would select")
     add("-m", dest="marker", metavar="EXPR", help="only cases that pytest's -m would select")
@@ -32,6 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_whole_number(DEFAULT_TRIALS),
         default=DEFAULT_TRIALS,
         help="A/A trials of each case, and a fifth as many of each slowdown (default: %(default)s)",
+    )
+    add(
+        "--slowdowns",
+        metavar="PERCENT",
+        type=_slowdowns,
+        default=SLOWDOWNS[1:],
+        help=f"comma-separated, of {_percents(SLOWDOWNS[1:])} (default: all)",
     )
     add(
         "--processes",
@@ -48,19 +61,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time for sampling in each trial, building apart (default: %(default)s)",
     )
     add("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
-    add(
+    parser.add_argument(
         "--output",
         metavar="DIR",
         type=Path,
         default=Path(DEFAULT_FOLDER),
         help="trials and report; trials that are there count, only what is missing is taken (default: %(default)s)",
     )
-    add("--report-only", action="store_true", help="measure nothing: report on the trials in --output")
+    parser.add_argument("--report-only", action="store_true", help="measure nothing: report on the trials in --output")
+
+
+class _HowToMeasure(argparse.Action):
+    """Stores the value, and that it was given: a report alone can make nothing of it."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        setattr(namespace, self.dest, value)
+        if option is not None:
+            namespace.how_to_measure += (option,)
+        elif value is not self.default:  # which argparse stores in the same way
+            namespace.how_to_measure += tuple(value)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Takes what is missing, then reports. Raises TrustError where trials cannot be taken, kept or counted together."""
+    """Takes what is missing, then reports.
+
+    Raises TrustError where trials cannot be taken, kept or counted together, and OptionError for what a report alone
+    cannot be told.
+    """
     folder: Path = arguments.output
+    if arguments.report_only and arguments.how_to_measure:
+        given = ", ".join(dict.fromkeys(arguments.how_to_measure))
+        raise OptionError(f"--report-only reports on every trial in --output and measures none: leave out {given}")
     words = _pytest_words(arguments)
     if arguments.report_only and not folder.is_dir():
         raise TrustError(f"--output {folder} is no folder: give the one that the trials are in")
@@ -122,6 +155,7 @@ def _plan(arguments: argparse.Namespace, taken: Taken) -> Plan:
         processes=arguments.processes,
         budget_s=arguments.budget,
         aa_trials=arguments.trials,
+        slowdowns=arguments.slowdowns,
         earlier=taken.conditions,
         taken=counted(taken.trials),
     )
@@ -133,27 +167,33 @@ def _forget_if_empty(output: Path) -> None:
 
 
 def _report(folder: Path, taken: Taken) -> None:
-    """Prints the tables, then writes the files. Raises TrustError for no trials and for what cannot be written."""
+    """Writes the files, then prints the tables. Raises TrustError for no trials, and for what cannot be written."""
     if not taken.trials:
         raise TrustError(f"{folder} holds no trials to report on: run without --report-only")
-    from gpugate.trust.our_rule import ENOUGH_PROCESSES
     from gpugate.trust.plot import PlotError
-    from gpugate.trust.report import text
     from gpugate.trust.report_files import reported, write_report
 
     made = reported(taken)
-    sys.stdout.write(text(made.report, colour=sys.stdout.isatty()))
-    for reason, skipped in groupby(sorted(made.skipped, key=made.skipped.__getitem__), key=made.skipped.__getitem__):
-        print(f"not measured: {', '.join(skipped)}: {reason}")
-    if made.report.processes < ENOUGH_PROCESSES:
-        print(
-            f"{made.report.processes} processes say little of a gate, which needs {ENOUGH_PROCESSES}: take more trials"
-        )
     try:
         write_report(folder, made)
     except PlotError as error:
         print(error, file=sys.stderr)
+    finally:
+        _print(made)
     print(f"trials and report are in {folder}")
+
+
+def _print(made: TrustFile) -> None:
+    from gpugate.report.terminal import stdout_takes_colour
+    from gpugate.trust.our_rule import ENOUGH_PROCESSES
+    from gpugate.trust.report import text
+
+    sys.stdout.write(text(made.report, colour=stdout_takes_colour()))
+    for reason, skipped in groupby(sorted(made.skipped, key=made.skipped.__getitem__), key=made.skipped.__getitem__):
+        print(f"not measured: {', '.join(skipped)}: {reason}")
+    if made.report.processes < ENOUGH_PROCESSES:
+        told = "1 process says" if made.report.processes == 1 else f"{made.report.processes} processes say"
+        print(f"{told} little of a gate, which needs {ENOUGH_PROCESSES}: take more trials")
 
 
 def _whole_number(example: int) -> Callable[[str], int]:
@@ -163,6 +203,18 @@ def _whole_number(example: int) -> Callable[[str], int]:
         return int(text)
 
     return number
+
+
+def _slowdowns(text: str) -> tuple[float, ...]:
+    named = {f"{100 * slowdown:g}": slowdown for slowdown in SLOWDOWNS[1:]}
+    asked = [word.strip() for word in text.split(",")]
+    if unknown := [word for word in asked if word not in named]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not seeded: give some of {_percents(SLOWDOWNS[1:])}")
+    return tuple(named[word] for word in named if word in asked)
+
+
+def _percents(slowdowns: Iterable[float]) -> str:
+    return ",".join(f"{100 * slowdown:g}" for slowdown in slowdowns)
 
 
 def _seconds(text: str) -> float:

@@ -1,12 +1,10 @@
-"""How small a slowdown is caught, and how many pairs that takes. Pure statistics."""
+"""How small a slowdown is caught. Pure statistics."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
-from scipy import stats
 from scipy.optimize import isotonic_regression
 
 from gpugate.trust.rates import Rate
@@ -29,7 +27,8 @@ def smallest_caught(rates: Mapping[float, Rate]) -> float | None:
 
 
 def minimum_detectable_effect(rates: Mapping[float, Rate]) -> float | None:
-    """The slowdown at which the detection curve crosses 95 %; None where no slowdown tried is the smallest caught.
+    """The slowdown at which the detection curve crosses 95 %; None where no slowdown tried is the smallest caught, and
+    where the rule alarms as often when nothing changed: what it does then is no detection.
 
     The curve is the isotonic regression of the shares on the slowdown, weighted by trials (Barlow et al., Statistical
     Inference under Order Restrictions, 1972), with straight lines between sizes: between neighbours d0 and d1 with
@@ -42,20 +41,6 @@ def minimum_detectable_effect(rates: Mapping[float, Rate]) -> float | None:
     curve = isotonic_regression(shares, weights=[rates[slowdown].trials for slowdown in slowdowns]).x
     above = int(np.argmax(curve > CAUGHT - ROUNDING))
     if above == 0:
-        return slowdowns[0]
+        return slowdowns[0] or None
     part = (CAUGHT - curve[above - 1]) / (curve[above] - curve[above - 1])
     return float(slowdowns[above - 1] + (slowdowns[above] - slowdowns[above - 1]) * part)
-
-
-def pairs_needed(pair_spread: float, effect: float, alpha: float = 0.01, power: float = 0.95) -> int:
-    """Pairs of blocks that catch `effect` with probability `power` at a false-alarm rate of `alpha`, rounded up.
-
-    n = ((z(1 - alpha) + z(power)) s / d)^2 for the one-sided test of a mean, s the standard deviation of the paired
-    log-ratio, d the effect as a log-ratio (Chow, Shao & Wang, Sample Size Calculations in Clinical Research, 2nd ed.,
-    2008, chapter 3); (3.97 s / d)^2 by default. It knows pairs only: fresh instances and processes differ too.
-    Raises ValueError for an effect that is not above 0 or a spread below 0.
-    """
-    if not effect > 0 or pair_spread < 0:
-        raise ValueError(f"spread {pair_spread} and effect {effect}: the effect must be above 0, the spread not below")
-    quantiles = float(stats.norm.ppf(1 - alpha) + stats.norm.ppf(power))
-    return max(1, math.ceil((quantiles * pair_spread / effect) ** 2))

@@ -22,13 +22,14 @@ class Plan:
     processes: int  # that the trials of every case are spread over
     budget_s: float
     aa_trials: int  # of every case, over all processes
+    slowdowns: tuple[float, ...] = SLOWDOWNS[1:]  # that are seeded
     earlier: Conditions | None = None  # of the trials taken so far, which its own must meet
     taken: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
-def wanted(aa_trials: int) -> dict[float, int]:
+def wanted(aa_trials: int, slowdowns: Iterable[float] = SLOWDOWNS[1:]) -> dict[float, int]:
     """Trials of one case by slowdown: a fifth as many of each slowdown as of A/A."""
-    return {slowdown: aa_trials if slowdown == 0 else math.ceil(aa_trials / SLOWED_SHARE) for slowdown in SLOWDOWNS}
+    return {0.0: aa_trials, **dict.fromkeys(slowdowns, math.ceil(aa_trials / SLOWED_SHARE))}
 
 
 def counted(trials: Iterable[Trial]) -> dict[str, dict[str, int]]:
@@ -41,14 +42,15 @@ def counted(trials: Iterable[Trial]) -> dict[str, dict[str, int]]:
 
 def missing(plan: Plan, case_id: str) -> int:
     """How many trials of a case no process has taken yet."""
-    return sum(max(0, count - _taken(plan, case_id, slowdown)) for slowdown, count in wanted(plan.aa_trials).items())
+    of_case = wanted(plan.aa_trials, plan.slowdowns)
+    return sum(max(0, count - _taken(plan, case_id, slowdown)) for slowdown, count in of_case.items())
 
 
 def share_of(plan: Plan, case_id: str) -> list[float]:
     """The slowdowns of the trials that this process takes of one case, spread so that no kind comes in one piece."""
     own = {
         slowdown: _share(plan, count, _taken(plan, case_id, slowdown))
-        for slowdown, count in wanted(plan.aa_trials).items()
+        for slowdown, count in wanted(plan.aa_trials, plan.slowdowns).items()
     }
     placed = [((index + 0.5) / count, slowdown) for slowdown, count in own.items() for index in range(count)]
     return [slowdown for _, slowdown in sorted(placed)]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
 
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from gpugate.report.markdown import escaped
-from gpugate.report.terminal import RULE_UNDER_HEAD
+from gpugate.report.terminal import RULE_UNDER_HEAD, printed
 from gpugate.trust.analysis import CaseTrust, GroupTrust, RuleTrust, TrustReport
 from gpugate.trust.rates import Rate
 
@@ -68,25 +66,23 @@ def nightly_grid(report: TrustReport) -> Grid:
 def notes(report: TrustReport) -> list[str]:
     """What a stranger needs to read the tables: one sentence each."""
     effects = [rate.design_effect for rate in _our_rates(report) if rate.design_effect is not None]
+    ours = report.nightly[0].rule
     largest = f"at most {max(effects):.1f}" if effects else "not known"
     return [
-        f"case: judged by {report.nightly[0].rule}; runs: fresh processes; s: median seconds per trial",
+        f"case: judged by {ours}; runs: fresh processes; s: median seconds per trial",
         "alarms: false ones among A/A trials, in which nothing changed; interval: of their rate in %, at 95 %",
         f"interval: allows for what trials of one process share (Korn and Graubard); design effect {largest}",
         "0.5%, 1%, ...: trials with that slowdown in which the rule alarmed, in %",
         "MDE: smallest slowdown tried from which on 95 % were caught (where the curve crosses 95 %)",
+        "none: no slowdown can be told from none, since the rule alarms as often where nothing changed",
         "cv: standard deviation between processes of the ratio in A/A trials",
+        f"{ours}: allows for as many checks as these cases have; a larger suite tolerates a little more",
     ]
 
 
 def text(report: TrustReport, width: int = COLUMNS, colour: bool = False) -> str:
     """The tables as text for any stream; with `colour`, ANSI escapes."""
-    stream = io.StringIO()
-    system: Literal["standard"] | None = "standard" if colour else None
-    console = Console(file=stream, width=width, height=100, force_terminal=colour, color_system=system)
-    for line in renderables(report, width):
-        console.print(line, highlight=False)
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+    return printed(renderables(report, width), width, colour)
 
 
 def renderables(report: TrustReport, width: int) -> list[RenderableType]:
@@ -154,11 +150,13 @@ def _caught(rate: Rate | None) -> str:
 
 
 def _smallest_effect(rule: RuleTrust, slowdowns: Sequence[float]) -> str:
-    """`1 (0.72)`: tried, and interpolated; `>10` where not even the largest was caught."""
+    """`1 (0.72)`: tried, and interpolated; `>10` where not even the largest was caught, `none` where all alarm."""
     if not slowdowns:
         return NOT_TRIED
-    if rule.smallest_caught is None or rule.minimum_detectable_effect is None:
+    if rule.smallest_caught is None:
         return f">{100 * slowdowns[-1]:g}"
+    if rule.minimum_detectable_effect is None:
+        return "none"
     return f"{100 * rule.smallest_caught:g} ({100 * rule.minimum_detectable_effect:.2g})"
 
 
@@ -195,7 +193,7 @@ def _widths(grids: Sequence[Grid], width: int) -> list[int]:
 
 def _within(group: str, case_id: str) -> str:
     """`fp16` of `resnet50-inference/fp16/cuda` below the heading `resnet50-inference/cuda`."""
-    first, _, last = group.partition("/")
+    first, _, last = group.rpartition("/")
     if last and case_id.startswith(f"{first}/") and case_id.endswith(f"/{last}"):
         return case_id[len(first) + 1 : -len(last) - 1] or case_id
     return case_id

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gpugate.measurement import counters
+from gpugate.measurement.device_timer import timer_for
 from gpugate.measurement.sides import build_side
 from gpugate.workload import Context, Side
 
@@ -24,7 +25,8 @@ def counted(*builds):
     inputs = [torch.randn(VALUES) for _ in range(2)]
     sides = [build_side(build.__name__, build, context, inputs[0]) for build in builds]
     seen = counters.count(sides, inputs, STEPS)
-    return [counters.of(side, activity, inputs) for side, activity in zip(sides, seen, strict=True)]
+    timer = timer_for(context.device, "device")
+    return [counters.of(side, activity, inputs, timer) for side, activity in zip(sides, seen, strict=True)]
 
 
 def three_kernels(context):

@@ -74,7 +74,7 @@ NVJPEG = Plan("nvjpeg", batch=BATCH, recipe=FAST)
 CACHED = Plan("resident", batch=BATCH, recipe=FAST)
 COMPILE = replace(CACHED, recipe=replace(FAST, compiled=True))
 WHOLE_STEP_GRAPH = replace(CACHED, recipe=replace(FAST, fused=True), captured=True)
-BEST_RECIPE = Recipe(FP16, channels_last=True, fused=True, autotuned=True, compiled=True)
+BEST_RECIPE = Recipe(FP16, channels_last=True, stem_channels=4, fused=True, autotuned=True, compiled=True)
 BEST = Plan("resident", batch=LARGE_BATCH, recipe=BEST_RECIPE, captured=True)
 
 
@@ -108,15 +108,15 @@ VARIANTS = (
     _variant(
         "pinned",
         PINNED,
-        {"sm_90": 0.97, "cuda": 0.95},
+        {"cuda": 0.90},
         contract=_cuda(PINNED_COPIES),
         why="normalizing on the host takes longer than the copy that page-locked memory makes faster, and filling it is"
-        " a copy more",
+        " a copy of 138 MB more, in this very process",
     ),
     _variant(
         "uint8-bus",
         UINT8_BUS,
-        {"sm_90": 1.0, "cuda": 0.97, "cpu": 0.8},
+        {"sm_90": 1.0, "cuda": 0.97, "cpu": 0.6},
         contract=_cuda(Limit("host_to_device_bytes", at_most_of_reference=0.3)),
         proofs=REPRODUCIBLE,
         why="a quarter of the bytes cross the bus and the GPU normalizes them; a CPU only normalizes later",

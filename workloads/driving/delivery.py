@@ -35,13 +35,14 @@ class BatchOrder:
     """Lists of frame numbers, without end, beginning at position `start` of the table."""
 
     def __init__(self, table: Tensor, batch: int, start: int = 0) -> None:
-        self._table, self._batch, self._start = table.tolist(), batch, start
+        self.batch = batch
+        self._table, self._start = table.tolist(), start
 
     def __iter__(self) -> Iterator[list[int]]:
         position = self._start
         while True:
-            yield [self._table[(position + place) % len(self._table)] for place in range(self._batch)]
-            position += self._batch
+            yield [self._table[(position + place) % len(self._table)] for place in range(self.batch)]
+            position += self.batch
 
 
 class Place:

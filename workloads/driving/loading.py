@@ -1,7 +1,7 @@
 """How batches of driving frames get to the device: each source hands out the next one, in order, ready to be used.
 
-From the slowest to the fastest: blocking copies, page-locked buffers, copies on a stream of their own, JPEGs decoded by
-the GPU, frames that are already there.
+From the slowest to the fastest: blocking copies, page-locked buffers, copies on a stream of their own, frames that are
+already there.
 """
 
 from __future__ import annotations
@@ -123,8 +123,7 @@ class PinnedBatches(Iterator[Batch]):  # cuda only
 
 
 def _wait(staged: _Staged) -> None:  # cuda only
-    if not staged.done.query():  # type: ignore[no-untyped-call]  # of an event that is over, asking is cheaper
-        staged.done.synchronize()
+    staged.done.synchronize()  # also where it is over: so that every step has as many waiting calls as any other
 
 
 def _pinned_like(batch: Batch) -> Batch:  # cuda only
@@ -168,51 +167,6 @@ class Prefetched:  # cuda only
     def close(self) -> None:
         self._prefetcher.close()
         self._batches.close()
-
-
-class NvJpeg:  # cuda only
-    """JPEGs cross the bus and the GPU decodes them."""
-
-    stock = 0
-
-    def __init__(self, frames: Frames, order: BatchOrder, device: torch.device) -> None:
-        self._frames, self._order, self._device = frames, iter(order), device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    def take(self) -> Batch:
-        numbers = next(self._order)
-        indices = torch.tensor(numbers)
-        labels = (self._frames.commands[indices], self._frames.waypoints[indices], indices)
-        current = torch.cuda.current_stream(self._device)
-        # torchvision decodes on a stream of its own and never waits for whoever used the memory of its results before.
-        # On our stream, with its own share of the allocator, that can only be the stacking of an earlier batch.
-        self._stream.synchronize()
-        with torch.cuda.stream(self._stream):
-            images = self._decoded(numbers)
-            batch = Batch(images, *(label.to(self._device) for label in labels))
-        current.wait_stream(self._stream)
-        for tensor in batch:
-            tensor.record_stream(current)
-        return batch
-
-    def why_not(self) -> str | None:
-        return None  # decoding fails where the GPU cannot; that few bytes crossed the bus, the counters say
-
-    def close(self) -> None:
-        torch.cuda.synchronize(self._device)
-
-    def _decoded(self, numbers: list[int]) -> Tensor:
-        from torchvision.io import ImageReadMode, decode_jpeg
-
-        encoded = [jpeg for number in numbers for jpeg in self._frames.jpegs(number)]
-        try:
-            pictures = decode_jpeg(encoded, ImageReadMode.RGB, self._device)
-            rig = self._frames.rig
-            return torch.stack(pictures).view(len(numbers), rig.cameras, 3, rig.height, rig.width)
-        except RuntimeError:
-            for number in numbers:
-                self._frames.decoded(number)  # the GPU's decoder names no file: this raises for the one that is corrupt
-            raise
 
 
 class Resident:

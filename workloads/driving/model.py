@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from workloads.driving.delivery import normalized
 from workloads.driving.scenes import COMMANDS, WAYPOINTS, Rig
+from workloads.padded_stem import PaddedStem, padded_channels
 
 FULL_RIG = Rig(cameras=8, height=256, width=704)
 SMALL_RIG = Rig(cameras=2, height=64, width=96)  # what a CPU trains on in a tenth of a second
@@ -35,7 +36,7 @@ class DrivingModel(nn.Module):
         from torchvision.models import resnet18
 
         super().__init__()
-        self.dtype, self.layout = torch.float32, torch.contiguous_format
+        self.dtype, self.layout, self.missing_channels = torch.float32, torch.contiguous_format, 0
         self.encoder = nn.Sequential(*list(resnet18(weights=None).children())[:-2])  # without pooling and classifier
         self.to_token = nn.Linear(FEATURES, WIDTH)
         self.command = nn.Embedding(len(COMMANDS), WIDTH)
@@ -45,6 +46,9 @@ class DrivingModel(nn.Module):
             WIDTH, HEADS, 4 * WIDTH, DROPOUT, activation="gelu", batch_first=True, norm_first=True
         )
         self.fusion = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        for one in self.fusion.layers:
+            # cuDNN's attention, which torch prefers on Hopper, rounds its dropout to sixteenths: only the rest drops.
+            one.self_attn.dropout = 0.0
         self.to_waypoints = nn.Linear(WIDTH, 2 * WAYPOINTS)
 
     def forward(self, images: Tensor, commands: Tensor) -> Tensor:
@@ -52,13 +56,19 @@ class DrivingModel(nn.Module):
         pictures = images.flatten(0, 1)
         if pictures.dtype == torch.uint8:
             pictures = normalized(pictures)
-        features = self.encoder(pictures.to(self.dtype, memory_format=self.layout))  # [batch*cameras, 512, h/32, w/32]
+        pictures = padded_channels(pictures, self.missing_channels).to(self.dtype, memory_format=self.layout)
+        features = self.encoder(pictures)  # [batch*cameras, 512, h/32, w/32]
         tokens = self.to_token(features.mean(2).transpose(1, 2))  # [batch*cameras, w/32, WIDTH]
         tokens = tokens.unflatten(0, (batch, cameras)) + self.camera + self.column
         told = self.command(commands)[:, None]  # [batch, 1, WIDTH]
         fused = self.fusion(torch.cat((told, tokens.flatten(1, 2)), dim=1))  # [batch, 1 + cameras*w/32, WIDTH]
         waypoints: Tensor = self.to_waypoints(fused[:, 0]).float()
         return waypoints.view(batch, WAYPOINTS, 2)
+
+    def pad_stem(self, channels: int) -> None:
+        """From now on the encoder begins with a convolution of `channels`, of which those behind colours are zeros."""
+        self.encoder[0] = PaddedStem(self.encoder[0], channels)  # type: ignore[arg-type]
+        self.missing_channels = channels - 3
 
 
 def driving_model(rig: Rig, seed: int) -> DrivingModel:

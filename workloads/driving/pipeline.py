@@ -17,7 +17,6 @@ from workloads.driving.loading import (
     Blocking,
     Collated,
     Gathered,
-    NvJpeg,
     Pinned,
     PinnedBatches,
     Prefetched,
@@ -26,6 +25,7 @@ from workloads.driving.loading import (
     stock_steps,
 )
 from workloads.driving.model import FULL_RIG, SMALL_RIG
+from workloads.driving.nvjpeg import NvJpeg
 from workloads.driving.reading import FrameSet, HostBatches, read_jpeg, read_normalized, read_raw
 from workloads.driving.training import Recipe, Trainer
 from workloads.stages import stage

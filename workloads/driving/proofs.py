@@ -25,6 +25,7 @@ from workloads.driving.training import Recipe, Trainer
 
 REPEATED_FRAMES = 2  # in a batch of the runs that are repeated
 BEFORE, AFTER = 3, 3  # iterations on either side of an interruption
+TIMED_FRAMES, TIMED_ITERATIONS = {"cuda": 8, "cpu": 2}, {"cuda": 10, "cpu": 3}  # what deterministic mode costs
 LEARNING_FRAMES, MOST_ITERATIONS, FEWEST_ITERATIONS = 192, 24, 12
 FALLEN = 0.75  # of the loss at the beginning, at most, at the end
 CLOSE = 0.3  # how far the end of a loss curve may be from FP32's, as a share of it
@@ -139,11 +140,17 @@ class _Run:
         self._finish()
 
     def ms_an_iteration(self) -> float:
-        """Once a trainer is warm."""
-        trainer = self.from_the_start(BEFORE)
+        """The median, once a trainer is warm, on a batch that is on the device."""
+        kind = self._context.device.type
+        trainer, batch = self.trainer(), self._batch(self._table[: TIMED_FRAMES[kind]])
+        times_ms = [self._timed_ms(trainer, batch) for _ in range(BEFORE + TIMED_ITERATIONS[kind])]
+        return statistics.median(times_ms[BEFORE:])
+
+    def _timed_ms(self, trainer: Trainer, batch: Batch) -> float:
         started = time.perf_counter()
-        self.train(trainer, 0, AFTER)
-        return (time.perf_counter() - started) / AFTER * 1e3
+        trainer.train(batch)
+        self._finish()
+        return (time.perf_counter() - started) * 1e3
 
     def _batch(self, indices: Tensor) -> Batch:
         frames = self._frames

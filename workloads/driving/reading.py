@@ -13,8 +13,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from workloads.driving.data import Frames
 from workloads.driving.delivery import Batch, BatchOrder, normalized
+from workloads.shared_memory import check_shared_memory
 
 DYING_S = 1.0
+ENDING_S = 5.0  # a worker that was told to end, by a signal at last
+STUCK_S = 30.0  # a batch takes a worker a second at most: one that is silent for so long will never answer
 PREFETCHED = 1  # batches per worker, so that little is in stock
 
 
@@ -28,6 +31,10 @@ class FrameSet(Dataset[Batch]):
     def __getitem__(self, frame: int) -> Batch:
         labels = self.frames.commands[frame], self.frames.waypoints[frame]
         return Batch(self.read(self.frames, frame), *labels, torch.tensor(frame))
+
+    def batch_bytes(self, batch: int) -> int:
+        """Of the pictures of a batch, as they are read."""
+        return batch * self.frames.rig.frame_bytes * (4 if self.read is read_normalized else 1)
 
     def example(self, batch: int) -> Batch:
         """A batch of the right shapes and types."""
@@ -51,10 +58,14 @@ def _stacked(frames: list[Batch]) -> Batch:
 
 
 class HostBatches(Iterator[Batch]):
-    """Batches in pageable host memory, read by this process or by `workers` others; endless, in the order given."""
+    """Batches in pageable host memory, read by this process or by `workers` others; endless, in the order given.
+
+    Raises OSError where shared memory cannot hold what the workers keep ready beside the batch in use.
+    """
 
     def __init__(self, frame_set: FrameSet, order: BatchOrder, workers: int) -> None:
         self.workers, self.stock = workers, PREFETCHED * workers
+        check_shared_memory((self.stock + 1) * frame_set.batch_bytes(order.batch) if workers else 0)
         loader = DataLoader(
             frame_set,
             batch_sampler=order,
@@ -63,6 +74,7 @@ class HostBatches(Iterator[Batch]):
             prefetch_factor=PREFETCHED if workers else None,
             # Forked, the frames are shared and not copied. The generator leaves the process's random numbers alone.
             multiprocessing_context="fork" if workers else None,
+            timeout=STUCK_S if workers else 0,
             generator=torch.Generator().manual_seed(0),
         )
         self._batches: Iterator[Batch] = iter(loader)
@@ -79,6 +91,8 @@ class HostBatches(Iterator[Batch]):
                 worker.join()
                 how = f"worker process {worker.pid} died with exit code {worker.exitcode}"
                 raise RuntimeError(f"DataLoader {how}: look for what killed it, such as too little memory") from error
+            if "timed out" in str(error):
+                raise RuntimeError(f"{error}: look for what holds its workers up, such as a slow disk") from error
             raise
 
     def workers_alive(self) -> int:
@@ -94,7 +108,9 @@ class HostBatches(Iterator[Batch]):
 
     def close(self) -> None:
         # Left to garbage collection, worker processes would outlive the side: an exception keeps its frames alive.
-        end = getattr(self._batches, "_shutdown_workers", None)
+        workers, end = self._processes(), getattr(self._batches, "_shutdown_workers", None)
         if end is not None:
             end()
+        for worker in workers:
+            worker.join(ENDING_S)
         self._batches = iter(())

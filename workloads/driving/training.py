@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from workloads.driving.delivery import Batch
-from workloads.driving.model import DrivingModel, driving_model
+from workloads.driving.model import driving_model
 from workloads.driving.scenes import Rig
 from workloads.stages import stage
 
@@ -31,6 +31,7 @@ class Recipe:
 
     precision: torch.dtype = torch.float32
     channels_last: bool = False
+    stem_channels: int = 3  # more than 3: pictures get channels of zeros behind their own
     fused: bool = False
     autotuned: bool = False  # cuDNN times its algorithms and takes the fastest
     compiled: bool = False
@@ -42,7 +43,10 @@ class Trainer:
     def __init__(self, rig: Rig, recipe: Recipe, seed: int, device: torch.device) -> None:
         self.device, self.recipe = device, recipe
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
-        self.model: DrivingModel = driving_model(rig, seed).to(device=device, memory_format=layout)  # type: ignore[call-overload]
+        self.model = driving_model(rig, seed)
+        if recipe.stem_channels > 3:
+            self.model.pad_stem(recipe.stem_channels)
+        self.model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
         self.model.dtype, self.model.layout = recipe.precision, layout
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), LEARNING_RATE, MOMENTUM, fused=True if recipe.fused else None

@@ -31,6 +31,7 @@ from workloads.host_preparation.sample_transforms import Preparation, Prepare
 
 PREFETCHED = 2  # batches that each worker may have ready or under way
 SECONDS_TO_END = 5.0
+SECONDS_PER_BATCH = 60.0  # the first one waits for its worker to start, which imports torch
 _SLOT = struct.Struct("<i")
 _END = b""
 _DONE = b""
@@ -95,7 +96,8 @@ class WorkerThreads:
 class WorkerProcesses:
     """Processes that fill shared memory; a message each way per batch, which names its place there.
 
-    Raises RuntimeError from `batches` when a worker fails, with its traceback, or dies, with its signal or status.
+    Raises RuntimeError from `batches` when a worker fails, with its traceback, dies, with its signal or status, or
+    prepares nothing for a minute.
     """
 
     def __init__(self, count: int, preparation: Preparation, samples: Tensor) -> None:
@@ -137,7 +139,9 @@ class WorkerProcesses:
 
     def _take(self, place: int) -> Tensor:
         worker = place % len(self.processes)
-        multiprocessing.connection.wait([self._pipes[worker], self.processes[worker].sentinel])
+        news = [self._pipes[worker], self.processes[worker].sentinel]
+        if not multiprocessing.connection.wait(news, SECONDS_PER_BATCH):
+            raise self._hung(worker, place)
         try:
             failure = self._pipes[worker].recv_bytes() if self._pipes[worker].poll() else None
         except (EOFError, OSError):
@@ -151,6 +155,10 @@ class WorkerProcesses:
 
     def _name(self, worker: int) -> str:
         return f"worker process {worker + 1} of {len(self.processes)}"
+
+    def _hung(self, worker: int, place: int) -> RuntimeError:
+        missed = f"did not prepare batch {place} within {SECONDS_PER_BATCH:g} s"
+        return RuntimeError(f"{self._name(worker)} {missed}: look where the transform hangs, or use fewer workers")
 
     def _dead(self, worker: int, place: int) -> RuntimeError:
         self.processes[worker].join(SECONDS_TO_END)

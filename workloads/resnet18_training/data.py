@@ -7,11 +7,9 @@ What the device computes of what it really got must equal them.
 from __future__ import annotations
 
 import itertools
-import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from workloads.resnet18_training.cifar import Pictures
 from workloads.resnet18_training.sample_order import PADDING, SampleOrder
+from workloads.shared_memory import check_shared_memory
 from workloads.stages import stage
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # CIFAR-10's own, of values from 0 to 1
@@ -29,8 +28,6 @@ GRID_PIXELS = 16  # every so many pixels in both directions count for a mark
 PREFETCH_FACTOR = 2  # pieces that every worker holds ready or in the making
 STUCK_S = 20.0  # a piece takes milliseconds: a worker that is silent for so long will never answer
 ENDING_S = 5.0  # a worker that was told to end
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where workers leave what they send
-NO_PICTURE_BYTES = 2**20  # what is sent apart from pixels is far smaller than this
 
 
 class Batch(NamedTuple):
@@ -105,7 +102,7 @@ class Pieces(Iterator[tuple[Tensor, Tensor]]):
     def __init__(self, pictures: PreparedPictures, piece: int, workers: int, pinned: bool) -> None:
         self.unpinned = 0
         self._pinned, self._workers = pinned, workers
-        _check_shared_memory(workers * PREFETCH_FACTOR * piece * pictures[0][0].nbytes if workers else 0)
+        check_shared_memory(workers * PREFETCH_FACTOR * piece * pictures[0][0].nbytes if workers else 0)
         self._iterator: Any = _iterator(_loader(pictures, piece, workers, pinned))
 
     def __next__(self) -> tuple[Tensor, Tensor]:
@@ -157,15 +154,3 @@ def _iterator(loader: DataLoader[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tenso
         # Python 3.12 warns of any fork beside threads; these children compute on their own data, and take no lock.
         warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
         return iter(loader)
-
-
-def _check_shared_memory(needed_bytes: int) -> None:
-    """A worker that finds no room dies of a bus error, which says nothing about its cause."""
-    if not needed_bytes or not SHARED_MEMORY.is_dir():
-        return
-    free_bytes = shutil.disk_usage(SHARED_MEMORY).free
-    if free_bytes < needed_bytes + NO_PICTURE_BYTES:
-        raise OSError(
-            f"the loader's workers keep {needed_bytes / 2**20:.0f} MiB ready and {SHARED_MEMORY} has "
-            f"{free_bytes / 2**20:.0f} MiB free: give it more, such as by docker run --shm-size=2g"
-        )

@@ -24,6 +24,9 @@ from workloads.resnet18_training.step import Trainer
 from workloads.stages import stage
 from workloads.whole_step import captured
 
+# Of the process that prepares its own pictures beside a GPU; None leaves PyTorch's default, one for every core.
+LOADER_THREADS: int | None = None
+
 
 class Done(NamedTuple):
     """What an iteration leaves on the device: which pictures it consumed, whether each was sound, and the loss []."""
@@ -122,7 +125,7 @@ class TrainingLoop:
         done = self._go_on()
         expected = self._expected[self._position : self._position + self.rung.batch]
         self._position = (self._position + self.rung.batch) % len(self._expected)
-        return done.sound & (done.ids == expected), done.loss
+        return done.sound & (done.ids == expected) & done.loss.isfinite(), done.loss
 
     def step(self, receipts: Tensor) -> Tensor:
         """Trains on one picture per receipt, float32 [items]; negates the receipts of pictures that were not right."""
@@ -157,6 +160,7 @@ def training_side(context: Context, rung: Rung, pictures: Pictures) -> Side:
     A batch is never larger than a step.
     """
     rung = replace(rung, batch=min(rung.batch, context.items))
+    limit_threads(rung, context.device)
     loop = TrainingLoop(context, rung, pictures)
     return Side(
         loop.step,
@@ -166,3 +170,12 @@ def training_side(context: Context, rung: Rung, pictures: Pictures) -> Side:
         stock_steps=rung.stock_steps(context.items),
         cached_step=None if rung.resident else loop.cached_step,
     )
+
+
+def limit_threads(rung: Rung, device: torch.device) -> None:
+    """To LOADER_THREADS, for this side alone: the engine keeps the number that a side was built with, and restores it.
+
+    On a CPU the same threads train, so that it would change more than the loader.
+    """
+    if LOADER_THREADS is not None and rung.prepares_itself and device.type == "cuda":
+        torch.set_num_threads(LOADER_THREADS)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from workloads.padded_stem import padded_channels
 from workloads.resnet18_training.cifar import Pictures
 from workloads.resnet18_training.data import Batch, normalization, padded, resized
 from workloads.resnet18_training.sample_order import SampleOrder
@@ -74,7 +74,7 @@ def image_maker(pictures: Pictures, side_pixels: int, recipe: Recipe, device: to
         right = (lefts[:, None] + across)[:, None, :]  # [n, 1, width]
         cropped = pixels[ids[:, None, None], :, down, right]  # [n, height, width, 3]
         small = cropped.permute(0, 3, 1, 2).float() * scale + shift
-        filled = F.pad(resized(small, side_pixels), (0, 0, 0, 0, 0, missing))
+        filled = padded_channels(resized(small, side_pixels), missing)
         return filled.to(dtype=half, memory_format=layout)
 
     return images

@@ -33,6 +33,10 @@ class Rung:
     piece: int = 32
     side_pixels: int = 224
 
+    @property
+    def prepares_itself(self) -> bool:
+        return not (self.workers or self.resident)
+
     def stock_steps(self, items: int) -> int:
         """Steps' data that workers, and a copy stream, hold ready at most."""
         pictures = self.workers * PREFETCH_FACTOR * self.piece + (self.batch if self.prefetched else 0)

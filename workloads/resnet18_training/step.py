@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torchvision.models import resnet18 as architecture
 
 from gpugate.workload import Context
+from workloads.padded_stem import PaddedStem
 from workloads.resnet18_training.cifar import CLASSES
 from workloads.stages import stage
 
@@ -35,28 +35,21 @@ class Recipe:
     fused_update: bool = False
 
 
-class Stem(nn.Module):
-    """A first convolution for images with channels of zeros behind their own: its weights get zeros there too.
+def architecture(classes: int) -> nn.Module:
+    """torchvision's ResNet-18 without weights; it takes a second to import, which no collection of tests is to pay."""
+    from torchvision.models import resnet18
 
-    Given 3 channels in channels_last, cuDNN pads them to 4 by a kernel of its own in every iteration.
-    """
-
-    def __init__(self, conv: nn.Conv2d, channels: int) -> None:
-        super().__init__()
-        self.conv, self.missing = conv, channels - conv.in_channels
-
-    def forward(self, images: Tensor) -> Tensor:
-        weight = F.pad(self.conv.weight, (0, 0, 0, 0, 0, self.missing))
-        return F.conv2d(images, weight, None, self.conv.stride, self.conv.padding)
+    model: nn.Module = resnet18(weights=None, num_classes=classes)
+    return model
 
 
 def net(context: Context, recipe: Recipe) -> nn.Module:
     """torchvision's ResNet-18 with seeded FP32 weights and ten classes, in training mode, on the context's device."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.seed)
-        model: nn.Module = architecture(weights=None, num_classes=CLASSES)
+        model = architecture(CLASSES)
     if recipe.stem_channels > 3:
-        model.conv1 = Stem(model.conv1, recipe.stem_channels)  # type: ignore[arg-type]
+        model.conv1 = PaddedStem(model.conv1, recipe.stem_channels)  # type: ignore[arg-type]
     return model.to(device=context.device, memory_format=recipe.layout)  # type: ignore[call-overload,no-any-return]
 
 

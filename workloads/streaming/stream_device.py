@@ -103,12 +103,11 @@ class StagedDevice:  # cuda only
         slot.host.done.record(self._copy_out)
 
 
-def staged_slot(regime: Regime, device: torch.device, block: Tensor | None = None) -> StagedSlot:  # cuda only
-    """Page-locked buffers on the host, `block` or one of its own and one for the result; one buffer on the device."""
+def staged_slot(regime: Regime, device: torch.device) -> StagedSlot:  # cuda only
+    """Page-locked buffers on the host, one for the block and one for the result; one buffer on the device."""
     # Waiting for an ordinary event is a busy loop: with many threads waiting, they would take the cores of the others.
     done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-    inputs = regime.host_block(pinned=True) if block is None else block
-    host = Buffers(inputs, regime.host_result(pinned=True), done)
+    host = Buffers(regime.host_block(pinned=True), regime.host_result(pinned=True), done)
     return StagedSlot(host, torch.empty(regime.rows, regime.points, device=device))
 
 

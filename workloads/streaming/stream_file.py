@@ -10,7 +10,6 @@ import functools
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -158,15 +157,21 @@ def _random_block(layout: Layout, number: int) -> np.ndarray[tuple[int, ...], np
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to that becomes `path` when all of it is on the disk, and vanishes if that fails."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    """A file to write to that becomes `path` when all of it is on the disk, and vanishes if that fails.
+
+    Its name tells of which process it is: what a killed one left behind goes when the next one writes.
+    """
+    for left in path.parent.glob(f".{path.name}.*"):
+        if not Path("/proc", left.suffix[1:]).exists():
+            left.unlink(missing_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with partial.open("wb") as file:
             yield file
             file.flush()
             # A disk may turn out to be full only here; and pages written back later would disturb what is timed.
             os.fsync(file.fileno())
-        Path(name).replace(path)
+        partial.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise

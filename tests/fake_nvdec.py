@@ -1,0 +1,151 @@
+"""A PyNvVideoCodec of FFmpeg, and a CUDA of the host on which nothing runs later than it is called."""
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any
+
+import av
+import pytest
+import torch
+from torch.utils.dlpack import to_dlpack
+
+from workloads.video_segmentation import nvdec
+
+
+class FakeEvent:
+    def __init__(self) -> None:
+        self.recorded = 0
+
+    def record(self, stream: "FakeStream") -> None:
+        self.recorded += 1
+
+
+class FakeStream:
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.cuda_stream = id(self)
+        self.waited: list[FakeEvent] = []
+
+    def wait_event(self, event: FakeEvent) -> None:
+        self.waited.append(event)
+
+    def record_event(self) -> FakeEvent:
+        return FakeEvent()
+
+    def synchronize(self) -> None:
+        """Everything is over when its call returns."""
+
+
+class FakeFrame:
+    """PyNvVideoCodec's DecodedFrame: a view of memory that its decoder will overwrite."""
+
+    def __init__(self, nv12: torch.Tensor, timestamp: int, stream: int) -> None:
+        self.nv12, self.timestamp, self._stream = nv12, timestamp, stream
+
+    def __dlpack__(self, stream: int) -> object:
+        assert stream == self._stream, "another stream than the decoder's would have to wait"
+        return to_dlpack(self.nv12)
+
+
+def nv12_of(frame: av.VideoFrame) -> torch.Tensor:
+    return torch.from_numpy(frame.reformat(format="nv12").to_ndarray())
+
+
+class FakeSession:
+    """PyNvVideoCodec's PyNvDecoder: bytes at an address in, frames out that last until it is called again."""
+
+    def __init__(self, codec: str, stream: int) -> None:
+        self._codec, self._stream = av.CodecContext.create(codec, "r"), stream
+        self._codec.options = {"flags": "+output_corrupt", "flags2": "+showall"}  # frames that need others, too
+        self._lent: list[FakeFrame] = []
+
+    def Decode(self, packet: Any) -> list[FakeFrame]:  # noqa: N802
+        for frame in self._lent:
+            frame.nv12.zero_()
+        if packet.bsl:
+            coded = av.Packet(ctypes.string_at(packet.bsl_data, packet.bsl))
+            coded.pts = packet.pts
+            frames = self._codec.decode(coded)
+        else:
+            frames = self._codec.decode(None)
+            self._codec.flush_buffers()
+        self._lent = [FakeFrame(nv12_of(frame), frame.pts, self._stream) for frame in frames]
+        return self._lent
+
+
+class FakeThreadedDecoder:
+    """The same for its ThreadedDecoder: a batch lasts until the next is asked for; after its end it hangs."""
+
+    def __init__(self, path: str, buffer_size: int, gpu_id: int, cuda_stream: int) -> None:
+        assert buffer_size >= nvdec.FRAMES_AT_ONCE
+        self._stream, self._lent, self.ended = cuda_stream, [], False
+        self.reconfigure_decoder(path)
+
+    def reconfigure_decoder(self, path: str) -> None:
+        self._frames = self._decoded(path)
+
+    def get_batch_frames(self, frames: int) -> list[FakeFrame]:
+        assert not self.ended
+        for frame in self._lent:
+            frame.nv12.zero_()
+        self._lent = [*islice(self._frames, frames)]
+        return self._lent
+
+    def end(self) -> None:
+        assert not self.ended
+        self.ended = True
+
+    def _decoded(self, path: str) -> Iterator[FakeFrame]:
+        with av.open(path) as container:
+            try:
+                for number, frame in enumerate(container.decode(video=0)):
+                    yield FakeFrame(nv12_of(frame), number, self._stream)
+            except av.FFmpegError:
+                return
+
+
+class NoEngineError(Exception):
+    """What the library raises where there is none, with a paragraph of advice."""
+
+
+def installed(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A PyNvVideoCodec of FFmpeg, and a CUDA of the host on which nothing runs later than it is called."""
+    made: list[dict[str, Any]] = []
+
+    def create(gpuid: int, codec: str, cudastream: int, usedevicememory: bool) -> FakeSession:
+        made.append({"gpu": gpuid, "codec": codec, "device memory": usedevicememory})
+        return FakeSession(codec, cudastream)
+
+    fake = SimpleNamespace(
+        cudaVideoCodec=SimpleNamespace(H264="h264", HEVC="hevc"),
+        CreateDecoder=create,
+        ThreadedDecoder=FakeThreadedDecoder,
+        PacketData=lambda: SimpleNamespace(bsl=0, bsl_data=0, pts=0),
+        PyNvVCException=NoEngineError,
+        PyNvVCExceptionUnsupported=NoEngineError,
+        made=made,
+        caller=FakeStream(),
+        slots=[],
+    )
+    slot = nvdec.FrameSlot
+
+    def slot_with_events(frame: torch.Tensor) -> nvdec.FrameSlot:
+        fake.slots.append(slot(frame, FakeEvent(), FakeEvent()))
+        return fake.slots[-1]
+
+    monkeypatch.setitem(sys.modules, "PyNvVideoCodec", fake)
+    monkeypatch.setattr(nvdec, "FrameSlot", slot_with_events)
+    for name, stand_in in {
+        "Stream": FakeStream,
+        "set_device": lambda device: None,
+        "set_stream": lambda stream: None,
+        "stream": lambda stream: nullcontext(),
+        "current_stream": lambda device: fake.caller,
+        "current_device": lambda: 3,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    return fake

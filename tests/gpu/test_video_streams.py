@@ -1,0 +1,352 @@
+"""Frames that go from library to library, each with streams of its own, are whole, and nobody waits for the device.
+
+Before whoever hands frames on lies a long kernel on its stream, so that the host is far ahead of it: where a wait is
+missing, the next one finds what the memory held before, which is other frames, and their bar codes and pixels tell.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gpugate.workload import Context
+from workloads.photographs import IMAGENET_STD
+from workloads.video_segmentation import compositing, end_to_end, nvdec, preprocessing
+from workloads.video_segmentation import plan as plans
+from workloads.video_segmentation.chain import BATCH, Chain
+from workloads.video_segmentation.clip import Clip, clip_path
+from workloads.video_segmentation.colour import planes, rgb_from_nv12
+from workloads.video_segmentation.encoding import EncodingError, VideoFormat
+from workloads.video_segmentation.encoding.nvenc_probe import why_not
+from workloads.video_segmentation.frame_number import read_numbers
+from workloads.video_segmentation.host_planes import HostPlanesDecoder
+from workloads.video_segmentation.plan import Plan
+from workloads.video_segmentation.preprocessing import input_size
+from workloads.video_segmentation.source_clip import CLIPS
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available(), reason="hands frames from stream to stream on a GPU, and torch sees none"
+    ),
+]
+DEVICE = torch.device("cuda", 0)
+CLIP = Clip(1152, 648, 240)  # eight segments; an exact third of it is what the network gets, as of 1080p
+VIDEO = VideoFormat(CLIP.width, CLIP.height)
+CODED_FRAMES, STEP_FRAMES = 96, 48
+CYCLES_PER_MS = 2_000_000  # of an H200 under load; a slower clock only makes it longer
+MIB, SEGMENT_MIB = 2**20, 20  # the latter is how much torch asks the driver for at once
+# Neighbours in the clip are 26 dB apart, frames of two batches 21 dB.
+LEAST_DECODED_DB, LEAST_COMPOSITED_DB, LEAST_CODED_DB = 45.0, 50.0, 32.0
+MOST_LEVELS_LIGHTER, MOST_LEVELS_APART = 1.7, 3.1  # CV-CUDA's colours over swscale's, see preprocessing_cvcuda
+
+
+def needs(*packages: str) -> pytest.MarkDecorator:
+    missing = [package for package in packages if find_spec(package) is None]
+    advice = f"the package {' and '.join(missing)} is missing: pip install 'gpugate[workloads,video]'"
+    return pytest.mark.skipif(bool(missing), reason=advice)
+
+
+def keep_busy(stream: torch.cuda.Stream, ms: float) -> None:
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(round(ms * CYCLES_PER_MS))
+
+
+def late(method: Callable[..., Any], ms: float) -> Callable[..., Any]:
+    """The method, behind a long kernel on the stream that is current when it is called."""
+
+    @functools.wraps(method)
+    def run(*arguments: Any) -> Any:
+        keep_busy(torch.cuda.current_stream(DEVICE), ms)
+        return method(*arguments)
+
+    return run
+
+
+@contextmanager
+def busy_elsewhere() -> Iterator[None]:
+    """The device works for a second on a stream of nobody's: whoever waits for all of it comes back after that."""
+    other = torch.cuda.Stream(DEVICE)
+    keep_busy(other, 1000)
+    done = other.record_event()
+    yield
+    assert not done.query(), "the whole device was waited for"
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def clip(cache: Path) -> Path:
+    return clip_path(cache, CLIP)
+
+
+@pytest.fixture(scope="module")
+def frames(clip: Path) -> Tensor:
+    """uint8 [240, H*3/2, W]: the clip in NV12 on the device, as FFmpeg decodes it on the CPU."""
+    with closing(HostPlanesDecoder(clip)) as decoder:
+        return decoder.read(CLIP.frames).to(DEVICE)
+
+
+@pytest.fixture
+def stream() -> Iterator[torch.cuda.Stream]:
+    """torch's current stream during a test: not the default one, which libraries fall back to."""
+    made = torch.cuda.Stream(DEVICE)
+    made.wait_stream(torch.cuda.current_stream(DEVICE))
+    with torch.cuda.stream(made):
+        yield made
+
+
+@pytest.fixture
+def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From its call on, whoever synchronizes the device fails; compilers, which do, have finished before."""
+
+    def refuse(device: object = None) -> None:
+        raise AssertionError("torch.cuda.synchronize() was called")
+
+    return lambda: monkeypatch.setattr(torch.cuda, "synchronize", refuse)
+
+
+@pytest.fixture
+def context(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
+    if torch.cuda.get_device_capability(DEVICE) < (8, 0):
+        pytest.skip("the pipelines' network is fused for capability 8.0: run this on an A100 or newer")
+    monkeypatch.setitem(CLIPS, "cuda", CLIP)  # type: ignore[arg-type]
+    return Context(DEVICE, STEP_FRAMES, 0, cache)
+
+
+def mean_squares(found: Tensor, wanted: Tensor) -> Tensor:
+    """float32 [n]: of the differences between frames, uint8 [n, rows, columns], on the device."""
+    assert found.shape == wanted.shape
+    return (found.float() - wanted.float()).square().mean((1, 2))
+
+
+def least_db(mean_square: list[Tensor]) -> float:
+    """The PSNR of the worst frame."""
+    worst = float(torch.cat(mean_square).max())
+    return 10 * math.log10(255**2 / worst) if worst else math.inf
+
+
+# --- NVDEC to PyTorch -------------------------------------------------------------------------------------------------
+
+
+@needs("av", "PyNvVideoCodec")
+@pytest.mark.parametrize("sessions", [1, 7])
+@pytest.mark.parametrize("busy", ["decoder", "reader"])
+def test_frames_of_nvdec_are_whole_and_in_order(
+    clip: Path,
+    frames: Tensor,
+    stream: torch.cuda.Stream,
+    nobody_waits: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    sessions: int,
+    busy: str,
+) -> None:
+    """A busy decoder hands frames on before they are there; a busy reader still needs what could be overwritten."""
+    if busy == "decoder":
+        monkeypatch.setattr(nvdec.ThreadedDecoder, "_decode_into", late(nvdec.ThreadedDecoder._decode_into, 3))
+        monkeypatch.setattr(nvdec.SegmentDecoder, "_filled", late(nvdec.SegmentDecoder._filled, 3))
+    nobody_waits()
+    numbers, mean_square = [], []
+    with closing(nvdec.DeviceDecoder(clip, DEVICE, sessions, loop=True)) as decoder:
+        for first in range(0, 2 * CLIP.frames, BATCH):
+            if busy == "reader":
+                keep_busy(stream, 10)
+            nv12 = decoder.read(BATCH)
+            numbers.append(read_numbers(planes(nv12)[0]))
+            mean_square.append(mean_squares(nv12, frames[first % CLIP.frames :][:BATCH]))
+    assert torch.cat(numbers).tolist() == [*range(CLIP.frames)] * 2
+    assert least_db(mean_square) >= LEAST_DECODED_DB
+
+
+# --- PyTorch to CV-CUDA to PyTorch ------------------------------------------------------------------------------------
+
+
+def in_turn(work: Callable[..., Tensor], batches: list[tuple[Tensor, ...]], ms: float) -> list[Tensor]:
+    """What `work` makes of each batch: all lie one after the other in the same memory, filled behind a long kernel."""
+    memory = [torch.zeros_like(each) for each in batches[0]]
+    results = []
+    for batch in batches:
+        keep_busy(torch.cuda.current_stream(DEVICE), ms)
+        for place, each in zip(memory, batch, strict=True):
+            place.copy_(each)
+        results.append(work(*memory).clone())
+    return results
+
+
+def under_load(
+    work: Callable[..., Tensor], batches: list[tuple[Tensor, ...]], nobody_waits: Callable[[], None]
+) -> list[Tensor]:
+    for _ in range(2):
+        in_turn(work, batches, 0)  # compiled, and memory for all of it allocated, which may wait for the device
+    torch.cuda.current_stream(DEVICE).synchronize()
+    nobody_waits()
+    with busy_elsewhere():
+        return in_turn(work, batches, 20)
+
+
+@needs("av", "cvcuda")
+@pytest.mark.usefixtures("stream")
+def test_cvcuda_preprocesses_what_torch_has_queued(frames: Tensor, nobody_waits: Callable[[], None]) -> None:
+    from workloads.video_segmentation.preprocessing_cvcuda import CvCuda
+
+    size = CLIP.height, CLIP.width, DEVICE
+    ours, theirs = preprocessing.OnDevice(*size), CvCuda(*size)
+    # Luma below black is black to CV-CUDA.
+    batches = [(each.clamp(min=16),) for each in frames[:STEP_FRAMES].split(BATCH)]
+    wanted = [ours(*batch) for batch in batches]
+    found = under_load(theirs, batches, nobody_waits)
+    levels = (torch.cat(found) - torch.cat(wanted)) * torch.tensor(IMAGENET_STD, device=DEVICE).view(3, 1, 1) * 255
+    assert float(levels.abs().max()) <= MOST_LEVELS_APART
+    assert -0.1 <= float(levels.mean()) <= MOST_LEVELS_LIGHTER
+
+
+@needs("av", "cvcuda")
+@pytest.mark.usefixtures("stream")
+def test_cvcuda_composites_what_torch_has_queued(frames: Tensor, nobody_waits: Callable[[], None]) -> None:
+    from workloads.video_segmentation.compositing_cvcuda import CvCuda
+
+    size = CLIP.height, CLIP.width, DEVICE
+    ours, theirs = compositing.OnDevice(*size), CvCuda(*size)
+    h, w = input_size(CLIP.height, CLIP.width)
+    random = torch.Generator(DEVICE).manual_seed(0)
+    blobs = torch.randn(STEP_FRAMES, 2, h // 24, w // 24, generator=random, device=DEVICE)
+    logits = F.interpolate(4 * blobs, (h, w), mode="bilinear", align_corners=False)
+    batches = [*zip(frames[:STEP_FRAMES].split(BATCH), logits.split(BATCH), strict=True)]
+    wanted = [ours(*batch) for batch in batches]
+    found = under_load(theirs, batches, nobody_waits)
+    assert least_db([*map(mean_squares, found, wanted)]) >= LEAST_COMPOSITED_DB
+
+
+# --- PyTorch to encoders ----------------------------------------------------------------------------------------------
+
+
+def assert_shows(path: Path, originals: Tensor) -> None:
+    from workloads.video_segmentation.encoding.quality import frame_numbers, quality
+
+    assert frame_numbers(path) == [*range(len(originals))]
+    assert quality(path, [originals.cpu().numpy()], "nv12").worst_psnr_db >= LEAST_CODED_DB
+
+
+@needs("av")
+@pytest.mark.parametrize("busy", ["producer", "copier"])
+def test_libx264_gets_what_torch_has_queued(
+    tmp_path: Path, frames: Tensor, stream: torch.cuda.Stream, nobody_waits: Callable[[], None], busy: str
+) -> None:
+    """A busy producer has nothing to copy yet; a busy copier still reads memory that the producer has let go."""
+    from workloads.video_segmentation.encoding.x264 import X264
+
+    nobody_waits()
+    with X264(tmp_path / "clip.mp4", VIDEO) as encoder:
+        for batch in frames[:CODED_FRAMES].split(BATCH):
+            if busy == "copier" and encoder._ring is not None:
+                keep_busy(encoder._ring._stream, 20)
+            else:
+                keep_busy(stream, 20)
+            encoder.write(batch.clone())
+    assert encoder.close().frames == CODED_FRAMES
+    assert_shows(tmp_path / "clip.mp4", frames[:CODED_FRAMES])
+
+
+@needs("av", "torchvision")
+@pytest.mark.parametrize("busy", ["producer", "fetcher"])
+def test_nvjpeg_gets_what_torch_has_queued(
+    tmp_path: Path, frames: Tensor, stream: torch.cuda.Stream, nobody_waits: Callable[[], None], busy: str
+) -> None:
+    """A busy producer has nothing to encode yet; a busy default stream, which fetches pictures, has none to write."""
+    from workloads.video_segmentation.encoding.motion_jpeg import MotionJpeg
+
+    nobody_waits()
+    with MotionJpeg(tmp_path / "clip.mov", VIDEO) as encoder:
+        for batch in frames[:CODED_FRAMES].split(BATCH):
+            keep_busy(stream if busy == "producer" else torch.cuda.default_stream(DEVICE), 20)
+            encoder.write(rgb_from_nv12(batch, "bt601"))
+    assert encoder.close().frames == CODED_FRAMES
+    assert_shows(tmp_path / "clip.mov", frames[:CODED_FRAMES])
+
+
+@needs("av", "PyNvVideoCodec")
+def test_an_nvenc_that_is_not_there_leaves_cuda_alone(tmp_path: Path) -> None:
+    """Whoever asks this process for an encoder where there is none can launch nothing any more."""
+    from workloads.video_segmentation.encoding.nvenc import Nvenc
+
+    left = torch.randn(256, 256, device=DEVICE)
+    before = left @ left
+    why_not.cache_clear()
+    reason = why_not(0, "h264")
+    if reason is None:
+        pytest.skip("this GPU has NVENC: that its absence does no harm shows on A100, H100 or H200")
+    assert "NVENC" in reason
+    assert "\n" not in reason
+    with pytest.raises(EncodingError) as raised:
+        Nvenc(tmp_path / "clip.mp4", VIDEO, DEVICE)
+    assert str(raised.value) == reason
+    assert [*tmp_path.iterdir()] == []
+    another = torch.cuda.Stream(DEVICE)
+    another.wait_stream(torch.cuda.current_stream(DEVICE))
+    with torch.cuda.stream(another):
+        assert torch.equal(left @ left, before)
+
+
+# --- whole pipelines --------------------------------------------------------------------------------------------------
+
+
+@needs("av", "torchvision", "PyNvVideoCodec")
+@pytest.mark.parametrize("plan", [plans.NVJPEG, plans.X264], ids=["nvjpeg", "x264"])
+def test_every_stage_waits_for_the_one_before(
+    plan: Plan, context: Context, nobody_waits: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them is behind a long kernel on its thread's own stream, while the host is some batches ahead."""
+    for stage in ("decode", "compute", "encode"):
+        monkeypatch.setattr(Chain, stage, late(getattr(Chain, stage), 5))
+    stamps = torch.ones(STEP_FRAMES, device=DEVICE)
+    side = end_to_end.build(plan, context)
+    try:
+        records = [side.step(stamps)]
+        side.finish()
+        nobody_waits()
+        records += [side.step(stamps) for _ in range(2 * CLIP.frames // STEP_FRAMES)]
+        side.finish()
+    finally:
+        side.close()
+    wrong = (torch.cat(records) != 1).any(1).nonzero().flatten()
+    assert wrong.tolist() == [], "these frames did not arrive in their turn, or look like others"
+
+
+def held_mib() -> tuple[float, float]:
+    """By tensors, and on the whole device."""
+    free, total = torch.cuda.mem_get_info(DEVICE)
+    return torch.cuda.memory_allocated(DEVICE) / MIB, (total - free) / MIB
+
+
+@needs("av", "torchvision", "PyNvVideoCodec")
+def test_device_memory_is_flat(context: Context) -> None:
+    """Over 12 rounds, and as many files, after the first four: both are measured where as much is on its way.
+
+    torch may still reserve a segment or two when stages happen to overlap in a new way; a batch lost with every file
+    would be more, and so would memory that only one file can use.
+    """
+    stamps = torch.ones(STEP_FRAMES, device=DEVICE)
+    side = end_to_end.build(plans.NVJPEG, context)
+    try:
+        held = []
+        for rounds in (4, 12):
+            for _ in range(rounds * CLIP.frames // STEP_FRAMES):
+                side.step(stamps)
+            side.finish()
+            held.append(held_mib())
+    finally:
+        side.close()
+    by_tensors, on_device = (after - before for before, after in zip(*held, strict=True))
+    assert by_tensors < 4, f"tensors hold {by_tensors:.1f} MiB more"
+    assert on_device < 2 * SEGMENT_MIB + 8, f"{on_device:.1f} MiB more are used"

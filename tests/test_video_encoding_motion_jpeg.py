@@ -1,0 +1,119 @@
+"""Motion-JPEG, as far as a CPU goes: libjpeg stands for nvJPEG, everything around it is the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("torchvision")
+pytest.importorskip("av")
+import av
+
+from workloads.video_segmentation.clip import Clip, rendered
+from workloads.video_segmentation.colour import nv12_from_rgb, rgb_from_nv12
+from workloads.video_segmentation.encoding import Encoded, EncodingError, VideoFormat
+from workloads.video_segmentation.encoding import motion_jpeg as motion_jpeg_module
+from workloads.video_segmentation.encoding.motion_jpeg import MotionJpeg
+from workloads.video_segmentation.encoding.quality import decoded, frame_numbers, quality
+from workloads.video_segmentation.video_file import VideoError
+
+CLIP = Clip(160, 96, 12)
+VIDEO = VideoFormat(CLIP.width, CLIP.height, Fraction(25))
+
+
+@pytest.fixture(scope="module")
+def rgb() -> Tensor:
+    """uint8 [12, 3, 96, 160]: the clip as it comes out of a decoder, one pair of chroma for 2 x 2 pixels."""
+    frames = np.stack([rendered(CLIP, number)[0] for number in range(CLIP.frames)])
+    return rgb_from_nv12(nv12_from_rgb(torch.from_numpy(frames).permute(0, 3, 1, 2).contiguous(), "bt601"), "bt601")
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mov", ".avi"])
+def test_every_frame_comes_back_in_order_at_its_quality_and_rate(tmp_path, rgb, suffix):
+    path = tmp_path / f"out{suffix}"
+    with MotionJpeg(path, VIDEO) as encoder:
+        encoder.write(rgb[:5])
+        encoder.write(rgb[5:5])
+        encoder.write(rgb[5:])
+
+    assert encoder.close() == Encoded(path, 12, path.stat().st_size, 12 / 25)
+    assert frame_numbers(path) == list(range(12))
+    found = quality(path, [nv12_from_rgb(rgb, "bt601").numpy()], "nv12")
+    assert found.frames == 12
+    assert found.worst_psnr_db > 35
+    assert found.bit_rate_mbit_s == pytest.approx(encoder.close().bit_rate_mbit_s)
+
+
+def test_a_player_shows_the_colours_that_were_given(tmp_path):
+    """Flat ones, which 4:2:0 keeps, from one end of the range to the other; each frame is a keyframe."""
+    colours = torch.tensor([(0, 0, 0), (255, 255, 255), (200, 30, 60), (20, 180, 240)], dtype=torch.uint8)
+    path = tmp_path / "out.mp4"
+    with MotionJpeg(path, VIDEO, quality=95) as encoder:
+        encoder.write(colours[:, :, None, None].expand(-1, -1, 96, 160).contiguous())
+
+    shown = np.stack(list(decoded(path, "rgb24")))
+    assert np.abs(shown.astype(int) - colours[:, None, None, :].numpy()).max() <= 3
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        frames = list(container.decode(stream))
+        assert stream.codec_context.name == "mjpeg"
+        assert all(frame.key_frame and frame.color_range == 2 for frame in frames)
+        assert [float(frame.time) for frame in frames] == pytest.approx([0, 1 / 25, 2 / 25, 3 / 25])
+
+
+def test_a_better_quality_costs_more(tmp_path, rgb):
+    sizes = []
+    for jpeg_quality in (30, 90):
+        with MotionJpeg(tmp_path / "out.mp4", VIDEO, jpeg_quality) as encoder:
+            encoder.write(rgb)
+        sizes.append(encoder.close().bytes)
+    assert sizes[1] > 1.5 * sizes[0]
+
+
+def test_all_frames_of_a_batch_are_encoded_by_one_call(tmp_path, rgb, monkeypatch):
+    calls = []
+    encode = motion_jpeg_module.encode_jpeg
+    monkeypatch.setattr(
+        motion_jpeg_module, "encode_jpeg", lambda frames, quality: calls.append(len(frames)) or encode(frames, quality)
+    )
+    with MotionJpeg(tmp_path / "out.mp4", VIDEO) as encoder:
+        for part in torch.split(rgb, 8):
+            encoder.write(part)
+    assert calls == [8, 4]
+
+
+def test_an_error_of_the_library_comes_out_and_leaves_nothing(tmp_path, rgb, monkeypatch):
+    def fail(*_: object) -> None:
+        raise RuntimeError("no JPEG today")
+
+    monkeypatch.setattr(motion_jpeg_module, "encode_jpeg", fail)
+    encoder = MotionJpeg(tmp_path / "out.mp4", VIDEO)
+    encoder.write(rgb)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no JPEG today"):
+            encoder.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_encoded(tmp_path, rgb):
+    with pytest.raises(ValueError, match="no quality of 0: choose from 1 to 100"):
+        MotionJpeg(tmp_path / "out.mp4", VIDEO, 0)
+    encoder = MotionJpeg(tmp_path / "out.mp4", VIDEO)
+    with pytest.raises(EncodingError, match=r"needs contiguous uint8 \[n, 3, 96, 160\]"):
+        encoder.write(rgb.permute(0, 2, 3, 1))
+    with pytest.raises(VideoError, match="without a frame"):
+        encoder.close()
+    assert not list(tmp_path.iterdir())

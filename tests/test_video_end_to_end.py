@@ -1,0 +1,393 @@
+"""All stages together, on a CPU: every frame arrives, in order, in a file that shows it, however the stages are run.
+
+What runs on a GPU's memory runs here on the host's: NV12 from preprocessing to encoding, and libjpeg for nvJPEG.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from gpugate.errors import DisprovedError
+from gpugate.workload import Context
+from workloads.video_segmentation import end_to_end, end_to_end_proofs
+from workloads.video_segmentation import plan as plans
+from workloads.video_segmentation.__main__ import main
+from workloads.video_segmentation.arrivals import luma_grids
+from workloads.video_segmentation.chain import Batch, Chain, decoder_of
+from workloads.video_segmentation.clip import Clip, clip_path
+from workloads.video_segmentation.contact_sheet import chosen_frames
+from workloads.video_segmentation.conveyor import Conveyor
+from workloads.video_segmentation.end_to_end import END_TO_END, build, size, x264_alone
+from workloads.video_segmentation.end_to_end_proofs import file_is_whole, frames_agree
+from workloads.video_segmentation.fitted_weights import fitted_weights
+from workloads.video_segmentation.plan import Plan
+from workloads.video_segmentation.source_clip import CLIPS, source
+from workloads.video_segmentation.video_file import VideoError
+
+TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p
+IN_NV12 = Plan(preprocess="torch", composite="torch", encode="x264")
+AS_JPEG = replace(IN_NV12, encode="nvjpeg")
+PLANS = [plan for base in (plans.BASELINE, IN_NV12, AS_JPEG) for plan in (base, replace(base, overlapped=True))]
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def tiny_clip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    monkeypatch.setitem(CLIPS, "cpu", TINY)  # type: ignore[arg-type]
+    yield
+    torch.set_num_threads(threads)
+    fitted_weights.cache_clear()
+    luma_grids.cache_clear()
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith(("video-", "encode "))] == []
+
+
+@pytest.fixture
+def context(cache_dir: Path) -> Context:
+    return Context(torch.device("cpu"), 8, 0, cache_dir)
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_says_what_it_changes() -> None:
+    assert str(plans.BASELINE) == "the baseline"
+    assert str(plans.NVJPEG) == (
+        "decode nvdec, preprocess torch, segment cudnn-fused, composite torch, encode nvjpeg, sessions 7, overlapped"
+    )
+
+
+def test_every_rung_changes_one_stage() -> None:
+    ladder = (
+        plans.BASELINE,
+        plans.SEGMENT,
+        plans.COMPOSITE,
+        plans.PREPROCESS,
+        plans.DECODE,
+        plans.ENCODE,
+        plans.NVJPEG,
+    )
+    stages = ("decode", "preprocess", "segment", "composite", "encode", "overlapped")
+    changed = [
+        [stage for stage in stages if getattr(one, stage) != getattr(other, stage)] for one, other in pairwise(ladder)
+    ]
+    assert changed == [["segment"], ["composite"], ["preprocess"], ["decode"], ["encode"], ["overlapped"]]
+    rungs = [each for each in END_TO_END.optimizations if each.name in dict.fromkeys(r.name for r in end_to_end.LADDER)]
+    assert [rung.compared_with for rung in rungs] == ["baseline", *(rung.name for rung in rungs[:-1])]
+
+
+def test_stages_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="preprocess by OpenCV wants frames on the host, and nvdec leaves them on the"):
+        Plan(decode="nvdec", composite="torch")
+
+
+def test_a_step_must_be_whole_batches(context: Context) -> None:
+    with pytest.raises(ValueError, match="a step of 12 frames is no whole number of batches of 8: change one"):
+        build(plans.BASELINE, replace(context, items=12))
+
+
+def test_a_whole_run_is_the_clip() -> None:
+    assert size("cpu").whole_run_items == TINY.frames
+    assert size("cuda").whole_run_items == 600
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_every_frame_arrives_in_its_turn_round_after_round(plan: Plan, context: Context) -> None:
+    side = build(plan, context)
+    try:
+        for index in range(5):
+            stamps = END_TO_END.inputs(context, index)
+            record = side.step(stamps)
+            side.finish()
+            assert torch.equal(record, stamps[:, None].expand(8, 2))
+    finally:
+        side.close()
+    assert list(context.cache_dir.glob("recording-*")) == []
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_a_lost_frame_shows(overlapped: bool, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = end_to_end.decoder_of
+
+    def skipping(*arguments: Any, **more: Any) -> Any:
+        decoder = make(*arguments, **more)
+        read, calls = decoder.read, iter(range(10**6))
+        decoder.read = lambda count: read(count + 1)[1:] if next(calls) == 1 else read(count)
+        return decoder
+
+    monkeypatch.setattr(end_to_end, "decoder_of", skipping)
+    side = build(replace(plans.BASELINE, overlapped=overlapped), context)
+    ones = torch.ones(8)
+    try:
+        assert side.step(ones)[:, 0].tolist() == [1] * 8
+        assert side.step(ones)[:, 0].tolist() == [0] * 8
+    finally:
+        side.close()
+
+
+@pytest.mark.parametrize("plan", [plans.ON_CPU, replace(IN_NV12, overlapped=True)], ids=str)
+@pytest.mark.parametrize("stage", ["decode", "compute", "encode"])
+def test_a_stage_that_fails_ends_all_threads(
+    plan: Plan, stage: str, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, calls = getattr(Chain, stage), iter(range(100))
+
+    def fails(self: Chain, *batch: Batch) -> Any:
+        if next(calls) == 3:
+            raise OSError(f"{stage} is out of order")
+        return whole(self, *batch)
+
+    monkeypatch.setattr(Chain, stage, fails)
+    side = build(plan, context)
+    began = time.monotonic()
+    with pytest.raises(OSError, match=f"{stage} is out of order"):
+        list(iter(lambda: side.step(torch.ones(8)), None))
+    side.finish()
+    side.close()
+    assert time.monotonic() - began < 30
+    assert list(context.cache_dir.glob("recording-*")) == []
+
+
+def test_what_cannot_be_built_leaves_nothing(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: object) -> None:
+        raise ValueError("no network")
+
+    monkeypatch.setattr(end_to_end, "Chain", fails)
+    with pytest.raises(ValueError, match="no network"):
+        build(plans.ON_CPU, context)
+    assert list(context.cache_dir.glob("recording-*")) == []
+
+
+def test_an_overlapped_plan_has_a_conveyor_and_no_other(context: Context) -> None:
+    for overlapped in (False, True):
+        pipeline = end_to_end.Pipeline(replace(plans.BASELINE, overlapped=overlapped), context)
+        assert isinstance(pipeline._flow._conveyor, Conveyor) is overlapped
+        pipeline.close()
+
+
+def test_the_encoder_alone_writes_what_the_plan_would_give_it(context: Context) -> None:
+    side = x264_alone(IN_NV12, context)
+    stamps = END_TO_END.inputs(context, 0)
+    for _ in range(3):
+        assert torch.equal(side.step(stamps), stamps[:, None].expand(8, 2))
+    side.finish()
+    assert [path.name for path in context.cache_dir.glob("recording-*/*")] == ["clip.mp4"]
+    side.close()
+
+
+# --- proofs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", [plans.ON_CPU, AS_JPEG], ids=str)
+def test_a_file_is_whole(plan: Plan, context: Context) -> None:
+    words = file_is_whole(plan).show(context)
+    assert words.startswith("24 of 24 frames, ")
+    assert words.endswith(" Mbit/s")
+
+
+def test_a_file_that_lacks_its_end_is_not(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Short(end_to_end_proofs.Flow[Any]):
+        def take(self) -> Any:
+            batch = super().take()
+            return None if batch is None or batch.first >= 8 else batch
+
+    monkeypatch.setattr(end_to_end_proofs, "Flow", Short)
+    with pytest.raises(DisprovedError, match=r"16 of 24 frames, .*: all of them are wanted"):
+        file_is_whole(plans.BASELINE).show(context)
+
+
+def test_frames_in_another_order_are_told(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Chain.decode
+
+    def backwards(self: Chain, decoder: Any) -> Batch | None:
+        batch = whole(self, decoder)
+        return batch if batch is None or batch.first != 16 else replace(batch, bgr=batch.on_host[::-1].copy())
+
+    monkeypatch.setattr(Chain, "decode", backwards)
+    with pytest.raises(DisprovedError, match="frame 16 of the file carries the number 23"):
+        file_is_whole(plans.BASELINE).show(context)
+
+
+def test_nv12_all_the_way_gives_the_baselines_frames(context: Context) -> None:
+    assert frames_agree(IN_NV12).show(context).endswith("dB with the baseline's over 16 frames")
+
+
+def test_other_frames_are_told(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Chain.compute
+
+    def darker(self: Chain, batch: Batch) -> Batch:
+        done = whole(self, batch)
+        return done if done.nv12 is None else replace(done, nv12=done.nv12 // 2)
+
+    monkeypatch.setattr(Chain, "compute", darker)
+    with pytest.raises(DisprovedError, match=r"dB with the baseline's over 16 frames: 0.98 and 40 dB are wanted"):
+        frames_agree(IN_NV12).show(context)
+
+
+# --- the program ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def video(cache_dir: Path) -> Path:
+    return clip_path(cache_dir, TINY)
+
+
+def test_the_program_writes_the_whole_video(
+    video: Path, cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "out.mp4"
+    assert main([str(video), str(target), "--variant=optimized-on-cpu", f"--cache={cache_dir}"]) == 0
+    told = capsys.readouterr().out
+    stages = [line.split()[0] for line in told.splitlines() if line.endswith(" %") or line.endswith(" % ")]
+    assert sorted(stages) == ["composite", "decode", "encode", "preprocess", "segment"]
+    assert "24 frames in " in told
+    assert f"Mbit/s in {target}" in told
+    with decoded_by_baseline(target) as decoder:
+        assert len(decoder.read(100)) == 24
+
+
+def test_a_contact_sheet_shows_what_was_done(video: Path, cache_dir: Path, tmp_path: Path) -> None:
+    target, picture = tmp_path / "out.mp4", tmp_path / "sheet.png"
+    asked = [str(video), str(target), "--variant=baseline", "--quiet", f"--cache={cache_dir}"]
+    assert main([*asked, f"--contact-sheet={picture}"]) == 0
+    cell = 480 * 192 // 312
+    with Image.open(picture) as sheet:
+        assert sheet.size == (8 + 4 * 488, 24 + 4 * (cell + 8))
+        rows = [24 + row * (cell + 8) for row in range(4)]
+        cells = [
+            [
+                np.asarray(sheet.crop((8 + 488 * column, top, 488 * (column + 1), top + cell)), np.float32)
+                for top in rows
+            ]
+            for column in range(4)
+        ]
+    inputs, masks, baseline, written = cells
+    assert all(len(np.unique(mask.round(-2))) > 1 for mask in masks)
+    assert all(np.abs(one - other).mean() < 6 for one, other in zip(baseline, written, strict=True))
+    assert all(np.abs(one - other).mean() > 2 for one, other in pairwise(inputs))
+    assert all(2 < np.abs(one - other).mean() < 25 for one, other in zip(inputs, baseline, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("frames", "numbers"), [(600, (75, 225, 375, 525)), (48, (6, 18, 30, 42)), (2, (0, 1)), (1, (0,))]
+)
+def test_frames_of_a_contact_sheet_are_spread_evenly(frames: int, numbers: tuple[int, ...]) -> None:
+    assert chosen_frames(frames) == numbers
+
+
+def decoded_by_baseline(path: Path) -> Any:
+    from contextlib import closing
+
+    return closing(decoder_of(plans.BASELINE, path, torch.device("cpu"), loop=False))
+
+
+def test_the_last_batch_may_be_smaller(cache_dir: Path, tmp_path: Path) -> None:
+    odd = clip_path(cache_dir, replace(TINY, frames=19))
+    target = tmp_path / "odd.mp4"
+    assert main([str(odd), str(target), "--variant=baseline", "--quiet", f"--cache={cache_dir}"]) == 0
+    with decoded_by_baseline(target) as decoder:
+        assert len(decoder.read(100)) == 19
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda folder, video: [folder / "missing.mp4", folder / "out.mp4"], "missing.mp4 is not there"),
+        (lambda folder, video: [video, folder / "no" / "out.mp4"], "out.mp4 cannot be written"),
+        (lambda folder, video: [video, folder / "out.mp4", "--variant=optimized-nvjpeg"], "needs a CUDA GPU"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    make: Any, said: str, video: Path, cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(each) for each in make(tmp_path, video)]
+    assert main([*arguments, "--quiet", f"--cache={cache_dir}"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert said in told
+    assert told.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("variant", ["baseline", "optimized-on-cpu"])
+def test_what_decodes_of_a_video_that_was_cut_short_is_written_and_then_it_fails(
+    variant: str, video: Path, cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = clip_path(cache_dir, replace(TINY, frames=90))
+    short, target = tmp_path / "short.mp4", tmp_path / "out.mp4"
+    short.write_bytes(_index_first(whole, tmp_path / "indexed.mp4")[: whole.stat().st_size // 2])
+    status = main([str(short), str(target), f"--variant={variant}", "--quiet", f"--cache={cache_dir}"])
+    told = capsys.readouterr().err
+    assert status == 1
+    (given, wanted), (held,) = (
+        re.findall(r"gave (\d+) of its (\d+) frames", told)[0],
+        re.findall(r"the (\d+) frames", told),
+    )
+    assert (given, wanted) == (held, "90")
+    assert told.count("\n") == 1
+    with decoded_by_baseline(target) as decoder:
+        assert len(decoder.read(100)) == int(held) > 8
+
+
+def _index_first(whole: Path, target: Path) -> bytes:
+    """The same video with its index at the beginning, where cutting it short leaves it."""
+    with av.open(str(whole)) as source, av.open(str(target), "w", options={"movflags": "faststart"}) as container:
+        stream = container.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                container.mux(packet)
+    return target.read_bytes()
+
+
+def test_a_users_video_is_measured_without_numbers(video: Path, context: Context) -> None:
+    own = replace(context, input_path=video)
+    assert not source(own).numbered
+    side = build(plans.BASELINE, own)
+    assert side.step(torch.ones(8)).tolist() == [[1, 1]] * 8
+    side.close()
+
+
+@pytest.mark.parametrize("plan", [plans.BASELINE, plans.COMPOSITE, plans.PREPROCESS, IN_NV12], ids=str)
+def test_every_plan_can_be_warmed_up(plan: Plan, context: Context) -> None:
+    """As on a GPU, where whole batches are compiled for before the first frame is there."""
+    eager = replace(plan, segment="eager")
+    chain = Chain(eager, context, source(context).info, lambda frames: None)
+    chain.warm_up()
+    chain.close()
+
+
+def test_the_output_may_not_be_the_input(video: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = video.read_bytes()
+    assert main([str(video), str(video), "--variant=baseline", "--quiet", f"--cache={cache_dir}"]) == 1
+    assert "is the input too, which would be lost" in capsys.readouterr().err
+    assert video.read_bytes() == before
+
+
+def test_a_clip_that_is_cut_short_says_so_in_the_suite_too(video: Path, context: Context, tmp_path: Path) -> None:
+    whole = clip_path(context.cache_dir, replace(TINY, frames=90))
+    short = tmp_path / "short.mp4"
+    short.write_bytes(_index_first(whole, tmp_path / "indexed.mp4")[: whole.stat().st_size // 2])
+    for plan in (plans.BASELINE, plans.ON_CPU):
+        side = build(plan, replace(context, input_path=short))
+        with pytest.raises(VideoError, match="of its 90 frames, since it was cut short"):
+            list(iter(lambda side=side: side.step(torch.ones(8)), None))
+        side.close()

@@ -1,0 +1,36 @@
+"""What a run from start to end takes: start-up and then every item, on both sides."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from gpugate.measurement.record import SideCost
+from gpugate.report.markdown import results_table
+from gpugate.report.terminal import text
+from gpugate.report.whole_runs import whole_runs
+from gpugate.result import CaseResult
+from gpugate.workload import Size
+from tests.stored_runs import case, measured, stored
+
+CLIP = Size(8, 1, 1, whole_run_items=600)  # 75 steps of 10 ms, or of 30; start-up has taken one of them
+
+
+def with_start_up(name: str, optimized: SideCost, reference: SideCost) -> CaseResult:
+    found = measured(f"tiny/{name}/cuda", 3.0, spread=0.0, optimized_cost=optimized, reference_cost=reference)
+    return case(name, measurement=found, size=CLIP)
+
+
+def test_start_up_and_every_item_count_on_both_sides(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run.json", with_start_up("quick", SideCost(0.5, 0.25), SideCost(0.1, 0.15)))
+    (line,) = whole_runs(run)  # 0.75 + 74 * 0.01 = 1.49 s instead of 0.25 + 74 * 0.03 = 2.47 s
+    assert line == "tiny/quick: 600 items in 1.5 s instead of 2.5 s, 1.66x; start-up 0.8 s and 0.2 s"
+    assert f"start-up included\n  {line}\n" in text(run, 200, colour=False)
+    assert f"- {line}" in results_table(run)
+
+
+def test_a_run_without_an_end_and_what_was_not_measured_have_no_line(tmp_path: Path) -> None:
+    endless, skipped = case("endless"), case("skipped", None, skipped="it needs a GPU", size=CLIP)
+    run = stored(tmp_path / "run.json", endless, skipped)
+    assert whole_runs(run) == []
+    assert "start-up included" not in text(run, 200, colour=False)
+    measuring = replace(skipped, skipped=None, error="tiny/skipped/cuda: skipped failed")
+    assert whole_runs(stored(tmp_path / "other.json", measuring)) == []

@@ -1,0 +1,36 @@
+"""The clock of a tiny project: it counts what its thread computes and what its steps pretend to sleep.
+
+A busy machine makes a thread wait, which this clock does not see, and a step of 4 ms is over at once.
+"""
+
+import time
+
+from gpugate.faults import slow
+from gpugate.measurement import device_timer, instance, run, sides, warm_up
+
+READERS = (device_timer, instance, run, sides, slow, warm_up)
+
+
+class WorkClock:
+    """Takes the place of the module `time` where the engine measures."""
+
+    def __init__(self) -> None:
+        self._slept_ns = 0
+
+    def sleep(self, seconds: float) -> None:
+        self._slept_ns += round(seconds * 1e9)
+
+    def perf_counter_ns(self) -> int:
+        return time.thread_time_ns() + self._slept_ns
+
+    def perf_counter(self) -> float:
+        return self.perf_counter_ns() / 1e9
+
+
+clock = WorkClock()
+
+
+def install() -> None:
+    """Until the modules' own `time` is put back, which a process of its own need not do."""
+    for module in READERS:
+        vars(module)["time"] = clock

@@ -1,0 +1,74 @@
+"""Driving frames that cross the bus as JPEGs and are decoded by the GPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from workloads.driving.data import Frames
+from workloads.driving.delivery import Batch, BatchOrder
+
+# torchvision asks for the decoding engine, and goes without only where a GPU has none: not where a container hides it.
+VIDEO_CAPABILITY = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
+
+
+class NvJpeg:  # cuda only
+    """JPEGs cross the bus and the GPU decodes them.
+
+    Raises RuntimeError, in one sentence, where it cannot: one picture is tried at once.
+    """
+
+    stock = 0
+
+    def __init__(self, frames: Frames, order: BatchOrder, device: torch.device) -> None:
+        self._frames, self._order, self._device = frames, iter(order), device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._try_one_picture()
+
+    def take(self) -> Batch:
+        numbers = next(self._order)
+        indices = torch.tensor(numbers)
+        labels = (self._frames.commands[indices], self._frames.waypoints[indices], indices)
+        current = torch.cuda.current_stream(self._device)
+        # torchvision decodes on a stream of its own and never waits for whoever used the memory of its results before.
+        # On our stream, with its own share of the allocator, that can only be the stacking of an earlier batch.
+        self._stream.synchronize()
+        with torch.cuda.stream(self._stream):
+            images = self._decoded(numbers)
+            batch = Batch(images, *(label.to(self._device) for label in labels))
+        current.wait_stream(self._stream)
+        for tensor in batch:
+            tensor.record_stream(current)
+        return batch
+
+    def why_not(self) -> str | None:
+        return None  # decoding fails where the GPU cannot; that few bytes crossed the bus, the counters say
+
+    def close(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+    def _try_one_picture(self) -> None:
+        try:
+            with torch.cuda.stream(self._stream):
+                self._pictures([0], self._frames.jpegs(0)[:1])
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            said = str(error).strip().partition("\n")[0] or "no message"
+            raise RuntimeError(f"the GPU decodes no JPEG ({said}): {VIDEO_CAPABILITY}") from error
+
+    def _decoded(self, numbers: list[int]) -> Tensor:
+        pictures = self._pictures(numbers, [jpeg for number in numbers for jpeg in self._frames.jpegs(number)])
+        rig = self._frames.rig
+        return pictures.view(len(numbers), rig.cameras, 3, rig.height, rig.width)
+
+    def _pictures(self, numbers: list[int], encoded: list[Tensor]) -> Tensor:
+        """uint8 [pictures, 3, height, width] of frames `numbers`."""
+        from torchvision.io import ImageReadMode, decode_jpeg
+
+        try:
+            return torch.stack(decode_jpeg(encoded, ImageReadMode.RGB, self._device))
+        except RuntimeError:
+            for number in numbers:
+                self._frames.decoded(number)  # the GPU's decoder names no file: this raises for the one that is corrupt
+            raise

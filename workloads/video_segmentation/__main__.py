@@ -1,0 +1,173 @@
+"""The pipeline as a program: `python -m workloads.video_segmentation IN.mp4 OUT.mp4`.
+
+Segments a video, blurs its background, and writes the result, without sound, with the time that every stage took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from gpugate.workload import Context
+from workloads.video_segmentation import plan as plans
+from workloads.video_segmentation.chain import Chain, decoder_of, encoder_of
+from workloads.video_segmentation.contact_sheet import contact_sheet
+from workloads.video_segmentation.encoding import Encoded
+from workloads.video_segmentation.flow import Flow
+from workloads.video_segmentation.muxing import replacing_file
+from workloads.video_segmentation.plan import BATCH, Plan
+from workloads.video_segmentation.stage_clock import StageClock
+from workloads.video_segmentation.video_file import VideoError, VideoInfo, examine
+
+VARIANTS: Mapping[str, Plan] = {
+    "baseline": plans.BASELINE,
+    "optimized": plans.X264,
+    "optimized-x264": plans.X264,
+    "optimized-nvjpeg": plans.NVJPEG,
+    "optimized-nvenc": plans.NVENC,
+    "optimized-on-cpu": plans.ON_CPU,
+}
+SHARE = "ms per frame; share: of the whole run, more than 100 % together where stages overlap"
+FAILED = 1  # exit status; argparse takes 2 for wrong arguments
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run made, and how long it took: from its start, and once everything was built."""
+
+    encoded: Encoded
+    start_up_s: float
+    seconds: float
+    clock: StageClock
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 when the whole video is written, 1 with one sentence on stderr where it is not."""
+    asked = _parser().parse_args(arguments)
+    try:
+        asked.variant = asked.variant or ("optimized" if torch.cuda.is_available() else "optimized-on-cpu")
+        run = _run(_plan(asked.variant), asked)
+    except (OSError, ValueError, RuntimeError, ImportError) as error:  # VideoError and EncodingError among them
+        print(f"error: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print(f"interrupted: {asked.output} is not written", file=sys.stderr)
+        return 130  # as shells say it
+    _tell(run, asked.variant)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m workloads.video_segmentation", description=__doc__)
+    parser.add_argument("input", metavar="IN", type=Path, help="a video: 8 bits, 4:2:0, of a constant frame rate")
+    parser.add_argument("output", metavar="OUT", type=Path, help="what is written: .mp4, or .mov for optimized-nvjpeg")
+    parser.add_argument(
+        "--variant", choices=VARIANTS, help="default: optimized with a GPU, optimized-on-cpu without", default=None
+    )
+    parser.add_argument("--checkpoint", metavar="FILE", type=Path, help="weights of the segmenter (default: fitted)")
+    parser.add_argument("--contact-sheet", metavar="PNG", type=Path, help="a picture of input, masks and outputs, too")
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        type=Path,
+        default=Path(".gpugate-cache"),
+        help="where fitted weights are kept from one run to the next (default: %(default)s, as the suite does)",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    return parser
+
+
+def _plan(variant: str) -> Plan:
+    """Raises ValueError for one that needs a GPU where torch sees none."""
+    if variant not in ("baseline", "optimized-on-cpu") and not torch.cuda.is_available():
+        raise ValueError(f"--variant {variant} needs a CUDA GPU, and torch sees none: take optimized-on-cpu")
+    return VARIANTS[variant]
+
+
+def _run(plan: Plan, asked: argparse.Namespace) -> Run:
+    began = time.perf_counter()
+    source, target, cache = asked.input, asked.output, asked.cache
+    info = examine(source)
+    if target.exists() and target.samefile(source):
+        raise ValueError(f"{target} is the input too, which would be lost: name another file for the output")
+    if asked.contact_sheet is not None and not asked.contact_sheet.parent.is_dir():
+        raise OSError(
+            f"{asked.contact_sheet} cannot be written (its folder is not there): name one in a folder that is"
+        )
+    device = torch.device("cuda", 0) if torch.cuda.is_available() and plan != plans.ON_CPU else torch.device("cpu")
+    cache.mkdir(parents=True, exist_ok=True)
+    context = Context(device, BATCH, 0, cache, checkpoint_path=asked.checkpoint)
+    clock = StageClock(device)
+    with (
+        encoder_of(plan, target, info, device) as encoder,
+        closing(Chain(plan, context, info, encoder.write, clock)) as chain,
+        closing(decoder_of(plan, source, device, loop=False)) as decoder,
+    ):
+        built = time.perf_counter()
+        _through(Flow(chain, decoder, chain.encode), info, asked.quiet)
+    encoded = encoder.close()
+    if chain.shortage is not None:
+        raise VideoError(f"{chain.shortage}; {target} holds the {encoded.frames} frames")
+    seconds = time.perf_counter() - built
+    if asked.contact_sheet is not None:
+        with replacing_file(asked.contact_sheet) as file:
+            contact_sheet(info, target, asked.variant, context).save(file, "PNG")
+    return Run(encoded, built - began, seconds, clock)
+
+
+def _through(flow: Flow[object], info: VideoInfo, quiet: bool) -> None:
+    columns = TextColumn(info.path.name), BarColumn(), MofNCompleteColumn(), TextColumn("frames"), TimeRemainingColumn()
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet)
+    with bar, closing(flow):
+        task = bar.add_task("", total=info.frames)
+        while (batch := flow.take()) is not None:
+            bar.advance(task, len(batch))  # type: ignore[arg-type]
+
+
+def _tell(run: Run, name: str) -> None:
+    """The table of stages, and what came out."""
+    frames = run.encoded.frames
+    total_ms = run.seconds * 1e3
+    table = Table(title=name, title_justify="left", box=None, header_style="bold")
+    times = run.clock.times(frames)
+    on_device = any(each.device_ms is not None for each in times)
+    for heading in ("stage", "host ms", *(["device ms"] if on_device else []), "share"):
+        table.add_column(heading, justify="left" if heading == "stage" else "right")
+    for each in times:
+        longest_ms = max(each.host_ms, each.device_ms or 0.0)
+        device_ms = [f"{each.device_ms:.2f}"] if each.device_ms is not None else [""] if on_device else []
+        table.add_row(each.name, f"{each.host_ms:.2f}", *device_ms, f"{100 * longest_ms * frames / total_ms:.0f} %")
+    console = Console()
+    console.print(table)
+    console.print(SHARE, style="dim", soft_wrap=True)
+    if on_device:
+        share = 100 * run.clock.device_ms() / total_ms
+        console.print(f"GPU in use at most {share:.0f} % of the time: a stage had work there, or its stream was open")
+    whole_s = run.start_up_s + run.seconds
+    console.print(
+        f"{frames} frames in {run.seconds:.2f} s, {frames / run.seconds:.0f} frames/s; "
+        f"with start-up {whole_s:.2f} s; {run.encoded.bit_rate_mbit_s:.1f} Mbit/s in {run.encoded.path}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _ended(number: int, frame: object) -> None:
+    """What is open is closed, and no half of a file stays, as after Ctrl-C."""
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _ended)
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""The stage that encodes: OpenCV's mp4v against libx264 in its own threads, nvJPEG and NVENC, frames of the clip in.
+
+A step encodes some frames into a whole file. It returns float32 [frames, 2]: 1 for each frame that was taken, and 1
+where the finished file has as many frames, times the step's stamps. That a file really shows them, and at which bit
+rate beside the baseline's, is a proof.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Mapping
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gpugate.errors import DisprovedError
+from gpugate.workload import (
+    Context,
+    Contract,
+    DeviceKind,
+    Engine,
+    Limit,
+    Needs,
+    Optimization,
+    Proof,
+    Side,
+    Size,
+    Workload,
+)
+from workloads.video_segmentation.chain import encoder_of
+from workloads.video_segmentation.colour import rgb_from_nv12
+from workloads.video_segmentation.decode_stage import EXACT, HOST, INSTALL, INSTALL_VIDEO, ON_HOST, stamps
+from workloads.video_segmentation.encoding.nvenc_probe import why_not
+from workloads.video_segmentation.end_to_end_proofs import LEAST_ENCODED_DB
+from workloads.video_segmentation.frame_bank import bgr_frames, nv12_frames
+from workloads.video_segmentation.plan import BATCH, Plan
+from workloads.video_segmentation.recorder import Recorder
+from workloads.video_segmentation.source_clip import CLIPS, source
+
+if TYPE_CHECKING:
+    from workloads.video_segmentation.encoding.quality import Quality
+
+# Per step, which is a whole file, since its end is a part of its cost.
+ITEMS: Mapping[DeviceKind, int] = {"cuda": 96, "cpu": 24}
+
+
+def size(kind: DeviceKind) -> Size:
+    """Bytes: each frame read once, in NV12. An encoder's operations are no FLOPs."""
+    clip = CLIPS[kind]
+    return Size(items=ITEMS[kind], flops=0.0, bytes=float(ITEMS[kind] * clip.width * clip.height * 3 // 2))
+
+
+def build(plan: Plan, context: Context) -> Side:
+    """Only the plan's encoder matters. Raises EncodingError or OSError where it cannot be had."""
+    clip = source(context)
+    make = partial(encoder_of, plan, info=clip.info, device=context.device)
+    frames = frames_for(plan, context)
+    recorder: Recorder[Any] = Recorder(make, plan.suffix, context.items, context.cache_dir)
+    turns = cycle(range(0, len(frames), BATCH))
+
+    def step(stamp: Tensor) -> Tensor:
+        for first in islice(turns, context.items // BATCH):
+            recorder.write(frames[first : first + BATCH])
+        taken = torch.ones(context.items, 2, device=stamp.device)
+        taken[:, 1] = float(recorder.latest is not None and recorder.latest.frames == context.items)
+        return taken * stamp[:, None]
+
+    return Side(step, finish=recorder.settle, close=recorder.close)
+
+
+def frames_for(plan: Plan, context: Context) -> Any:
+    """The bank's frames as the plan's encoder takes them; those of a device lie there."""
+    if plan.encode == "mp4v":
+        return bgr_frames(context)
+    nv12 = nv12_frames(context)
+    if plan.encode != "nvjpeg":
+        return nv12
+    matrix = source(context).info.matrix
+    return torch.cat([rgb_from_nv12(frame[None], matrix) for frame in nv12])
+
+
+def file_shows(plan: Plan) -> Proof:
+    """That a file has every frame that was encoded, in order, and that it looks like them."""
+    return Proof("file shows them", partial(_file_shows, plan))
+
+
+def _file_shows(plan: Plan, context: Context) -> str:
+    found, theirs = _written(plan, context), _written(BASELINE, context)
+    frames = len(nv12_frames(context))
+    worst_db, median_db = min(found.psnr_db), statistics.median(found.psnr_db)
+    words = f"{found.frames} of {frames} frames, {worst_db:.1f} dB at least, {median_db:.1f} dB in the middle"
+    if found.frames != frames or worst_db < LEAST_ENCODED_DB:
+        raise DisprovedError(f"{words}: all of them and {LEAST_ENCODED_DB:g} dB are wanted")
+    mp4v = f"mp4v {statistics.median(theirs.psnr_db):.1f} dB at {theirs.bit_rate_mbit_s:.1f}"
+    return f"{words}, {found.bit_rate_mbit_s:.1f} Mbit/s ({mp4v})"
+
+
+def _written(plan: Plan, context: Context) -> Quality:
+    """What became of the bank's frames in a file of the plan's encoder."""
+    from workloads.video_segmentation.encoding.quality import quality
+
+    clip, frames = source(context), frames_for(plan, context)
+    with tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir) as folder:
+        path = Path(folder, f"clip{plan.suffix}")
+        with encoder_of(plan, path, clip.info, context.device) as encoder:
+            for first in range(0, len(frames), BATCH):
+                encoder.write(frames[first : first + BATCH])
+        return quality(path, (nv12_frames(context).cpu().numpy(),), "nv12", clip.info.matrix)
+
+
+BASELINE, X264, NVJPEG, NVENC = (Plan(encode=name) for name in ("mp4v", "x264", "nvjpeg", "nvenc"))
+
+
+def _variant(
+    name: str, plan: Plan, min_speedup: Mapping[str, float], needs: Needs, why: str, *limits: Limit
+) -> Optimization:
+    return Optimization(
+        name,
+        partial(build, plan),
+        min_speedup,
+        tolerance=EXACT,
+        needs=needs,
+        contract={"cuda": Contract(limits)},
+        proofs=(file_shows(plan),),
+        why=why,
+    )
+
+
+COMPRESSED_ONLY = Limit("device_to_host_bytes", at_most=ITEMS["cuda"] * 2**20)  # a third of what they have in NV12
+ENCODE = Workload(
+    name="video/encode",
+    baseline=partial(build, BASELINE),
+    inputs=stamps,
+    sizes={kind: size(kind) for kind in ITEMS},
+    optimizations=(
+        _variant(
+            "x264-overlapped",
+            X264,
+            {"sm_90": 1.5, "cuda": 0.5, "cpu": 0.5},
+            ON_HOST,
+            "H.264 costs more than MPEG-4 Part 2 and is smaller; its threads work while the caller goes on",
+        ),
+        _variant(
+            "nvjpeg",
+            NVJPEG,
+            {"sm_90": 10.0, "cuda": 2.0},
+            Needs(HOST, install=INSTALL),
+            "every frame is a picture of its own: fast, and several times as large as H.264",
+            COMPRESSED_ONLY,
+        ),
+        _variant(
+            "nvenc",
+            NVENC,
+            {"cuda": 2.0},
+            Needs((*HOST, "PyNvVideoCodec"), install=INSTALL_VIDEO, engine=Engine("nvenc", why_not)),
+            "the GPU's own encoder, an engine apart from what computes",
+            COMPRESSED_ONLY,
+        ),
+    ),
+    cold=False,  # the inputs are stamps
+    timing="pipeline",
+)

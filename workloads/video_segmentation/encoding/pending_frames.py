@@ -1,0 +1,42 @@
+"""Frames that a stream of the device still works on, and what the thread that wants them has to wait for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def _nothing() -> None:
+    """What there is to wait for where frames come from the host."""
+
+
+@dataclass(frozen=True)
+class PendingFrames:
+    """Frames, complete once `wait()` has returned. It waits for one event, never for the whole device."""
+
+    frames: Tensor
+    wait: Callable[[], object] = _nothing
+
+
+def as_of_now(frames: Tensor) -> PendingFrames:
+    """Complete when what the caller's stream was given so far is done."""
+    if not frames.is_cuda:
+        return PendingFrames(frames)
+    done = event()  # cuda only
+    done.record(torch.cuda.current_stream(frames.device))  # cuda only
+    return PendingFrames(frames, done.synchronize)  # cuda only
+
+
+@functools.lru_cache(maxsize=8)
+def encoders_stream(device: torch.device) -> torch.cuda.Stream:  # cuda only
+    """One for all encoders of a device: PyTorch has 32, which a new one for every file would soon share with others."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def event() -> torch.cuda.Event:  # cuda only
+    """One that its waiter sleeps for: a spinning thread would take a core from the encoder's."""
+    return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]

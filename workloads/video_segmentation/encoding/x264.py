@@ -1,0 +1,145 @@
+"""H.264 by libx264 in its own threads, fed with NV12 from the host or from a device while the caller goes on.
+
+libx264 takes NV12 as it is: its own pictures have interleaved chroma. It copies a frame before `encode` returns, hence
+frames are handed over where they lie, and their memory is free right afterwards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count, cycle, islice
+from pathlib import Path
+
+import av
+import torch
+from av.container import OutputContainer
+from av.video.codeccontext import VideoCodecContext
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+from torch import Tensor
+
+from workloads.video_segmentation.encoding import (
+    H273_CODE,
+    LIMITED_RANGE,
+    Encoded,
+    EncodingError,
+    VideoFormat,
+    encoded,
+    require_frames,
+)
+from workloads.video_segmentation.encoding.encoder_thread import ThreadedEncoder
+from workloads.video_segmentation.encoding.page_locked_ring import PageLockedRing
+from workloads.video_segmentation.encoding.pending_frames import PendingFrames
+from workloads.video_segmentation.muxing import replacing_video
+
+
+@dataclass(frozen=True)
+class X264Settings:
+    """How well, and how fast, libx264 is to code.
+
+    `crf` is its constant rate factor, a quality; a bit rate replaces it. 0 threads: libx264 chooses, 1.5 for each core.
+    """
+
+    preset: str = "veryfast"
+    crf: float = 23
+    bit_rate_mbit_s: float | None = None
+    most_frames_between_keyframes: int = 250
+    threads: int = 0
+
+    def options(self) -> dict[str, str]:
+        """As FFmpeg's libx264 takes them."""
+        rate = {"crf": f"{self.crf:g}"} if self.bit_rate_mbit_s is None else {"b": f"{1e6 * self.bit_rate_mbit_s:.0f}"}
+        return {"preset": self.preset, "g": str(self.most_frames_between_keyframes), **rate}
+
+
+DEFAULT = X264Settings()
+
+
+class X264(ThreadedEncoder[Tensor, PendingFrames]):
+    """Takes uint8 [n, H*3//2, W] NV12, limited range, in host memory or on a CUDA device.
+
+    Frames on a device are copied by a stream of their own, in pieces of up to `batch` frames, into a ring of `slots`
+    page-locked buffers; the caller waits only while all of them are full. Frames in host memory are encoded where they
+    lie. Raises EncodingError for settings that libx264 refuses.
+    """
+
+    def __init__(
+        self, path: Path, video: VideoFormat, settings: X264Settings = DEFAULT, slots: int = 4, batch: int = 8
+    ) -> None:
+        self._settings, self._slots, self._batch = settings, slots, batch
+        self._ring: PageLockedRing | None = None
+        super().__init__(path, video, most_in_flight=slots)
+
+    def write(self, frames: Tensor) -> None:
+        require_frames(frames, self.video.nv12_shape)
+        for piece in torch.split(frames, self._batch):
+            self._thread.wait_for_room()
+            self._thread.put(self._copied(piece) if piece.is_cuda else PendingFrames(piece))
+
+    def _copied(self, frames: Tensor) -> PendingFrames:  # cuda only
+        if self._ring is None:
+            self._ring = PageLockedRing(self._slots, (self._batch, *self.video.nv12_shape), frames.device)
+        return self._ring.copy(frames)
+
+    def _encode(self, batches: Iterator[PendingFrames]) -> Encoded:
+        with replacing_video(self.path) as container:
+            stream = self._stream(container)
+            numbers = count()
+            for batch in batches:
+                batch.wait()
+                for frame in video_frames(batch.frames, numbers):
+                    container.mux(stream.encode(frame))
+            container.mux(stream.encode(None))
+        return encoded(self.path, next(numbers), self.video)
+
+    def _stream(self, container: OutputContainer) -> VideoStream:
+        stream = container.add_stream("libx264", rate=self.video.frames_per_second)
+        configure(stream.codec_context, self.video, self._settings)
+        try:
+            stream.codec_context.open()
+        except av.FFmpegError as error:
+            said = str(error).partition(":")[0]
+            raise EncodingError(f"libx264 refuses {self._settings} ({said}): choose others") from error
+        return stream
+
+
+def configure(context: VideoCodecContext, video: VideoFormat, settings: X264Settings) -> None:
+    """Sets an encoder that is not open yet to NV12, the video's colours, and the settings."""
+    context.width, context.height, context.pix_fmt = video.width, video.height, "nv12"
+    context.framerate, context.time_base = video.frames_per_second, 1 / video.frames_per_second
+    context.color_range = LIMITED_RANGE
+    context.colorspace = context.color_primaries = context.color_trc = H273_CODE[video.matrix]
+    context.options = settings.options()
+    # PyAV asks for threads that share a frame: slices that cannot be predicted from each other, slower and larger.
+    context.thread_type, context.thread_count = "FRAME", settings.threads
+
+
+def video_frames(frames: Tensor, numbers: Iterator[int]) -> Iterator[VideoFrame]:
+    """Frames of PyAV in the memory of uint8 [n, H*3//2, W], each with the next number as its time."""
+    for pixels in frames.numpy():
+        frame = VideoFrame.from_numpy_buffer(pixels, format="nv12")
+        frame.pts = next(numbers)
+        yield frame
+
+
+def frames_per_second_alone(
+    frames: Tensor, video: VideoFormat, coded_frames: int, settings: X264Settings = DEFAULT
+) -> float:
+    """What libx264 reaches with nothing around it: the bound of every pipeline that ends in it.
+
+    It encodes `coded_frames` frames from uint8 [n, H*3//2, W] in host memory, over and over from the first one on, and
+    drops what comes out. Opening it is not timed, flushing it is.
+    """
+    require_frames(frames, video.nv12_shape)
+    context = av.CodecContext.create("libx264", "w")
+    configure(context, video, settings)
+    context.open()
+    numbers = count()
+    began = time.perf_counter()
+    for frame in islice(cycle(torch.split(frames, 1)), coded_frames):
+        for picture in video_frames(frame, numbers):
+            context.encode(picture)
+    context.encode(None)
+    return coded_frames / (time.perf_counter() - began)

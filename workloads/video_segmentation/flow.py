@@ -1,0 +1,59 @@
+"""Batches through a chain: each from the first stage to the last, or every stage at once on another batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from workloads.video_segmentation.chain import Batch, Chain
+from workloads.video_segmentation.conveyor import Conveyor, Station
+
+_Result = TypeVar("_Result")
+
+
+class Flow(Generic[_Result]):
+    """`decoder` gives frames; `last` gets every batch that was computed, and what it returns comes out of `take`.
+
+    Where the chain's plan is overlapped, decoding, computing and `last` each have a thread and a stream of their own.
+    """
+
+    def __init__(self, chain: Chain, decoder: Any, last: Callable[[Batch], _Result]) -> None:
+        self._chain, self._last = chain, last
+        self._decode = partial(chain.decode, decoder)
+        around = partial(own_stream, chain.device)
+        on_cuda = chain.device.type == "cuda"
+        self._stream = torch.cuda.Stream(chain.device) if on_cuda else None  # type: ignore[no-untyped-call]
+        stations = [Station("compute", chain.compute, around), Station("encode", last, around)]
+        self._conveyor: Conveyor[_Result] | None = (
+            Conveyor(self._decode, stations, around) if chain.plan.overlapped else None
+        )
+
+    def take(self) -> _Result | None:
+        """The next result, in the order of the clip; None after the last one. Raises whatever a stage raised."""
+        if self._conveyor is not None:
+            return self._conveyor.take()
+        # Not on the default stream, for which some libraries make all others wait.
+        with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
+            batch = self._decode()
+            return None if batch is None else self._last(self._chain.compute(batch))
+
+    def settle(self) -> None:
+        """Until nothing is being worked on, see `Conveyor.settle`."""
+        if self._conveyor is not None:
+            self._conveyor.settle()
+
+    def close(self) -> None:
+        if self._conveyor is not None:
+            self._conveyor.close()
+
+
+def own_stream(device: torch.device) -> AbstractContextManager[object]:
+    """A stream of the calling thread's own; nothing on a CPU."""
+    if device.type == "cpu":
+        return nullcontext()
+    torch.cuda.set_device(device)  # cuda only
+    return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]  # cuda only

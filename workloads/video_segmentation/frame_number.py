@@ -1,0 +1,108 @@
+"""The number of a frame as a bar code in its pixels, so that order and loss can be seen behind every stage.
+
+A strip along the upper edge, a twelfth of the frame high, is divided into cells of equal width: one light, sixteen
+bits of the number, four bits that check them, one dark; the most significant bit comes first. Only the middle half of
+a cell is read, in both directions, so that neither lossy coding nor a blur over less than half a cell spoils it: at
+1080p a cell is 87 x 90 pixels. Light is yellow and dark is red, like the shapes of our clips and unlike their
+background: what segments the one segments the other, and a strip that is foreground is never blurred.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+DATA_BITS, CHECK_BITS = 16, 4
+CELLS = 1 + DATA_BITS + CHECK_BITS + 1
+LARGEST_NUMBER = 2**DATA_BITS - 1
+LIGHT, DARK = (255, 224, 0), (140, 16, 16)  # RGB; their luma is 208 and 53 of 255, in limited range 194 and 61
+LEAST_CONTRAST = 60  # of the light cell over the dark one, in levels of luma; intact they are 133 apart or more
+LEAST_HEIGHT, LEAST_WIDTH = 4 * 12, 4 * CELLS  # so that the middle half of a cell is two pixels
+
+
+def strip_height(height: int) -> int:
+    """How many of the `height` rows of a frame the bar code fills, from the top."""
+    return height // 12
+
+
+def paint(rgb: NDArray[np.uint8], number: int) -> None:
+    """Paints `number` into the frame `rgb`, uint8 [H, W, 3], in place.
+
+    Raises ValueError for a number that 16 bits do not hold, and for a frame smaller than 88 x 48.
+    """
+    if not 0 <= number <= LARGEST_NUMBER:
+        raise ValueError(f"frame number {number} does not fit into the bar code: number from 0 to {LARGEST_NUMBER}")
+    height, width = rgb.shape[:2]
+    edges = _edges(height, width)
+    for cell, is_light in enumerate(_cells(number)):
+        rgb[: strip_height(height), edges[cell] : edges[cell + 1]] = LIGHT if is_light else DARK
+
+
+def read_numbers(luma: Tensor) -> Tensor:
+    """The numbers of frames whose luma is uint8 or float [n, H, W], 0..255, on any device: int64 [n] on that device.
+
+    -1 stands for a frame whose bar code is missing, damaged, or mixed from two frames: a cell that is neither light nor
+    dark, or bits that their check contradicts. Nothing waits for the device. Raises ValueError for a frame smaller
+    than 88 x 48.
+    """
+    cells = _levels(luma)
+    light, dark = cells[:, :1], cells[:, -1:]
+    shares = (cells - dark) / (light - dark).clamp(min=LEAST_CONTRAST)
+    bits = (shares > 0.5).long()
+    # A cell in the middle third between light and dark is no bit; nor is anything where the contrast is too small.
+    clear = ((shares < 1 / 3) | (shares > 2 / 3)).all(1)
+    weights = 2 ** torch.arange(DATA_BITS - 1, -1, -1, device=luma.device)
+    numbers = (bits[:, 1 : 1 + DATA_BITS] * weights).sum(1)
+    told = (bits[:, 1 + DATA_BITS : -1] * weights[-CHECK_BITS:]).sum(1)
+    return torch.where(clear & (told == _check(numbers)) & (bits[:, 0] == 1), numbers, -1)
+
+
+def _cells(number: int) -> Iterator[bool]:
+    code = number << CHECK_BITS | int(_check(torch.tensor(number)))
+    yield True
+    for place in range(DATA_BITS + CHECK_BITS - 1, -1, -1):
+        yield bool(code >> place & 1)
+    yield False
+
+
+def _check(numbers: Tensor) -> Tensor:
+    """Four bits, each the parity of every fourth bit of the number: the exclusive or of its four hexadecimal digits.
+
+    It sees every single wrong bit, and 15 of 16 random codes.
+    """
+    return (numbers ^ numbers >> 4 ^ numbers >> 8 ^ numbers >> 12) & 15
+
+
+def _levels(luma: Tensor) -> Tensor:
+    """float32 [n, cells]: the mean of the middle half of each cell."""
+    height, width = luma.shape[-2:]
+    _edges(height, width)  # refuses what is too small
+    rows = strip_height(height)
+    strip = luma[:, rows // 4 : rows - rows // 4]
+    return strip.float().mean(1) @ _middles(width, luma.device)
+
+
+@functools.lru_cache(maxsize=8)
+def _middles(width: int, device: torch.device) -> Tensor:
+    """float32 [width, cells]: times the columns of a strip, it is the mean of each cell's middle half."""
+    middles = torch.zeros(width, CELLS)
+    for cell, (left, right) in enumerate(pairwise(_edges(LEAST_HEIGHT, width))):
+        quarter = (right - left) // 4
+        middles[left + quarter : right - quarter, cell] = 1 / (right - left - 2 * quarter)
+    return middles.to(device)
+
+
+def _edges(height: int, width: int) -> list[int]:
+    """The columns where cells begin, and the last one's end."""
+    if height < LEAST_HEIGHT or width < LEAST_WIDTH:
+        raise ValueError(
+            f"a frame of {width}x{height} pixels is too small for the bar code of its number: "
+            f"take {LEAST_WIDTH}x{LEAST_HEIGHT} or more"
+        )
+    return [cell * width // CELLS for cell in range(CELLS + 1)]

@@ -1,0 +1,60 @@
+"""Which variant of every stage a pipeline is made of, from the baseline to the one where no frame leaves the GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+BATCH = 8  # frames that pass the stages together
+SESSIONS = 7  # of NVDEC, as many as an H200 has engines
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One variant per stage. `sessions` decode at once; `overlapped` stages work at once, each on another batch.
+
+    Raises ValueError for stages that do not fit: OpenCV's want frames that were never on the device.
+    """
+
+    decode: Literal["opencv", "nvdec"] = "opencv"
+    preprocess: Literal["opencv", "torch"] = "opencv"
+    segment: Literal["eager", "cudnn-fused"] = "eager"
+    composite: Literal["opencv", "torch"] = "opencv"
+    encode: Literal["mp4v", "x264", "nvjpeg", "nvenc"] = "mp4v"
+    sessions: int = 1
+    overlapped: bool = False
+
+    def __post_init__(self) -> None:
+        for stage in ("preprocess", "composite"):
+            if self.decode != "opencv" and getattr(self, stage) == "opencv":
+                raise ValueError(
+                    f"{stage} by OpenCV wants frames on the host, and {self.decode} leaves them on the GPU"
+                )
+
+    @property
+    def frames_on_device(self) -> bool:
+        """Whether any stage between decoding and encoding wants frames on the device."""
+        return self.preprocess != "opencv" or self.composite != "opencv"
+
+    @property
+    def suffix(self) -> str:
+        """Of files that its encoder writes: what players expect around Motion-JPEG is QuickTime."""
+        return ".mov" if self.encode == "nvjpeg" else ".mp4"
+
+    def __str__(self) -> str:
+        """Without what is as in the baseline: `decode nvdec, encode nvjpeg, overlapped`."""
+        other = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+        said = [name if getattr(self, name) is True else f"{name} {getattr(self, name)}" for name in other]
+        return ", ".join(said) or "the baseline"
+
+
+BASELINE = Plan()
+SEGMENT = replace(BASELINE, segment="cudnn-fused")
+COMPOSITE = replace(SEGMENT, composite="torch")
+PREPROCESS = replace(COMPOSITE, preprocess="torch")
+DECODE = replace(PREPROCESS, decode="nvdec", sessions=SESSIONS)
+ENCODE = replace(DECODE, encode="nvjpeg")
+NVJPEG = replace(ENCODE, overlapped=True)
+X264 = replace(NVJPEG, encode="x264")
+NVENC = replace(NVJPEG, encode="nvenc")
+ON_CPU = replace(BASELINE, overlapped=True)

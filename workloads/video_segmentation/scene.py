@@ -1,0 +1,195 @@
+"""A scene to segment: figures and balls that move over a textured background, with the truth about what is foreground.
+
+Everything is drawn once and then only moved, so that a frame costs copies. The foreground is warm (more red than blue)
+and striped, the background cool and cloudy, so that even a linear readout of random convolutions tells them apart.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+Pixels = NDArray[np.uint8]
+Mask = NDArray[np.bool_]
+Values = NDArray[np.float32]
+Pair = tuple[float, float]
+Colour = tuple[int, int, int]
+Colours = tuple[Colour, Colour]
+
+# Lengths are shares of the frame's height, colours RGB.
+SLACK = 0.08  # by which textures are larger than what shows them
+CLOUD, STRIPE = 0.2, 1 / 30
+OCTAVES, FADING = 6, 0.65  # of the clouds: each is half as large and a little weaker than the one before
+GRAIN_LEVELS = 12
+SKY: Colours = ((28, 62, 96), (128, 176, 204))
+FOREST: Colours = ((16, 72, 72), (120, 190, 190))
+SKIN: Colours = ((240, 190, 150), (196, 130, 90))
+CLOTHES: tuple[Colours, ...] = (
+    ((255, 170, 60), (178, 64, 16)),
+    ((240, 110, 96), (140, 16, 24)),
+    ((255, 222, 110), (196, 132, 0)),
+    ((248, 150, 130), (176, 44, 40)),
+    ((255, 190, 100), (160, 30, 30)),
+)
+
+
+@dataclass(frozen=True)
+class Swing:
+    """A sine in time for x and one for y: `seconds` is how long they take, `turns` where they begin."""
+
+    seconds: Pair
+    turns: Pair
+
+    def at(self, seconds: float) -> Pair:
+        """x and y, each from -1 to 1."""
+        x, y = np.sin(2 * np.pi * (seconds / np.array(self.seconds) + np.array(self.turns)))
+        return float(x), float(y)
+
+
+@dataclass(frozen=True)
+class Texture:
+    """uint8 [h, w, 3], larger than what is shown of it: a window that swings over all of it."""
+
+    pixels: Pixels
+    swing: Swing
+
+    def shown(self, height: int, width: int, seconds: float) -> Pixels:
+        spare_height, spare_width = self.pixels.shape[0] - height, self.pixels.shape[1] - width
+        x, y = self.swing.at(seconds)
+        top, left = round(spare_height * (1 + y) / 2), round(spare_width * (1 + x) / 2)
+        return self.pixels[top : top + height, left : left + width]
+
+
+@dataclass(frozen=True)
+class Actor:
+    """What moves: an outline, bool [h, w], filled with a texture that slides inside it.
+
+    Its centre swings about `centre` by as much as `reach`, both in shares of the frame's width and height.
+    """
+
+    outline: Mask
+    texture: Texture
+    centre: Pair
+    reach: Pair
+    swing: Swing
+
+    def draw(self, seconds: float, rgb: Pixels, mask: Mask) -> None:
+        """Into a frame, as far as it is inside."""
+        height, width = self.outline.shape
+        x, y = self.swing.at(seconds)
+        left = round((self.centre[0] + self.reach[0] * x) * mask.shape[1] - width / 2)
+        top = round((self.centre[1] + self.reach[1] * y) * mask.shape[0] - height / 2)
+        inside = np.s_[max(0, -top) : max(0, mask.shape[0] - top), max(0, -left) : max(0, mask.shape[1] - left)]
+        outline, texture = self.outline[inside], self.texture.shown(height, width, seconds)[inside]
+        rows, columns = outline.shape
+        place = np.s_[max(0, top) : max(0, top) + rows, max(0, left) : max(0, left) + columns]
+        np.copyto(rgb[place], texture, where=outline[:, :, None])
+        mask[place] |= outline
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A background and, from the back to the front, the actors before it, for frames of `width` x `height`."""
+
+    width: int
+    height: int
+    background: Texture
+    actors: tuple[Actor, ...]
+
+    def at(self, seconds: float) -> tuple[Pixels, Mask]:
+        """RGB uint8 [H, W, 3] and the foreground, bool [H, W]."""
+        rgb = self.background.shown(self.height, self.width, seconds).copy()
+        mask = np.zeros((self.height, self.width), np.bool_)
+        for actor in self.actors:
+            actor.draw(seconds, rgb, mask)
+        return rgb, mask
+
+
+@functools.lru_cache(maxsize=2)
+def scene(width: int, height: int, seed: int) -> Scene:
+    """The scene of that size; `seed` says where things are and what their textures look like."""
+    random = np.random.default_rng(seed)
+    clothes = random.permutation(len(CLOTHES))
+    balls = [_ball(random, height, CLOTHES[clothes[index]], x) for index, x in enumerate((0.2, 0.5, 0.82))]
+    people = [_person(random, height, CLOTHES[clothes[index + 3]], x) for index, x in enumerate((0.28, 0.7))]
+    actors = (*balls, *(actor for person in people for actor in person))
+    return Scene(width, height, _background(random, width, height), actors)
+
+
+def _background(random: np.random.Generator, width: int, height: int) -> Texture:
+    size = _with_slack(height, width)
+    sky, forest, where = (_clouds(random, size, CLOUD * height)[:, :, None] for _ in range(3))
+    mixed = _mixed(SKY, sky) * where + _mixed(FOREST, forest) * (1 - where)
+    return Texture(_grainy(random, mixed), _swing(random, (14, 16), (10, 12)))
+
+
+def _person(random: np.random.Generator, height: int, clothes: Colours, x: float) -> tuple[Actor, Actor]:
+    """Shoulders that the lower edge of the frame cuts off, and a head over them."""
+    swing = _swing(random, (7, 11), (1.5, 2.5))
+    across, down = _coordinates(round(0.6 * height), round(0.36 * height))
+    shoulders = across**4 + down**4 < 1
+    across, down = _coordinates(round(0.26 * height), round(0.2 * height))
+    head = across**2 + down**2 < 1
+    return (
+        Actor(shoulders, _striped(random, shoulders, height, clothes), (x, 0.8), (0.14, 0.015), swing),
+        Actor(head, _striped(random, head, height, SKIN), (x, 0.42), (0.14, 0.015), swing),
+    )
+
+
+def _ball(random: np.random.Generator, height: int, colours: Colours, x: float) -> Actor:
+    across, down = _coordinates(round(random.uniform(0.18, 0.22) * height), round(random.uniform(0.2, 0.26) * height))
+    outline = across**2 + down**2 < 1
+    texture = _striped(random, outline, height, colours)
+    return Actor(outline, texture, (x, 0.36), (0.12, 0.14), _swing(random, (5, 8), (4, 6)))
+
+
+def _coordinates(height: int, width: int) -> tuple[Values, Values]:
+    """x and y, from -1 to 1, of the pixels of an outline."""
+    down, across = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")
+    return across.astype(np.float32), down.astype(np.float32)
+
+
+def _swing(random: np.random.Generator, x_seconds: Pair, y_seconds: Pair) -> Swing:
+    return Swing((random.uniform(*x_seconds), random.uniform(*y_seconds)), (random.random(), random.random()))
+
+
+def _with_slack(height: int, width: int) -> tuple[int, int]:
+    return height + round(SLACK * height), width + round(SLACK * height)
+
+
+def _striped(random: np.random.Generator, outline: Mask, height: int, colours: Colours) -> Texture:
+    size, angle = _with_slack(*outline.shape), random.uniform(0, np.pi)
+    rows, columns = np.indices(size, np.float32)
+    wave = np.sin(2 * np.pi * (columns * np.cos(angle) + rows * np.sin(angle)) / (STRIPE * height))
+    share = 0.7 * (0.5 + 0.5 * np.tanh(3 * wave)) + 0.3 * _clouds(random, size, CLOUD / 4 * height)
+    return Texture(_grainy(random, _mixed(colours, share[:, :, None])), _swing(random, (3, 5), (3, 5)))
+
+
+def _mixed(colours: Colours, share: Values) -> Values:
+    """float32 [h, w, 3]: the first colour where `share`, [h, w, 1], is 0, the second where it is 1."""
+    first, second = np.array(colours, np.float32)
+    mixed: Values = first + (second - first) * share
+    return mixed
+
+
+def _grainy(random: np.random.Generator, rgb: Values) -> Pixels:
+    grain = random.integers(-GRAIN_LEVELS, GRAIN_LEVELS, rgb.shape[:2], np.int8, endpoint=True)
+    grainy: Pixels = np.clip(rgb + grain[:, :, None], 0, 255).astype(np.uint8)
+    return grainy
+
+
+def _clouds(random: np.random.Generator, size: tuple[int, int], cell: float) -> Values:
+    """Value noise, float32 of `size` in 0..1: random grids, smoothly enlarged, the finer the weaker (Perlin 1985)."""
+    total = np.zeros(size, np.float32)
+    for octave in range(OCTAVES):
+        pixels = max(cell / 2**octave, 2.0)
+        grid = random.random([1, 1, *(int(length / pixels) + 2 for length in size)], np.float32)
+        total += FADING**octave * F.interpolate(torch.from_numpy(grid), size, mode="bicubic").numpy()[0, 0]
+    low, high = np.quantile(total[::8, ::8], (0.02, 0.98))
+    clouds: Values = np.clip((total - low) / (high - low), 0, 1)
+    return clouds

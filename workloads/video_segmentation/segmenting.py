@@ -1,0 +1,200 @@
+"""The stage that segments: FCN-ResNet101 in eager FP32 against what precision, layout, fusion and compilers give.
+
+Every side gets the same float32 frames [items, 3, h, w] and returns float32 logits [items, classes, h, w]. On a CPU,
+where nothing but the baseline runs, the network is LR-ASPP.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpugate.workload import (
+    BASELINE,
+    Build,
+    Context,
+    Contract,
+    DeviceKind,
+    Limit,
+    Needs,
+    Optimization,
+    Side,
+    Size,
+    Workload,
+)
+from workloads.cudnn_fusion import STEM_CHANNELS, fuse, to_channels_last_half
+from workloads.model_sides import NCHW, NHWC, captured, compiled, eager
+from workloads.resnet50_weights import UNMEASURED_BATCH
+from workloads.video_segmentation.clip import Clip
+from workloads.video_segmentation.mask_agreement import masks_agree
+from workloads.video_segmentation.network_frames import frames_with_truth, unseen_numbers
+from workloads.video_segmentation.segmenter import Segmenter, interpolated, segmenter
+from workloads.video_segmentation.source_clip import CLIPS
+
+FRAMES = 8
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one frame of a kind's clip costs; a test counts it again on the meta device."""
+
+    multiply_adds: int  # in the convolutions
+    values_read: int  # by the convolutions, weights apart
+    values_written: int
+    weights: int
+
+
+WORK: Mapping[DeviceKind, Work] = {
+    "cuda": Work(189_761_126_400, 202_982_400, 211_514_400, 51_939_394),
+    "cpu": Work(211_645_384, 2_993_296, 2_862_620, 3_218_308),
+}
+
+
+def size(kind: DeviceKind, items: int = FRAMES) -> Size:
+    """FLOPs: 2 per multiply-add of the convolutions; BatchNorm, ReLU and interpolation (0.2 %) are left out.
+
+    Bytes: FP32 weights once, and the input and output of each convolution once.
+    """
+    work = WORK[kind]
+    values = work.weights + items * (work.values_read + work.values_written)
+    return Size(items=items, flops=2.0 * items * work.multiply_adds, bytes=4.0 * values)
+
+
+def inputs(context: Context, index: int) -> Tensor:
+    """Batch `index` >= 0: float32 [items, 3, h, w], normalized frames on the context's device.
+
+    Depends on the context's seed and `index` alone: frames that no weight was fitted to, drawn once a process, chosen
+    at random and each moved around its edges by another distance, so that no two batches are alike.
+    """
+    frames, _ = _unseen_frames(CLIPS[_kind(context)], context.device)
+    random = np.random.default_rng((context.seed, index))
+    chosen = random.integers(len(frames), size=context.items).tolist()
+    rows, columns = (random.integers(extent, size=context.items).tolist() for extent in frames.shape[-2:])
+    moves = zip(chosen, rows, columns, strict=True)
+    return torch.stack([frames[number].roll((down, right), (1, 2)) for number, down, right in moves])
+
+
+@functools.lru_cache(maxsize=2)
+def _unseen_frames(clip: Clip, device: torch.device) -> tuple[Tensor, Tensor]:
+    return frames_with_truth(clip, unseen_numbers(clip), device)
+
+
+def truth(context: Context) -> tuple[Tensor, Tensor]:
+    """Frames float32 [items, 3, h, w] that no weight was fitted to, and their masks, bool [items, h, w]."""
+    frames, masks = _unseen_frames(CLIPS[_kind(context)], context.device)
+    taken = torch.arange(context.items, device=context.device) % len(frames)
+    return frames[taken], masks[taken]
+
+
+def _kind(context: Context) -> DeviceKind:
+    return cast(DeviceKind, context.device.type)
+
+
+def _model(context: Context) -> Segmenter:
+    return segmenter(_kind(context), context)
+
+
+def baseline(context: Context) -> Side:
+    return eager(_model(context), torch.float32, NCHW)
+
+
+def channels_last_fp16(context: Context) -> Side:
+    torch.backends.cudnn.benchmark = True
+    return eager(_model(context), torch.float16, NHWC)
+
+
+def inductor_fp16(context: Context) -> Side:
+    torch.backends.cudnn.benchmark = True
+    return compiled(_model(context), inputs(context, UNMEASURED_BATCH), torch.float16, NHWC)
+
+
+def cuda_graph(context: Context) -> Side:
+    """The kernels of `channels_last_fp16`, in one launch."""
+    torch.backends.cudnn.benchmark = True
+    model = _model(context).to(dtype=torch.float16, memory_format=NHWC)  # type: ignore[call-overload]
+    return captured(context, model, 3, inputs(context, UNMEASURED_BATCH))
+
+
+def cudnn_fused(context: Context, example: Tensor | None = None) -> Side:
+    """Every convolution one cuDNN call with all that follows it, in one launch; interpolation stays as it is.
+
+    For frames like `example`, by default those of the stage.
+    """
+    torch.backends.cudnn.benchmark = True
+    import torch._inductor.config as inductor_config
+
+    like = inputs(context, UNMEASURED_BATCH) if example is None else example
+    with inductor_config.patch(compile_threads=1):  # one small kernel, the pooling: no worker processes for it
+        return captured(context, fused(_model(context)), STEM_CHANNELS, like)
+
+
+def fused(model: Segmenter) -> Segmenter:
+    """For frames [n, STEM_CHANNELS, h, w] in channels_last FP16; shares nothing with `model`."""
+    return Segmenter(to_channels_last_half(fuse(model.coarse)))
+
+
+def tensorrt_fp16(context: Context) -> Side:
+    """All convolutions are one engine; interpolation is PyTorch's, as it is for every other side."""
+    from workloads.tensorrt_engine import build_engine
+
+    model = _model(context).half()
+    engine = build_engine(model.coarse, inputs(context, UNMEASURED_BATCH).half(), context.cache_dir)
+
+    @torch.inference_mode()
+    def step(frames: Tensor) -> Tensor:
+        return interpolated(engine(frames.half()), frames)
+
+    return Side(step, model)
+
+
+VOLTA, AMPERE = Needs(compute_capability=(7, 0)), Needs(compute_capability=(8, 0))
+TENSORRT = Needs(("torch_tensorrt", "tensorrt"), (7, 5), install="pip install 'gpugate[tensorrt]'")
+
+ALL_LAYERS = Limit("kernels", at_least=107)  # 106 convolutions and the interpolation: no work vanished
+TENSOR_CORES = (ALL_LAYERS, Limit("tensor_core_kernels", at_least=40))
+ONE_GRAPH = (*TENSOR_CORES, Limit("graph_launches", at_least=1, at_most=1), Limit("kernel_launches", at_most=1))
+ENGINE = (Limit("kernels", at_least=40, at_most_of_reference=0.5), *TENSOR_CORES[1:])
+
+
+def _promised(
+    name: str,
+    build: Build,
+    sm_90: float,
+    cuda: float,
+    engaged: tuple[Limit, ...],
+    needs: Needs,
+    against: str = BASELINE,
+) -> Optimization:
+    """At least the speedup `sm_90` on an H200 and `cuda` on any GPU, with masks that are still the baseline's."""
+    return Optimization(
+        name,
+        build,
+        {"sm_90": sm_90, "cuda": cuda},
+        dtype="float16",
+        compared_with=against,
+        needs=needs,
+        contract={"cuda": Contract(engaged)},
+        proofs=(masks_agree(baseline, build, truth),),
+    )
+
+
+OPTIMIZATIONS = (
+    _promised("channels-last-fp16", channels_last_fp16, 5.0, 1.2, TENSOR_CORES, VOLTA),
+    _promised("inductor-fp16", inductor_fp16, 5.0, 1.2, TENSOR_CORES, VOLTA),
+    _promised("cudnn-fused", cudnn_fused, 5.0, 1.2, ONE_GRAPH, AMPERE),
+    _promised("cuda-graph", cuda_graph, 0.98, 0.95, ONE_GRAPH, VOLTA, against="channels-last-fp16"),
+    _promised("tensorrt-fp16", tensorrt_fp16, 5.0, 1.2, ENGINE, TENSORRT),
+)
+SEGMENT = Workload(
+    name="video/segment",
+    baseline=baseline,
+    inputs=inputs,
+    sizes={"cuda": size("cuda")},
+    optimizations=OPTIMIZATIONS,
+)
