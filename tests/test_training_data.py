@@ -160,14 +160,19 @@ def test_closing_ends_the_workers() -> None:
     assert pieces.problem() == "0 of 2 worker processes are alive"
 
 
+def take_after_killing(pid: int, pieces: Pieces) -> None:
+    """The signal of the worker's death may interrupt anything: it must find the test waiting for the error."""
+    os.kill(pid, signal.SIGKILL)
+    take(pieces, 100)
+
+
 def test_a_killed_worker_ends_the_run_within_seconds_and_leaves_no_process() -> None:
     pieces = Pieces(prepared(), 8, 2, pinned=False)
     next(pieces)
     pids = workers_of(pieces)
     started = time.perf_counter()
-    os.kill(pids[0], signal.SIGKILL)
     with pytest.raises(RuntimeError, match="worker"), closing(pieces):
-        take(pieces, 100)
+        take_after_killing(pids[0], pieces)
     assert time.perf_counter() - started < 10, "no timing of a workload: it must not hang"
     assert not any(map(alive, pids))
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
 
 import torch
 from torch import Tensor
@@ -13,10 +11,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from workloads.driving.data import Frames
 from workloads.driving.delivery import Batch, BatchOrder, normalized
+from workloads.loader_workers import dead_workers, end_workers, workers_of
 from workloads.shared_memory import check_shared_memory
 
-DYING_S = 1.0
-ENDING_S = 5.0  # a worker that was told to end, by a signal at last
 STUCK_S = 30.0  # a batch takes a worker a second at most: one that is silent for so long will never answer
 PREFETCHED = 1  # batches per worker, so that little is in stock
 
@@ -87,8 +84,7 @@ class HostBatches(Iterator[Batch]):
             said = str(error).strip().splitlines()[-1].removeprefix("ValueError: ")
             raise ValueError(said) from error
         except (RuntimeError, OSError, EOFError) as error:  # a dead worker leaves any of them, by when it died
-            for worker in self._dying():
-                worker.join()
+            for worker in dead_workers(self._batches):
                 how = f"worker process {worker.pid} died with exit code {worker.exitcode}"
                 raise RuntimeError(f"DataLoader {how}: look for what killed it, such as too little memory") from error
             if "timed out" in str(error):
@@ -96,21 +92,8 @@ class HostBatches(Iterator[Batch]):
             raise
 
     def workers_alive(self) -> int:
-        return sum(worker.is_alive() for worker in self._processes())
-
-    def _processes(self) -> Sequence[BaseProcess]:
-        return getattr(self._batches, "_workers", ())
-
-    def _dying(self) -> list[BaseProcess]:
-        """Workers that have ended, or do so within a second: their connections break before they are gone."""
-        ended = wait([worker.sentinel for worker in self._processes()], DYING_S)
-        return [worker for worker in self._processes() if worker.sentinel in ended]
+        return sum(worker.is_alive() for worker in workers_of(self._batches))
 
     def close(self) -> None:
-        # Left to garbage collection, worker processes would outlive the side: an exception keeps its frames alive.
-        workers, end = self._processes(), getattr(self._batches, "_shutdown_workers", None)
-        if end is not None:
-            end()
-        for worker in workers:
-            worker.join(ENDING_S)
-        self._batches = iter(())
+        batches, self._batches = self._batches, iter(())
+        end_workers(batches)

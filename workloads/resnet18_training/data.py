@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from workloads.loader_workers import dead_workers, end_workers, workers_of
 from workloads.resnet18_training.cifar import Pictures
 from workloads.resnet18_training.sample_order import PADDING, SampleOrder
 from workloads.shared_memory import check_shared_memory
@@ -27,7 +27,6 @@ LABEL, ID, MARK = range(3)  # the columns of what travels with a picture
 GRID_PIXELS = 16  # every so many pixels in both directions count for a mark
 PREFETCH_FACTOR = 2  # pieces that every worker holds ready or in the making
 STUCK_S = 20.0  # a piece takes milliseconds: a worker that is silent for so long will never answer
-ENDING_S = 5.0  # a worker that was told to end
 
 
 class Batch(NamedTuple):
@@ -116,27 +115,20 @@ class Pieces(Iterator[tuple[Tensor, Tensor]]):
         try:
             piece: tuple[Tensor, Tensor] = next(self._iterator)
         except (ConnectionError, EOFError) as error:  # it ended while it handed over what it had prepared
+            dead_workers(self._iterator)
             raise RuntimeError(f"a worker process of the loader died ({type(error).__name__})") from error
         return piece
 
     def problem(self) -> str | None:
         """Why these are not the pieces that were asked for, or None."""
-        alive = sum(process.is_alive() for process in getattr(self._iterator, "_workers", ()))
+        alive = sum(process.is_alive() for process in workers_of(self._iterator))
         if alive != self._workers:
             return f"{alive} of {self._workers} worker processes are alive"
         return f"{self.unpinned} tensors of the loader are pageable" if self.unpinned else None
 
     def close(self) -> None:
-        """Ends the workers and waits for them, also where a traceback still holds the iterator."""
         iterator, self._iterator = self._iterator, iter(())
-        workers = getattr(iterator, "_workers", ())
-        if workers:
-            # That a worker has died is raised by a signal handler, wherever the program is: here it may be.
-            with suppress(RuntimeError):
-                iterator._shutdown_workers()
-        for worker in workers:
-            worker.terminate()
-            worker.join(ENDING_S)
+        end_workers(iterator)
 
 
 def _loader(pictures: PreparedPictures, piece: int, workers: int, pinned: bool) -> DataLoader[tuple[Tensor, Tensor]]:
