@@ -35,6 +35,8 @@ from gpugate.workload import BASELINE, Case, Context, for_device_class
 if TYPE_CHECKING:
     import torch
 
+    from gpugate.measurement.known import Known
+
 _LOG = logging.getLogger(__name__)
 CACHE_FOLDER = ".gpugate-cache"
 FRESH_PROCESS_S = 900.0  # within which one case is measured, its compilation or engine included; a hung one is killed
@@ -54,6 +56,7 @@ class PerfSession:
     unused: tuple[str, ...] = ()  # recorded cases that the catalogue no longer has
     lost: str | None = None  # why the device cannot be measured on any more
     notes: set[str] = field(default_factory=set)  # what a reader of the verdicts must know about the baselines
+    known: Known | None = None  # of the workload that was measured last
     started: float = field(default_factory=time.perf_counter)
 
     @property
@@ -159,10 +162,13 @@ class PerfSession:
             self._judge(result)
 
     def _measure_here(self, case: Case, settings: Settings, report: Report) -> Measurement:
+        from gpugate.measurement.known import Known
         from gpugate.measurement.run import measure
 
         # What is judged is what the file holds, digit for digit: only then can a stored run be decided again.
-        found = with_bus_share(measure(case, self.context(case), settings, report), self.result.yardsticks[-1].values)
+        self.known = self.known or Known()
+        found = measure(case, self.context(case), settings, report, self.known)
+        found = with_bus_share(found, self.result.yardsticks[-1].values)
         return from_json(Measurement, to_json(found))
 
     def _fresh_attempt(self, case: Case) -> Attempt:

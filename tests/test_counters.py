@@ -8,7 +8,7 @@ import torch
 
 from gpugate.errors import SideError
 from gpugate.measurement import counters
-from gpugate.measurement.record import SideCost
+from gpugate.measurement.record import Instance, Pair, SideCost
 from gpugate.measurement.sides import BuiltSide
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.measurement.trace import Activity, signature
@@ -32,6 +32,16 @@ def test_each_side_is_counted_in_its_own_window_without_what_surrounds_it() -> N
     found = [signature(activity) for activity in counters.count(sides, [one], steps=5)]
     names = ("aten::relu", "aten::exp", "aten::sigmoid", "aten::sin")
     assert [[operators[name] for name in names] for operators in found] == [[5, 0, 0, 0], [0, 0, 5, 5]]
+
+
+@pytest.mark.parametrize(("step_ms", "steps"), [(1.0, 5), (100.0, 5), (125.0, 4), (200.0, 2), (2000.0, 2)])
+def test_of_long_steps_fewer_are_counted(step_ms: float, steps: int) -> None:
+    pairs = [Pair(step_ms, step_ms / 3, reference_first=True)] * 3 + [Pair(1.0, 9999.0, reference_first=True)]
+    assert counters.steps_worth_counting([Instance(True, tuple(pairs))], most=5) == steps
+
+
+def test_without_a_single_time_all_steps_are_counted() -> None:
+    assert counters.steps_worth_counting([], most=5) == 5
 
 
 def test_a_pipeline_is_joined_before_and_after_its_window() -> None:

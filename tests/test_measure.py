@@ -16,8 +16,10 @@ from torch import nn
 
 from gpugate.equivalence import judge_equivalence
 from gpugate.errors import DisprovedError, SideError
+from gpugate.faults.fault import Fault
 from gpugate.measurement import cold_inputs, instance, run, sides, warm_up
 from gpugate.measurement.device_timer import HostTimer
+from gpugate.measurement.known import Known
 from gpugate.measurement.progress import Progress
 from gpugate.measurement.record import ClockReading, Measurement
 from gpugate.measurement.run import measure
@@ -90,9 +92,9 @@ class Bench:
         workload = Workload("net", build, self.inputs, {"cpu": Size(2, 0, 0)}, (optimization,), cold=False, **more)
         return Case(workload, optimization, "cpu")
 
-    def measure(self, case: Case, **settings: Any) -> Measurement:
+    def measure(self, case: Case, known: Known | None = None, **settings: Any) -> Measurement:
         context = Context(CPU, items=2, seed=0, cache_dir=Path())
-        return measure(case, context, Settings(**settings), self.told.append)
+        return measure(case, context, Settings(**settings), self.told.append, known)
 
 
 class BenchTimer(HostTimer):
@@ -147,7 +149,7 @@ def test_sides_are_fresh_in_every_instance_in_swapped_order_and_closed_before_th
     alone = ["build baseline", "close baseline"]
     reference_first = ["build baseline", "build fast", "close fast", "close baseline"]
     fast_first = ["build fast", "build baseline", "close baseline", "close fast"]
-    assert bench.log == [*alone, *(reference_first + fast_first) * 2, *alone]
+    assert bench.log == [*alone, *(reference_first + fast_first) * 2]
 
 
 def test_a_run_whose_noise_no_longer_changes_stops_for_noise(bench: Bench) -> None:
@@ -319,6 +321,69 @@ def test_an_edit_of_a_model_that_no_side_shows_is_caught_by_the_baselines_output
         SideError, match=r"^fast failed while being measured: .* the baseline gives other outputs since then"
     ):
         bench.measure(bench.case(optimized, bench.side(BASELINE, 3.0, shared)))
+
+
+def test_a_baseline_that_was_last_built_before_the_optimization_is_built_once_more(bench: Bench) -> None:
+    bench.measure(bench.case(bench.side("fast", 1.0, other_kernels, build_s=100.0)), budget_s=20.0)
+    assert bench.log == [
+        *("build baseline", "close baseline"),
+        *("build baseline", "build fast", "close fast", "close baseline"),
+        *("build baseline", "close baseline"),
+    ]
+
+
+class Rungs:
+    """Three rungs of one workload, each compared with the one before it, and how often each one took a step."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.steps: dict[str, int] = {}
+        first = Optimization("first", self.side(bench, "first", 2.0), {"cpu": 1.0})
+        second = Optimization("second", self.side(bench, "second", 1.0), {"cpu": 1.0}, compared_with="first")
+        build = self.side(bench, BASELINE, 3.0)
+        workload = Workload("rungs", build, bench.inputs, {"cpu": Size(2, 0, 0)}, (first, second), cold=False)
+        self.first, self.second = (Case(workload, optimization, "cpu") for optimization in (first, second))
+
+    def side(self, bench: Bench, name: str, step_ms: float) -> Build:
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            if bench.told and bench.told[-1].doing == "counting":
+                self.steps[name] = self.steps.get(name, 0) + 1
+            return other_kernels(inputs)
+
+        return bench.side(name, step_ms, step)
+
+
+def test_what_a_process_knows_of_a_workload_is_not_found_out_again(bench: Bench) -> None:
+    known, rungs = Known(), Rungs(bench)
+    apart = bench.measure(rungs.second)
+    assert bench.log.count("build baseline") == 2, "for its outputs, before and after"
+    bench.log.clear()
+    bench.measure(rungs.first, known)
+    built, rungs.steps = bench.log.count("build baseline"), {}
+    found = bench.measure(rungs.second, known)
+    assert bench.log.count("build baseline") == built + 1, "after"
+    assert rungs.steps.keys() == {"second", BASELINE}, "the first rung was counted as what was optimized"
+    assert found.inert is apart.inert is True
+    assert found.differences == apart.differences
+
+
+def test_what_is_known_is_forgotten_with_its_workload_and_its_inputs(bench: Bench) -> None:
+    known, case = Known(), bench.case()
+    other = Case(replace(case.workload, name="other"), case.optimization, "cpu")
+    built = []
+    for one, seed in ((case, 0), (case, 0), (case, 1), (other, 1), (case, 1)):
+        bench.log.clear()
+        bench.measure(one, known, seed=seed)
+        built.append(bench.log.count("build baseline"))
+    assert built == [5, 4, 5, 5, 5]
+    bench.measure(Rungs(bench).first, known)
+    bench.measure(other, known)
+    assert set(known.counted) == {BASELINE, "fast"}
+
+
+def test_counters_of_a_spoilt_side_are_not_kept(bench: Bench) -> None:
+    known, rungs = Known(), Rungs(bench)
+    bench.measure(rungs.first, known, fault=Fault.parse("slow:50"))
+    assert set(known.counted) == {BASELINE}
 
 
 def test_copies_of_a_shared_model_may_be_edited(bench: Bench) -> None:

@@ -19,15 +19,27 @@ from gpugate.measurement import trace
 from gpugate.measurement.data_path import data_path_efficiency
 from gpugate.measurement.device_timer import Timer
 from gpugate.measurement.growth import grown_bytes
+from gpugate.measurement.record import Instance
 from gpugate.measurement.sides import BuiltSide, blamed_on, synchronize
 from gpugate.measurement.trace import WINDOW, Activity, read_activity
 
 FLUSH_STEPS = 2  # the profiler's own start-up and anything still in flight land here, outside the window
 ENQUEUED_STEPS, FEWEST_ENQUEUED, ENQUEUE_MS = 15, 3, 300.0
+FEWEST_COUNTED, COUNTED_MS = 2, 500.0
 DETACH_CALLS, DETACH_PAUSE_S = 20, 0.005
 # Once attached, CUPTI makes every later kernel launch of the process about 30 % dearer, unless it is told to detach
 # when a profile ends. It does so inside some later CUDA call, see `_detach`.
 os.environ.setdefault("TEARDOWN_CUPTI", "1")
+
+
+def steps_worth_counting(instances: Sequence[Instance], most: int) -> int:
+    """`most`, or as many as last half a second on the slower side; at least 2.
+
+    They are counts of the same steps over and over: more of them show only what does not happen in every step.
+    """
+    steps_ms = [max(pair.reference_ms, pair.optimized_ms) for instance in instances for pair in instance.pairs]
+    step_ms = statistics.median(steps_ms) if steps_ms else 0.0
+    return most if step_ms * most <= COUNTED_MS else max(FEWEST_COUNTED, int(COUNTED_MS / step_ms))
 
 
 def count(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: int) -> list[Activity]:

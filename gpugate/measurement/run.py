@@ -16,9 +16,11 @@ from gpugate.measurement.cold_inputs import Inputs, check_untouched, make_inputs
 from gpugate.measurement.device_timer import Timer, timer_for
 from gpugate.measurement.gpu_clock import ReadClock, clock_reader
 from gpugate.measurement.instance import BothSides, build_both
+from gpugate.measurement.known import Counted, Known
 from gpugate.measurement.outputs import (
     Expected,
     check_baseline_unchanged,
+    check_same_baseline,
     compare_fresh,
     compare_timed,
     expected_outputs,
@@ -33,7 +35,7 @@ from gpugate.measurement.sides import blamed_on, release
 from gpugate.measurement.speedup import speedup_of
 from gpugate.measurement.stopping import stop_reason
 from gpugate.measurement.warm_up import warm_up
-from gpugate.workload import Case, Context
+from gpugate.workload import BASELINE, Case, Context
 
 REWARM_SHARE = 0.3  # of the warm-up time, for every instance after the first: the clock is up already
 
@@ -49,6 +51,7 @@ class _Found:
     costs: tuple[SideCost, SideCost] = (SideCost(0.0, 0.0), SideCost(0.0, 0.0))  # of the first instance
     same_bits: bool = False
     inert: bool = False
+    baseline_unchanged: bool = False  # shown already, by a reference that was built after the optimization
     not_engaged: str | None = None
     reference_counters: Counters = field(default_factory=dict)
     optimized_counters: Counters = field(default_factory=dict)
@@ -75,6 +78,7 @@ class _Run:
     timer: Timer
     read_clock: ReadClock
     draw: random.Random
+    known: Known = field(default_factory=Known)
     found: _Found = field(default_factory=_Found)
     rest: Rest = field(default_factory=Rest)
     deadline_s: float = math.inf
@@ -102,26 +106,31 @@ class _Run:
         )
 
 
-def measure(case: Case, context: Context, settings: Settings, report: Report) -> Measurement:
+def measure(
+    case: Case, context: Context, settings: Settings, report: Report, known: Known | None = None
+) -> Measurement:
     """Measures `case` on `context.device`.
 
-    Raises SideError, naming the side, when one cannot be built or run, writes to its inputs or to the other's model, or
-    cannot show the fault that the settings ask for. An output that is not comparable (NaN, another shape or dtype) ends
-    the measurement without samples.
+    `known` is what this process has found out with other cases of the workload, and is added to. Raises SideError,
+    naming the side, when one cannot be built or run, writes to its inputs or to the other's model, or cannot show the
+    fault that the settings ask for. An output that is not comparable (NaN, another shape or dtype) ends the measurement
+    without samples.
     """
     started = time.perf_counter()
+    known = known or Known()
+    known.begin(case.workload.name)
     if settings.fault is not None:
         case = mutated(case, settings.fault, context.device)
     try:
-        draw = _draw(case, settings)
         with blamed_on(f"inputs of {case.workload.name}", "being made"):
-            inputs = make_inputs(case.workload, context, settings.fresh_inputs, draw)
-        expected = expected_outputs(case, context, inputs)
-        run = _begun(case, context, settings, report, inputs, expected, draw)
+            inputs = make_inputs(case.workload, context, settings.fresh_inputs, _draw(settings, case.workload.name))
+        expected = known.expected(inputs, lambda: expected_outputs(case, context, inputs))
+        run = _begun(case, context, settings, report, inputs, expected, known)
         if settings.prove:
             run.found.proofs += shown(case, context, lambda proof: run.tell("proving", proof))
         stopped_because = _measure_instances(run)
-        check_baseline_unchanged(case, context, inputs, expected)
+        if not run.found.baseline_unchanged:
+            check_baseline_unchanged(case, context, inputs, expected)
         return _record(run, stopped_because, time.perf_counter() - started)
     finally:
         release(context.device)
@@ -134,7 +143,7 @@ def measure_times(
 
     `inputs` are made once for many measurements. Raises SideError as `measure` does.
     """
-    run = _begun(case, context, settings, report, inputs, None, _draw(case, settings))
+    run = _begun(case, context, settings, report, inputs, None, Known())
     try:
         _measure_instances(run)
         return tuple(run.found.instances)
@@ -142,8 +151,8 @@ def measure_times(
         release(context.device)
 
 
-def _draw(case: Case, settings: Settings) -> random.Random:
-    return random.Random(f"{settings.seed} {case.id}")  # noqa: S311  # for repeatability, not for secrets
+def _draw(settings: Settings, what: str) -> random.Random:
+    return random.Random(f"{settings.seed} {what}")  # noqa: S311  # for repeatability, not for secrets
 
 
 def _begun(
@@ -153,10 +162,11 @@ def _begun(
     report: Report,
     inputs: Inputs,
     expected: Expected | None,
-    draw: random.Random,
+    known: Known,
 ) -> _Run:
     timer, read_clock = timer_for(context.device, case.workload.timing), clock_reader(context.device)
-    return _Run(case, context, settings, report, inputs, expected, timer, read_clock, draw)
+    draw = _draw(settings, case.id)
+    return _Run(case, context, settings, report, inputs, expected, timer, read_clock, draw, known)
 
 
 def _measure_instances(run: _Run) -> StopReason:
@@ -251,16 +261,31 @@ def _finish(run: _Run, both: BothSides) -> None:
     if run.expected is None or not run.found.comparable:
         return
     run.tell("counting", both.optimized.name)
-    inputs = run.inputs.timed
-    theirs, ours = counters.count((both.reference, both.optimized), inputs, run.settings.counted_steps)
-    run.found.inert = run.found.same_bits and trace.signature(theirs) == trace.signature(ours)
+    theirs, ours = _counted(run, both)
+    run.found.inert = run.found.same_bits and theirs.signature == ours.signature
     with blamed_on(both.optimized.name, "being asked whether it engaged"):
         run.found.not_engaged = both.optimized.side.engaged()
-    if counters.missing(run.context.device) is None:
-        run.found.reference_counters = counters.of(both.reference, theirs, inputs, run.timer)  # cuda only
-        run.found.optimized_counters = counters.of(both.optimized, ours, inputs, run.timer)  # cuda only
+    run.found.reference_counters, run.found.optimized_counters = theirs.counters, ours.counters
     check_untouched(run.inputs, both.optimized.name)
     both.check_apart()
+    if run.case.reference_name == BASELINE and not both.reference_built_first:
+        check_same_baseline(run.case, both.reference, run.inputs, run.expected)
+        run.found.baseline_unchanged = True
+
+
+def _counted(run: _Run, both: BothSides) -> tuple[Counted, Counted]:
+    """Of the reference, which several cases share, once in a process; of the optimized side always."""
+    reference, optimized, known = both.reference, both.optimized, run.known.counted
+    sides = [optimized] if reference.name in known else [reference, optimized]
+    inputs, steps = run.inputs.timed, counters.steps_worth_counting(run.found.instances, run.settings.counted_steps)
+    has_counters = counters.missing(run.context.device) is None
+    for side, activity in zip(sides, counters.count(sides, inputs, steps), strict=True):
+        of_side = counters.of(side, activity, inputs, run.timer) if has_counters else {}
+        known[side.name] = Counted(of_side, trace.signature(activity))
+    ours = known[optimized.name]
+    if run.settings.fault is not None:
+        del known[optimized.name]  # of what the fault was put into, not of what is declared
+    return known[reference.name], ours
 
 
 def _record(run: _Run, stopped_because: StopReason, wall_s: float) -> Measurement:

@@ -1,0 +1,42 @@
+"""What a process finds out once for all cases of a workload: its baseline's outputs and its sides' counters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpugate.measurement.cold_inputs import Inputs
+from gpugate.measurement.outputs import Expected
+from gpugate.measurement.record import Counters
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A side's counters per step, and what ran in the counted steps, by name."""
+
+    counters: Counters
+    signature: Counter[str]
+
+
+@dataclass
+class Known:
+    """Of one workload alone, the last one that was asked for: its outputs may be large.
+
+    Counters are those of the side as it was declared; what a fault was put into is not kept.
+    """
+
+    _workload: str = ""
+    _expected: dict[int, Expected] = field(default_factory=dict)
+    counted: dict[str, Counted] = field(default_factory=dict)
+
+    def begin(self, workload: str) -> None:
+        """Forgets what is known of another workload."""
+        if workload != self._workload:
+            self._workload, self._expected, self.counted = workload, {}, {}
+
+    def expected(self, inputs: Inputs, find_out: Callable[[], Expected]) -> Expected:
+        """The baseline's outputs for these very inputs, bit by bit; computed where they are new."""
+        if inputs.checksum not in self._expected:
+            self._expected = {inputs.checksum: find_out()}
+        return self._expected[inputs.checksum]
