@@ -57,6 +57,19 @@ def test_a_capped_gpu_rests_longer_and_longer_and_what_it_took_until_then_is_dro
     assert slept == [0.02] * 2 + [0.04] * 4  # before every block from the first capped one on
 
 
+def test_the_loaders_of_one_side_refill_before_the_other_side_runs() -> None:
+    taken, order = pairing(itertools.repeat(COOL), True)
+    taken.rest = Rest(sleep=lambda seconds: order.append(f"{seconds:g} s"))
+    taken.both.reference.side.stock_steps = 4
+    taken.take(2, always)
+    stocked = ["baseline"] * 5 + ["0.012 s"]  # its stock, the block, and as long as the stock takes at 3 ms a step
+    assert order == [*stocked, "fast", "fast", *stocked]
+    order.clear()
+    taken.both.reference.side.stock_steps = 1000
+    taken.settle()
+    assert [one for one in order if one.endswith(" s")] == ["0.5 s"]
+
+
 def test_a_gpu_that_stays_capped_is_measured_as_it_is() -> None:
     taken, _ = pairing(itertools.repeat(CAPPED), True)
     slept: list[float] = []

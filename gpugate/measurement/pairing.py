@@ -11,6 +11,7 @@ from gpugate.measurement.gpu_clock import POWER_CAP, ReadClock
 from gpugate.measurement.instance import BothSides
 from gpugate.measurement.record import Instance, Pair
 from gpugate.measurement.rest import Rest
+from gpugate.measurement.sides import BuiltSide
 
 # A throttled pair is dropped only while at least as many were kept: a run never ends with no samples.
 MAX_DISCARDED_PER_KEPT = 1
@@ -34,7 +35,8 @@ class Pairing:
     def settle(self) -> None:
         """One pair that is thrown away: the first after a build or a pause is slow, on both sides but not equally."""
         for side in (self.both.reference, self.both.optimized):
-            side.timed_block(self.inputs, self.timer.time_ms)
+            step_ms = side.timed_block(self.inputs, self.timer.time_ms)
+            self.rest.refill(side.side.stock_steps, step_ms)
 
     def take(self, count: int, go_on: Callable[[], bool]) -> None:
         """Takes pairs until `count` are kept in this call or `go_on` says no."""
@@ -46,12 +48,12 @@ class Pairing:
         sides = (self.both.reference, self.both.optimized)
         first, second = sides if self.reference_first else sides[::-1]
         before = self.read_clock()
-        self.rest.take()
-        first_ms = first.timed_block(self.inputs, self.timer.time_ms)
+        first_ms = self._block_ms(first)
         between = self.read_clock()
-        self.rest.take()
-        second_ms = second.timed_block(self.inputs, self.timer.time_ms)
+        self.rest.refill(first.side.stock_steps, first_ms)
+        second_ms = self._block_ms(second)
         after = self.read_clock()
+        self.rest.refill(second.side.stock_steps, second_ms)
         pair = Pair(
             reference_ms=first_ms if self.reference_first else second_ms,
             optimized_ms=second_ms if self.reference_first else first_ms,
@@ -64,6 +66,10 @@ class Pairing:
         if (between.capped or after.capped) and self.rest.lengthen():
             throttled_by.add(POWER_CAP)
         self._keep(pair, throttled_by)
+
+    def _block_ms(self, side: BuiltSide) -> float:
+        self.rest.take()
+        return side.timed_block(self.inputs, self.timer.time_ms)
 
     def _keep(self, pair: Pair, throttled_by: set[str]) -> None:
         self.throttled_by |= throttled_by
