@@ -46,8 +46,8 @@ def _nothing() -> None:
     """The default of `Side.finish` and `Side.close`."""
 
 
-def _engaged() -> str | None:
-    """The default of `Side.engaged`: nothing to say beyond the counters."""
+def nothing_to_say() -> str | None:
+    """The default of `Side.engaged`: the side says nothing of itself beyond its counters."""
     return None
 
 
@@ -58,7 +58,8 @@ class Side:
     `step(inputs)` does one step and returns its output, which may be overwritten by the next step. A pipeline may
     return before its output is there: `finish()` joins every stream and thread it uses, and is called inside the
     timed window. `model` lets the engine prove that nobody else changed it. `engaged()` returns why the optimization
-    did not really happen, or None. `close()` frees what garbage collection would not.
+    did not really happen, or None: it did, even where the same kernels run at the same speed. `close()` frees what
+    garbage collection would not.
 
     For pipelines: `stock_steps` is how many steps' data its loaders and queues can hold ready, rounded up; so many are
     taken before a timed block begins, which then lasts several times longer, or it would time the stock. `cached_step`
@@ -70,7 +71,7 @@ class Side:
     step: Callable[[Any], torch.Tensor]
     model: torch.nn.Module | None = None
     finish: Callable[[], None] = _nothing
-    engaged: Callable[[], str | None] = _engaged
+    engaged: Callable[[], str | None] = nothing_to_say
     close: Callable[[], None] = _nothing
     stock_steps: int = 0
     cached_step: Callable[[], object] | None = None

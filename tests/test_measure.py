@@ -488,6 +488,11 @@ def test_what_a_side_says_of_itself_is_recorded(bench: Bench) -> None:
     assert found.not_engaged == "2 graph breaks"
 
 
+def test_a_side_that_shows_that_it_engaged_is_not_inert(bench: Bench) -> None:
+    assert bench.measure(bench.case(bench.side("fast", 1.0))).inert
+    assert not bench.measure(bench.case(bench.side("fast", 1.0, engaged=lambda: None))).inert
+
+
 def test_throttled_pairs_are_discarded_and_counted(bench: Bench, monkeypatch) -> None:
     readings = itertools.chain([ClockReading(1200, ("power brake",))] * 2, itertools.repeat(ClockReading(1980)))
     monkeypatch.setattr(run, "clock_reader", lambda device: lambda: next(readings))

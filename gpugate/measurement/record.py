@@ -103,7 +103,7 @@ class Measurement:
     optimized_counters: Counters = field(default_factory=dict)
     proofs: tuple[Shown, ...] = ()
     not_engaged: str | None = None  # what Side.engaged() said
-    inert: bool = False  # bitwise the same outputs by the same kernels or operators
+    inert: bool = False  # the same bits by the same kernels or operators, and nothing said
     counters_missing: str | None = None  # why there are no counters
     event_host_ratio: float | None = None  # event time over host time of the same window
     timer: Literal["cuda events", "host clock"] = "host clock"

@@ -35,7 +35,7 @@ from gpugate.measurement.sides import blamed_on, release
 from gpugate.measurement.speedup import speedup_of
 from gpugate.measurement.stopping import stop_reason
 from gpugate.measurement.warm_up import warm_up
-from gpugate.workload import BASELINE, Case, Context
+from gpugate.workload import BASELINE, Case, Context, nothing_to_say
 
 REWARM_SHARE = 0.3  # of the warm-up time, for every instance after the first: the clock is up already
 
@@ -262,9 +262,11 @@ def _finish(run: _Run, both: BothSides) -> None:
         return
     run.tell("counting", both.optimized.name)
     theirs, ours = _counted(run, both)
-    run.found.inert = run.found.same_bits and theirs.signature == ours.signature
+    engaged = both.optimized.side.engaged
+    same_work = run.found.same_bits and theirs.signature == ours.signature
+    run.found.inert = same_work and engaged is nothing_to_say
     with blamed_on(both.optimized.name, "being asked whether it engaged"):
-        run.found.not_engaged = both.optimized.side.engaged()
+        run.found.not_engaged = engaged()
     run.found.reference_counters, run.found.optimized_counters = theirs.counters, ours.counters
     check_untouched(run.inputs, both.optimized.name)
     both.check_apart()
