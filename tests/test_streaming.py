@@ -37,9 +37,10 @@ from workloads.streaming.walsh_shift import LARGEST_POINTS, WalshShift
 
 SM_90 = ("sm_90", "cuda")
 SMALL = {"cpu": Regime(rows=32, points=16, blocks=20, rounds=1, buffers=3, readers=2, consumers=2)}
-# Regimes whose results are whole blocks, and one whose results are checksums.
+# Regimes whose results are whole blocks, one whose results are checksums, and one whose readers share every block.
 EVEN = {"cpu": replace(SMALL["cpu"], rounds=2)}
 CHECKSUMS = {"cpu": replace(SMALL["cpu"], rounds=0)}
+PIECES = {"cpu": replace(SMALL["cpu"], readers=3, pieces=4)}
 SIDES = {
     "reader-threads": read_by_threads,
     "pipelined": at_once,
@@ -125,6 +126,7 @@ def test_the_sweep_compares_every_number_of_buffers_with_the_same_side() -> None
 def test_a_file_is_larger_than_the_buffers_and_its_results_are_exact(regime: Regime) -> None:
     buffers_per_slot = 2 if regime.rounds else 1
     assert regime.blocks > buffers_per_slot * regime.buffers
+    assert regime.rows % regime.pieces == 0
     assert regime.points <= LARGEST_POINTS
     assert regime.rounds == 0 or regime.rounds % 2, "an even number of swaps would look like none"
 
@@ -145,7 +147,7 @@ def test_inputs_are_orders_of_blocks_that_differ_from_set_to_set(context: Contex
     assert not torch.equal(numbers, block_numbers(SMALL, replace(context, items=45, seed=4), 0))
 
 
-@pytest.mark.parametrize("regimes", [SMALL, EVEN, CHECKSUMS], ids=["swapped", "even", "checksums"])
+@pytest.mark.parametrize("regimes", [SMALL, EVEN, CHECKSUMS, PIECES], ids=["swapped", "even", "checksums", "in pieces"])
 @pytest.mark.parametrize("make", SIDES.values(), ids=SIDES)
 def test_sides_give_the_baselines_record_of_every_step(context: Context, build, make, regimes) -> None:
     steps = [block_numbers(regimes, context, index) for index in range(6)]
@@ -245,11 +247,12 @@ def fails_at(block: int, block_bytes: int) -> Callable[..., int]:
     return preadv
 
 
+@pytest.mark.parametrize("regimes", [SMALL, PIECES], ids=["whole", "in pieces"])
 @pytest.mark.parametrize("make", SIDES.values(), ids=SIDES)
 def test_a_reader_that_dies_ends_the_step_with_its_error_and_all_threads(
-    context: Context, build, make, monkeypatch
+    context: Context, build, make, regimes, monkeypatch
 ) -> None:
-    side = build(partial(make, SMALL))
+    side = build(partial(make, regimes))
     side.step(torch.arange(8))
     monkeypatch.setattr(stream_file.os, "preadv", fails_at(11, 32 * 16 * 4))
     with pytest.raises(OSError, match=os.strerror(errno.EIO)) as raised:
@@ -261,25 +264,30 @@ def test_a_reader_that_dies_ends_the_step_with_its_error_and_all_threads(
 def test_a_check_that_fails_late_ends_all_threads_where_the_step_is_finished(
     context: Context, build, monkeypatch
 ) -> None:
+    may_check = threading.Event()
+
     def broken(regime: Regime, result: torch.Tensor) -> torch.Tensor:
+        assert may_check.wait(20)
         raise ArithmeticError("no sums today")
 
     side = build(partial(at_once, SMALL), replace(context, items=2))
     monkeypatch.setattr(Regime, "wanted", broken)
     side.step(torch.tensor([4, 2]))
+    may_check.set()
     with pytest.raises(ArithmeticError, match="no sums today"):
         side.finish()
     assert [each.name for each in threading.enumerate() if each.name.startswith("stream-")] == []
 
 
+@pytest.mark.parametrize("regimes", [SMALL, PIECES], ids=["whole", "in pieces"])
 @pytest.mark.parametrize("make", SIDES.values(), ids=SIDES)
-def test_a_file_that_shrinks_while_it_streams_is_named(context: Context, build, make) -> None:
-    side = build(partial(make, SMALL))
+def test_a_file_that_shrinks_while_it_streams_is_named(context: Context, build, make, regimes) -> None:
+    side = build(partial(make, regimes))
     side.step(torch.arange(8))
     side.finish()
     (path,) = context.cache_dir.glob("*.float32")
     os.truncate(path, 12 * 32 * 16 * 4)
-    with pytest.raises(EOFError, match="remove it, to have it remade"):
+    with pytest.raises(EOFError, match="within block 12: remove it, to have it remade"):
         side.step(torch.arange(8, 16))
 
 

@@ -30,16 +30,19 @@ COMPUTE: Regimes = {
     "cpu": Regime(rows=65536, points=16, blocks=16, rounds=1, buffers=4, readers=1, consumers=1),
 }
 # The copy in is the longest stage: 64 MiB take 1.2 ms, their checksum on the device 0.05 ms, and 16 bytes come back.
-# Reading them takes 8 ms, so that it needs ten threads to keep up. Blocks of 16 MiB kept the bus busy for 55 % of the
-# time; why is not known, and these have not been measured. 2 GiB on disk, 1.1 GiB of buffers.
-COPY: Regimes = {"cuda": Regime(rows=16384, points=1024, blocks=32, rounds=0, buffers=18, readers=14, consumers=2)}
+# Reading them takes one thread 8 ms, so that it needs ten to keep up. A block of 16 MiB would leave Python 0.3 ms for
+# its reads, launches and checks, fifteen threads waiting for one lock; such blocks kept the bus busy for 55 % of the
+# time, and those of 64 MiB have not been measured. 2 GiB on disk, 512 MiB of buffers.
+COPY: Regimes = {
+    "cuda": Regime(rows=16384, points=1024, blocks=32, rounds=0, buffers=8, readers=12, consumers=2, pieces=4)
+}
 # 386 products of a block of 2 MiB take about 14 ms, everything else less than 1 ms.
 LONG_COMPUTE: Regimes = {
     "cuda": Regime(rows=512, points=1024, blocks=32, rounds=193, buffers=4, readers=1, consumers=1),
     "cpu": Regime(rows=512, points=64, blocks=64, rounds=31, buffers=4, readers=1, consumers=1),
 }
 COMPUTE_ITEMS = {"cuda": 32, "cpu": 8}
-COPY_ITEMS = {"cuda": 64}  # a step begins with idle readers: it must last many times as long as a read
+COPY_ITEMS = {"cuda": 64}  # a step begins with idle readers: it must last many times as long as reading a block
 RESIDENT_ITEMS = {"cuda": 32}
 LONG_COMPUTE_ITEMS = {"cuda": 4, "cpu": 8}
 BUFFER_COUNTS = (1, 2, 3, 4, 8)

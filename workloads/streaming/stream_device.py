@@ -23,7 +23,7 @@ class Regime:
     """What streams: a file of `blocks` blocks, float32 [rows, points], with `rounds` of WalshShift on each.
 
     With 0 rounds the device computes a block's checksum alone, and only that comes back. `buffers` blocks may be on
-    their way at once, read by `readers` threads; `consumers` threads check the results.
+    their way at once, read by `readers` threads in `pieces` each; `consumers` threads check the results.
     """
 
     rows: int
@@ -33,6 +33,7 @@ class Regime:
     buffers: int
     readers: int
     consumers: int
+    pieces: int = 1
 
     def kernel(self, device: torch.device) -> Kernel:
         return WalshShift(self.points, self.rounds, device) if self.rounds else half_sums
@@ -44,6 +45,10 @@ class Regime:
     def known(self, checksums: Tensor) -> Tensor:
         """int64 [blocks, 2]: what `wanted` must be. An odd number of shifts swaps the halves of a block."""
         return checksums.flip(-1) if self.rounds % 2 else checksums
+
+    def piece(self, number: int, block: Tensor) -> Tensor:
+        """Where piece `number` of the file belongs in the buffer of its block: float32 [rows x points / pieces]."""
+        return block.view(self.pieces, -1)[number % self.pieces]
 
     def host_block(self, pinned: bool) -> Tensor:
         return torch.empty(self.rows, self.points, pin_memory=pinned)

@@ -55,19 +55,22 @@ class StreamFile:
         self.path, self.layout, self.checksums = path, layout, checksums
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def read_into(self, number: int, block: Tensor) -> None:
-        """Reads block `number` into the host tensor `block`, float32 [rows, points].
+    def read_into(self, number: int, buffer: Tensor) -> None:
+        """Reads into `buffer`, contiguous float32 on the host, what lies `number` times its length into the file.
 
-        The calling thread reads, without the GIL; others may read at the same time. Raises IndexError for a number
-        that the file does not have and EOFError when it has become shorter.
+        With a buffer of [rows, points] that is block `number`; a smaller one gets a piece of a block. The calling
+        thread reads, without the GIL; others may read at the same time. Raises IndexError for a number that the file
+        does not have and EOFError when it has become shorter.
         """
-        if not 0 <= number < self.layout.blocks:
-            raise IndexError(f"block {number} was asked for, and {self.path} has {self.layout.blocks}: ask from 0 on")
-        view, offset = block.numpy().data.cast("B"), number * self.layout.block_bytes
+        view = buffer.numpy().data.cast("B")
+        offset = number * len(view)
+        block = offset // self.layout.block_bytes
+        if not 0 <= block < self.layout.blocks:
+            raise IndexError(f"block {block} was asked for, and {self.path} has {self.layout.blocks}: ask from 0 on")
         while view:
             count = os.preadv(self._descriptor, [view], offset)
             if not count:
-                raise EOFError(f"{self.path} ends at byte {offset} within block {number}: remove it, to have it remade")
+                raise EOFError(f"{self.path} ends at byte {offset} within block {block}: remove it, to have it remade")
             view, offset = view[count:], offset + count
 
     def close(self) -> None:

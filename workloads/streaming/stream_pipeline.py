@@ -1,13 +1,15 @@
 """Blocks through a ring of buffers: reader threads in front of the device, consumer threads behind it, all at once.
 
 Sequential time is the sum of the stages, pipelined time their maximum. The ring bounds what is on its way; every thread
-blocks while it has nothing to do.
+blocks while it has nothing to do. Readers share the first block that is not read yet, in pieces: the device then waits
+for a piece where a step begins, and never for the last reader of a whole block where it ends.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,13 +25,15 @@ _Slot = TypeVar("_Slot")
 class Stages(Generic[_Slot]):
     """What becomes of a block in its slot.
 
-    `read(slot, number)` runs on a reader thread. `submit(slot)` runs on the caller's, in order, and may return before
-    the device is done. `consume(slot)` runs on a consumer thread, waits for the device and returns what is wanted.
+    `read(slot, number)` runs on reader threads, for each of the block's pieces: the numbers of the `pieces` that block
+    n has begin with n x `pieces`. `submit(slot)` runs on the caller's, in order, and may return before the device is
+    done. `consume(slot)` runs on a consumer thread, waits for the device and returns what is wanted.
     """
 
     read: Callable[[_Slot, int], None]
     submit: Callable[[_Slot], None]
     consume: Callable[[_Slot], Tensor]
+    pieces: int = 1
 
 
 class _Place:
@@ -90,10 +94,13 @@ class Pipeline(Generic[_Slot]):
         Returns when the last one is submitted. Raises what reading or submitting raises; all threads have ended then.
         """
         with self.closed_on_error():
-            places = [next(self._next) for _ in numbers]
-            turns = [self._places[place].next_turn() for place in places]
-            reads = [self._readers.submit(self._read, *asked) for asked in zip(places, turns, numbers, strict=True)]
-            return [self._pass_on(place, read) for place, read in zip(places, reads, strict=True)]
+            asked, passed_on = map(self._ask, numbers), []
+            # All at once, asking would keep the readers from Python's lock just when the device has nothing to do.
+            ahead = deque(itertools.islice(asked, len(self.slots)))
+            while ahead:
+                passed_on.append(self._pass_on(*ahead.popleft()))
+                ahead.extend(itertools.islice(asked, 1))
+            return passed_on
 
     def close(self) -> None:
         """Ends and joins all threads; what is not read or consumed by then is dropped. May be called again."""
@@ -118,14 +125,21 @@ class Pipeline(Generic[_Slot]):
         for place in self._places:
             place.close()
 
-    def _read(self, place: int, turn: int, number: int) -> None:
-        if not self._places[place].wait_for(turn):
-            raise CancelledError(f"block {number} is not read: the pipeline was closed")
-        self._count(1)
-        self._stages.read(self.slots[place], number)
+    def _ask(self, number: int) -> tuple[int, list[Future[None]]]:
+        place, pieces = next(self._next), self._stages.pieces
+        turn, first = self._places[place].next_turn(), number * pieces
+        return place, [self._readers.submit(self._read, place, turn, first + piece) for piece in range(pieces)]
 
-    def _pass_on(self, place: int, read: Future[None]) -> Future[Tensor]:
-        read.result()
+    def _read(self, place: int, turn: int, piece: int) -> None:
+        if not self._places[place].wait_for(turn):
+            raise CancelledError(f"piece {piece} is not read: the pipeline was closed")
+        if piece % self._stages.pieces == 0:
+            self._count(1)
+        self._stages.read(self.slots[place], piece)
+
+    def _pass_on(self, place: int, reads: Sequence[Future[None]]) -> Future[Tensor]:
+        for read in reads:
+            read.result()
         self._stages.submit(self.slots[place])
         if self._consumers is not None:
             return self._consumers.submit(self._consume, place)

@@ -131,9 +131,10 @@ def _on_host(regime: Regime, context: Context, device: BlockingDevice, count: in
         slot.result = device(slot.inputs)
 
     stages = Stages[HostSlot](
-        read=lambda slot, number: file.read_into(number, slot.inputs),
+        read=lambda slot, number: file.read_into(number, regime.piece(number, slot.inputs)),
         submit=submit,
         consume=lambda slot: regime.wanted(slot.result),
+        pieces=regime.pieces,
     )
     return over_a_ring(regime, context, file, Pipeline(slots, stages, regime.readers, consumers))
 
@@ -147,9 +148,10 @@ def _staged(regime: Regime, context: Context, count: int) -> Side:  # cuda only
         return regime.wanted(slot.host.output)
 
     stages = Stages[StagedSlot](
-        read=lambda slot, number: file.read_into(number, slot.host.inputs),
+        read=lambda slot, number: file.read_into(number, regime.piece(number, slot.host.inputs)),
         submit=device.submit,
         consume=consume,
+        pieces=regime.pieces,
     )
     return over_a_ring(regime, context, file, Pipeline(slots, stages, regime.readers, regime.consumers))
 
