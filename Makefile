@@ -29,6 +29,11 @@ lint: $(TEST_INSTALLED)
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m ruff format --check .
 	$(VENV)/bin/python -m mypy
+	$(VENV)/bin/actionlint -config-file .github/actionlint.yaml -shellcheck $(VENV)/bin/shellcheck .github/workflows/*.yml
+	$(VENV)/bin/zizmor --offline --no-progress --quiet --persona=pedantic .github
+	$(VENV)/bin/hadolint deploy/Dockerfile
+	$(VENV)/bin/shellcheck .ci/run deploy/slurm/nightly.sh
+	$(VENV)/bin/kubernetes-validate --strict --quiet deploy/kubernetes/nightly.yaml
 
 $(PERF_INSTALLED): pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e '.[workloads]'

@@ -185,7 +185,7 @@ def _check_optimization(workload: Workload, optimization: Optimization) -> None:
     if optimization.dtype not in optimization.tolerance:
         known = ", ".join(optimization.tolerance)
         raise CatalogueError(f"{where} computes in {optimization.dtype!r}, with a tolerance only for {known}: add one")
-    allowed = optimization.tolerance[optimization.dtype]
+    allowed = optimization.tolerated
     if not (math.isfinite(allowed.relative_l2) and math.isfinite(allowed.max_error)):
         raise CatalogueError(f"{where} has {allowed}, which every output meets: give finite bounds")
     for contract in optimization.contract.values():

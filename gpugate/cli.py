@@ -45,6 +45,21 @@ COMMANDS = (
         "decides a folder of stored runs again: does every verdict stand, and would another tolerance have fired?",
         "gpugate.replay_command",
     ),
+    Command(
+        "history",
+        "what many nights say together: the trend of each case, and the night on which its level changed",
+        "gpugate.history.command",
+    ),
+    Command(
+        "profile",
+        "what an Nsight Systems report says of the measured steps: kernels, copies, waits, idle gaps, ranges",
+        "gpugate.profiling.command",
+    ),
+    Command(
+        "diff",
+        "what became of every case between two stored runs: where the time went, and the likely cause",
+        "gpugate.diff_command",
+    ),
 )
 
 

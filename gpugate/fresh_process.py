@@ -30,7 +30,8 @@ def run_fresh(
 ) -> RunResult:
     """Runs `node_ids` in one child, which writes its run to `json_path` and its output beside it, as `.log`.
 
-    The child compares with nothing, its baseline folder is empty, and asks for no confirmation of its own. Raises
+    The child compares with nothing, its baseline folder is empty, asks for no confirmation of its own, and leaves the
+    proofs to the process that asks. Raises
     FreshProcessError, with the end of what it printed, when it ends early or not within `timeout_s`.
     """
     log_path = json_path.with_suffix(".log")
@@ -39,6 +40,7 @@ def run_fresh(
     command = [*pytest, *node_ids, *_same_options(options, device), "-p", "no:cacheprovider", "-q"]
     with log_path.open("wb") as log, tempfile.TemporaryDirectory(prefix="gpugate-no-baselines-") as nothing:
         command += ["--perf-json", str(json_path), "--perf-baselines", nothing, "--perf-attempts", "1"]
+        command += ["--perf-skip-proofs", "--perf-report", ""]
         try:
             # Kills the child when Ctrl-C arrives here, and at the time limit: no orphan goes on using the GPU.
             ended = subprocess.run(

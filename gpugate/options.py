@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gpugate.errors import OptionError
 from gpugate.faults.fault import SPELLING, Fault
 from gpugate.measurement.settings import ATTEMPTS, Settings
+from gpugate.report.night_files import RUN
 
 if TYPE_CHECKING:
     import pytest
@@ -22,6 +24,22 @@ DEFAULT_BASELINES = "baselines"
 # What a user may measure instead of what the workloads come with.
 OWN = ("perf_input", "perf_checkpoint", "perf_data")
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+Tool = Literal["nsys", "ncu", "torch-trace"]
+# What asks for a profile, and where it goes unless a folder is given.
+PROFILERS: dict[Tool, str] = {"nsys": "gpugate-nsys", "ncu": "gpugate-ncu", "torch-trace": "gpugate-traces"}
+DEFAULT_KERNELS = 10
+# What a profiler's timings must not decide or be remembered as.
+_NOT_PROFILED = ("gate", "update_baselines", "perf_json", "perf_report", "perf_replay", "perf_tolerance")
+
+
+@dataclass(frozen=True)
+class Profiling:
+    """Profiles of both sides of every case instead of measurements, by one tool, in one folder."""
+
+    tool: Tool
+    folder: Path
+    nsys_words: tuple[str, ...] = ()  # further options of nsys, behind ours
+    kernels: int = DEFAULT_KERNELS  # how many of the longest ncu's table shows of a side
 
 
 @dataclass(frozen=True)
@@ -48,7 +66,11 @@ class Options:
     own_inputs: bool = False  # of which the folder of baselines knows nothing
     fault: Fault | None = None  # put into every optimized side, on purpose
     tolerance: float | None = None  # the share by which a speedup may fall; None: what the machine resolves
+    report_path: Path | None = None  # the directory of this night
     replay_path: Path | None = None  # the stored run that is decided again instead of measuring
+    skip_proofs: bool = False  # another process shows them
+    explain: bool = False  # an autopsy of every case, not only of those that fail
+    profiling: Profiling | None = None  # what is taken instead of measurements
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -89,6 +111,11 @@ def add_options(parser: pytest.Parser) -> None:
     )
     add("--perf-seed", metavar="N", help="draws fresh inputs as the run that printed N (default: new each time)")
     add("--perf-json", metavar="FILE", help="write everything that was measured to FILE (default: nowhere)")
+    add(
+        "--perf-report",
+        metavar="DIR",
+        help="write this night to DIR: run.json with everything, junit.xml, a screen of summary.md (default: nowhere)",
+    )
     add("--perf-data", metavar="DIR", help="CIFAR-10 as its python batches, to train on (default: made-up images)")
     add("--perf-input", metavar="PATH", help="a folder of your own photographs, or your own video (default: none)")
     add("--perf-checkpoint", metavar="FILE", help="your own weights for a network of the workloads (default: none)")
@@ -115,6 +142,42 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="measure nothing, needs no GPU: decide the run that --perf-json wrote to FILE again (default: none)",
     )
+    add(
+        "--perf-skip-proofs",
+        action="store_true",
+        help="show nothing beyond outputs, times and counters, such as that a network still learns (default: shown)",
+    )
+    add(
+        "--explain",
+        action="store_true",
+        help="say of every case where its time went since its baseline, or without one against what it is compared "
+        "with (default: of cases that fail)",
+    )
+    add(
+        "--nsys",
+        metavar="DIR",
+        nargs="?",
+        const=PROFILERS["nsys"],
+        help="judge nothing: run under Nsight Systems, one report of a few warm steps per test parameter and side in "
+        f"DIR, {PROFILERS['nsys']} where none is given (default: off)",
+    )
+    add("--nsys-args", metavar="WORDS", help="with --nsys: further options of `nsys profile`, quoted (default: none)")
+    add(
+        "--ncu",
+        metavar="N",
+        nargs="?",
+        const=str(DEFAULT_KERNELS),
+        help="judge nothing: run one step of every side under Nsight Compute and tabulate its N longest kernels, "
+        f"{DEFAULT_KERNELS} where none is given, in {PROFILERS['ncu']} (default: off)",
+    )
+    add(
+        "--torch-trace",
+        metavar="DIR",
+        nargs="?",
+        const=PROFILERS["torch-trace"],
+        help="judge nothing: PyTorch's trace of a few warm steps per test parameter and side, for Perfetto, in DIR, "
+        f"{PROFILERS['torch-trace']} where none is given (default: off)",
+    )
 
 
 def read_options(config: pytest.Config) -> Options:
@@ -132,7 +195,8 @@ def read_options(config: pytest.Config) -> Options:
         seed=_seed(value("perf_seed")),
         budget_s=_seconds("--perf-budget", value("perf_budget")),
         attempts=_whole_number("--perf-attempts", value("perf_attempts")),
-        json_path=_writable("--perf-json", _path(config, value("perf_json"))),
+        json_path=_json_path(config),
+        report_path=_path(config, value("perf_report")),
         input_path=_existing("--perf-input", _path(config, value("perf_input"))),
         data_path=_existing("--perf-data", _path(config, value("perf_data"))),
         checkpoint_path=_existing("--perf-checkpoint", _path(config, value("perf_checkpoint"))),
@@ -143,7 +207,68 @@ def read_options(config: pytest.Config) -> Options:
         fault=None if value("perf_mutate") is None else Fault.parse(value("perf_mutate")),
         tolerance=None if value("perf_tolerance") is None else share("--perf-tolerance", value("perf_tolerance")),
         replay_path=_path(config, value("perf_replay")),
+        skip_proofs=value("perf_skip_proofs"),
+        explain=value("explain"),
+        profiling=_profiling(config),
     )
+
+
+def _profiling(config: pytest.Config) -> Profiling | None:
+    """Raises OptionError for what a profile cannot be taken with: two profilers, workers, anything that judges."""
+    asked = profilers(config)
+    words = config.getoption("nsys_args")
+    if words is not None and "nsys" not in asked:
+        raise OptionError(f"--nsys-args {words!r} says how to run nsys: give --nsys too")
+    if not asked:
+        return None
+    if len(asked) > 1:
+        raise OptionError(f"--{asked[0]} and --{asked[1]} would disturb each other: run one after the other")
+    (tool,) = asked
+    _check_profiled(config, tool)
+    value = config.getoption(_field(tool))
+    folder = config.invocation_params.dir / (PROFILERS["ncu"] if tool == "ncu" else value)
+    kernels = _whole_number("--ncu", value) if tool == "ncu" else DEFAULT_KERNELS
+    return Profiling(tool, folder, _split(words or ""), kernels)
+
+
+def profilers(config: pytest.Config) -> list[Tool]:
+    """Those that are asked for."""
+    return [tool for tool in PROFILERS if config.getoption(_field(tool)) is not None]
+
+
+def _field(tool: Tool) -> str:
+    return tool.replace("-", "_")
+
+
+def _check_profiled(config: pytest.Config, tool: Tool) -> None:
+    value = config.getoption(_field(tool))
+    if not value:
+        raise OptionError(f"--{tool}= names nothing: give a value behind it, or --{tool} alone")
+    given = [str(word) for word in config.invocation_params.args]
+    if (f"--{tool}", value) in itertools.pairwise(given):
+        raise OptionError(f"--{tool} {value} could mean tests to run: write --{tool}={value}, or put the tests first")
+    for name in _NOT_PROFILED:
+        if config.getoption(name) not in (None, False):
+            raise OptionError(
+                f"{_spelled(name)} needs timings, and under a profiler they are not judged: leave out one of "
+                f"{_spelled(name)} and --{tool}"
+            )
+    workers = config.getoption("numprocesses", None) or config.getoption("tx", None)
+    if workers:
+        raise OptionError(f"--{tool} with -n would put the steps of several tests into one profile: use -n 0")
+
+
+def _split(words: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(words))
+    except ValueError as error:
+        raise OptionError(f"--nsys-args {words!r} cannot be split into words ({error}): close its quotes") from None
+
+
+def _json_path(config: pytest.Config) -> Path | None:
+    """A night's run is rewritten after every case too, so that one that is killed keeps what it has."""
+    named, report = (_path(config, config.getoption(name)) for name in ("perf_json", "perf_report"))
+    return _writable("--perf-json", named) or (None if report is None else report / RUN)
 
 
 def _check_together(config: pytest.Config) -> None:
@@ -159,6 +284,9 @@ def _check_together(config: pytest.Config) -> None:
         raise OptionError("--perf-mutate injects a fault, which no baseline may hold: record without it")
     elif config.getoption("perf_tolerance") is not None:
         raise OptionError("--perf-tolerance judges and --update-baselines records: run one after the other")
+    held = next((name for name in ("gate", "update_baselines") if config.getoption(name)), None)
+    if held and config.getoption("perf_skip_proofs"):
+        raise OptionError(f"{_spelled(held)} must not hold by what was not shown: leave out --perf-skip-proofs")
     if config.getoption("perf_replay") is not None:
         _check_replay(config)
 
@@ -185,6 +313,9 @@ def _check_replay(config: pytest.Config) -> None:
     stored, written = (_path(config, value(name)) for name in ("perf_replay", "perf_json"))
     if stored is not None and written is not None and stored.resolve() == written.resolve():
         raise OptionError(f"--perf-json {written} would write over the run that is replayed: give it another path")
+    night = _path(config, value("perf_report"))
+    if stored is not None and night is not None and stored.resolve().parent == night.resolve():
+        raise OptionError(f"--perf-report {night} holds the run that is replayed: give it another folder")
 
 
 def _command(config: pytest.Config) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from gpugate.errors import BaselineError, GpugateError
 from gpugate.fixtures import ASKED, SESSION, gate, replayed, sweep, workload
-from gpugate.options import Options, add_options, read_options
+from gpugate.options import Options, add_options, profilers, read_options
 from gpugate.selection import (
     cases_of,
     deselect_other_devices,
@@ -23,6 +23,7 @@ from gpugate.selection import (
 from gpugate.xdist_workers import check_workers, received, send, worker_number
 
 if TYPE_CHECKING:
+    from gpugate.profiling.session import InnerRun
     from gpugate.replay_session import ReplaySession
     from gpugate.result import RunResult
 
@@ -30,6 +31,7 @@ __all__ = ["gate", "replayed", "sweep", "workload"]  # fixtures are found in the
 
 OPTIONS = pytest.StashKey[Options]()
 REPLAY: pytest.StashKey[ReplaySession | None] = pytest.StashKey()
+INNER: pytest.StashKey[InnerRun | None] = pytest.StashKey()  # under a profiler that gpugate started
 CLOSING = pytest.StashKey[ExitStack]()
 COLLECTED: pytest.StashKey[RunResult | None] = pytest.StashKey()  # by the xdist controller, from its workers
 SAID = pytest.StashKey[list[str]]()
@@ -38,6 +40,18 @@ NOT_RECORDED = "no baseline was written because the session ended early: record 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    if not profilers(config) or config.option.collectonly or config.option.help:
+        return None
+    from gpugate.profiling.session import outer_run
+
+    try:
+        return outer_run(read_options(config), config.invocation_params.args)
+    except GpugateError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,12 +63,34 @@ def pytest_configure(config: pytest.Config) -> None:
         options = read_options(config)
         check_workers(config, options)
         config.stash[REPLAY] = _prepare_replay(options)
+        config.stash[INNER] = _inner_run(options)
+        _prepare_night(config, options)
     except GpugateError as error:
         raise pytest.UsageError(str(error)) from None
     if worker_number(config) is not None:
-        options = dataclasses.replace(options, json_path=None)  # the controller writes one for all
+        options = dataclasses.replace(options, json_path=None, report_path=None)  # the controller writes one for all
     config.stash[OPTIONS] = options
     config.stash[CLOSING] = ExitStack()
+
+
+def _prepare_night(config: pytest.Config, options: Options) -> None:
+    """JUnit XML is pytest's own: it reads where to after this, since hooks of what was registered later come first."""
+    if options.report_path is None or worker_number(config) is not None or config.option.collectonly:
+        return
+    from gpugate.report.night import prepare_night
+    from gpugate.report.night_files import JUNIT
+
+    prepare_night(options.report_path)
+    if not config.getoption("xmlpath", None):
+        config.option.xmlpath = str(options.report_path / JUNIT)
+
+
+def _write_night(config: pytest.Config, run: RunResult) -> None:
+    path = config.stash[OPTIONS].report_path
+    if path is not None:
+        from gpugate.report.night import write_night
+
+        write_night(path, run)
 
 
 def _prepare_replay(options: Options) -> ReplaySession | None:
@@ -63,6 +99,14 @@ def _prepare_replay(options: Options) -> ReplaySession | None:
     from gpugate.replay_session import prepare_replay
 
     return prepare_replay(options)
+
+
+def _inner_run(options: Options) -> InnerRun | None:
+    if options.profiling is None:
+        return None
+    from gpugate.profiling.session import inner_run
+
+    return inner_run()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -104,12 +148,23 @@ def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
     if opened.options.update_baselines:
         config.stash[CLOSING].enter_context(allowed_to_record(opened))
     config.stash[SESSION] = config.stash[ASKED] = opened
+    if opened.options.profiling is not None:
+        from gpugate.profiling.session import begin_profiles
+
+        begin_profiles(opened, config.stash[INNER])
     if opened.unused:
         config.stash[SAID].append(f"baselines no longer in the catalogue, to delete: {', '.join(opened.unused)}")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    _finish(session, exitstatus)
+    inner = session.config.stash.get(INNER, None)
+    if inner is not None:
+        inner.end(int(session.exitstatus))
+
+
+def _finish(session: pytest.Session, exitstatus: int) -> None:
     config = session.config
     perf = config.stash.get(ASKED, None)
     if perf is None:
@@ -117,6 +172,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     interrupted = ended_early(session, exitstatus, perf.result.cases)
     try:
         perf.finish(interrupted)
+        _write_night(config, perf.result)
         config.stash[SAID].extend(sorted(perf.notes))
         if worker_number(config) is not None:
             send(config, perf.result)
@@ -167,6 +223,7 @@ def _show(reporter: Any, config: pytest.Config, run: RunResult) -> None:
     path = config.stash[OPTIONS].json_path
     if path is not None and config.stash.get(ASKED, None) is None:
         run_file.write(path, run)
+        _write_night(config, run)
     reporter.section("gpugate")
     reporter.write(terminal.text(run, terminal.terminal_columns(), reporter._tw.hasmarkup))
 

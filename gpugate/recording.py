@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from gpugate import baseline, run_file
-from gpugate.environment import compare
+from gpugate import baseline, profiles_file, run_file
+from gpugate.environment import compare, machine_name
 from gpugate.errors import BaselineError, EnvironmentUnfitError, FreshProcessError
 from gpugate.fresh_process import run_fresh
 from gpugate.nvml import foreign_processes
@@ -48,6 +48,7 @@ def record(session: PerfSession, say: Say) -> tuple[str, ...]:
     # All files are made before the first is written: a refusal leaves every one as it was.
     files = _files(session, runs, processes)
     lines = [line for file in files for line in baseline.write(session.baselines_folder, file)]
+    profiles_file.write(session.options.baselines_path, machine_name(session.environment), runs[-1:])
     return (*lines, f"written to {session.baselines_folder}: read the difference and commit it")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpugate.autopsy.autopsy import Autopsy
 from gpugate.environment import Environment
 from gpugate.judging import Remembered
 from gpugate.measurement.record import Measurement, Yardstick
@@ -55,6 +56,7 @@ class CaseResult:
     rung: int | None = None  # of its workload's ladder, from 1
     point: Point | None = None  # of a sweep
     why: str = ""  # what bounds it, as its author says
+    autopsy: Autopsy | None = None  # of one that fails, or that was to be explained
 
     @property
     def device_kind(self) -> str:

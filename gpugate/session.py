@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from gpugate import baseline, run_file
+from gpugate import baseline, profiles_file, run_file
+from gpugate.case_states import explained
 from gpugate.codec import from_json, to_json
 from gpugate.deciding import decide, wants_fresh_process, wants_more_pairs
 from gpugate.environment import Environment, Missing, compare, machine_name, missing_needs
-from gpugate.errors import EnvironmentUnfitError, FreshProcessError, GpugateError, SideError
+from gpugate.errors import BaselineError, EnvironmentUnfitError, FreshProcessError, GpugateError, SideError
 from gpugate.fresh_process import run_fresh
 from gpugate.judging import Remembered
 from gpugate.knee import sweeps
@@ -24,6 +25,7 @@ from gpugate.measurement.bus_share import with_bus_share
 from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement, Yardstick
 from gpugate.measurement.settings import Settings
+from gpugate.measurement.step_profile import StepProfile
 from gpugate.options import Options
 from gpugate.result import Attempt, CaseResult, Promise, RunResult
 from gpugate.source_hash import source_hash
@@ -56,6 +58,8 @@ class PerfSession:
     unused: tuple[str, ...] = ()  # recorded cases that the catalogue no longer has
     lost: str | None = None  # why the device cannot be measured on any more
     notes: set[str] = field(default_factory=set)  # what a reader of the verdicts must know about the baselines
+    # Takes profiles of a case's sides instead of measuring them, and says for the skip why nothing is judged.
+    capture: Callable[[Case, Context], str] | None = None
     known: Known | None = None  # of the workload that was measured last
     started: float = field(default_factory=time.perf_counter)
 
@@ -124,6 +128,9 @@ class PerfSession:
         )
         result.remembered = self.remembered(case)
         try:
+            if self.capture is not None:
+                result.skipped = self.capture(case, self.context(case))
+                return
             if not self.result.yardsticks:
                 self._probe("before")
             self._measure_until_decided(case, result, report)
@@ -145,7 +152,10 @@ class PerfSession:
 
     def _measure_until_decided(self, case: Case, result: CaseResult, report: Report) -> None:
         """More pairs for an open question, then fresh processes for that and before any alarm."""
-        settings = Settings(budget_s=self.options.budget_s, seed=self.result.seed, fault=self.options.fault)
+        options = self.options
+        settings = Settings(
+            budget_s=options.budget_s, seed=self.result.seed, fault=options.fault, prove=not options.skip_proofs
+        )
         result.measurement = self._measure_here(case, settings, report)
         self._judge(result)
         if result.measurement.pairs and wants_more_pairs(result.verdicts):
@@ -160,6 +170,8 @@ class PerfSession:
             report(Progress(case.id, "confirming", f"fresh process {len(result.attempts) + 2} of {processes}"))
             result.attempts.append(self._fresh_attempt(case))
             self._judge(result)
+        if self.options.explain or any(verdict.bad for verdict in result.verdicts):
+            result.autopsy = explained(result, self._profile_then(case))
 
     def _measure_here(self, case: Case, settings: Settings, report: Report) -> Measurement:
         from gpugate.measurement.known import Known
@@ -251,6 +263,15 @@ class PerfSession:
             yardsticks=record.yardsticks,
             checks=2 * sum(len(file.cases) for file in self.baselines.values()),  # speedup and throughput of each
         )
+
+    def _profile_then(self, case: Case) -> StepProfile | None:
+        """Where the time of its optimized side went when its baseline was recorded."""
+        path = profiles_file.path_of(self.options.baselines_path, machine_name(self.environment), case.workload.name)
+        try:
+            return profiles_file.load(path).cases.get(f"{case.optimization.name}/{case.device_kind}")
+        except BaselineError as error:  # nothing is judged by it
+            self.notes.add(str(error))
+            return None
 
     def save(self) -> None:
         """Rewrites the JSON file, so that it is valid at every moment."""

@@ -211,6 +211,11 @@ class Optimization:
     why: str = ""  # the physics in one sentence, where a reader of the figures needs it: why it may lose, for instance
 
     @property
+    def tolerated(self) -> Tolerance:
+        """How far its outputs may be off."""
+        return self.tolerance[self.dtype]
+
+    @property
     def device_kinds(self) -> tuple[DeviceKind, ...]:
         wanted = {"cpu" if name == "cpu" else "cuda" for name in self.min_speedup}
         return tuple(kind for kind in DEVICE_KINDS if kind in wanted)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gpugate import baseline, units
+from gpugate import profiles_file
 from gpugate.baseline import BaselineFile
 from gpugate.measurement.settings import ATTEMPTS
 from gpugate.summary import history
@@ -56,6 +57,8 @@ def test_fresh_processes_record_and_say_what_they_wrote(recorded_project: TinyPr
     assert " over 2 processes: a gate needs 5" in said
     assert f"written to {recorded_project.baselines}: read the difference and commit it" in said
     assert "NO_BASELINE" not in said  # it is what a recording is for
+    profiles = profiles_file.path_of(recorded_project.baselines.parent, recorded_project.baselines.name, "tiny")
+    assert "aten::add" in profiles_file.load(profiles).cases["quick/cpu"].kernels
 
 
 def test_a_gate_judges_against_what_was_recorded(tiny: TinyProject, recorded_project: TinyProject) -> None:
@@ -101,8 +104,18 @@ def test_work_done_three_times_is_a_regression_that_names_the_test(
     assert tiny.outcomes()["equivalence"] == Outcome.PASS
     confirming = tiny.json()["cases"]["tiny/quick/cpu"]["attempts"]
     assert [attempt["problem"] for attempt in confirming] == [None] * confirmed_by
+    assert "\nautopsy\n  tiny/quick/cpu\n      likely cause, against its baseline: " in result.text
     check_no_traceback(result.text)
     assert tiny.baseline.read_bytes() == before
+
+
+def test_a_case_that_passes_is_explained_where_that_is_asked_for(
+    tiny: TinyProject, recorded_project: TinyProject
+) -> None:
+    tiny.take_baseline(recorded_project)
+    tiny.edit_baseline(spread_out)
+    assert "autopsy" not in tiny.run(*GATE).text
+    assert "likely cause, against its baseline: " in tiny.run(*GATE, "--explain").text
 
 
 def test_a_changed_source_is_judged_and_said(tiny: TinyProject, recorded_project: TinyProject) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpugate.doctor import examination, packages, tools
+from gpugate.profiling import nsight_tools
 from gpugate.doctor.child import Described
 from gpugate.doctor.children import ChildError, Children, Ended
 from gpugate.doctor.examination import examine
@@ -185,7 +186,7 @@ def test_a_package_that_is_not_installed_is_not_asked(hospital: Hospital, monkey
 
 def test_tools_that_are_nowhere_and_tools_beside_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setitem(tools.PLACES, "nsys", (f"{tmp_path}/*/nsys",))
+    monkeypatch.setitem(nsight_tools.PLACES, "nsys", (f"{tmp_path}/*/nsys",))
     assert tools.found("nsys") is None
     for version in ("2025.1", "2025.3"):
         (tmp_path / version).mkdir()

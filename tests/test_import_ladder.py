@@ -12,21 +12,23 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # From the top of the ladder to its foot. Within a row, a module may import those to its left; a folder imports itself.
 ROWS = (
-    ("errors", "units", "counter_names", "intervals", "nvml", "temporary_folder"),
+    ("errors", "units", "counter_names", "cuda_calls", "intervals", "nvml", "temporary_folder"),
     ("workload",),
     ("catalogue", "environment", "source_hash"),
     ("faults",),
     ("measurement",),
     ("summary", "tolerances", "series"),
+    ("autopsy",),
     ("verdict", "voting", "next_steps", "equivalence", "judging", "contracts", "machine_state", "bottleneck"),
     ("result", "deciding", "asked_tolerance", "ladder", "knee"),
-    ("codec", "run_file", "baseline", "replay"),
+    ("codec", "run_file", "baseline", "replay", "case_states", "profiles_file"),
     ("report",),
     ("options", "selection", "xdist_workers"),
     ("fresh_process", "session", "session_start", "recording", "replay_session"),
+    ("profiling",),
     ("fixtures", "plugin"),
     ("trust",),
-    ("doctor", "replay_command", "cli", "__main__"),
+    ("doctor", "history", "replay_command", "diff_command", "cli", "__main__"),
 )
 ITSELF = ("gpugate", "gpugate.__version__")
 LADDER = [name for row in ROWS for name in row]

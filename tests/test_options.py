@@ -31,8 +31,15 @@ DEFAULTS = {
     "--perf-mutate": "none",
     "--perf-tolerance": "what the machine resolves",
     "--perf-replay": "none",
+    "--perf-report": "nowhere",
+    "--explain": "of cases that fail",
+    "--perf-skip-proofs": "shown",
+    "--nsys": "off",
+    "--nsys-args": "none",
+    "--ncu": "off",
+    "--torch-trace": "off",
 }
-HEAVY = {"torch", "numpy", "scipy", "rich", "pynvml"}
+HEAVY = {"torch", "numpy", "scipy", "rich", "pynvml", "nvtx", "sqlite3"}
 
 
 def pytest_apart(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -117,6 +124,10 @@ def test_an_anchor_moves_only_where_it_is_asked_for(pytester: pytest.Pytester, a
         (["--perf-reason=why"], "--perf-reason says how to record: give --update-baselines too"),
         (["--perf-runs=runs"], "--perf-runs says how to record: give --update-baselines too"),
         (["--perf-new-anchor"], "--perf-new-anchor says how to record: give --update-baselines too"),
+        *(
+            ([option, "--perf-skip-proofs"], f"{option} must not hold by what was not shown: leave out --perf-skip-")
+            for option in ("--gate", "--update-baselines")
+        ),
         (["--gate", "--update-baselines"], "--gate judges and --update-baselines records: run one after the other"),
     ],
 )

@@ -100,7 +100,7 @@ class Clone:
 
     def python(self, name: str, too_old: bool) -> str:
         path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(FAKE_PYTHON.format(too_old=int(too_old)), encoding="utf-8")
         path.chmod(0o755)
         return str(path)
@@ -152,9 +152,23 @@ def test_perf_after_test_installs_nothing_and_test_after_perf_the_tools(clone: C
     assert clone.calls("test") == [f"{INSTALL} .[workloads,dev]", "-m pytest tests"]
 
 
+LINTERS = ("actionlint", "zizmor", "hadolint", "shellcheck", "kubernetes-validate")  # programs of the environment
+
+
 def test_lint_needs_nothing_first(clone: Clone) -> None:
-    checks = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
+    for name in LINTERS:
+        path = Path(clone.python(f".venv/bin/{name}", too_old=False))
+        path.write_text(f'#!/bin/sh\necho {name} >> "$CALLS"\n', encoding="utf-8")
+    checks = ["-m ruff check .", "-m ruff format --check .", "-m mypy", *LINTERS]
     assert clone.calls("lint") == ["-m venv .venv", f"{INSTALL} .[workloads,dev]", *checks]
+
+
+@pytest.mark.parametrize("name", LINTERS)
+def test_a_linter_that_objects_stops_the_lint(clone: Clone, name: str) -> None:
+    for each in LINTERS:
+        path = Path(clone.python(f".venv/bin/{each}", too_old=False))
+        path.write_text(f"#!/bin/sh\nexit {int(each == name)}\n", encoding="utf-8")
+    assert clone.make("lint").returncode != 0
 
 
 def test_arguments_and_the_folder_are_passed_on(clone: Clone) -> None:

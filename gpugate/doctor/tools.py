@@ -6,32 +6,15 @@ import ctypes
 import re
 import shutil
 import sys
-from pathlib import Path
 
 from gpugate.doctor.children import ChildError, Ended, how_it_ended, python
 from gpugate.doctor.finding import Answer, Group, Machine, Probe, absent, bad, ok
 from gpugate.environment import missing_needs
+from gpugate.profiling.nsight_tools import PERMISSION, found
 from gpugate.workload import Needs
 
 PROFILER_S = 60.0
 METRIC = "sm__cycles_elapsed.max"  # a hardware counter: what an ordinary user may be forbidden to read
-PERMISSION = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run as root or with CAP_SYS_ADMIN"
-# Nsight Compute brings an nsys of its own, which no PATH names.
-PLACES = {
-    "nsys": (
-        "/opt/nvidia/nsight-systems/*/target-linux-*/nsys",
-        "/opt/nvidia/nsight-compute/*/host/target-linux-*/nsys",
-        "/usr/local/cuda/bin/nsys",
-    ),
-    "ncu": ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda/bin/ncu"),
-}
-
-
-def found(tool: str) -> str | None:
-    """The path of nsys or ncu: the one on PATH, else the newest where installers put it."""
-    elsewhere = (sorted(Path("/").glob(place.lstrip("/"))) for place in PLACES[tool])
-    newest = (str(paths[-1]) for paths in elsewhere if paths)
-    return shutil.which(tool) or next(newest, None)
 
 
 def nsys(machine: Machine) -> Answer:

@@ -21,14 +21,14 @@ from gpugate.measurement.device_timer import Timer
 from gpugate.measurement.growth import grown_bytes
 from gpugate.measurement.record import Instance
 from gpugate.measurement.sides import BuiltSide, blamed_on, synchronize
-from gpugate.measurement.trace import WINDOW, Activity, read_activity
+from gpugate.measurement.trace import JOIN, WINDOW, Activity, read_activity
 
 FLUSH_STEPS = 2  # the profiler's own start-up and anything still in flight land here, outside the window
 ENQUEUED_STEPS, FEWEST_ENQUEUED, ENQUEUE_MS = 15, 3, 300.0
 FEWEST_COUNTED, COUNTED_MS = 2, 500.0
 DETACH_CALLS, DETACH_PAUSE_S = 20, 0.005
 # Once attached, CUPTI makes every later kernel launch of the process about 30 % dearer, unless it is told to detach
-# when a profile ends. It does so inside some later CUDA call, see `_detach`.
+# when a profile ends. It does so inside some later CUDA call, see `detach`.
 os.environ.setdefault("TEARDOWN_CUPTI", "1")
 
 
@@ -50,7 +50,7 @@ def count(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: int) -> list
     """
     for attempt in (1, 2):
         activities = _counted(sides, inputs, steps)
-        _detach(sides[0].device)
+        detach(sides[0].device)
         blind = [side.name for side, seen in zip(sides, activities, strict=True) if trace.lost_kernels(seen)]
         if not blind:
             return activities
@@ -87,11 +87,12 @@ def _run_window(side: BuiltSide, inputs: Sequence[Any], steps: int, window: str)
         if side.side.works_ahead:
             side.side.finish()
     # Elsewhere the final join of a pipeline is not part of a step: its synchronization would be counted as one.
-    side.side.finish()
+    with record_function(f"{JOIN} {window}"):
+        side.side.finish()
     synchronize(side.device)
 
 
-def _detach(device: torch.device) -> None:
+def detach(device: torch.device) -> None:
     """Gives CUPTI the CUDA calls in which it detaches, so that nothing that is timed later pays for it."""
     if device.type == "cuda":
         for _ in range(DETACH_CALLS):  # cuda only

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from gpugate.measurement.cold_inputs import Inputs
 from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Counters
+from gpugate.measurement.step_profile import StepProfile
 
 
 @dataclass(frozen=True)
 class Counted:
-    """A side's counters per step, and what ran in the counted steps, by name."""
+    """A side's counters per step, where its time goes, and what ran in the counted steps, by name."""
 
     counters: Counters
+    profile: StepProfile
     signature: Counter[str]
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from gpugate.measurement.step_profile import StepProfile
+
 StopReason = Literal["narrow", "noise", "budget", "outputs not comparable"]
 # A counter that this machine could not measure is absent from the mapping: never 0.
 Counters = Mapping[str, float]
@@ -73,6 +75,14 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Mismatch:
+    """What an output that is too far off looks like; None where it cannot be told."""
+
+    from_step_before: float | None  # relative L2 error against what the input before it should give: stale outputs
+    rows_right: float | None  # share of its rows that are ten times closer than the whole: work that was left out
+
+
+@dataclass(frozen=True)
 class Shown:
     """What a proof said; `problem` is how it failed."""
 
@@ -101,6 +111,9 @@ class Measurement:
     optimized_cost: SideCost
     reference_counters: Counters = field(default_factory=dict)
     optimized_counters: Counters = field(default_factory=dict)
+    reference_profile: StepProfile | None = None
+    optimized_profile: StepProfile | None = None
+    mismatch: Mismatch | None = None
     proofs: tuple[Shown, ...] = ()
     not_engaged: str | None = None  # what Side.engaged() said
     inert: bool = False  # the same bits by the same kernels or operators, and nothing said

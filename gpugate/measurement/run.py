@@ -24,15 +24,17 @@ from gpugate.measurement.outputs import (
     compare_fresh,
     compare_timed,
     expected_outputs,
+    mismatch,
 )
 from gpugate.measurement.pairing import Pairing
 from gpugate.measurement.progress import Doing, Progress, Report
 from gpugate.measurement.proving import shown
-from gpugate.measurement.record import Counters, Difference, Instance, Measurement, Shown, SideCost, StopReason
+from gpugate.measurement.record import Difference, Instance, Measurement, Mismatch, Shown, SideCost, StopReason
 from gpugate.measurement.rest import Rest
 from gpugate.measurement.settings import BLOCK_MS, WARM_UP_S, Settings
 from gpugate.measurement.sides import blamed_on, release
 from gpugate.measurement.speedup import speedup_of
+from gpugate.measurement.step_profile import step_profile
 from gpugate.measurement.stopping import stop_reason
 from gpugate.measurement.warm_up import warm_up
 from gpugate.workload import BASELINE, Case, Context, nothing_to_say
@@ -53,8 +55,8 @@ class _Found:
     inert: bool = False
     baseline_unchanged: bool = False  # shown already, by a reference that was built after the optimization
     not_engaged: str | None = None
-    reference_counters: Counters = field(default_factory=dict)
-    optimized_counters: Counters = field(default_factory=dict)
+    mismatch: Mismatch | None = None
+    counted: tuple[Counted, Counted] | None = None  # None: outputs were not comparable
 
     @property
     def comparable(self) -> bool:
@@ -194,6 +196,8 @@ def _begin(run: _Run, both: BothSides) -> None:
     if run.expected is not None:
         found, run.found.same_bits = compare_fresh(both, run.inputs, run.expected)
         run.found.differences += found
+        if run.found.comparable and max(one.relative_l2 for one in found) > run.case.optimization.tolerated.relative_l2:
+            run.found.mismatch = mismatch(both.optimized, run.inputs, run.expected)
     run.deadline_s = time.perf_counter() + run.settings.budget_s
 
 
@@ -267,7 +271,7 @@ def _finish(run: _Run, both: BothSides) -> None:
     run.found.inert = same_work and engaged is nothing_to_say
     with blamed_on(both.optimized.name, "being asked whether it engaged"):
         run.found.not_engaged = engaged()
-    run.found.reference_counters, run.found.optimized_counters = theirs.counters, ours.counters
+    run.found.counted = (theirs, ours)
     check_untouched(run.inputs, both.optimized.name)
     both.check_apart()
     if run.case.reference_name == BASELINE and not both.reference_built_first:
@@ -283,7 +287,7 @@ def _counted(run: _Run, both: BothSides) -> tuple[Counted, Counted]:
     has_counters = counters.missing(run.context.device) is None
     for side, activity in zip(sides, counters.count(sides, inputs, steps), strict=True):
         of_side = counters.of(side, activity, inputs, run.timer) if has_counters else {}
-        known[side.name] = Counted(of_side, trace.signature(activity))
+        known[side.name] = Counted(of_side, step_profile(activity), trace.signature(activity))
     ours = known[optimized.name]
     if run.settings.fault is not None:
         del known[optimized.name]  # of what the fault was put into, not of what is declared
@@ -301,8 +305,11 @@ def _record(run: _Run, stopped_because: StopReason, wall_s: float) -> Measuremen
         proofs=tuple(found.proofs),
         reference_cost=reference_cost,
         optimized_cost=optimized_cost,
-        reference_counters=found.reference_counters,
-        optimized_counters=found.optimized_counters,
+        reference_counters=found.counted[0].counters if found.counted else {},
+        optimized_counters=found.counted[1].counters if found.counted else {},
+        reference_profile=found.counted[0].profile if found.counted else None,
+        optimized_profile=found.counted[1].profile if found.counted else None,
+        mismatch=found.mismatch,
         not_engaged=found.not_engaged,
         inert=found.inert,
         counters_missing=counters.missing(run.context.device),

@@ -28,7 +28,7 @@ class Settings:
     fresh_inputs: int = 3
     seed: int = 0
     fault: Fault | None = None
-    prove: bool = True  # False where the same process has shown the proofs before
+    prove: bool = True  # False where they were shown before, or another process shows them
 
     def escalated(self) -> Settings:
         """For a result that could not be decided: twice the time, half the width."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 WINDOW = "gpugate: counted steps"
+JOIN = "gpugate: join after"  # and the name of the window
 LONGEST = 15
 
 _LAUNCH = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
@@ -38,7 +39,8 @@ class Activity:
     """What a counted window did: API calls of the host, and the device's kernels, copies and memsets they caused.
 
     `waits` are the calls with which the thread that runs the steps, or one that runs their backward pass, waited for
-    the device. Threads of a pipeline's own wait as their work, and how often depends on chance.
+    the device. Threads of a pipeline's own wait as their work, and how often depends on chance. `after` are the kernels
+    and copies of the join after the window, which belong to no step.
     """
 
     steps: int
@@ -48,6 +50,7 @@ class Activity:
     memsets: Sequence[Event]
     operators: Sequence[Event]
     waits: Sequence[Event] = ()
+    after: Sequence[Event] = ()
 
 
 def read_activity(events: Sequence[Event], steps: int, name: str = WINDOW) -> Activity:
@@ -58,13 +61,12 @@ def read_activity(events: Sequence[Event], steps: int, name: str = WINDOW) -> Ac
     window = next((e for e in events if e.get("name") == name and e.get("cat") == "user_annotation"), None)
     if window is None:
         raise ValueError(f"the trace has no range {name!r}")
-    start, end = window["ts"], window["ts"] + window["dur"]
-    inside = [e for e in events if e.get("ph") == "X" and start <= e["ts"] <= end]
-    calls = [e for e in inside if e.get("cat") in ("cuda_runtime", "cuda_driver")]
-    wanted = {e["args"]["correlation"] for e in calls if "correlation" in e.get("args", {})}
-    device = [e for e in events if e.get("args", {}).get("correlation") in wanted]
+    inside = _within(window, events)
+    calls = _calls(inside)
+    device = _caused(calls, events)
     backward = (e for e in inside if e.get("cat") == "cpu_op" and e["name"].startswith(_AUTOGRAD))
     stepping = {window.get("tid"), *(e.get("tid") for e in backward)}
+    join = next((e for e in events if e.get("name") == f"{JOIN} {name}" and e.get("cat") == "user_annotation"), None)
     return Activity(
         steps=steps,
         calls=calls,
@@ -73,7 +75,24 @@ def read_activity(events: Sequence[Event], steps: int, name: str = WINDOW) -> Ac
         copies=[e for e in device if e.get("cat") == "gpu_memcpy"],
         memsets=[e for e in device if e.get("cat") == "gpu_memset"],
         operators=[e for e in inside if e.get("cat") == "cpu_op"],
+        after=_caused(_calls(_within(join, events)), events) if join else (),
     )
+
+
+def _within(window: Event, events: Sequence[Event]) -> list[Event]:
+    start, end = window["ts"], window["ts"] + window["dur"]
+    return [e for e in events if e.get("ph") == "X" and start <= e["ts"] <= end]
+
+
+def _calls(events: Sequence[Event]) -> list[Event]:
+    return [e for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver")]
+
+
+def _caused(calls: Sequence[Event], events: Sequence[Event]) -> list[Event]:
+    """What ran on the device because of the calls."""
+    wanted = {e["args"]["correlation"] for e in calls if "correlation" in e.get("args", {})}
+    device = ("kernel", "gpu_memcpy", "gpu_memset")
+    return [e for e in events if e.get("cat") in device and e.get("args", {}).get("correlation") in wanted]
 
 
 def lost_kernels(activity: Activity) -> bool:
@@ -101,8 +120,8 @@ def counters(activity: Activity) -> dict[str, float]:
     """Counts, bytes and milliseconds per step; fractions over the window. Names as in gpugate.counter_names."""
     steps = activity.steps
     names = [e["name"] for e in activity.calls]
-    kernel_spans = _union(activity.kernels)
-    copy_spans = _union(activity.copies)
+    kernel_spans = union(activity.kernels)
+    copy_spans = union(activity.copies)
     device = (*activity.kernels, *activity.copies, *activity.memsets)
     per_step = {
         "kernel_launches": sum(bool(_LAUNCH.match(name)) for name in names),
@@ -120,10 +139,10 @@ def counters(activity: Activity) -> dict[str, float]:
         **{name: value / steps for name, value in per_step.items()},
         "streams": len({e["args"].get("stream") for e in device}),
         "longest_kernels_mean_ms": _longest_mean_ms(activity.kernels, steps),
-        "active_fraction": _share(_union(device), device),
+        "active_fraction": _share(union(device), device),
         "kernel_fraction": _share(kernel_spans, device),
         "copy_fraction": _share(copy_spans, device),
-        "overlap_fraction": _overlap(copy_spans, kernel_spans) / _length(copy_spans) if copy_spans else 0.0,
+        "overlap_fraction": _overlap(copy_spans, kernel_spans) / length(copy_spans) if copy_spans else 0.0,
     }
 
 
@@ -145,11 +164,11 @@ def _longest_mean_ms(kernels: Sequence[Event], steps: int) -> float:
 
 def _share(spans: Sequence[Span], device: Sequence[Event]) -> float:
     """Length of disjoint spans over the time from the first to the last activity of the device."""
-    window = _union(device)
-    return _length(spans) / (window[-1][1] - window[0][0]) if window else 0.0
+    window = union(device)
+    return length(spans) / (window[-1][1] - window[0][0]) if window else 0.0
 
 
-def _union(events: Sequence[Event]) -> list[Span]:
+def union(events: Sequence[Event]) -> list[Span]:
     """Disjoint spans, in order, covering every event."""
     merged: list[Span] = []
     for start, end in sorted((e["ts"], e["ts"] + e["dur"]) for e in events):
@@ -160,7 +179,7 @@ def _union(events: Sequence[Event]) -> list[Span]:
     return merged
 
 
-def _length(spans: Sequence[Span]) -> float:
+def length(spans: Sequence[Span]) -> float:
     return sum(end - start for start, end in spans)
 
 

@@ -51,6 +51,11 @@ def errors(run: RunResult) -> dict[str, str]:
     return {case.case_id: case.error for case in run.cases.values() if case.error is not None}
 
 
+def autopsies(run: RunResult) -> dict[str, tuple[str, ...]]:
+    """The lines of each autopsy, its likely cause first, by case id."""
+    return {case.case_id: case.autopsy.told for case in run.cases.values() if case.autopsy is not None}
+
+
 def tally(run: RunResult) -> str:
     """`7 measured (6 PASS, 1 REGRESSED), 2 skipped, 1 failed, in 182 s, seed 0`."""
     measured = [case for case in run.cases.values() if case.measurement is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpugate.report.bounds import bounds, reasons
-from gpugate.report.findings import below_floor, errors, findings, interruption, mutation, skips, tally
+from gpugate.report.findings import autopsies, below_floor, errors, findings, interruption, mutation, skips, tally
 from gpugate.report.machine import facts, yardsticks
 from gpugate.report.rows import HEADINGS, Row, notes, rows, told_columns
 from gpugate.report.series_tables import WordTable, series_tables
@@ -22,23 +22,24 @@ def results_table(run: RunResult) -> str:
     said = mutation(run)
     blocks = [
         [f"**{said}**"] if said else [],
-        [f"- {_plain(line)}" for line in _header(run)],
+        [f"- {plain(line)}" for line in _header(run)],
         _table(made, columns) if made else ["Nothing was measured."],
-        [f"- {_plain(note)}" for note in (notes(run, made, columns) if made else [])],
+        [f"- {plain(note)}" for note in (notes(run, made, columns) if made else [])],
         *(block for table in series_tables(run) for block in _series(table)),
-        [f"- {_plain(line)}" for line in (*whole_runs(run), *bounds(run), *reasons(run))],
-        [f"- {_plain(line)}" for line in _below(run)],
-        [_plain(tally(run))],
+        [f"- {plain(line)}" for line in (*whole_runs(run), *bounds(run), *reasons(run))],
+        [f"- {plain(line)}" for line in _below(run)],
+        [plain(tally(run))],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
 def escaped(words: str) -> str:
     """A cell that cannot end early: backslashes, pipes, line breaks and `<` are written so that they stay text."""
-    return _plain(words).replace("\\", "\\\\").replace("|", "\\|")
+    return plain(words).replace("\\", "\\\\").replace("|", "\\|")
 
 
-def _plain(words: str) -> str:
+def plain(words: str) -> str:
+    """One line of text in which nothing begins an HTML tag."""
     return " ".join(words.split()).replace("<", "&lt;")
 
 
@@ -54,18 +55,19 @@ def _versions(run: RunResult) -> str:
 
 def _table(made: Sequence[Row], columns: Sequence[str]) -> list[str]:
     names = ("workload", *columns)
-    heading = _line([HEADINGS.get(name, name) for name in names])
+    heading = table_row([HEADINGS.get(name, name) for name in names])
     rule = "|" + "|".join("---" if name in _LEFT else "---:" for name in names) + "|"
-    return [heading, rule, *(_line([escaped(_cell(row, name)) for name in names]) for row in made)]
+    return [heading, rule, *(table_row([escaped(_cell(row, name)) for name in names]) for row in made)]
 
 
 def _series(table: WordTable) -> list[list[str]]:
     rule = "|---" + "|---:" * (len(table.headings) - 1) + "|"
-    lines = [_line(table.headings), rule, *(_line([escaped(cell) for cell in row]) for row in table.rows)]
-    return [[_plain(table.title)], lines, [f"- {_plain(line)}" for line in table.below]]
+    lines = [table_row(table.headings), rule, *(table_row([escaped(cell) for cell in row]) for row in table.rows)]
+    return [[plain(table.title)], lines, [f"- {plain(line)}" for line in table.below]]
 
 
-def _line(cells: Sequence[str]) -> str:
+def table_row(cells: Sequence[str]) -> str:
+    """Cells that are `escaped` already, as one row of a table."""
     return f"| {' | '.join(cells)} |"
 
 
@@ -84,6 +86,7 @@ def _below(run: RunResult) -> list[str]:
             f"{finding.outcome.value}: {'; '.join(finding.judged)}: {finding.reason}{_next(finding.next_step)}"
             for finding in findings(run)
         ),
+        *(f"autopsy of {case_id}: {'; '.join(lines)}" for case_id, lines in autopsies(run).items()),
         *(f"skipped {', '.join(ids)}: {reason}" for reason, ids in skips(run).items()),
         *(f"failed {case_id}: {error}" for case_id, error in errors(run).items()),
         *(words for words in (below_floor(run), interruption(run)) if words),

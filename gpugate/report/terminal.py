@@ -20,7 +20,17 @@ from rich.table import Table
 from rich.text import Text
 
 from gpugate.report.bounds import bounds, reasons
-from gpugate.report.findings import Finding, below_floor, errors, findings, interruption, mutation, skips, tally
+from gpugate.report.findings import (
+    Finding,
+    autopsies,
+    below_floor,
+    errors,
+    findings,
+    interruption,
+    mutation,
+    skips,
+    tally,
+)
 from gpugate.report.machine import facts, yardsticks
 from gpugate.report.rows import HEADINGS, Row, notes, rows, told_columns
 from gpugate.report.series_tables import WordTable, series_tables
@@ -86,6 +96,7 @@ def tables(run: RunResult, width: int) -> list[RenderableType]:
         *_section("bounded by", ([_indented(words, 2)] for words in bounds(run))),
         *_section("why", ([_indented(words, 2)] for words in reasons(run))),
         *_section("not PASS", (_finding(finding) for finding in findings(run))),
+        *_section("autopsy", (_autopsy(case_id, lines) for case_id, lines in autopsies(run).items())),
         *_section("skipped", (_reason(reason, ids) for reason, ids in skips(run).items())),
         *_section("failed", (_error(case_id, error) for case_id, error in errors(run).items())),
         Text(),
@@ -200,6 +211,10 @@ def _finding(finding: Finding) -> list[RenderableType]:
         _indented(finding.reason, 6),
         *([_indented(f"next: {finding.next_step}", 6)] if finding.next_step else []),
     ]
+
+
+def _autopsy(case_id: str, lines: Sequence[str]) -> list[RenderableType]:
+    return [_indented(case_id, 2), *(_indented(line, 6) for line in lines)]
 
 
 def _reason(reason: str, ids: Sequence[str]) -> list[RenderableType]:

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# One gate on one GPU of a Slurm cluster, from the root of the checkout, whose environment `make` has made:
+#   sbatch deploy/slurm/nightly.sh [further words for pytest]
+#SBATCH --job-name=gpugate-nightly
+#SBATCH --gpus=1
+#SBATCH --exclusive
+#SBATCH --time=04:00:00
+#SBATCH --signal=INT@120
+#SBATCH --output=gpugate-nightly-%j.log
+# --exclusive: the whole node, since neighbours share its cores, its memory and its power.
+# --signal: two minutes before the limit the step gets what Ctrl-C sends, and keeps what it has measured.
+set -euo pipefail
+
+cd "${SLURM_SUBMIT_DIR:-.}"
+export PATH="$PWD/.venv/bin:$PATH"
+nights="${GPUGATE_NIGHTS:-$HOME/gpugate-nights}"
+night="$nights/$(date -u +%Y-%m-%d)-${SLURM_JOB_ID:-$$}"
+mkdir -p "$night"
+
+srun --ntasks=1 --gpus=1 gpugate doctor | tee "$night/doctor.txt"
+
+status=0
+srun --ntasks=1 --gpus=1 pytest perf_tests -m gpu --gate --perf-report "$night" "$@" || status=$?
+gpugate history "$nights" || true
+exit "$status" # the gate's own, which Slurm then shows as the job's

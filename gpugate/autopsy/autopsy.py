@@ -1,0 +1,61 @@
+"""The autopsy of a case: what its optimized side is compared with, where the time went, and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpugate import units
+from gpugate.autopsy.account import Move, account
+from gpugate.autopsy.cause import Kind, likely_cause, moved
+from gpugate.autopsy.state import State
+from gpugate.autopsy.words import change, short, signed
+
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Autopsy:
+    """`against` is what the state is compared with; `lines` say where the time went, what moved, is new and is gone."""
+
+    against: str
+    kind: Kind
+    cause: str
+    lines: tuple[str, ...]
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The cause, and the lines that say where one sees it."""
+        return (f"likely cause, against {self.against}: {self.cause}", *self.lines)
+
+
+def autopsy(then: State, now: State, against: str) -> Autopsy:
+    """What became of a side since `then`. On a CPU the times of then are told in the pace of now."""
+    then = then.in_the_pace_of(now)
+    cause = likely_cause(then, now)
+    return Autopsy(against, cause.kind, cause.words, tuple(_lines(then, now)))
+
+
+def _lines(then: State, now: State) -> Iterator[str]:
+    yield f"a step: {change(then.step_ms, now.step_ms)}"
+    found = account(then, now)
+    if found is None:
+        yield "where it went is not known: only one of the two was profiled"
+        return
+    terms = [f"{name.replace('_', ' ')} {signed(ms)}" for name, ms in vars(found).items() if ms]
+    yield f"where it went: {', '.join(terms) or 'nowhere'}"
+    moves = moved(then, now)
+    both = [f"{short(move.name)} {signed(move.ms)}" for move in moves if move.ms and not (move.is_new or move.is_gone)]
+    yield from _named("moved most", both)
+    yield from _named("new", [_whole(move) for move in moves if move.is_new])
+    yield from _named("gone", [_whole(move) for move in moves if move.is_gone])
+
+
+def _named(title: str, words: Sequence[str]) -> Iterator[str]:
+    if words:
+        more = f"; {len(words) - MOST_NAMED} more" if len(words) > MOST_NAMED and title != "moved most" else ""
+        yield f"{title}: {'; '.join(words[:MOST_NAMED])}{more}"
+
+
+def _whole(move: Move) -> str:
+    return f"{short(move.name)} {units.milliseconds(abs(move.ms))}"

@@ -1,0 +1,197 @@
+"""The likely cause in one sentence: the first of a list of explanations that the evidence bears out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from gpugate import units
+from gpugate.autopsy.account import NOTHING, Account, Move, account, moves
+from gpugate.autopsy.state import State
+from gpugate.autopsy.words import change, short, signed
+
+Kind = Literal[
+    "stale output",
+    "work left out",
+    "numerics",
+    "disproved",
+    "leak",
+    "no graph",
+    "copies",
+    "pageable copies",
+    "not engaged",
+    "synchronization",
+    "more kernels",
+    "more work after the steps",
+    "slower kernels",
+    "clocks",
+    "slower copies",
+    "launch gaps",
+    "host",
+    "another reference",
+    "nothing",
+]
+ONE = 0.5  # of a count per step: less is not a call of every step
+FEW = 0.005  # of a step: as good as the same
+MOST = 0.5  # of what a step takes longer
+LIKE_BEFORE = 0.1  # of how far off an output is: so much closer to that of the step before
+COPIES = ("host_to_device_copies", "device_to_host_copies", "device_to_device_copies")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What it is, and how one sees that."""
+
+    kind: Kind
+    words: str
+
+
+def likely_cause(then: State, now: State) -> Cause:
+    """Outputs first, since nothing else matters where they are wrong; then what is counted, which has no noise; then
+    what took longer."""
+    for explanation in _EXPLANATIONS:
+        cause = explanation(then, now)
+        if cause is not None:
+            return cause
+    return Cause("nothing", "a step takes as long as before, and nothing that is counted changed")
+
+
+def _outputs(then: State, now: State) -> Cause | None:
+    if now.wrong is None:
+        return Cause("disproved", f"what was to be shown is not true: {now.disproved}") if now.disproved else None
+    looks = now.mismatch
+    if looks is not None and looks.from_step_before is not None and looks.from_step_before < LIKE_BEFORE:
+        return Cause("stale output", f"it returns the output of the step before ({now.wrong})")
+    if looks is not None and looks.rows_right:
+        right = units.percent(looks.rows_right)
+        return Cause("work left out", f"only {right} of the rows of an output are right: work was left out")
+    return Cause("numerics", f"outputs are off all over ({now.wrong}): precision or arithmetic changed")
+
+
+def _leak(then: State, now: State) -> Cause | None:
+    if now.more(then, "grown_bytes") < 1:
+        return None
+    return Cause("leak", f"a step keeps {now.counters['grown_bytes'] / 1e6:.3g} MB more of device memory")
+
+
+def _graph(then: State, now: State) -> Cause | None:
+    if now.more(then, "graph_launches") > -ONE:
+        return None
+    launches = f"{_counted(then, now, 'graph_launches')} graph launches and {_counted(then, now, 'kernel_launches')}"
+    return Cause("no graph", f"a CUDA graph is launched no more: {launches} kernel launches per step")
+
+
+def _copies(then: State, now: State) -> Cause | None:
+    more = [name for name in COPIES if now.more(then, name) >= ONE]
+    if not more:
+        return None
+    said = " and ".join(f"{_counted(then, now, name)} {name.replace('_', ' ')}" for name in more)
+    return Cause("copies", f"there are more copies: {said} per step")
+
+
+def _pageable(then: State, now: State) -> Cause | None:
+    if now.more(then, "pageable_copies") < ONE:
+        return None
+    said = _counted(then, now, "pageable_copies")
+    return Cause("pageable copies", f"copies go through pageable memory: {said} per step")
+
+
+def _engagement(then: State, now: State) -> Cause | None:
+    return Cause("not engaged", f"the optimization did not happen: {now.not_engaged}") if now.not_engaged else None
+
+
+def _synchronization(then: State, now: State) -> Cause | None:
+    if now.more(then, "synchronizing_calls") < ONE:
+        return None
+    said = f"the host waits for the device more often: {_counted(then, now, 'synchronizing_calls')} calls per step"
+    longest = next(iter(now.profile.waits if now.profile else ()), None)
+    return Cause("synchronization", f"{said}, most of it in {longest}" if longest else said)
+
+
+def _kernels(then: State, now: State) -> Cause | None:
+    if now.more(then, "kernels") < ONE:
+        return None
+    said = f"more kernels run: {_counted(then, now, 'kernels')} per step"
+    more = [move for move in moved(then, now) if move.count >= ONE]
+    return Cause("more kernels", f"{said}, among them {short(more[0].name)}" if more else said)
+
+
+def _after(then: State, now: State) -> Cause | None:
+    """Device work behind the last step belongs to no step, and is timed with the block."""
+    if then.profile is None or now.profile is None:
+        return None
+    before, after = then.profile.after, now.profile.after
+    grown = {name: ms - before.get(name, NOTHING)[1] for name, (_, ms) in after.items()}
+    name = max(grown, key=grown.__getitem__, default="")
+    longer_ms = now.step_ms - then.step_ms
+    if not grown or longer_ms <= 0 or sum(grown.values()) / now.steps_per_block < MOST * longer_ms:
+        return None
+    said = f"finish() adds device work after the last step: {short(name)}, {signed(grown[name])}"
+    return Cause("more work after the steps", said)
+
+
+def _times(then: State, now: State) -> Cause | None:
+    found = account(then, now)
+    if found is None or abs(now.step_ms / then.step_ms - 1) < FEW:
+        return None
+    faster = now.step_ms < then.step_ms
+    word, ms = _largest(found, faster)
+    share = f"{signed(ms)} of {signed(now.step_ms - then.step_ms)} per step"
+    return _in_words(word, share, faster, moved(then, now), then, now)
+
+
+def _reference(then: State, now: State) -> Cause | None:
+    if not (then.reference_ms and now.reference_ms) or abs(now.reference_ms / then.reference_ms - 1) < FEW:
+        return None
+    words = f"a step takes as long as before, and one of the reference {change(then.reference_ms, now.reference_ms)}"
+    return Cause("another reference", words)
+
+
+def _largest(found: Account, faster: bool) -> tuple[str, float]:
+    terms = vars(found)
+    name = (min if faster else max)(terms, key=terms.__getitem__)
+    return name, terms[name]
+
+
+def _in_words(word: str, share: str, faster: bool, moved: list[Move], then: State, now: State) -> Cause:
+    longer, slower = ("shorter", "faster") if faster else ("longer", "slower")
+    if word == "kernels":
+        most = next((move for move in moved if (move.ms < 0) == faster), None)
+        said = f", most of all {short(most.name)}, {signed(most.ms)}" if most else ""
+        unit = "kernels" if now.counters else "operators"
+        return Cause("slower kernels", f"{unit} take {longer}{said} ({share})")
+    if word == "clocks":
+        clocks = f"{then.sm_clock_mhz:.0f} -> {now.sm_clock_mhz:.0f} MHz"
+        return Cause("clocks", f"the SM clock is {slower}: {clocks} ({share})")
+    if word == "copies":
+        return Cause("slower copies", f"the same copies take {longer} while no kernel runs ({share})")
+    if word == "launch_gaps":
+        enqueue = " -> ".join(units.milliseconds(state.counters["enqueue_ms"]) for state in (then, now))
+        return Cause("launch gaps", f"the host takes {longer} to enqueue a step, {enqueue} ({share})")
+    where = "while the device waits" if now.counters else "outside of all operators"
+    return Cause("host", f"the host takes {longer} {where}, with the same calls ({share})")
+
+
+_EXPLANATIONS: tuple[Callable[[State, State], Cause | None], ...] = (
+    _outputs,
+    _leak,
+    _graph,
+    _copies,
+    _pageable,
+    _engagement,
+    _synchronization,
+    _kernels,
+    _after,
+    _times,
+    _reference,
+)
+
+
+def _counted(then: State, now: State, counter: str) -> str:
+    return f"{then.counters[counter]:g} -> {now.counters[counter]:g}"
+
+
+def moved(then: State, now: State) -> list[Move]:
+    """What moved between two states; nothing where one has no profile."""
+    return moves(then.profile, now.profile) if then.profile and now.profile else []

@@ -1,0 +1,44 @@
+"""What is known of one side at one time: its time per step, its counters, where its time goes. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from gpugate.measurement.record import Counters, Mismatch
+from gpugate.measurement.step_profile import StepProfile
+
+
+@dataclass(frozen=True)
+class State:
+    """A counter that is absent was not measured.
+
+    `steps_per_block` is how many steps share what comes after the last one. `reference_ms` is what a step of the side
+    takes that it is compared with. `wrong` says by how much outputs are further off than they may be, `disproved` what
+    was to be shown and is not true.
+    """
+
+    step_ms: float
+    counters: Counters = field(default_factory=dict)
+    profile: StepProfile | None = None
+    sm_clock_mhz: float | None = None
+    steps_per_block: float = 1.0
+    not_engaged: str | None = None
+    wrong: str | None = None
+    disproved: str | None = None
+    mismatch: Mismatch | None = None
+    reference_ms: float | None = None
+
+    def in_the_pace_of(self, other: State) -> State:
+        """The same on a machine that is as fast as it was then: a CPU's pace changes from minute to minute, and its
+        reference side tells by how much. A GPU's clock is known, and what else changed its reference is worth a word.
+        """
+        if self.counters or not (self.reference_ms and other.reference_ms):
+            return self
+        pace = other.reference_ms / self.reference_ms
+        profile = self.profile.longer(pace) if self.profile else None
+        return replace(self, step_ms=pace * self.step_ms, profile=profile, reference_ms=other.reference_ms)
+
+    def more(self, then: State, counter: str) -> float:
+        """By how much a counter is larger here than `then`; 0 where one of them did not measure it."""
+        known = counter in self.counters and counter in then.counters
+        return self.counters[counter] - then.counters[counter] if known else 0.0

@@ -1,0 +1,109 @@
+"""Where the time of one step goes, by kernel, copy and wait, as the counting pass saw it. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpugate.measurement.trace import Activity, Event, length, union
+
+MOST_PARTS = 60  # by name; the rest of a long list is one part
+LONGEST_NAME = 160  # C++ templates go on for thousands of characters
+OTHERS = "(others)"
+DIGITS = 6
+
+
+Parts = Mapping[str, tuple[float, float]]  # by name: how often in a step, and milliseconds of it in all
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """One step of a side under the profiler: the longest parts first, times in milliseconds per step.
+
+    `kernels` are those of the GPU, on a CPU the operators with what they take beside the operators that they call.
+    `copies` are by kind, memsets among them; `waits` are host calls in which the stepping thread waits for the device.
+    `after` is what `Side.finish()` adds to the device's work after the last step, whole. `kernel_ms` is the time in
+    which kernels run, however many at once; `copy_ms` that in which copies run and no kernel does.
+    """
+
+    kernels: Parts = field(default_factory=dict)
+    copies: Parts = field(default_factory=dict)
+    waits: Parts = field(default_factory=dict)
+    after: Parts = field(default_factory=dict)
+    kernel_ms: float = 0.0
+    copy_ms: float = 0.0
+
+    def longer(self, factor: float) -> StepProfile:
+        """The same with every time so many times as long."""
+        return StepProfile(
+            _longer(self.kernels, factor),
+            _longer(self.copies, factor),
+            _longer(self.waits, factor),
+            _longer(self.after, factor),
+            factor * self.kernel_ms,
+            factor * self.copy_ms,
+        )
+
+
+def _longer(parts: Parts, factor: float) -> Parts:
+    return {name: (count, factor * ms) for name, (count, ms) in parts.items()}
+
+
+def step_profile(activity: Activity) -> StepProfile:
+    """The profile of an average step of the counted ones."""
+    steps, copies = activity.steps, (*activity.copies, *activity.memsets)
+    if not (activity.kernels or copies):
+        operators = list(_own_times(activity.operators))
+        return StepProfile(kernels=_parts(operators, steps), kernel_ms=sum(one.ms for one in operators) / steps)
+    kernel_ms = length(union(activity.kernels)) / 1e3
+    return StepProfile(
+        kernels=_parts(_timed(activity.kernels), steps),
+        copies=_parts(_timed(copies), steps),
+        waits=_parts(_timed(activity.waits), steps),
+        after=_parts(_timed(activity.after), 1),
+        kernel_ms=kernel_ms / steps,
+        copy_ms=(length(union((*activity.kernels, *copies))) / 1e3 - kernel_ms) / steps,
+    )
+
+
+class _Timed(NamedTuple):
+    name: str
+    ms: float
+
+
+def _timed(events: Sequence[Event]) -> list[_Timed]:
+    return [_Timed(event["name"], event["dur"] / 1e3) for event in events]
+
+
+def _own_times(operators: Sequence[Event]) -> Iterator[_Timed]:
+    """Each operator without the time of those that it calls, which lie within it on the same thread."""
+    by_thread: dict[object, list[Event]] = defaultdict(list)
+    for operator in operators:
+        by_thread[operator.get("tid")].append(operator)
+    for of_thread in by_thread.values():
+        open_ones: list[tuple[float, str, list[float]]] = []  # end, name, own time
+        for operator in sorted(of_thread, key=lambda event: (event["ts"], -event["dur"])):
+            while open_ones and open_ones[-1][0] <= operator["ts"]:
+                _, name, own = open_ones.pop()
+                yield _Timed(name, own[0] / 1e3)
+            if open_ones:
+                open_ones[-1][2][0] -= operator["dur"]
+            open_ones.append((operator["ts"] + operator["dur"], operator["name"], [operator["dur"]]))
+        for _, name, own in open_ones:
+            yield _Timed(name, own[0] / 1e3)
+
+
+def _parts(events: Sequence[_Timed], steps: int) -> Parts:
+    counts: dict[str, int] = defaultdict(int)
+    total_ms: dict[str, float] = defaultdict(float)
+    for name, ms in events:
+        counts[name[:LONGEST_NAME]] += 1
+        total_ms[name[:LONGEST_NAME]] += ms
+    names = sorted(counts, key=lambda name: (-total_ms[name], name))
+    for name in names[MOST_PARTS:]:
+        counts[OTHERS] += counts[name]
+        total_ms[OTHERS] += total_ms[name]
+    kept = names if len(names) <= MOST_PARTS else [*names[:MOST_PARTS], OTHERS]
+    return {name: (counts[name] / steps, float(f"{total_ms[name] / steps:.{DIGITS}g}")) for name in kept}

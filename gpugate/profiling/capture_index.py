@@ -1,0 +1,75 @@
+"""What the profiled run tells the run that started it: which range of the profiler is which side of which case.
+
+The folder that both share is named by an environment variable, which is also how a run knows that it is the inner one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from gpugate.codec import from_json, parse, pretty, to_json, write_atomically
+
+FOLDER_VARIABLE = "GPUGATE_PROFILED_IN"
+INNER_PID, OUTER_PID = "inner-pid", "outer-pid"  # files in it
+REPORT_STEM = "capture"  # of what the profiler writes into the folder
+OUTER_LOOK_S, ORPHAN_S = 1.0, 30.0
+SideLabel = Literal["reference", "optimized"]
+
+
+@dataclass
+class Capture:
+    """One range of the profiler. `complete` once all steps ran in it; `report` is the file's name once it is known."""
+
+    number: int  # from 1
+    case_id: str
+    label: SideLabel
+    side: str  # the name of the side, such as `baseline`
+    steps: int
+    items: int  # of a step
+    complete: bool = False
+    report: str | None = None
+
+
+@dataclass
+class CaptureIndex:
+    """All captures of a run so far. `status` is pytest's, None while it runs or where it died."""
+
+    captures: list[Capture] = field(default_factory=list)
+    status: int | None = None
+
+
+def shared_folder() -> Path | None:
+    """The folder of the run that profiles this one; None where none does."""
+    text = os.environ.get(FOLDER_VARIABLE)
+    return Path(text) if text else None
+
+
+def write(folder: Path, index: CaptureIndex) -> None:
+    write_atomically(folder / "index.json", pretty(to_json(index)))
+
+
+def read(folder: Path) -> CaptureIndex:
+    """Empty where the run ended before it wrote anything."""
+    path = folder / "index.json"
+    return from_json(CaptureIndex, parse(path.read_text(encoding="utf-8"))) if path.exists() else CaptureIndex()
+
+
+def tell_who_it_is(folder: Path) -> None:
+    """Lets the outer run interrupt this one, and ends this one when the outer run has been killed."""
+    (folder / INNER_PID).write_text(str(os.getpid()), encoding="utf-8")
+    outer = int((folder / OUTER_PID).read_text(encoding="utf-8"))
+    threading.Thread(target=_end_with, args=(outer,), name="gpugate-outer-run", daemon=True).start()
+
+
+def _end_with(outer: int) -> None:
+    while Path(f"/proc/{outer}").exists():
+        time.sleep(OUTER_LOOK_S)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(ORPHAN_S)
+    os.kill(os.getpid(), signal.SIGKILL)

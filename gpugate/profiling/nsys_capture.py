@@ -1,0 +1,41 @@
+"""One Nsight Systems report per test parameter and side, and what each of them says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from gpugate.options import Profiling
+from gpugate.profiling import nsight_tools
+from gpugate.profiling.capture_index import REPORT_STEM
+from gpugate.profiling.nsight_tools import Nsys
+from gpugate.profiling.nsys_reports import keep_reports
+from gpugate.profiling.self_start import start_profiled
+
+# Without CPU sampling: with it, a program of ten kernels made a report of 2 GB. A graph's kernels one by one, as the
+# counting pass has them.
+OPTIONS = (
+    "--trace=cuda,nvtx,osrt",
+    "--sample=none",
+    "--cpuctxsw=none",
+    "--cuda-graph-trace=node",
+    "--cuda-memory-usage=true",
+    "--capture-range=cudaProfilerApi",
+    "--force-overwrite=true",
+)
+
+
+def run_under_nsys(profiling: Profiling, arguments: Sequence[str], say: Callable[[str], None]) -> int:
+    """Runs pytest under nsys, keeps its reports in the folder and says what they are; returns the exit status.
+
+    Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for an nsys that cannot be used.
+    """
+    tool: list[Nsys] = []
+
+    def command(folder: Path, environment: Mapping[str, str]) -> list[str]:
+        nsys = nsight_tools.nsys(environment)
+        tool.append(nsys)
+        end = "--capture-range-end=repeat:sync" if nsys.waits else "--capture-range-end=repeat"
+        return [nsys.path, "profile", *OPTIONS, end, f"--output={folder / REPORT_STEM}", *profiling.nsys_words]
+
+    return start_profiled(profiling, arguments, command, lambda run: keep_reports(run, tool[0], say), say)

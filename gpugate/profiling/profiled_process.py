@@ -1,0 +1,108 @@
+"""A profiler that runs pytest: it is interrupted with us, gets its time to finish, and leaves nothing running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from gpugate.errors import EnvironmentUnfitError
+from gpugate.profiling.capture_index import INNER_PID, OUTER_PID
+
+GRACE_S = 120.0  # for pytest to end and the profiler to write what it has
+KILLED_S, LOOK_S = 10.0, 0.1
+INTERRUPTED = 2
+
+
+class _EndedFromOutsideError(BaseException):
+    """SIGTERM or SIGHUP reached this process."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def run_profiled(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
+    """Runs `command` in the working folder to its end and returns its exit status, negative for a signal.
+
+    Ctrl-C, SIGTERM and SIGHUP reach pytest as Ctrl-C, and the second one ends all; what then still runs is killed. The
+    status is then 2, as pytest's own, or 128 + the number of the signal. Raises EnvironmentUnfitError where the command
+    cannot be started.
+    """
+    (folder / OUTER_PID).write_text(str(os.getpid()), encoding="utf-8")
+    try:
+        # A session of its own: a terminal's Ctrl-C would make the profiler give up before pytest has ended.
+        process = subprocess.Popen(command, env=dict(environment), stdin=subprocess.DEVNULL, start_new_session=True)
+    except OSError as error:
+        raise EnvironmentUnfitError(f"{command[0]} cannot be started ({error.strerror}): install it anew") from None
+    try:
+        with _signals_as_errors():
+            try:
+                return process.wait()
+            except (KeyboardInterrupt, _EndedFromOutsideError) as error:
+                _interrupt(process, folder)
+                return 128 + error.number if isinstance(error, _EndedFromOutsideError) else INTERRUPTED
+    finally:
+        _kill_all(process)
+
+
+def _interrupt(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Ctrl-C for pytest alone, where it runs already: the profiler then ends by itself."""
+    path = folder / INNER_PID
+    inner = int(path.read_text(encoding="utf-8")) if path.exists() else process.pid
+    with suppress(ProcessLookupError):
+        os.kill(inner, signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired, KeyboardInterrupt, _EndedFromOutsideError):
+        process.wait(GRACE_S)
+
+
+@contextmanager
+def _signals_as_errors() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def raise_it(number: int, frame: FrameType | None) -> None:
+        raise _EndedFromOutsideError(number)
+
+    before = {number: signal.signal(number, raise_it) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _kill_all(process: subprocess.Popen[bytes]) -> None:
+    """Kills the process, its descendants and the rest of its session, until none is left."""
+    mine: set[int] = set()
+    deadline = time.monotonic() + KILLED_S
+    while time.monotonic() < deadline:
+        table = _processes()
+        mine |= {pid for pid, (_, session) in table.items() if session == process.pid}
+        while more := {pid for pid, (parent, _) in table.items() if parent in mine} - mine:
+            mine |= more
+        left = mine & table.keys()
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.poll()
+        if not left:
+            return
+        time.sleep(LOOK_S)
+
+
+def _processes() -> dict[int, tuple[int, int]]:
+    """The parent and the session of every process that has not ended; see proc_pid_stat(5)."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent, _, session = path.read_text(errors="replace").rpartition(")")[2].split()[:4]
+            if state not in "XZ":
+                found[int(path.parent.name)] = (int(parent), int(session))
+    return found

@@ -1,0 +1,243 @@
+"""What `--perf-report DIR` leaves of a session: the whole run as JSON, and one screen of Markdown.
+
+`DIR/junit.xml` is pytest's own: its `--junitxml` is pointed there, so that it tells what the tests said.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpugate import run_file, units
+from gpugate.codec import write_atomically
+from gpugate.errors import GpugateError
+from gpugate.judging import Remembered
+from gpugate.report.findings import (
+    Finding,
+    autopsies,
+    below_floor,
+    errors,
+    findings,
+    interruption,
+    mutation,
+    skips,
+    tally,
+)
+from gpugate.report.machine import facts, yardsticks
+from gpugate.report.markdown import escaped, plain, table_row
+from gpugate.report.night_files import JUNIT, RUN, SUMMARY
+from gpugate.report.rows import NOT_JUDGED, worst_of
+from gpugate.result import CaseResult, RunResult
+from gpugate.summary import Summary
+from gpugate.tolerances import TIME_FLOOR, TIME_FLOOR_OTHER_SOFTWARE, speedup_tolerance, tolerance
+from gpugate.verdict import SEVERITY, Outcome
+
+# Of everything that grows with the suite so much is shown that all of it stays on one screen.
+MAX_WORKLOADS, MAX_FINDINGS, MAX_CAUSES, MAX_MOVES, MAX_KNEES, MAX_REASONS, MAX_IDS = 10, 5, 3, 5, 2, 4, 3
+WORTH_TELLING = 0.5  # of the tolerance: what moved less is what the machine does by itself
+_GOOD = (Outcome.PASS, Outcome.IMPROVED)
+
+
+class NightReportError(GpugateError):
+    """The folder of `--perf-report` cannot be written."""
+
+
+def prepare_night(folder: Path) -> None:
+    """Makes the folder, and takes out of it what an earlier session left: a killed one must not look like that one.
+
+    Raises NightReportError where that cannot be done.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (RUN, SUMMARY, JUNIT):
+            (folder / name).unlink(missing_ok=True)
+        write_atomically(folder / SUMMARY, "**The run was cut off**: it wrote no summary.\n")
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def write_night(folder: Path, run: RunResult) -> None:
+    """Replaces `run.json` and `summary.md`, each in one step.
+
+    Raises NightReportError or RunFileError where one cannot be written, and FormatError as `run_file.write` does.
+    """
+    run_file.write(folder / RUN, run)
+    try:
+        write_atomically(folder / SUMMARY, one_screen(run))
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> NightReportError:
+    problem = error.strerror or str(error)
+    return NightReportError(f"--perf-report {folder} cannot be written ({problem}): give a folder that can be")
+
+
+def one_screen(run: RunResult) -> str:
+    """The verdicts by workload, what failed, what moved, what was not measured and why: as GitHub Markdown."""
+    warned = [words for words in (mutation(run), interruption(run), below_floor(run)) if words]
+    blocks = [
+        [f"### {_headline(run)}"],
+        [f"{plain(', '.join(facts(run.environment)))}; {run.started_at}"],
+        [plain(", ".join(yardsticks(run)))] if run.yardsticks else [],
+        [f"**{_cut(words, 400)}**" for words in warned],
+        _verdict_table(run),
+        _listed("Not PASS", [_told(finding) for finding in findings(run)], MAX_FINDINGS),
+        _listed(
+            "Why", [f"{escaped(case)}: {_cut(words[0], 200)}" for case, words in autopsies(run).items()], MAX_CAUSES
+        ),
+        _moved(run),
+        _listed("Not measured", list(_not_measured(run)), MAX_REASONS),
+        [f"{plain(tally(run))}. Every number: `python -m gpugate.report {RUN}`"],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _headline(run: RunResult) -> str:
+    outcomes = [outcome for case in run.cases.values() if (outcome := worst_of(case)) is not None]
+    failed = len(errors(run))
+    bad = Counter(outcome for outcome in outcomes if outcome not in _GOOD)
+    words = [f"{bad[outcome]} {outcome.value}" for outcome in SEVERITY if bad[outcome]]
+    words += [f"{failed} failed"] if failed else []
+    kind = "gate" if run.gate else "run without --gate"
+    if not outcomes and not failed:
+        measured = any(case.measurement is not None for case in run.cases.values())
+        return f"{kind}: nothing was {'judged' if measured else 'measured'}"
+    cases = len(outcomes) + failed
+    return f"{kind}: {', '.join(words) or 'all good'} of {cases} case{'' if cases == 1 else 's'}"
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """The cases of one workload by what was said of them: an outcome's word, NOT_JUDGED, or `not measured`."""
+
+    name: str
+    said: Counter[str]
+
+    @property
+    def severity(self) -> int:
+        words = [*(outcome.value for outcome in SEVERITY), *_OTHERS]
+        return min(words.index(word) for word in self.said)
+
+
+_NOT_MEASURED = "not measured"
+_OTHERS = (NOT_JUDGED, _NOT_MEASURED)
+
+
+def _verdict_table(run: RunResult) -> list[str]:
+    """Cases by workload and outcome, the worst workload first; those that do not fit are one row."""
+    by_name: dict[str, Counter[str]] = {}
+    for case in run.cases.values():
+        by_name.setdefault(case.workload, Counter())[_word(case)] += 1
+    counted = sorted((_Counted(*entry) for entry in by_name.items()), key=lambda one: one.severity)
+    shown, rest = counted[:MAX_WORKLOADS], counted[MAX_WORKLOADS:]
+    if rest:
+        together: Counter[str] = sum((one.said for one in rest), Counter())
+        shown.append(_Counted(f"{len(rest)} further workloads", together))
+    order = [*(outcome.value for outcome in reversed(SEVERITY)), *_OTHERS]
+    columns = [word for word in order if any(one.said[word] for one in shown)]
+    body = [table_row([escaped(one.name), *(str(one.said[word] or "") for word in columns)]) for one in shown]
+    return [table_row(["workload", *columns]), "|---" + "|---:" * len(columns) + "|", *body] if shown else []
+
+
+def _word(case: CaseResult) -> str:
+    if case.measurement is None and not case.verdicts:
+        return _NOT_MEASURED
+    outcome = worst_of(case)
+    return outcome.value if outcome is not None else NOT_JUDGED
+
+
+def _told(found: Finding) -> str:
+    step = f"; next: `{found.next_step}`" if found.next_step else ""
+    return f"**{found.outcome.value}** {_ids(found.judged)}: {_cut(found.reason, 300)}{step}"
+
+
+@dataclass(frozen=True)
+class Move:
+    """A case that is no longer where its baseline was: `share` is the larger of both moves, in tolerances."""
+
+    case_id: str
+    then: Remembered
+    now: Summary
+    share: float
+
+
+def moves(run: RunResult) -> list[Move]:
+    """The cases that moved by more than WORTH_TELLING of what the gate tolerates, the furthest first."""
+    made = [
+        Move(case.case_id, case.remembered, case.summary, _share(case.remembered, case.summary, run.asked_tolerance))
+        for case in run.cases.values()
+        if case.remembered is not None and case.summary is not None
+    ]
+    return sorted((move for move in made if move.share > WORTH_TELLING), key=lambda move: -move.share)
+
+
+def _share(remembered: Remembered, now: Summary, asked_tolerance: float | None) -> float:
+    then = remembered.current
+    speedup = asked_tolerance or speedup_tolerance(then.speedup_cv, then.processes, then.sittings, remembered.checks)
+    floor = TIME_FLOOR if remembered.match == "exact" else TIME_FLOOR_OTHER_SOFTWARE
+    time = tolerance(then.optimized_ms_cv, then.processes, floor, remembered.checks)
+    return max(
+        abs(now.speedup.median / then.speedup - 1) / speedup,
+        abs(now.optimized_ms.median / then.optimized_ms - 1) / time,
+    )
+
+
+def _moved(run: RunResult) -> list[str]:
+    """The table of what moved, and every knee that did."""
+    found = moves(run)
+    knees = [
+        f"- knee of {escaped(sweep.id)}: {sweep.recorded_knee} -> {sweep.knee}"
+        for sweep in run.sweeps
+        if sweep.recorded_knee is not None and sweep.knee not in (None, sweep.recorded_knee)
+    ][:MAX_KNEES]
+    if not found and not knees:
+        judged = any(case.remembered is not None for case in run.cases.values())
+        return ["Nothing moved by more than half of its tolerance."] if judged else []
+    furthest = f", the {MAX_MOVES} furthest of {len(found)}" if len(found) > MAX_MOVES else ""
+    head = [f"**Moved** since the baseline{furthest}:"]
+    rule = ["", table_row(["case", "speedup", "", "per step", ""]), "|---|---:|---:|---:|---:|"] if found else []
+    table = [table_row([escaped(cell) for cell in _cells(move)]) for move in found[:MAX_MOVES]]
+    return [*head, *rule, *table, *(["", *knees] if knees else [])]
+
+
+def change(share: float) -> str:
+    """`-5.2 %` of a share such as -0.052."""
+    return f"{round(100 * share, 1) + 0.0:+.1f} %"  # no -0.0
+
+
+def _cells(move: Move) -> tuple[str, ...]:
+    then, now = move.then.current, move.now
+    return (
+        move.case_id,
+        f"{units.ratio(then.speedup)} -> {units.ratio(now.speedup.median)}",
+        change(now.speedup.median / then.speedup - 1),
+        f"{units.milliseconds(then.optimized_ms)} -> {units.milliseconds(now.optimized_ms.median)}",
+        change(now.optimized_ms.median / then.optimized_ms - 1),
+    )
+
+
+def _not_measured(run: RunResult) -> Iterator[str]:
+    for reason, ids in skips(run).items():
+        yield f"{_ids(ids)}: {_cut(reason, 200)}"
+    for case_id, error in errors(run).items():
+        yield f"**failed** {escaped(case_id)}: {_cut(error.removeprefix(f'{case_id}: '), 200)}"
+
+
+def _listed(title: str, entries: Sequence[str], most: int) -> list[str]:
+    if not entries:
+        return []
+    further = [f"- and {len(entries) - most} more"] if len(entries) > most else []
+    return [f"**{title}**", "", *(f"- {entry}" for entry in entries[:most]), *further]
+
+
+def _ids(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - MAX_IDS} more" if len(ids) > MAX_IDS else ""
+    return f"{escaped(', '.join(ids[:MAX_IDS]))}{more}"
+
+
+def _cut(words: str, most: int) -> str:
+    whole = plain(words)
+    return whole if len(whole) <= most else f"{whole[: most - 3]}..."

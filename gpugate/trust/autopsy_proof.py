@@ -1,0 +1,169 @@
+"""`python -m gpugate.trust.autopsy_proof`: is the cause that an autopsy names the fault that was put in?
+
+Every fault of `--perf-mutate` is put into the optimized side of every case that can show it, and the faulty side is
+compared with the sound one, as the same process measured it before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpugate.autopsy.autopsy import autopsy
+from gpugate.case_states import optimized_side
+from gpugate.codec import pretty, to_json, with_header, write_atomically
+from gpugate.errors import SideError
+from gpugate.faults.fault import EXAMPLE, SPELLING, Fault
+from gpugate.result import CaseResult, Promise
+from gpugate.units import percent
+
+if TYPE_CHECKING:
+    from gpugate.workload import Case, Context
+
+FORMAT = "gpugate-autopsy-proof"
+# History: 1: per fault and case the kind that was named, and whether it is one of those that the fault may be called.
+FORMAT_VERSION = 1
+# What the injected fault may truly be called. A graph break, and memory that is not page-locked, a side may notice
+# itself; more device work is seen as such where it is a kernel of its own, and on a CPU it is the host's.
+NAMES: Mapping[str, Collection[str]] = {
+    "slow": ("more work after the steps", "host"),
+    "sync": ("synchronization",),
+    "pageable": ("pageable copies", "not engaged"),
+    "launch": ("more kernels",),
+    "no-graph": ("no graph",),
+    "graph-break": ("not engaged",),
+    "copy": ("copies",),
+    "wrong": ("numerics",),
+    "stale": ("stale output",),
+    "leak": ("leak",),
+    "skip-work": ("work left out",),
+}
+SIZES = {**EXAMPLE, "slow": "slow:20", "wrong": "wrong:0.1"}  # well above what two measurements differ by
+GOAL = 0.9
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One fault in one case: what the autopsy named; `cannot` says why the case cannot show the fault."""
+
+    fault: str
+    case_id: str
+    kind: str = ""
+    words: str = ""
+    named: bool = False
+    cannot: str | None = None
+
+
+def trials(cases: Sequence[Case], context_of: Mapping[str, Context], budget_s: float) -> Iterator[Trial]:
+    """Every fault in every case, one after another."""
+    for case in cases:
+        sound = _measured(case, context_of[case.id], budget_s, None)
+        for kind in SPELLING:
+            fault = Fault.parse(SIZES.get(kind, kind))
+            try:
+                faulty = _measured(case, context_of[case.id], budget_s, fault)
+            except SideError as error:
+                yield Trial(str(fault), case.id, cannot=str(error))
+                continue
+            yield _trial(fault, sound, faulty)
+
+
+def _trial(fault: Fault, sound: CaseResult, faulty: CaseResult) -> Trial:
+    then, now = optimized_side(sound), optimized_side(faulty)
+    if then is None or now is None:
+        return Trial(str(fault), sound.case_id, cannot="no times were taken")
+    found = autopsy(then, now, "the sound side")
+    return Trial(str(fault), sound.case_id, found.kind, found.cause, found.kind in NAMES[fault.kind])
+
+
+def _measured(case: Case, context: Context, budget_s: float, fault: Fault | None) -> CaseResult:
+    from gpugate.measurement.progress import silent
+    from gpugate.measurement.run import measure
+    from gpugate.measurement.settings import Settings
+
+    optimization = case.optimization
+    settings = Settings(budget_s=budget_s, fault=fault, prove=False)
+    return CaseResult(
+        case_id=case.id,
+        workload=case.workload.name,
+        optimization=optimization.name,
+        compared_with=case.reference_name,
+        size=case.size,
+        measurement=measure(case, context, settings, silent),
+        promise=Promise(None, optimization.tolerated, None),
+    )
+
+
+def table(found: Sequence[Trial]) -> str:
+    """Markdown: a line per fault, and how many causes were named in all."""
+    lines = ["| fault | named | cases | otherwise called |", "|---|---:|---:|---|"]
+    shown = [trial for trial in found if trial.cannot is None]
+    for fault in dict.fromkeys(trial.fault for trial in found):
+        of_fault = [trial for trial in shown if trial.fault == fault]
+        others = "; ".join(f"{trial.case_id}: {trial.kind}" for trial in of_fault if not trial.named)
+        named = sum(trial.named for trial in of_fault)
+        told = others if of_fault else "no case here can show it"
+        lines.append(f"| `{fault}` | {named} | {len(of_fault)} | {told} |")
+    named = sum(trial.named for trial in shown)
+    lines.append("")
+    lines.append(f"{named} of {len(shown)} causes named" + (f", {percent(named / len(shown))}" if shown else ""))
+    return "\n".join(lines) + "\n"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Exit status 0 where at least 90 % of the causes are the injected ones, else 1."""
+    about = "is the cause that an autopsy names the fault that was put in?"
+    parser = argparse.ArgumentParser(prog="python -m gpugate.trust.autopsy_proof", description=about)
+    parser.add_argument("modules", nargs="*", default=["workloads"], help="with workloads (default: workloads)")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N (default: auto)")
+    parser.add_argument("--budget", type=float, default=3.0, metavar="SECONDS", help="of a measurement (default: 3)")
+    parser.add_argument("-k", default="", metavar="WORDS", help="only the cases whose id holds this (default: all)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep every trial in FILE (default: nowhere)")
+    arguments = parser.parse_args(words)
+    cases, contexts = _selected(arguments.modules, arguments.device, arguments.k)
+    found: list[Trial] = []
+    for trial in trials(cases, contexts, arguments.budget):
+        found.append(trial)
+        print(f"{trial.case_id} {trial.fault}: {trial.cannot or f'{trial.kind}: {trial.words}'}", file=sys.stderr)
+        if arguments.json is not None:
+            body = {"trials": [to_json(one) for one in found]}
+            write_atomically(arguments.json, pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n")
+    sys.stdout.write(table(found))
+    shown = [trial for trial in found if trial.cannot is None]
+    return 0 if shown and sum(trial.named for trial in shown) >= GOAL * len(shown) else 1
+
+
+def _selected(modules: Sequence[str], device: str, words: str) -> tuple[list[Case], dict[str, Context]]:
+    """The cases that this machine can measure, and what their build functions are told."""
+    import tempfile
+
+    import torch
+
+    from gpugate.catalogue import Catalogue
+    from gpugate.environment import describe, missing_needs
+    from gpugate.workload import BASELINE, Context
+
+    wanted = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    catalogue = Catalogue()
+    for module in modules:
+        catalogue.register_module(module)
+    catalogue.load()
+    environment = describe(wanted)
+    cases = []
+    for case in catalogue.cases():
+        needs = [case.optimization.needs]
+        needs += [case.workload.optimization(case.reference_name).needs] if case.reference_name != BASELINE else []
+        able = all(missing_needs(one, environment) is None for one in needs)
+        if able and case.device_kind == wanted.type and words in case.id:
+            cases.append(case)
+    folder = Path(tempfile.mkdtemp(prefix="gpugate-proof-"))
+    contexts = {case.id: Context(wanted, case.size.items, case.workload.seed, folder) for case in cases}
+    return cases, contexts
+
+
+if __name__ == "__main__":
+    sys.exit(main())

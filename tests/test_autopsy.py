@@ -1,0 +1,201 @@
+"""Autopsies: terms that add up, the likely cause of every kind, and what is said of it."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpugate.autopsy.account import account, moves
+from gpugate.autopsy.autopsy import autopsy
+from gpugate.autopsy.cause import likely_cause
+from gpugate.case_states import RECORDED, explained, optimized_side
+from gpugate.autopsy.state import State
+from gpugate.measurement.record import Difference, Mismatch, Shown
+from gpugate.measurement.step_profile import StepProfile
+from tests import stored_runs
+
+COUNTED = {
+    "kernel_launches": 2.0,
+    "graph_launches": 1.0,
+    "kernels": 10.0,
+    "host_to_device_copies": 1.0,
+    "device_to_host_copies": 1.0,
+    "device_to_device_copies": 0.0,
+    "pageable_copies": 0.0,
+    "synchronizing_calls": 0.0,
+    "grown_bytes": 0.0,
+    "enqueue_ms": 0.5,
+}
+PROFILE = StepProfile(
+    kernels={"conv": (4.0, 6.0), "relu": (6.0, 2.0)},
+    copies={"Memcpy HtoD": (1.0, 1.5)},
+    kernel_ms=8.0,
+    copy_ms=0.5,
+)
+THEN = State(10.0, COUNTED, PROFILE, sm_clock_mhz=1980.0, steps_per_block=2.0, reference_ms=30.0)
+ON_A_CPU = replace(THEN, counters={}, sm_clock_mhz=None)
+
+
+def now(
+    step_ms: float = 10.0, profile: StepProfile = PROFILE, counters: dict[str, float] | None = None, **more
+) -> State:
+    return replace(THEN, step_ms=step_ms, profile=profile, counters={**COUNTED, **(counters or {})}, **more)
+
+
+def kernels(**ms: float) -> StepProfile:
+    parts = {name: (PROFILE.kernels.get(name, (1.0, 0.0))[0], time) for name, time in ms.items()}
+    return replace(PROFILE, kernels=parts, kernel_ms=sum(ms.values()))
+
+
+SLOWER = kernels(conv=9.0, relu=2.0)
+SPUN = replace(PROFILE, after={"spin_kernel": (1.0, 4.0)})
+WAITED = replace(PROFILE, waits={"cudaDeviceSynchronize": (1.0, 5.0)})
+WRONG = {"wrong": "relative L2 0.8, 0.001 is allowed"}
+
+
+@pytest.mark.parametrize(
+    ("state", "terms"),
+    [
+        (now(13.0, SLOWER), {"kernels": 3.0}),
+        (now(9.0, kernels(conv=5.0, relu=2.0)), {"kernels": -1.0}),
+        (now(12.0, SPUN), {"kernels": 2.0}),  # shared by the two steps of a block
+        (now(11.0, replace(PROFILE, copy_ms=1.5)), {"copies": 1.0}),
+        (now(15.0, counters={"synchronizing_calls": 1.0}), {"syncs": 5.0}),
+        (now(15.0, counters={"enqueue_ms": 3.5}), {"launch_gaps": 3.0, "host": 2.0}),
+        (now(12.0, counters={"enqueue_ms": 9.5}), {"launch_gaps": 2.0}),  # no more than there is
+        (now(12.0), {"host": 2.0}),
+        (now(18.0, kernels(conv=12.0, relu=4.0), sm_clock_mhz=990.0), {"clocks": 8.0}),
+        (now(18.0, kernels(conv=12.0, relu=4.0), sm_clock_mhz=1760.0), {"clocks": 1.0, "kernels": 7.0}),
+        (now(10.0, sm_clock_mhz=990.0), {}),  # of a lower clock that made nothing longer nothing is said
+    ],
+)
+def test_the_terms_of_a_difference_add_up_to_it(state: State, terms: dict[str, float]) -> None:
+    found = account(THEN, state)
+    assert {name: round(ms, 6) for name, ms in vars(found).items() if abs(ms) > 1e-9} == terms
+    assert sum(vars(found).values()) == pytest.approx(state.step_ms - THEN.step_ms)
+
+
+def test_on_a_cpu_there_are_operators_and_the_host() -> None:
+    found = account(ON_A_CPU, replace(ON_A_CPU, step_ms=12.0, profile=kernels(conv=7.0, relu=2.0)))
+    assert (found.kernels, found.host, sum(vars(found).values())) == (1.0, 1.0, 2.0)
+
+
+def test_without_a_profile_of_both_nothing_is_told_apart() -> None:
+    assert account(replace(THEN, profile=None), now(12.0)) is None
+    assert account(THEN, replace(THEN, profile=None)) is None
+    assert "only one of the two was profiled" in autopsy(replace(THEN, profile=None), now(12.0), "then").lines[-1]
+
+
+def test_what_is_new_and_what_is_gone_is_known() -> None:
+    later = replace(PROFILE, kernels={"conv": (4.0, 5.0), "gelu": (6.0, 2.5)}, after={"conv": (1.0, 0.1)})
+    found = {move.name: (move.count, round(move.ms, 6), move.is_new, move.is_gone) for move in moves(PROFILE, later)}
+    assert list(found.items()) == [
+        ("gelu", (6.0, 2.5, True, False)),
+        ("relu", (-6.0, -2.0, False, True)),
+        ("conv", (0.0, -1.0, False, False)),
+        ("conv, after the steps", (1.0, 0.1, True, False)),
+        ("Memcpy HtoD", (0.0, 0.0, False, False)),
+    ]
+
+
+STALE, HALF, NOISE = Mismatch(0.0, 0.0), Mismatch(0.9, 0.5), Mismatch(1.1, 0.0)
+CAUSES = [
+    (now(mismatch=STALE, **WRONG), "stale output", "returns the output of the step before"),
+    (now(mismatch=HALF, **WRONG), "work left out", "only 50 % of the rows"),
+    (now(mismatch=NOISE, **WRONG), "numerics", "off all over (relative L2 0.8, 0.001 is allowed)"),
+    (now(**WRONG), "numerics", "off all over"),
+    (now(disproved="it learns: 12 %"), "disproved", "not true: it learns: 12 %"),
+    (now(counters={"grown_bytes": 2e6, "synchronizing_calls": 1.0}), "leak", "keeps 2 MB more"),
+    (
+        now(counters={"graph_launches": 0.0, "kernel_launches": 12.0}),
+        "no graph",
+        "1 -> 0 graph launches and 2 -> 12 kernel launches",
+    ),
+    (
+        now(counters={"device_to_host_copies": 2.0, "pageable_copies": 1.0, "synchronizing_calls": 1.0}),
+        "copies",
+        "more copies: 1 -> 2 device to host copies per step",
+    ),
+    (now(counters={"pageable_copies": 1.0}, not_engaged="a buffer is pageable"), "pageable copies", "0 -> 1 per step"),
+    (now(not_engaged="2 graphs were compiled, not 1"), "not engaged", "did not happen: 2 graphs were compiled, not 1"),
+    (
+        now(12.0, WAITED, counters={"synchronizing_calls": 1.0}),
+        "synchronization",
+        "0 -> 1 calls per step, most of it in cudaDeviceSynchronize",
+    ),
+    (
+        now(10.1, kernels(conv=6.0, relu=2.0, mul=0.1), {"kernels": 11.0}),
+        "more kernels",
+        "10 -> 11 per step, among them mul",
+    ),
+    (now(12.0, SPUN), "more work after the steps", "after the last step: spin_kernel, +4.00 ms"),
+    (now(13.0, SLOWER), "slower kernels", "kernels take longer, most of all conv, +3.00 ms (+3.00 ms of +3.00 ms per step)"),
+    (now(7.0, kernels(conv=3.0, relu=2.0)), "slower kernels", "take shorter, most of all conv, -3.00 ms"),
+    (now(18.0, kernels(conv=12.0, relu=4.0), sm_clock_mhz=990.0), "clocks", "1980 -> 990 MHz"),
+    (now(12.0, replace(PROFILE, copy_ms=2.5)), "slower copies", "the same copies take longer"),
+    (now(12.0, counters={"enqueue_ms": 2.5}), "launch gaps", "0.500 ms -> 2.50 ms"),
+    (now(12.0), "host", "takes longer while the device waits"),
+    (now(reference_ms=20.0), "another reference", "30.00 ms -> 20.00 ms (-33 %)"),
+    (now(10.01), "nothing", "takes as long as before"),
+]
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "words"), CAUSES, ids=[f"{number} {kind}" for number, (_, kind, _) in enumerate(CAUSES)]
+)
+def test_the_likely_cause(state: State, kind: str, words: str) -> None:
+    found = likely_cause(THEN, state)
+    assert (found.kind, words in found.words) == (kind, True), found.words
+    assert "\n" not in found.words
+
+
+def test_what_one_of_them_did_not_count_is_no_change() -> None:
+    assert likely_cause(replace(THEN, counters={}), now(10.0)).kind == "nothing"
+
+
+def test_on_a_cpu_the_pace_of_the_machine_is_taken_out() -> None:
+    slower_machine = replace(ON_A_CPU.in_the_pace_of(replace(ON_A_CPU, reference_ms=60.0)))
+    assert (slower_machine.step_ms, slower_machine.profile.kernel_ms) == (20.0, 16.0)
+    assert autopsy(ON_A_CPU, slower_machine, "then").kind == "nothing"
+    assert autopsy(ON_A_CPU, replace(slower_machine, step_ms=24.0), "then").kind == "host"
+    assert THEN.in_the_pace_of(now(reference_ms=60.0)) is THEN
+
+
+def test_an_autopsy_says_where_it_went_what_moved_and_what_is_new() -> None:
+    long_name = "void at::native::(anonymous namespace)::vectorized_" + "x" * 80
+    later = now(13.0, kernels(conv=6.5, **{long_name: 4.5}))
+    found = autopsy(THEN, later, "its baseline")
+    assert found.told == (
+        "likely cause, against its baseline: kernels take longer, most of all "
+        f"vectorized_{'x' * 46}..., +4.50 ms (+3.00 ms of +3.00 ms per step)",
+        "a step: 10.00 ms -> 13.00 ms (+30 %)",
+        "where it went: kernels +3.00 ms",
+        "moved most: conv +0.500 ms",
+        f"new: vectorized_{'x' * 46}... 4.50 ms",
+        "gone: relu 2.00 ms",
+    )
+
+
+def test_a_case_is_explained_against_its_baseline_or_else_its_reference() -> None:
+    case = stored_runs.case("fast", 2.8)
+    against_baseline = explained(case, None)
+    assert against_baseline is not None
+    assert against_baseline.against == RECORDED
+    found = explained(replace(case, remembered=None), None)
+    assert found is not None
+    assert (found.against, found.lines[0]) == ("baseline", "a step: 28.00 ms -> 10.00 ms (-64 %)")
+    assert explained(stored_runs.case("skipped", None), None) is None
+
+
+def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
+    def told(**changed: object) -> State | None:
+        case = stored_runs.case("fast")
+        return optimized_side(replace(case, measurement=replace(case.measurement, **changed)))
+
+    off = Difference(0.25, 0.3, None, "fresh inputs")
+    assert told().wrong is None
+    assert told(differences=(off,)).wrong == "relative L2 0.25, 0.001 is allowed"
+    assert told(differences=(replace(off, problem="the output holds NaN"),)).wrong == "the output holds NaN"
+    assert told(differences=()).wrong is None
+    assert (
+        told(proofs=(Shown("it learns", "98 %"), Shown("it keeps up", problem="12 %"))).disproved == "it keeps up: 12 %"
+    )

@@ -1,0 +1,179 @@
+"""`gpugate diff A B`: two stored runs, and the profiles that lie beside baselines."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpugate import profiles_file
+from gpugate.cli import main
+from gpugate.errors import BaselineError
+from gpugate.faults.fault import SPELLING, Fault
+from gpugate.measurement import settings
+from gpugate.measurement.step_profile import StepProfile
+from gpugate.result import CaseResult
+from gpugate.trust import autopsy_proof as proof
+from gpugate.trust.autopsy_proof import GOAL, NAMES, Trial, table
+from tests.stored_runs import COUNTED, MACHINE, case, measured, stored
+
+PROFILE = StepProfile(kernels={"conv": (57.0, 9.0)}, kernel_ms=9.0)
+
+
+def profiled(name: str, speedup: float, profile: StepProfile = PROFILE, **counters: float) -> CaseResult:
+    case_id = f"tiny/{name}/cuda"
+    return case(
+        name,
+        measurement=measured(case_id, speedup, optimized_profile=profile, optimized_counters={**COUNTED, **counters}),
+    )
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A run and the folder of a night after it: a case with more kernels, one that is as before, one that is gone."""
+    monkeypatch.setenv("COLUMNS", "140")
+    night = tmp_path / "night"
+    night.mkdir()
+    stored(tmp_path / "a.json", profiled("net", 3.0), profiled("same", 3.0), profiled("gone", 3.0))
+    more = StepProfile(kernels={"conv": (57.0, 9.0), "mul": (1.0, 0.5)}, kernel_ms=9.5)
+    stored(night / "run.json", profiled("same", 3.0), profiled("net", 3.0, more, kernels=58.0), case("skipped", None))
+    return tmp_path / "a.json", night
+
+
+def test_what_differs_between_two_runs_is_told_with_its_cause(runs, capsys) -> None:
+    assert main(["diff", *map(str, runs)]) == 0
+    said, complaints = capsys.readouterr()
+    assert complaints == ""
+    assert "tiny/net/cuda\n  likely cause, against a.json: more kernels run: 57 -> 58 per step, among them mul" in said
+    assert "  new: mul 0.500 ms\n" in said
+    assert "tiny/same/cuda\n  likely cause, against a.json: a step takes as long as before" in said
+    assert "gone" not in said
+    assert "two machines" not in said
+
+
+def test_what_got_slower_the_most_comes_first_and_words_select(runs, capsys) -> None:
+    before, night = runs
+    found = profiled("same", 3.0).measurement
+    pairs = tuple(replace(pair, optimized_ms=20.0) for pair in found.pairs)
+    slower = replace(found, instances=(replace(found.instances[0], pairs=pairs),))
+    stored(night / "run.json", profiled("net", 3.0), case("same", measurement=slower))
+    main(["diff", str(before), str(night), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["format"], list(found["cases"])) == ("gpugate-diff", ["tiny/same/cuda", "tiny/net/cuda"])
+    assert found["cases"]["tiny/same/cuda"]["kind"] == "host"
+    main(["diff", str(before), str(night), "-k", "net"])
+    assert "tiny/same" not in capsys.readouterr().out
+
+
+def test_two_machines_are_named(runs, capsys) -> None:
+    before, night = runs
+    stored(night / "run.json", profiled("net", 3.0), environment=replace(MACHINE, device_name="NVIDIA H100"))
+    main(["diff", str(before), str(night)])
+    assert capsys.readouterr().out.startswith("measured on two machines: NVIDIA H200 and NVIDIA H100\n")
+
+
+def test_what_cannot_be_compared_is_one_sentence(runs, capsys) -> None:
+    before, night = runs
+    (night / "empty").mkdir()
+    for words, sentence in {
+        (str(before), str(night), "-k", "nowhere"): "measured no case in common whose id holds 'nowhere': give others",
+        (str(before), str(night / "empty")): f"{night}/empty/run.json cannot be read (No such file or directory)",
+    }.items():
+        assert main(["diff", *words]) == 2
+        said, complaint = capsys.readouterr()
+        assert said == ""
+        assert sentence in complaint
+        assert complaint.count("\n") == 1
+
+
+def test_profiles_come_back_as_they_were_and_others_stay(tmp_path: Path) -> None:
+    other = StepProfile(kernels={"gemm": (1.0, 2.0)}, after={"spin": (1.0, 0.5)}, kernel_ms=2.0)
+    run = stored(tmp_path / "run.json", profiled("net", 3.0), profiled("same", 3.0), case("skipped", None))
+    profiles_file.write(tmp_path, "nvidia-h200", [run])
+    again = stored(tmp_path / "run.json", profiled("same", 3.0, other))
+    profiles_file.write(tmp_path, "nvidia-h200", [run, again])
+    path = profiles_file.path_of(tmp_path, "nvidia-h200", "tiny")
+    assert profiles_file.load(path).cases == {"net/cuda": PROFILE, "same/cuda": other}
+    assert '        "conv": [57.0, 9.0]\n' in path.read_text(), "a line for each part, to be read as a difference"
+    assert profiles_file.load(tmp_path / "none.json").cases == {}
+
+
+def test_a_damaged_profile_is_named_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.json"
+    path.write_text("{")
+    with pytest.raises(BaselineError, match=r"tiny\.json cannot be used because .*: delete it, and record again"):
+        profiles_file.load(path)
+    run = stored(tmp_path / "run.json", profiled("net", 3.0))
+    with pytest.raises(BaselineError, match="cannot be written"):
+        profiles_file.write(path, "a file is no folder", [run])
+
+
+def test_every_fault_has_the_names_that_it_may_truly_be_called() -> None:
+    assert set(NAMES) == set(SPELLING)
+    for kind in SPELLING:
+        assert Fault.parse(proof.SIZES.get(kind, kind)).kind == kind
+
+
+def test_the_table_of_a_proof_counts_what_was_named() -> None:
+    trials = [Trial("sync", f"net/{number}/cuda", "synchronization", named=True) for number in range(3)]
+    trials += [Trial("leak", "net/0/cuda", "host"), Trial("copy", "net/0/cuda", cannot="a CPU copies nothing")]
+    assert table(trials).splitlines()[2:] == [
+        "| `sync` | 3 | 3 |  |",
+        "| `leak` | 0 | 1 | net/0/cuda: host |",
+        "| `copy` | 0 | 0 | no case here can show it |",
+        "",
+        "3 of 4 causes named, 75 %",
+    ]
+
+
+MODULE = """
+import torch
+from gpugate.workload import Optimization, Side, Size, Workload
+
+def batch(context, index):
+    return torch.randn(4, 8, generator=torch.Generator().manual_seed(index))
+
+def build(context):
+    return Side(lambda inputs: inputs.cos() * 2)
+
+def fast(context):
+    return Side(lambda inputs: inputs.cos() + inputs.cos())
+
+WORKLOADS = (Workload("tiny", build, batch, {"cpu": Size(4, 0, 0)}, (Optimization("fast", fast, {"cpu": 0.1}),)),)
+"""
+
+
+def test_faults_of_what_is_computed_are_named_on_a_cpu(tmp_path: Path, monkeypatch, capsys) -> None:
+    (tmp_path / "proven.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(settings.WARM_UP_S, "cpu", 0.01)
+    monkeypatch.setitem(settings.BLOCK_MS, "cpu", 1.0)
+    # How a slowdown is called is for the times to say, which decide no test.
+    monkeypatch.setattr(proof, "SPELLING", {kind: kind for kind in SPELLING if kind != "slow"})
+    kept = tmp_path / "proof.json"
+    assert main_of_proof("proven", "--device", "cpu", "--budget", "0.1", "--json", str(kept)) == 0
+    said, told = capsys.readouterr()
+    rows = {line.split("`")[1]: line.split("|")[2:4] for line in said.splitlines() if line.startswith("| `")}
+    assert {fault: [int(cell) for cell in cells] for fault, cells in rows.items() if int(cells[1])} == {
+        "wrong:0.1": [1, 1],
+        "stale": [1, 1],
+        "skip-work": [1, 1],
+    }
+    assert "tiny/fast/cpu sync: fast failed while being mutated by sync: ValueError: a CPU has no device" in told
+    trials = json.loads(kept.read_text())["trials"]
+    assert len(trials) == len(SPELLING) - 1
+    assert {trial["kind"] for trial in trials if trial["named"]} == {"numerics", "stale output", "work left out"}
+
+
+def test_a_proof_that_named_too_few_or_showed_nothing_is_red(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(proof, "_selected", lambda *arguments: ([], {}))
+    assert main_of_proof() == 1
+    few = [Trial("stale", f"net/{number}/cpu", "numerics", named=number > 1) for number in range(10)]
+    for trials, status in ((few, 1), (few[1:], 1), (few[2:], 0)):
+        monkeypatch.setattr(proof, "trials", lambda *arguments, found=trials: iter(found))
+        assert main_of_proof() == status, GOAL
+    assert "8 of 10 causes named, 80 %" in capsys.readouterr().out
+
+
+def main_of_proof(*words: str) -> int:
+    return proof.main(words)

@@ -1,0 +1,210 @@
+"""`pytest --nsys` from outside: it starts itself once under a stand-in for nsys, and leaves reports alone behind."""
+
+import dataclasses
+import gzip
+import importlib.util
+import json
+import os
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpugate.profiling import artifact_folder, capture_index, capture_ranges, expert_rules, nsight_tools, summary
+from gpugate.profiling.capture_index import CaptureIndex
+from tests.fake_nsys import NVTX, RANGES, FakeNsys
+from tests.tiny_project import CONFTEST, TinyProject, check_no_traceback
+
+# pytester forgets what a run in this process was the first to import: what is patched here must stay what runs.
+for _name in ("ncu_capture", "nsys_capture", "session", "torch_trace"):
+    importlib.import_module(f"gpugate.profiling.{_name}")
+
+SECRET = "hunter2-of-a-ci-job"
+REPORTS = [f"tiny+quick+cpu.{label}.nsys-rep" for label in ("optimized", "reference")]
+
+
+@dataclass(frozen=True)
+class Said:
+    """Stands for the summary of a report, which is not what these tests are about."""
+
+    report: str
+    steps: int
+    notes: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
+
+
+@pytest.fixture
+def nsys(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> FakeNsys:
+    made = FakeNsys(tmp_path_factory.mktemp("nsys"))
+    monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(summary, "summarize", lambda sqlite, steps: Said(sqlite.name, steps))
+    monkeypatch.setattr(expert_rules, "findings", lambda sqlite: ())
+    render = types.SimpleNamespace(markdown=lambda said: f"# {said.report}: {said.steps} steps\n")
+    monkeypatch.setitem(sys.modules, "gpugate.profiling.render", render)
+    return made
+
+
+@pytest.fixture
+def profiled(tiny: TinyProject, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> TinyProject:
+    """The tiny project, whose CPU cases are captured as those of a GPU are."""
+    tiny.write("conftest.py", CONFTEST + RANGES)
+    monkeypatch.setitem(sys.modules, "nvtx", loaded(tiny.write("nvtx.py", NVTX)))
+    monkeypatch.chdir(tiny.path)
+    return tiny
+
+
+def loaded(path: Path) -> types.ModuleType:
+    """The module that the file is."""
+    spec = importlib.util.spec_from_file_location("nvtx", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def artifacts(tiny: TinyProject, name: str = "gpugate-nsys") -> list[str]:
+    return sorted(path.name for path in (tiny.path / name).iterdir())
+
+
+def test_one_report_per_side_and_no_secret_in_anything(
+    profiled: TinyProject, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CI_JOB_TOKEN", SECRET)
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found here", "--nsys-args=--env-var='A=b c'")
+    said = capfd.readouterr().out + result.text
+    assert result.status == 0, said
+    assert "--nsys: under a profiler timings are not judged, and no baseline is written" in said
+    assert "nsys: 2 reports in" in said
+    check_no_traceback(said)
+    assert [name for name in artifacts(profiled, "found here") if name.endswith(".nsys-rep")] == REPORTS
+    assert artifacts(profiled, "found here") == sorted(
+        [".lock", "summary.md"]
+        + [f"tiny+quick+cpu.{label}.{ending}" for label in ("optimized", "reference")
+           for ending in ("nsys-rep", "sqlite", "summary.json", "summary.md")]
+    )  # fmt: skip
+    every = {path: path.read_bytes() for path in (profiled.path / "found here").iterdir()}
+    seen = json.loads(every[profiled.path / "found here" / REPORTS[0]])
+    assert seen["environment"]["PATH"] == os.environ["PATH"]  # so that a secret in it would be seen
+    assert [path for path, content in every.items() if SECRET.encode() in content] == []
+    words = json.loads((nsys.folder / "words").read_text())
+    assert "--capture-range-end=repeat:sync" in words
+    assert words[words.index("--env-var=A=b c") + 1 :][:3] == [sys.executable, "-m", "pytest"]
+    ranges = (profiled.path / "ranges.txt").read_text().splitlines()
+    assert ranges[0] == "started|tiny/quick/cpu reference|1"
+    assert ranges.count("push|gpugate|step|32") == 10
+    assert not (profiled.path / "baselines").exists()
+
+
+@pytest.fixture
+def shared(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the outer run shares with this one."""
+    folder = tmp_path_factory.mktemp("shared")
+    (folder / "outer-pid").write_text(str(os.getpid()), encoding="utf-8")
+    monkeypatch.setenv("GPUGATE_PROFILED_IN", str(folder))
+    return folder
+
+
+@pytest.fixture
+def captured(profiled: TinyProject, shared: Path, monkeypatch: pytest.MonkeyPatch) -> TinyProject:
+    """The project whose inner run is in this process; no profiler makes a report of its ranges."""
+    for name in ("KIND", "start_profiler", "stop_profiler"):
+        monkeypatch.setattr(capture_ranges, name, getattr(capture_ranges, name))
+    monkeypatch.setattr(capture_ranges, "REPORT_S", 0.0)
+    return profiled
+
+
+def test_a_side_that_fails_fails_its_test_and_x_ends_the_run(captured: TinyProject, shared: Path) -> None:
+    late = 'def late(context):\n    raise RuntimeError("no such engine")\n'
+    captured.workload(late, 'Optimization("late", late, {"cpu": 0.01})')
+    result = captured.run("--perf-device=cpu", "-x", "--nsys")
+    assert result.status == pytest.ExitCode.TESTS_FAILED
+    assert "late failed while being built: RuntimeError: no such engine" in result.text
+    index = capture_index.read(shared)
+    assert index.status == 1
+    assert [(each.label, each.complete, each.report) for each in index.captures] == [("reference", True, None)]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [("KeyboardInterrupt", pytest.ExitCode.INTERRUPTED), ("RuntimeError", pytest.ExitCode.TESTS_FAILED)],
+)
+def test_a_capture_that_is_cut_off_is_not_taken_for_whole(
+    captured: TinyProject, shared: Path, error: str, status: int
+) -> None:
+    started = f"Path({str(shared / 'range-started')!r})"
+    cut = f"def cut(context):\n    def step(x):\n        if {started}.exists():\n            raise {error}\n"
+    captured.workload(cut + "        return x + x\n    return Side(step)\n", 'Optimization("cut", cut, {"cpu": 0.01})')
+    assert captured.run("--perf-device=cpu", "--nsys").status == status
+    index = capture_index.read(shared)
+    assert [(each.label, each.complete) for each in index.captures] == [("reference", True), ("optimized", False)]
+    assert index.status == status
+    assert not (shared / "range-started").exists()  # the profiler was stopped
+
+
+@pytest.mark.parametrize(
+    ("mode", "sentence"),
+    [
+        ("old", "is version 2021.3: install Nsight Systems 2023.1 or newer"),
+        ("gone", "--nsys found no nsys: install Nsight Systems, put it on PATH, or try --torch-trace"),
+        ("no nvtx", "--nsys needs the package nvtx: pip install nvtx"),
+        ("not a folder", "cannot be written (File exists): give another folder"),
+        ("in use", "is in use by another run: give another folder"),
+    ],
+)
+def test_what_cannot_profile_is_one_sentence(
+    profiled: TinyProject, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch, mode: str, sentence: str
+) -> None:
+    nsys.mode(mode)
+    if mode == "gone":
+        monkeypatch.setattr(nsight_tools, "found", lambda tool: None)
+    if mode == "no nvtx":
+        monkeypatch.setitem(sys.modules, "nvtx", types.SimpleNamespace(__spec__=None))
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    if mode == "not a folder":
+        profiled.write("gpugate-nsys", "")
+    if mode == "in use":
+        with artifact_folder.held(profiled.path / "gpugate-nsys", "--nsys"):
+            result = profiled.run("--nsys")
+    else:
+        result = profiled.run("--nsys")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    assert sentence in " ".join(result.text.split())
+    check_no_traceback(result.text)
+    folder = profiled.path / "gpugate-nsys"
+    assert not folder.is_dir() or artifacts(profiled) == [".lock"]
+
+
+def test_on_a_cpu_alone_a_capture_skips_with_its_reason(tiny: TinyProject, shared: Path) -> None:
+    result = tiny.run("--nsys", "-rs")
+    assert result.status == 0
+    assert "--nsys captures what a GPU does: run it on a machine with one, or try --torch-trace" in result.text
+    assert capture_index.read(shared) == CaptureIndex(status=0)
+
+
+def test_a_selection_that_is_empty_says_so_by_its_status(tiny: TinyProject, shared: Path) -> None:
+    assert tiny.run("-k", "no-such-test", "--nsys").status == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert capture_index.read(shared) == CaptureIndex(status=5)
+
+
+def test_torch_traces_are_for_perfetto_and_judge_nothing(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_JOB_TOKEN", SECRET)
+    monkeypatch.chdir(tiny.path)
+    result = tiny.run("--perf-device=cpu", "--torch-trace=traces", "-rs")
+    assert result.status == 0, result.text
+    assert "--torch-trace: under a profiler timings are not judged, and no baseline is written" in result.text
+    traces = [f"tiny+quick+cpu.{label}.trace.json.gz" for label in ("optimized", "reference")]
+    assert artifacts(tiny, "traces") == traces
+    for trace, operator in zip(traces, ("aten::add", "aten::mul"), strict=True):
+        text = gzip.decompress((tiny.path / "traces" / trace).read_bytes())
+        names = [event.get("name") for event in json.loads(text)["traceEvents"]]
+        assert names.count("step") == names.count(operator) == 5
+        assert SECRET.encode() not in text
+
+
+def test_the_stand_in_is_a_summary() -> None:
+    """What the stand-in has is what is used of the real one."""
+    stand_in, real = ({field.name for field in dataclasses.fields(one)} for one in (Said, summary.ProfileSummary))
+    assert stand_in <= real
