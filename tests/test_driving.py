@@ -24,11 +24,13 @@ import workloads.driving.loading as driving_loading
 import workloads.driving.pipeline as driving_pipeline
 import workloads.driving.reading as driving_reading
 from gpugate.catalogue import Catalogue
+from gpugate.environment import Environment, missing_needs
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutated import apply
 from gpugate.workload import Context, Side, for_device_class
 from tests.one_thread import one_thread  # noqa: F401  # in force by being here
 from workloads import shared_memory
+from workloads.driving import nvjpeg_probe
 from workloads.driving.data import Frames
 from workloads.driving.delivery import Batch, BatchOrder, Delivery, order_table
 from workloads.driving.model import DrivingModel, driving_model, forward_flops, parameter_count, training_flops
@@ -38,7 +40,7 @@ from workloads.driving.reading import FrameSet, HostBatches, read_jpeg, read_nor
 from workloads.driving.scenes import WAYPOINTS, Rig
 from workloads.driving.training import Recipe, Trainer
 
-DRIVING, SWEEP = driving.WORKLOADS
+DRIVING, WORKERS, SWEEP = driving.WORKLOADS
 RIG = Rig(cameras=2, height=32, width=64)
 CPU = torch.device("cpu")
 SECONDS_TO_END = 15  # DataLoader looks after its workers every five
@@ -69,7 +71,8 @@ def built(context):
         if isinstance(name_or_plan, Plan):
             side = build(name_or_plan, context)
         else:
-            side = DRIVING.optimization(name_or_plan).build(context)
+            workload = WORKERS if name_or_plan.startswith("workers") else DRIVING
+            side = workload.optimization(name_or_plan).build(context)
         sides.append(side)
         return side
 
@@ -78,7 +81,7 @@ def built(context):
         side.close()
 
 
-def test_the_catalogue_takes_both():
+def test_the_catalogue_takes_all():
     catalogue = Catalogue()
     for workload in driving.WORKLOADS:
         catalogue.register(workload)
@@ -87,14 +90,15 @@ def test_the_catalogue_takes_both():
     assert on_cpu == {"uint8-bus", "workers-0", "workers-2"}
     swept = {sweep.id: [case.optimization.point.value for case in sweep.cases] for sweep in catalogue.sweeps()}
     assert swept == {
-        "driving/workers/cuda": [0, 2, 4, 8, 16],
-        "driving/workers/cpu": [0, 2],
+        "driving-workers/workers/cuda": [0, 2, 4, 8, 16],
+        "driving-workers/workers/cpu": [0, 2],
         "driving-batch/batch-size/cuda": [8, 16, 32, 64, 128],
     }
 
 
 def test_a_step_holds_every_batch_of_its_workload():
-    for workload, plans in ((DRIVING, (driving.BASELINE, driving.CACHED, driving.BEST)), (SWEEP, driving.BATCHES)):
+    of_driving, of_workers = (driving.BASELINE, driving.CACHED, driving.BEST), (driving.JPEG, driving.NVJPEG)
+    for workload, plans in ((DRIVING, of_driving), (WORKERS, of_workers), (SWEEP, driving.BATCHES)):
         for plan in plans:
             assert workload.sizes["cuda"].items % getattr(plan, "batch", plan) == 0
 
@@ -123,9 +127,9 @@ def test_backward_is_stated_as_twice_forward_without_the_pictures_gradient():
 
 def test_the_size_counts_pictures_as_bytes():
     sizes = DRIVING.sizes["cuda"]
-    assert sizes.items == 32
-    assert sizes.bytes == 32 * 8 * 3 * 256 * 704 + 12 * parameter_count(driving.FULL_RIG)
-    assert sizes.flops == pytest.approx(32 * 313e9, rel=0.05)
+    assert sizes.items == 16
+    assert sizes.bytes == 16 * 8 * 3 * 256 * 704 + 12 * parameter_count(driving.FULL_RIG)
+    assert sizes.flops == pytest.approx(16 * 313e9, rel=0.05)
 
 
 def test_an_h200_must_hide_the_data_path():
@@ -330,26 +334,61 @@ def nvjpeg(context, monkeypatch):
     return made
 
 
-def test_a_gpu_that_decodes_no_jpeg_says_so_at_once_and_names_the_cause(nvjpeg):
-    failing = _Decoder("Failed to initialize nvjpeg with hardware backend: 7\nException raised from ...")
-    with pytest.raises(RuntimeError, match=r"hardware backend: 7\): start the container with .*,video$"):
-        nvjpeg(failing)
-    assert failing.counts == [1]
-
-
-def test_a_gpu_that_decodes_is_asked_for_one_picture_first_and_then_for_all(nvjpeg, context):
+def test_nvjpeg_decodes_the_frames_that_are_asked_for(nvjpeg, context):
     decoder, frames = _Decoder(), frames_of(context)
     source = nvjpeg(decoder)
     assert torch.equal(source._decoded([3, 1]), torch.stack([frames.decoded(3), frames.decoded(1)]))
-    assert decoder.counts == [1, 4]
+    assert decoder.counts == [4]
 
 
-def test_a_corrupt_first_jpeg_is_named_and_not_taken_for_a_missing_decoder(nvjpeg, damaged):
-    context, _ = damaged
-    path = frames_of(context).jpeg_paths(0)[0]
-    path.write_bytes(path.read_bytes()[:60])
+def test_a_jpeg_that_the_gpu_cannot_decode_is_named(nvjpeg, damaged):
+    context, path = damaged
+    source = nvjpeg(_Decoder(), context)
+    numbers = order_table(8, context.seed)[4:6].tolist()
     with pytest.raises(ValueError, match=path.name):
-        nvjpeg(_Decoder(), context)
+        source._decoded(numbers)
+
+
+def test_another_failure_of_nvjpeg_stays_what_it_is(nvjpeg):
+    with pytest.raises(RuntimeError, match="no such luck"):
+        nvjpeg(_Decoder("no such luck"))._decoded([0])
+
+
+@pytest.fixture
+def asked_of_the_gpu(monkeypatch) -> list[torch.device]:
+    """What the probe asks, of a GPU whose number 0 decodes and whose number 1 does not."""
+    asked = []
+
+    def decode(encoded: Tensor, mode: object, device: torch.device) -> Tensor:
+        asked.append(device)
+        if device.index == 1:
+            raise RuntimeError("Failed to initialize nvjpeg with hardware backend: 7\nException raised from ...")
+        return _decode_on_host(encoded, mode)
+
+    monkeypatch.setattr("torchvision.io.decode_jpeg", decode)
+    nvjpeg_probe.why_not.cache_clear()
+    yield asked
+    nvjpeg_probe.why_not.cache_clear()
+
+
+def test_a_gpu_is_asked_once_whether_it_decodes(asked_of_the_gpu):
+    assert [nvjpeg_probe.why_not(0) for _ in range(2)] == [None, None]
+    assert asked_of_the_gpu == [torch.device("cuda", 0)]
+
+
+def test_a_gpu_that_decodes_no_jpeg_is_skipped_with_the_cause_and_the_next_step(asked_of_the_gpu):
+    needs = WORKERS.optimization("nvjpeg").needs
+    h200 = Environment("cuda", "NVIDIA H200", "a CPU", 16, "3.12.3", {}, compute_capability="9.0", gpu_index=1)
+    missing = missing_needs(needs, h200)
+    assert missing.names == ("nvjpeg",)
+    assert missing.reason.startswith("GPU 1 decodes no JPEG (Failed to initialize nvjpeg with hardware backend: 7): ")
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video" in missing.reason
+    assert missing_needs(needs, replace(h200, gpu_index=0)) is None
+
+
+def test_without_torchs_cuda_build_of_torchvision_it_says_so(asked_of_the_gpu, monkeypatch):
+    monkeypatch.setattr("torchvision.io.decode_jpeg", lambda *_, **__: torch.ops.image.no_such_operation)
+    assert "install a CUDA build of torchvision" in nvjpeg_probe.why_not(0)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from tests.one_thread import one_thread  # noqa: F401  # in force by being here
 from workloads.driving import checkpoint as driving_checkpoint
+from workloads.driving.delivery import Batch
 from workloads.driving.determinism import WORKSPACE, deterministic
 from workloads.driving.loading import Blocking
-from workloads.driving.pipeline import Plan
-from workloads.driving.proofs import REPRODUCIBLE, copies_intact, learns
+from workloads.driving.pipeline import Pipeline, Plan
+from workloads.driving.proofs import REPRODUCIBLE, copies_intact, learns, repeats
 from workloads.driving.scenes import Rig
 from workloads.driving.training import Recipe, Trainer
 
@@ -141,7 +143,7 @@ def test_an_operation_that_cannot_be_deterministic_is_named() -> None:
         _unpool_in_deterministic_mode()
 
 
-@pytest.mark.parametrize("proof", REPRODUCIBLE, ids=lambda proof: proof.name)
+@pytest.mark.parametrize("proof", [*REPRODUCIBLE, repeats(PLAN)], ids=lambda proof: proof.name)
 def test_a_proof_leaves_the_random_numbers_alone(context: Context, proof) -> None:
     before = torch.get_rng_state()
     proof.show(context)
@@ -173,7 +175,8 @@ def test_a_loss_that_is_no_number_is_disproved(context: Context, monkeypatch: py
 
 
 def test_copies_are_shown_intact(context: Context) -> None:
-    assert copies_intact(PLAN).show(context) == "4 batches of 4 frames: every checksum on the device is the host's"
+    said = copies_intact(PLAN).show(context)
+    assert said.startswith("4 batches of 4 frames: every checksum on the device is the host's; 0 were still being")
 
 
 def test_a_copy_that_is_overwritten_is_disproved(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,3 +191,60 @@ def test_a_copy_that_is_overwritten_is_disproved(context: Context, monkeypatch: 
     monkeypatch.setattr(Blocking, "take", late)
     with pytest.raises(DisprovedError, match="1 of 4 batches, the first of them number 2, are not the host's"):
         copies_intact(PLAN).show(context)
+
+
+class Beside(Blocking):
+    """Batches whose copies are said to be under way, or over."""
+
+    def __init__(self, source: Blocking, copying: bool) -> None:
+        self._source, self._copying, self.stock = source, copying, 0
+
+    def take(self) -> Batch:
+        return self._source.take()
+
+    def copying(self) -> bool:
+        return self._copying
+
+    def close(self) -> None:
+        self._source.close()
+
+
+@pytest.mark.parametrize("copying", [True, False])
+def test_copies_that_never_ran_beside_training_show_nothing(
+    context: Context, monkeypatch: pytest.MonkeyPatch, copying: bool
+) -> None:
+    init = Pipeline.__init__
+
+    def prefetched(pipeline: Pipeline, context: Context, plan: Plan) -> None:
+        init(pipeline, replace(context, device=torch.device("cpu")), replace(plan, path="blocking"))
+        pipeline.source = Beside(pipeline.source, copying)
+
+    monkeypatch.setattr(Pipeline, "__init__", prefetched)
+    monkeypatch.setattr(driving_proofs, "Prefetched", Beside)
+    proof, on_gpu = copies_intact(replace(PLAN, path="prefetched")), replace(context, device=torch.device("cuda"))
+    if copying:
+        assert "4 were still being copied" in proof.show(on_gpu)
+    else:
+        with pytest.raises(DisprovedError, match="each of 4 copies was over before"):
+            proof.show(on_gpu)
+
+
+BF16 = replace(PLAN, recipe=Recipe(torch.bfloat16))
+
+
+def test_two_runs_with_a_data_path_end_in_the_same_bits(context: Context) -> None:
+    said = repeats(BF16).show(context)
+    assert said == "two runs of 6 iterations with batches that are blocking end in the same bits"
+
+
+def test_a_data_path_that_depends_on_the_moment_is_disproved(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Blocking.take
+
+    def disturbed(source: Blocking) -> Batch:
+        batch = take(source)
+        batch.waypoints[0, 0] += int.from_bytes(os.urandom(2), "little") * 1e-3
+        return batch
+
+    monkeypatch.setattr(Blocking, "take", disturbed)
+    with pytest.raises(DisprovedError, match="tensors are not the first run's"):
+        repeats(BF16).show(context)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from workloads import prefetcher
-from workloads.prefetcher import CudaOrder, HostOrder, Prefetcher
+from workloads.prefetcher import Copy, CudaOrder, HostOrder, Prefetcher
 
 CPU = torch.device("cpu")
 
@@ -56,7 +56,7 @@ def test_all_pieces_are_there_before_the_first_is_copied() -> None:
     copy = order.copy
     order.copy = lambda *how, **more: log.append("copy") or copy(*how, **more)
     fetcher.take()
-    assert log == [*["piece"] * 3, *["copy"] * 3] * 2
+    assert log == [*["piece"] * 3, "copy"] * 2
 
 
 def test_two_sets_of_buffers_take_turns() -> None:
@@ -122,28 +122,27 @@ class LateUses(HostOrder):
             self.enqueued[self.done]()
             self.done += 1
 
-    def copy(self, slot: int, targets: tuple[Tensor, ...], sources: tuple[Tensor, ...], last: bool) -> None:
+    def copy(self, slot: int, copies: Sequence[Copy]) -> None:
         self.run_until(self.used[slot])
-        super().copy(slot, targets, sources, last)
+        super().copy(slot, copies)
 
 
 class LateCopies(HostOrder):
     """The other way round: a copy is made only when a use waits for it."""
 
     def __init__(self) -> None:
-        self.waiting: list[list[Callable[[], None]]] = [[], []]
-        self.full = [0, 0]
+        self.waiting: list[list[Copy]] = [[], []]
 
-    def copy(self, slot: int, targets: tuple[Tensor, ...], sources: tuple[Tensor, ...], last: bool) -> None:
-        copy = super().copy
-        self.waiting[slot].append(lambda: copy(slot, targets, sources, last))
-        if last:
-            self.full[slot] = len(self.waiting[slot])
+    def copy(self, slot: int, copies: Sequence[Copy]) -> None:
+        assert not self.waiting[slot], "the batch before was never used"
+        self.waiting[slot] = list(copies)
 
     def begin_use(self, slot: int) -> None:
-        for copy in self.waiting[slot][: self.full[slot]]:
-            copy()
-        self.waiting[slot], self.full[slot] = [], 0
+        super().copy(slot, self.waiting[slot])
+        self.waiting[slot] = []
+
+    def copying(self, slot: int) -> bool:
+        return bool(self.waiting[slot])
 
 
 def test_no_batch_is_overwritten_while_it_is_used() -> None:
@@ -160,7 +159,11 @@ def test_no_batch_is_overwritten_while_it_is_used() -> None:
 def test_no_batch_is_used_before_it_is_there() -> None:
     fetcher = Prefetcher(batches(14), CPU, pieces=2)
     fetcher._order = LateCopies()
-    found = taken(fetcher, 7)
+    found, copying = [], []
+    for _ in range(7):
+        found += taken(fetcher, 1)
+        copying.append(fetcher.copying())
+    assert copying == [True] * 6 + [False], "the last one has none after it"
     assert [numbers.tolist() for _, numbers in found] == [[2 * n, 2 * n, 2 * n + 1, 2 * n + 1] for n in range(7)]
 
 
@@ -204,19 +207,21 @@ def test_on_cuda_copies_and_uses_wait_for_each_other_by_events(log: list[str]) -
     order = CudaOrder(torch.device("cuda"))
     buffer, host = Recorded(log, "buffer"), Recorded(log, "host")
     order.made((buffer,))
-    order.copy(1, (buffer,), (host,), last=False)
-    order.copy(1, (buffer,), (host,), last=True)
+    order.copy(1, [(buffer, host), (buffer, host)])
     order.begin_use(1)
     order.end_use(1)
+    order.copying(1)
     order.join()
-    copied = ["copies wait_event used 1", "on copies:", "buffer copy_ host non_blocking", "back"]
     assert log == [
         "copies wait_stream compute",
         "buffer record_stream copies",
-        *copied,
-        *copied,
+        "copies wait_event used 1",
+        "on copies:",
+        *["buffer copy_ host non_blocking"] * 2,
+        "back",
         "arrived 1 record copies",
         "compute wait_event arrived 1",
         "used 1 record compute",
+        "arrived 1 query",
         "copies synchronize",
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -11,11 +11,12 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import torch._inductor.config as inductor_config
 from torch import Tensor, nn
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
-from workloads.prefetcher import Batch, HostOrder, Prefetcher
+from workloads.prefetcher import Batch, Copy, HostOrder, Prefetcher
 from workloads.resnet18_training import proofs as training_proofs
 from workloads.resnet18_training import step as training_step
 from workloads.resnet18_training.cifar import seeded_pictures
@@ -69,7 +70,37 @@ def test_a_curve_of_other_pictures_is_no_curve(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_batches_that_arrive_whole_are_shown() -> None:
-    assert "bit for bit" in training_proofs.batches_arrive(CONTEXT, COPY_STREAM)
+    said = training_proofs.batches_arrive(CONTEXT, COPY_STREAM)
+    assert "12 batches of 16 bit for bit what the host sent" in said
+    assert "0 were still being copied" in said, "on a CPU"
+
+
+def test_the_host_sums_as_the_device_does() -> None:
+    images = torch.randn(2, 3, 8, 8)
+    assert training_proofs._bit_sum_on_host(images) == int(training_proofs.bit_sum(images))
+
+
+def test_copies_that_never_ran_beside_a_use_show_nothing() -> None:
+    for device, beside in (("cuda", 1), ("cpu", 0)):
+        training_proofs._demand_overlap(torch.device(device), beside)
+    with pytest.raises(DisprovedError, match="each of 12 copies was over before the batch before it was in use"):
+        training_proofs._demand_overlap(torch.device("cuda"), 0)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_curve_is_computed_by_the_kernels_of_every_other_build(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inductor compiles and times at the first call."""
+    seen: list[bool] = []
+
+    def compiling(function: Callable[..., Tensor], **how: object) -> Callable[..., Tensor]:
+        return lambda *inputs: seen.append(inductor_config.deterministic) or function(*inputs)
+
+    monkeypatch.setattr(torch, "compile", compiling)
+    training_proofs.loss_curve(CONTEXT, replace(TINY, recipe=Recipe(compiled=compiled)), 1)
+    assert seen == [True] * compiled
+    assert not inductor_config.deterministic
 
 
 class FlipsABit(Prefetcher):
@@ -136,9 +167,12 @@ class OrderedCopies(HostOrder):
     def end_use(self, slot: int) -> None:
         self.used[slot] = self.device.free
 
-    def copy(self, slot: int, targets: Batch, sources: Batch, last: bool) -> None:
+    def copy(self, slot: int, copies: Sequence[Copy]) -> None:
         self.device.go_on_until(self.used[slot])
-        super().copy(slot, targets, sources, last)
+        super().copy(slot, copies)
+
+    def copying(self, slot: int) -> bool:
+        return self.device.free > self.device.now
 
     def join(self) -> None:
         self.device.wait()
@@ -156,8 +190,6 @@ def slow_device(monkeypatch: pytest.MonkeyPatch) -> SlowDevice:
     device, bit_sum = SlowDevice(), training_proofs.bit_sum
 
     def late_sum(images: Tensor) -> Tensor:
-        if len(images) == COPY_STREAM.piece:  # on the host
-            return bit_sum(images)
         found = torch.zeros((), dtype=torch.int64)
         device.enqueue(0, lambda: found.copy_(bit_sum(images)))
         return found
@@ -196,7 +228,9 @@ def test_a_copy_into_a_batch_in_use_is_noticed(slow_device: SlowDevice, monkeypa
 
 def test_copies_that_wait_for_the_last_use_are_shown(slow_device: SlowDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_proofs, "Prefetcher", prefetcher_with(OrderedCopies(slow_device)))
-    assert "bit for bit" in training_proofs.batches_arrive(CONTEXT, COPY_STREAM)
+    said = training_proofs.batches_arrive(CONTEXT, COPY_STREAM)
+    assert "bit for bit" in said
+    assert "12 were still being copied" in said
 
 
 def weights_of(model: nn.Module) -> Tensor:

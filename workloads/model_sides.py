@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from gpugate.workload import Context, Side
+from workloads.graph_capture import recorded
 
 NCHW, NHWC = torch.contiguous_format, torch.channels_last
-WARM_UP_STEPS = 3
 
 
 def eager(model: nn.Module, dtype: torch.dtype, layout: torch.memory_format) -> Side:
@@ -116,19 +116,6 @@ def captured(context: Context, model: nn.Module, channels: int, example: Tensor)
     buffer[:, :3].copy_(example)
     if not context.capture_graphs:
         return Side(OneByOne(model, buffer), model)
-    graph, logits = _graph(model, buffer)
+    stream = torch.cuda.Stream(context.device)  # type: ignore[no-untyped-call]  # cuda only
+    graph, logits = recorded(lambda: model(buffer).float(), stream)  # cuda only
     return Side(Replay(model, buffer[:, :3], graph, logits), model)
-
-
-def _graph(model: nn.Module, buffer: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:  # cuda only
-    stream = torch.cuda.Stream(buffer.device)  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream(buffer.device))
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UP_STEPS):
-            model(buffer)
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    # Other threads, such as decoders', may allocate meanwhile: only this one's calls must be fit for a graph.
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        logits = model(buffer).float()
-    return graph, logits

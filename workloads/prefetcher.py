@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 Batch = tuple[Tensor, ...]
+Copy = tuple[Tensor, Tensor]  # to, from
 SLOTS = 2  # one is used, the other one is filled
 
 
@@ -19,14 +20,17 @@ class Order(Protocol):
     def made(self, buffers: Batch) -> None:
         """These buffers were allocated: no copy may begin before their memory's last user is done."""
 
-    def copy(self, slot: int, targets: Batch, sources: Batch, last: bool) -> None:
-        """Copies into a slot after its last use; `last` says that the slot is then full."""
+    def copy(self, slot: int, copies: Sequence[Copy]) -> None:
+        """Fills a slot after its last use."""
 
     def begin_use(self, slot: int) -> None:
         """What the caller enqueues from now on comes after the slot's copies."""
 
     def end_use(self, slot: int) -> None:
         """What the caller has enqueued so far was the slot's use."""
+
+    def copying(self, slot: int) -> bool:
+        """Whether the slot is not full yet."""
 
     def join(self) -> None:
         """Until no copy is in flight."""
@@ -46,20 +50,22 @@ class CudaOrder:  # cuda only
         for buffer in buffers:
             buffer.record_stream(self._stream)  # freed while a copy is in flight, its memory stays ours until then
 
-    def copy(self, slot: int, targets: Batch, sources: Batch, last: bool) -> None:
+    def copy(self, slot: int, copies: Sequence[Copy]) -> None:
         self._stream.wait_event(self._used[slot])  # at once over for a slot that was never used
         with torch.cuda.stream(self._stream):
-            for target, source in zip(targets, sources, strict=True):
+            for target, source in copies:
                 # The allocator of page-locked memory keeps the source until this copy is over, whoever drops it.
                 target.copy_(source, non_blocking=True)
-        if last:
-            self._arrived[slot].record(self._stream)
+        self._arrived[slot].record(self._stream)
 
     def begin_use(self, slot: int) -> None:
         torch.cuda.current_stream(self._device).wait_event(self._arrived[slot])
 
     def end_use(self, slot: int) -> None:
         self._used[slot].record(torch.cuda.current_stream(self._device))
+
+    def copying(self, slot: int) -> bool:
+        return not self._arrived[slot].query()  # type: ignore[no-untyped-call]
 
     def join(self) -> None:
         self._stream.synchronize()
@@ -71,8 +77,8 @@ class HostOrder:
     def made(self, buffers: Batch) -> None:
         """Nothing is in flight."""
 
-    def copy(self, slot: int, targets: Batch, sources: Batch, last: bool) -> None:
-        for target, source in zip(targets, sources, strict=True):
+    def copy(self, slot: int, copies: Sequence[Copy]) -> None:
+        for target, source in copies:
             target.copy_(source)
 
     def begin_use(self, slot: int) -> None:
@@ -81,26 +87,35 @@ class HostOrder:
     def end_use(self, slot: int) -> None:
         """Nothing is in flight."""
 
+    def copying(self, slot: int) -> bool:
+        return False
+
     def join(self) -> None:
         """Nothing is in flight."""
+
+
+class _Slot(NamedTuple):
+    """Buffers for one batch, and views of where each of its pieces goes."""
+
+    batch: Batch
+    parts: tuple[Batch, ...]
 
 
 class Prefetcher:
     """Hands out batches on `device`, each with the next one's copy already enqueued on another stream.
 
-    `batches` yields tuples of host tensors, page-locked where the copies are to overlap (`unpinned` counts those that
-    are not), all with the shapes and types of the first. `pieces` consecutive tuples make one batch, joined along
-    dimension 0. The device memory is two sets of buffers that are owned here and filled in turn: a batch lasts until
-    the next one is taken, and is to be used on the stream that is current then.
+    `batches` yields tuples of host tensors, page-locked where the copies are to overlap, all with the shapes and types
+    of the first. `pieces` consecutive tuples make one batch, joined along dimension 0. The device memory is two sets of
+    buffers that are owned here and filled in turn: a batch lasts until the next one is taken, and is to be used on the
+    stream that is current then.
     """
 
     def __init__(self, batches: Iterator[Batch], device: torch.device, pieces: int = 1) -> None:
         if pieces < 1:
             raise ValueError(f"a batch of {pieces} pieces is empty: give at least 1")
-        self.unpinned = 0
         self._batches, self._device, self._pieces = batches, device, pieces
         self._order: Order = CudaOrder(device) if device.type == "cuda" else HostOrder()
-        self._slots: list[Batch] = []
+        self._slots: list[_Slot] = []
         self._copied = self._taken = 0
 
     def take(self) -> Batch:
@@ -118,7 +133,11 @@ class Prefetcher:
         self._order.begin_use(slot)
         self._taken += 1
         self._copy_next()
-        return self._slots[slot]
+        return self._slots[slot].batch
+
+    def copying(self) -> bool:
+        """Whether the batch after the one that was taken is still on its way."""
+        return self._copied > self._taken and self._order.copying(self._taken % SLOTS)
 
     def close(self) -> None:
         """Waits for the copies in flight and lets go of the buffers and the batches."""
@@ -128,39 +147,38 @@ class Prefetcher:
     def _copy_next(self) -> None:
         """Enqueues the copies of one batch; nothing counts as copied when `batches` ends within it.
 
-        All its pieces first, then all copies at once: they run beside what the caller enqueues next, also where its
-        loop then waits for the device, and not while it waits here for the loader.
+        All its pieces first, then all copies at once and nothing between them: they run beside what the caller enqueues
+        next, also where its loop then waits for the device, and not while it waits here for the loader.
         """
         sent = list(islice(self._batches, self._pieces))
         if len(sent) < self._pieces:
             return
+        self._check(sent)
         slot = self._copied % SLOTS
-        for piece, sources in enumerate(sent):
-            self._check(sources)
-            parts = tuple(_part(buffer, piece, self._pieces) for buffer in self._slots[slot])
-            self._order.copy(slot, parts, sources, last=piece == self._pieces - 1)
+        pairs = zip(self._slots[slot].parts, sent, strict=True)
+        self._order.copy(slot, [copy for parts, sources in pairs for copy in zip(parts, sources, strict=True)])
         self._copied += 1
 
-    def _check(self, sources: Batch) -> None:
-        """Makes the buffers from the first tuple; raises ValueError for a later one that does not fit them."""
+    def _check(self, sent: Sequence[Batch]) -> None:
+        """Makes the buffers for pieces like the first; raises ValueError for a later one that does not fit them."""
         if not self._slots:
-            self._slots = [tuple(self._buffer(source) for source in sources) for _ in range(SLOTS)]
-            self._order.made(tuple(buffer for slot in self._slots for buffer in slot))
-        wanted = [(_part(buffer, 0, self._pieces).shape, buffer.dtype) for buffer in self._slots[0]]
-        found = [(source.shape, source.dtype) for source in sources]
-        if found != wanted:
-            raise ValueError(f"a batch has {_words(found)} where the first had {_words(wanted)}: give equal batches")
-        if self._device.type == "cuda":
-            self.unpinned += sum(not source.is_pinned() for source in sources)  # cuda only
+            self._slots = [self._slot(sent[0]) for _ in range(SLOTS)]
+            self._order.made(tuple(buffer for slot in self._slots for buffer in slot.batch))
+        wanted = _kinds(self._slots[0].parts[0])
+        for piece in sent:
+            found = _kinds(piece)
+            if found != wanted:
+                had = f"{_words(found)} where the first had {_words(wanted)}"
+                raise ValueError(f"a batch has {had}: give equal batches")
 
-    def _buffer(self, source: Tensor) -> Tensor:
-        shape = (self._pieces * source.shape[0], *source.shape[1:])
-        return torch.empty(shape, dtype=source.dtype, device=self._device)
+    def _slot(self, piece: Batch) -> _Slot:
+        each = [torch.empty((self._pieces, *one.shape), dtype=one.dtype, device=self._device) for one in piece]
+        parts = tuple(tuple(buffer[number] for buffer in each) for number in range(self._pieces))
+        return _Slot(tuple(buffer.flatten(0, 1) for buffer in each), parts)
 
 
-def _part(buffer: Tensor, piece: int, pieces: int) -> Tensor:
-    length = buffer.shape[0] // pieces
-    return buffer[piece * length : (piece + 1) * length]
+def _kinds(batch: Batch) -> list[tuple[torch.Size, torch.dtype]]:
+    return [(tensor.shape, tensor.dtype) for tensor in batch]
 
 
 def _words(found: list[tuple[torch.Size, torch.dtype]]) -> str:

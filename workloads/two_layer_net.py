@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
+from workloads.graph_capture import recorded
 from workloads.ring import Ring
 from workloads.slots import Buffers, GraphSlot, StagedSlot, unpinned, wait
 
@@ -25,7 +26,6 @@ BATCH = 64
 # same set, and an output left over from its last turn would look right.
 SLOTS = 7
 OUTPUT_LIFE_STEPS = SLOTS - 1  # an output that a ring returned is overwritten by the step after this many
-WARM_UP_STEPS = 3
 # The host's copy of one input is two grains of PyTorch's parallel copy; every further thread is only waited for.
 STAGING_THREADS = 2
 
@@ -76,14 +76,7 @@ def _captured(context: Context, work: Callable[[], object], stream: torch.cuda.S
     """Replays `work`, warmed up and captured on `stream`; it is `work` itself where nothing is to be captured."""
     if not context.capture_graphs:
         return work
-    stream.wait_stream(torch.cuda.current_stream(stream.device))
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UP_STEPS):
-            work()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        work()
+    graph, _ = recorded(work, stream)
     return graph.replay
 
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-# Compilation, cuDNN's choice of algorithms, and every lazily made buffer come before the capture.
-WARM_UP_ITERATIONS = 3
+from workloads.graph_capture import recorded
+
 _Done = TypeVar("_Done")
 
 
@@ -26,15 +26,7 @@ def captured(
     update reads it as it reads the scale, and the scale is updated in place.
     """
     before, scale_before = [tensor.detach().clone() for tensor in state], scaler.state_dict()
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UP_ITERATIONS):
-            work()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        done = work()
+    graph, done = recorded(work, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for tensor, value in zip(state, before, strict=True):
             tensor.copy_(value)

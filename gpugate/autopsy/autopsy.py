@@ -42,8 +42,11 @@ def _lines(then: State, now: State) -> Iterator[str]:
     if found is None:
         yield "where it went is not known: only one of the two was profiled"
         return
-    terms = [f"{name.replace('_', ' ')} {signed(ms)}" for name, ms in vars(found).items() if ms]
-    yield f"where it went: {', '.join(terms) or 'nowhere'}"
+    terms = {name.replace("_", " "): ms for name, ms in vars(found).items() if ms}
+    if not now.counters and "kernels" in terms:  # of a CPU
+        terms = {"operators": terms.pop("kernels"), **terms}
+    told = ", ".join(f"{name} {signed(ms)}" for name, ms in terms.items())
+    yield f"where it went: {told or 'nowhere'}"
     moves = moved(then, now)
     both = [f"{short(move.name)} {signed(move.ms)}" for move in moves if move.ms and not (move.is_new or move.is_gone)]
     yield from _named("moved most", both)

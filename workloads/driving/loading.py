@@ -160,9 +160,12 @@ class Prefetched:  # cuda only
     def take(self) -> Batch:
         return Batch(*self._prefetcher.take())
 
+    def copying(self) -> bool:
+        """Whether the batch after the one that was taken is still on its way."""
+        return self._prefetcher.copying()
+
     def why_not(self) -> str | None:
-        unpinned = self._prefetcher.unpinned
-        return f"{unpinned} tensors were copied from pageable memory" if unpinned else self._batches.why_not()
+        return self._batches.why_not()
 
     def close(self) -> None:
         self._prefetcher.close()

@@ -8,22 +8,15 @@ from torch import Tensor
 from workloads.driving.data import Frames
 from workloads.driving.delivery import Batch, BatchOrder
 
-# torchvision asks for the decoding engine, and goes without only where a GPU has none: not where a container hides it.
-VIDEO_CAPABILITY = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
-
 
 class NvJpeg:  # cuda only
-    """JPEGs cross the bus and the GPU decodes them.
-
-    Raises RuntimeError, in one sentence, where it cannot: one picture is tried at once.
-    """
+    """JPEGs cross the bus and the GPU decodes them, where `nvjpeg_probe` knows no reason why it cannot."""
 
     stock = 0
 
     def __init__(self, frames: Frames, order: BatchOrder, device: torch.device) -> None:
         self._frames, self._order, self._device = frames, iter(order), device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._try_one_picture()
 
     def take(self) -> Batch:
         numbers = next(self._order)
@@ -47,28 +40,16 @@ class NvJpeg:  # cuda only
     def close(self) -> None:
         torch.cuda.synchronize(self._device)
 
-    def _try_one_picture(self) -> None:
-        try:
-            with torch.cuda.stream(self._stream):
-                self._pictures([0], self._frames.jpegs(0)[:1])
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            said = str(error).strip().partition("\n")[0] or "no message"
-            raise RuntimeError(f"the GPU decodes no JPEG ({said}): {VIDEO_CAPABILITY}") from error
-
     def _decoded(self, numbers: list[int]) -> Tensor:
-        pictures = self._pictures(numbers, [jpeg for number in numbers for jpeg in self._frames.jpegs(number)])
-        rig = self._frames.rig
-        return pictures.view(len(numbers), rig.cameras, 3, rig.height, rig.width)
-
-    def _pictures(self, numbers: list[int], encoded: list[Tensor]) -> Tensor:
-        """uint8 [pictures, 3, height, width] of frames `numbers`."""
+        """uint8 [frames, cameras, 3, height, width]; raises ValueError naming a file that is corrupt."""
         from torchvision.io import ImageReadMode, decode_jpeg
 
+        encoded = [jpeg for number in numbers for jpeg in self._frames.jpegs(number)]
         try:
-            return torch.stack(decode_jpeg(encoded, ImageReadMode.RGB, self._device))
+            pictures = torch.stack(decode_jpeg(encoded, ImageReadMode.RGB, self._device))
         except RuntimeError:
             for number in numbers:
                 self._frames.decoded(number)  # the GPU's decoder names no file: this raises for the one that is corrupt
             raise
+        rig = self._frames.rig
+        return pictures.view(len(numbers), rig.cameras, 3, rig.height, rig.width)

@@ -20,6 +20,7 @@ from gpugate.workload import Context, Proof
 from workloads.driving import checkpoint as driving_checkpoint
 from workloads.driving.delivery import Batch, BatchOrder, order_table
 from workloads.driving.determinism import deterministic
+from workloads.driving.loading import Prefetched
 from workloads.driving.pipeline import Pipeline, Plan, frames_of
 from workloads.driving.training import Recipe, Trainer
 
@@ -98,19 +99,48 @@ def _resumes(context: Context) -> str:
 
 def _copies_intact(plan: Plan, context: Context) -> str:
     """Every batch's checksums, computed on the device after training on it, are those of the host."""
+    taken, beside = [], 0
     with closing(Pipeline(context, plan)) as pipeline:
         pipeline.prepare()
-        records = torch.stack([pipeline.iterate()[0] for _ in range(COPIED_BATCHES)])  # [batches, batch, 3]
+        for _ in range(COPIED_BATCHES):
+            taken.append(pipeline.iterate()[0])
+            beside += isinstance(pipeline.source, Prefetched) and pipeline.source.copying()
         pipeline.finish()
+        records = torch.stack(taken)  # [batches, batch, 3]
         wrong = [number for number, record in enumerate(records.tolist()) if not all(map(all, record))]
     if wrong:
         reason = f"{len(wrong)} of {COPIED_BATCHES} batches, the first of them number {wrong[0]}, are not the host's"
         raise DisprovedError(f"{reason}: a buffer was overwritten, freed or read too early")
-    return f"{COPIED_BATCHES} batches of {records.shape[1]} frames: every checksum on the device is the host's"
+    if plan.path == "prefetched" and context.device.type == "cuda" and not beside:
+        reason = f"each of {COPIED_BATCHES} copies was over before the batch before it had been trained on"
+        raise DisprovedError(f"{reason}, so that none could have done harm: the host is slower than the GPU")
+    said = f"{COPIED_BATCHES} batches of {records.shape[1]} frames: every checksum on the device is the host's"
+    return f"{said}; {beside} were still being copied while the one before was used"
 
 
 def copies_intact(plan: Plan) -> Proof:
     return Proof("copies intact", partial(_copies_intact, plan))
+
+
+def _pipeline_repeats(plan: Plan, context: Context) -> str:
+    """Two runs of one seed, each with its data path, end in the same bits."""
+    with deterministic():
+        first, second = (_end_of_run(plan, context) for _ in range(2))
+    _demand_equal(first, second, "the first run's")
+    return f"two runs of {BEFORE + AFTER} iterations with batches that are {plan.path} end in the same bits"
+
+
+def _end_of_run(plan: Plan, context: Context) -> dict[str, Tensor]:
+    """Every tensor that training changes, and the losses; by name."""
+    with _own_random_numbers(context), closing(Pipeline(context, plan)) as pipeline:
+        pipeline.prepare()
+        losses = torch.stack([pipeline.iterate()[1] for _ in range(BEFORE + AFTER)])
+        pipeline.finish()
+        return {**pipeline.trainer.state(), "losses": losses}
+
+
+def repeats(plan: Plan) -> Proof:
+    return Proof("bit-reproducible", partial(_pipeline_repeats, plan))
 
 
 REPRODUCIBLE = (Proof("bit-reproducible", _repeats), Proof("resumes bit for bit", _resumes))

