@@ -7,8 +7,8 @@ import pytest
 from gpugate.autopsy.account import account, moves
 from gpugate.autopsy.autopsy import autopsy
 from gpugate.autopsy.cause import likely_cause
-from gpugate.case_states import RECORDED, explained, optimized_side
 from gpugate.autopsy.state import State
+from gpugate.case_states import RECORDED, explained, optimized_side
 from gpugate.measurement.record import Difference, Mismatch, Shown
 from gpugate.measurement.step_profile import StepProfile
 from tests import stored_runs
@@ -130,7 +130,7 @@ CAUSES = [
         "10 -> 11 per step, among them mul",
     ),
     (now(12.0, SPUN), "more work after the steps", "after the last step: spin_kernel, +4.00 ms"),
-    (now(13.0, SLOWER), "slower kernels", "kernels take longer, most of all conv, +3.00 ms (+3.00 ms of +3.00 ms per step)"),
+    (now(13.0, SLOWER), "slower kernels", "take longer, most of all conv, +3.00 ms (+3.00 ms of +3.00 ms per step)"),
     (now(7.0, kernels(conv=3.0, relu=2.0)), "slower kernels", "take shorter, most of all conv, -3.00 ms"),
     (now(18.0, kernels(conv=12.0, relu=4.0), sm_clock_mhz=990.0), "clocks", "1980 -> 990 MHz"),
     (now(12.0, replace(PROFILE, copy_ms=2.5)), "slower copies", "the same copies take longer"),

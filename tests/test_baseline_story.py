@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpugate import baseline, units
-from gpugate import profiles_file
+from gpugate import baseline, profiles_file, units
 from gpugate.baseline import BaselineFile
 from gpugate.measurement.settings import ATTEMPTS
 from gpugate.summary import history

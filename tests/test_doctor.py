@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gpugate.doctor import examination, packages, tools
-from gpugate.profiling import nsight_tools
 from gpugate.doctor.child import Described
 from gpugate.doctor.children import ChildError, Children, Ended
 from gpugate.doctor.examination import examine
 from gpugate.doctor.finding import Group, Probe, State
 from gpugate.environment import Missing
+from gpugate.profiling import nsight_tools
 from tests.conftest import H200, TWO_CORES
 from tests.hospital import GAUGE, PROCESS, YARDSTICKS, Hospital, Says, Scripted, ends, fails, healthy, leaves, says
 

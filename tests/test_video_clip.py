@@ -1,15 +1,18 @@
 """Clips: what is drawn depends on its arguments alone, with a fair share of foreground; what is coded is kept whole."""
 
 import hashlib
+import io
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from workloads.video_segmentation import clip as clip_module
 from workloads.video_segmentation.clip import FULL, SMALL, Clip, clip_path, rendered
+from workloads.video_segmentation.compressed_only import FRAME_BYTES, compressed_only
 from workloads.video_segmentation.frame_number import read_numbers, strip_height
 from workloads.video_segmentation.scene import Actor, Swing, Texture, scene
 from workloads.video_segmentation.video_file import examine
@@ -228,3 +231,14 @@ def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 def test_a_clip_that_cannot_be_made_is_refused(size: tuple[int, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Clip(*size)
+
+
+def test_what_a_gpu_may_send_back_is_derived_from_a_picture_of_the_clip() -> None:
+    """By libjpeg with the sampling of nvJPEG: from one encoder to the other some per cent, never half as much again."""
+    rgb, _ = rendered(FULL, 300)
+    coded = io.BytesIO()
+    Image.fromarray(rgb).save(coded, "JPEG", quality=90, subsampling=0)
+    assert pytest.approx(coded.tell(), rel=0.03) == FRAME_BYTES
+    limit = compressed_only(10, FRAME_BYTES)
+    assert limit.counter == "device_to_host_bytes"
+    assert 10 * coded.tell() < limit.at_most < 10 * 1920 * 1080 * 3 // 2 / 3

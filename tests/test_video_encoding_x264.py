@@ -23,8 +23,8 @@ from workloads.video_segmentation.encoding import Encoded, EncodingError, VideoF
 from workloads.video_segmentation.encoding import x264 as x264_module
 from workloads.video_segmentation.encoding.encoder_thread import EncoderThread
 from workloads.video_segmentation.encoding.pending_frames import PendingFrames
-from workloads.video_segmentation.encoding.quality import frame_numbers, quality
-from workloads.video_segmentation.encoding.x264 import X264, X264Settings, frames_per_second_alone
+from workloads.video_segmentation.encoding.quality import quality
+from workloads.video_segmentation.encoding.x264 import KEPT_FRAMES, X264, X264Settings
 from workloads.video_segmentation.video_file import VideoError
 
 CLIP = Clip(160, 96, 12)
@@ -64,10 +64,10 @@ def test_every_frame_comes_back_in_order_at_its_quality_and_rate(tmp_path, nv12)
     encoded = encoder.close()
     assert encoded == Encoded(path, 12, path.stat().st_size, 12 / 25)
     assert encoded.bit_rate_mbit_s == pytest.approx(8e-6 * path.stat().st_size * 25 / 12)
-    assert frame_numbers(path) == list(range(12))
-    found = quality(path, [nv12.numpy()], "nv12")
+    found = quality(path, dict(enumerate(nv12.numpy())), "nv12")
+    assert found.numbers == tuple(range(12))
     assert found.frames == 12
-    assert found.worst_psnr_db > 35
+    assert min(found.psnr_db.values()) > 35
     assert found.bit_rate_mbit_s == pytest.approx(encoded.bit_rate_mbit_s)
     assert list(tmp_path.iterdir()) == [path]
 
@@ -77,7 +77,7 @@ def test_more_frames_than_libx264_looks_ahead_are_all_flushed(tmp_path, nv12):
     with X264(path, VIDEO, X264Settings(preset="ultrafast", threads=2), batch=5) as encoder:
         for _ in range(6):
             encoder.write(nv12)
-    assert frame_numbers(path) == list(range(12)) * 6
+    assert quality(path, {}, "nv12").numbers == tuple(range(12)) * 6
 
 
 @pytest.mark.parametrize(("matrix", "code"), [("bt601", 6), ("bt709", 1)])
@@ -149,7 +149,7 @@ def test_a_buffer_may_be_filled_again_once_its_frames_are_encoded(tmp_path, nv12
     with OneBuffer(path, VIDEO, slots=2) as encoder:
         for piece in torch.split(nv12, 3):
             encoder.write(piece)
-    assert frame_numbers(path) == list(range(12))
+    assert quality(path, {}, "nv12").numbers == tuple(range(12))
 
 
 def test_the_caller_waits_only_while_everything_is_in_flight(tmp_path, nv12):
@@ -305,14 +305,31 @@ def test_formats_that_cannot_be(width, height, rate):
         VideoFormat(width, height, Fraction(rate))
 
 
-def test_alone_it_encodes_as_many_frames_as_asked_for(nv12, monkeypatch):
-    seen = []
-    encode = x264_module.video_frames
-    monkeypatch.setattr(
-        x264_module, "video_frames", lambda frames, numbers: seen.append(frames.data_ptr()) or encode(frames, numbers)
-    )
-    assert frames_per_second_alone(nv12[:3], VIDEO, 7) > 0
-    assert seen == [nv12[number % 3].data_ptr() for number in range(7)]
+@pytest.mark.parametrize("threads", [2, 5])
+def test_it_keeps_as_many_frames_as_is_told(nv12, threads):
+    """By them it is decided how long it is given to work them off before anything else is timed."""
+    context = av.CodecContext.create("libx264", "w")
+    x264_module.configure(context, VIDEO, X264Settings(threads=threads))
+    shown = x264_module.video_frames(nv12.repeat(4, 1, 1), iter(range(48)))
+    out = [len(context.encode(frame)) for frame in shown]
+    kept = [number + 1 - sum(out[: number + 1]) for number in range(48)]
+    assert max(kept) == threads + KEPT_FRAMES
+
+
+def test_settled_it_has_room_for_a_batch_and_may_have_frames_in_hand(tmp_path, nv12):
+    """At the end of every step of a pipeline that it is the longest stage of."""
+    gate, encoder = threading.Event(), X264(tmp_path / "out.mp4", VIDEO, slots=2)
+    for batch in (PendingFrames(nv12[:4], gate.wait), PendingFrames(nv12[4:8])):
+        encoder._thread.wait_for_room()
+        encoder._thread.put(batch)
+    settled = threading.Thread(target=encoder.settle)
+    settled.start()
+    settled.join(0.1)
+    assert settled.is_alive()
+    gate.set()
+    settled.join(SECONDS_TO_END)
+    assert not settled.is_alive()
+    encoder.close()
 
 
 def test_a_batch_is_let_go_when_the_next_one_is_asked_for():

@@ -3,7 +3,10 @@
 What runs on a GPU's memory runs here on the host's: NV12 from preprocessing to encoding, and libjpeg for nvJPEG.
 """
 
+import json
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,17 +22,18 @@ import torch
 from PIL import Image
 
 from gpugate.errors import DisprovedError
-from gpugate.workload import Context
+from gpugate.workload import Context, for_device_class
 from workloads.video_segmentation import end_to_end, end_to_end_proofs
 from workloads.video_segmentation import plan as plans
-from workloads.video_segmentation.__main__ import main
+from workloads.video_segmentation.__main__ import age_s, main
 from workloads.video_segmentation.arrivals import luma_grids
 from workloads.video_segmentation.chain import Batch, Chain, decoder_of
 from workloads.video_segmentation.clip import Clip, clip_path
 from workloads.video_segmentation.contact_sheet import chosen_frames
 from workloads.video_segmentation.conveyor import Conveyor
+from workloads.video_segmentation.encoding.x264 import X264, stock_frames
 from workloads.video_segmentation.end_to_end import END_TO_END, build, size, x264_alone
-from workloads.video_segmentation.end_to_end_proofs import file_is_whole, frames_agree
+from workloads.video_segmentation.end_to_end_proofs import compared_numbers, file_is_whole, frames_agree
 from workloads.video_segmentation.fitted_weights import fitted_weights
 from workloads.video_segmentation.plan import Plan
 from workloads.video_segmentation.source_clip import CLIPS, source
@@ -183,6 +187,21 @@ def test_an_overlapped_plan_has_a_conveyor_and_no_other(context: Context) -> Non
         pipeline.close()
 
 
+def test_what_libx264_has_in_hand_is_taken_before_a_block_begins(context: Context) -> None:
+    side = build(IN_NV12, context)
+    side.close()
+    assert 8 * (side.stock_steps - 1) < stock_frames() <= 8 * side.stock_steps
+    assert end_to_end._stock_steps(plans.BASELINE, context) == 0
+
+
+@pytest.mark.parametrize("name", ["optimized-nvjpeg", "optimized-nvenc", "optimized-x264"])
+@pytest.mark.parametrize("device_class", ["sm_90", "cuda"])
+def test_the_whole_pipelines_promise_to_stay_within_their_memory(name: str, device_class: str) -> None:
+    contract = for_device_class(END_TO_END.optimization(name).contract, (device_class, "cuda"))
+    assert contract is not None
+    assert [limit.at_most for limit in contract.limits if limit.counter == "peak_bytes"] == [8 * 2**30]
+
+
 def test_the_encoder_alone_writes_what_the_plan_would_give_it(context: Context) -> None:
     side = x264_alone(IN_NV12, context)
     stamps = END_TO_END.inputs(context, 0)
@@ -200,6 +219,7 @@ def test_the_encoder_alone_writes_what_the_plan_would_give_it(context: Context) 
 def test_a_file_is_whole(plan: Plan, context: Context) -> None:
     words = file_is_whole(plan).show(context)
     assert words.startswith("24 of 24 frames, ")
+    assert " dB in the middle of 4, " in words
     assert words.endswith(" Mbit/s")
 
 
@@ -210,7 +230,7 @@ def test_a_file_that_lacks_its_end_is_not(context: Context, monkeypatch: pytest.
             return None if batch is None or batch.first >= 8 else batch
 
     monkeypatch.setattr(end_to_end_proofs, "Flow", Short)
-    with pytest.raises(DisprovedError, match=r"16 of 24 frames, .*: all of them are wanted"):
+    with pytest.raises(DisprovedError, match="16 of 24 frames: all of them are wanted"):
         file_is_whole(plans.BASELINE).show(context)
 
 
@@ -224,6 +244,41 @@ def test_frames_in_another_order_are_told(context: Context, monkeypatch: pytest.
     monkeypatch.setattr(Chain, "decode", backwards)
     with pytest.raises(DisprovedError, match="frame 16 of the file carries the number 23"):
         file_is_whole(plans.BASELINE).show(context)
+
+
+@pytest.mark.parametrize(("frames", "numbers"), [(600, [*range(0, 600, 10), 599]), (21, [0, 10, 20]), (1, [0])])
+def test_every_tenth_frame_of_a_file_is_compared_and_the_last(frames: int, numbers: list[int]) -> None:
+    assert compared_numbers(frames) == numbers
+
+
+@pytest.mark.parametrize("number", [20, 23])
+def test_a_frame_that_looks_otherwise_in_the_file_is_told(
+    number: int, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = X264.write
+
+    def spoilt(self: X264, frames: torch.Tensor) -> None:
+        if self._written <= number < self._written + len(frames):
+            frames = frames.clone()
+            frames[number - self._written, 32:] = 16  # below its bar code
+        whole(self, frames)
+        self._written += len(frames)
+
+    monkeypatch.setattr(X264, "_written", 0, raising=False)
+    monkeypatch.setattr(X264, "write", spoilt)
+    with pytest.raises(DisprovedError, match=r"24 of 24 frames, .*: 35 dB are wanted"):
+        file_is_whole(IN_NV12).show(context)
+
+
+def test_what_the_baseline_makes_is_computed_once(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = []
+    same = np.zeros((1, 4, 4, 3), np.uint8), torch.ones(1, 2, 2, dtype=torch.bool)
+    monkeypatch.setattr(end_to_end_proofs, "_computed", lambda plan, *more: computed.append(plan) or same)
+    end_to_end_proofs._by_baseline.cache_clear()
+    for _ in range(2):
+        assert frames_agree(IN_NV12).show(context) == "IoU 1.0000 and inf dB with the baseline's over 1 frames"
+    assert computed == [plans.BASELINE, IN_NV12, IN_NV12]
+    end_to_end_proofs._by_baseline.cache_clear()
 
 
 def test_nv12_all_the_way_gives_the_baselines_frames(context: Context) -> None:
@@ -262,6 +317,30 @@ def test_the_program_writes_the_whole_video(
     assert f"Mbit/s in {target}" in told
     with decoded_by_baseline(target) as decoder:
         assert len(decoder.read(100)) == 24
+
+
+def test_the_program_tells_its_seconds_as_json(video: Path, cache_dir: Path, tmp_path: Path) -> None:
+    asked = [str(video), str(tmp_path / "out.mp4"), "--variant=baseline", "--quiet", f"--cache={cache_dir}"]
+    began = time.monotonic()
+    assert main([*asked, f"--json={tmp_path / 'run.json'}"]) == 0
+    took = time.monotonic() - began
+    told = json.loads((tmp_path / "run.json").read_text())
+    assert (told["variant"], told["frames"], told["device"]) == ("baseline", 24, "cpu")
+    assert [stage["name"] for stage in told["stages"]] == ["decode", "preprocess", "segment", "composite", "encode"]
+    assert told["frames_per_second"] == pytest.approx(24 / told["pipeline_s"])
+    assert told["imports_s"] + told["start_up_s"] + told["pipeline_s"] == pytest.approx(told["process_s"])
+    assert told["start_up_s"] + told["pipeline_s"] <= took
+    assert age_s() - took - 1 < told["process_s"] <= age_s()
+
+
+def test_the_age_of_a_process_is_since_it_was_started() -> None:
+    before = time.monotonic()
+    with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"]) as child:
+        started = time.monotonic()
+        time.sleep(0.05)
+        least, age, most = time.monotonic() - started, age_s(str(child.pid)), time.monotonic() - before
+        child.kill()
+    assert least - 0.02 <= age <= most + 0.02
 
 
 def test_a_contact_sheet_shows_what_was_done(video: Path, cache_dir: Path, tmp_path: Path) -> None:
@@ -356,6 +435,17 @@ def _index_first(whole: Path, target: Path) -> bytes:
                 packet.stream = stream
                 container.mux(packet)
     return target.read_bytes()
+
+
+def test_a_video_that_is_refused_says_why_once(context: Context, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.mp4"
+    bad.write_bytes(b"no video")
+    own = replace(context, input_path=bad)
+    with pytest.raises(VideoError, match="is not a video, has no frames or was cut short"):
+        source(own)
+    for _ in range(2):
+        with pytest.raises(VideoError, match=r"bad\.mp4 was refused before, with the reason: name another"):
+            build(plans.BASELINE, own)
 
 
 def test_a_users_video_is_measured_without_numbers(video: Path, context: Context) -> None:

@@ -5,10 +5,15 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.copied_clips import copied, cut_short
+from workloads.video_segmentation import video_file
+from workloads.video_segmentation.decoding import HostDecoder
+from workloads.video_segmentation.host_planes import HostPlanesDecoder
 from workloads.video_segmentation.video_file import VideoError, examine
 
 av = pytest.importorskip("av", reason="PyAV reads videos: pip install av")
@@ -381,3 +386,34 @@ def test_a_stream_that_begins_between_keyframes_begins_at_the_first(tmp_path: Pa
     assert (info.frames, info.keyframes) == (12, (0, 8))
     with av.open(late) as container:
         assert len(list(container.decode(video=0))) == 12
+
+
+def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, whole = [], video_file._read
+    monkeypatch.setattr(video_file, "_read", lambda path: read.append(path) or whole(path))
+    path = make(tmp_path / "a.mp4")
+    assert examine(path) is examine(path)
+    assert len(read) == 1
+    path.write_bytes(b"no video at all" * 100)
+    said = []
+    for _ in range(2):
+        with pytest.raises(VideoError, match=r"a\.mp4 is not a video") as raised:
+            examine(path)
+        said.append(str(raised.value))
+    assert said[0] == said[1]
+    assert len(read) == 2, "a refusal is remembered too"
+    make(path, count=5)
+    assert examine(path).frames == 5
+
+
+@pytest.mark.parametrize("kind", [HostDecoder, HostPlanesDecoder])
+def test_libraries_write_nothing_beside_our_sentence(
+    kind: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    whole = copied(make(tmp_path / "a.mp4", count=60), tmp_path / "indexed.mp4", movflags="faststart")
+    short = cut_short(whole, tmp_path / "short.mp4")
+    decoder = kind(short)
+    with pytest.raises(VideoError, match="of its 60 frames"):
+        [decoder.read(8) for _ in range(9)]
+    decoder.close()
+    assert capfd.readouterr().err == ""

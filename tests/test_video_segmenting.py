@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,15 +20,16 @@ from gpugate.catalogue import Catalogue
 from gpugate.errors import DisprovedError
 from gpugate.workload import BASELINE, Context, Side, Workload
 from workloads import model_sides
-from workloads.cudnn_fusion import STEM_CHANNELS, FusedConv, LastConv
+from workloads.cudnn_fusion import CUDNN, STEM_CHANNELS, FusedConv, Geometry, LastConv, Operators
 from workloads.model_sides import Replay
-from workloads.video_segmentation import segmenting
+from workloads.video_segmentation import dilated_fusion, segmenting
 from workloads.video_segmentation.architectures import without_weights
-from workloads.video_segmentation.clip import Clip
+from workloads.video_segmentation.clip import Clip, clip_path
 from workloads.video_segmentation.fitted_weights import fitted_weights
+from workloads.video_segmentation.frame_bank import bgr_frames
 from workloads.video_segmentation.mask_agreement import intersection_over_union, masks_agree
 from workloads.video_segmentation.network_frames import fit_numbers, unseen_numbers
-from workloads.video_segmentation.preprocessing import input_size
+from workloads.video_segmentation.preprocessing import input_size, on_host
 from workloads.video_segmentation.segmenter import Segmenter, foreground
 from workloads.video_segmentation.source_clip import CLIPS
 
@@ -267,20 +269,21 @@ def test_without_a_graph_the_same_kernels_run_one_by_one(context):
 
 def test_a_graph_gets_its_frames_padded_in_channels_last_half(context, monkeypatch):
     """Replaying needs a GPU; what is captured, and what a step copies to it, do not."""
-    read = []
+    read, buffers = [], []
+
+    class Network(nn.Identity):
+        def forward(self, buffer: Tensor) -> Tensor:
+            buffers.append(buffer)
+            return buffer
 
     class Graph:
         def replay(self) -> None:
             read.append(buffers[0].clone())
 
-    def graph(model: nn.Module, buffer: Tensor) -> tuple[Graph, Tensor]:
-        buffers.append(buffer)
-        return Graph(), model(buffer).float()
-
-    buffers: list[Tensor] = []
-    monkeypatch.setattr(model_sides, "_graph", graph)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(model_sides, "recorded", lambda work, stream: (Graph(), work()))
     example, frames = segmenting.inputs(context, 1), segmenting.inputs(context, 0)
-    side = model_sides.captured(context, nn.Identity(), STEM_CHANNELS, example)
+    side = model_sides.captured(context, Network(), STEM_CHANNELS, example)
     assert torch.equal(buffers[0][:, :3], example.half()), "warmed up on frames, not on zeros"
     assert isinstance(side.step, Replay)
     assert side.step(frames) is side.step.logits
@@ -294,7 +297,7 @@ def test_a_fused_side_holds_nothing_but_fused_convolutions(context, monkeypatch)
     """106 of 106, and their weights are half; what they compute is proved in test_cudnn_fusion."""
     torch.manual_seed(0)
     model = Segmenter(without_weights("cuda").to_empty(device=CPU).eval())
-    fused = segmenting.fused(model)
+    fused = segmenting.fused(model, CUDNN)
     kinds = [type(module) for module in fused.modules() if not list(module.children())]
     assert kinds.count(FusedConv) == 105
     assert kinds.count(LastConv) == 1
@@ -396,3 +399,64 @@ def test_iou_counts_pixels_of_all_frames_together():
     assert intersection_over_union(one, other) == 1
     one[0, 0], other[0, 0, 0], other[1, 1] = True, True, True
     assert intersection_over_union(one, other) == pytest.approx(1 / 4)
+
+
+# --- dilated convolutions, which cuDNN may fuse nothing into ----------------------------------------------------------
+
+PLAIN, DILATED = Geometry((1, 1), (1, 1), (1, 1), 1), Geometry((1, 1), (2, 2), (2, 2), 1)
+
+
+def _cudnn(calls: list[str], error: Exception) -> Operators:
+    """It has an engine for convolutions that are not dilated."""
+
+    def fused(x: Tensor, weight: Tensor, *rest: object) -> Tensor:
+        calls.append("fused")
+        if rest[-1].dilation != (1, 1):
+            raise error
+        return x
+
+    return replace(CUDNN, conv_relu=fused, conv_add_relu=fused)
+
+
+def test_what_cudnn_cannot_fuse_is_computed_apart_and_told():
+    calls = []
+    some, told = dilated_fusion.operators(_cudnn(calls, RuntimeError("no engine")))
+    x, weight, z, bias = torch.randn(1, 4, 8, 8), torch.randn(4, 4, 3, 3), torch.randn(1, 4, 8, 8), torch.randn(4)
+    assert some.conv_relu(x, weight, bias, PLAIN) is x
+    assert told() is None
+    wanted = F.conv2d(x, weight, bias, 1, 2, 2)
+    for _ in range(2):
+        assert torch.equal(some.conv_relu(x, weight, bias, DILATED), wanted.relu())
+        assert torch.equal(some.conv_add_relu(x, weight, z, bias, DILATED), (wanted + z).relu())
+    assert len(calls) == 3, "a second call, which may be captured, asks for nothing that was refused"
+    assert told() == "cuDNN fuses nothing into dilated convolutions with weights [4, 4, 3, 3], [4, 4, 3, 3]"
+
+
+@pytest.mark.parametrize(
+    ("geometry", "error"), [(PLAIN, RuntimeError("no engine")), (DILATED, torch.cuda.OutOfMemoryError("none left"))]
+)
+def test_other_failures_of_cudnn_are_raised(geometry, error):
+    def fails(*_: object) -> Tensor:
+        raise error
+
+    some, _ = dilated_fusion.operators(replace(CUDNN, conv_relu=fails))
+    with pytest.raises(type(error), match=str(error)):
+        some.conv_relu(torch.randn(1, 4, 8, 8), torch.randn(4, 4, 3, 3), torch.randn(4), geometry)
+
+
+# --- a video of the user's --------------------------------------------------------------------------------------------
+
+
+def test_a_users_video_is_what_is_segmented(context, tmp_path):
+    clip = Clip(192, 144, 10, seed=5)
+    own = replace(context, input_path=clip_path(tmp_path, clip))
+    frames = segmenting.inputs(own, 0)
+    assert frames.shape == (2, 3, *input_size(144, 192))
+    decoded = [frame.flatten().sort().values for frame in on_host(bgr_frames(own), CPU)]
+    for frame in frames:  # moved around its edges
+        assert any(torch.equal(frame.flatten().sort().values, one) for one in decoded)
+    compared, masks = segmenting.truth(own)
+    assert masks is None
+    assert len(compared) == 2
+    words = masks_agree(segmenting.baseline, segmenting.baseline, segmenting.truth).show(own)
+    assert words == "IoU 1.0000 with the baseline's over 2 frames"

@@ -8,27 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpugate.cuda_calls import FRAMEWORK, GRAPH_LAUNCH, LAUNCH, SYNCHRONIZING, TENSOR_CORES
+
 WINDOW = "gpugate: counted steps"
 JOIN = "gpugate: join after"  # and the name of the window
 LONGEST = 15
 
-_LAUNCH = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
 _CAPTURE = re.compile(r"cu(da)?StreamBeginCapture")
 _AUTOGRAD = "autograd::engine::"  # what its threads run; CUDA's backward passes have threads of their own
-_GRAPH_LAUNCH = re.compile(r"cu(da)?GraphLaunch")
-# cudaMemcpy without Async blocks the host; so do the synchronize calls. cudaStreamWaitEvent does not.
-_SYNCHRONIZING = re.compile(
-    r"cu(da|Ctx|Stream|Event|Device)*Synchronize|cudaMem(cpy|set)(2D|3D)?(_v\d+)?$|cuMemcpy[HD]to[HD](_v2)?$|cuda(Free|Malloc)$"
-)
-# How cuDNN, cuBLAS and CUTLASS spell tensor-core kernels; plain f32f32 ones run on the FP32 cores. Numbers alone say
-# nothing: Triton ends a kernel's name with one. nvjet is cuBLAS on Hopper, warpgroup MMA throughout.
-_TENSOR_CORES = re.compile(
-    r"tensorop|gmma|[hi]mma_|nvjet_|[hsi](884|1688|16816)|xmma_\w*(f16|tf32|e4m3|e5m2)",
-    re.IGNORECASE,
-)
-# PyTorch's own kernels and Inductor's: the program chooses them. A library chooses the others, by shape, or by a race
-# of algorithms that another process can end otherwise.
-_FRAMEWORK = re.compile(r"\bat::|\btriton_|\bc10::")
 _DIRECTIONS = {"HtoD": "host_to_device", "DtoH": "device_to_host", "DtoD": "device_to_device"}
 Event = Mapping[str, Any]
 Span = tuple[float, float]
@@ -70,7 +57,7 @@ def read_activity(events: Sequence[Event], steps: int, name: str = WINDOW) -> Ac
     return Activity(
         steps=steps,
         calls=calls,
-        waits=[e for e in calls if _SYNCHRONIZING.match(e["name"]) and e.get("tid") in stepping],
+        waits=[e for e in calls if SYNCHRONIZING.match(e["name"]) and e.get("tid") in stepping],
         kernels=[e for e in device if e.get("cat") == "kernel"],
         copies=[e for e in device if e.get("cat") == "gpu_memcpy"],
         memsets=[e for e in device if e.get("cat") == "gpu_memset"],
@@ -102,8 +89,8 @@ def lost_kernels(activity: Activity) -> bool:
     What is launched while a graph is captured runs when the graph is.
     """
     captures = any(_CAPTURE.match(e["name"]) for e in activity.calls)
-    launched = sum(bool(_LAUNCH.match(e["name"])) for e in activity.calls)
-    replayed = any(_GRAPH_LAUNCH.match(e["name"]) for e in activity.calls)
+    launched = sum(bool(LAUNCH.match(e["name"])) for e in activity.calls)
+    replayed = any(GRAPH_LAUNCH.match(e["name"]) for e in activity.calls)
     ran_anything = activity.kernels or activity.copies or activity.memsets
     lost_some = launched > len(activity.kernels) if not captures else bool(launched and not activity.kernels)
     return lost_some or (replayed and not ran_anything)
@@ -112,7 +99,7 @@ def lost_kernels(activity: Activity) -> bool:
 def signature(activity: Activity) -> Counter[str]:
     """What ran, by name: kernels, copies and waits on a GPU, operators on a CPU. Equal signatures did the same work."""
     device = (*activity.kernels, *activity.copies, *activity.memsets)
-    launches = (e for e in activity.calls if _LAUNCH.match(e["name"]) or _GRAPH_LAUNCH.match(e["name"]))
+    launches = (e for e in activity.calls if LAUNCH.match(e["name"]) or GRAPH_LAUNCH.match(e["name"]))
     return Counter(e["name"] for e in (*(device or activity.operators), *launches, *activity.waits))
 
 
@@ -124,11 +111,11 @@ def counters(activity: Activity) -> dict[str, float]:
     copy_spans = union(activity.copies)
     device = (*activity.kernels, *activity.copies, *activity.memsets)
     per_step = {
-        "kernel_launches": sum(bool(_LAUNCH.match(name)) for name in names),
-        "graph_launches": sum(bool(_GRAPH_LAUNCH.match(name)) for name in names),
+        "kernel_launches": sum(bool(LAUNCH.match(name)) for name in names),
+        "graph_launches": sum(bool(GRAPH_LAUNCH.match(name)) for name in names),
         "kernels": len(activity.kernels),
-        "framework_kernels": sum(bool(_FRAMEWORK.search(e["name"])) for e in activity.kernels),
-        "tensor_core_kernels": sum(bool(_TENSOR_CORES.search(e["name"])) for e in activity.kernels),
+        "framework_kernels": sum(bool(FRAMEWORK.search(e["name"])) for e in activity.kernels),
+        "tensor_core_kernels": sum(bool(TENSOR_CORES.search(e["name"])) for e in activity.kernels),
         "memsets": len(activity.memsets),
         "synchronizing_calls": len(activity.waits),
         "api_ms": sum(e["dur"] for e in activity.calls) / 1e3,

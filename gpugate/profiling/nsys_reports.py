@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpugate.codec import write_atomically
@@ -11,7 +11,6 @@ from gpugate.errors import GpugateError
 from gpugate.profiling import summary_file
 from gpugate.profiling.artifact_names import safe_name
 from gpugate.profiling.capture_index import REPORT_STEM, Capture
-from gpugate.profiling.export_schema import ProfileError
 from gpugate.profiling.nsight_tools import Nsys
 from gpugate.profiling.nsys_tool import exported
 from gpugate.profiling.self_start import ProfiledRun
@@ -73,16 +72,11 @@ def _kept(run: ProfiledRun, nsys: Nsys, capture: Capture) -> Kept:
 
 
 def _summarize(report: Path, nsys: Nsys, paths: dict[str, Path], steps: int) -> None:
-    from gpugate.profiling.expert_rules import findings
     from gpugate.profiling.render import markdown
-    from gpugate.profiling.summary import summarize
+    from gpugate.profiling.summary import summarize, with_findings
 
     export = exported(report, nsys.environment)
-    summary = summarize(export, steps)
-    try:
-        summary = replace(summary, findings=findings(export))
-    except ProfileError as error:
-        summary = replace(summary, notes=(*summary.notes, f"nsys's expert rules say nothing: {error}"))
+    summary = with_findings(summarize(export, steps), export)
     summary_file.write(paths[SUMMARY_JSON], summary)
     write_atomically(paths[SUMMARY], markdown(summary))
 

@@ -6,12 +6,14 @@ Segments a video, blurs its background, and writes the result, without sound, wi
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -44,11 +46,15 @@ FAILED = 1  # exit status; argparse takes 2 for wrong arguments
 
 @dataclass(frozen=True)
 class Run:
-    """What a run made, and how long it took: from its start, and once everything was built."""
+    """What a run made, and how long it took: from its start, and once everything was built.
+
+    `process_s` is from the start of the process, packages included, until the output was complete.
+    """
 
     encoded: Encoded
     start_up_s: float
     seconds: float
+    process_s: float
     clock: StageClock
 
 
@@ -58,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         asked.variant = asked.variant or ("optimized" if torch.cuda.is_available() else "optimized-on-cpu")
         run = _run(_plan(asked.variant), asked)
+        if asked.json is not None:
+            with replacing_file(asked.json) as file:
+                file.write(json.dumps(_figures(run, asked), indent=1).encode() + b"\n")
     except (OSError, ValueError, RuntimeError, ImportError) as error:  # VideoError and EncodingError among them
         print(f"error: {error}", file=sys.stderr)
         return FAILED
@@ -84,6 +93,9 @@ def _parser() -> argparse.ArgumentParser:
         default=Path(".gpugate-cache"),
         help="where fitted weights are kept from one run to the next (default: %(default)s, as the suite does)",
     )
+    parser.add_argument(
+        "--json", metavar="FILE", type=Path, help="seconds from the start of the process, and every stage's share, too"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     return parser
 
@@ -101,10 +113,9 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
     info = examine(source)
     if target.exists() and target.samefile(source):
         raise ValueError(f"{target} is the input too, which would be lost: name another file for the output")
-    if asked.contact_sheet is not None and not asked.contact_sheet.parent.is_dir():
-        raise OSError(
-            f"{asked.contact_sheet} cannot be written (its folder is not there): name one in a folder that is"
-        )
+    for also in (asked.contact_sheet, asked.json):
+        if also is not None and not also.parent.is_dir():
+            raise OSError(f"{also} cannot be written (its folder is not there): name one in a folder that is")
     device = torch.device("cuda", 0) if torch.cuda.is_available() and plan != plans.ON_CPU else torch.device("cpu")
     cache.mkdir(parents=True, exist_ok=True)
     context = Context(device, BATCH, 0, cache, checkpoint_path=asked.checkpoint)
@@ -119,11 +130,11 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
     encoded = encoder.close()
     if chain.shortage is not None:
         raise VideoError(f"{chain.shortage}; {target} holds the {encoded.frames} frames")
-    seconds = time.perf_counter() - built
+    seconds, process_s = time.perf_counter() - built, age_s()
     if asked.contact_sheet is not None:
         with replacing_file(asked.contact_sheet) as file:
             contact_sheet(info, target, asked.variant, context).save(file, "PNG")
-    return Run(encoded, built - began, seconds, clock)
+    return Run(encoded, built - began, seconds, process_s, clock)
 
 
 def _through(flow: Flow[object], info: VideoInfo, quiet: bool) -> None:
@@ -161,6 +172,32 @@ def _tell(run: Run, name: str) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _figures(run: Run, asked: argparse.Namespace) -> dict[str, object]:
+    """What two runs of the program are compared by; times in s, those of stages in ms per frame."""
+    frames = run.encoded.frames
+    return {
+        "variant": asked.variant,
+        "input": str(asked.input),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "frames": frames,
+        "process_s": run.process_s,
+        "imports_s": run.process_s - run.start_up_s - run.seconds,
+        "start_up_s": run.start_up_s,
+        "pipeline_s": run.seconds,
+        "frames_per_second": frames / run.seconds,
+        "bit_rate_mbit_s": run.encoded.bit_rate_mbit_s,
+        "stages": [asdict(each) for each in run.clock.times(frames)],
+        "device_in_use_s": run.clock.device_ms() / 1e3,
+    }
+
+
+def age_s(process: str = "self") -> float:
+    """Since a process was started, long before it read a file of ours; to 10 ms, as Linux keeps it."""
+    fields = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
+    began_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # proc(5): field 22, of which two end with the parenthesis
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - began_s
 
 
 def _ended(number: int, frame: object) -> None:

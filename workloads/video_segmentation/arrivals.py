@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from workloads.video_segmentation.colour import luma_of_rgb
 from workloads.video_segmentation.frame_number import read_numbers
 from workloads.video_segmentation.host_planes import planar_frames, plane
 from workloads.video_segmentation.video_file import Matrix
@@ -20,17 +22,14 @@ from workloads.video_segmentation.video_file import Matrix
 GRID_ROWS = 18  # of points at which the luma is compared: at 1080p every 60th pixel of every 60th row
 LEVELS = 3.0  # of 255, by which the luma may differ on average: what is decoded is not coded again
 LEVELS_OF_ALL = 8.0  # by which its mean may, where the background was blurred
-LUMA_OF_BGR: dict[Matrix, tuple[float, float, float]] = {
-    "bt601": (0.114, 0.587, 0.299),  # ITU-R BT.601-7, 2.5.1
-    "bt709": (0.0722, 0.7152, 0.2126),  # ITU-R BT.709-6, 3.2
-}
 GREEN = 1  # of B, G, R
+_Pixels = TypeVar("_Pixels", Tensor, NDArray[np.uint8])
 
 
 @functools.lru_cache(maxsize=4)
 def luma_grids(path: Path) -> Tensor:
     """Of every frame of the video, in the order of showing: float32 [frames, rows, columns], 0..255."""
-    grids = [_grid(torch.from_numpy(plane(frame, 0).copy())).clone() for frame in planar_frames(path)]
+    grids = [torch.from_numpy(_grid(plane(frame, 0)).copy()) for frame in planar_frames(path)]
     return _full_range(torch.stack(grids))
 
 
@@ -88,11 +87,11 @@ def luma_of_nv12(frames: Tensor) -> Tensor:
 def luma_of_bgr(frames: NDArray[np.uint8], matrix: Matrix) -> Tensor:
     """The same of BGR, uint8 [n, H, W, 3] on the host."""
     points = _grid(torch.from_numpy(frames).movedim(3, 1)).float()
-    return (points * torch.tensor(LUMA_OF_BGR[matrix]).view(3, 1, 1)).sum(1)
+    return luma_of_rgb(points.flip(1), matrix)
 
 
-def _grid(pixels: Tensor) -> Tensor:
-    """[..., H, W] -> [..., rows, columns], every so many pixels."""
+def _grid(pixels: _Pixels) -> _Pixels:
+    """[..., H, W] -> [..., rows, columns], every so many pixels: a view."""
     every = max(1, pixels.shape[-2] // GRID_ROWS)
     return pixels[..., every // 2 :: every, every // 2 :: every]
 

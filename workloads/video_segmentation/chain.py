@@ -138,10 +138,11 @@ class Chain:
         self._taken(batch)
         return batch.on_host if batch.nv12 is None else self._downloaded(batch.nv12)
 
-    def nv12_of(self, batch: Batch) -> Pixels:
-        """uint8 [n, H*3//2, W], NV12 in host memory."""
+    def nv12_of(self, batch: Batch, places: list[int]) -> Pixels:
+        """uint8 [n, H*3//2, W], NV12 in host memory, of the frames at these places."""
         self._taken(batch)
-        return (self._uploaded(batch.on_host) if batch.nv12 is None else batch.nv12).cpu().numpy()
+        nv12 = self._uploaded(batch.on_host[places]) if batch.nv12 is None else batch.nv12[places]
+        return nv12.cpu().numpy()
 
     def close(self) -> None:
         self._segment.close()

@@ -6,12 +6,10 @@ pixels. All of it is limited range: luma 16..235, chroma 16..240 (ITU-R BT.601 a
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-Matrix = Literal["bt601", "bt709"]
+from workloads.video_segmentation.video_file import Matrix
 
 # The luma of red and of blue: ITU-R BT.601-7 section 2.5.1, BT.709-6 item 3.2. Green has the rest.
 LUMA_OF_RED_AND_BLUE: dict[Matrix, tuple[float, float]] = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}
@@ -61,18 +59,18 @@ def nv12_from_rgb(rgb: Tensor, matrix: Matrix, lost_levels: float = 0.0) -> Tens
     frames, _, height, width = rgb.shape
     nv12 = torch.empty(frames, height * 3 // 2, width, dtype=torch.uint8, device=rgb.device)
     luma, chroma = planes(nv12)
-    luma.copy_(_luma(rgb, matrix).add_(lost_levels).div_(LUMA_GAIN).add_(16.5))  # truncated into bytes
+    luma.copy_(luma_of_rgb(rgb, matrix).add_(lost_levels).div_(LUMA_GAIN).add_(16.5))  # truncated into bytes
     mean = rgb.view(frames, 3, height // 2, 2, width // 2, 2).mean((3, 5), dtype=torch.float32)
     of_red, of_blue = LUMA_OF_RED_AND_BLUE[matrix]
-    grey = _luma(mean, matrix)
+    grey = luma_of_rgb(mean, matrix)
     for place, channel, share in ((0, 2, of_blue), (1, 0, of_red)):
         difference = (mean[:, channel] - grey) / (2 * (1 - share) * CHROMA_GAIN)
         chroma[..., place].copy_(difference.add_(128.5))
     return nv12
 
 
-def _luma(rgb: Tensor, matrix: Matrix) -> Tensor:
-    """float32 [n, H, W], 0..255, from any [n, 3, H, W]."""
+def luma_of_rgb(rgb: Tensor, matrix: Matrix) -> Tensor:
+    """float32 [n, H, W], 0..255, from any [n, 3, H, W] of that range."""
     of_red, of_blue = LUMA_OF_RED_AND_BLUE[matrix]
     grey = rgb[:, 0] * of_red
     return grey.add_(rgb[:, 1], alpha=1 - of_red - of_blue).add_(rgb[:, 2], alpha=of_blue)

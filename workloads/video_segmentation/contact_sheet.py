@@ -62,7 +62,7 @@ def _by_baseline(info: VideoInfo, numbers: tuple[int, ...], context: Context) ->
 def _frames_of(path: Path, numbers: tuple[int, ...]) -> list[Pixels]:
     from workloads.video_segmentation.encoding.quality import decoded
 
-    return [frame for number, frame in enumerate(decoded(path, "rgb24")) if number in numbers]
+    return list(decoded(path, "rgb24", only=numbers))
 
 
 def _drawn(numbers: tuple[int, ...], columns: Sequence[tuple[str, list[Pixels]]], cell_height: int) -> Image:

@@ -102,11 +102,6 @@ class Conveyor(Generic[_Batch]):
         for thread in self._threads:
             thread.start()
 
-    @property
-    def stock(self) -> int:
-        """Batches that are ready or being worked on, at most."""
-        return len(self._queues) * QUEUED + len(self._threads)
-
     def take(self) -> _Batch | None:
         """The next batch from the last station, None after the last one."""
         if self._ended:

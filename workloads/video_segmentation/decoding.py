@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from workloads.video_segmentation.video_file import VideoError, VideoInfo, examine
 
 _Frame = TypeVar("_Frame")
+# One for each of its threads, of which FFmpeg takes 16 at most: it returns a frame and goes on with those after it.
+FRAMES_IN_FFMPEG = min(16, os.cpu_count() or 1)
 CLOSED = "the decoder is closed: make another one"
 TAGS_FOLLOWED = 5  # by OpenCV from this version on; earlier ones convert everything with the matrix of BT.601
 INDEXED = (".mp4", ".mov", ".mkv")  # files whose first frame OpenCV finds again; in others it misses up to a keyframe
@@ -90,7 +93,7 @@ class HostDecoder(SequentialDecoder[NDArray[np.uint8]]):
     it too for a matrix that this OpenCV does not follow.
     """
 
-    stock_frames = 0  # nothing is decoded ahead that anybody could see
+    stock_frames = FRAMES_IN_FFMPEG
 
     def __init__(self, path: Path, loop: bool = False) -> None:
         import cv2

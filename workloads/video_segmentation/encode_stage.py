@@ -7,6 +7,7 @@ rate beside the baseline's, is a proof.
 
 from __future__ import annotations
 
+import functools
 import statistics
 import tempfile
 from collections.abc import Mapping
@@ -34,6 +35,7 @@ from gpugate.workload import (
 )
 from workloads.video_segmentation.chain import encoder_of
 from workloads.video_segmentation.colour import rgb_from_nv12
+from workloads.video_segmentation.compressed_only import FRAME_BYTES, compressed_only
 from workloads.video_segmentation.decode_stage import EXACT, HOST, INSTALL, INSTALL_VIDEO, ON_HOST, stamps
 from workloads.video_segmentation.encoding.nvenc_probe import why_not
 from workloads.video_segmentation.end_to_end_proofs import LEAST_ENCODED_DB
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from workloads.video_segmentation.encoding.quality import Quality
 
 # Per step, which is a whole file, since its end is a part of its cost.
-ITEMS: Mapping[DeviceKind, int] = {"cuda": 96, "cpu": 24}
+ITEMS: Mapping[DeviceKind, int] = {"cuda": 64, "cpu": 24}
 
 
 def size(kind: DeviceKind) -> Size:
@@ -90,14 +92,19 @@ def file_shows(plan: Plan) -> Proof:
 
 
 def _file_shows(plan: Plan, context: Context) -> str:
-    found, theirs = _written(plan, context), _written(BASELINE, context)
+    found, theirs = _written(plan, context), _by_baseline(context)
     frames = len(nv12_frames(context))
-    worst_db, median_db = min(found.psnr_db), statistics.median(found.psnr_db)
+    worst_db, median_db = min(found.psnr_db.values()), statistics.median(found.psnr_db.values())
     words = f"{found.frames} of {frames} frames, {worst_db:.1f} dB at least, {median_db:.1f} dB in the middle"
     if found.frames != frames or worst_db < LEAST_ENCODED_DB:
         raise DisprovedError(f"{words}: all of them and {LEAST_ENCODED_DB:g} dB are wanted")
-    mp4v = f"mp4v {statistics.median(theirs.psnr_db):.1f} dB at {theirs.bit_rate_mbit_s:.1f}"
+    mp4v = f"mp4v {statistics.median(theirs.psnr_db.values()):.1f} dB at {theirs.bit_rate_mbit_s:.1f}"
     return f"{words}, {found.bit_rate_mbit_s:.1f} Mbit/s ({mp4v})"
+
+
+@functools.lru_cache(maxsize=1)
+def _by_baseline(context: Context) -> Quality:
+    return _written(BASELINE, context)
 
 
 def _written(plan: Plan, context: Context) -> Quality:
@@ -110,7 +117,8 @@ def _written(plan: Plan, context: Context) -> Quality:
         with encoder_of(plan, path, clip.info, context.device) as encoder:
             for first in range(0, len(frames), BATCH):
                 encoder.write(frames[first : first + BATCH])
-        return quality(path, (nv12_frames(context).cpu().numpy(),), "nv12", clip.info.matrix)
+        originals = dict(enumerate(nv12_frames(context).cpu().numpy()))
+        return quality(path, originals, "nv12", clip.info.matrix, numbered=False)  # that they are alike tells the order
 
 
 BASELINE, X264, NVJPEG, NVENC = (Plan(encode=name) for name in ("mp4v", "x264", "nvjpeg", "nvenc"))
@@ -131,7 +139,7 @@ def _variant(
     )
 
 
-COMPRESSED_ONLY = Limit("device_to_host_bytes", at_most=ITEMS["cuda"] * 2**20)  # a third of what they have in NV12
+COMPRESSED_ONLY = compressed_only(ITEMS["cuda"], FRAME_BYTES)
 ENCODE = Workload(
     name="video/encode",
     baseline=partial(build, BASELINE),
@@ -141,9 +149,10 @@ ENCODE = Workload(
         _variant(
             "x264-overlapped",
             X264,
-            {"sm_90": 1.5, "cuda": 0.5, "cpu": 0.5},
+            {"sm_90": 1.2, "cuda": 0.5, "cpu": 0.5},
             ON_HOST,
-            "H.264 costs more than MPEG-4 Part 2 and is smaller; its threads work while the caller goes on",
+            "H.264 costs more than MPEG-4 Part 2 and is smaller; its threads work while the caller goes on, but at the "
+            "end of a short file they are soon idle",
         ),
         _variant(
             "nvjpeg",

@@ -18,15 +18,15 @@ _Result = TypeVar("_Result")
 class Flow(Generic[_Result]):
     """`decoder` gives frames; `last` gets every batch that was computed, and what it returns comes out of `take`.
 
-    Where the chain's plan is overlapped, decoding, computing and `last` each have a thread and a stream of their own.
+    Where the chain's plan is overlapped, decoding, computing and `last` each have a thread and a stream of their own;
+    `stream` is for whoever takes results. On a CPU it is None.
     """
 
     def __init__(self, chain: Chain, decoder: Any, last: Callable[[Batch], _Result]) -> None:
         self._chain, self._last = chain, last
         self._decode = partial(chain.decode, decoder)
         around = partial(own_stream, chain.device)
-        on_cuda = chain.device.type == "cuda"
-        self._stream = torch.cuda.Stream(chain.device) if on_cuda else None  # type: ignore[no-untyped-call]
+        self.stream = another_stream(chain.device)
         stations = [Station("compute", chain.compute, around), Station("encode", last, around)]
         self._conveyor: Conveyor[_Result] | None = (
             Conveyor(self._decode, stations, around) if chain.plan.overlapped else None
@@ -36,8 +36,7 @@ class Flow(Generic[_Result]):
         """The next result, in the order of the clip; None after the last one. Raises whatever a stage raised."""
         if self._conveyor is not None:
             return self._conveyor.take()
-        # Not on the default stream, for which some libraries make all others wait.
-        with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
+        with on_stream(self.stream):
             batch = self._decode()
             return None if batch is None else self._last(self._chain.compute(batch))
 
@@ -52,8 +51,20 @@ class Flow(Generic[_Result]):
 
 
 def own_stream(device: torch.device) -> AbstractContextManager[object]:
-    """A stream of the calling thread's own; nothing on a CPU."""
-    if device.type == "cpu":
-        return nullcontext()
-    torch.cuda.set_device(device)  # cuda only
-    return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]  # cuda only
+    """A stream of the calling thread's own; nothing on a CPU.
+
+    It is not the default one, for which some libraries make all others wait, and on which nvJPEG's pictures are
+    fetched: what waits there holds up the encoder.
+    """
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # cuda only
+    return on_stream(another_stream(device))
+
+
+def another_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """None on a CPU."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+
+def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    return nullcontext() if stream is None else torch.cuda.stream(stream)

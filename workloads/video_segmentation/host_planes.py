@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from workloads.video_segmentation.decoding import SequentialDecoder
+from workloads.video_segmentation.decoding import FRAMES_IN_FFMPEG, SequentialDecoder
 from workloads.video_segmentation.video_file import examine, open_video
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Plane = NDArray[np.uint8]
 class HostPlanesDecoder(SequentialDecoder[Plane]):
     """PyAV, with FFmpeg's own threads. Raises VideoError for what `examine` refuses."""
 
-    stock_frames = 0  # a few frames in FFmpeg's threads, which nobody can see
+    stock_frames = FRAMES_IN_FFMPEG
 
     def __init__(self, path: Path, loop: bool = False) -> None:
         super().__init__(examine(path), loop)

@@ -26,7 +26,6 @@ from workloads.video_segmentation.segment_packets import CodedFrame, SegmentPack
 from workloads.video_segmentation.sessions import Segment, Sessions, segments
 from workloads.video_segmentation.video_file import VideoError, VideoInfo, examine
 
-SESSIONS = 7  # as many as an H200 has engines; the driver spreads them
 # Frames ahead of a session: it should get through its next segment while the other ones are read, and never fill the
 # GPU. A clip with longer segments than that decodes less of itself at the same time.
 MOST_BUFFER_BYTES = 3 * 2**29

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 BATCH = 8  # frames that pass the stages together
-SESSIONS = 7  # of NVDEC, as many as an H200 has engines
+SESSIONS = 7  # of NVDEC, as many as an H200 has engines; the driver spreads them
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from workloads.photographs import IMAGENET_MEAN, IMAGENET_STD
-from workloads.video_segmentation.colour import CHROMA_GAIN, LUMA_GAIN, LUMA_OF_RED_AND_BLUE, STEP, Matrix, planes
+from workloads.video_segmentation.colour import CHROMA_GAIN, LUMA_GAIN, LUMA_OF_RED_AND_BLUE, STEP, planes
 from workloads.video_segmentation.frame_size import FrameSize
 from workloads.video_segmentation.fused import WholeBatch, fused
+from workloads.video_segmentation.video_file import Matrix
 
 SHRUNK, MULTIPLE = 3, 8  # the network's input is a third of the frame, in steps of what its strides can divide
 BLACK, GREY = 16, 128  # levels of luma and of chroma

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from workloads.photographs import IMAGENET_MEAN, IMAGENET_STD
-from workloads.video_segmentation.colour import Matrix
 from workloads.video_segmentation.cvcuda_tensors import as_cvcuda, current_stream, operators
 from workloads.video_segmentation.frame_size import FrameSize
 from workloads.video_segmentation.preprocessing import input_size
+from workloads.video_segmentation.video_file import Matrix
 
 
 class CvCuda:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -28,14 +28,17 @@ from gpugate.workload import (
     Size,
     Workload,
 )
-from workloads.cudnn_fusion import STEM_CHANNELS, fuse, to_channels_last_half
+from workloads.cudnn_fusion import STEM_CHANNELS, Operators, fuse, to_channels_last_half
 from workloads.model_sides import NCHW, NHWC, captured, compiled, eager
 from workloads.resnet50_weights import UNMEASURED_BATCH
 from workloads.video_segmentation.clip import Clip
+from workloads.video_segmentation.dilated_fusion import operators
+from workloads.video_segmentation.frame_bank import bgr_frames
 from workloads.video_segmentation.mask_agreement import masks_agree
 from workloads.video_segmentation.network_frames import frames_with_truth, unseen_numbers
+from workloads.video_segmentation.preprocessing import on_host
 from workloads.video_segmentation.segmenter import Segmenter, interpolated, segmenter
-from workloads.video_segmentation.source_clip import CLIPS
+from workloads.video_segmentation.source_clip import CLIPS, Source, is_users, source
 
 FRAMES = 8
 
@@ -69,10 +72,11 @@ def size(kind: DeviceKind, items: int = FRAMES) -> Size:
 def inputs(context: Context, index: int) -> Tensor:
     """Batch `index` >= 0: float32 [items, 3, h, w], normalized frames on the context's device.
 
-    Depends on the context's seed and `index` alone: frames that no weight was fitted to, drawn once a process, chosen
-    at random and each moved around its edges by another distance, so that no two batches are alike.
+    Depends on the context's seed and `index` alone: frames that no weight was fitted to, or the first ones of the
+    user's video, chosen at random and each moved around its edges by another distance, so that no two batches are
+    alike.
     """
-    frames, _ = _unseen_frames(CLIPS[_kind(context)], context.device)
+    frames, _ = _frames(context)
     random = np.random.default_rng((context.seed, index))
     chosen = random.integers(len(frames), size=context.items).tolist()
     rows, columns = (random.integers(extent, size=context.items).tolist() for extent in frames.shape[-2:])
@@ -85,11 +89,26 @@ def _unseen_frames(clip: Clip, device: torch.device) -> tuple[Tensor, Tensor]:
     return frames_with_truth(clip, unseen_numbers(clip), device)
 
 
-def truth(context: Context) -> tuple[Tensor, Tensor]:
-    """Frames float32 [items, 3, h, w] that no weight was fitted to, and their masks, bool [items, h, w]."""
-    frames, masks = _unseen_frames(CLIPS[_kind(context)], context.device)
+def truth(context: Context) -> tuple[Tensor, Tensor | None]:
+    """Frames float32 [items, 3, h, w] that no weight was fitted to, and their masks, bool [items, h, w].
+
+    Of the user's video nobody knows the masks.
+    """
+    frames, masks = _frames(context)
     taken = torch.arange(context.items, device=context.device) % len(frames)
-    return frames[taken], masks[taken]
+    return frames[taken], None if masks is None else masks[taken]
+
+
+def _frames(context: Context) -> tuple[Tensor, Tensor | None]:
+    """As the network gets them, made once a process."""
+    if is_users(context):
+        return _users_frames(source(context), context), None
+    return _unseen_frames(CLIPS[_kind(context)], context.device)
+
+
+@functools.lru_cache(maxsize=1)
+def _users_frames(clip: Source, context: Context) -> Tensor:
+    return on_host(bgr_frames(context), context.device)
 
 
 def _kind(context: Context) -> DeviceKind:
@@ -130,13 +149,15 @@ def cudnn_fused(context: Context, example: Tensor | None = None) -> Side:
     import torch._inductor.config as inductor_config
 
     like = inputs(context, UNMEASURED_BATCH) if example is None else example
+    cudnn, not_fused = operators()
     with inductor_config.patch(compile_threads=1):  # one small kernel, the pooling: no worker processes for it
-        return captured(context, fused(_model(context)), STEM_CHANNELS, like)
+        side = captured(context, fused(_model(context), cudnn), STEM_CHANNELS, like)
+    return replace(side, engaged=not_fused)
 
 
-def fused(model: Segmenter) -> Segmenter:
+def fused(model: Segmenter, cudnn: Operators) -> Segmenter:
     """For frames [n, STEM_CHANNELS, h, w] in channels_last FP16; shares nothing with `model`."""
-    return Segmenter(to_channels_last_half(fuse(model.coarse)))
+    return Segmenter(to_channels_last_half(fuse(model.coarse, cudnn)))
 
 
 def tensorrt_fp16(context: Context) -> Side:

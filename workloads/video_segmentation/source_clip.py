@@ -9,9 +9,10 @@ from typing import Literal, cast
 
 from gpugate.workload import Context, DeviceKind
 from workloads.video_segmentation.clip import FULL, SMALL, Clip, clip_path
-from workloads.video_segmentation.video_file import VideoInfo, examine
+from workloads.video_segmentation.video_file import VideoError, VideoInfo, examine
 
 CLIPS: Mapping[DeviceKind, Clip] = {"cuda": FULL, "cpu": SMALL}
+_told: set[str] = set()  # refusals of the user's video: every case after the first one would say the same again
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,28 @@ class Source:
         return self.info.path
 
 
+def is_users(context: Context) -> bool:
+    """Whether a video of the user's is worked on: a folder is for workloads on pictures."""
+    return context.input_path is not None and not context.input_path.is_dir()
+
+
 def source(context: Context, codec: Literal["h264", "hevc"] = "h264") -> Source:
     """The video of `--perf-input`, whatever its codec, where that is no folder; else the clip, made when first needed.
 
-    Raises VideoError for a video that cannot be worked on and OSError where the clip cannot be written.
+    Raises VideoError for a video that cannot be worked on, which says why the first time, and OSError where the clip
+    cannot be written.
     """
-    given = context.input_path
-    if given is not None and not given.is_dir():
-        return Source(examine(given), numbered=False)
+    if is_users(context):
+        return Source(_examined_once(cast(Path, context.input_path)), numbered=False)
     clip = replace(CLIPS[cast(DeviceKind, context.device.type)], codec=codec)
     return Source(examine(clip_path(context.cache_dir, clip)), numbered=True)
+
+
+def _examined_once(path: Path) -> VideoInfo:
+    try:
+        return examine(path)
+    except VideoError as error:
+        if str(error) in _told:
+            raise VideoError(f"{path} was refused before, with the reason: name another --perf-input") from None
+        _told.add(str(error))
+        raise

@@ -6,6 +6,8 @@ in time. Anything else would come out wrong without a word somewhere in the midd
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +34,9 @@ PIXELS = ("yuv420p", "nv12")  # FFmpeg's names of what is 8 bits deep and 4:2:0
 PARAMETER_SETS = {"h264": "h264_mp4toannexb,extract_extradata", "hevc": "hevc_mp4toannexb,extract_extradata"}
 JITTER_SECONDS = Fraction(1, 1000)  # containers that count milliseconds, and what was copied from them
 CONVERT = "convert it, for instance with ffmpeg -i IN"
+# OpenCV lets FFmpeg write a line on stderr for each damaged packet, and our errors are one sentence. It looks here when
+# it opens its first file; PyAV keeps FFmpeg quiet.
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # AV_LOG_QUIET
 
 
 class VideoError(ValueError):
@@ -64,8 +69,27 @@ def examine(path: Path) -> VideoInfo:
     A file that was cut short is no error here: see `frames_missing`; not every container announces enough to tell.
     Raises VideoError for what is no video or has not exactly one video stream, has no frames, a variable frame rate, an
     odd width or height, more than 8 bits, other than 4:2:0, full range or unknown colours, is rotated or mirrored, or
-    changes its size in the middle.
+    changes its size in the middle. What was found, or refused, is remembered for as long as the file is the same.
     """
+    if not path.is_file():
+        raise VideoError(f"{path} is {'no file' if path.exists() else 'not there'}: name a video file")
+    state = path.stat()
+    found = _found(path, state.st_mtime_ns, state.st_size, state.st_ino)
+    if isinstance(found, str):
+        raise VideoError(found)
+    return found
+
+
+@functools.lru_cache(maxsize=16)
+def _found(path: Path, *state: int) -> VideoInfo | str:
+    """Or why it was refused."""
+    try:
+        return _read(path)
+    except VideoError as error:
+        return str(error)
+
+
+def _read(path: Path) -> VideoInfo:
     with _opened(path) as container:
         stream = _video_stream(container, path)
         packets = _listed(container, stream, path)
@@ -106,8 +130,6 @@ def exact(rational: Any) -> Fraction:
 def _opened(path: Path) -> Iterator[InputContainer]:
     import av
 
-    if not path.is_file():
-        raise VideoError(f"{path} is {'no file' if path.exists() else 'not there'}: name a video file")
     try:
         with open_video(path) as container:
             yield container

@@ -95,7 +95,7 @@ class Encoder(ABC, Generic[_Frames]):
         """Encodes the frames after all earlier ones. Raises EncodingError for frames that do not fit the video."""
 
     def settle(self) -> None:
-        """Waits until all frames that were written are with the codec, which may hold some of them back."""
+        """Waits until it is as far with the frames that were written as it was the time before."""
 
     @abstractmethod
     def close(self) -> Encoded:

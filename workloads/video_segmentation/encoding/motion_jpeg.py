@@ -5,7 +5,9 @@ all that crosses the bus. JPEG's colours are BT.601 in full range, whatever the 
 that of the codec. nvJPEG keeps chroma at full resolution (4:4:4), as torchvision sets it up; libjpeg halves it.
 
 What torchvision leaves to its caller (encode_jpegs_cuda.cpp): it encodes on a stream of its own that waits for nobody,
-and fetches each result on the default stream, which nobody waits for either.
+and fetches each result on the default stream, which nobody waits for either, not even the next picture of the same
+call. That one overwrites what is still to be fetched while the default stream waits for something else; so pictures
+are encoded one by one here, each when the one before it was fetched.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ MOST_IN_FLIGHT = 3
 class MotionJpeg(ThreadedEncoder[Tensor, PendingFrames]):
     """Takes uint8 [n, 3, H, W] RGB, full range, on a CUDA device or in host memory; `quality` is JPEG's, 1 to 100.
 
-    The work before `write()` should run on another stream than the default one, on which every fetched picture would
-    have to wait for it. The caller waits while MOST_IN_FLIGHT batches are on their way.
+    Nothing should wait on the default stream meanwhile: every picture would have to wait with it. The caller waits
+    while MOST_IN_FLIGHT batches are on their way.
     """
 
     def __init__(self, path: Path, video: VideoFormat, quality: int = QUALITY) -> None:
@@ -63,20 +65,22 @@ class MotionJpeg(ThreadedEncoder[Tensor, PendingFrames]):
     def _pictures_by_nvjpeg(self, frames: Tensor) -> list[bytes]:  # cuda only
         stream = encoders_stream(frames.device)
         with torch.cuda.stream(stream):
-            pictures = self._encoded_by_nvjpeg(frames)
-            stream.wait_stream(torch.cuda.default_stream(frames.device))
+            pictures = [self._encoded_by_nvjpeg(frame, stream) for frame in frames]
             joined = torch.cat(pictures)
             on_host = torch.empty(joined.shape, dtype=torch.uint8, pin_memory=True).copy_(joined, non_blocking=True)
         # Until here, or torchvision would fetch its next results into memory that is still read by this copy.
         stream.synchronize()
         return [picture.numpy().tobytes() for picture in torch.split(on_host, [len(picture) for picture in pictures])]
 
-    def _encoded_by_nvjpeg(self, frames: Tensor) -> list[Tensor]:  # cuda only
+    def _encoded_by_nvjpeg(self, frame: Tensor, stream: torch.cuda.Stream) -> Tensor:  # cuda only
+        """Fetched when this returns, whichever stream torchvision fetches it on."""
         try:
-            pictures: list[Tensor] = encode_jpeg(list(frames), self._quality)
+            (picture,) = encode_jpeg([frame], self._quality)
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
             said = str(error).strip().partition("\n")[0]
-            raise EncodingError(f"{frames.device} encodes no JPEG ({said}): use another encoder there") from error
-        return pictures
+            raise EncodingError(f"{frame.device} encodes no JPEG ({said}): use another encoder there") from error
+        stream.wait_stream(torch.cuda.default_stream(frame.device))
+        stream.synchronize()
+        return picture  # type: ignore[no-any-return]

@@ -33,8 +33,11 @@ def as_of_now(frames: Tensor) -> PendingFrames:
 
 @functools.lru_cache(maxsize=8)
 def encoders_stream(device: torch.device) -> torch.cuda.Stream:  # cuda only
-    """One for all encoders of a device: PyTorch has 32, which a new one for every file would soon share with others."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    """One for all encoders of a device: PyTorch has 32, which a new one for every file would soon share with others.
+
+    Those of high priority are another 32, so that no decoder or stage ever gets this one too.
+    """
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 def event() -> torch.cuda.Event:  # cuda only

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import av
+import cv2
 import numpy as np
 import torch
+from av.video.frame import VideoFrame
 from av.video.reformatter import ColorRange, Colorspace
 from numpy.typing import NDArray
 
 from workloads.video_segmentation.frame_number import read_numbers
+from workloads.video_segmentation.host_planes import plane
 from workloads.video_segmentation.video_file import Matrix
 
 Frames = NDArray[np.uint8]
@@ -25,63 +28,66 @@ NV12_MATRIX: dict[Matrix, Colorspace] = {"bt601": Colorspace.ITU601, "bt709": Co
 
 @dataclass(frozen=True)
 class Quality:
-    """`frames` came out of the file; `psnr_db` has one value for each of them that there was an original to."""
+    """`frames` came out of the file. `psnr_db` is that of those that there was an original to, by number.
+
+    `numbers` are what the bar codes say, in the order of showing; -1 where one is unreadable.
+    """
 
     frames: int
     bit_rate_mbit_s: float
-    psnr_db: tuple[float, ...]
-
-    @property
-    def worst_psnr_db(self) -> float:
-        return min(self.psnr_db)
+    psnr_db: Mapping[int, float]
+    numbers: tuple[int, ...]
 
 
-def quality(path: Path, originals: Iterable[Frames], pixels: Pixels, matrix: Matrix = "bt601") -> Quality:
-    """Decodes the file and compares it, frame by frame, with batches of originals in the order of showing.
+def quality(
+    path: Path, originals: Mapping[int, Frames], pixels: Pixels, matrix: Matrix = "bt601", numbered: bool = True
+) -> Quality:
+    """Decodes the file once; compares frames with the originals of these numbers, in the order of showing.
 
-    They are uint8, [n, H, W, 3] or in NV12 [n, H*3//2, W]. The bit rate is the whole file's.
+    An original is uint8, [H, W, 3] or in NV12 [H*3//2, W]. Bar codes are read where frames are `numbered`. The bit rate
+    is the whole file's.
     """
-    expected = (frame for batch in originals for frame in batch)
-    found = 0
-    values = []
-    for frame in decoded(path, pixels, matrix):
+    found, psnr, numbers = 0, {}, []
+    for number, frame in enumerate(_shown(path)):
         found += 1
-        original = next(expected, None)
-        if original is not None:
-            values.append(psnr_db(frame, original))
-    return Quality(found, _bit_rate_mbit_s(path, found), tuple(values))
+        if numbered:
+            numbers.append(int(read_numbers(torch.from_numpy(plane(frame, 0).copy())[None])))
+        if number in originals:
+            psnr[number] = psnr_db(_converted(frame, pixels, matrix), originals[number])
+    return Quality(found, _bit_rate_mbit_s(path, found), psnr, tuple(numbers))
 
 
 def psnr_db(one: Frames, other: Frames) -> float:
     """10 log10(255^2 / mean squared difference) over all samples, infinite for equal frames (ITU-T J.340)."""
-    difference = np.subtract(one, other, dtype=np.int32)
-    mean_square = float(np.square(difference).mean())
+    mean_square = cv2.norm(one, other, cv2.NORM_L2SQR) / one.size
     return 10 * math.log10(PEAK**2 / mean_square) if mean_square else math.inf
 
 
-def frame_numbers(path: Path) -> list[int]:
-    """The numbers that the bar codes of the file's frames tell, in the order of showing; -1 where one is unreadable."""
-    numbers = []
-    for nv12 in decoded(path, "nv12"):
-        luma = torch.from_numpy(nv12[: len(nv12) * 2 // 3])
-        numbers.append(int(read_numbers(luma[None])))
-    return numbers
-
-
-def decoded(path: Path, pixels: Pixels, matrix: Matrix = "bt601") -> Iterator[Frames]:
+def decoded(
+    path: Path, pixels: Pixels, matrix: Matrix = "bt601", only: Container[int] | None = None
+) -> Iterator[Frames]:
     """The frames as a player shows them, by the colours that the file is tagged with; untagged ones are BT.601.
 
-    In NV12 they are in limited range, with the matrix that is asked for, whatever the file has.
+    In NV12 they are in limited range, with the matrix that is asked for, whatever the file has. `only` are the numbers,
+    in the order of showing, of those that are wanted.
     """
+    for number, frame in enumerate(_shown(path)):
+        if only is None or number in only:
+            yield _converted(frame, pixels, matrix)
+
+
+def _shown(path: Path) -> Iterator[VideoFrame]:
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
-        for frame in container.decode(stream):
-            if pixels == "nv12":
-                frame = frame.reformat(
-                    format="nv12", dst_colorspace=NV12_MATRIX[matrix], dst_color_range=ColorRange.MPEG
-                )
-            yield frame.to_ndarray(format=pixels)
+        yield from container.decode(stream)
+
+
+def _converted(frame: VideoFrame, pixels: Pixels, matrix: Matrix) -> Frames:
+    if pixels == "nv12":
+        frame = frame.reformat(format="nv12", dst_colorspace=NV12_MATRIX[matrix], dst_color_range=ColorRange.MPEG)
+    converted: Any = frame.to_ndarray(format=pixels)
+    return converted  # type: ignore[no-any-return]  # of 8 bits in all of these formats
 
 
 def _bit_rate_mbit_s(path: Path, frames: int) -> float:

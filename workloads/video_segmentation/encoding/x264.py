@@ -6,10 +6,10 @@ frames are handed over where they lie, and their memory is free right afterwards
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count, cycle, islice
+from itertools import count
 from pathlib import Path
 
 import av
@@ -55,6 +55,14 @@ class X264Settings:
 
 
 DEFAULT = X264Settings()
+SLOTS, BATCH = 3, 8
+# Frames that libx264 keeps by preset veryfast, besides one for each of its threads: to look ahead, and B-frames.
+KEPT_FRAMES = 14
+
+
+def stock_frames() -> int:
+    """How many frames an encoder by DEFAULT may still have to encode after `settle`."""
+    return SLOTS * BATCH + KEPT_FRAMES + (os.cpu_count() or 1) * 3 // 2
 
 
 class X264(ThreadedEncoder[Tensor, PendingFrames]):
@@ -66,11 +74,19 @@ class X264(ThreadedEncoder[Tensor, PendingFrames]):
     """
 
     def __init__(
-        self, path: Path, video: VideoFormat, settings: X264Settings = DEFAULT, slots: int = 4, batch: int = 8
+        self, path: Path, video: VideoFormat, settings: X264Settings = DEFAULT, slots: int = SLOTS, batch: int = BATCH
     ) -> None:
         self._settings, self._slots, self._batch = settings, slots, batch
         self._ring: PageLockedRing | None = None
         super().__init__(path, video, most_in_flight=slots)
+
+    def settle(self) -> None:
+        """Until there is room for a batch, as there was when the last one was written.
+
+        libx264 goes on with what it has. Only the end of the file would stop it, and while it comes to a stop half of
+        its threads idle, which is no part of its speed.
+        """
+        self._thread.wait_for_room()
 
     def write(self, frames: Tensor) -> None:
         require_frames(frames, self.video.nv12_shape)
@@ -122,24 +138,3 @@ def video_frames(frames: Tensor, numbers: Iterator[int]) -> Iterator[VideoFrame]
         frame = VideoFrame.from_numpy_buffer(pixels, format="nv12")
         frame.pts = next(numbers)
         yield frame
-
-
-def frames_per_second_alone(
-    frames: Tensor, video: VideoFormat, coded_frames: int, settings: X264Settings = DEFAULT
-) -> float:
-    """What libx264 reaches with nothing around it: the bound of every pipeline that ends in it.
-
-    It encodes `coded_frames` frames from uint8 [n, H*3//2, W] in host memory, over and over from the first one on, and
-    drops what comes out. Opening it is not timed, flushing it is.
-    """
-    require_frames(frames, video.nv12_shape)
-    context = av.CodecContext.create("libx264", "w")
-    configure(context, video, settings)
-    context.open()
-    numbers = count()
-    began = time.perf_counter()
-    for frame in islice(cycle(torch.split(frames, 1)), coded_frames):
-        for picture in video_frames(frame, numbers):
-            context.encode(picture)
-    context.encode(None)
-    return coded_frames / (time.perf_counter() - began)

@@ -1,0 +1,46 @@
+"""`gpugate profile FILE`: what a report of Nsight Systems says of its steps."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from gpugate.errors import OptionError
+
+REPORT = ".nsys-rep"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "exit status: 0 summarized, 2 a file or an option is unusable"
+    parser.add_argument(
+        "file", metavar="FILE", type=Path, help="a .nsys-rep, or the .sqlite that nsys exported from it"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+    form.add_argument("--markdown", action="store_true", help="print Markdown instead of tables")
+    parser.add_argument(
+        "--steps", metavar="N", type=int, help="how many steps it must hold, or is, where it marks none"
+    )
+    parser.add_argument("--no-rules", action="store_true", help="leave out what nsys's expert rules find")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the summary. Raises ProfileError for a file that cannot be used and OptionError for no steps."""
+    from gpugate.profiling import nsys_tool, render, summary_file
+    from gpugate.profiling.summary import summarize, with_findings
+    from gpugate.report.terminal import printed, stdout_takes_colour, terminal_columns
+
+    if arguments.steps is not None and arguments.steps < 1:
+        raise OptionError(f"--steps {arguments.steps} is not a whole number from 1 on: say how many steps there are")
+    sqlite = nsys_tool.exported(arguments.file) if arguments.file.suffix == REPORT else arguments.file
+    summary = summarize(sqlite, arguments.steps)
+    if not arguments.no_rules:
+        summary = with_findings(summary, sqlite)
+    if arguments.json:
+        sys.stdout.write(summary_file.document(summary))
+    elif arguments.markdown:
+        sys.stdout.write(render.markdown(summary))
+    else:
+        sys.stdout.write(printed(render.tables(summary), terminal_columns(), stdout_takes_colour()))
+    return 0

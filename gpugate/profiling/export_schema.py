@@ -1,0 +1,195 @@
+"""The tables that `nsys export --type sqlite` writes, seen through views of our own that hold in every version.
+
+nsys creates tables only where it has rows for them, and its versions add and rename columns. So every query reads a
+view: a table that is not there is an empty view, a column that is not there is NULL. What is missed is said in `notes`.
+Times are nanoseconds of the report's own clock.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpugate.errors import GpugateError
+
+KNOWN_MAJOR = "3"  # of EXPORT_SCHEMA_VERSION: 3.16.1 is of Nsight Systems 2024.6, 3.24.14 of 2026.1
+EXPORT_AGAIN = "export it again with `nsys export --type sqlite --force-overwrite true`"
+CACHE_KIB = 96 * 1024  # of cache, for the export and for the temporary tables each: they spill to disk beyond it
+
+
+class ProfileError(GpugateError):
+    """A profile cannot be taken, exported, read or written."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the export. Without one of the columns in `needed` it says nothing; `useful` ones may be missing."""
+
+    name: str
+    holds: str
+    needed: str
+    useful: str = ""
+
+
+PAYLOADS = "uint64Value int64Value uint32Value int32Value doubleValue floatValue"
+SHAPE = "gridX gridY gridZ blockX blockY blockZ"
+_ON_THE_DEVICE = "start end correlationId streamId"
+# By the name of the view.
+TABLES: Mapping[str, Table] = {
+    "string": Table("StringIds", "names", "id value"),
+    "nvtx": Table(
+        "NVTX_EVENTS", "NVTX ranges", "start end eventType globalTid domainId", f"text textId jsonText {PAYLOADS}"
+    ),
+    "api": Table("CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA calls", "start end globalTid correlationId nameId"),
+    "kernel": Table(
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        "kernels",
+        f"{_ON_THE_DEVICE} shortName",
+        f"globalPid deviceId demangledName graphNodeId {SHAPE}",
+    ),
+    "copy": Table(
+        "CUPTI_ACTIVITY_KIND_MEMCPY",
+        "copies",
+        f"{_ON_THE_DEVICE} bytes copyKind",
+        "globalPid deviceId srcKind dstKind graphNodeId",
+    ),
+    "fill": Table("CUPTI_ACTIVITY_KIND_MEMSET", "memsets", _ON_THE_DEVICE, "globalPid deviceId bytes graphNodeId"),
+    "graph": Table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "whole graphs", _ON_THE_DEVICE, "globalPid deviceId"),
+    "os_call": Table("OSRT_API", "OS calls", "start end globalTid nameId"),
+    "thread": Table("ThreadNames", "names of threads", "globalTid nameId"),
+    "allocation": Table(
+        "CUDA_GPU_MEMORY_USAGE_EVENTS", "allocations", "start globalPid bytes memKind memoryOperationType"
+    ),
+    "gpu": Table("TARGET_INFO_GPU", "the GPU", "name"),
+    "said": Table("META_DATA_EXPORT", "the version", "name value"),
+}
+
+
+@dataclass
+class Export:
+    """An open export: its views and temporary tables, and what could not be read, a sentence each."""
+
+    connection: sqlite3.Connection
+    product: str = ""  # the version of Nsight Systems that exported it
+    schema: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    def run(self, sql: str, **values: Any) -> None:
+        self.connection.execute(sql, values)
+
+    def make(self, table: str, columns: str, select: str = "", **values: Any) -> None:
+        """A temporary table of what `select` finds. Columns are whole numbers where they do not say `name:TEXT`.
+
+        Without a type an index over them would not serve a comparison with a column of the export.
+        """
+        typed = ((name, kind or "INTEGER") for name, _, kind in (column.partition(":") for column in columns.split()))
+        self.run(f"CREATE TEMP TABLE {table} ({', '.join(' '.join(one) for one in typed)})")
+        if select:
+            self.run(f"INSERT INTO {table} {select}", **values)
+
+    def rows(self, sql: str, **values: Any) -> list[Any]:
+        return self.connection.execute(sql, values).fetchall()
+
+    def row(self, sql: str, **values: Any) -> Any:
+        """The one row of an aggregate."""
+        return self.connection.execute(sql, values).fetchone()
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Export]:
+    """The export at `path`, read and never written; what is temporary goes with it.
+
+    Raises ProfileError for a file that is not there, is empty, is no database, is damaged or is no export of nsys,
+    and for one that shows its damage only while it is read.
+    """
+    _must_be_a_file(path)
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            connection.text_factory = lambda text: text.decode(errors="replace")
+            export = Export(connection)
+            _look_through(export, path)
+            yield export
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorname", "") == "SQLITE_ERROR":  # a query of ours is wrong, and not the file
+            raise
+        raise _problem(path, error) from error
+
+
+def _must_be_a_file(path: Path) -> None:
+    try:
+        size = path.stat().st_size
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise ProfileError(f"{path} cannot be read ({problem}): give the SQLite export of an nsys report") from error
+    if size == 0:
+        raise ProfileError(f"{path} is empty, so its export was cut off: {EXPORT_AGAIN}")
+
+
+def _problem(path: Path, error: sqlite3.Error) -> ProfileError:
+    words = str(error)
+    if "not a database" in words:
+        return ProfileError(f"{path} is no SQLite database: give a .nsys-rep, or what nsys exported from it")
+    if "full" in words:
+        return ProfileError(f"{path} needs room for temporary tables ({words}): make room, or set SQLITE_TMPDIR")
+    return ProfileError(f"{path} is damaged ({words}): {EXPORT_AGAIN}")
+
+
+def _look_through(export: Export, path: Path) -> None:
+    """Makes every view and reads the versions."""
+    for schema in ("main", "temp"):
+        export.run(f"PRAGMA {schema}.cache_size = -{CACHE_KIB}")
+    export.run("PRAGMA temp.journal_mode = OFF")  # nothing is ever taken back
+    present = {name for (name,) in export.rows("SELECT name FROM main.sqlite_master WHERE type IN ('table', 'view')")}
+    known = {table.name for table in TABLES.values()}
+    if not present & known:
+        raise ProfileError(f"{path} holds no table that nsys writes: give the SQLite export of an nsys report")
+    for view, table in TABLES.items():
+        _make_view(export, view, table, table.name in present)
+    said = dict(export.rows("SELECT name, value FROM said"))
+    export.product = said.get("EXPORT_PRODUCT_VERSION") or ""
+    export.schema = said.get("EXPORT_SCHEMA_VERSION") or ""
+    if export.schema.partition(".")[0] != KNOWN_MAJOR:
+        export.notes.insert(0, _unknown(export))
+
+
+def _unknown(export: Export) -> str:
+    version = f"schema {export.schema}" if export.schema else "a schema without a version"
+    source = f" of Nsight Systems {export.product}" if export.product else ""
+    return (
+        f"the export has {version}{source}, and {KNOWN_MAJOR}.x is what is known here: what it has under the known "
+        "names was read, so check a figure or two against the Nsight Systems window"
+    )
+
+
+def _make_view(export: Export, view: str, table: Table, is_there: bool) -> None:
+    there = {row[1] for row in export.rows("SELECT * FROM pragma_table_info(:name)", name=table.name)}
+    needed, useful = table.needed.split(), table.useful.split()
+    lacking = [column for column in needed if column not in there]
+    unusable = bool(lacking) or not is_there
+    columns = [
+        f"{'NULL' if unusable or name not in there else _quoted(name)} AS {_ours(name)}" for name in needed + useful
+    ]
+    source = "(SELECT 1) WHERE 0" if unusable else f"main.{_quoted(table.name)}"
+    export.run(f"CREATE TEMP VIEW {view} AS SELECT {', '.join(columns)} FROM {source}")  # noqa: S608 names of ours
+    if is_there and lacking:
+        export.notes.append(
+            f"{table.holds} were not read, because {table.name} has no column {', '.join(lacking)} in this version "
+            f"(schema {export.schema or 'unknown'}): export the report with a newer or older nsys"
+        )
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
+
+
+def _ours(name: str) -> str:
+    return "stop" if name == "end" else _quoted(name)  # `end` is a keyword

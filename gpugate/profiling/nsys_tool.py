@@ -1,0 +1,88 @@
+"""Running nsys on a report that is there: exporting it. It records nothing and needs no GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gpugate.profiling.export_schema import ProfileError
+from gpugate.profiling.nsight_tools import found
+
+EXPORT_S = 600.0
+LAST_WORDS = 200
+
+
+def find_nsys() -> str:
+    """The path of nsys. Raises ProfileError where there is none."""
+    path = found("nsys")
+    if path is None:
+        raise ProfileError("nsys was not found: install Nsight Systems, or put its nsys on PATH")
+    return path
+
+
+def run_nsys(arguments: Sequence[str | Path], timeout_s: float, environment: Mapping[str, str] | None = None) -> str:
+    """What `nsys ARGUMENTS` prints, both streams together; without an environment of its own it has ours.
+
+    Raises ProfileError where it cannot be started, fails or takes too long; then nothing of it goes on running.
+    """
+    command = [find_nsys(), *map(str, arguments)]
+    doing = f"`nsys {command[1]}`"
+    try:
+        # A session of its own: nsys starts programs, and they must end with it.
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ProfileError(f"{command[0]} cannot be started ({error.strerror}): install Nsight Systems anew") from error
+    try:
+        said, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise ProfileError(f"{doing} did not end within {timeout_s:g} s: run it by hand to see why") from None
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode:
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        last = lines[-1][:LAST_WORDS] if lines else "it said nothing"
+        raise ProfileError(f"{doing} ended with status {process.returncode} ({last}): run it by hand to see more")
+    return said
+
+
+def exported(report: Path, environment: Mapping[str, str] | None = None) -> Path:
+    """The SQLite export beside a .nsys-rep, made anew where it is not there or older than the report.
+
+    Raises ProfileError where there is no report or no nsys, where the export fails, or cannot be written.
+    """
+    if not report.is_file():
+        raise ProfileError(f"{report} is no file: give a .nsys-rep, or what nsys exported from it")
+    sqlite = report.with_suffix(".sqlite")
+    if sqlite.is_file() and sqlite.stat().st_size and sqlite.stat().st_mtime >= report.stat().st_mtime:
+        return sqlite
+    # A name of its own until it is whole: an export that is cut off must not pass for one.
+    partial = report.with_name(f".{report.stem}.{os.getpid()}.sqlite")
+    try:
+        options = ["--type=sqlite", "--force-overwrite=true", f"--output={partial}"]
+        run_nsys(["export", *options, report], EXPORT_S, environment)
+        if not partial.is_file():
+            raise ProfileError(f"nsys exported nothing from {report}: profile again, the report is damaged")
+        partial.replace(sqlite)
+    except OSError as error:
+        raise ProfileError(
+            f"{sqlite} cannot be written ({error.strerror}): move the report to another folder"
+        ) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+    return sqlite

@@ -1,0 +1,255 @@
+"""A profile's summary for people: the same tables as Markdown and for a terminal. Times and counts are per step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gpugate import units
+from gpugate.profiling.device_activity import Kernel
+from gpugate.profiling.expert_rules import Finding
+from gpugate.profiling.projection import ProjectedRange
+from gpugate.profiling.summary import ProfileSummary
+from gpugate.report.markdown import escaped
+from gpugate.report.series_tables import WordTable
+from gpugate.report.terminal import GAP, RULE_UNDER_HEAD
+
+MOST_ROWS = 15
+LONGEST_NAME = 90
+NONE = "-"
+_ARGUMENTS = re.compile(r"\((?!anonymous namespace\)|lambda)[^()]*(?:\([^()]*\)[^()]*)*\)(?: const)?$")
+
+
+def markdown(summary: ProfileSummary) -> str:
+    """The whole summary as GitHub Markdown, its headings from the second level on."""
+    blocks = [f"## Profile of {escaped(summary.report)}", "\n".join(f"- {escaped(line)}" for line in overview(summary))]
+    for table in word_tables(summary):
+        head = f"| {' | '.join(map(escaped, table.headings))} |"
+        rule = "|---" + "|---:" * (len(table.headings) - 1) + "|"
+        rows = [f"| {' | '.join(map(escaped, row))} |" for row in table.rows]
+        below = [f"\n{escaped(line)}" for line in table.below]
+        blocks.append("\n".join([f"### {escaped(table.title)}\n", head, rule, *rows, *below]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def tables(summary: ProfileSummary) -> list[RenderableType]:
+    """The whole summary as rich renderables, in the order of reading. Words come as `Text`, never as markup."""
+    parts: list[RenderableType] = [Text(f"profile of {summary.report}", style="bold")]
+    parts += [Text(f"  {line}") for line in overview(summary)]
+    for words in word_tables(summary):
+        table = Table(box=RULE_UNDER_HEAD, padding=0, collapse_padding=True, pad_edge=False, show_edge=False)
+        for number, heading in enumerate(words.headings):
+            name = number == 0
+            table.add_column(
+                Text(heading),
+                justify="left" if name else "right",
+                overflow="ellipsis" if name else "fold",
+                no_wrap=name,
+                ratio=1 if name else None,
+                min_width=GAP + 10 if name else None,
+            )
+        for row in words.rows:
+            table.add_row(*map(Text, row))
+        parts += [Text(), Text(words.title, style="bold"), table, *(Text(f"  {line}") for line in words.below)]
+    return parts
+
+
+def overview(summary: ProfileSummary) -> list[str]:
+    """What was profiled, how busy the GPU was, what a step did, and what the report does not say."""
+    active, counters, steps = summary.active, summary.counters, summary.steps
+    items = f" of {summary.items / steps:g} items" if summary.items else ""
+    source = f"Nsight Systems {summary.product or 'of unknown version'}, schema {summary.schema or 'unknown'}"
+    lines = [
+        f"{steps} steps{items} in {units.milliseconds(summary.span_ms)}, {summary.gpu or 'no GPU named'}; {source}"
+    ]
+    if active.window_ms:
+        kernels, copies = active.kernel_ms / active.window_ms, active.copy_ms / active.window_ms
+        overlap = f", {units.percent(active.overlap_ms / active.copy_ms)} of copies under kernels" if copies else ""
+        lines.append(
+            f"GPU active {units.percent(active.any_ms / active.window_ms)} of {units.milliseconds(active.window_ms)} "
+            f"(kernels {units.percent(kernels)}, copies {units.percent(copies)}{overlap}), "
+            f"idle {units.milliseconds(active.idle_ms / steps)} a step"
+        )
+    counted = ("kernel_launches", "graph_launches", "kernels", "memsets", "synchronizing_calls", "streams")
+    lines.append(
+        "a step: " + ", ".join(f"{name.replace('_', ' ')} {counters[name]:g}" for name in counted if name in counters)
+    )
+    if summary.graphs.ran:
+        graphs, of_steps = summary.graphs, summary.graphs.ran / steps
+        lines.append(f"graph nodes: {graphs.nodes} ran, {of_steps:g} times and {_per(graphs.ms, steps)} a step")
+    return [*lines, *summary.notes]
+
+
+def word_tables(summary: ProfileSummary) -> list[WordTable]:
+    """Every table that has a row, in the order of reading."""
+    made = [
+        _kernels(summary),
+        _ranges(summary),
+        _gaps(summary),
+        _idle(summary),
+        _waits(summary),
+        _calls(summary),
+        _copies(summary),
+        _streams(summary),
+        _memory(summary),
+        *map(_finding, summary.findings),
+    ]
+    return [table for table in made if table.rows]
+
+
+def short(name: str) -> str:
+    """A kernel's name without its result and arguments, cut where it is longer than a line."""
+    words = _ARGUMENTS.sub("", name.removeprefix("void "))
+    return words if len(words) <= LONGEST_NAME else f"{words[: LONGEST_NAME - 3]}..."
+
+
+def _table(title: str, headings: str, rows: Sequence[tuple[str, ...]], below: tuple[str, ...] = ()) -> WordTable:
+    shown = tuple(rows[:MOST_ROWS])
+    of = f", {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
+    return WordTable(f"{title}{of}", tuple(headings.split("|")), shown, below)
+
+
+def _per(total_ms: float, steps: int) -> str:
+    return units.milliseconds(total_ms / steps)
+
+
+def _lag(value_ms: float | None) -> str:
+    return NONE if value_ms is None else units.milliseconds(value_ms)
+
+
+def _kernels(summary: ProfileSummary) -> WordTable:
+    rows = [_kernel(kernel, summary.steps) for kernel in summary.kernels]
+    return _table("kernels", "kernel|time|share|count|mean|grid|block", rows)
+
+
+def _kernel(kernel: Kernel, steps: int) -> tuple[str, ...]:
+    more = f" (of {kernel.shapes})" if kernel.shapes > 1 else ""
+    return (
+        short(kernel.name),
+        _per(kernel.ms, steps),
+        units.percent(kernel.share),
+        f"{kernel.count / steps:g}",
+        units.milliseconds(kernel.mean_ms),
+        "x".join(map(str, kernel.grid)) + more,
+        "x".join(map(str, kernel.block)),
+    )
+
+
+def _ranges(summary: ProfileSummary) -> WordTable:
+    rows = [_range(one, summary.steps) for one in summary.ranges]
+    below = ("GPU: first to last activity launched inside; begins, ends: after the range does so on the host",)
+    return _table("NVTX ranges on the GPU", "range|count|host|GPU|GPU busy|begins|ends", rows, below)
+
+
+def _range(one: ProjectedRange, steps: int) -> tuple[str, ...]:
+    return (
+        one.name,
+        f"{one.count / steps:g}",
+        _per(one.host_ms, steps),
+        _per(one.gpu_span_ms, steps),
+        _per(one.gpu_busy_ms, steps),
+        _lag(one.start_lag_ms),
+        _lag(one.end_lag_ms),
+    )
+
+
+def _gaps(summary: ProfileSummary) -> WordTable:
+    rows = [
+        (
+            gap.nvtx_range or NONE,
+            units.milliseconds(gap.at_ms),
+            units.milliseconds(gap.ms),
+            f"{gap.call} {units.milliseconds(gap.call_ms)}" if gap.call else NONE,
+            f"{gap.os_call} {units.milliseconds(gap.os_call_ms)}" if gap.os_call else NONE,
+        )
+        for gap in summary.gaps
+    ]
+    return _table("longest times without GPU work", "host was in range|at|idle|in CUDA call|in OS call", rows)
+
+
+def _idle(summary: ProfileSummary) -> WordTable:
+    steps = summary.steps
+    rows = [
+        (one.call or "no CUDA call", _per(one.ms, steps), f"{one.gaps / steps:g}")
+        for one in summary.idle_while
+        if one.ms
+    ]
+    return _table("GPU idle while the host was in", "call|time|gaps", rows)
+
+
+def _waits(summary: ProfileSummary) -> WordTable:
+    steps = summary.steps
+    rows = [
+        (
+            wait.call,
+            wait.nvtx_range or NONE,
+            f"{wait.count / steps:g}",
+            _per(wait.ms, steps),
+            "of the steps" if wait.of_steps else "another",
+        )
+        for wait in summary.waits
+    ]
+    return _table("calls that wait for the device", "call|in range|count|time|thread", rows)
+
+
+def _calls(summary: ProfileSummary) -> WordTable:
+    steps = summary.steps
+    rows = [
+        (call.name, _per(call.ms, steps), f"{call.count / steps:g}", units.milliseconds(call.longest_ms))
+        for call in summary.calls
+    ]
+    return _table("CUDA calls", "call|time|count|longest", rows)
+
+
+def _copies(summary: ProfileSummary) -> WordTable:
+    steps = summary.steps
+    rows = [
+        (
+            f"{one.direction}, {one.source} to {one.target}",
+            f"{one.count / steps:g}",
+            f"{one.bytes / steps / 1e6:.3g} MB",
+            _per(one.ms, steps),
+            NONE if one.gb_per_s is None else f"{one.gb_per_s:.3g} GB/s",
+        )
+        for one in summary.copies
+    ]
+    return _table("copies", "copy|count|size|time|rate", rows)
+
+
+def _streams(summary: ProfileSummary) -> WordTable:
+    steps = summary.steps
+    rows = [
+        (
+            f"{one.stream} of GPU {one.device}",
+            *(f"{count / steps:g}" for count in (one.kernels, one.copies, one.memsets)),
+            _per(one.ms, steps),
+        )
+        for one in summary.streams
+    ]
+    return _table("streams", "stream|kernels|copies|memsets|time", rows)
+
+
+def _memory(summary: ProfileSummary) -> WordTable:
+    rows = [
+        (
+            one.kind,
+            f"{one.allocations:,}",
+            f"{one.frees:,}",
+            f"{one.allocated_bytes / 1e6:.3g} MB",
+            f"{one.freed_bytes / 1e6:.3g} MB",
+            f"{one.peak_bytes / 1e6:.3g} MB",
+        )
+        for one in summary.memory
+    ]
+    return _table("memory, of all steps", "kind|allocations|frees|allocated|freed|peak above the start", rows)
+
+
+def _finding(finding: Finding) -> WordTable:
+    rows = finding.rows or (("no table",),)
+    headings = finding.headings or ("rule",)
+    more = (f"{finding.count - len(rows)} more",) if finding.count > len(rows) else ()
+    return WordTable(f"nsys says: {finding.title}", headings, rows, (finding.advice, *more))
