@@ -1,4 +1,4 @@
-"""`gpugate diff A B`: what became of every case between two stored runs, and the likely cause."""
+"""`gpugate diff A B`: what became of every case between two runs, or of the steps of two profiles, and why."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from rich.text import Text
 
 from gpugate import run_file
 from gpugate.autopsy.autopsy import Autopsy, autopsy
+from gpugate.autopsy.state import State
 from gpugate.case_states import optimized_side
 from gpugate.codec import pretty, to_json, with_header
 from gpugate.errors import ReplayError
+from gpugate.report.night_files import RUN
 from gpugate.report.terminal import printed, stdout_takes_colour, terminal_columns
 from gpugate.result import RunResult
 
 FORMAT = "gpugate-diff"
 # History: 1: an autopsy of every case that both runs measured, by its id.
 FORMAT_VERSION = 1
-RUN_NAME = "run.json"  # of a night, in a folder of its own
+REPORT = ".nsys-rep"
+PROFILES = (REPORT, ".sqlite")
+HEADER_CHARACTERS = 200  # in which a JSON file of ours says its format
 
 
 class Became(NamedTuple):
@@ -36,32 +40,71 @@ class Became(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit status: 0, whatever differs; 2 a file cannot be used, or the two have no case in common"
-    which = f"a run that --perf-json wrote, or the folder of a night with its {RUN_NAME}"
+    which = (
+        f"a run that --perf-json wrote, the folder of a night with its {RUN}, or a profile: a .nsys-rep, its "
+        ".sqlite export or the JSON of its summary"
+    )
     parser.add_argument("before", metavar="A", type=Path, help=which)
-    parser.add_argument("after", metavar="B", type=Path, help="another one, of the same machine or not")
+    parser.add_argument(
+        "after", metavar="B", type=Path, help="another of its kind, of the same machine or not"
+    )
     parser.add_argument("-k", metavar="WORDS", default="", help="only the cases whose id holds this (default: all)")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of paragraphs")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints what differs, what got slower the most first. Raises RunFileError for a file that cannot be used, and
-    ReplayError where nothing can be compared."""
-    before, after = (_read(path) for path in (arguments.before, arguments.after))
-    found = [one for one in differences(before, after, arguments.before.name) if arguments.k in one.case_id]
+    """Prints what differs, what got slower the most first. Raises RunFileError or ProfileError for a file that cannot
+    be used, and ReplayError where nothing can be compared."""
+    first, second = arguments.before, arguments.after
+    profiles = [_is_profile(path) for path in (first, second)]
+    if profiles[0] != profiles[1]:
+        raise ReplayError(f"{first} and {second} are a run and a profile: give two runs or two profiles")
+    warning = None
+    if profiles[0]:
+        before, after = _profiled(first), _profiled(second)
+        longer = after.step_ms / before.step_ms - 1
+        found = [Became(second.name, longer, autopsy(before, after, first.name))]
+    else:
+        earlier, later = _read(first), _read(second)
+        found = [one for one in differences(earlier, later, first.name) if arguments.k in one.case_id]
+        warning = _another_machine(earlier, later)
     if not found:
         selected = f" whose id holds {arguments.k!r}" if arguments.k else ""
-        raise ReplayError(f"{arguments.before} and {arguments.after} measured no case in common{selected}: give others")
+        raise ReplayError(f"{first} and {second} measured no case in common{selected}: give others")
     if arguments.json:
         body = {"cases": {one.case_id: to_json(one.autopsy) for one in found}}
         sys.stdout.write(pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n")
     else:
-        parts = [*_another_machine(before, after), *(part for one in found for part in _paragraph(one))]
+        parts = [*(_warned(warning) if warning else ()), *(part for one in found for part in _paragraph(one))]
         sys.stdout.write(printed(parts, terminal_columns(), stdout_takes_colour()))
     return 0
 
 
+def _is_profile(path: Path) -> bool:
+    """By its name, or as its first lines say."""
+    if path.suffix in PROFILES:
+        return True
+    from gpugate.profiling.summary_file import FORMAT as SUMMARY
+
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return f'"{SUMMARY}"' in file.read(HEADER_CHARACTERS)
+    except OSError:
+        return False  # reading it as a run says what is wrong
+
+
+def _profiled(path: Path) -> State:
+    from gpugate.profiling import nsys_tool, summary_file
+    from gpugate.profiling.summary import summarize
+    from gpugate.profiling.summary_state import state
+
+    if path.suffix not in PROFILES:
+        return state(summary_file.read(path))
+    return state(summarize(nsys_tool.exported(path) if path.suffix == REPORT else path))
+
+
 def _read(path: Path) -> RunResult:
-    return run_file.read(path / RUN_NAME if path.is_dir() else path)
+    return run_file.read(path / RUN if path.is_dir() else path)
 
 
 def differences(before: RunResult, after: RunResult, against: str) -> list[Became]:
@@ -75,11 +118,14 @@ def differences(before: RunResult, after: RunResult, against: str) -> list[Becam
     return sorted(found, key=lambda one: -one.longer)
 
 
-def _another_machine(before: RunResult, after: RunResult) -> Iterator[RenderableType]:
+def _another_machine(before: RunResult, after: RunResult) -> str | None:
     names = [run.environment.device_name for run in (before, after)]
-    if names[0] != names[1]:
-        yield Text(f"measured on two machines: {names[0]} and {names[1]}", style="yellow", overflow="fold")
-        yield Text()
+    return None if names[0] == names[1] else f"measured on two machines: {names[0]} and {names[1]}"
+
+
+def _warned(warning: str) -> Iterator[RenderableType]:
+    yield Text(warning, style="yellow", overflow="fold")
+    yield Text()
 
 
 def _paragraph(one: Became) -> Iterator[RenderableType]:

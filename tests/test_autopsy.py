@@ -177,6 +177,14 @@ def test_an_autopsy_says_where_it_went_what_moved_and_what_is_new() -> None:
     )
 
 
+def test_the_first_stage_that_takes_longer_is_named_in_the_order_of_the_step() -> None:
+    then = replace(THEN, profile=replace(PROFILE, stages={"decode": (1.0, 2.0), "segment": (1.0, 6.0)}))
+    stages = {"decode": (1.0, 2.05), "segment": (1.0, 6.5), "encode": (1.0, 3.0)}
+    later = autopsy(then, now(13.0, replace(SLOWER, stages=stages)), "then")
+    assert "first stage that takes longer: segment +0.500 ms" in later.lines
+    assert not any("stage" in line for line in autopsy(THEN, now(13.0, SLOWER), "then").lines)
+
+
 def test_a_case_is_explained_against_its_baseline_or_else_its_reference() -> None:
     case = stored_runs.case("fast", 2.8)
     against_baseline = explained(case, None)

@@ -12,11 +12,15 @@ from gpugate.errors import BaselineError
 from gpugate.faults.fault import SPELLING, Fault
 from gpugate.measurement import settings
 from gpugate.measurement.step_profile import StepProfile
+from gpugate.profiling import summary_file
+from gpugate.profiling.summary import summarize
 from gpugate.result import CaseResult
 from gpugate.trust import autopsy_proof as proof
 from gpugate.trust.autopsy_proof import GOAL, NAMES, Trial, table
+from tests.profile_exports import ExportWriter
 from tests.stored_runs import COUNTED, MACHINE, case, measured, stored
 
+MS = 1_000_000  # in ns
 PROFILE = StepProfile(kernels={"conv": (57.0, 9.0)}, kernel_ms=9.0)
 
 
@@ -177,3 +181,36 @@ def test_a_proof_that_named_too_few_or_showed_nothing_is_red(tmp_path: Path, mon
 
 def main_of_proof(*words: str) -> int:
     return proof.main(words)
+
+
+def report(path: Path, encode_ms: int) -> Path:
+    """Two steps of 20 ms; in each the stage `decode` runs a kernel of 4 ms, then `encode` one of `encode_ms`."""
+    writer = ExportWriter(path)
+    for start_ms in (0, 20):
+        writer.step((start_ms + 1) * MS, (start_ms + 20) * MS)
+        for name, begin_ms, ms in (("encode", start_ms + 10, encode_ms), ("decode", start_ms + 2, 4)):
+            writer.range(name, begin_ms * MS, (begin_ms + 2) * MS)
+            writer.launch((begin_ms + 1) * MS, (begin_ms + 1 + ms) * MS, grid=ms)
+    return writer.written()
+
+
+@pytest.mark.parametrize("as_summary", [False, True])
+def test_two_profiles_are_compared_step_by_step_and_name_the_stage(tmp_path: Path, capsys, as_summary: bool) -> None:
+    before, after = report(tmp_path / "a.sqlite", 2), report(tmp_path / "b.sqlite", 5)
+    if as_summary:
+        for path in (before, after):
+            summary_file.write(path.with_suffix(".json"), summarize(path))
+        before, after = before.with_suffix(".json"), after.with_suffix(".json")
+    assert main(["diff", str(before), str(after), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["cases"][after.name]
+    assert found["against"] == before.name
+    assert "first stage that takes longer: encode +3.00 ms" in found["lines"]
+    assert "moved most: add() +3.00 ms" in found["lines"]
+
+
+def test_a_run_and_a_profile_have_nothing_to_compare(runs, tmp_path: Path, capsys) -> None:
+    export = report(tmp_path / "a.sqlite", 2)
+    assert main(["diff", str(runs[0]), str(export)]) == 2
+    assert "are a run and a profile: give two runs or two profiles" in capsys.readouterr().err
+    assert main(["diff", str(export), str(tmp_path / "none.sqlite")]) == 2
+    assert "none.sqlite" in capsys.readouterr().err

@@ -66,5 +66,5 @@ def test_a_long_list_ends_with_its_rest_and_a_long_name_is_cut() -> None:
 
 def test_every_time_can_be_told_in_another_pace() -> None:
     part = {"a": (2.0, 0.5)}
-    slower = StepProfile(part, part, part, part, 1.0, 2.0).longer(3.0)
-    assert slower == StepProfile(*[{"a": (2.0, 1.5)}] * 4, 3.0, 6.0)
+    slower = StepProfile(part, part, part, part, part, 1.0, 2.0).longer(3.0)
+    assert slower == StepProfile(*[{"a": (2.0, 1.5)}] * 5, 3.0, 6.0)

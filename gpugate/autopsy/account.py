@@ -8,6 +8,7 @@ from gpugate.autopsy.state import State
 from gpugate.measurement.step_profile import Parts, StepProfile
 
 NOTHING = (0.0, 0.0)
+LONGER = 0.01
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,16 @@ def moves(then: StepProfile, now: StepProfile) -> list[Move]:
         (was_count, was_ms), (count, ms) = before.get(name, NOTHING), after.get(name, NOTHING)
         found.append(Move(name, count - was_count, ms - was_ms, name not in before, name not in after))
     return sorted(found, key=lambda move: -abs(move.ms))
+
+
+def first_longer_stage(then: State, now: State) -> Move | None:
+    """In the order of the step, the first one that takes longer by more than 1 % of a step; None where none does."""
+    before, after = (state.profile.stages if state.profile else {} for state in (then, now))
+    for name, (count, ms) in after.items():
+        was_count, was_ms = before.get(name, NOTHING)
+        if ms - was_ms > LONGER * then.step_ms:
+            return Move(name, count - was_count, ms - was_ms, name not in before, is_gone=False)
+    return None
 
 
 def _named(profile: StepProfile) -> Parts:

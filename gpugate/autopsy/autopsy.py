@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpugate import units
-from gpugate.autopsy.account import Move, account
+from gpugate.autopsy.account import Move, account, first_longer_stage
 from gpugate.autopsy.cause import Kind, likely_cause, moved
 from gpugate.autopsy.state import State
 from gpugate.autopsy.words import change, short, signed
@@ -50,6 +50,9 @@ def _lines(then: State, now: State) -> Iterator[str]:
     moves = moved(then, now)
     both = [f"{short(move.name)} {signed(move.ms)}" for move in moves if move.ms and not (move.is_new or move.is_gone)]
     yield from _named("moved most", both)
+    stage = first_longer_stage(then, now)
+    if stage is not None:
+        yield f"first stage that takes longer: {stage.name} {signed(stage.ms)}"
     yield from _named("new", [_whole(move) for move in moves if move.is_new])
     yield from _named("gone", [_whole(move) for move in moves if move.is_gone])
 

@@ -24,14 +24,16 @@ class StepProfile:
 
     `kernels` are those of the GPU, on a CPU the operators with what they take beside the operators that they call.
     `copies` are by kind, memsets among them; `waits` are host calls in which the stepping thread waits for the device.
-    `after` is what `Side.finish()` adds to the device's work after the last step, whole. `kernel_ms` is the time in
-    which kernels run, however many at once; `copy_ms` that in which copies run and no kernel does.
+    `after` is what `Side.finish()` adds to the device's work after the last step, whole. `stages` are NVTX ranges in a
+    step, in their order, as long as their work takes on the GPU: only Nsight Systems sees them. `kernel_ms` is the time
+    in which kernels run, however many at once; `copy_ms` that in which copies run and no kernel does.
     """
 
     kernels: Parts = field(default_factory=dict)
     copies: Parts = field(default_factory=dict)
     waits: Parts = field(default_factory=dict)
     after: Parts = field(default_factory=dict)
+    stages: Parts = field(default_factory=dict)
     kernel_ms: float = 0.0
     copy_ms: float = 0.0
 
@@ -42,6 +44,7 @@ class StepProfile:
             _longer(self.copies, factor),
             _longer(self.waits, factor),
             _longer(self.after, factor),
+            _longer(self.stages, factor),
             factor * self.kernel_ms,
             factor * self.copy_ms,
         )

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from gpugate import cuda_calls
 from gpugate.profiling.export_schema import Export, ProfileError
-from gpugate.profiling.nvtx_ranges import DOMAIN
+from gpugate.profiling.nvtx_ranges import DOMAIN, STEP
 
-STEP = "step"
 PUSH_POP, STARTED, DOMAIN_NAMED = 59, 60, 75  # of NVTX_EVENTS.eventType
 AUTOGRAD_THREADS = "pt_autograd_%"  # what PyTorch calls those that run CUDA's backward passes, a number behind it
 

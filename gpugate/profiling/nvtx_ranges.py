@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 DOMAIN = "gpugate"
+STEP = "step"
 STEP_COLOUR, WINDOW_COLOUR = 0x76B900, 0x999999
 
 
@@ -28,5 +29,5 @@ def step_range(items: int) -> Iterator[None]:
     """One step of `items` items on the thread that runs it."""
     import nvtx
 
-    with nvtx.annotate("step", color=STEP_COLOUR, domain=DOMAIN, payload=items):
+    with nvtx.annotate(STEP, color=STEP_COLOUR, domain=DOMAIN, payload=items):
         yield

@@ -60,7 +60,7 @@ WITH RECURSIVE
     FROM up GROUP BY span)
 SELECT s.domain, s.name, COUNT(*), SUM(s.stop - s.start) / 1e6, COALESCE(SUM(w.stop - w.start), 0) / 1e6,
   COALESCE(SUM(w.busy), 0) / 1e6, COALESCE(SUM(w.activities), 0),
-  AVG(w.start - s.start) / 1e6, AVG(w.stop - s.stop) / 1e6
+  AVG(w.start - s.start) / 1e6, AVG(w.stop - s.stop) / 1e6, (MIN(s.start) - :first) / 1e6
 FROM span s LEFT JOIN whole w ON w.span = s.rowid
 WHERE s.start >= :first AND s.stop <= :last
 GROUP BY s.domain, s.name ORDER BY 5 DESC, 4 DESC LIMIT :most
@@ -73,7 +73,8 @@ class ProjectedRange:
 
     `gpu_span_ms` is from first to last activity, `gpu_busy_ms` the sum of the activities' times. `start_lag_ms` says
     how long after a range opens its first activity begins, `end_lag_ms` how long after it closes its last one ends:
-    by so much the host is ahead. Both are None where the device did nothing.
+    by so much the host is ahead. Both are None where the device did nothing. `opens_ms` is when the first one opens,
+    from the start of the first step.
     """
 
     domain: str
@@ -85,6 +86,7 @@ class ProjectedRange:
     activities: int
     start_lag_ms: float | None
     end_lag_ms: float | None
+    opens_ms: float
 
 
 def find_ranges(export: Export, steps: Steps) -> None:
