@@ -1,8 +1,142 @@
-"""Stands in for nsys: a program that does what a test says when it is asked for one of its commands."""
+"""Stand-ins for nsys and for the profiler's ranges, which write what the real ones do: also the environment.
 
+`nsys profile` runs the program and makes one report per range that the program marks with files in the folder of the
+output. How it behaves is in a file beside it, since a profiled run keeps no variable that could say so.
+"""
+
+import sys
 from pathlib import Path
 
 import pytest
+
+NSYS = """#!{python}
+import json, os, sqlite3, subprocess, sys, time
+from pathlib import Path
+
+here = Path(__file__).resolve().parent
+mode = (here / "mode").read_text()
+words = sys.argv[1:]
+
+
+def option(name):
+    return next(word.partition("=")[2] for word in words if word.startswith(f"--{{name}}="))
+
+
+def seen():
+    return json.dumps({{"environment": dict(os.environ), "words": words}})
+
+
+def report(number):
+    ending = "qdstrm" if mode == "broken" else "nsys-rep"
+    if mode == "broken":
+        print("Importer error status: Importation failed.")
+    if mode != "silent":
+        Path(f"{{option('output')}}.{{number}}.{{ending}}").write_text(seen())
+
+
+if "--version" in words:
+    print(f"NVIDIA Nsight Systems version {{'2021.3.1' if mode == 'old' else '2025.3.2.474-253236389321v0'}}")
+elif words[:2] == ["profile", "--help"]:
+    print("--capture-range-end: 'repeat[:N][:mode]'")
+elif words[0] == "profile":
+    folder = Path(option("output")).parent
+    (here / "words").write_text(json.dumps(words))
+    start = next(index for index, word in enumerate(words) if index and not word.startswith("-"))
+    target = subprocess.Popen(words[start:])
+    number = 0
+    while target.poll() is None:
+        if (folder / "range-stopped").exists():
+            (folder / "range-stopped").unlink()
+            number += 1
+            report(number)
+        time.sleep(0.01)
+    if (folder / "range-started").exists():
+        report(number + 1)
+    sys.exit(target.returncode)
+elif words[0] == "export":
+    database = sqlite3.connect(option("output"))
+    database.execute("CREATE TABLE report (text)")
+    database.execute("INSERT INTO report VALUES (?)", [Path(words[-1]).read_text()])
+    database.commit()
+elif words[0] == "analyze":
+    print("no rule found anything")
+"""
+# What a project's conftest.py needs so that its CPU cases are captured, in ranges that the stand-in sees.
+RANGES = """
+    import os
+    from pathlib import Path
+
+    if "GPUGATE_PROFILED_IN" in os.environ:
+        from gpugate.profiling import capture_ranges
+
+        _folder = Path(os.environ["GPUGATE_PROFILED_IN"])
+        capture_ranges.KIND = "cpu"
+        capture_ranges.start_profiler = (_folder / "range-started").touch
+        capture_ranges.stop_profiler = lambda: (_folder / "range-started").rename(_folder / "range-stopped")
+"""
+# The part of the package nvtx that is used; ranges are lines of a file.
+NVTX = """
+from pathlib import Path
+
+LINES = Path(__file__).with_name("ranges.txt")
+
+
+def _line(*words):
+    with LINES.open("a") as file:
+        print(*words, sep="|", file=file)
+
+
+class _Domain:
+    def get_event_attributes(self, message=None, color=None, category=None, payload=None):
+        return message, payload
+
+    def start_range(self, attributes):
+        _line("started", *attributes)
+        return attributes
+
+    def end_range(self, attributes):
+        _line("ended", *attributes)
+
+
+def get_domain(name):
+    assert name == "gpugate"
+    return _Domain()
+
+
+class annotate:
+    def __init__(self, message, color=None, domain=None, category=None, payload=None):
+        self._words = (domain, message, payload)
+
+    def __enter__(self):
+        _line("push", *self._words)
+
+    def __exit__(self, *error):
+        _line("pop", *self._words)
+"""
+
+
+class FakeNsys:
+    """The folder of an installed nsys, which a PATH may name."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = root / "target-linux-x64"
+        self.folder.mkdir(parents=True)
+        self._program("target-linux-x64/nsys", NSYS.format(python=sys.executable))
+        self.mode("good")
+
+    def mode(self, name: str) -> None:
+        """`good`, `old`, `broken` (its importer) or `silent` (no report at all)."""
+        (self.folder / "mode").write_text(name, encoding="utf-8")
+
+    def importer(self, said: str) -> None:
+        """A QdstrmImporter that the dynamic linker cannot start."""
+        self._program("host-linux-x64/QdstrmImporter", f"#!/bin/sh\necho '{said}' >&2\nexit 127\n")
+
+    def _program(self, name: str, text: str) -> None:
+        path = self.folder.parent / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755)
 
 
 def on_path(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
