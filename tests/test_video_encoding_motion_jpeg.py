@@ -85,9 +85,9 @@ def test_a_better_quality_costs_more(tmp_path, rgb):
 
 def test_all_frames_of_a_batch_are_encoded_by_one_call(tmp_path, rgb, monkeypatch):
     calls = []
-    encode = motion_jpeg_module.encode_jpeg
+    encode = motion_jpeg_module.encode_jpegs
     monkeypatch.setattr(
-        motion_jpeg_module, "encode_jpeg", lambda frames, quality: calls.append(len(frames)) or encode(frames, quality)
+        motion_jpeg_module, "encode_jpegs", lambda frames, quality: calls.append(len(frames)) or encode(frames, quality)
     )
     with MotionJpeg(tmp_path / "out.mp4", VIDEO) as encoder:
         for part in torch.split(rgb, 8):
@@ -99,7 +99,7 @@ def test_an_error_of_the_library_comes_out_and_leaves_nothing(tmp_path, rgb, mon
     def fail(*_: object) -> None:
         raise RuntimeError("no JPEG today")
 
-    monkeypatch.setattr(motion_jpeg_module, "encode_jpeg", fail)
+    monkeypatch.setattr(motion_jpeg_module, "encode_jpegs", fail)
     encoder = MotionJpeg(tmp_path / "out.mp4", VIDEO)
     encoder.write(rgb)
     for _ in range(2):

@@ -23,7 +23,7 @@ from PIL import Image
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, for_device_class
-from workloads.video_segmentation import end_to_end, end_to_end_proofs
+from workloads.video_segmentation import end_to_end, end_to_end_proofs, segmenting
 from workloads.video_segmentation import plan as plans
 from workloads.video_segmentation.__main__ import age_s, main
 from workloads.video_segmentation.arrivals import luma_grids
@@ -171,7 +171,7 @@ def test_a_stage_that_fails_ends_all_threads(
 
 
 def test_what_cannot_be_built_leaves_nothing(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*arguments: object) -> None:
+    def fails(*arguments: object, **more: object) -> None:
         raise ValueError("no network")
 
     monkeypatch.setattr(end_to_end, "Chain", fails)
@@ -456,13 +456,33 @@ def test_a_users_video_is_measured_without_numbers(video: Path, context: Context
     side.close()
 
 
-@pytest.mark.parametrize("plan", [plans.BASELINE, plans.COMPOSITE, plans.PREPROCESS, IN_NV12], ids=str)
-def test_every_plan_can_be_warmed_up(plan: Plan, context: Context) -> None:
-    """As on a GPU, where whole batches are compiled for before the first frame is there."""
-    eager = replace(plan, segment="eager")
-    chain = Chain(eager, context, source(context).info, lambda frames: None)
-    chain.warm_up()
-    chain.close()
+def test_the_decoder_works_ahead_while_the_rest_is_built_and_rests_while_a_graph_is_captured(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replaying needs a GPU; the order in which things are built does not."""
+    done: list[str] = []
+    make = end_to_end.decoder_of
+
+    def opened(*arguments: Any, **more: Any) -> Any:
+        decoder = make(*arguments, **more)
+        done.append("opened")
+        settle = decoder.settle
+        decoder.settle = lambda: done.append("rests") or settle()
+        return decoder
+
+    def fused(context: Context, example: torch.Tensor, before_capture: Any) -> Any:
+        done.append("found")
+        before_capture()
+        done.append("captured")
+        return segmenting.baseline(context)
+
+    monkeypatch.setattr(end_to_end, "decoder_of", opened)
+    monkeypatch.setattr(segmenting, "cudnn_fused", fused)
+    side = build(replace(IN_NV12, segment="cudnn-fused"), context)
+    assert done == ["opened", "found", "rests", "captured"]
+    assert side.step(torch.ones(8)).tolist() == [[1, 1]] * 8
+    side.finish()
+    side.close()
 
 
 def test_the_output_may_not_be_the_input(video: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

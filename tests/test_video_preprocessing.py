@@ -78,6 +78,13 @@ def test_taps_are_where_half_pixel_centres_are(pixels: int, samples: int) -> Non
     assert len(taps(pixels, samples, CPU)) == (2 if pixels % samples else 1)
 
 
+def test_taps_beyond_the_ends_are_the_ends() -> None:
+    values = torch.tensor([3.0, 5.0, 4.0])
+    enlarged = sum(values[place] * share for place, share in taps(3, 9, CPU))
+    wanted = F.interpolate(values.view(1, 1, 3), 9, mode="linear", align_corners=False)[0, 0]
+    torch.testing.assert_close(enlarged, wanted)
+
+
 def test_half_precision_and_channels_last_are_the_same_numbers() -> None:
     nv12 = noise(THIRD)
     plain = OnDevice(*THIRD, CPU)(nv12)

@@ -20,13 +20,24 @@ from gpugate.catalogue import Catalogue
 from gpugate.errors import DisprovedError
 from gpugate.workload import BASELINE, Context, Side, Workload
 from workloads import model_sides
-from workloads.cudnn_fusion import CUDNN, STEM_CHANNELS, FusedConv, Geometry, LastConv, Operators
+from workloads.cudnn_fusion import (
+    CUDNN,
+    STEM_CHANNELS,
+    FusedConv,
+    Geometry,
+    LastConv,
+    Operators,
+    fuse,
+    max_pool,
+    to_channels_last_half,
+)
 from workloads.model_sides import Replay
 from workloads.video_segmentation import dilated_fusion, segmenting
 from workloads.video_segmentation.architectures import without_weights
 from workloads.video_segmentation.clip import Clip, clip_path
 from workloads.video_segmentation.fitted_weights import fitted_weights
 from workloads.video_segmentation.frame_bank import bgr_frames
+from workloads.video_segmentation.fused_network import packed, unpacked
 from workloads.video_segmentation.mask_agreement import intersection_over_union, masks_agree
 from workloads.video_segmentation.network_frames import fit_numbers, unseen_numbers
 from workloads.video_segmentation.preprocessing import input_size, on_host
@@ -297,7 +308,9 @@ def test_a_fused_side_holds_nothing_but_fused_convolutions(context, monkeypatch)
     """106 of 106, and their weights are half; what they compute is proved in test_cudnn_fusion."""
     torch.manual_seed(0)
     model = Segmenter(without_weights("cuda").to_empty(device=CPU).eval())
-    fused = segmenting.fused(model, CUDNN)
+    stored = unpacked(packed(to_channels_last_half(fuse(model.coarse))))
+    monkeypatch.setattr(segmenting, "fused_network", lambda *_: stored)
+    fused = segmenting.fused(context, CUDNN)
     kinds = [type(module) for module in fused.modules() if not list(module.children())]
     assert kinds.count(FusedConv) == 105
     assert kinds.count(LastConv) == 1
@@ -305,13 +318,48 @@ def test_a_fused_side_holds_nothing_but_fused_convolutions(context, monkeypatch)
     halves = [module for module in fused.modules() if isinstance(module, FusedConv | LastConv)]
     assert {module.weight.dtype for module in halves} == {torch.float16}
     assert all(module.weight.is_contiguous(memory_format=torch.channels_last) for module in halves)
-    captured = {}
+
+
+class _Recorded(nn.Module):
+    """A network that notes what it was asked for."""
+
+    def __init__(self, done: list[object]) -> None:
+        super().__init__()
+        self.done = done
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.done.append((x.dtype, tuple(x.shape), x.is_contiguous(memory_format=torch.channels_last)))
+        return x
+
+
+@pytest.mark.usefixtures("flags")
+def test_algorithms_are_found_before_the_device_is_to_rest_and_the_graph_captured(context, monkeypatch):
+    done: list[object] = []
+
+    def captured(_: Context, network: nn.Module, channels: int, example: Tensor) -> Side:
+        done.append(("captured", channels, tuple(example.shape)))
+        return Side(nn.Identity(), network)
+
+    monkeypatch.setattr(segmenting, "fused", lambda *_: _Recorded(done))
+    monkeypatch.setattr(segmenting, "captured", captured)
+    side = segmenting.cudnn_fused(context, before_capture=lambda: done.append("rests"))
+    assert done == [
+        (torch.float16, (2, STEM_CHANNELS, HEIGHT, WIDTH), True),
+        "rests",
+        ("captured", STEM_CHANNELS, (2, 3, HEIGHT, WIDTH)),
+    ]
+    assert side.engaged() is None
+
+
+def test_a_checkpoint_of_the_users_is_fused_and_not_kept(context, monkeypatch, tmp_path):
+    torch.manual_seed(0)
+    model = Segmenter(without_weights("cuda").to_empty(device=CPU).eval())
     monkeypatch.setattr(segmenting, "segmenter", lambda *_: model)
-    monkeypatch.setattr(segmenting, "captured", lambda *given: captured.update(given=given[1:]) or Side(nn.Identity()))
-    segmenting.cudnn_fused(context)
-    network, channels, example = captured["given"]
-    assert isinstance(network.coarse, torch.fx.GraphModule)
-    assert (channels, tuple(example.shape)) == (STEM_CHANNELS, (2, 3, HEIGHT, WIDTH))
+    monkeypatch.setattr(segmenting, "own_checkpoint", lambda _: tmp_path / "mine.pt")
+    network = segmenting.fused(replace(context, cache_dir=tmp_path), CUDNN)
+    weights = [each for each in network.buffers() if each.dim() == 4]
+    assert (len(weights), {each.dtype for each in weights}) == (106, {torch.float16})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_tensorrt_side_converts_to_the_engines_type_and_back(context, monkeypatch):
@@ -430,6 +478,13 @@ def test_what_cudnn_cannot_fuse_is_computed_apart_and_told():
         assert torch.equal(some.conv_add_relu(x, weight, z, bias, DILATED), (wanted + z).relu())
     assert len(calls) == 3, "a second call, which may be captured, asks for nothing that was refused"
     assert told() == "cuDNN fuses nothing into dilated convolutions with weights [4, 4, 3, 3], [4, 4, 3, 3]"
+
+
+def test_pooling_is_not_compiled():
+    some, _ = dilated_fusion.operators()
+    assert some.max_pool is max_pool
+    x, bias = torch.randn(2, 4, 9, 9), torch.randn(4)
+    assert torch.equal(some.pool_relu(x, bias, 3, 2, 1), F.max_pool2d((x + bias.view(1, 4, 1, 1)).relu(), 3, 2, 1))
 
 
 @pytest.mark.parametrize(

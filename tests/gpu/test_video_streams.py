@@ -109,7 +109,7 @@ def stream() -> Iterator[torch.cuda.Stream]:
 
 @pytest.fixture
 def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From its call on, whoever synchronizes the device fails; compilers, which do, have finished before."""
+    """From its call on, whoever synchronizes the device fails; what a first call does is over before."""
 
     def refuse(device: object = None) -> None:
         raise AssertionError("torch.cuda.synchronize() was called")
@@ -188,7 +188,7 @@ def under_load(
     work: Callable[..., Tensor], batches: list[tuple[Tensor, ...]], nobody_waits: Callable[[], None]
 ) -> list[Tensor]:
     for _ in range(2):
-        in_turn(work, batches, 0)  # compiled, and memory for all of it allocated, which may wait for the device
+        in_turn(work, batches, 0)  # kernels loaded, and memory for all of it allocated, which may wait for the device
     torch.cuda.current_stream(DEVICE).synchronize()
     nobody_waits()
     with busy_elsewhere():

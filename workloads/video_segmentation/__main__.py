@@ -122,8 +122,8 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
     clock = StageClock(device)
     with (
         encoder_of(plan, target, info, device) as encoder,
-        closing(Chain(plan, context, info, encoder.write, clock)) as chain,
         closing(decoder_of(plan, source, device, loop=False)) as decoder,
+        closing(Chain(plan, context, info, encoder.write, clock, decoder.settle)) as chain,
     ):
         built = time.perf_counter()
         _through(Flow(chain, decoder, chain.encode), info, asked.quiet)

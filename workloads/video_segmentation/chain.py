@@ -63,6 +63,9 @@ class Chain:
 
     Every stage works within what `clock` gives for its name and its first frame. A clip that ends too early is an end
     like any other, so that what was decoded is worked on; `shortage` tells of it.
+
+    A decoder may decode ahead while the chain is built. `before_capture` waits until it rests: what its libraries ask
+    of CUDA meanwhile may spoil a graph that is captured.
     """
 
     def __init__(
@@ -72,24 +75,21 @@ class Chain:
         info: VideoInfo,
         write: Callable[[Any], object],
         clock: Clock = nvtx_range,
+        before_capture: Callable[[], object] = lambda: None,
     ) -> None:
         self.plan, self.device = plan, context.device
-        self._clock: Clock = nvtx_range
         self.shortage: VideoError | None = None
-        self._info, self._write = info, write
+        self._info, self._write, self._clock = info, write, clock
         self._decoded = 0
-        self._segment = _segmenter(plan, replace(context, items=BATCH), input_size(info.height, info.width))
         self._preprocess = _preprocessing(plan, info, self.device)
         self._composite = _compositing(plan, info, self.device)
+        size = input_size(info.height, info.width)
+        self._segment = _segmenter(plan, replace(context, items=BATCH), size, before_capture)
         if self.device.type == "cuda":
-            self.warm_up()  # cuda only
-        self._clock = clock
+            torch.cuda.current_stream(self.device).synchronize()  # cuda only  # other streams use what is made here
 
     def decode(self, decoder: Any) -> Batch | None:
-        """The decoder's next frames, up to BATCH; None after the last one.
-
-        It is made when the chain is complete: a CUDA graph cannot be captured while threads of its own allocate memory.
-        """
+        """The decoder's next frames, up to BATCH; None after the last one."""
         with self._clock("decode", self._decoded):
             try:
                 frames = decoder.read(BATCH)
@@ -173,31 +173,19 @@ class Chain:
             current.wait_event(batch.ready)  # cuda only
             batch.nv12.record_stream(current)  # cuda only
 
-    def warm_up(self) -> None:
-        """Compiles and autotunes for whole batches, here made of noise, on the thread that builds."""
-        import torch._inductor.config as inductor_config
-
-        height, width = self._info.height, self._info.width
-        random = torch.Generator().manual_seed(0)
-        bgr = torch.randint(256, (BATCH, height, width, 3), dtype=torch.uint8, generator=random).numpy()
-        with inductor_config.patch(compile_threads=1):  # a few small kernels: no worker processes for them
-            self.compute(Batch(0, bgr=bgr))
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()  # cuda only  # other streams use what is made here
-
 
 def _whole(frames: Tensor) -> Tensor:
-    """A batch of BATCH frames, as networks are captured and compiled for; what is missing is zero."""
+    """A batch of BATCH frames, as networks are captured for; what is missing is zero."""
     return frames if len(frames) == BATCH else F.pad(frames, (0, 0, 0, 0, 0, 0, 0, BATCH - len(frames)))
 
 
-def _segmenter(plan: Plan, context: Context, size: tuple[int, int]) -> Side:
+def _segmenter(plan: Plan, context: Context, size: tuple[int, int], before_capture: Callable[[], object]) -> Side:
     """Captured, where the plan says so, on noise: frames of a clip would have to be drawn first."""
     if plan.segment == "eager":
         return segmenting.baseline(context)
     random = torch.Generator(context.device).manual_seed(context.seed)  # cuda only
     noise = torch.randn(context.items, 3, *size, device=context.device, generator=random)  # cuda only
-    return segmenting.cudnn_fused(context, noise)  # cuda only
+    return segmenting.cudnn_fused(context, noise, before_capture)  # cuda only
 
 
 def _preprocessing(plan: Plan, info: VideoInfo, device: torch.device) -> Callable[[Batch], Tensor]:

@@ -4,8 +4,8 @@ The choice of the blur. CV-CUDA's gaussian multiplies with every weight of a two
 pixel for 31 x 31. The Gaussian is the product of one along a row and one along a column, which the same operator does
 as 31 x 1 and 1 x 31: 62 products, and the same picture but for the rounding to bytes in between. Of the others,
 averageblur is not separable either, and a box is no Gaussian; conv2d takes lists of single images, each wrapped by the
-host; blurring a smaller picture leaves blocks. The blend is one kernel of Inductor's, as CV-CUDA's composite takes
-pictures of three channels only, and these are planes of NV12.
+host; blurring a smaller picture leaves blocks. The blend is PyTorch's, as CV-CUDA's composite takes pictures of three
+channels only, and these are planes of NV12.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from workloads.video_segmentation.colour import planes
-from workloads.video_segmentation.compositing import alpha_of, check_alike, mixed
+from workloads.video_segmentation.compositing import alpha_of, check_alike
 from workloads.video_segmentation.cvcuda_tensors import as_cvcuda, current_stream, operators
 from workloads.video_segmentation.frame_size import FrameSize
-from workloads.video_segmentation.fused import WholeBatch, fused
-from workloads.video_segmentation.separable_blur import (
+from workloads.video_segmentation.gaussian import (
     blur_pixels,
     gaussian_sigma,
     gaussian_weights,
     halved,
     halved_sigma,
 )
+from workloads.video_segmentation.preprocessing import input_size
 
 
 class CvCuda:
@@ -42,37 +42,27 @@ class CvCuda:
         sigma = gaussian_sigma(pixels)
         self._luma_blur = pixels, sigma
         self._chroma_blur = len(halved(gaussian_weights(pixels))), halved_sigma(sigma)
-        self._size, self._device = FrameSize(height, width), device
-        self._whole = WholeBatch()
-        self._blend = fused(_blend, device)
+        self._size, self._alpha_size, self._device = FrameSize(height, width), input_size(height, width), device
         self._operators = operators()
 
     def __call__(self, nv12: Tensor, logits: Tensor, out: Tensor | None = None) -> Tensor:
         """As `compositing.OnDevice.__call__`."""
         self._size.check_nv12(nv12)
-        check_alike(nv12, logits)
-        frames, logits = self._whole(nv12), self._whole(logits)
-        composites = out if out is not None and frames is nv12 else torch.empty_like(frames)
+        check_alike(nv12, logits, self._alpha_size)
+        composites = torch.empty_like(nv12) if out is None else out
         with torch.cuda.device_of(nv12):  # type: ignore[no-untyped-call]
-            self._composite(frames, alpha_of(logits), composites)
-        if out is None:
-            return composites[: len(nv12)]
-        if composites is not out:
-            out.copy_(composites[: len(nv12)])
-        return out
+            self._composite(nv12, alpha_of(logits), composites)
+        return composites
 
     def _composite(self, frames: Tensor, alpha: Tensor, composites: Tensor) -> None:
         luma, chroma = planes(frames)
+        luma_out, chroma_out = planes(composites)
         height, width = luma.shape[1:]
         apart = chroma.movedim(3, 1).contiguous()  # [n, 2, h, w]: the operator knows no images of two channels
-        self._blend(
-            frames,
-            self._blurred(luma[..., None], *self._luma_blur),
-            self._blurred(apart.view(-1, height // 2, width // 2, 1), *self._chroma_blur).view(apart.shape),
-            self._enlarged(alpha, height, width),
-            self._enlarged(alpha, height // 2, width // 2),
-            *planes(composites),
-        )
+        background = self._blurred(luma[..., None], *self._luma_blur)
+        _blend(luma[..., None], background, self._enlarged(alpha, height, width), luma_out[..., None])
+        background = self._blurred(apart.view(-1, height // 2, width // 2, 1), *self._chroma_blur).view(apart.shape)
+        _blend(chroma, background.movedim(1, 3), self._enlarged(alpha, height // 2, width // 2), chroma_out)
 
     def _blurred(self, images: Tensor, pixels: int, sigma: float) -> Tensor:
         """uint8 [n, h, w, 1] from the like."""
@@ -92,15 +82,6 @@ class CvCuda:
         return large
 
 
-def _blend(
-    nv12: Tensor,
-    luma_background: Tensor,
-    chroma_background: Tensor,
-    luma_share: Tensor,
-    chroma_share: Tensor,
-    luma_out: Tensor,
-    chroma_out: Tensor,
-) -> None:
-    luma, chroma = planes(nv12)
-    luma_out.copy_(mixed(luma[..., None], luma_background.float(), luma_share)[..., 0])
-    chroma_out.copy_(mixed(chroma, chroma_background.movedim(1, 3).float(), chroma_share))
+def _blend(image: Tensor, background: Tensor, share: Tensor, out: Tensor) -> None:
+    """`share`, float32 [n, h, w, 1], of the image and the rest of the background, each uint8 [n, h, w, c]; rounded."""
+    out.copy_(background.float().lerp_(image.float(), share).round_())

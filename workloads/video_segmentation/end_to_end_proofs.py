@@ -117,7 +117,7 @@ def _encoded(plan: Plan, context: Context, clip: Source, path: Path) -> dict[int
 @contextmanager
 def _chain(plan: Plan, context: Context, clip: Source, write: Any) -> Iterator[tuple[Chain, Any]]:
     with (
-        closing(Chain(plan, context, clip.info, write)) as chain,
         closing(decoder_of(plan, clip.path, context.device, loop=False)) as decoder,
+        closing(Chain(plan, context, clip.info, write, before_capture=decoder.settle)) as chain,
     ):
         yield chain, decoder

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.metadata
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,7 +40,7 @@ def fitted_weights(
     A stored fit that was damaged is deleted with a RuntimeWarning and made again.
     """
     coarse = seeded_network(kind, seed)
-    folder = cache_dir / "video-segmenter" / _key(kind, clip, seed, device)
+    folder = cache_dir / "video-segmenter" / fit_key(kind, clip, seed, device)
     content = read_verified(folder).get(FITTED)
     if content is None:
         coarse.to(device)
@@ -156,10 +157,9 @@ def _stored(weights: Mapping[str, Tensor]) -> bytes:
     return buffer.getvalue()
 
 
-def _key(kind: DeviceKind, clip: Clip, seed: int, device: torch.device) -> str:
+def fit_key(kind: DeviceKind, clip: Clip, seed: int, device: torch.device) -> str:
     """A folder name: another one as soon as anything differs that decides the weights."""
-    import torchvision
-
     processor = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"  # cuda only
-    told = (FORMAT, kind, clip.file_name, seed, processor, torch.__version__, torchvision.__version__)
+    torchvision = importlib.metadata.version("torchvision")  # its import takes a second
+    told = (FORMAT, kind, clip.file_name, seed, processor, torch.__version__, torchvision)
     return hashlib.sha256(repr(told).encode()).hexdigest()[:32]

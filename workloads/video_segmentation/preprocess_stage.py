@@ -51,7 +51,7 @@ def from_nv12(library: Literal["torch", "cvcuda"], context: Context) -> Side:
 # Levels of bytes are rounded here and there, by one of 255 and by CV-CUDA by three; normalized values are about 1.
 ROUNDED = {dtype: Tolerance(relative_l2=1.5e-2, max_error=5e-2) for dtype in ("float32", "float16")}
 ROUNDED_BY_CVCUDA = {dtype: Tolerance(relative_l2=3e-2, max_error=5e-2) for dtype in ("float32", "float16")}
-GPU = Needs(HOST, (7, 0), cpp_compiler=True, install=INSTALL)
+GPU = Needs(HOST, (7, 0), install=INSTALL)
 CVCUDA = Needs((*HOST, "cvcuda"), (7, 0), install=INSTALL_VIDEO)
 ON_THE_GPU = {"cuda": Contract((Limit("host_to_device_bytes", at_most=4096),))}
 SAMPLED_FIRST = "a ninth of the pixels is sampled first, and only those are converted"
@@ -86,7 +86,7 @@ PREPROCESS = Workload(
             {"cpu": 0.03},
             tolerance=ROUNDED,
             needs=ON_HOST,
-            why=f"{SAMPLED_FIRST}; PyTorch still makes a dozen passes over them, and OpenCV one",
+            why=f"{SAMPLED_FIRST}; PyTorch still makes several passes over them, and OpenCV one",
         ),
     ),
     cold=False,  # the inputs are numbers of frames, which come from a bank in their turn

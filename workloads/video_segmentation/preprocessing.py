@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from workloads.photographs import IMAGENET_MEAN, IMAGENET_STD
-from workloads.video_segmentation.colour import CHROMA_GAIN, LUMA_GAIN, LUMA_OF_RED_AND_BLUE, STEP, planes
+from workloads.video_segmentation.colour import CHROMA_GAIN, LUMA_GAIN, LUMA_OF_RED_AND_BLUE, STEP
 from workloads.video_segmentation.frame_size import FrameSize
-from workloads.video_segmentation.fused import WholeBatch, fused
 from workloads.video_segmentation.video_file import Matrix
 
 SHRUNK, MULTIPLE = 3, 8  # the network's input is a third of the frame, in steps of what its strides can divide
-BLACK, GREY = 16, 128  # levels of luma and of chroma
+ZEROS = 16, 128, 128  # levels of Y, U and V that stand for none
 
 
 def input_size(height: int, width: int) -> tuple[int, int]:
@@ -55,12 +54,13 @@ Axis = tuple[tuple[Tensor, Tensor], ...]
 
 
 class OnDevice:
-    """The network's input, [n, 3, h, w], from NV12 on the same device, in one kernel where that is a GPU.
+    """The network's input, [n, 3, h, w], from NV12 on the same device.
 
     Pixels are picked out first, so that a ninth of them is converted to RGB, or four ninths where neither side is an
-    exact multiple and 2 x 2 of them are mixed. The conversion is swscale's to the last bit, as in `colour`. For an
-    exact third the result is thus `on_host`'s, but for the rounding of FP32. Elsewhere OpenCV mixes with weights of 11
-    bits and rounds to a whole level, and nothing is rounded here: up to 0.8 levels apart, 0.014 after normalization.
+    exact multiple and 2 x 2 of them are mixed: what follows are passes over little. The conversion is swscale's to the
+    last bit, as in `colour`. For an exact third the result is thus `on_host`'s, but for the rounding of FP32. Elsewhere
+    OpenCV mixes with weights of 11 bits and rounds to a whole level, and nothing is rounded here: up to 0.8 levels
+    apart, 0.014 after normalization.
 
     Everything runs on the caller's current stream; the result is memory of its own. Raises ValueError for a batch that
     is not uint8 [n, H*3/2, W] of the given size, and for odd sizes.
@@ -77,31 +77,44 @@ class OnDevice:
     ) -> None:
         h, w = input_size(height, width)
         self._size = FrameSize(height, width)
-        self._axes = taps(height, h, device), taps(width, w, device)
-        self._gains = _chroma_gains(matrix).to(device)
-        self._affine = [each.to(device) for each in normalization()]
+        picked = [
+            (_places(height, width, row, column), down[:, None] * across)
+            for row, down in taps(height, h, device)
+            for column, across in taps(width, w, device)
+        ]
+        self._places = torch.stack([places for places, _ in picked])  # [taps, 3, h, w]: of Y, U and V in a frame
+        self._shares = torch.stack([share for _, share in picked])[:, None]  # [taps, 1, h, w]
+        self._zeros = torch.tensor(ZEROS, device=device).view(3, 1, 1).float()
+        self._gains = _gains(matrix).to(device)
+        self._scale, self._shift = (each.to(device) for each in normalization())
         self._form = dtype, layout
-        self._whole = WholeBatch()
-        self._run = fused(_network_input, device)
 
     def __call__(self, nv12: Tensor) -> Tensor:
         self._size.check_nv12(nv12)
-        frames: Tensor = self._run(self._whole(nv12), *self._axes, self._gains, *self._affine, *self._form)
-        return frames[: len(nv12)]
+        dtype, layout = self._form
+        rgb = self._rgb(nv12.flatten(1)[:, self._places.flatten()].view(-1, *self._places.shape))
+        mixed = rgb[:, 0] if len(self._shares) == 1 else (rgb * self._shares).sum(1)
+        return torch.addcmul(self._shift, mixed, self._scale).to(dtype, memory_format=layout)
+
+    def _rgb(self, yuv: Tensor) -> Tensor:
+        """float32 [n, taps, 3, h, w], whole levels 0..255, from uint8 of that shape."""
+        parts = (yuv - self._zeros)[:, :, :, None] * self._gains
+        return parts.floor_().sum(2).clamp_(0, 255)
 
 
 def taps(pixels: int, samples: int, device: torch.device) -> Axis:
     """Which of a side's pixels its samples are mixed from: once or twice int64 [samples], and their share, float32.
 
-    Sample i lies at (i + 1/2) pixels / samples - 1/2. A second tap that would have no share is left out.
+    Sample i lies at (i + 1/2) pixels / samples - 1/2; beyond the ends is what is there. A second tap that would have no
+    share is left out.
     """
     halves = (2 * torch.arange(samples) + 1) * pixels - samples  # positions, in halves of a sample
-    lower = (halves // (2 * samples)).clamp(min=0)
+    lower = halves // (2 * samples)
     share = (halves % (2 * samples)).float() / (2 * samples)
     if not share.any():
         return ((lower.to(device), torch.ones(samples, device=device)),)
-    upper = (lower + 1).clamp(max=pixels - 1)
-    return (lower.to(device), (1 - share).to(device)), (upper.to(device), share.to(device))
+    lower, upper = (each.clamp(0, pixels - 1).to(device) for each in (lower, lower + 1))
+    return (lower, (1 - share).to(device)), (upper, share.to(device))
 
 
 def normalization() -> tuple[Tensor, Tensor]:
@@ -110,42 +123,17 @@ def normalization() -> tuple[Tensor, Tensor]:
     return 1 / (255 * std), -mean / std
 
 
-def _network_input(
-    nv12: Tensor,
-    rows: Axis,
-    columns: Axis,
-    gains: Tensor,
-    scale: Tensor,
-    shift: Tensor,
-    dtype: torch.dtype,
-    layout: torch.memory_format,
-) -> Tensor:
-    luma, chroma = planes(nv12)
-    mixed = torch.zeros((), device=nv12.device)
-    for row, down in rows:
-        for column, across in columns:
-            picked = luma[:, row[:, None], column], chroma[:, row[:, None] // 2, column // 2]
-            mixed = mixed + _rgb(*picked, gains) * (down[:, None] * across)
-    return (mixed * scale + shift).to(dtype, memory_format=layout)
+def _places(height: int, width: int, rows: Tensor, columns: Tensor) -> Tensor:
+    """int64 [3, h, w]: where Y, U and V of these rows [h] and columns [w] lie among the bytes of an NV12 frame."""
+    luma = rows[:, None] * width + columns
+    u = (height + rows // 2)[:, None] * width + columns // 2 * 2
+    return torch.stack((luma, u, u + 1))
 
 
-def _rgb(luma: Tensor, chroma: Tensor, gains: Tensor) -> Tensor:
-    """float32 [n, 3, h, w], whole levels 0..255, of pixels with luma [n, h, w] and chroma [n, h, w, 2], both uint8."""
-    red_green_blue = ((luma[:, None] - float(BLACK)) * _in_steps(LUMA_GAIN)).floor()
-    for channel, gain in zip(chroma.unbind(-1), gains, strict=True):
-        red_green_blue = red_green_blue + ((channel[:, None] - float(GREY)) * gain).floor()
-    return red_green_blue.clamp(0, 255)
-
-
-def _chroma_gains(matrix: Matrix) -> Tensor:
-    """float32 [2, 3, 1, 1]: what a level of U and one of V add to red, green and blue."""
+def _gains(matrix: Matrix) -> Tensor:
+    """float32 [3, 3, 1, 1]: what a level of Y, of U and of V adds to red, green and blue; exact in FP32 (STEP)."""
     of_red, of_blue = LUMA_OF_RED_AND_BLUE[matrix]
     of_green = 1 - of_red - of_blue
     blue, red = 2 * (1 - of_blue) * CHROMA_GAIN, 2 * (1 - of_red) * CHROMA_GAIN
     of_u, of_v = (0.0, -blue * of_blue / of_green, blue), (red, -red * of_red / of_green, 0.0)
-    return torch.tensor([[_in_steps(gain) for gain in gains] for gains in (of_u, of_v)]).view(2, 3, 1, 1)
-
-
-def _in_steps(gain: float) -> float:
-    """A gain in swscale's fixed point: a product with a level is then exact in FP32."""
-    return round(gain / STEP) * STEP
+    return torch.tensor([(LUMA_GAIN,) * 3, of_u, of_v]).div_(STEP).round_().mul_(STEP).view(3, 3, 1, 1)

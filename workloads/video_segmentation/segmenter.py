@@ -57,13 +57,20 @@ def segmenter(kind: DeviceKind, context: Context, clip: Clip | None = None) -> S
     kept in the context's `cache_dir`; a checkpoint of a classifier is for other workloads and changes nothing. Raises
     ValueError, in one sentence that names the file, for any other that is no state_dict of this kind's network.
     """
-    if context.checkpoint_path and not is_of_classifier(context.checkpoint_path):
-        weights = checkpoint(kind, context.checkpoint_path)
+    own = own_checkpoint(context)
+    if own is not None:
+        weights = checkpoint(kind, own)
     else:
         weights = fitted_weights(kind, clip or CLIPS[kind], context.seed, context.device, context.cache_dir)
     coarse = without_weights(kind, _classes(kind, weights))
     coarse.load_state_dict({name: value.to(context.device, copy=True) for name, value in weights.items()}, assign=True)
     return Segmenter(coarse).float().eval().requires_grad_(False)
+
+
+def own_checkpoint(context: Context) -> Path | None:
+    """The user's weights for the segmenter, if there are any."""
+    path = context.checkpoint_path
+    return None if path is None or is_of_classifier(path) else path
 
 
 @functools.lru_cache(maxsize=1)

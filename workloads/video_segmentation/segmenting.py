@@ -7,12 +7,13 @@ where nothing but the baseline runs, the network is LR-ASPP.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gpugate.workload import (
@@ -34,10 +35,11 @@ from workloads.resnet50_weights import UNMEASURED_BATCH
 from workloads.video_segmentation.clip import Clip
 from workloads.video_segmentation.dilated_fusion import operators
 from workloads.video_segmentation.frame_bank import bgr_frames
+from workloads.video_segmentation.fused_network import fused_network
 from workloads.video_segmentation.mask_agreement import masks_agree
 from workloads.video_segmentation.network_frames import frames_with_truth, unseen_numbers
 from workloads.video_segmentation.preprocessing import on_host
-from workloads.video_segmentation.segmenter import Segmenter, interpolated, segmenter
+from workloads.video_segmentation.segmenter import Segmenter, interpolated, own_checkpoint, segmenter
 from workloads.video_segmentation.source_clip import CLIPS, Source, is_users, source
 
 FRAMES = 8
@@ -140,24 +142,30 @@ def cuda_graph(context: Context) -> Side:
     return captured(context, model, 3, inputs(context, UNMEASURED_BATCH))
 
 
-def cudnn_fused(context: Context, example: Tensor | None = None) -> Side:
+def cudnn_fused(
+    context: Context, example: Tensor | None = None, before_capture: Callable[[], object] = lambda: None
+) -> Side:
     """Every convolution one cuDNN call with all that follows it, in one launch; interpolation stays as it is.
 
-    For frames like `example`, by default those of the stage.
+    For frames like `example`, by default those of the stage. `before_capture` may wait for whatever is under way on the
+    device: it is called when all is ready but the graph.
     """
     torch.backends.cudnn.benchmark = True
-    import torch._inductor.config as inductor_config
-
     like = inputs(context, UNMEASURED_BATCH) if example is None else example
     cudnn, not_fused = operators()
-    with inductor_config.patch(compile_threads=1):  # one small kernel, the pooling: no worker processes for it
-        side = captured(context, fused(_model(context), cudnn), STEM_CHANNELS, like)
-    return replace(side, engaged=not_fused)
+    network = fused(context, cudnn)
+    with torch.inference_mode():  # cuDNN looks for its algorithms now, which takes longest of all
+        network(F.pad(like, (0, 0, 0, 0, 0, STEM_CHANNELS - like.shape[1])).to(torch.float16, memory_format=NHWC))
+    before_capture()
+    return replace(captured(context, network, STEM_CHANNELS, like), engaged=not_fused)
 
 
-def fused(model: Segmenter, cudnn: Operators) -> Segmenter:
-    """For frames [n, STEM_CHANNELS, h, w] in channels_last FP16; shares nothing with `model`."""
-    return Segmenter(to_channels_last_half(fuse(model.coarse, cudnn)))
+def fused(context: Context, cudnn: Operators) -> Segmenter:
+    """For frames [n, STEM_CHANNELS, h, w] in channels_last FP16; of fitted weights it is kept on disk."""
+    if own_checkpoint(context) is None:
+        network = fused_network(CLIPS["cuda"], context.seed, context.device, context.cache_dir)
+        return Segmenter(network.on(context.device, cudnn))
+    return Segmenter(to_channels_last_half(fuse(segmenter("cuda", context).coarse, cudnn)))
 
 
 def tensorrt_fp16(context: Context) -> Side:

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torchvision.io import encode_jpeg
 
 from workloads.video_segmentation.encoding import Encoded, EncodingError, VideoFormat, encoded, require_frames
 from workloads.video_segmentation.encoding.encoder_thread import ThreadedEncoder
+from workloads.video_segmentation.encoding.jpeg import encode_jpegs
 from workloads.video_segmentation.encoding.pending_frames import PendingFrames, as_of_now, encoders_stream
 from workloads.video_segmentation.muxing import CodedTrack, Coding, replacing_video
 
@@ -60,7 +60,7 @@ class MotionJpeg(ThreadedEncoder[Tensor, PendingFrames]):
         batch.wait()
         if batch.frames.is_cuda:
             return self._pictures_by_nvjpeg(batch.frames)  # cuda only
-        return [picture.numpy().tobytes() for picture in encode_jpeg(list(batch.frames), self._quality)]
+        return [picture.numpy().tobytes() for picture in encode_jpegs(list(batch.frames), self._quality)]
 
     def _pictures_by_nvjpeg(self, frames: Tensor) -> list[bytes]:  # cuda only
         stream = encoders_stream(frames.device)
@@ -75,7 +75,7 @@ class MotionJpeg(ThreadedEncoder[Tensor, PendingFrames]):
     def _encoded_by_nvjpeg(self, frame: Tensor, stream: torch.cuda.Stream) -> Tensor:  # cuda only
         """Fetched when this returns, whichever stream torchvision fetches it on."""
         try:
-            (picture,) = encode_jpeg([frame], self._quality)
+            (picture,) = encode_jpegs([frame], self._quality)
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -83,4 +83,4 @@ class MotionJpeg(ThreadedEncoder[Tensor, PendingFrames]):
             raise EncodingError(f"{frame.device} encodes no JPEG ({said}): use another encoder there") from error
         stream.wait_stream(torch.cuda.default_stream(frame.device))
         stream.synchronize()
-        return picture  # type: ignore[no-any-return]
+        return picture

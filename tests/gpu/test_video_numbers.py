@@ -1,0 +1,64 @@
+"""Stages on a GPU give the numbers that the same code gives on a CPU, where they are held against OpenCV's."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from gpugate.workload import Context
+from workloads.cudnn_fusion import STEM_CHANNELS, Operators, max_pool, plain_conv
+from workloads.video_segmentation import compositing, preprocessing
+from workloads.video_segmentation.clip import Clip
+from workloads.video_segmentation.dilated_fusion import conv_add_relu, conv_relu, operators, pool_relu
+from workloads.video_segmentation.fused_network import fused_network
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="compares a GPU with a CPU, and torch sees no GPU"),
+]
+DEVICE, CPU = torch.device("cuda", 0), torch.device("cpu")
+SIZES = [(1080, 1920), (360, 640), (100, 158)]
+
+
+def frames(size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """NV12 of noise that is smooth enough to be blurred by halves, and logits."""
+    height, width = size
+    random = torch.Generator().manual_seed(0)
+    coarse = 255 * torch.rand(2, 1, height // 4, width // 4, generator=random)
+    nv12 = F.interpolate(coarse, (height * 3 // 2, width), mode="bilinear")[:, 0].to(torch.uint8)
+    logits = 4 * torch.randn(2, 2, *preprocessing.input_size(height, width), generator=random)
+    return nv12, logits
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_composites_are_those_of_a_cpu(size: tuple[int, int]) -> None:
+    nv12, logits = frames(size)
+    wanted = compositing.OnDevice(*size, CPU)(nv12, logits)
+    found = compositing.OnDevice(*size, DEVICE)(nv12.to(DEVICE), logits.to(DEVICE)).cpu()
+    assert (wanted.int() - nv12.int()).abs().max() > 16, "there is something to blur"
+    assert (found.int() - wanted.int()).abs().max() <= 1
+    assert (found != wanted).float().mean() < 0.08
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_the_network_sees_is_what_it_sees_on_a_cpu(size: tuple[int, int]) -> None:
+    nv12, _ = frames(size)
+    found = preprocessing.OnDevice(*size, DEVICE)(nv12.to(DEVICE))
+    torch.testing.assert_close(found.cpu(), preprocessing.OnDevice(*size, CPU)(nv12), atol=2e-6, rtol=0)
+
+
+def test_the_fused_network_from_disk_is_cudnns(tmp_path: Path) -> None:
+    """Its weights lie in one block, whose parts cuDNN must find where it may load them from."""
+    if torch.cuda.get_device_capability(DEVICE) < (8, 0):
+        pytest.skip("the network is fused for capability 8.0: run this on an A100 or newer")
+    clip = Clip(320, 192, 24)
+    context = Context(DEVICE, 2, 0, tmp_path)
+    stored = fused_network(clip, context.seed, context.device, context.cache_dir)
+    apart = Operators(plain_conv, conv_relu, conv_add_relu, max_pool, pool_relu)
+    pictures = torch.randn(2, STEM_CHANNELS, 64, 104, generator=torch.Generator().manual_seed(0))
+    pictures[:, 3:] = 0
+    x = pictures.to(DEVICE, torch.float16, memory_format=torch.channels_last)
+    with torch.inference_mode():
+        found, wanted = (stored.on(DEVICE, each)(x).float() for each in (operators()[0], apart))
+    assert (found - wanted).norm() / wanted.norm() < 5e-3
