@@ -9,10 +9,10 @@ from gpugate.autopsy.state import State
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.result import CaseResult
-from gpugate.summary import summarize
+from gpugate.summary import sm_clock_mhz, summarize
 from gpugate.workload import Tolerance
 
-RECORDED = "its baseline"
+RECORDED = "what was recorded"
 
 
 def explained(result: CaseResult, profile: StepProfile | None) -> Autopsy | None:
@@ -25,7 +25,9 @@ def explained(result: CaseResult, profile: StepProfile | None) -> Autopsy | None
     if then is not None:
         return autopsy(then, now, RECORDED)
     reference = reference_side(result)
-    return autopsy(reference, now, result.compared_with) if reference is not None else None
+    return (
+        autopsy(reference, now, f"{result.compared_with}, which it is compared with") if reference is not None else None
+    )
 
 
 def optimized_side(result: CaseResult) -> State | None:
@@ -38,7 +40,7 @@ def optimized_side(result: CaseResult) -> State | None:
         step_ms=summary.optimized_ms.median,
         counters=found.optimized_counters,
         profile=found.optimized_profile,
-        sm_clock_mhz=_clock_mhz(found),
+        sm_clock_mhz=sm_clock_mhz(found.pairs),
         steps_per_block=statistics.median(one.optimized_steps_per_block for one in found.instances),
         not_engaged=found.not_engaged,
         wrong=_wrong(found, result.promise.tolerance) if result.promise else None,
@@ -57,7 +59,7 @@ def reference_side(result: CaseResult) -> State | None:
         step_ms=summarize(found).reference_ms.median,
         counters=found.reference_counters,
         profile=found.reference_profile,
-        sm_clock_mhz=_clock_mhz(found),
+        sm_clock_mhz=sm_clock_mhz(found.pairs),
         steps_per_block=statistics.median(one.reference_steps_per_block for one in found.instances),
     )
 
@@ -68,12 +70,14 @@ def recorded(result: CaseResult, profile: StepProfile | None) -> State | None:
     if then is None:
         return None
     times = then.current
-    return State(times.optimized_ms, then.optimized_counters, profile, reference_ms=times.reference_ms)
-
-
-def _clock_mhz(found: Measurement) -> float | None:
-    clocks = [pair.sm_clock_mhz for pair in found.pairs if pair.sm_clock_mhz is not None]
-    return statistics.median(clocks) if clocks else None
+    return State(
+        times.optimized_ms,
+        then.optimized_counters,
+        profile,
+        times.sm_clock_mhz,
+        times.optimized_steps_per_block,
+        reference_ms=times.reference_ms,
+    )
 
 
 def _wrong(found: Measurement, allowed: Tolerance) -> str | None:

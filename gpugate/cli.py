@@ -57,7 +57,7 @@ COMMANDS = (
     ),
     Command(
         "diff",
-        "what became of every case between two stored runs: where the time went, and the likely cause",
+        "what became of every case between two stored runs, or of a step between two profiles, and the likely cause",
         "gpugate.diff_command",
     ),
 )

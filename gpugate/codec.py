@@ -202,6 +202,8 @@ def _decode(hint: Any, data: object, where: str) -> Any:
         return _decode_choice({choice: choice for choice in arguments}, data, where)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _decode_choice({choice.value: choice for choice in hint}, data, where)
+    if origin is tuple and Ellipsis not in arguments and isinstance(data, list) and len(data) != len(arguments):
+        _refuse(where, data, f"a list of {len(arguments)} values")
     if origin in (tuple, list):
         return origin(_decode_entries(arguments[0], data, where))
     if origin in (dict, Mapping):

@@ -45,9 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ".sqlite export or the JSON of its summary"
     )
     parser.add_argument("before", metavar="A", type=Path, help=which)
-    parser.add_argument(
-        "after", metavar="B", type=Path, help="another of its kind, of the same machine or not"
-    )
+    parser.add_argument("after", metavar="B", type=Path, help="another of its kind, of the same machine or not")
     parser.add_argument("-k", metavar="WORDS", default="", help="only the cases whose id holds this (default: all)")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of paragraphs")
 
@@ -60,6 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     if profiles[0] != profiles[1]:
         raise ReplayError(f"{first} and {second} are a run and a profile: give two runs or two profiles")
     warning = None
+    if profiles[0] and arguments.k:
+        raise ReplayError(f"-k {arguments.k!r} selects cases, and a profile is of one: leave it out")
     if profiles[0]:
         before, after = _profiled(first), _profiled(second)
         longer = after.step_ms / before.step_ms - 1

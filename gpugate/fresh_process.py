@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpugate import run_file
 from gpugate.errors import FreshProcessError
-from gpugate.options import Options
+from gpugate.options import FRESH_VARIABLE, Options
 from gpugate.result import RunResult
 
 if TYPE_CHECKING:
@@ -44,7 +45,13 @@ def run_fresh(
         try:
             # Kills the child when Ctrl-C arrives here, and at the time limit: no orphan goes on using the GPU.
             ended = subprocess.run(
-                command, cwd=root, stdout=log, stderr=subprocess.STDOUT, check=False, timeout=timeout_s
+                command,
+                cwd=root,
+                env={**os.environ, FRESH_VARIABLE: "1"},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=False,
+                timeout=timeout_s,
             )
         except subprocess.TimeoutExpired:
             raise FreshProcessError(f"did not end within {timeout_s:g} s", _last_lines(log_path)) from None

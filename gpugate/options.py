@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PROCESSES = 5
 DEFAULT_BASELINES = "baselines"
+FRESH_VARIABLE = "GPUGATE_FRESH_PROCESS"  # set for a process that measures for another one
 # What a user may measure instead of what the workloads come with.
 OWN = ("perf_input", "perf_checkpoint", "perf_data")
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -29,7 +30,7 @@ Tool = Literal["nsys", "ncu", "torch-trace"]
 PROFILERS: dict[Tool, str] = {"nsys": "gpugate-nsys", "ncu": "gpugate-ncu", "torch-trace": "gpugate-traces"}
 DEFAULT_KERNELS = 10
 # What a profiler's timings must not decide or be remembered as.
-_NOT_PROFILED = ("gate", "update_baselines", "perf_json", "perf_report", "perf_replay", "perf_tolerance")
+_NOT_PROFILED = ("gate", "update_baselines", "perf_json", "perf_report", "perf_replay", "perf_tolerance", "explain")
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,12 @@ class Options:
     skip_proofs: bool = False  # another process shows them
     explain: bool = False  # an autopsy of every case, not only of those that fail
     profiling: Profiling | None = None  # what is taken instead of measurements
+
+    @property
+    def run_paths(self) -> tuple[Path, ...]:
+        """Where the run is written after every case, so that one that is killed keeps what it has."""
+        night = None if self.report_path is None else self.report_path / RUN
+        return tuple(path for path in (self.json_path, night) if path is not None)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -195,7 +202,7 @@ def read_options(config: pytest.Config) -> Options:
         seed=_seed(value("perf_seed")),
         budget_s=_seconds("--perf-budget", value("perf_budget")),
         attempts=_whole_number("--perf-attempts", value("perf_attempts")),
-        json_path=_json_path(config),
+        json_path=_writable("--perf-json", _path(config, value("perf_json"))),
         report_path=_path(config, value("perf_report")),
         input_path=_existing("--perf-input", _path(config, value("perf_input"))),
         data_path=_existing("--perf-data", _path(config, value("perf_data"))),
@@ -265,12 +272,6 @@ def _split(words: str) -> tuple[str, ...]:
         raise OptionError(f"--nsys-args {words!r} cannot be split into words ({error}): close its quotes") from None
 
 
-def _json_path(config: pytest.Config) -> Path | None:
-    """A night's run is rewritten after every case too, so that one that is killed keeps what it has."""
-    named, report = (_path(config, config.getoption(name)) for name in ("perf_json", "perf_report"))
-    return _writable("--perf-json", named) or (None if report is None else report / RUN)
-
-
 def _check_together(config: pytest.Config) -> None:
     """Raises OptionError for options that contradict or do nothing without another."""
     _check_own(config)
@@ -285,7 +286,8 @@ def _check_together(config: pytest.Config) -> None:
     elif config.getoption("perf_tolerance") is not None:
         raise OptionError("--perf-tolerance judges and --update-baselines records: run one after the other")
     held = next((name for name in ("gate", "update_baselines") if config.getoption(name)), None)
-    if held and config.getoption("perf_skip_proofs"):
+    # A fresh process may have --gate from the project's own settings, and is held to nothing.
+    if held and config.getoption("perf_skip_proofs") and not os.environ.get(FRESH_VARIABLE):
         raise OptionError(f"{_spelled(held)} must not hold by what was not shown: leave out --perf-skip-proofs")
     if config.getoption("perf_replay") is not None:
         _check_replay(config)
@@ -310,6 +312,8 @@ def _check_replay(config: pytest.Config) -> None:
         raise OptionError("--perf-replay measures nothing that --update-baselines could record: give one of them")
     if value("perf_mutate") is not None:
         raise OptionError("--perf-replay measures nothing that --perf-mutate could spoil: give one of them")
+    if value("explain"):
+        raise OptionError("--perf-replay profiles nothing that --explain could tell of: give one of them")
     stored, written = (_path(config, value(name)) for name in ("perf_replay", "perf_json"))
     if stored is not None and written is not None and stored.resolve() == written.resolve():
         raise OptionError(f"--perf-json {written} would write over the run that is replayed: give it another path")

@@ -220,9 +220,9 @@ def _show(reporter: Any, config: pytest.Config, run: RunResult) -> None:
     from gpugate import run_file
     from gpugate.report import terminal
 
-    path = config.stash[OPTIONS].json_path
-    if path is not None and config.stash.get(ASKED, None) is None:
-        run_file.write(path, run)
+    if config.stash.get(ASKED, None) is None:  # of the workers of xdist
+        for path in config.stash[OPTIONS].run_paths:
+            run_file.write(path, run)
         _write_night(config, run)
     reporter.section("gpugate")
     reporter.write(terminal.text(run, terminal.terminal_columns(), reporter._tw.hasmarkup))

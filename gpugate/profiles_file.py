@@ -9,8 +9,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpugate.codec import from_json, naming_the_file, parse, pretty, to_json, with_header, without_header
-from gpugate.codec import write_atomically as write_text
+from gpugate.codec import (
+    from_json,
+    naming_the_file,
+    parse,
+    pretty,
+    to_json,
+    with_header,
+    without_header,
+    write_atomically,
+)
 from gpugate.errors import BaselineError
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.result import RunResult
@@ -41,20 +49,31 @@ def load(path: Path) -> Profiles:
         return from_json(Profiles, without_header(FORMAT, FORMAT_VERSION, parse(path.read_text(encoding="utf-8"))))
 
 
-def write(baselines: Path, machine: str, runs: Iterable[RunResult]) -> None:
-    """Adds what the runs profiled, the last one of each case, to the files of its workload. Raises BaselineError."""
+def made(baselines: Path, machine: str, runs: Iterable[RunResult]) -> dict[Path, str]:
+    """The files with what the runs profiled added, the last one of each case; nothing is written.
+
+    Raises BaselineError for a bad file that is there.
+    """
     found: dict[str, dict[str, StepProfile]] = {}
     for run in runs:
         for case in run.cases.values():
             if case.measurement is not None and case.measurement.optimized_profile is not None:
                 key = f"{case.optimization}/{case.device_kind}"
                 found.setdefault(case.workload, {})[key] = case.measurement.optimized_profile
+    files = {}
     for workload, cases in found.items():
         path = path_of(baselines, machine, workload)
         together = Profiles({**load(path).cases, **cases})
-        text = pretty(with_header(FORMAT, FORMAT_VERSION, to_json(together))) + "\n"
+        files[path] = pretty(with_header(FORMAT, FORMAT_VERSION, to_json(together))) + "\n"
+    return files
+
+
+def write(files: Mapping[Path, str]) -> str | None:
+    """Writes what was made, each in one step; what could not be written, in one sentence, or None."""
+    for path, text in files.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, text)
+            write_atomically(path, text)
         except OSError as error:
-            raise BaselineError(f"{path} cannot be written ({error.strerror}): mend its permissions") from error
+            return f"{path} cannot be written ({error.strerror}), and nothing is judged by it: mend its permissions"
+    return None

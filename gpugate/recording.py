@@ -47,8 +47,10 @@ def record(session: PerfSession, say: Say) -> tuple[str, ...]:
             runs.append(_fresh_run(session, _free_path(folder)))
     # All files are made before the first is written: a refusal leaves every one as it was.
     files = _files(session, runs, processes)
+    profiles = profiles_file.made(session.options.baselines_path, machine_name(session.environment), runs[-1:])
     lines = [line for file in files for line in baseline.write(session.baselines_folder, file)]
-    profiles_file.write(session.options.baselines_path, machine_name(session.environment), runs[-1:])
+    problem = profiles_file.write(profiles)
+    lines += [problem] if problem else []
     return (*lines, f"written to {session.baselines_folder}: read the difference and commit it")
 
 

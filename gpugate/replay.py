@@ -46,7 +46,9 @@ def _decided(case: CaseResult, run: RunResult) -> CaseResult:
     except (ValueError, LookupError, ArithmeticError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise ReplayError(f"{case.case_id} of {run.started_at} cannot be decided ({problem}): measure again") from error
-    return replace(case, summary=summary, verdicts=verdicts)
+    # One that was stored for a failure says nothing of a case that holds now; one that was asked for stays.
+    was_bad, is_bad = (any(one.bad for one in each) for each in (case.verdicts, verdicts))
+    return replace(case, summary=summary, verdicts=verdicts, autopsy=case.autopsy if is_bad or not was_bad else None)
 
 
 def _device_was_lost(case: CaseResult) -> bool:

@@ -79,8 +79,8 @@ class ReplaySession:
     def finish(self, interrupted: bool) -> None:
         """Writes what was decided, where `--perf-json` asks for it."""
         self.result.interrupted = interrupted or self.stored.interrupted
-        if self.options.json_path is not None:
-            run_file.write(self.options.json_path, self.result)
+        for path in self.options.run_paths:
+            run_file.write(path, self.result)
 
 
 def prepare_replay(options: Options) -> ReplaySession | None:

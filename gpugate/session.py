@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpugate import baseline, profiles_file, run_file
+from gpugate.autopsy.autopsy import Autopsy
 from gpugate.case_states import explained
 from gpugate.codec import from_json, to_json
 from gpugate.deciding import decide, wants_fresh_process, wants_more_pairs
 from gpugate.environment import Environment, Missing, compare, machine_name, missing_needs
-from gpugate.errors import BaselineError, EnvironmentUnfitError, FreshProcessError, GpugateError, SideError
+from gpugate.errors import EnvironmentUnfitError, FreshProcessError, GpugateError, SideError
 from gpugate.fresh_process import run_fresh
 from gpugate.judging import Remembered
 from gpugate.knee import sweeps
@@ -171,7 +172,7 @@ class PerfSession:
             result.attempts.append(self._fresh_attempt(case))
             self._judge(result)
         if self.options.explain or any(verdict.bad for verdict in result.verdicts):
-            result.autopsy = explained(result, self._profile_then(case))
+            result.autopsy = self._explained(case, result)
 
     def _measure_here(self, case: Case, settings: Settings, report: Report) -> Measurement:
         from gpugate.measurement.known import Known
@@ -264,21 +265,27 @@ class PerfSession:
             checks=2 * sum(len(file.cases) for file in self.baselines.values()),  # speedup and throughput of each
         )
 
+    def _explained(self, case: Case, result: CaseResult) -> Autopsy | None:
+        """Nothing is judged by it: what goes wrong with it is no more than a note."""
+        try:
+            return explained(result, self._profile_then(case))
+        except Exception as error:
+            _LOG.debug("explaining %s failed", case.id, exc_info=True)
+            self.notes.add(f"{case.id} was not explained ({type(error).__name__}: {error})")
+            return None
+
     def _profile_then(self, case: Case) -> StepProfile | None:
         """Where the time of its optimized side went when its baseline was recorded."""
-        path = profiles_file.path_of(self.options.baselines_path, machine_name(self.environment), case.workload.name)
-        try:
-            return profiles_file.load(path).cases.get(f"{case.optimization.name}/{case.device_kind}")
-        except BaselineError as error:  # nothing is judged by it
-            self.notes.add(str(error))
-            return None
+        machine, workload = machine_name(self.environment), case.workload.name
+        file = profiles_file.load(profiles_file.path_of(self.options.baselines_path, machine, workload))
+        return file.cases.get(f"{case.optimization.name}/{case.device_kind}")
 
     def save(self) -> None:
         """Rewrites the JSON file, so that it is valid at every moment."""
         self.result.wall_s = time.perf_counter() - self.started
         self.result.ladders, self.result.sweeps = ladders(self.result.cases), sweeps(self.result.cases)
-        if self.options.json_path is not None:
-            run_file.write(self.options.json_path, self.result)
+        for path in self.options.run_paths:
+            run_file.write(path, self.result)
 
     def check_not_green_by_absence(self) -> None:
         """Raises EnvironmentUnfitError for a gate that measured nothing at all, or a fault that nothing caught."""

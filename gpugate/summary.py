@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from gpugate.intervals import Estimate, coefficient_of_variation, median_interval, robust_spread
-from gpugate.measurement.record import Instance, Measurement
+from gpugate.measurement.record import Instance, Measurement, Pair
 from gpugate.measurement.speedup import speedup_of
 
 MIN_SITTINGS = 5  # occasions that tell how much nights differ
@@ -68,6 +68,8 @@ class History:
     optimized_ms_cv: float | None
     processes: int
     sittings: int = 1  # how many occasions, hours apart, the processes were measured on
+    sm_clock_mhz: float | None = None  # median over all pairs, of a GPU
+    optimized_steps_per_block: float = 1.0  # median over all builds
 
 
 def by_sitting(started_at: Sequence[str]) -> list[list[int]]:
@@ -83,6 +85,12 @@ def by_sitting(started_at: Sequence[str]) -> list[list[int]]:
         else:
             groups.append([index])
     return groups
+
+
+def sm_clock_mhz(pairs: Iterable[Pair]) -> float | None:
+    """The median of what was read; None where nothing was."""
+    clocks = [pair.sm_clock_mhz for pair in pairs if pair.sm_clock_mhz is not None]
+    return float(np.median(clocks)) if clocks else None
 
 
 class OneProcess(NamedTuple):
@@ -158,4 +166,8 @@ def history(processes: Sequence[Sequence[Instance]], started_at: Sequence[str] =
         optimized_ms_cv=coefficient_of_variation(optimized),
         processes=len(processes),
         sittings=max(1, len(groups)),
+        sm_clock_mhz=sm_clock_mhz(pair for process in pairs for pair in process),
+        optimized_steps_per_block=float(
+            np.median([one.optimized_steps_per_block for process in processes for one in process])
+        ),
     )

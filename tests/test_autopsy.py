@@ -8,9 +8,10 @@ from gpugate.autopsy.account import account, moves
 from gpugate.autopsy.autopsy import autopsy
 from gpugate.autopsy.cause import likely_cause
 from gpugate.autopsy.state import State
-from gpugate.case_states import RECORDED, explained, optimized_side
-from gpugate.measurement.record import Difference, Mismatch, Shown
+from gpugate.case_states import RECORDED, explained, optimized_side, recorded
+from gpugate.measurement.record import Difference, Instance, Mismatch, Pair, Shown
 from gpugate.measurement.step_profile import StepProfile
+from gpugate.summary import history
 from tests import stored_runs
 
 COUNTED = {
@@ -131,10 +132,22 @@ CAUSES = [
     ),
     (now(12.0, SPUN), "more work after the steps", "after the last step: spin_kernel, +4.00 ms"),
     (now(13.0, SLOWER), "slower kernels", "take longer, most of all conv, +3.00 ms (+3.00 ms of +3.00 ms per step)"),
-    (now(7.0, kernels(conv=3.0, relu=2.0)), "slower kernels", "take shorter, most of all conv, -3.00 ms"),
+    (now(7.0, kernels(conv=3.0, relu=2.0)), "slower kernels", "take less time, most of all conv, -3.00 ms"),
     (now(18.0, kernels(conv=12.0, relu=4.0), sm_clock_mhz=990.0), "clocks", "1980 -> 990 MHz"),
     (now(12.0, replace(PROFILE, copy_ms=2.5)), "slower copies", "the same copies take longer"),
     (now(12.0, counters={"enqueue_ms": 2.5}), "launch gaps", "0.500 ms -> 2.50 ms"),
+    (
+        now(13.0, kernels(conv=9.0, relu=2.0, tiny=0.002), {"kernels": 11.0}),
+        "slower kernels",
+        "; besides, more kernels run: 10 -> 11 per step, among them tiny",
+    ),
+    (
+        now(13.0, SLOWER, {"synchronizing_calls": 1.0}),
+        "slower kernels",
+        "; besides, the host waits for the device more",
+    ),
+    (now(13.0, kernels(conv=6.5, relu=2.0), {"synchronizing_calls": 1.0}), "synchronization", "0 -> 1 calls"),
+    (now(13.0, profile=None), "not profiled", "(+30 %), and where is not known: one of the two was not profiled"),
     (now(12.0), "host", "takes longer while the device waits"),
     (now(reference_ms=20.0), "another reference", "30.00 ms -> 20.00 ms (-33 %)"),
     (now(10.01), "nothing", "takes as long as before"),
@@ -192,7 +205,10 @@ def test_a_case_is_explained_against_its_baseline_or_else_its_reference() -> Non
     assert against_baseline.against == RECORDED
     found = explained(replace(case, remembered=None), None)
     assert found is not None
-    assert (found.against, found.lines[0]) == ("baseline", "a step: 28.00 ms -> 10.00 ms (-64 %)")
+    assert (found.against, found.lines[0]) == (
+        "baseline, which it is compared with",
+        "a step: 28.00 ms -> 10.00 ms (-64 %)",
+    )
     assert explained(stored_runs.case("skipped", None), None) is None
 
 
@@ -209,3 +225,13 @@ def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
     assert (
         told(proofs=(Shown("it learns", "98 %"), Shown("it keeps up", problem="12 %"))).disproved == "it keeps up: 12 %"
     )
+
+
+def test_a_recorded_state_has_the_clock_and_the_blocks_of_its_processes() -> None:
+    pairs = tuple(Pair(30.0, 10.0, True, clock) for clock in (1900, 1980, None))
+    then = history([[Instance(True, pairs, optimized_steps_per_block=steps) for steps in (3, 5, 5)]] * 5)
+    case = stored_runs.case("fast", remembered=replace(stored_runs.RECORDED, current=then))
+    found = recorded(case, PROFILE)
+    assert found is not None
+    assert (found.sm_clock_mhz, found.steps_per_block, found.step_ms) == (1940.0, 5.0, 10.0)
+    assert recorded(replace(case, remembered=None), PROFILE) is None

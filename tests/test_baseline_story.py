@@ -103,7 +103,7 @@ def test_work_done_three_times_is_a_regression_that_names_the_test(
     assert tiny.outcomes()["equivalence"] == Outcome.PASS
     confirming = tiny.json()["cases"]["tiny/quick/cpu"]["attempts"]
     assert [attempt["problem"] for attempt in confirming] == [None] * confirmed_by
-    assert "\nautopsy\n  tiny/quick/cpu\n      likely cause, against its baseline: " in result.text
+    assert "\nautopsy\n  tiny/quick/cpu\n      likely cause, against what was recorded: " in result.text
     check_no_traceback(result.text)
     assert tiny.baseline.read_bytes() == before
 
@@ -114,7 +114,7 @@ def test_a_case_that_passes_is_explained_where_that_is_asked_for(
     tiny.take_baseline(recorded_project)
     tiny.edit_baseline(spread_out)
     assert "autopsy" not in tiny.run(*GATE).text
-    assert "likely cause, against its baseline: " in tiny.run(*GATE, "--explain").text
+    assert "likely cause, against what was recorded: " in tiny.run(*GATE, "--explain").text
 
 
 def test_a_changed_source_is_judged_and_said(tiny: TinyProject, recorded_project: TinyProject) -> None:

@@ -3,12 +3,14 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gpugate import profiles_file
 from gpugate.cli import main
-from gpugate.errors import BaselineError
+from gpugate.errors import BaselineError, SideError
 from gpugate.faults.fault import SPELLING, Fault
 from gpugate.measurement import settings
 from gpugate.measurement.step_profile import StepProfile
@@ -93,9 +95,9 @@ def test_what_cannot_be_compared_is_one_sentence(runs, capsys) -> None:
 def test_profiles_come_back_as_they_were_and_others_stay(tmp_path: Path) -> None:
     other = StepProfile(kernels={"gemm": (1.0, 2.0)}, after={"spin": (1.0, 0.5)}, kernel_ms=2.0)
     run = stored(tmp_path / "run.json", profiled("net", 3.0), profiled("same", 3.0), case("skipped", None))
-    profiles_file.write(tmp_path, "nvidia-h200", [run])
+    profiles_file.write(profiles_file.made(tmp_path, "nvidia-h200", [run]))
     again = stored(tmp_path / "run.json", profiled("same", 3.0, other))
-    profiles_file.write(tmp_path, "nvidia-h200", [run, again])
+    profiles_file.write(profiles_file.made(tmp_path, "nvidia-h200", [run, again]))
     path = profiles_file.path_of(tmp_path, "nvidia-h200", "tiny")
     assert profiles_file.load(path).cases == {"net/cuda": PROFILE, "same/cuda": other}
     assert '        "conv": [57.0, 9.0]\n' in path.read_text(), "a line for each part, to be read as a difference"
@@ -108,8 +110,9 @@ def test_a_damaged_profile_is_named_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(BaselineError, match=r"tiny\.json cannot be used because .*: delete it, and record again"):
         profiles_file.load(path)
     run = stored(tmp_path / "run.json", profiled("net", 3.0))
-    with pytest.raises(BaselineError, match="cannot be written"):
-        profiles_file.write(path, "a file is no folder", [run])
+    assert "cannot be written (Not a directory)" in profiles_file.write(
+        profiles_file.made(path, "a file is no folder", [run])
+    )
 
 
 def test_every_fault_has_the_names_that_it_may_truly_be_called() -> None:
@@ -212,5 +215,29 @@ def test_a_run_and_a_profile_have_nothing_to_compare(runs, tmp_path: Path, capsy
     export = report(tmp_path / "a.sqlite", 2)
     assert main(["diff", str(runs[0]), str(export)]) == 2
     assert "are a run and a profile: give two runs or two profiles" in capsys.readouterr().err
+    assert main(["diff", str(export), str(export), "-k", "net"]) == 2
+    assert "-k 'net' selects cases, and a profile is of one" in capsys.readouterr().err
     assert main(["diff", str(export), str(tmp_path / "none.sqlite")]) == 2
     assert "none.sqlite" in capsys.readouterr().err
+
+
+def test_only_a_refusal_of_the_fault_is_no_trial(monkeypatch) -> None:
+    """What fails otherwise, be it the sound side, was to be named and was not."""
+    errors = {"copy": ValueError("a CPU copies nothing"), "leak": MemoryError("no memory")}
+
+    def measured(case: Any, context: Any, budget_s: float, fault: Fault | None) -> CaseResult:
+        if case.id == "tiny/broken/cuda":
+            raise SideError("broken", "being built", RuntimeError("no"))
+        if fault is not None and fault.kind in errors:
+            raise SideError("fast", "being built", errors[fault.kind])
+        return profiled("fast", 3.0)
+
+    monkeypatch.setattr(proof, "_measured", measured)
+    cases = [SimpleNamespace(id=f"tiny/{name}/cuda") for name in ("broken", "fast")]
+    found = list(proof.trials(cases, dict.fromkeys(case.id for case in cases), 1.0))
+    assert [(one.fault, one.case_id) for one in found if one.failed] == [
+        ("none", "tiny/broken/cuda"),
+        ("leak", "tiny/fast/cuda"),
+    ]
+    assert [one.fault for one in found if one.cannot] == ["copy"]
+    assert {one.kind for one in found if not (one.failed or one.cannot)} == {"nothing"}

@@ -582,3 +582,25 @@ def test_a_proof_that_cannot_be_run_is_blamed_by_name(bench: Bench) -> None:
 
     with pytest.raises(SideError, match=r"^fast failed while showing it learns: ValueError: no digits here"):
         bench.measure(with_proofs(bench, show))
+
+
+def test_an_inert_side_is_seen_whatever_the_steps_that_were_counted_of_its_reference(bench: Bench) -> None:
+    known = Known()
+    slow = Optimization("slow", bench.side("slow", 400.0, other_kernels), {"cpu": 0.01})
+    case = bench.case(bench.side("same", 3.0))
+    workload = replace(case.workload, optimizations=(slow, case.optimization))
+    bench.measure(Case(workload, slow, "cpu"), known)  # of which two steps are counted, not five
+    assert bench.measure(Case(workload, case.optimization, "cpu"), known).inert
+
+
+def test_what_a_wrong_output_of_whole_numbers_looks_like(bench: Bench) -> None:
+    def levels(inputs: torch.Tensor) -> torch.Tensor:
+        return (10 * inputs @ WEIGHT).abs().round().to(torch.uint8) + 20
+
+    def half(inputs: torch.Tensor) -> torch.Tensor:
+        output = levels(inputs)
+        return torch.cat([output[:1], 255 - output[1:]])
+
+    found = bench.measure(bench.case(bench.side("fast", 1.0, half), bench.side(BASELINE, 3.0, levels)))
+    assert found.mismatch is not None
+    assert found.mismatch.rows_right == 0.5

@@ -27,7 +27,8 @@ def recorded(work: Callable[[], _Done], stream: torch.cuda.Stream) -> tuple[torc
         for _ in range(WARM_UP_CALLS):
             work()
     stream.synchronize()
-    gc.collect()  # not while it is captured: what is freed then may ask of CUDA what no graph can hold
+    collecting = gc.isenabled()
+    gc.disable()  # while it is captured: what is freed then may ask of CUDA what no graph can hold
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
     try:
         # The outer one leaves the stream also where a capture cannot be ended: torch then forgets to.
@@ -45,6 +46,9 @@ def recorded(work: Callable[[], _Done], stream: torch.cuda.Stream) -> tuple[torc
         said = str(cause).strip().partition("\n")[0] or "no message"
         failed = f"no CUDA graph could be captured ({type(cause).__name__}: {said})"
         raise RuntimeError(f"{failed}: keep what waits for the device out of it") from error
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _put_back(device: torch.device, pool: tuple[int, int]) -> None:  # cuda only

@@ -40,6 +40,7 @@ class Move:
     ms: float
     is_new: bool
     is_gone: bool
+    is_kernel: bool = True  # of the steps, or a CPU's operator
 
 
 def account(then: State, now: State) -> Account | None:
@@ -67,7 +68,8 @@ def moves(then: StepProfile, now: StepProfile) -> list[Move]:
     found = []
     for name in dict.fromkeys((*after, *before)):
         (was_count, was_ms), (count, ms) = before.get(name, NOTHING), after.get(name, NOTHING)
-        found.append(Move(name, count - was_count, ms - was_ms, name not in before, name not in after))
+        is_kernel = name in then.kernels or name in now.kernels
+        found.append(Move(name, count - was_count, ms - was_ms, name not in before, name not in after, is_kernel))
     return sorted(found, key=lambda move: -abs(move.ms))
 
 
@@ -77,7 +79,7 @@ def first_longer_stage(then: State, now: State) -> Move | None:
     for name, (count, ms) in after.items():
         was_count, was_ms = before.get(name, NOTHING)
         if ms - was_ms > LONGER * then.step_ms:
-            return Move(name, count - was_count, ms - was_ms, name not in before, is_gone=False)
+            return Move(name, count - was_count, ms - was_ms, name not in before, is_gone=False, is_kernel=False)
     return None
 
 

@@ -30,12 +30,15 @@ Kind = Literal[
     "launch gaps",
     "host",
     "another reference",
+    "not profiled",
     "nothing",
 ]
 ONE = 0.5  # of a count per step: less is not a call of every step
 FEW = 0.005  # of a step: as good as the same
 MOST = 0.5  # of what a step takes longer
+SOME = 0.25  # of it: a count that bears less is not what made the step longer
 LIKE_BEFORE = 0.1  # of how far off an output is: so much closer to that of the step before
+COUNTED = ("copies", "pageable copies", "synchronization", "more kernels")
 COPIES = ("host_to_device_copies", "device_to_host_copies", "device_to_device_copies")
 
 
@@ -53,8 +56,28 @@ def likely_cause(then: State, now: State) -> Cause:
     for explanation in _EXPLANATIONS:
         cause = explanation(then, now)
         if cause is not None:
-            return cause
+            return cause if cause.kind not in COUNTED else _weighed(cause, then, now)
+    if abs(now.step_ms / then.step_ms - 1) >= FEW:
+        changed = f"a step takes {change(then.step_ms, now.step_ms)}"
+        return Cause(
+            "not profiled", f"{changed}, and where is not known: one of the two was not profiled, record again"
+        )
     return Cause("nothing", "a step takes as long as before, and nothing that is counted changed")
+
+
+def _weighed(counted: Cause, then: State, now: State) -> Cause:
+    """What is counted more often, unless kernels that come as often as before bear nearly all of what a step takes
+    longer: then that is said first."""
+    longer_ms = now.step_ms - then.step_ms
+    found = account(then, now)
+    if found is None or longer_ms < FEW * then.step_ms:
+        return counted
+    as_often = [move for move in moved(then, now) if abs(move.count) < ONE]
+    same_kernels_ms = sum(move.ms for move in as_often if move.is_kernel)
+    if longer_ms - same_kernels_ms >= SOME * longer_ms:
+        return counted
+    times = _times(then, now)
+    return Cause(times.kind, f"{times.words}; besides, {counted.words}") if times else counted
 
 
 def _outputs(then: State, now: State) -> Cause | None:
@@ -72,7 +95,7 @@ def _outputs(then: State, now: State) -> Cause | None:
 def _leak(then: State, now: State) -> Cause | None:
     if now.more(then, "grown_bytes") < 1:
         return None
-    return Cause("leak", f"a step keeps {now.counters['grown_bytes'] / 1e6:.3g} MB more of device memory")
+    return Cause("leak", f"every step keeps {now.more(then, 'grown_bytes') / 1e6:.3g} MB more of device memory")
 
 
 def _graph(then: State, now: State) -> Cause | None:
@@ -144,6 +167,8 @@ def _times(then: State, now: State) -> Cause | None:
 def _reference(then: State, now: State) -> Cause | None:
     if not (then.reference_ms and now.reference_ms) or abs(now.reference_ms / then.reference_ms - 1) < FEW:
         return None
+    if abs(now.step_ms / then.step_ms - 1) >= FEW:
+        return None
     words = f"a step takes as long as before, and one of the reference {change(then.reference_ms, now.reference_ms)}"
     return Cause("another reference", words)
 
@@ -155,7 +180,7 @@ def _largest(found: Account, faster: bool) -> tuple[str, float]:
 
 
 def _in_words(word: str, share: str, faster: bool, moved: list[Move], then: State, now: State) -> Cause:
-    longer, slower = ("shorter", "faster") if faster else ("longer", "slower")
+    longer, slower = ("less time", "faster") if faster else ("longer", "slower")
     if word == "kernels":
         most = next((move for move in moved if (move.ms < 0) == faster), None)
         said = f", most of all {short(most.name)}, {signed(most.ms)}" if most else ""

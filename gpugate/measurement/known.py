@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gpugate.measurement.cold_inputs import Inputs
@@ -14,11 +13,11 @@ from gpugate.measurement.step_profile import StepProfile
 
 @dataclass(frozen=True)
 class Counted:
-    """A side's counters per step, where its time goes, and what ran in the counted steps, by name."""
+    """A side's counters, where its time goes and what ran, by name, all of one step."""
 
     counters: Counters
     profile: StepProfile
-    signature: Counter[str]
+    signature: Mapping[str, float]
 
 
 @dataclass
@@ -29,7 +28,7 @@ class Known:
     """
 
     _workload: str = ""
-    _expected: dict[int, Expected] = field(default_factory=dict)
+    _expected: dict[tuple[int, int, int], Expected] = field(default_factory=dict)
     counted: dict[str, Counted] = field(default_factory=dict)
 
     def begin(self, workload: str) -> None:
@@ -38,7 +37,8 @@ class Known:
             self._workload, self._expected, self.counted = workload, {}, {}
 
     def expected(self, inputs: Inputs, find_out: Callable[[], Expected]) -> Expected:
-        """The baseline's outputs for these very inputs, bit by bit; computed where they are new."""
-        if inputs.checksum not in self._expected:
-            self._expected = {inputs.checksum: find_out()}
-        return self._expected[inputs.checksum]
+        """The baseline's outputs for inputs of these indices and this checksum; computed where they are new."""
+        key = inputs.fresh_index, len(inputs.timed), inputs.checksum
+        if key not in self._expected:
+            self._expected = {key: find_out()}
+        return self._expected[key]

@@ -98,7 +98,8 @@ def _rows_right(output: torch.Tensor, expected: torch.Tensor) -> float | None:
     """None for an output of a single row."""
     if output.dim() == 0 or len(output) < 2:
         return None
-    error, norm = (one.double().flatten(1).norm(dim=1) for one in (output - expected, expected))
+    out, ref = output.double(), expected.double()
+    error, norm = (one.flatten(1).norm(dim=1) for one in (out - ref, ref))
     return float((error * norm.norm() < 0.1 * error.norm() * norm).double().mean())
 
 

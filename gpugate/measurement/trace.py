@@ -96,11 +96,12 @@ def lost_kernels(activity: Activity) -> bool:
     return lost_some or (replayed and not ran_anything)
 
 
-def signature(activity: Activity) -> Counter[str]:
-    """What ran, by name: kernels, copies and waits on a GPU, operators on a CPU. Equal signatures did the same work."""
+def signature(activity: Activity) -> dict[str, float]:
+    """What ran in a step, by name: kernels, copies and waits on a GPU, operators on a CPU. Equal ones did the same."""
     device = (*activity.kernels, *activity.copies, *activity.memsets)
     launches = (e for e in activity.calls if LAUNCH.match(e["name"]) or GRAPH_LAUNCH.match(e["name"]))
-    return Counter(e["name"] for e in (*(device or activity.operators), *launches, *activity.waits))
+    ran = Counter(e["name"] for e in (*(device or activity.operators), *launches, *activity.waits))
+    return {name: count / activity.steps for name, count in ran.items()}
 
 
 def counters(activity: Activity) -> dict[str, float]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,9 @@ FORMAT = "gpugate-autopsy-proof"
 # History: 1: per fault and case the kind that was named, and whether it is one of those that the fault may be called.
 FORMAT_VERSION = 1
 # What the injected fault may truly be called. A graph break, and memory that is not page-locked, a side may notice
-# itself; more device work is seen as such where it is a kernel of its own, and on a CPU it is the host's.
+# itself.
 NAMES: Mapping[str, Collection[str]] = {
-    "slow": ("more work after the steps", "host"),
+    "slow": ("more work after the steps",),
     "sync": ("synchronization",),
     "pageable": ("pageable copies", "not engaged"),
     "launch": ("more kernels",),
@@ -42,13 +43,15 @@ NAMES: Mapping[str, Collection[str]] = {
     "leak": ("leak",),
     "skip-work": ("work left out",),
 }
+ON_A_CPU: Mapping[str, Collection[str]] = {**NAMES, "slow": ("host",)}  # where the work is the host's
 SIZES = {**EXAMPLE, "slow": "slow:20", "wrong": "wrong:0.1"}  # well above what two measurements differ by
 GOAL = 0.9
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One fault in one case: what the autopsy named; `cannot` says why the case cannot show the fault."""
+    """One fault in one case: what the autopsy named; `cannot` says why the case cannot show the fault, `failed` what
+    went wrong otherwise."""
 
     fault: str
     case_id: str
@@ -56,18 +59,26 @@ class Trial:
     words: str = ""
     named: bool = False
     cannot: str | None = None
+    failed: str | None = None
 
 
 def trials(cases: Sequence[Case], context_of: Mapping[str, Context], budget_s: float) -> Iterator[Trial]:
     """Every fault in every case, one after another."""
     for case in cases:
-        sound = _measured(case, context_of[case.id], budget_s, None)
+        try:
+            sound = _measured(case, context_of[case.id], budget_s, None)
+        except SideError as error:
+            yield Trial("none", case.id, failed=str(error))
+            continue
         for kind in SPELLING:
             fault = Fault.parse(SIZES.get(kind, kind))
             try:
                 faulty = _measured(case, context_of[case.id], budget_s, fault)
             except SideError as error:
-                yield Trial(str(fault), case.id, cannot=str(error))
+                # What refuses a fault says so with a ValueError; anything else went wrong.
+                refused = isinstance(error.cause, ValueError)
+                trial = Trial(str(fault), case.id, failed=str(error))
+                yield replace(trial, cannot=trial.failed, failed=None) if refused else trial
                 continue
             yield _trial(fault, sound, faulty)
 
@@ -75,9 +86,10 @@ def trials(cases: Sequence[Case], context_of: Mapping[str, Context], budget_s: f
 def _trial(fault: Fault, sound: CaseResult, faulty: CaseResult) -> Trial:
     then, now = optimized_side(sound), optimized_side(faulty)
     if then is None or now is None:
-        return Trial(str(fault), sound.case_id, cannot="no times were taken")
+        return Trial(str(fault), sound.case_id, failed="no times were taken")
     found = autopsy(then, now, "the sound side")
-    return Trial(str(fault), sound.case_id, found.kind, found.cause, found.kind in NAMES[fault.kind])
+    names = ON_A_CPU if sound.device_kind == "cpu" else NAMES
+    return Trial(str(fault), sound.case_id, found.kind, found.cause, found.kind in names[fault.kind])
 
 
 def _measured(case: Case, context: Context, budget_s: float, fault: Fault | None) -> CaseResult:
@@ -104,7 +116,7 @@ def table(found: Sequence[Trial]) -> str:
     shown = [trial for trial in found if trial.cannot is None]
     for fault in dict.fromkeys(trial.fault for trial in found):
         of_fault = [trial for trial in shown if trial.fault == fault]
-        others = "; ".join(f"{trial.case_id}: {trial.kind}" for trial in of_fault if not trial.named)
+        others = "; ".join(f"{one.case_id}: {one.kind or one.failed}" for one in of_fault if not one.named)
         named = sum(trial.named for trial in of_fault)
         told = others if of_fault else "no case here can show it"
         lines.append(f"| `{fault}` | {named} | {len(of_fault)} | {told} |")
@@ -124,23 +136,32 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("-k", default="", metavar="WORDS", help="only the cases whose id holds this (default: all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep every trial in FILE (default: nowhere)")
     arguments = parser.parse_args(words)
-    cases, contexts = _selected(arguments.modules, arguments.device, arguments.k)
     found: list[Trial] = []
-    for trial in trials(cases, contexts, arguments.budget):
-        found.append(trial)
-        print(f"{trial.case_id} {trial.fault}: {trial.cannot or f'{trial.kind}: {trial.words}'}", file=sys.stderr)
-        if arguments.json is not None:
-            body = {"trials": [to_json(one) for one in found]}
-            write_atomically(arguments.json, pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n")
+    with tempfile.TemporaryDirectory(prefix="gpugate-proof-") as folder:
+        cases, contexts = _selected(arguments.modules, arguments.device, arguments.k, Path(folder))
+        found.extend(_told(trials(cases, contexts, arguments.budget), arguments.json))
     sys.stdout.write(table(found))
     shown = [trial for trial in found if trial.cannot is None]
     return 0 if shown and sum(trial.named for trial in shown) >= GOAL * len(shown) else 1
 
 
-def _selected(modules: Sequence[str], device: str, words: str) -> tuple[list[Case], dict[str, Context]]:
-    """The cases that this machine can measure, and what their build functions are told."""
-    import tempfile
+def _told(found: Iterable[Trial], path: Path | None) -> Iterator[Trial]:
+    """The trials as they come, each told on stderr and kept in the file."""
+    kept: list[Trial] = []
+    for trial in found:
+        kept.append(trial)
+        print(
+            f"{trial.case_id} {trial.fault}: {trial.cannot or trial.failed or f'{trial.kind}: {trial.words}'}",
+            file=sys.stderr,
+        )
+        if path is not None:
+            body = {"trials": [to_json(one) for one in kept]}
+            write_atomically(path, pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n")
+        yield trial
 
+
+def _selected(modules: Sequence[str], device: str, words: str, folder: Path) -> tuple[list[Case], dict[str, Context]]:
+    """The cases that this machine can measure, and what their build functions are told."""
     import torch
 
     from gpugate.catalogue import Catalogue
@@ -160,7 +181,6 @@ def _selected(modules: Sequence[str], device: str, words: str) -> tuple[list[Cas
         able = all(missing_needs(one, environment) is None for one in needs)
         if able and case.device_kind == wanted.type and words in case.id:
             cases.append(case)
-    folder = Path(tempfile.mkdtemp(prefix="gpugate-proof-"))
     contexts = {case.id: Context(wanted, case.size.items, case.workload.seed, folder) for case in cases}
     return cases, contexts
 
