@@ -1,10 +1,15 @@
 """Where the time of a step goes: from small traces by hand, in the shape that torch.profiler exports."""
 
 import pytest
+import torch
 
+from gpugate.measurement import counters
 from gpugate.measurement.step_profile import LONGEST_NAME, MOST_PARTS, OTHERS, StepProfile, step_profile
 from gpugate.measurement.trace import JOIN, WINDOW, Event, read_activity
+from gpugate.workload import Side
+from tests.test_counters import built
 from tests.test_trace import WINDOW_EVENT, activity, call, copy, event, kernel
+from workloads.stages import stage
 
 
 def operator(name: str, ts: float, dur: float, tid: int = 1) -> Event:
@@ -68,3 +73,34 @@ def test_every_time_can_be_told_in_another_pace() -> None:
     part = {"a": (2.0, 0.5)}
     slower = StepProfile(part, part, part, part, part, 1.0, 2.0).longer(3.0)
     assert slower == StepProfile(*[{"a": (2.0, 1.5)}] * 5, 3.0, 6.0)
+
+
+def annotation(kind: str, name: str, ts: float, dur: float) -> Event:
+    return {"ph": "X", "cat": kind, "name": name, "ts": ts, "dur": dur, "args": {}}
+
+
+def test_stages_come_in_their_order_and_as_long_as_the_device_works_on_them() -> None:
+    ran = [kernel(1, ts=1200, dur=100), kernel(2, ts=1300, dur=600)]
+    on_device = [
+        annotation("gpu_user_annotation", "forward", 1700, 50),
+        annotation("gpu_user_annotation", "copy", 1200, 100),
+        annotation("gpu_user_annotation", "copy", 1500, 100),
+        annotation("gpu_user_annotation", WINDOW, 1200, 700),  # ours
+        annotation("gpu_user_annotation", "copy", 9000, 100),  # of another side
+    ]
+    host = annotation("user_annotation", "forward", 1100, 5)
+    launches = [call("cudaLaunchKernel", number) for number in (1, 2)]
+    found = step_profile(activity(host, *launches, *ran, *on_device, steps=2))
+    assert list(found.stages.items()) == [("copy", (1.0, 0.1)), ("forward", (0.5, 0.025))]
+    assert step_profile(activity(host, annotation("user_annotation", "late", 2100, 5))).stages == {
+        "forward": (1, 0.005)
+    }
+
+
+def test_the_stages_of_a_workload_are_seen_by_the_counting_pass() -> None:
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        with stage("forward", 4):
+            return inputs.relu()
+
+    (found,) = counters.count([built("baseline", Side(step))], [torch.ones(4)], steps=3)
+    assert [(name, count) for name, (count, _) in step_profile(found).stages.items()] == [("forward", 1.0)]

@@ -1,9 +1,12 @@
-"""The stages of a step as NVTX ranges, so that a timeline shows what the host was doing."""
+"""The stages of a step as ranges of the profiler that is attached, so that a timeline shows what the host was doing."""
 
 from __future__ import annotations
 
 import zlib
 from contextlib import AbstractContextManager, nullcontext
+
+from torch.autograd import profiler
+from torch.profiler import record_function
 
 try:
     import nvtx
@@ -27,10 +30,12 @@ _NOTHING: AbstractContextManager[object] = nullcontext()
 
 
 def stage(name: str, payload: int | None = None) -> AbstractContextManager[object]:
-    """A range on the calling thread, in the colour of its stage; nothing where no profiler has been attached.
+    """A range on the calling thread, in the colour of its stage; nothing where no profiler is attached.
 
     Launches are asynchronous: trust the range as projected on the GPU, not the host's.
     """
+    if profiler._is_profiler_enabled:  # torch's own sees no NVTX range
+        return record_function(name)
     if not _LISTENED_TO:
         return _NOTHING
     made: AbstractContextManager[object] = nvtx.annotate(name, color=_colour(name), domain=DOMAIN, payload=payload)

@@ -24,9 +24,9 @@ class StepProfile:
 
     `kernels` are those of the GPU, on a CPU the operators with what they take beside the operators that they call.
     `copies` are by kind, memsets among them; `waits` are host calls in which the stepping thread waits for the device.
-    `after` is what `Side.finish()` adds to the device's work after the last step, whole. `stages` are NVTX ranges in a
-    step, in their order, as long as their work takes on the GPU: only Nsight Systems sees them. `kernel_ms` is the time
-    in which kernels run, however many at once; `copy_ms` that in which copies run and no kernel does.
+    `after` is what `Side.finish()` adds to the device's work after the last step, whole. `stages` are what the side
+    says it does, in order, as long as their work takes on the GPU, on a CPU as they take. `kernel_ms` is the time in
+    which kernels run, however many at once; `copy_ms` that in which copies run and no kernel does.
     """
 
     kernels: Parts = field(default_factory=dict)
@@ -57,15 +57,18 @@ def _longer(parts: Parts, factor: float) -> Parts:
 def step_profile(activity: Activity) -> StepProfile:
     """The profile of an average step of the counted ones."""
     steps, copies = activity.steps, (*activity.copies, *activity.memsets)
+    stages = _in_order(activity.stages, steps)
     if not (activity.kernels or copies):
         operators = list(_own_times(activity.operators))
-        return StepProfile(kernels=_parts(operators, steps), kernel_ms=sum(one.ms for one in operators) / steps)
+        total_ms = sum(one.ms for one in operators)
+        return StepProfile(kernels=_parts(operators, steps), stages=stages, kernel_ms=total_ms / steps)
     kernel_ms = length(union(activity.kernels)) / 1e3
     return StepProfile(
         kernels=_parts(_timed(activity.kernels), steps),
         copies=_parts(_timed(copies), steps),
         waits=_parts(_timed(activity.waits), steps),
         after=_parts(_timed(activity.after), 1),
+        stages=stages,
         kernel_ms=kernel_ms / steps,
         copy_ms=(length(union((*activity.kernels, *copies))) / 1e3 - kernel_ms) / steps,
     )
@@ -96,6 +99,14 @@ def _own_times(operators: Sequence[Event]) -> Iterator[_Timed]:
             open_ones.append((operator["ts"] + operator["dur"], operator["name"], [operator["dur"]]))
         for _, name, own in open_ones:
             yield _Timed(name, own[0] / 1e3)
+
+
+def _in_order(stages: Sequence[Event], steps: int) -> Parts:
+    """As they first come."""
+    parts = _parts(_timed(stages), steps)
+    return {
+        name: parts[name] for name in dict.fromkeys(stage["name"][:LONGEST_NAME] for stage in stages) if name in parts
+    }
 
 
 def _parts(events: Sequence[_Timed], steps: int) -> Parts:

@@ -10,8 +10,9 @@ from typing import Any
 
 from gpugate.cuda_calls import FRAMEWORK, GRAPH_LAUNCH, LAUNCH, SYNCHRONIZING, TENSOR_CORES
 
-WINDOW = "gpugate: counted steps"
-JOIN = "gpugate: join after"  # and the name of the window
+OURS = "gpugate: "
+WINDOW = f"{OURS}counted steps"
+JOIN = f"{OURS}join after"  # and the name of the window
 LONGEST = 15
 
 _CAPTURE = re.compile(r"cu(da)?StreamBeginCapture")
@@ -27,7 +28,8 @@ class Activity:
 
     `waits` are the calls with which the thread that runs the steps, or one that runs their backward pass, waited for
     the device. Threads of a pipeline's own wait as their work, and how often depends on chance. `after` are the kernels
-    and copies of the join after the window, which belong to no step.
+    and copies of the join after the window, which belong to no step. `stages` are the ranges in which a side says what
+    it does, as long as their work takes on the device; on a CPU, as they take.
     """
 
     steps: int
@@ -38,6 +40,7 @@ class Activity:
     operators: Sequence[Event]
     waits: Sequence[Event] = ()
     after: Sequence[Event] = ()
+    stages: Sequence[Event] = ()
 
 
 def read_activity(events: Sequence[Event], steps: int, name: str = WINDOW) -> Activity:
@@ -62,6 +65,7 @@ def read_activity(events: Sequence[Event], steps: int, name: str = WINDOW) -> Ac
         copies=[e for e in device if e.get("cat") == "gpu_memcpy"],
         memsets=[e for e in device if e.get("cat") == "gpu_memset"],
         operators=[e for e in inside if e.get("cat") == "cpu_op"],
+        stages=_stages(inside, device, events),
         after=_caused(_calls(_within(join, events)), events) if join else (),
     )
 
@@ -73,6 +77,16 @@ def _within(window: Event, events: Sequence[Event]) -> list[Event]:
 
 def _calls(events: Sequence[Event]) -> list[Event]:
     return [e for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver")]
+
+
+def _stages(inside: Sequence[Event], device: Sequence[Event], events: Sequence[Event]) -> list[Event]:
+    """In their order. Those on the device belong to the window by time: they have no correlation id."""
+    kind, among = "user_annotation", inside
+    if device:
+        start, end = min(e["ts"] for e in device), max(e["ts"] + e["dur"] for e in device)
+        kind, among = "gpu_user_annotation", [e for e in events if start <= e["ts"] <= end]
+    found = (e for e in among if e.get("cat") == kind and not e["name"].startswith(OURS))
+    return sorted(found, key=lambda e: float(e["ts"]))
 
 
 def _caused(calls: Sequence[Event], events: Sequence[Event]) -> list[Event]:
