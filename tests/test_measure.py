@@ -593,6 +593,19 @@ def test_an_inert_side_is_seen_whatever_the_steps_that_were_counted_of_its_refer
     assert bench.measure(Case(workload, case.optimization, "cpu"), known).inert
 
 
+@pytest.mark.parametrize("shape", [(2,), (2, 3), (2, 3, 1)])
+def test_rows_that_are_right_are_known_of_any_shape(bench: Bench, shape: tuple[int, ...]) -> None:
+    def rows(inputs: torch.Tensor) -> torch.Tensor:
+        return (inputs @ WEIGHT)[:, : shape[1] if len(shape) > 1 else 1].reshape(shape)
+
+    def half(inputs: torch.Tensor) -> torch.Tensor:
+        return torch.cat([rows(inputs)[:1], -rows(inputs)[1:]])
+
+    found = bench.measure(bench.case(bench.side("fast", 1.0, half), bench.side(BASELINE, 3.0, rows)))
+    assert found.mismatch is not None
+    assert found.mismatch.rows_right == 0.5
+
+
 def test_what_a_wrong_output_of_whole_numbers_looks_like(bench: Bench) -> None:
     def levels(inputs: torch.Tensor) -> torch.Tensor:
         return (10 * inputs @ WEIGHT).abs().round().to(torch.uint8) + 20

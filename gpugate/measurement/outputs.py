@@ -99,7 +99,7 @@ def _rows_right(output: torch.Tensor, expected: torch.Tensor) -> float | None:
     if output.dim() == 0 or len(output) < 2:
         return None
     out, ref = output.double(), expected.double()
-    error, norm = (one.flatten(1).norm(dim=1) for one in (out - ref, ref))
+    error, norm = (one.reshape(len(one), -1).norm(dim=1) for one in (out - ref, ref))
     return float((error * norm.norm() < 0.1 * error.norm() * norm).double().mean())
 
 
