@@ -106,6 +106,7 @@ CAUSES = [
     (now(mismatch=HALF, **WRONG), "work left out", "only 50 % of the rows"),
     (now(mismatch=NOISE, **WRONG), "numerics", "off all over (relative L2 0.8, 0.001 is allowed)"),
     (now(**WRONG), "numerics", "off all over"),
+    (now(mismatch=Mismatch(1.5, 0.07), **WRONG), "numerics", "off all over"),
     (now(disproved="it learns: 12 %"), "disproved", "not true: it learns: 12 %"),
     (now(counters={"grown_bytes": 2e6, "synchronizing_calls": 1.0}), "leak", "keeps 2 MB more"),
     (

@@ -38,6 +38,7 @@ FEW = 0.005  # of a step: as good as the same
 MOST = 0.5  # of what a step takes longer
 SOME = 0.25  # of it: a count that bears less is not what made the step longer
 LIKE_BEFORE = 0.1  # of how far off an output is: so much closer to that of the step before
+RIGHT_ROWS = 0.2  # of all: noise leaves a few rows of one value each as they were, by chance
 COUNTED = ("copies", "pageable copies", "synchronization", "more kernels")
 COPIES = ("host_to_device_copies", "device_to_host_copies", "device_to_device_copies")
 
@@ -86,7 +87,7 @@ def _outputs(then: State, now: State) -> Cause | None:
     looks = now.mismatch
     if looks is not None and looks.from_step_before is not None and looks.from_step_before < LIKE_BEFORE:
         return Cause("stale output", f"it returns the output of the step before ({now.wrong})")
-    if looks is not None and looks.rows_right:
+    if looks is not None and looks.rows_right is not None and looks.rows_right >= RIGHT_ROWS:
         right = units.percent(looks.rows_right)
         return Cause("work left out", f"only {right} of the rows of an output are right: work was left out")
     return Cause("numerics", f"outputs are off all over ({now.wrong}): precision or arithmetic changed")
