@@ -18,6 +18,7 @@ from gpugate.autopsy.state import State
 from gpugate.case_states import optimized_side
 from gpugate.codec import pretty, to_json, with_header
 from gpugate.errors import ReplayError
+from gpugate.profiling.artifact_names import EXPORT, REPORT
 from gpugate.report.night_files import RUN
 from gpugate.report.terminal import printed, stdout_takes_colour, terminal_columns
 from gpugate.result import RunResult
@@ -25,8 +26,7 @@ from gpugate.result import RunResult
 FORMAT = "gpugate-diff"
 # History: 1: an autopsy of every case that both runs measured, by its id.
 FORMAT_VERSION = 1
-REPORT = ".nsys-rep"
-PROFILES = (REPORT, ".sqlite")
+PROFILES = (REPORT, EXPORT)
 HEADER_CHARACTERS = 200  # in which a JSON file of ours says its format
 
 
@@ -100,7 +100,7 @@ def _profiled(path: Path) -> State:
 
     if path.suffix not in PROFILES:
         return state(summary_file.read(path))
-    return state(summarize(nsys_tool.exported(path) if path.suffix == REPORT else path))
+    return state(summarize(nsys_tool.as_export(path)))
 
 
 def _read(path: Path) -> RunResult:

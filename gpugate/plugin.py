@@ -34,6 +34,7 @@ REPLAY: pytest.StashKey[ReplaySession | None] = pytest.StashKey()
 INNER: pytest.StashKey[InnerRun | None] = pytest.StashKey()  # under a profiler that gpugate started
 CLOSING = pytest.StashKey[ExitStack]()
 COLLECTED: pytest.StashKey[RunResult | None] = pytest.StashKey()  # by the xdist controller, from its workers
+BEGUN = pytest.StashKey[bool]()  # by the xdist controller: its workers have selected cases
 SAID = pytest.StashKey[list[str]]()
 NOT_RECORDED = "no baseline was written because the session ended early: record again"
 
@@ -83,6 +84,23 @@ def _prepare_night(config: pytest.Config, options: Options) -> None:
     prepare_night(options.report_path)
     if not config.getoption("xmlpath", None):
         config.option.xmlpath = str(options.report_path / JUNIT)
+
+
+def _begin_night(config: pytest.Config) -> None:
+    """Only now is an earlier night in the folder cleared: cases were selected, and begin."""
+    path = config.stash[OPTIONS].report_path
+    if path is not None:
+        from gpugate.report.night import begin_night
+
+        begin_night(path)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
+    config = node.config
+    if ids and not config.stash.get(BEGUN, False):
+        config.stash[BEGUN] = True
+        _begin_night(config)
 
 
 def _write_night(config: pytest.Config, run: RunResult) -> None:
@@ -136,6 +154,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
     from gpugate.catalogue import catalogue
 
+    _begin_night(config)
     replay = config.stash[REPLAY]
     if replay is not None:
         replay.tell_what_is_gone({case.id for case in catalogue.cases()})

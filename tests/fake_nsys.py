@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.profile_exports import ExportWriter
+
 NSYS = """#!{python}
-import json, os, sqlite3, subprocess, sys, time
+import json, os, shutil, sqlite3, subprocess, sys, time
 from pathlib import Path
 
 here = Path(__file__).resolve().parent
@@ -54,12 +56,13 @@ elif words[0] == "profile":
         report(number + 1)
     sys.exit(target.returncode)
 elif words[0] == "export":
+    shutil.copyfile(here / "export.sqlite", option("output"))
     database = sqlite3.connect(option("output"))
-    database.execute("CREATE TABLE report (text)")
-    database.execute("INSERT INTO report VALUES (?)", [Path(words[-1]).read_text()])
+    database.execute("CREATE TABLE TARGET_INFO_SYSTEM_ENV (value)")
+    database.executemany("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (?)", [[Path(words[-1]).read_text()], [seen()]])
     database.commit()
 elif words[0] == "analyze":
-    print("no rule found anything")
+    print(f"Processing [a.sqlite] with [/rules/given.py]...\\n\\n ** What it was given (given):\\n\\n{{seen()}}\\n")
 """
 # What a project's conftest.py needs so that its CPU cases are captured, in ranges that the stand-in sees.
 RANGES = """
@@ -116,13 +119,18 @@ class annotate:
 
 
 class FakeNsys:
-    """The folder of an installed nsys, which a PATH may name."""
+    """The folder of an installed nsys, which a PATH may name; what it exports has five steps."""
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "target-linux-x64"
         self.folder.mkdir(parents=True)
         self._program("target-linux-x64/nsys", NSYS.format(python=sys.executable))
         self.mode("good")
+        export = ExportWriter(self.folder / "export.sqlite")
+        for start in range(0, 5_000_000, 1_000_000):
+            export.step(start, start + 1_000_000)
+            export.launch(start + 10_000, start + 20_000)
+        export.written()
 
     def mode(self, name: str) -> None:
         """`good`, `old`, `broken` (its importer) or `silent` (no report at all)."""

@@ -84,9 +84,11 @@ def test_what_is_no_table_is_one_sentence(said: str, problem: str) -> None:
         read_kernels(said)
 
 
+SECRET = "hunter2-of-a-ci-job"
 NCU = """#!/bin/sh
 # Stands in for ncu: prints a table that is there, or writes a report and its own log, and an index as pytest would.
-case "$1" in --import) cat "{folder}/table.csv"; exit 0 ;; esac
+# What it knows of its environment is in the report, and in the table.
+case "$1" in --import) sed "s/gemm|tn/gemm|tn $CI_JOB_TOKEN/" "{folder}/table.csv"; exit 0 ;; esac
 for word in "$@"; do case "$word" in
   --log-file=*) echo "{log}" > "${{word#--log-file=}}" ;;
   --export=*) stem="${{word#--export=}}" ;;
@@ -110,7 +112,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def under_ncu(project: Path, make: str = "touch", log: str = "") -> tuple[int, str]:
+def under_ncu(project: Path, make: str = "env >", log: str = "") -> tuple[int, str]:
     (project / "ncu").write_text(NCU.format(folder=project, make=make, log=log), encoding="utf-8")
     (project / "ncu").chmod(0o755)
     said: list[str] = []
@@ -118,7 +120,10 @@ def under_ncu(project: Path, make: str = "touch", log: str = "") -> tuple[int, s
     return status, "\n".join(said)
 
 
-def test_a_run_under_ncu_leaves_its_report_and_a_table(project: Path) -> None:
+def test_a_run_under_ncu_leaves_its_report_and_a_table_and_no_secret(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI_JOB_TOKEN", SECRET)
     status, said = under_ncu(project)
     assert status == 0, said
     assert "ncu: 1 kernels in" in said
@@ -126,6 +131,9 @@ def test_a_run_under_ncu_leaves_its_report_and_a_table(project: Path) -> None:
         ".lock", "kernels.json", "kernels.md", "kernels.ncu-rep",
     ]  # fmt: skip
     assert "gemm" in (project / "found/kernels.md").read_text(encoding="utf-8")
+    every = {path.name: path.read_bytes() for path in (project / "found").iterdir()}
+    assert f"PATH={project}:".encode() in every["kernels.ncu-rep"]  # so that a secret in it would be seen
+    assert [name for name, content in every.items() if SECRET.encode() in content] == []
     assert '"time_ms": 5.0' in (project / "found/kernels.json").read_text(encoding="utf-8")
 
 

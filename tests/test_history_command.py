@@ -163,7 +163,13 @@ def damage_cut(path: Path) -> None:
 
 def damage_other_type(path: Path) -> None:
     data = json.loads(path.read_text())
-    data["cases"]["tiny/fused/cuda"]["summary"]["pairs"] = "many"
+    data["cases"]["tiny/fused/cuda"]["summary"]["speedup"]["low"] = "much"
+    path.write_text(json.dumps(data))
+
+
+def damage_verdicts(path: Path) -> None:
+    data = json.loads(path.read_text())
+    data["cases"]["tiny/fused/cuda"]["verdicts"] = 1
     path.write_text(json.dumps(data))
 
 
@@ -193,7 +199,8 @@ def damage_mutated(path: Path) -> None:
     ("damage", "said"),
     [
         (damage_cut, "it is cut off or not JSON"),
-        (damage_other_type, "cases.tiny/fused/cuda.summary.pairs is 'many', not a whole number"),
+        (damage_other_type, "cases.tiny/fused/cuda.summary.speedup.low is 'much', not a finite number"),
+        (damage_verdicts, "cases.tiny/fused/cuda.verdicts is not a list"),
         (damage_newer, "was written by a newer gpugate (format 99"),
         (damage_time, "started_at is 'yesterday'"),
         (damage_cases, "cases is not an object"),
@@ -221,8 +228,53 @@ def test_an_older_night_whose_format_had_less_is_read(tmp_path: Path, history: H
     data = json.loads((path / "run.json").read_text())
     for name in ("ladders", "sweeps", "asked_tolerance"):
         del data[name]
+    (seen,) = data["cases"].values()
+    seen["verdicts"] = [{"outcome": "PASS", "words": "that a verdict no longer has"}]
+    for part, name in (("remembered", "checks"), ("summary", "pair_spread")):
+        del seen[part][name]
     (path / "run.json").write_text(json.dumps({**data, "format_version": 3}))
     assert history(tmp_path)[2] == ""
+    (machine,) = document(history, tmp_path)["machines"]
+    assert machine["cases"][0]["outcomes"] == ["PASS"]
+
+
+def test_what_may_not_be_read_is_named_and_lost_and_found_is_no_night(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nights(tmp_path, {"fused": [3.0]})
+    for name in ("lost+found", "secret"):
+        (tmp_path / name).mkdir()
+    look = Path.stat
+
+    def refused(path: Path, **options: Any) -> Any:
+        if path.parent.name in ("lost+found", "secret"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return look(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refused)  # root may read all, and tests may run as root
+    _, out, err = history(tmp_path)
+    assert "1 night," in out
+    assert err.splitlines() == [
+        f"gpugate history: {tmp_path}/secret/run.json cannot be read (Permission denied): "
+        "mend its permissions, or delete the night"
+    ]
+
+
+def test_a_folder_that_may_not_be_read_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(HistoryError, match=r"is no folder that can be read \(Permission denied\): give the one whose"):
+        read_nights(tmp_path)
+
+
+def test_a_workload_whose_case_was_added_later_is_one_table(tmp_path: Path, history: History) -> None:
+    other = replace(timed("fused", 2.0), case_id="other/fused/cuda", workload="other")
+    night(tmp_path, 0, [timed("fused", 3.0), other])
+    night(tmp_path, 1, [timed("fused", 3.0), other, timed("graph", 1.4)])
+    lines = history(tmp_path)[1].splitlines()
+    assert [line for line in lines if line in ("tiny/cuda", "other/cuda")] == ["tiny/cuda", "other/cuda"]
 
 
 def test_a_copy_is_no_night_of_its_own(tmp_path: Path, history: History) -> None:

@@ -5,9 +5,11 @@ import random
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from gpugate.history.level_changes import (
     FALSE_MARKS,
+    LONGEST_EXACT,
     MIN_SIDE,
     corrected_p_values,
     fewest_values,
@@ -75,13 +77,28 @@ def test_the_p_value_is_that_of_counting_arrangements() -> None:
     assert corrected_p_values(step) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("values", [np.linspace(0, 7, 99) % 1, np.arange(99) // 7 % 4, np.full(99, 3.0)])
+def test_a_long_series_has_the_p_values_of_the_normal_approximation_at_every_split(values: np.ndarray) -> None:
+    assert len(values) > LONGEST_EXACT
+    splits = range(MIN_SIDE, len(values) - MIN_SIDE + 1)
+    each = [stats.mannwhitneyu(values[:split], values[split:], method="asymptotic").pvalue for split in splits]
+    expected = np.minimum(np.asarray(each) * len(splits), 1.0)
+    np.testing.assert_allclose(corrected_p_values(values), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("nights", [LONGEST_EXACT, LONGEST_EXACT + 1, 365])
+def test_a_step_of_a_long_series_is_marked_on_its_first_night(nights: int) -> None:
+    series = [*around(3.0, nights - 20), *around(2.95, 20, seed=2)]
+    assert [change.first for change in level_changes(series, level_of_one(80))] == [nights - 20]
+
+
 def test_all_series_together_keep_the_promise() -> None:
     assert 1 - (1 - level_of_one(80)) ** 80 == pytest.approx(FALSE_MARKS)
     assert level_of_one(1) == pytest.approx(FALSE_MARKS)
 
 
 @pytest.mark.parametrize("noise", [name for name in NOISES if "correlated" not in name])
-@pytest.mark.parametrize("nights", [10, 20])
+@pytest.mark.parametrize("nights", [10, 20, 100, 365])
 def test_chance_alone_marks_no_more_series_than_promised(noise: str, nights: int) -> None:
     assert 0 < false_marks(NOISES[noise], nights, ALONE, series=2000) <= FALSE_MARKS
 

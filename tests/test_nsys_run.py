@@ -1,18 +1,16 @@
 """`pytest --nsys` from outside: it starts itself once under a stand-in for nsys, and leaves reports alone behind."""
 
-import dataclasses
 import gzip
 import importlib.util
 import json
 import os
 import sys
 import types
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from gpugate.profiling import artifact_folder, capture_index, capture_ranges, expert_rules, nsight_tools, summary
+from gpugate.profiling import artifact_folder, capture_index, capture_ranges, nsight_tools
 from gpugate.profiling.capture_index import CaptureIndex
 from tests.fake_nsys import NVTX, RANGES, FakeNsys
 from tests.tiny_project import CONFTEST, TinyProject, check_no_traceback
@@ -25,24 +23,10 @@ SECRET = "hunter2-of-a-ci-job"
 REPORTS = [f"tiny+quick+cpu.{label}.nsys-rep" for label in ("optimized", "reference")]
 
 
-@dataclass(frozen=True)
-class Said:
-    """Stands for the summary of a report, which is not what these tests are about."""
-
-    report: str
-    steps: int
-    notes: tuple[str, ...] = ()
-    findings: tuple[str, ...] = ()
-
-
 @pytest.fixture
 def nsys(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> FakeNsys:
     made = FakeNsys(tmp_path_factory.mktemp("nsys"))
     monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(summary, "summarize", lambda sqlite, steps: Said(sqlite.name, steps))
-    monkeypatch.setattr(expert_rules, "findings", lambda sqlite: ())
-    render = types.SimpleNamespace(markdown=lambda said: f"# {said.report}: {said.steps} steps\n")
-    monkeypatch.setitem(sys.modules, "gpugate.profiling.render", render)
     return made
 
 
@@ -88,6 +72,10 @@ def test_one_report_per_side_and_no_secret_in_anything(
     every = {path: path.read_bytes() for path in (profiled.path / "found here").iterdir()}
     seen = json.loads(every[profiled.path / "found here" / REPORTS[0]])
     assert seen["environment"]["PATH"] == os.environ["PATH"]  # so that a secret in it would be seen
+    summarized = every[profiled.path / "found here/tiny+quick+cpu.reference.summary.md"].decode()
+    assert "5 steps of 4 items" in summarized
+    assert "nsys says: What it was given" in summarized
+    assert str(nsys.folder) in summarized  # of the PATH of nsys's rules
     assert [path for path, content in every.items() if SECRET.encode() in content] == []
     words = json.loads((nsys.folder / "words").read_text())
     assert "--capture-range-end=repeat:sync" in words
@@ -149,7 +137,6 @@ def test_a_capture_that_is_cut_off_is_not_taken_for_whole(
     [
         ("old", "is version 2021.3: install Nsight Systems 2023.1 or newer"),
         ("gone", "--nsys found no nsys: install Nsight Systems, put it on PATH, or try --torch-trace"),
-        ("no nvtx", "--nsys needs the package nvtx: pip install nvtx"),
         ("not a folder", "cannot be written (File exists): give another folder"),
         ("in use", "is in use by another run: give another folder"),
     ],
@@ -160,9 +147,6 @@ def test_what_cannot_profile_is_one_sentence(
     nsys.mode(mode)
     if mode == "gone":
         monkeypatch.setattr(nsight_tools, "found", lambda tool: None)
-    if mode == "no nvtx":
-        monkeypatch.setitem(sys.modules, "nvtx", types.SimpleNamespace(__spec__=None))
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     if mode == "not a folder":
         profiled.write("gpugate-nsys", "")
     if mode == "in use":
@@ -202,9 +186,3 @@ def test_torch_traces_are_for_perfetto_and_judge_nothing(tiny: TinyProject, monk
         names = [event.get("name") for event in json.loads(text)["traceEvents"]]
         assert names.count("step") == names.count(operator) == 5
         assert SECRET.encode() not in text
-
-
-def test_the_stand_in_is_a_summary() -> None:
-    """What the stand-in has is what is used of the real one."""
-    stand_in, real = ({field.name for field in dataclasses.fields(one)} for one in (Said, summary.ProfileSummary))
-    assert stand_in <= real

@@ -8,7 +8,8 @@ import pytest
 from gpugate.profiling import nsight_tools, nsys_tool
 from gpugate.profiling.expert_rules import findings, parsed
 from gpugate.profiling.export_schema import ProfileError
-from gpugate.profiling.nsys_tool import exported, run_nsys
+from gpugate.profiling.nsight_tools import Nsys
+from gpugate.profiling.nsys_tool import as_export, exported, run_nsys
 from tests.fake_nsys import on_path
 
 SAID = """\
@@ -149,7 +150,15 @@ def test_a_report_that_is_not_there(tmp_path: Path) -> None:
         exported(tmp_path / "no.nsys-rep")
 
 
-def test_the_environment_is_the_one_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nsys_and_the_environment_are_those_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_path(tmp_path, monkeypatch, 'echo "[$SECRET]"')
+    own = Nsys(str(tmp_path / "bin/nsys"), {"PATH": "/usr/bin:/bin"}, waits=True)
     monkeypatch.setenv("SECRET", "token")
-    assert run_nsys(["analyze"], nsys_tool.EXPORT_S, {"PATH": "/usr/bin:/bin"}) == "[]\n"
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert run_nsys(["analyze"], nsys_tool.EXPORT_S, own) == "[]\n"
+
+
+def test_what_is_no_report_is_its_own_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_path(tmp_path, monkeypatch, EXPORTS)
+    assert as_export(tmp_path / "no.sqlite") == tmp_path / "no.sqlite"
+    assert as_export(report(tmp_path)) == tmp_path / "case.sqlite"

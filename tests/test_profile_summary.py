@@ -286,3 +286,12 @@ def test_a_summary_survives_its_file(writer: ExportWriter, tmp_path: Path) -> No
     path.write_text(path.read_text().replace(f'"format_version": {FORMAT_VERSION}', '"format_version": 99'))
     with pytest.raises(ProfileError, match=r"newer gpugate .* make the summary again"):
         read(path)
+
+
+def test_what_touches_leaves_no_gap(writer: ExportWriter) -> None:
+    writer.step(1 * MS, 11 * MS)
+    for start in (3, 4, 6):
+        writer.launch(start * MS, (start + 1) * MS)
+    found = summary_of(writer)
+    assert [(gap.at_ms, gap.ms) for gap in found.gaps] == [(4, 1)]
+    assert (found.active.window_ms, found.active.any_ms, found.active.idle_ms) == (4, 3, 1)

@@ -10,7 +10,7 @@ import sys
 from gpugate.doctor.children import ChildError, Ended, how_it_ended, python
 from gpugate.doctor.finding import Answer, Group, Machine, Probe, absent, bad, ok
 from gpugate.environment import missing_needs
-from gpugate.profiling.nsight_tools import PERMISSION, found
+from gpugate.profiling.nsight_tools import LIBDW, PERMISSION, found, needs_library
 from gpugate.workload import Needs
 
 PROFILER_S = 60.0
@@ -32,8 +32,8 @@ def nsys(machine: Machine) -> Answer:
 
 
 def _importer_problem(ended: Ended) -> str:
-    if "libdw" in ended.output or not _has_library("libdw.so.1"):
-        return "its importer needs libdw.so.1, so install it (apt install libdw1)"
+    if "libdw" in ended.output or not _has_library(LIBDW):
+        return needs_library(LIBDW)
     return "its importer failed, so install Nsight Systems whole"
 
 

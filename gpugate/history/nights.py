@@ -9,16 +9,18 @@ import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpugate.codec import FormatError, from_json, naming_the_file, parse, without_header
 from gpugate.environment import Environment, machine_name
 from gpugate.errors import GpugateError
-from gpugate.judging import Remembered
+from gpugate.intervals import Estimate
 from gpugate.report.night_files import RUN
 from gpugate.run_file import FORMAT, FORMAT_VERSION
-from gpugate.summary import History, Summary
-from gpugate.verdict import Outcome, Verdict, worst
+from gpugate.verdict import Outcome, worst
+
+T = TypeVar("T")
+NO_NIGHT = "lost+found"  # which every ext4 volume has, for root alone to look into
 
 
 class HistoryError(GpugateError):
@@ -27,13 +29,15 @@ class HistoryError(GpugateError):
 
 @dataclass(frozen=True)
 class Seen:
-    """One case as one night measured it. `anchor` is None where nothing was recorded."""
+    """One case as one night measured it; times are medians per step. An anchor is None where nothing was recorded."""
 
     case_id: str
     workload: str
-    summary: Summary
+    speedup: Estimate
+    reference_ms: float
+    optimized_ms: float
     outcome: Outcome | None  # the worst of its verdicts
-    anchor: History | None
+    anchor_speedup: float | None
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,13 @@ class Night:
 def read_nights(folder: Path) -> tuple[list[Night], list[str]]:
     """Every night that can be used, the oldest first, and a sentence about each directory that cannot.
 
-    Raises HistoryError where `folder` is none, or holds no directories.
+    Raises HistoryError where `folder` is none that can be read, or holds no directories.
     """
-    if not folder.is_dir():
-        raise HistoryError(f"{folder} is no folder: give the one whose directories --perf-report wrote")
-    paths = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.is_dir() and not _is_no_night(path.name))
+    except OSError as error:
+        problem = f"is no folder that can be read ({error.strerror})"
+        raise HistoryError(f"{folder} {problem}: give the one whose directories --perf-report wrote") from error
     if not paths:
         raise HistoryError(f"{folder} holds no nights: give the folder whose directories --perf-report wrote")
     nights: list[Night] = []
@@ -71,6 +77,10 @@ def read_nights(folder: Path) -> tuple[list[Night], list[str]]:
         except GpugateError as error:
             refused.append(str(error))
     return sorted(nights, key=lambda night: night.started), refused
+
+
+def _is_no_night(name: str) -> bool:
+    return name.startswith(".") or name == NO_NIGHT
 
 
 def _not_twice(night: Night, earlier: list[Night]) -> Night:
@@ -84,8 +94,6 @@ def _not_twice(night: Night, earlier: list[Night]) -> Night:
 def _read_night(folder: Path) -> Night:
     """Raises HistoryError for a directory without a run, and for a run that is damaged, newer, or mutated."""
     path = folder / RUN
-    if not path.exists():
-        raise HistoryError(f"{folder} has no {RUN}: it was cut off before its first case, or is no night; delete it")
     with naming_the_file(
         path,
         HistoryError,
@@ -93,6 +101,10 @@ def _read_night(folder: Path) -> Night:
         damaged="delete the night",
         instead_of_upgrading="delete the night",
     ):
+        if not path.exists():
+            raise HistoryError(
+                f"{folder} has no {RUN}: it was cut off before its first case, or is no night; delete it"
+            )
         night, mutated = _night(
             folder.name, without_header(FORMAT, FORMAT_VERSION, parse(path.read_text(encoding="utf-8")))
         )
@@ -124,15 +136,28 @@ def _seen(case: Mapping[str, Any], where: str) -> Seen | None:
     """None for a case that was not timed, or on a machine whose times say nothing."""
     if case.get("summary") is None or case.get("environment_problem") is not None:
         return None
-    verdicts = from_json(list[Verdict], case.get("verdicts"), f"{where}.verdicts")
-    remembered = case.get("remembered")
+    verdicts = case.get("verdicts")
+    if not isinstance(verdicts, list):
+        raise FormatError(f"{where}.verdicts is not a list")
+    outcomes = [_read(Outcome, verdict, f"{where}.verdicts", "outcome") for verdict in verdicts]
+    median, low, high = (_read(float, case, where, "summary", "speedup", name) for name in ("median", "low", "high"))
+    recorded = case.get("remembered") is not None
     return Seen(
-        case_id=from_json(str, case.get("case_id"), f"{where}.case_id"),
-        workload=from_json(str, case.get("workload"), f"{where}.workload"),
-        summary=from_json(Summary, case["summary"], f"{where}.summary"),
-        outcome=worst([verdict.outcome for verdict in verdicts]) if verdicts else None,
-        anchor=None if remembered is None else from_json(Remembered, remembered, f"{where}.remembered").anchor,
+        case_id=_read(str, case, where, "case_id"),
+        workload=_read(str, case, where, "workload"),
+        speedup=Estimate(median, low, high),
+        reference_ms=_read(float, case, where, "summary", "reference_ms", "median"),
+        optimized_ms=_read(float, case, where, "summary", "optimized_ms", "median"),
+        outcome=worst(outcomes) if outcomes else None,
+        anchor_speedup=_read(float, case, where, "remembered", "anchor", "speedup") if recorded else None,
     )
+
+
+def _read(kind: type[T], data: object, where: str, *path: str) -> T:
+    """The value at `path` below `data`; what stands beside it may be of any format. Raises FormatError."""
+    for name in path:
+        data, where = _object(data, where).get(name), f"{where}.{name}"
+    return from_json(kind, data, where)
 
 
 def _object(data: object, where: str) -> Mapping[str, Any]:

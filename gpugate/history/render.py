@@ -6,7 +6,6 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
 from rich.console import RenderableType
@@ -42,10 +41,13 @@ def _machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
     nights = history.nights
     span = f"{night_name(nights[0])} to {night_name(nights[-1])}" if len(nights) > 1 else night_name(nights[0])
     yield Text(f"{history.machine}: {len(nights)} night{'s' if len(nights) > 1 else ''}, {span}", style="bold")
-    for group, trends in groupby(history.trends, key=_group):
+    groups: dict[str, list[Trend]] = {}
+    for trend in history.trends:  # a case that was added later comes after other workloads'
+        groups.setdefault(_group(trend), []).append(trend)
+    for group, trends in groups.items():
         yield Text()
         yield Text(group, style="bold", overflow="fold")
-        yield _table(list(trends), width)
+        yield _table(trends, width)
     yield Text()
     marks = [(trend, mark) for trend in history.trends for mark in trend.marks]
     for trend, mark in sorted(marks, key=lambda pair: pair[1].night.started):
@@ -73,11 +75,11 @@ def _table(trends: Sequence[Trend], width: int) -> Table:
 def _cells(trend: Trend, spark_columns: int) -> dict[str, Text]:
     """By heading. The line and the speedup are of the same quantity, the newest night's verdict stands last."""
     last = trend.seen[-1]
-    found = last.summary.speedup
+    found = last.speedup
     return {
         "optimization": Text(trend.case_id.removeprefix(f"{trend.workload}/").rpartition("/")[0]),
         "nights": Text(str(len(trend.nights))),
-        "per step": Text(units.milliseconds(last.summary.optimized_ms.median)),
+        "per step": Text(units.milliseconds(last.optimized_ms)),
         "speedup": Text(units.ratio(found.median)),
         "interval": Text(units.interval(found.low, found.high)),
         "over nights": Text(sparkline(trend, spark_columns, BLOCKS if _takes(BLOCKS) else ASCII_BLOCKS)),
@@ -96,14 +98,14 @@ def _takes(words: str) -> bool:
 
 def _anchor(seen: Seen) -> str:
     """`11.50x -0.3 %`: the anchor, and where the newest night stands against it."""
-    if seen.anchor is None:
+    if seen.anchor_speedup is None:
         return ""
-    return f"{units.ratio(seen.anchor.speedup)} {change(seen.summary.speedup.median / seen.anchor.speedup - 1)}"
+    return f"{units.ratio(seen.anchor_speedup)} {change(seen.speedup.median / seen.anchor_speedup - 1)}"
 
 
 def sparkline(trend: Trend, columns: int, blocks: str = BLOCKS) -> str:
     """The newest speedups as one character each, of a height by their logarithm, with a line before every new level."""
-    logs = [math.log(seen.summary.speedup.median) for seen in trend.seen]
+    logs = [math.log(seen.speedup.median) for seen in trend.seen]
     middle = (min(logs) + max(logs)) / 2
     half = max((max(logs) - min(logs)) / 2, FLATTEST / 2)
     heights = [min(int((value - middle + half) / (2 * half) * len(blocks)), len(blocks) - 1) for value in logs]
@@ -189,18 +191,17 @@ def _machine_as_json(history: MachineHistory) -> dict[str, Any]:
 
 
 def _trend_as_json(trend: Trend) -> dict[str, Any]:
-    anchor = trend.seen[-1].anchor
     return {
         "case_id": trend.case_id,
         "workload": trend.workload,
-        "anchor_speedup": None if anchor is None else anchor.speedup,
+        "anchor_speedup": trend.seen[-1].anchor_speedup,
         "nights": [night.name for night in trend.nights],
         "outcomes": [None if seen.outcome is None else seen.outcome.value for seen in trend.seen],
-        "speedup": [seen.summary.speedup.median for seen in trend.seen],
-        "speedup_low": [seen.summary.speedup.low for seen in trend.seen],
-        "speedup_high": [seen.summary.speedup.high for seen in trend.seen],
-        "optimized_ms": [seen.summary.optimized_ms.median for seen in trend.seen],
-        "reference_ms": [seen.summary.reference_ms.median for seen in trend.seen],
+        "speedup": [seen.speedup.median for seen in trend.seen],
+        "speedup_low": [seen.speedup.low for seen in trend.seen],
+        "speedup_high": [seen.speedup.high for seen in trend.seen],
+        "optimized_ms": [seen.optimized_ms for seen in trend.seen],
+        "reference_ms": [seen.reference_ms for seen in trend.seen],
         "source_changed": [night.name for night in trend.source_changed],
         "level_changes": [_mark_as_json(mark) for mark in trend.marks],
     }

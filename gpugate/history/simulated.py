@@ -14,7 +14,7 @@ from gpugate.history.level_changes import MIN_SIDE, Values, corrected_p_values, 
 
 SEED = 20260131
 SERIES = 4000
-LENGTHS = (10, 20, 30, 60)
+LENGTHS = (10, 20, 30, 60, 100, 365)
 SUITE = 80  # series: forty cases, of each a speedup and a time
 STEPS = (2.0, 3.0, 5.0)  # standard deviations
 NIGHTS_SINCE = (3, 4, 5, 7, 10)

@@ -100,8 +100,8 @@ def _differences(then: Night, now: Night, workload: str) -> tuple[str, ...]:
 
 def _marks(nights: Sequence[Night], seen: Sequence[Seen], level: float) -> Iterator[Mark]:
     """The level changes of both series, those of one night in one mark."""
-    speedups = [one.summary.speedup.median for one in seen]
-    times_ms = [one.summary.optimized_ms.median for one in seen]
+    speedups = [one.speedup.median for one in seen]
+    times_ms = [one.optimized_ms for one in seen]
     of_speedup, of_time = level_changes(speedups, level), level_changes(times_ms, level)
     for index in sorted({change.first for change in (*of_speedup, *of_time)}):
         yield Mark(

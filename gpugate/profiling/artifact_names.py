@@ -1,4 +1,7 @@
-"""File names for what is kept of a test parameter: readable, safe on any disk, and never the same for two ids."""
+"""File names for what is kept of a test parameter: readable, safe on any disk, and never the same for two ids.
+
+And the endings of what nsys makes of it: a report, what its importer could not read, and an export.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import hashlib
 import re
 import unicodedata
 
+REPORT, NOT_IMPORTED, EXPORT = ".nsys-rep", ".qdstrm", ".sqlite"
 LONGEST = 120  # characters, which leaves room for a side and an ending below the 255 bytes of a file name
 _PLAIN = re.compile(r"[a-z0-9][a-z0-9._/-]*")
 _LOOKS_HASHED = re.compile(r"-[0-9a-f]{8}$")

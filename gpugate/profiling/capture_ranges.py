@@ -13,6 +13,7 @@ from gpugate.faults.fault import Fault
 from gpugate.measurement.sides import synchronize
 from gpugate.options import Tool
 from gpugate.profiling import capture_index
+from gpugate.profiling.artifact_names import NOT_IMPORTED, REPORT
 from gpugate.profiling.capture_index import REPORT_STEM, Capture, CaptureIndex
 from gpugate.profiling.nvtx_ranges import step_range, window_range
 from gpugate.profiling.warm_steps import MOST_STEPS, Window, profile_sides
@@ -20,7 +21,6 @@ from gpugate.workload import Case, Context
 
 KIND = "cuda"  # of device that the ranges belong to
 REPORT_S, SETTLED_S, LOOK_S = 60.0, 0.2, 0.02
-ENDINGS = (".nsys-rep", ".qdstrm")  # what a range becomes, the latter where it could not be imported
 
 
 def start_profiler() -> None:  # cuda only
@@ -67,7 +67,7 @@ class CaptureRanges:
             capture_index.write(self._folder, self._index)
 
     def _reports(self) -> dict[str, Path]:
-        found = (path for ending in ENDINGS for path in self._folder.glob(f"{REPORT_STEM}*{ending}"))
+        found = (path for ending in (REPORT, NOT_IMPORTED) for path in self._folder.glob(f"{REPORT_STEM}*{ending}"))
         return {path.name: path for path in found}
 
     def _new_report(self, before: dict[str, Path]) -> str | None:

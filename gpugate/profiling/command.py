@@ -8,8 +8,6 @@ from pathlib import Path
 
 from gpugate.errors import OptionError
 
-REPORT = ".nsys-rep"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit status: 0 summarized, 2 a file or an option is unusable"
@@ -33,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.steps is not None and arguments.steps < 1:
         raise OptionError(f"--steps {arguments.steps} is not a whole number from 1 on: say how many steps there are")
-    sqlite = nsys_tool.exported(arguments.file) if arguments.file.suffix == REPORT else arguments.file
+    sqlite = nsys_tool.as_export(arguments.file)
     summary = summarize(sqlite, arguments.steps)
     if not arguments.no_rules:
         summary = with_findings(summary, sqlite)

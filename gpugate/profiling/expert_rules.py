@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpugate.profiling.nsight_tools import Nsys
 from gpugate.profiling.nsys_tool import run_nsys
 
 ANALYZE_S = 300.0
@@ -35,9 +36,9 @@ class Finding:
     count: int  # of all rows, which nsys limits to 50
 
 
-def findings(sqlite: Path) -> tuple[Finding, ...]:
+def findings(sqlite: Path, nsys: Nsys | None = None) -> tuple[Finding, ...]:
     """Runs nsys's rules over an export. Raises ProfileError where nsys is not there or fails."""
-    return parsed(run_nsys(["analyze", "--format", "column", sqlite], ANALYZE_S))
+    return parsed(run_nsys(["analyze", "--format", "column", sqlite], ANALYZE_S, nsys))
 
 
 def parsed(said: str) -> tuple[Finding, ...]:

@@ -11,9 +11,10 @@ from gpugate.profiling.export_schema import Export
 ALLOCATES = 0  # allocation.memoryOperationType; 1 frees
 
 _CALLS = """
-SELECT n.name, SUM(c.stop - c.start) / 1e6, COUNT(*), MAX(c.stop - c.start) / 1e6,
-  n.launch, n.graph_launch, n.synchronizing
-FROM call c JOIN call_name n ON n.rowid = c.name GROUP BY n.name ORDER BY 2 DESC, 3 DESC
+SELECT n.name, SUM(c.ns) / 1e6, SUM(c.count), MAX(c.longest_ns) / 1e6, n.launch, n.graph_launch, n.synchronizing
+FROM (
+  SELECT name, SUM(stop - start) AS ns, COUNT(*) AS count, MAX(stop - start) AS longest_ns FROM call GROUP BY name) c
+JOIN call_name n ON n.rowid = c.name GROUP BY n.name ORDER BY 2 DESC, 3 DESC
 """
 _WAITS = """
 SELECT n.name, COALESCE(s.name, ''), COALESCE(s.domain, ''), c.steps, COUNT(*), SUM(c.stop - c.start) / 1e6

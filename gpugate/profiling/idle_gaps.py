@@ -13,14 +13,9 @@ from gpugate.profiling.export_schema import Export
 LARGEST = 20
 OUTSIDE = ""  # no CUDA call: the host was in its own code
 
-# How far what began before reached, by kind: what an activity adds to the union is what it reaches beyond that.
-_REACHED = f"""
-SELECT start, stop, kind, call, MAX(stop) OVER earlier,
-  MAX(stop) FILTER (WHERE kind = {KERNEL}) OVER earlier,
-  MAX(stop) FILTER (WHERE kind = {COPY}) OVER earlier,
-  MAX(stop) FILTER (WHERE kind IN ({KERNEL}, {COPY})) OVER earlier
-FROM device WINDOW earlier AS (ORDER BY start, stop ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
-"""  # noqa: S608 numbers of ours
+# What began before reached so far, for some kinds of activity: what one of them adds to their union is what it reaches
+# beyond that. A table of it would take longer to write than to work out anew.
+_BEFORE = "OVER (ORDER BY start, stop ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
 _ACTIVE = f"""
 SELECT
   (MAX(stop) - MIN(start)) / 1e6,
@@ -28,11 +23,18 @@ SELECT
   SUM(MAX(0, stop - MAX(start, COALESCE(kernel_stop, start)))) FILTER (WHERE kind = {KERNEL}) / 1e6,
   SUM(MAX(0, stop - MAX(start, COALESCE(copy_stop, start)))) FILTER (WHERE kind = {COPY}) / 1e6,
   SUM(MAX(0, stop - MAX(start, COALESCE(either_stop, start)))) FILTER (WHERE kind IN ({KERNEL}, {COPY})) / 1e6
-FROM reached
+FROM (
+  SELECT start, stop, kind, MAX(stop) {_BEFORE} AS any_stop,
+    MAX(stop) FILTER (WHERE kind = {KERNEL}) {_BEFORE} AS kernel_stop,
+    MAX(stop) FILTER (WHERE kind = {COPY}) {_BEFORE} AS copy_stop,
+    MAX(stop) FILTER (WHERE kind IN ({KERNEL}, {COPY})) {_BEFORE} AS either_stop
+  FROM device)
+"""  # noqa: S608 numbers of ours
+_GAPS = f"""
+SELECT d.any_stop, d.start, c.tid, c.owner
+FROM (SELECT start, call, MAX(stop) {_BEFORE} AS any_stop FROM device) d JOIN call c ON c.rowid = d.call
+WHERE d.start > d.any_stop
 """  # noqa: S608
-_GAPS = """
-SELECT r.any_stop, r.start, c.tid, c.owner FROM reached r JOIN call c ON c.rowid = r.call WHERE r.start > r.any_stop
-"""
 # Calls of one thread do not overlap, so that only one of those that began before a gap reaches into it.
 _MEANWHILE = """
 SELECT g.rowid, c.name, MIN(c.stop, g.stop) - MAX(c.start, g.start)
@@ -116,7 +118,6 @@ class IdleWhile:
 
 def find_gaps(export: Export) -> None:
     """Makes `gap`, one row per time without activity, and `meanwhile`, the calls that overlap each."""
-    export.make("reached", "start stop kind call any_stop kernel_stop copy_stop either_stop", _REACHED)
     export.make("gap", "start stop tid owner", _GAPS)
     export.run("CREATE INDEX call_of_thread ON call (tid, start, stop, name)")
     export.make("meanwhile", "gap name ns", _MEANWHILE)

@@ -1,4 +1,9 @@
-"""The longest kernels of each side under Nsight Compute: how near they come to what the GPU can do."""
+"""The longest kernels of each side under Nsight Compute: how near they come to what the GPU can do.
+
+It is the plain `ncu` and not nsight-python, which analyzes functions written for it, a kernel an annotation unless told
+otherwise, in the process that calls them. A step here has hundreds of kernels, runs in a process of its own whose
+environment is allow-listed, and has the ranges that nsys sees; Nsight Compute's window opens the report that is kept.
+"""
 
 from __future__ import annotations
 

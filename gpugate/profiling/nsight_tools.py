@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,6 +27,7 @@ PLACES = {
 PERMISSION = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run as root or with CAP_SYS_ADMIN"
 OLDEST_NSYS = (2023, 1)  # from when on ranges repeat, nodes of CUDA graphs are traced and reports are .nsys-rep
 ANSWER_S = 60.0
+LIBDW = "libdw.so.1"  # which minimal systems lack
 _MISSING_LIBRARY = re.compile(r"(\S+\.so[.\d]*)(?:: cannot open shared object file| => not found)")
 
 
@@ -50,8 +54,13 @@ class Nsys:
         if missing is None:
             last = said.strip().splitlines()[-1:] or ["it said nothing"]
             return f"its importer failed ({last[0][:200]}), so install Nsight Systems whole"
-        package = " (apt install libdw1)" if missing[1] == "libdw.so.1" else ""
-        return f"its importer needs {missing[1]}, so install it{package}"
+        return needs_library(missing[1])
+
+
+def needs_library(name: str) -> str:
+    """Why an importer makes no report where a library of the system is missing."""
+    package = " (apt install libdw1)" if name == LIBDW else ""
+    return f"its importer needs {name}, so install it{package}"
 
 
 def nsys(environment: Mapping[str, str]) -> Nsys:
@@ -79,18 +88,36 @@ def ncu() -> str:
     return path
 
 
-def answer(command: list[str], environment: Mapping[str, str]) -> str:
+def answer(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """What a short command prints, on either stream; its own words where it does not run."""
     try:
-        ended = subprocess.run(
-            command,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=ANSWER_S,
-            check=False,
-        )
+        return ended(command, ANSWER_S, environment).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    return ended.stdout.decode(errors="replace")
+
+
+def ended(
+    command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A command at its end, with what it printed on either stream; without an environment of its own it has ours.
+
+    Raises OSError where it cannot be started and TimeoutExpired; then nothing of it goes on running.
+    """
+    # A session of its own: these tools start programs, and they must end with them.
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        said, _ = process.communicate(timeout=timeout_s)
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return subprocess.CompletedProcess(command, process.returncode, said)

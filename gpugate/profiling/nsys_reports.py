@@ -9,14 +9,13 @@ from pathlib import Path
 from gpugate.codec import write_atomically
 from gpugate.errors import GpugateError
 from gpugate.profiling import summary_file
-from gpugate.profiling.artifact_names import safe_name
+from gpugate.profiling.artifact_names import EXPORT, NOT_IMPORTED, REPORT, safe_name
 from gpugate.profiling.capture_index import REPORT_STEM, Capture
 from gpugate.profiling.nsight_tools import Nsys
 from gpugate.profiling.nsys_tool import exported
 from gpugate.profiling.self_start import ProfiledRun
 from gpugate.report.markdown import escaped, plain, table_row
 
-REPORT, NOT_IMPORTED, EXPORT = ".nsys-rep", ".qdstrm", ".sqlite"
 SUMMARY, SUMMARY_JSON, LIST = ".summary.md", ".summary.json", "summary.md"
 ENDINGS = (REPORT, NOT_IMPORTED, EXPORT, SUMMARY, SUMMARY_JSON)
 HEADINGS = ("test parameter", "side", "steps", "items per step", "report", "MB", "what it says")
@@ -75,8 +74,8 @@ def _summarize(report: Path, nsys: Nsys, paths: dict[str, Path], steps: int) -> 
     from gpugate.profiling.render import markdown
     from gpugate.profiling.summary import summarize, with_findings
 
-    export = exported(report, nsys.environment)
-    summary = with_findings(summarize(export, steps), export)
+    export = exported(report, nsys)
+    summary = with_findings(summarize(export, steps), export, nsys)
     summary_file.write(paths[SUMMARY_JSON], summary)
     write_atomically(paths[SUMMARY], markdown(summary))
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from gpugate.profiling.artifact_names import EXPORT, REPORT
 from gpugate.profiling.export_schema import ProfileError
-from gpugate.profiling.nsight_tools import found
+from gpugate.profiling.nsight_tools import Nsys, ended, found
 
 EXPORT_S = 600.0
 LAST_WORDS = 200
@@ -24,57 +24,47 @@ def find_nsys() -> str:
     return path
 
 
-def run_nsys(arguments: Sequence[str | Path], timeout_s: float, environment: Mapping[str, str] | None = None) -> str:
-    """What `nsys ARGUMENTS` prints, both streams together; without an environment of its own it has ours.
+def run_nsys(arguments: Sequence[str | Path], timeout_s: float, nsys: Nsys | None = None) -> str:
+    """What `nsys ARGUMENTS` prints, both streams together. Without an `nsys` it is the one that is found, with our
+    environment.
 
     Raises ProfileError where it cannot be started, fails or takes too long; then nothing of it goes on running.
     """
-    command = [find_nsys(), *map(str, arguments)]
-    doing = f"`nsys {command[1]}`"
+    path, environment = (nsys.path, nsys.environment) if nsys is not None else (find_nsys(), None)
+    doing = f"`nsys {arguments[0]}`"
     try:
-        # A session of its own: nsys starts programs, and they must end with it.
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+        process = ended([path, *map(str, arguments)], timeout_s, environment)
     except OSError as error:
-        raise ProfileError(f"{command[0]} cannot be started ({error.strerror}): install Nsight Systems anew") from error
-    try:
-        said, _ = process.communicate(timeout=timeout_s)
+        raise ProfileError(f"{path} cannot be started ({error.strerror}): install Nsight Systems anew") from error
     except subprocess.TimeoutExpired:
         raise ProfileError(f"{doing} did not end within {timeout_s:g} s: run it by hand to see why") from None
-    finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
     if process.returncode:
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        lines = [line.strip() for line in process.stdout.splitlines() if line.strip()]
         last = lines[-1][:LAST_WORDS] if lines else "it said nothing"
         raise ProfileError(f"{doing} ended with status {process.returncode} ({last}): run it by hand to see more")
-    return said
+    return process.stdout
 
 
-def exported(report: Path, environment: Mapping[str, str] | None = None) -> Path:
+def as_export(path: Path) -> Path:
+    """The export of a report, by its name; any other file as it is. Raises ProfileError as `exported` does."""
+    return exported(path) if path.suffix == REPORT else path
+
+
+def exported(report: Path, nsys: Nsys | None = None) -> Path:
     """The SQLite export beside a .nsys-rep, made anew where it is not there or older than the report.
 
     Raises ProfileError where there is no report or no nsys, where the export fails, or cannot be written.
     """
     if not report.is_file():
         raise ProfileError(f"{report} is no file: give a .nsys-rep, or what nsys exported from it")
-    sqlite = report.with_suffix(".sqlite")
+    sqlite = report.with_suffix(EXPORT)
     if sqlite.is_file() and sqlite.stat().st_size and sqlite.stat().st_mtime >= report.stat().st_mtime:
         return sqlite
     # A name of its own until it is whole: an export that is cut off must not pass for one.
     partial = report.with_name(f".{report.stem}.{os.getpid()}.sqlite")
     try:
         options = ["--type=sqlite", "--force-overwrite=true", f"--output={partial}"]
-        run_nsys(["export", *options, report], EXPORT_S, environment)
+        run_nsys(["export", *options, report], EXPORT_S, nsys)
         if not partial.is_file():
             raise ProfileError(f"nsys exported nothing from {report}: profile again, the report is damaged")
         partial.replace(sqlite)

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpugate import units
+from gpugate.autopsy.words import short
 from gpugate.profiling.device_activity import Kernel
 from gpugate.profiling.expert_rules import Finding
 from gpugate.profiling.projection import ProjectedRange
@@ -19,7 +20,6 @@ from gpugate.report.series_tables import WordTable
 from gpugate.report.terminal import GAP, RULE_UNDER_HEAD
 
 MOST_ROWS = 15
-LONGEST_NAME = 90
 NONE = "-"
 _ARGUMENTS = re.compile(r"\((?!anonymous namespace\)|lambda)[^()]*(?:\([^()]*\)[^()]*)*\)(?: const)?$")
 
@@ -101,12 +101,6 @@ def word_tables(summary: ProfileSummary) -> list[WordTable]:
     return [table for table in made if table.rows]
 
 
-def short(name: str) -> str:
-    """A kernel's name without its result and arguments, cut where it is longer than a line."""
-    words = _ARGUMENTS.sub("", name.removeprefix("void "))
-    return words if len(words) <= LONGEST_NAME else f"{words[: LONGEST_NAME - 3]}..."
-
-
 def _table(title: str, headings: str, rows: Sequence[tuple[str, ...]], below: tuple[str, ...] = ()) -> WordTable:
     shown = tuple(rows[:MOST_ROWS])
     of = f", {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
@@ -129,7 +123,7 @@ def _kernels(summary: ProfileSummary) -> WordTable:
 def _kernel(kernel: Kernel, steps: int) -> tuple[str, ...]:
     more = f" (of {kernel.shapes})" if kernel.shapes > 1 else ""
     return (
-        short(kernel.name),
+        short(_ARGUMENTS.sub("", kernel.name)),
         _per(kernel.ms, steps),
         units.percent(kernel.share),
         f"{kernel.count / steps:g}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import sys
@@ -10,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpugate.errors import EnvironmentUnfitError
 from gpugate.options import Profiling
 from gpugate.profiling import artifact_folder, capture_index
 from gpugate.profiling.capture_index import FOLDER_VARIABLE, CaptureIndex
@@ -42,8 +40,6 @@ def start_profiled(
     `tell` keeps the artifacts and returns what is wrong with them, which makes an exit status of 0 one of 1. Raises
     OptionError for a folder that cannot be written and EnvironmentUnfitError for a profiler that cannot be used.
     """
-    if importlib.util.find_spec("nvtx") is None:
-        raise EnvironmentUnfitError(f"--{profiling.tool} needs the package nvtx: pip install nvtx")
     with artifact_folder.held(profiling.folder, f"--{profiling.tool}") as folder:
         environment = {**allowed(os.environ), FOLDER_VARIABLE: str(folder), "COLUMNS": str(_columns())}
         pytest = [sys.executable, "-m", "pytest", *arguments, *_colour()]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpugate.profiling import device_activity, host_calls, idle_gaps
+from gpugate.profiling.artifact_names import REPORT
 from gpugate.profiling.counted_calls import find_calls, find_steps
 from gpugate.profiling.device_activity import Copies, Graphs, Kernel, Stream, find_activity
 from gpugate.profiling.expert_rules import Finding, findings
@@ -18,6 +19,7 @@ from gpugate.profiling.export_counters import KNOWN_OF_WHOLE_GRAPHS, fractions, 
 from gpugate.profiling.export_schema import EXPORT_AGAIN, Export, ProfileError, opened
 from gpugate.profiling.host_calls import Call, Memory, Wait
 from gpugate.profiling.idle_gaps import Active, Gap, IdleWhile, find_gaps
+from gpugate.profiling.nsight_tools import Nsys
 from gpugate.profiling.projection import ProjectedRange, find_ranges, projected
 
 
@@ -62,17 +64,20 @@ def summarize(sqlite: Path, steps: int | None = None) -> ProfileSummary:
             raise ProfileError(f"{sqlite} cannot be summarized: {error}") from None
 
 
-def with_findings(summary: ProfileSummary, sqlite: Path) -> ProfileSummary:
-    """The summary with what nsys's expert rules found in the export, or with a note why they were not run."""
+def with_findings(summary: ProfileSummary, sqlite: Path, nsys: Nsys | None = None) -> ProfileSummary:
+    """The summary with what nsys's expert rules found in the export, or with a note why they were not run.
+
+    Without an `nsys` it is the one that is found.
+    """
     try:
-        return replace(summary, findings=findings(sqlite))
+        return replace(summary, findings=findings(sqlite, nsys))
     except ProfileError as error:
         return replace(summary, notes=(*summary.notes, f"nsys's expert rules were not run: {error}"))
 
 
 def refuse_stale(sqlite: Path) -> None:
     """Raises ProfileError where the report beside the export is newer than the export."""
-    report = sqlite.with_suffix(".nsys-rep")
+    report = sqlite.with_suffix(REPORT)
     try:
         stale = sqlite.stat().st_mtime < report.stat().st_mtime
     except OSError:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -45,12 +46,26 @@ class NightReportError(GpugateError):
 
 
 def prepare_night(folder: Path) -> None:
-    """Makes the folder, and takes out of it what an earlier session left: a killed one must not look like that one.
+    """Makes the folder. An earlier night in it stays: it is not known yet whether anything runs.
 
-    Raises NightReportError where that cannot be done.
+    Raises NightReportError where it cannot be made or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        if not (folder / SUMMARY).exists():
+            write_atomically(folder / SUMMARY, "**No case began**: none was selected, or the run was cut off before.\n")
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def begin_night(folder: Path) -> None:
+    """Takes out of the folder what an earlier session left: a killed one must not look like that one.
+
+    To be called once it is known that a case runs. Raises NightReportError where that cannot be done.
+    """
+    try:
         for name in (RUN, SUMMARY, JUNIT):
             (folder / name).unlink(missing_ok=True)
         write_atomically(folder / SUMMARY, "**The run was cut off**: it wrote no summary.\n")
@@ -105,8 +120,9 @@ def _headline(run: RunResult) -> str:
     if not outcomes and not failed:
         measured = any(case.measurement is not None for case in run.cases.values())
         return f"{kind}: nothing was {'judged' if measured else 'measured'}"
-    cases = len(outcomes) + failed
-    return f"{kind}: {', '.join(words) or 'all good'} of {cases} case{'' if cases == 1 else 's'}"
+    count = len(outcomes) + failed
+    cases = f"{count} case{'' if count == 1 else 's'}"
+    return f"{kind}: {', '.join(words)} of {cases}" if words else f"{kind}: {cases}, all good"
 
 
 @dataclass(frozen=True)

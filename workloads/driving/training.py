@@ -61,11 +61,11 @@ class Trainer:
     def train(self, batch: Batch) -> Tensor:
         """One iteration on a batch that is on the device; returns its loss, float32 [], without waiting for it."""
         self.optimizer.zero_grad(set_to_none=True)
-        with stage("forward"):
+        with stage("forward", len(batch.images)):
             with self._autocast():
                 waypoints = self._forward(batch.images, batch.commands)
             loss = F.smooth_l1_loss(waypoints, batch.waypoints)
-        with stage("backward"):
+        with stage("backward", len(batch.images)):
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.scaler.step(self.optimizer)
         self.scaler.update()

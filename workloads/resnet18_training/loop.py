@@ -69,7 +69,7 @@ class LoadedBatches:
 
     def _copied(self, piece: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         images, told = piece
-        with stage("copy"):
+        with stage("copy", len(images)):
             return (
                 images.to(self._device, non_blocking=self._non_blocking),
                 told.to(self._device, non_blocking=self._non_blocking),

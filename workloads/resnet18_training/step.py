@@ -78,9 +78,9 @@ class Trainer:
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """The loss [] of one batch: images [n, channels, h, w], labels int64 [n]."""
         self.optimizer.zero_grad(set_to_none=True)
-        with stage("forward"):
+        with stage("forward", len(images)):
             loss: Tensor = self._loss(images, labels)
-        with stage("backward"):
+        with stage("backward", len(images)):
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.scaler.step(self.optimizer)  # skips the update where a gradient is not finite
         self.scaler.update()
