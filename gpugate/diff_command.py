@@ -58,9 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
     if profiles[0] != profiles[1]:
         raise ReplayError(f"{first} and {second} are a run and a profile: give two runs or two profiles")
     warning = None
-    if profiles[0] and arguments.k:
-        raise ReplayError(f"-k {arguments.k!r} selects cases, and a profile is of one: leave it out")
     if profiles[0]:
+        if arguments.k:
+            raise ReplayError(f"-k {arguments.k!r} selects cases, and a profile is of one: leave it out")
         before, after = _profiled(first), _profiled(second)
         longer = after.step_ms / before.step_ms - 1
         found = [Became(second.name, longer, autopsy(before, after, first.name))]

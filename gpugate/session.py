@@ -124,7 +124,7 @@ class PerfSession:
         classes = self.environment.device_classes
         result.promise = Promise(
             min_speedup=for_device_class(case.optimization.min_speedup, classes),
-            tolerance=case.optimization.tolerance[case.optimization.dtype],
+            tolerance=case.optimization.tolerated,
             contract=for_device_class(case.optimization.contract, classes),
         )
         result.remembered = self.remembered(case)

@@ -49,7 +49,7 @@ def _lines(then: State, now: State) -> Iterator[str]:
     yield f"where it went: {told or 'nowhere'}"
     moves = moved(then, now)
     both = [f"{short(move.name)} {signed(move.ms)}" for move in moves if move.ms and not (move.is_new or move.is_gone)]
-    yield from _named("moved most", both)
+    yield from _named("moved most", both[:MOST_NAMED])  # how many moved less says nothing
     stage = first_longer_stage(then, now)
     if stage is not None:
         yield f"first stage that takes longer: {stage.name} {signed(stage.ms)}"
@@ -59,7 +59,7 @@ def _lines(then: State, now: State) -> Iterator[str]:
 
 def _named(title: str, words: Sequence[str]) -> Iterator[str]:
     if words:
-        more = f"; {len(words) - MOST_NAMED} more" if len(words) > MOST_NAMED and title != "moved most" else ""
+        more = f"; {len(words) - MOST_NAMED} more" if len(words) > MOST_NAMED else ""
         yield f"{title}: {'; '.join(words[:MOST_NAMED])}{more}"
 
 

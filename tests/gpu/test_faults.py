@@ -90,7 +90,7 @@ def verdicts(case: Case, found: Measurement, recorded: Measurement | None) -> di
     result = CaseResult(case.id, case.workload.name, case.optimization.name, case.reference_name, case.size, found)
     optimization, classes = case.optimization, describe(torch.device("cuda", 0)).device_classes
     contract = for_device_class(optimization.contract, classes)
-    result.promise = Promise(None, optimization.tolerance[optimization.dtype], contract)
+    result.promise = Promise(None, optimization.tolerated, contract)
     if recorded is not None:
         then = history([recorded.instances] * 5)
         result.remembered = Remembered(then, then, "exact", optimized_counters=recorded.optimized_counters)
