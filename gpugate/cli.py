@@ -46,6 +46,11 @@ COMMANDS = (
         "gpugate.replay_command",
     ),
     Command(
+        "record",
+        "baselines from runs that are stored already, each of a process of its own, without a GPU",
+        "gpugate.record_command",
+    ),
+    Command(
         "history",
         "what many nights say together: the trend of each case, and the night on which its level changed",
         "gpugate.history.command",

@@ -96,11 +96,12 @@ def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> l
     if not names:
         raise BaselineError("every case was skipped, so no baseline was written: record where they can be measured")
     old = baseline.load_all(folder)
-    occasion = baseline.Occasion(_user_name(), session.options.reason, session.options.new_anchor)
+    occasion = baseline.Occasion(user_name(), session.options.reason, session.options.new_anchor)
     return [baseline.updated(old.get(name), name, runs, occasion, processes) for name in sorted(names)]
 
 
-def _user_name() -> str:
+def user_name() -> str:
+    """Who records."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container's user has no name

@@ -25,7 +25,7 @@ FORMAT = "gpugate-run"
 # History: 1: RunResult as it is, instances in columns. 2: what each case was judged by, and its further attempts.
 # 3: the tolerance that was asked for, what a skipped case lacks, a fault put in on purpose, and times judged with the
 # digits that are stored. 4: proofs, ladders and sweeps. 5: how many items a whole run has.
-# 6: where the time of a step goes, and what a wrong output looks like.
+# 6: where the time of a step goes, and that of a measurement; what a wrong output looks like.
 FORMAT_VERSION = 6
 
 

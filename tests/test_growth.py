@@ -38,7 +38,11 @@ class Memory:
         return block
 
     def grown(
-        self, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object], steps_per_block: int = growth.STEPS
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        work: Callable[[], object],
+        steps_per_block: int = growth.STEPS,
+        step_ms: float = 0.0,
     ) -> float:
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1000 * len(self.blocks))
 
@@ -48,12 +52,19 @@ class Memory:
             return OUTPUT
 
         side = BuiltSide("fast", Side(step), TorchFlags.current(), CPU, SideCost(0.0, 0.0), steps_per_block)
-        return grown_bytes(side, [None, None])
+        return grown_bytes(side, [None, None], step_ms)
 
 
 def test_what_every_step_keeps_is_growth(monkeypatch) -> None:
     memory = Memory()
     assert memory.grown(monkeypatch, lambda: memory.kept.append(memory.allocate())) == 1000.0
+
+
+def test_long_steps_are_watched_for_fewer_of_them(monkeypatch) -> None:
+    memory = Memory()
+    leak = partial(lambda kept: kept.append(memory.allocate()), memory.kept)
+    assert memory.grown(monkeypatch, leak, step_ms=growth.ROUND_MS / 2) == 1000.0
+    assert memory.steps == 2 * growth.ROUNDS * 2
 
 
 def test_what_is_allocated_once_or_given_back_is_no_growth(monkeypatch) -> None:

@@ -7,7 +7,9 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from gpugate.measurement.record import Instance
 from gpugate.measurement.sides import BuiltSide, blamed_on, synchronize
 from gpugate.measurement.trace import JOIN, WINDOW, Activity, read_activity
 
-FLUSH_STEPS = 2  # the profiler's own start-up and anything still in flight land here, outside the window
+FLUSH_STEPS = 2  # at most: the profiler's own start-up and anything still in flight land here, outside the window
 ENQUEUED_STEPS, FEWEST_ENQUEUED, ENQUEUE_MS = 15, 3, 300.0
 FEWEST_COUNTED, COUNTED_MS = 2, 500.0
 DETACH_CALLS, DETACH_PAUSE_S = 20, 0.005
@@ -65,12 +67,22 @@ def _counted(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: int) -> l
         os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else it complains on stderr that there is no GPU
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     synchronize(device)
-    with profile(activities=activities, acc_events=True) as profiler:
+    with profiled(activities) as profiler:
         for number, side in enumerate(sides):
             with blamed_on(side.name, "being counted"):
                 _run_window(side, inputs, steps, _window(number))
     events = _events(profiler)
     return [read_activity(events, steps, _window(number)) for number in range(len(sides))]
+
+
+@contextmanager
+def profiled(activities: Sequence[ProfilerActivity], record_shapes: bool = False) -> Iterator[profile]:
+    """PyTorch's profiler, quiet, and without its own list of events, which takes 50 us of Python for each of them."""
+    with ExitStack() as stack:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*clears events at the end of each cycle")
+            profiler = stack.enter_context(profile(activities=activities, record_shapes=record_shapes))
+        yield profiler
 
 
 def _window(number: int) -> str:
@@ -79,7 +91,7 @@ def _window(number: int) -> str:
 
 def _run_window(side: BuiltSide, inputs: Sequence[Any], steps: int, window: str) -> None:
     side.flags.apply()
-    side.run_steps(inputs, FLUSH_STEPS)
+    side.run_steps(inputs, min(FLUSH_STEPS, steps - 1) or 1)  # one where a step is long enough for all of that
     synchronize(side.device)
     with record_function(window):
         for offset in range(steps):
@@ -128,12 +140,17 @@ def enqueue_ms(side: BuiltSide, inputs: Sequence[Any]) -> float:
     return statistics.median(times_ms)
 
 
-def of(side: BuiltSide, activity: Activity, inputs: Sequence[Any], timer: Timer) -> dict[str, float]:  # cuda only
-    """Every counter per step of a counted CUDA side, by the names of gpugate.counter_names."""
-    efficiency = data_path_efficiency(side, inputs, timer.time_ms)
+def of(
+    side: BuiltSide, activity: Activity, inputs: Sequence[Any], timer: Timer, step_ms: float | None = None
+) -> dict[str, float]:  # cuda only
+    """Every counter per step of a counted CUDA side, by the names of gpugate.counter_names.
+
+    `step_ms` is how long its steps took without the profiler, where that is known.
+    """
+    efficiency = data_path_efficiency(side, inputs, timer.time_ms, step_ms)
     data_path = {} if efficiency is None else {"data_path_efficiency": efficiency}
     peak_bytes = {} if side.cost.peak_bytes is None else {"peak_bytes": float(side.cost.peak_bytes)}
-    unprofiled = {"enqueue_ms": enqueue_ms(side, inputs), "grown_bytes": grown_bytes(side, inputs)}
+    unprofiled = {"enqueue_ms": enqueue_ms(side, inputs), "grown_bytes": grown_bytes(side, inputs, step_ms or 0.0)}
     autotuned = {"autotuned": float(side.flags.cudnn_benchmark)}
     return {**trace.counters(activity), **unprofiled, **autotuned, **peak_bytes, **data_path}
 

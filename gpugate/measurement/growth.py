@@ -11,24 +11,26 @@ from typing import Any
 import torch
 
 from gpugate.measurement.sides import BuiltSide, blamed_on, synchronize
+from gpugate.measurement.warm_up import steps_for
 
 ROUNDS, STEPS = 3, 5  # steps of a round, or as many as one block has where that is fewer
+ROUND_MS = 300.0  # a round of steps that would take longer has fewer
 
 
-def grown_bytes(side: BuiltSide, inputs: Sequence[Any]) -> float:  # cuda only
+def grown_bytes(side: BuiltSide, inputs: Sequence[Any], step_ms: float = 0.0) -> float:  # cuda only
     """Bytes per step by which a warmed-up side's allocated device memory grows, exactly; 0 when it does not.
 
     The median of three rounds counts: what is allocated or freed once is no leak. Nor is what the garbage collector
     gives back, so growth is looked at again with a collection after every round.
     """
     side.flags.apply()
+    steps = min(STEPS, side.steps_per_block, steps_for(step_ms, ROUND_MS))
     with blamed_on(side.name, "being watched for growing memory"):
-        return _median_growth(side, inputs, lambda: 0) and _median_growth(side, inputs, gc.collect)
+        return _median_growth(side, inputs, steps, lambda: 0) and _median_growth(side, inputs, steps, gc.collect)
 
 
-def _median_growth(side: BuiltSide, inputs: Sequence[Any], collect: Callable[[], int]) -> float:
+def _median_growth(side: BuiltSide, inputs: Sequence[Any], steps: int, collect: Callable[[], int]) -> float:
     collect()
-    steps = min(STEPS, side.steps_per_block)
     readings = [_allocated_bytes(side.device)]
     for _ in range(ROUNDS):
         side.run_steps(inputs, steps)

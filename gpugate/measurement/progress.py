@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 Doing = Literal["building", "warming up", "measuring", "counting", "checking", "proving", "confirming"]
@@ -28,6 +29,29 @@ class Progress:
     low: float | None = None
     high: float | None = None
     seconds_left: float | None = None
+
+
+@dataclass
+class Spent:
+    """Where the time of a measurement goes, by what is being done."""
+
+    clock: Callable[[], float] = time.perf_counter
+    _seconds: dict[str, float] = field(default_factory=dict)
+    _now: tuple[str, float] | None = None
+
+    def begin(self, doing: Doing) -> None:
+        """Ends what was being done before."""
+        self.seconds()
+        self._now = doing, self.clock()
+
+    def seconds(self) -> Mapping[str, float]:
+        """So far, what is being done included."""
+        now = self.clock()
+        if self._now is not None:
+            doing, since = self._now
+            self._seconds[doing] = self._seconds.get(doing, 0.0) + now - since
+            self._now = doing, now
+        return {doing: round(seconds, 3) for doing, seconds in self._seconds.items()}
 
 
 Report = Callable[[Progress], None]

@@ -125,6 +125,7 @@ class Measurement:
     seed: int = 0
     attempts: int = 1  # 1, plus the times that an inconclusive result asked for more pairs
     wall_s: float = 0.0
+    spent_s: Mapping[str, float] = field(default_factory=dict)  # by what was done, see `Progress.doing`
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
@@ -148,6 +149,7 @@ class Measurement:
             inert=self.inert and second.inert,
             attempts=self.attempts + 1,
             wall_s=self.wall_s + second.wall_s,
+            spent_s=_added(self.spent_s, second.spent_s),
         )
 
 
@@ -169,3 +171,7 @@ def _worse(first: Counters, second: Counters) -> Counters:
         name: (min if name in MORE_IS_BETTER else max)(first.get(name, value), second.get(name, value))
         for name, value in both.items()
     }
+
+
+def _added(first: Mapping[str, float], second: Mapping[str, float]) -> Mapping[str, float]:
+    return {name: first.get(name, 0.0) + second.get(name, 0.0) for name in {**first, **second}}

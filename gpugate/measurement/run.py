@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from gpugate.measurement.outputs import (
     mismatch,
 )
 from gpugate.measurement.pairing import Pairing
-from gpugate.measurement.progress import Doing, Progress, Report
+from gpugate.measurement.progress import Doing, Progress, Report, Spent
 from gpugate.measurement.proving import shown
 from gpugate.measurement.record import Difference, Instance, Measurement, Mismatch, Shown, SideCost, StopReason
 from gpugate.measurement.rest import Rest
@@ -83,6 +84,7 @@ class _Run:
     known: Known = field(default_factory=Known)
     found: _Found = field(default_factory=_Found)
     rest: Rest = field(default_factory=Rest)
+    spent: Spent = field(default_factory=Spent)
     deadline_s: float = math.inf
     rebuild_s: float = 0.0  # what the next build and its shorter warm-up will take
 
@@ -91,6 +93,7 @@ class _Run:
         return self.deadline_s - time.perf_counter()
 
     def tell(self, doing: Doing, side: str, taking: Instance | None = None) -> None:
+        self.spent.begin(doing)
         instances = [*self.found.instances, *([taking] if taking else [])]
         estimate = _estimate(instances)
         self.report(
@@ -285,8 +288,11 @@ def _counted(run: _Run, both: BothSides) -> tuple[Counted, Counted]:
     sides = [optimized] if reference.name in known else [reference, optimized]
     inputs, steps = run.inputs.timed, counters.steps_worth_counting(run.found.instances, run.settings.counted_steps)
     has_counters = counters.missing(run.context.device) is None
+    pairs = [pair for instance in run.found.instances for pair in instance.pairs]
     for side, activity in zip(sides, counters.count(sides, inputs, steps), strict=True):
-        of_side = counters.of(side, activity, inputs, run.timer) if has_counters else {}
+        times_ms = [pair.optimized_ms if side is optimized else pair.reference_ms for pair in pairs]
+        step_ms = statistics.median(times_ms) if times_ms else None
+        of_side = counters.of(side, activity, inputs, run.timer, step_ms) if has_counters else {}
         known[side.name] = Counted(of_side, step_profile(activity), trace.signature(activity))
     ours = known[optimized.name]
     if run.settings.fault is not None:
@@ -319,4 +325,5 @@ def _record(run: _Run, stopped_because: StopReason, wall_s: float) -> Measuremen
         resolution_ms=run.timer.resolution_ms,
         seed=run.inputs.fresh_index,
         wall_s=wall_s,
+        spent_s=run.spent.seconds(),
     )

@@ -1,0 +1,85 @@
+"""`gpugate record DIR`: baselines from runs that are stored already, without a GPU.
+
+For machines with several GPUs, where one process each measures, and for runs whose baselines are wanted afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpugate import baseline, profiles_file, run_file
+from gpugate.environment import machine_name
+from gpugate.errors import BaselineError
+from gpugate.options import DEFAULT_BASELINES, DEFAULT_PROCESSES
+from gpugate.recording import user_name
+from gpugate.result import RunResult
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder", metavar="DIR", type=Path, help="its *.json, each what --perf-json wrote in a process of its own"
+    )
+    parser.add_argument("--reason", metavar="TEXT", default="", help="why the baseline is recorded, kept in it")
+    parser.add_argument(
+        "--processes", metavar="N", type=int, default=DEFAULT_PROCESSES, help="fewest runs of a case (default: 5)"
+    )
+    parser.add_argument(
+        "--baselines", metavar="DIR", type=Path, default=Path(DEFAULT_BASELINES), help="where baselines are"
+    )
+    parser.add_argument("--new-anchor", action="store_true", help="move the fixed anchor to what is recorded")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes all baselines or none, and prints what changed; runs that were interrupted do not count.
+
+    Raises RunFileError for a file that is no run, and BaselineError where the runs cannot be one record.
+    """
+    runs = _runs(arguments.folder)
+    machine = machine_name(runs[0].environment)
+    folder = arguments.baselines / machine
+    occasion = baseline.Occasion(user_name(), arguments.reason, arguments.new_anchor)
+    with baseline.exclusive(folder):
+        old = baseline.load_all(folder)
+        files = [
+            baseline.updated(old.get(workload), workload, those, occasion, arguments.processes)
+            for workload, those in _by_workload(runs).items()
+        ]
+        profiles = profiles_file.made(arguments.baselines, machine, runs)
+        # All files are made before the first is written: a refusal leaves every one as it was.
+        lines = [line for file in files for line in baseline.write(folder, file)]
+        problem = profiles_file.write(profiles)
+    print(*lines, *([problem] if problem else []), f"written to {folder}: read the difference and commit it", sep="\n")
+    return 0
+
+
+def _runs(folder: Path) -> list[RunResult]:
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise BaselineError(f"{folder} holds no run: write some there with --perf-json, each in a process of its own")
+    seen: dict[tuple[str, int], Path] = {}
+    runs = []
+    for path in paths:
+        run = run_file.read(path)
+        twin = seen.setdefault((run.started_at, run.seed), path)
+        if twin != path:
+            raise BaselineError(f"{path} is the run of {twin} once more: remove one of them")
+        if run.mutated is not None:
+            raise BaselineError(f"{path} was mutated by {run.mutated}, which no baseline may hold: take it away")
+        if run.interrupted:
+            print(f"{path} was interrupted and does not count")
+        else:
+            runs.append(run)
+    if not runs:
+        raise BaselineError(f"every run of {folder} was interrupted: measure again")
+    return runs
+
+
+def _by_workload(runs: Sequence[RunResult]) -> Mapping[str, list[RunResult]]:
+    """By every workload that was measured at all, the runs that had it."""
+    names = {case.workload for run in runs for case in run.cases.values() if case.skipped is None}
+    return {
+        name: [run for run in runs if any(case.workload == name for case in run.cases.values())]
+        for name in sorted(names)
+    }
