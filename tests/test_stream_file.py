@@ -4,9 +4,10 @@ import errno
 import json
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from workloads.streaming import stream_file
 from workloads.streaming.block_checksum import half_sums
 from workloads.streaming.stream_file import Layout, StreamFile, beside, open_stream_file
 
+Reading = Callable[[StreamFile, int], torch.Tensor]
 LAYOUT = Layout(rows=8, points=16, blocks=12, seed=5)
 
 
@@ -29,6 +31,12 @@ def file(tmp_path: Path) -> Iterator[StreamFile]:
 def read(file: StreamFile, number: int) -> torch.Tensor:
     block = torch.full((LAYOUT.rows, LAYOUT.points), torch.nan)
     file.read_into(number, block)
+    return block
+
+
+def copied(file: StreamFile, number: int) -> torch.Tensor:
+    block = torch.full((LAYOUT.rows, LAYOUT.points), torch.nan)
+    file.copy_into(number, block)
     return block
 
 
@@ -64,6 +72,15 @@ def test_many_threads_read_at_once(file: StreamFile) -> None:
     with ThreadPoolExecutor(8) as threads:
         sums = list(threads.map(lambda number: half_sums(read(file, number % 12)).tolist(), range(600)))
     assert sums == file.checksums.tolist() * 50
+
+
+def test_what_a_team_copies_is_what_one_thread_reads(file: StreamFile) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        blocks = list(threads.map(partial(copied, file), range(12)))
+    assert torch.equal(torch.stack(blocks), torch.stack([read(file, number) for number in range(12)]))
+    piece = torch.empty(2 * LAYOUT.points)
+    file.copy_into(7, piece)  # blocks have four such pieces
+    assert torch.equal(piece, read(file, 1).view(4, -1)[3])
 
 
 def test_an_intact_file_is_reused(file: StreamFile) -> None:
@@ -110,15 +127,17 @@ def test_a_damaged_file_is_written_anew(file: StreamFile, damage) -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 12])
-def test_a_block_that_is_not_there(file: StreamFile, number: int) -> None:
+@pytest.mark.parametrize("how", [read, copied])
+def test_a_block_that_is_not_there(file: StreamFile, how: Reading, number: int) -> None:
     with pytest.raises(IndexError, match=f"block {number} was asked for, and .* has 12"):
-        read(file, number)
+        how(file, number)
 
 
-def test_a_file_that_became_shorter_is_named(file: StreamFile) -> None:
+@pytest.mark.parametrize("how", [read, copied])
+def test_a_file_that_became_shorter_is_named(file: StreamFile, how: Reading) -> None:
     os.truncate(file.path, 11 * LAYOUT.block_bytes + 100)
     with pytest.raises(EOFError, match=rf"{file.path} ends at byte {11 * LAYOUT.block_bytes + 100} within block 11"):
-        read(file, 11)
+        how(file, 11)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -20,9 +21,11 @@ from workloads.prefetcher import Batch, Copy, HostOrder, Prefetcher
 from workloads.resnet18_training import proofs as training_proofs
 from workloads.resnet18_training import step as training_step
 from workloads.resnet18_training.cifar import seeded_pictures
+from workloads.resnet18_training.data import Pieces, PreparedPictures
 from workloads.resnet18_training.digits import digits
 from workloads.resnet18_training.loop import TrainingLoop
 from workloads.resnet18_training.rungs import CPU_BOTTOM
+from workloads.resnet18_training.sample_order import sample_order
 from workloads.resnet18_training.step import NHWC, Recipe, Trainer
 
 PICTURES = seeded_pictures(0, 64)
@@ -52,6 +55,22 @@ def test_equal_losses_are_shown_and_others_disproved() -> None:
     assert "3 losses bit for bit those" in training_proofs.same_losses(CONTEXT, WORKERS, TINY)
     with pytest.raises(DisprovedError, match="off those of the rung before"):
         training_proofs.same_losses(CONTEXT, LARGE_BATCH, TINY)
+
+
+def test_a_loader_beside_a_gpu_prepares_as_a_worker_does_while_losses_are_compared() -> None:
+    pictures = PreparedPictures(seeded_pictures(3, 4), sample_order(3, 4, 4), side_pixels=224)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with training_proofs.one_loader_thread(torch.device("cuda")):
+            ours = pictures[0][0]
+        assert torch.get_num_threads() == 2
+        with training_proofs.one_loader_thread(torch.device("cpu")):
+            assert torch.get_num_threads() == 2, "on a CPU they train too"
+    finally:
+        torch.set_num_threads(before)
+    with closing(Pieces(pictures, piece=1, workers=1, pinned=False)) as pieces:
+        assert torch.equal(next(pieces)[0][0], ours)
 
 
 def test_close_losses_are_shown_and_others_disproved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,14 +197,14 @@ WORKLOADS: tuple[Workload, ...] = (
             Optimization(
                 "processes-2",
                 partial(processes, EXPENSIVE, 2),
-                {"sm_90": 1.5, "cuda": 1.0, "cpu": 0.4},
+                {"sm_90": 1.2, "cuda": 1.0, "cpu": 0.4},
                 contract=_copied(EXPENSIVE_BATCHES),
                 why=SPREAD,
             ),
             Optimization(
                 "processes-4",
                 partial(processes, EXPENSIVE, 4),
-                {"sm_90": 2.5, "cuda": 1.0},
+                {"sm_90": 1.5, "cuda": 1.0},
                 contract=_copied(EXPENSIVE_BATCHES),
                 why=SPREAD,
             ),

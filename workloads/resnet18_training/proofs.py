@@ -177,8 +177,27 @@ def _deterministic_loop(
     context: Context, rung: Rung, pictures: Pictures, mirrored: bool = True
 ) -> Iterator[TrainingLoop]:
     torch.backends.cudnn.deterministic = True  # the engine puts every flag back after a proof
-    with _same_kernels(rung), closing(TrainingLoop(context, rung, pictures, mirrored)) as loop:
+    with (
+        one_loader_thread(context.device),
+        _same_kernels(rung),
+        closing(TrainingLoop(context, rung, pictures, mirrored)) as loop,
+    ):
         yield loop
+
+
+@contextmanager
+def one_loader_thread(device: torch.device) -> Iterator[None]:
+    """As a worker process has it: several threads resize a picture to other bits, of which training makes much.
+
+    On a CPU the same threads train, and pictures keep their size.
+    """
+    before = torch.get_num_threads()
+    if device.type == "cuda":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _same_kernels(rung: Rung) -> AbstractContextManager[object]:

@@ -29,20 +29,19 @@ COMPUTE: Regimes = {
     "cuda": Regime(rows=8192, points=512, blocks=32, rounds=5, buffers=12, readers=6, consumers=4),
     "cpu": Regime(rows=65536, points=16, blocks=16, rounds=1, buffers=4, readers=1, consumers=1),
 }
-# The copy in is the longest stage: 64 MiB take 1.2 ms, their checksum on the device 0.05 ms, and 16 bytes come back.
-# Reading them takes one thread 8 ms, so that it needs ten to keep up. A block of 16 MiB would leave Python 0.3 ms for
-# its reads, launches and checks, fifteen threads waiting for one lock; such blocks kept the bus busy for 55 % of the
-# time, and those of 64 MiB have not been measured. 2 GiB on disk, 512 MiB of buffers.
-COPY: Regimes = {
-    "cuda": Regime(rows=16384, points=1024, blocks=32, rounds=0, buffers=8, readers=12, consumers=2, pieces=4)
-}
+# The copy in is the longest stage: 32 MiB take 0.6 ms, their checksum on the device 0.03 ms, and 16 bytes come back.
+# What reads at 55 GB/s beside a bus that takes as much is bounded by memory: twelve threads that read into 512 MiB of
+# buffers reached 34 GB/s, and 61 % of the bus. So the buffers fit in the L3 cache, where the bus finds what was just
+# read; there, waiting for Python's lock cost many readers as much as memory had. Two readers with a team of six threads
+# each reached 95 % (docs/results/streaming/what_bounds_copy.json). 1 GiB on disk, 128 MiB of buffers.
+COPY: Regimes = {"cuda": Regime(rows=8192, points=1024, blocks=32, rounds=0, buffers=4, readers=2, consumers=2, team=6)}
 # 386 products of a block of 2 MiB take about 14 ms, everything else less than 1 ms.
 LONG_COMPUTE: Regimes = {
     "cuda": Regime(rows=512, points=1024, blocks=32, rounds=193, buffers=4, readers=1, consumers=1),
     "cpu": Regime(rows=512, points=64, blocks=64, rounds=31, buffers=4, readers=1, consumers=1),
 }
 COMPUTE_ITEMS = {"cuda": 32, "cpu": 8}
-COPY_ITEMS = {"cuda": 64}  # a step begins with idle readers: it must last many times as long as reading a block
+COPY_ITEMS = {"cuda": 128}  # a step begins with idle readers: it must last many times as long as reading a block
 RESIDENT_ITEMS = {"cuda": 32}
 LONG_COMPUTE_ITEMS = {"cuda": 4, "cpu": 8}
 BUFFER_COUNTS = (1, 2, 3, 4, 8)

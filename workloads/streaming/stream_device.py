@@ -23,7 +23,8 @@ class Regime:
     """What streams: a file of `blocks` blocks, float32 [rows, points], with `rounds` of WalshShift on each.
 
     With 0 rounds the device computes a block's checksum alone, and only that comes back. `buffers` blocks may be on
-    their way at once, read by `readers` threads in `pieces` each; `consumers` threads check the results.
+    their way at once, read by `readers` threads in `pieces` each; `consumers` threads check the results. With a `team`,
+    a reader copies out of the mapped file, by so many threads of PyTorch's.
     """
 
     rows: int
@@ -34,6 +35,7 @@ class Regime:
     readers: int
     consumers: int
     pieces: int = 1
+    team: int = 0
 
     def kernel(self, device: torch.device) -> Kernel:
         return WalshShift(self.points, self.rounds, device) if self.rounds else half_sums

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import functools
 import json
+import mmap
 import os
 import shutil
+import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,6 +57,8 @@ class StreamFile:
     def __init__(self, path: Path, layout: Layout, checksums: Tensor) -> None:
         self.path, self.layout, self.checksums = path, layout, checksums
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._values: Tensor | None = None
+        self._mapping = threading.Lock()
 
     def read_into(self, number: int, buffer: Tensor) -> None:
         """Reads into `buffer`, contiguous float32 on the host, what lies `number` times its length into the file.
@@ -64,17 +69,48 @@ class StreamFile:
         """
         view = buffer.numpy().data.cast("B")
         offset = number * len(view)
-        block = offset // self.layout.block_bytes
-        if not 0 <= block < self.layout.blocks:
-            raise IndexError(f"block {block} was asked for, and {self.path} has {self.layout.blocks}: ask from 0 on")
+        self._check_within(offset)
         while view:
             count = os.preadv(self._descriptor, [view], offset)
             if not count:
-                raise EOFError(f"{self.path} ends at byte {offset} within block {block}: remove it, to have it remade")
+                raise self._too_short(offset)
             view, offset = view[count:], offset + count
+
+    def copy_into(self, number: int, buffer: Tensor) -> None:
+        """As `read_into`, by all threads of PyTorch together: they copy out of the file's pages, mapped into memory.
+
+        The file must not become shorter meanwhile, which would kill the process.
+        """
+        values = buffer.numel()
+        end = buffer.nbytes * (number + 1)
+        self._check_within(end - buffer.nbytes)
+        length = os.fstat(self._descriptor).st_size
+        if length < end:
+            raise self._too_short(length)
+        buffer.view(-1).copy_(self._mapped()[number * values : (number + 1) * values])
+
+    def _mapped(self) -> Tensor:
+        """float32: the whole file, never written to; its pages are in memory before the first copy."""
+        with self._mapping:
+            if self._values is None:
+                pages = mmap.mmap(self._descriptor, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", message=".*not writable")
+                    self._values = torch.frombuffer(pages, dtype=torch.float32)
+            return self._values
+
+    def _check_within(self, offset: int) -> None:
+        block = offset // self.layout.block_bytes
+        if not 0 <= block < self.layout.blocks:
+            raise IndexError(f"block {block} was asked for, and {self.path} has {self.layout.blocks}: ask from 0 on")
+
+    def _too_short(self, offset: int) -> EOFError:
+        block = offset // self.layout.block_bytes
+        return EOFError(f"{self.path} ends at byte {offset} within block {block}: remove it, to have it remade")
 
     def close(self) -> None:
         """May be called again, and only when nobody reads."""
+        self._values = None  # the last reference to the mapping
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -147,8 +147,12 @@ def _staged(regime: Regime, context: Context, count: int) -> Side:  # cuda only
         wait(slot)
         return regime.wanted(slot.host.output)
 
+    read = file.read_into
+    if regime.team:
+        torch.set_num_threads(regime.team)  # of this side alone: the engine keeps what a side was built with
+        read = file.copy_into
     stages = Stages[StagedSlot](
-        read=lambda slot, number: file.read_into(number, regime.piece(number, slot.host.inputs)),
+        read=lambda slot, number: read(number, regime.piece(number, slot.host.inputs)),
         submit=device.submit,
         consume=consume,
         pieces=regime.pieces,
