@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 import torch
 
+from gpugate.workload import Context
 from tests.copied_clips import copied, cut_short
-from workloads.video_segmentation import decoding
+from workloads.video_segmentation import decode_stage, decoding
 from workloads.video_segmentation.clip import Clip, clip_path
 from workloads.video_segmentation.colour import planes
 from workloads.video_segmentation.decoding import HostDecoder
 from workloads.video_segmentation.frame_number import read_numbers
+from workloads.video_segmentation.source_clip import CLIPS
 from workloads.video_segmentation.torchcodec_decoding import TorchCodecDecoder
 from workloads.video_segmentation.video_file import VideoError, VideoInfo, examine
 
@@ -248,3 +250,12 @@ def test_torchcodec_that_fails_in_a_whole_clip_is_not_taken_for_its_end(
     monkeypatch.setattr(FakeDemuxer, "decode", fail)
     with pytest.raises(RuntimeError, match="the GPU is gone"):
         TorchCodecDecoder(clip, torch.device("cpu")).read(1)
+
+
+def test_frames_that_stay_on_the_host_are_looked_at_there(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the step's stamps, and so its records, are on a device; a meta tensor mixes with no other."""
+    monkeypatch.setitem(CLIPS, "meta", CLIP)  # type: ignore[misc]
+    context = Context(torch.device("meta"), 8, 0, cache)
+    side = decode_stage.to_nv12(decode_stage.planes, "h264", context)
+    assert side.step(torch.ones(8, device="meta")).shape == (8, 2)
+    side.close()

@@ -72,7 +72,7 @@ def context(cache_dir: Path) -> Context:
 def test_a_plan_says_what_it_changes() -> None:
     assert str(plans.BASELINE) == "the baseline"
     assert str(plans.NVJPEG) == (
-        "decode nvdec, preprocess torch, segment cudnn-fused, composite torch, encode nvjpeg, sessions 7, overlapped"
+        "decode nvdec, preprocess torch, segment cudnn-fused, composite torch, encode nvjpeg, sessions 4, overlapped"
     )
 
 

@@ -77,11 +77,11 @@ def session_threads() -> list[threading.Thread]:
 def read(made: Sessions[FakeSlot], frames: int) -> list[int]:
     """As a decoder does it: looks at each slot for a while, then asks for the next."""
     numbers = []
-    for slot in made.frames(frames):
-        before = slot.frame
+    for run in made.runs(frames):
+        before = [slot.frame for slot in run]
         time.sleep(0.0002)
-        assert slot.frame == before, "a slot was filled while it was in use"
-        numbers.append(slot.frame)
+        assert [slot.frame for slot in run] == before, "a slot was filled while it was in use"
+        numbers += before
     return numbers
 
 
@@ -197,7 +197,7 @@ def test_threads_end_when_one_fails_also_where_nobody_reads() -> None:
         thread.join(2)
     assert session_threads() == []
     with pytest.raises(OSError, match="frame 15 broke"):
-        next(made.frames(1))  # the first frames are ready, and would do no harm, but nothing comes after them
+        next(made.runs(1))  # the first frames are ready, and would do no harm, but nothing comes after them
 
 
 def test_what_is_raised_while_cleaning_up_does_not_hide_why() -> None:
@@ -275,24 +275,55 @@ def test_no_sessions_decode_nothing() -> None:
         Sessions(INFO, Readers(), sessions=0)
 
 
-@pytest.mark.parametrize("sessions", [1, 3])
-def test_between_two_settled_moments_as_much_is_decoded_as_is_taken(sessions: int) -> None:
+@pytest.mark.parametrize(("sessions", "spare"), [(1, 0), (3, 0), (3, 3)])
+def test_between_two_settled_moments_as_much_is_decoded_as_is_taken(sessions: int, spare: int) -> None:
     readers = Readers(partial(FakeReader, 4))
-    made = Sessions(INFO, readers, sessions, loop=True)
+    made = Sessions(INFO, readers, sessions, loop=True, spare=spare)
     soon(made.settle)
 
     def decoded() -> int:
         return sum(len(reader.decoded) for reader in readers.made)
 
-    assert decoded() == 4 * sessions
-    soon(partial(read, made, 7))  # the last of them is free when the next one is asked for
-    soon(made.settle)
+    assert decoded() == 4 * sessions - spare
     before = decoded()
     for taken in (5, 11):
         soon(partial(read, made, taken))
         soon(made.settle)
         assert decoded() - before == taken
         before = decoded()
+    made.close()
+
+
+@pytest.mark.parametrize("batch", [1, 4, 100])
+@pytest.mark.parametrize("loop", [False, True])
+def test_with_slots_to_spare_everything_comes_in_order(batch: int, loop: bool) -> None:
+    made = Sessions(INFO, Readers(partial(FakeReader, 3)), 3, loop, spare=2)
+    numbers: list[int] = []
+    while len(numbers) < (200 if loop else 23):
+        numbers += soon(partial(read, made, batch))
+    assert numbers == [number % 23 for number in range(len(numbers))]
+    made.close()
+
+
+def test_what_is_taken_of_one_session_is_made_up_for_by_all_that_have_room() -> None:
+    """The engine of one alone is slower than whoever reads, and what was read lay in its slots."""
+    info = dataclasses.replace(INFO, frames=60, keyframes=(0, 20, 40))
+    readers = Readers(partial(FakeReader, 20))
+    made = Sessions(info, readers, 3, loop=True, spare=19)
+    soon(made.settle)
+    before = [len(reader.decoded) for reader in readers.made]
+    soon(partial(read, made, 12))
+    soon(made.settle)
+    more = [len(reader.decoded) - one for reader, one in zip(readers.made, before, strict=True)]
+    assert sum(more) == 12
+    assert sum(each > 0 for each in more) > 1
+    made.close()
+
+
+def test_frames_that_are_ready_come_together() -> None:
+    made = Sessions(INFO, Readers(partial(FakeReader, 9)), sessions=5)
+    soon(made.settle)
+    assert [[slot.frame for slot in run] for run in made.runs(10)] == [[*range(5)], [5], [*range(6, 10)]]
     made.close()
 
 

@@ -260,11 +260,11 @@ def test_libx264_gets_what_torch_has_queued(
 
 
 @needs("av", "torchvision")
-@pytest.mark.parametrize("busy", ["producer", "fetcher"])
+@pytest.mark.parametrize("busy", ["producer", "default"])
 def test_nvjpeg_gets_what_torch_has_queued(
     tmp_path: Path, frames: Tensor, stream: torch.cuda.Stream, nobody_waits: Callable[[], None], busy: str
 ) -> None:
-    """A busy producer has nothing to encode yet; a busy default stream, which fetches pictures, has none to write."""
+    """A busy producer has nothing to encode yet; a busy default stream has nothing to do with it."""
     from workloads.video_segmentation.encoding.motion_jpeg import MotionJpeg
 
     nobody_waits()
@@ -309,7 +309,7 @@ def test_every_stage_waits_for_the_one_before(
 ) -> None:
     """Each of them is behind a long kernel on its thread's own stream, while the host is some batches ahead.
 
-    The default stream waits for none: nvJPEG's pictures are fetched on it, and would be late, or overwritten.
+    The default stream waits for none: some libraries make all others wait for it.
     """
     for stage in ("decode", "compute", "encode"):
         monkeypatch.setattr(Chain, stage, late(getattr(Chain, stage), 5))

@@ -117,7 +117,8 @@ def torchcodec(clip: Source, device: torch.device, loop: bool) -> Decoder:
 
 def to_nv12(make: MakeDecoder, codec: Codec, context: Context) -> Side:
     clip = source(context, codec)
-    arrivals = Arrivals(clip.path, context.device, clip.numbered)
+    place = torch.device("cpu") if make is planes else context.device
+    arrivals = Arrivals(clip.path, place, clip.numbered)
     return _side(make(clip, context.device, True), context, arrivals.of_nv12)
 
 

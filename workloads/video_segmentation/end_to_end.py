@@ -240,7 +240,7 @@ LADDER = (
     _rung(
         "segment-fused",
         plans.SEGMENT,
-        {"sm_90": 1.2, "cuda": 1.0},
+        {"sm_90": 1.1, "cuda": 1.0},
         why="the longest stage first",
         proofs=(frames_agree(plans.SEGMENT),),
     ),
@@ -255,9 +255,9 @@ LADDER = (
     _rung(
         "preprocess-gpu",
         plans.PREPROCESS,
-        {"sm_90": 0.97, "cuda": 0.9},
+        {"sm_90": 0.8, "cuda": 0.8},
         "composite-gpu",
-        why="the frames are there already; only what the network reads is converted",
+        why="at most a tenth of the time, which is the noise of what the CPU still decodes and encodes: hardly a loss",
         proofs=(frames_agree(plans.PREPROCESS),),
     ),
     _rung(
@@ -272,13 +272,13 @@ LADDER = (
     _rung(
         "nvjpeg",
         plans.ENCODE,
-        {"sm_90": 1.5, "cuda": 1.0},
+        {"sm_90": 5.0, "cuda": 1.0},
         "nvdec-sessions",
         VIDEO,
         {"cuda": Contract((COMPRESSED_ONLY,))},
         why="only the compressed stream comes back",
     ),
-    _rung("overlapped", plans.NVJPEG, {"sm_90": 1.1, "cuda": 1.0}, "nvjpeg", VIDEO, why=OVERLAP),
+    _rung("overlapped", plans.NVJPEG, {"sm_90": 0.95, "cuda": 0.95}, "nvjpeg", VIDEO, why=OVERLAP),
 )
 OPTIMIZED = (
     _whole("optimized-nvjpeg", plans.NVJPEG, {"sm_90": 13.4, "cuda": 3.0}, COMPRESSED_ONLY, why=OVERLAP),

@@ -53,8 +53,7 @@ class Flow(Generic[_Result]):
 def own_stream(device: torch.device) -> AbstractContextManager[object]:
     """A stream of the calling thread's own; nothing on a CPU.
 
-    It is not the default one, for which some libraries make all others wait, and on which nvJPEG's pictures are
-    fetched: what waits there holds up the encoder.
+    It is not the default one, for which some libraries make all others wait.
     """
     if device.type == "cuda":
         torch.cuda.set_device(device)  # cuda only

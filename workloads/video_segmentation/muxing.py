@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Literal
 from workloads.video_segmentation.video_file import VideoError
 
 if TYPE_CHECKING:
+    import numpy as np
     from av.container import OutputContainer
+    from numpy.typing import NDArray
     from typing_extensions import Buffer
 
 FORMATS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska", ".avi": "avi"}  # FFmpeg's names of the containers
@@ -85,14 +87,15 @@ class CodedTrack:
         )
         self.frames = self.bytes = 0
 
-    def mux(self, picture: bytes, shown: int | None = None, is_keyframe: bool = True) -> None:
+    def mux(self, picture: bytes | NDArray[np.uint8], shown: int | None = None, is_keyframe: bool = True) -> None:
         """Writes one whole picture, in the order of coding; `shown` is its number in the order of showing.
 
-        Without `shown` the two orders are the same. Raises OSError for a full disk, which may be some pictures late.
+        Without `shown` the two orders are the same. What an array holds is not copied: nobody may change it any more.
+        Raises OSError for a full disk, which may be some pictures late.
         """
         from av.packet import Packet
 
-        packet = Packet(picture)
+        packet = Packet(picture)  # type: ignore[arg-type]  # it takes any buffer
         packet.stream, packet.time_base = self._stream, self._frame_seconds
         packet.pts = self.frames if shown is None else shown
         packet.dts, packet.duration = self.frames - self._coding.reordered_frames, 1

@@ -42,11 +42,14 @@ def slots_per_session(info: VideoInfo, sessions: int) -> int:
 
 @dataclass
 class FrameSlot:  # cuda only
-    """Room for a frame on the device, uint8 [H*3/2, W]: there is one after `filled`, nobody needs it after `used`."""
+    """Room for a frame on the device, uint8 [H*3/2, W]: there is one after `filled`, nobody needs it after `used`.
+
+    Slots that were used together have the same `used`.
+    """
 
     frame: Tensor
     filled: torch.cuda.Event = field(default_factory=torch.cuda.Event)
-    used: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+    used: torch.cuda.Event | None = None
 
 
 def _on_device(frame: Any, info: VideoInfo, stream: torch.cuda.Stream) -> Tensor:  # cuda only
@@ -89,6 +92,7 @@ class SegmentDecoder:  # cuda only
                 gpuid=device.index, codec=codecs[info.codec], cudastream=self._stream.cuda_stream, usedevicememory=True
             )
         self._new_packet = library.PacketData
+        self._waited_for: torch.cuda.Event | None = None
         ring = torch.empty(slots, info.height * 3 // 2, info.width, dtype=torch.uint8, device=device)
         self.slots = [FrameSlot(frame) for frame in ring]
 
@@ -113,7 +117,9 @@ class SegmentDecoder:  # cuda only
         return packet
 
     def _filled(self, slot: FrameSlot, frame: Any) -> FrameSlot:
-        self._stream.wait_event(slot.used)
+        if slot.used is not None and slot.used is not self._waited_for:
+            self._stream.wait_event(slot.used)
+            self._waited_for = slot.used
         slot.frame.copy_(_on_device(frame, self._info, self._stream))
         slot.filled.record(self._stream)
         return slot
@@ -126,19 +132,24 @@ class ParallelDecoder:  # cuda only
         self._shape, self._device = (info.height * 3 // 2, info.width), device
         sessions = min(sessions, len(segments(info)))
         slots = slots_per_session(info, sessions)
-        self.stock_frames = 0  # as much after `settle` as the time before
-        self._sessions = Sessions(info, lambda: SegmentDecoder(info, device, slots), sessions, loop)
+        spare = slots - 1 if sessions > 1 else 0
+        self.stock_frames = sessions * slots - spare
+        self._sessions = Sessions(info, lambda: SegmentDecoder(info, device, slots), sessions, loop, spare)
 
     def read(self, frames: int) -> Tensor:
         current = torch.cuda.current_stream(self._device)
         batch = torch.empty(frames, *self._shape, dtype=torch.uint8, device=self._device)
         filled = 0
-        for slot in self._sessions.frames(frames):
-            current.wait_event(slot.filled)
-            batch[filled].copy_(slot.frame)
-            slot.used.record(current)
-            slot.frame.record_stream(current)
-            filled += 1
+        for run in self._sessions.runs(frames):
+            current.wait_event(run[-1].filled)  # of a session, whose stream has filled the others before
+            # One by one, though their memory may be one piece: how many copies there are must not be left to chance.
+            for place, slot in enumerate(run, filled):
+                batch[place].copy_(slot.frame)
+            run[0].frame.record_stream(current)  # all frames of a session are the same memory to PyTorch
+            used = current.record_event()
+            for slot in run:
+                slot.used = used
+            filled += len(run)
         return batch[:filled]
 
     def settle(self) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 
 BATCH = 8  # frames that pass the stages together
 SESSIONS = 7  # of NVDEC, as many as an H200 has engines; the driver spreads them
+PIPELINE_SESSIONS = 4  # decode more than twice what the network takes; every further one makes the start longer
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ BASELINE = Plan()
 SEGMENT = replace(BASELINE, segment="cudnn-fused")
 COMPOSITE = replace(SEGMENT, composite="torch")
 PREPROCESS = replace(COMPOSITE, preprocess="torch")
-DECODE = replace(PREPROCESS, decode="nvdec", sessions=SESSIONS)
+DECODE = replace(PREPROCESS, decode="nvdec", sessions=PIPELINE_SESSIONS)
 ENCODE = replace(DECODE, encode="nvjpeg")
 NVJPEG = replace(ENCODE, overlapped=True)
 X264 = replace(NVJPEG, encode="x264")

@@ -1,7 +1,7 @@
-"""torchvision's JPEG encoders without the rest of torchvision.
+"""torchvision's JPEG encoder without the rest of torchvision.
 
 Importing the package takes longer than encoding some thousand frames: it brings the whole of torch.compile along. The
-encoders are operators in a library beside it, which register themselves with PyTorch when it is loaded.
+encoder is an operator in a library beside it, which registers itself with PyTorch when it is loaded.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from torch import Tensor
 
 
 def encode_jpegs(frames: list[Tensor], quality: int) -> list[Tensor]:
-    """uint8 [bytes] for each of the frames, uint8 [3, H, W] RGB: by nvJPEG where they lie on a CUDA device.
+    """uint8 [bytes] for each of the frames, uint8 [3, H, W] RGB in host memory, by libjpeg.
 
-    `quality` is JPEG's, 1 to 100. Raises ImportError without torchvision, and RuntimeError where nvJPEG fails.
+    `quality` is JPEG's, 1 to 100. Raises ImportError without torchvision.
     """
     operators = _operators()
-    if frames[0].is_cuda:
-        return operators.encode_jpegs_cuda(frames, quality)  # type: ignore[no-any-return]  # cuda only
     return [operators.encode_jpeg(frame, quality) for frame in frames]
 
 
