@@ -28,18 +28,30 @@ def seen():
     return json.dumps({{"environment": dict(os.environ), "words": words}})
 
 
+def others():  # as the real one does, of every process that it may look into
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            found.append(path.read_bytes().rstrip(b"\\0"))
+        except OSError:
+            pass
+    return [text.decode(errors="replace") for text in found if text]
+
+
 def report(number):
     ending = "qdstrm" if mode == "broken" else "nsys-rep"
     if mode == "broken":
         print("Importer error status: Importation failed.")
     if mode != "silent":
-        Path(f"{{option('output')}}.{{number}}.{{ending}}").write_text(seen())
+        Path(f"{{option('output')}}.{{number}}.{{ending}}").write_text(
+            json.dumps([seen(), *(others() if mode == "curious" else [])])
+        )
 
 
 if "--version" in words:
     print(f"NVIDIA Nsight Systems version {{'2021.3.1' if mode == 'old' else '2025.3.2.474-253236389321v0'}}")
 elif words[:2] == ["profile", "--help"]:
-    print("--capture-range-end: 'repeat[:N][:mode]'")
+    print("  --discard-environment arg (=false)")
 elif words[0] == "profile":
     folder = Path(option("output")).parent
     (here / "words").write_text(json.dumps(words))
@@ -50,16 +62,18 @@ elif words[0] == "profile":
         if (folder / "range-stopped").exists():
             (folder / "range-stopped").unlink()
             number += 1
-            report(number)
         time.sleep(0.01)
-    if (folder / "range-started").exists():
-        report(number + 1)
+    number += (folder / "range-started").exists()
+    for each in range(number):  # when all have ended
+        report(each + 1)
     sys.exit(target.returncode)
 elif words[0] == "export":
     shutil.copyfile(here / "export.sqlite", option("output"))
     database = sqlite3.connect(option("output"))
+    launched, *environments = json.loads(Path(words[-1]).read_text())
     database.execute("CREATE TABLE TARGET_INFO_SYSTEM_ENV (value)")
-    database.executemany("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (?)", [[Path(words[-1]).read_text()], [seen()]])
+    database.executemany("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (?)", [[launched], [seen()]])
+    database.executemany("INSERT INTO StringIds VALUES (?, ?)", enumerate(environments, 1_000_000))
     database.commit()
 elif words[0] == "analyze":
     print(f"Processing [a.sqlite] with [/rules/given.py]...\\n\\n ** What it was given (given):\\n\\n{{seen()}}\\n")
@@ -133,7 +147,7 @@ class FakeNsys:
         export.written()
 
     def mode(self, name: str) -> None:
-        """`good`, `old`, `broken` (its importer) or `silent` (no report at all)."""
+        """`good`, `curious` (about other processes), `old`, `broken` (its importer) or `silent` (no report at all)."""
         (self.folder / "mode").write_text(name, encoding="utf-8")
 
     def importer(self, said: str) -> None:

@@ -1,56 +1,38 @@
-"""Writes what `nsys export --type sqlite` writes: the tables and columns that are documented, with made-up events.
+"""Writes what `nsys export --type sqlite` writes: the tables and columns of a real export, with made-up events.
 
 `python -m tests.profile_exports FILE EVENTS` writes a large one, to measure how long a summary takes.
 """
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 PROCESS = 1000 << 24
 MAIN, BACKWARD, LOADER = PROCESS + 1000, PROCESS + 1001, PROCESS + 1002
 DOMAIN = 3
-SCHEMA = """
-CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE ThreadNames (nameId INTEGER NOT NULL, priority INTEGER, globalTid INTEGER);
-CREATE TABLE META_DATA_EXPORT (name TEXT NOT NULL, value TEXT);
-CREATE TABLE TARGET_INFO_GPU (vmId INTEGER NOT NULL, id INTEGER NOT NULL, name TEXT);
-CREATE TABLE NVTX_EVENTS (
-  start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, rangeId INTEGER, category INTEGER, color INTEGER,
-  text TEXT, globalTid INTEGER, endGlobalTid INTEGER, textId INTEGER, domainId INTEGER, uint64Value INTEGER,
-  int64Value INTEGER, doubleValue REAL, uint32Value INTEGER, int32Value INTEGER, floatValue REAL);
-CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (
-  start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL, globalTid INTEGER,
-  correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL, callchainId INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (
-  start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL,
-  streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, demangledName INTEGER NOT NULL,
-  shortName INTEGER NOT NULL, registersPerThread INTEGER NOT NULL, gridX INTEGER NOT NULL, gridY INTEGER NOT NULL,
-  gridZ INTEGER NOT NULL, blockX INTEGER NOT NULL, blockY INTEGER NOT NULL, blockZ INTEGER NOT NULL,
-  graphNodeId INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (
-  start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL,
-  streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, bytes INTEGER NOT NULL,
-  copyKind INTEGER NOT NULL, srcKind INTEGER, dstKind INTEGER, graphNodeId INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (
-  start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL,
-  streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, value INTEGER NOT NULL, bytes INTEGER NOT NULL,
-  graphNodeId INTEGER, memKind INTEGER);
+# A real one, of schema 3.20.3, made small by tests.profile_scrubbed: its tables are those that are written here.
+REAL = Path(__file__).with_name("data") / "two-layer-net+all+cuda.optimized.sqlite"
+# Of what no table is in it.
+GRAPH_TRACE = """
 CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (
   start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL,
-  streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, graphId INTEGER NOT NULL,
-  graphExecId INTEGER NOT NULL);
-CREATE TABLE OSRT_API (
-  start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL, globalTid INTEGER,
-  nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL, nestingLevel INTEGER, callchainId INTEGER NOT NULL);
-CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS (
-  start INTEGER NOT NULL, globalPid INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL,
-  address INTEGER NOT NULL, pc INTEGER NOT NULL, bytes INTEGER NOT NULL, memKind INTEGER NOT NULL,
-  memoryOperationType INTEGER NOT NULL);
+  greenContextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
+  graphId INTEGER NOT NULL, graphExecId INTEGER NOT NULL);
 """
+
+
+@functools.cache
+def schema() -> str:
+    with closing(sqlite3.connect(f"{REAL.as_uri()}?mode=ro", uri=True)) as real:
+        rows = real.execute("SELECT sql FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'ENUM%'").fetchall()
+    return ";\n".join(sql for (sql,) in rows) + ";" + GRAPH_TRACE
+
+
 HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 8
 PAGEABLE, PINNED, DEVICE = 0, 1, 2
 
@@ -62,8 +44,9 @@ class ExportWriter:
         path.unlink(missing_ok=True)
         self.path = path
         self.db = sqlite3.connect(path)
-        self.db.executescript(f"PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY; BEGIN; {SCHEMA}")
+        self.db.executescript(f"PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY; BEGIN; {schema()}")
         self._strings: dict[str, int] = {}
+        self._required: dict[str, dict[str, int]] = {}
         self._correlation = 0
         self.insert("META_DATA_EXPORT", name="EXPORT_PRODUCT_VERSION", value="2026.1.1.204")
         self.insert("META_DATA_EXPORT", name="EXPORT_SCHEMA_VERSION", value=schema_version)
@@ -72,6 +55,11 @@ class ExportWriter:
             self.insert("NVTX_EVENTS", start=0, eventType=75, text=domain, globalTid=MAIN, domainId=DOMAIN)
 
     def insert(self, table: str, **values: Any) -> None:
+        """A row, with 0 for what it must have and nobody asks for."""
+        if table not in self._required:
+            rows = self.db.execute(f"PRAGMA table_info({table})").fetchall()
+            self._required[table] = {row[1]: 0 for row in rows if row[3] and not row[5]}
+        values = {**self._required[table], **values}
         places = ", ".join("?" * len(values))
         self.db.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({places})", tuple(values.values()))  # noqa: S608
 

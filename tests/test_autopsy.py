@@ -8,6 +8,7 @@ from gpugate.autopsy.account import account, moves
 from gpugate.autopsy.autopsy import autopsy
 from gpugate.autopsy.cause import likely_cause
 from gpugate.autopsy.state import State
+from gpugate.autopsy.words import shortened
 from gpugate.case_states import RECORDED, explained, optimized_side, recorded
 from gpugate.measurement.record import Difference, Instance, Mismatch, Pair, Shown
 from gpugate.measurement.step_profile import StepProfile
@@ -236,3 +237,31 @@ def test_a_recorded_state_has_the_clock_and_the_blocks_of_its_processes() -> Non
     assert found is not None
     assert (found.sm_clock_mhz, found.steps_per_block, found.step_ms) == (1940.0, 5.0, 10.0)
     assert recorded(replace(case, remembered=None), PROFILE) is None
+
+
+def test_what_a_faster_side_does_more_often_than_its_reference_is_no_cause() -> None:
+    reference = replace(THEN, step_ms=50.0, reference_ms=None)
+    more = {"device_to_device_copies": 64.0, "kernels": 20.0, "synchronizing_calls": 3.0}
+    found = likely_cause(reference, now(30.0, counters=more))
+    assert found.kind == "left to gain"
+    assert found.words == (
+        "a step takes 40 % less than there; where the 30.00 ms that are left go: the device does nothing 21.50 ms, "
+        "kernels 8.00 ms, copies alone 0.500 ms"
+    )
+    assert likely_cause(reference, now(30.0, counters=more, not_engaged="no graph")).kind != "left to gain"
+    assert likely_cause(reference, now(60.0, counters=more)).kind == "copies"
+    assert likely_cause(replace(reference, reference_ms=50.0), now(30.0, counters=more)).kind == "copies"
+
+
+def test_names_that_are_cut_still_differ_where_the_whole_ones_do() -> None:
+    tiles = [
+        f"sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize{size}_stage3_cudnn"
+        for size in (64, 128)
+    ]
+    first, second, add, again = shortened([*tiles, "void at::native::add<(int)4>", tiles[0]])
+    assert (first, second) == (
+        "sm80_xmma_fprop_impl...wkcrs_nchw_tilesize64_stage3_cudnn",
+        "sm80_xmma_fprop_impl...kcrs_nchw_tilesize128_stage3_cudnn",
+    )
+    assert add == "add<4>"
+    assert again == first

@@ -9,7 +9,7 @@ from gpugate.options import Profiling
 from gpugate.profiling import nsight_tools
 from gpugate.profiling.capture_index import Capture, SideLabel
 from gpugate.profiling.ncu_capture import run_under_ncu
-from gpugate.profiling.ncu_table import NcuError, longest, markdown, read_kernels
+from gpugate.profiling.ncu_table import PERCENTAGES, NcuError, longest, markdown, read_kernels
 from tests.fake_nsys import NVTX
 
 COLUMNS = (
@@ -21,8 +21,9 @@ COLUMNS = (
     "sm__warps_active.avg.pct_of_peak_sustained_active",
     "sm__inst_executed_pipe_tensor_op_hmma.avg.pct_of_peak_sustained_active",
     "sm__pipe_tensor_op_imma_cycles_active.avg.pct_of_peak_sustained_active",
+    "sm__pipe_tensor_cycles_active.max.pct_of_peak_sustained_elapsed",
 )  # fmt: skip
-UNITS = ("", "", "", "", "", "", "ns", *("%",) * 6)
+UNITS = ("", "", "", "", "", "", "ns", *("%",) * 7)
 RANGE = "1:gpugate:a/fused/cuda {}:INT64:1:ARGB:0xff:REGISTERED:a/fused/cuda {}"
 
 
@@ -31,10 +32,10 @@ def row(number: int, name: str, label: str, time: str, *percent: str) -> tuple[s
 
 
 ROWS = (
-    row(0, "at::vectorized<4, float>", "reference", "1,234,000", "10", "80.4", "79", "55", "0", "n/a"),
-    row(1, "gemm|tn", "reference", "5,000,000", "91.5", "40", "20", "12", "88", "3"),
-    row(2, "tiny", "reference", "900", "1", "1", "1", "1", "0", "0"),
-    row(3, "gemm", "optimized", "2,000,000", "99", "40", "20", "12", "n/a", "n/a"),
+    row(0, "at::vectorized<4, float>", "reference", "1,234,000", "10", "80.4", "79", "55", "0", "n/a", "99"),
+    row(1, "gemm|tn", "reference", "5,000,000", "91.5", "40", "20", "12", "88", "3", "99"),
+    row(2, "tiny", "reference", "900", "1", "1", "1", "1", "0", "0", "99"),
+    row(3, "gemm", "optimized", "2,000,000", "99", "40", "20", "12", "n/a", "n/a", "99"),
 )
 
 
@@ -88,7 +89,11 @@ SECRET = "hunter2-of-a-ci-job"
 NCU = """#!/bin/sh
 # Stands in for ncu: prints a table that is there, or writes a report and its own log, and an index as pytest would.
 # What it knows of its environment is in the report, and in the table.
-case "$1" in --import) sed "s/gemm|tn/gemm|tn $CI_JOB_TOKEN/" "{folder}/table.csv"; exit 0 ;; esac
+case "$1 $*" in
+  --import*--nvtx*|--import*--section*) echo "==ERROR== Invalid option --nvtx specified for --import"; exit 1 ;;
+  --import*) sed "s/gemm|tn/gemm|tn $CI_JOB_TOKEN/" "{folder}/table.csv"; exit 0 ;;
+esac
+echo "$@" > "{folder}/words"
 for word in "$@"; do case "$word" in
   --log-file=*) echo "{log}" > "${{word#--log-file=}}" ;;
   --export=*) stem="${{word#--export=}}" ;;
@@ -105,7 +110,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     captures = (
         '{"number": 1, "case_id": "a/fused/cuda", "label": "reference", "side": "baseline", "steps": 1, "items": 64,'
-        ' "complete": true, "report": null}'
+        ' "complete": true}'
     )
     (tmp_path / "index.json").write_text(f'{{"captures": [{captures}], "status": 0}}', encoding="utf-8")
     (tmp_path / "table.csv").write_text(as_csv(*ROWS), encoding="utf-8")
@@ -135,6 +140,9 @@ def test_a_run_under_ncu_leaves_its_report_and_a_table_and_no_secret(
     assert f"PATH={project}:".encode() in every["kernels.ncu-rep"]  # so that a secret in it would be seen
     assert [name for name, content in every.items() if SECRET.encode() in content] == []
     assert '"time_ms": 5.0' in (project / "found/kernels.json").read_text(encoding="utf-8")
+    words = (project / "words").read_text(encoding="utf-8").split()
+    assert {"--nvtx", "--import-sass=no", "--clock-control=none"} <= set(words)
+    assert next(word for word in words if word.startswith("--metrics=")).count(",") == len(PERCENTAGES)
 
 
 @pytest.mark.parametrize(

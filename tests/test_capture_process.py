@@ -10,7 +10,8 @@ import pytest
 
 from gpugate.errors import EnvironmentUnfitError
 from gpugate.profiling import profiled_process
-from gpugate.profiling.profiled_process import run_profiled
+from gpugate.profiling.capture_index import FOLDER_VARIABLE
+from gpugate.profiling.profiled_process import Ended, run_profiled
 from tests.tiny_project import running, wait_until
 
 # A profiler that starts a program in a session of its own, and gives its id away.
@@ -35,12 +36,29 @@ signal.signal(signal.SIGINT, end)
 Path(sys.argv[1]).write_text(str(os.getpid())) if len(sys.argv) > 1 else None
 time.sleep(600)
 """
+# One that leaves its session and its parents, and gives its id away.
+DAEMON = """
+import os, sys, time
+from pathlib import Path
+path = Path(sys.argv[1])
+if os.fork():
+    while not path.exists():
+        time.sleep(0.01)
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+Path(sys.argv[1] + ".part").write_text(str(os.getpid()))
+Path(sys.argv[1] + ".part").rename(path)
+time.sleep(600)
+"""
 
 
 def started(folder: Path, how: str, program: str) -> tuple[int, int]:
     """The status, and the program's id."""
-    status = run_profiled([sys.executable, "-c", NESTED, str(folder), how, program], folder, dict(os.environ))
-    return status, int((folder / "child").read_text())
+    ended = run_profiled([sys.executable, "-c", NESTED, str(folder), how, program], folder, dict(os.environ))
+    assert ended.cut_off == (how == "apart")
+    return ended.status, int((folder / "child").read_text())
 
 
 def test_the_status_is_the_programs(tmp_path: Path) -> None:
@@ -85,6 +103,13 @@ def test_one_that_does_not_end_when_it_is_asked_is_killed(tmp_path: Path, monkey
     status, child = started(tmp_path, "apart", stubborn)
     assert status == 2
     assert not running(child)
+
+
+def test_a_daemon_that_left_everyone_is_found_by_the_folder(tmp_path: Path) -> None:
+    environment = {**os.environ, FOLDER_VARIABLE: str(tmp_path)}
+    command = [sys.executable, "-c", DAEMON, str(tmp_path / "child")]
+    assert run_profiled(command, tmp_path, environment) == Ended(0)
+    assert not running(int((tmp_path / "child").read_text()))
 
 
 def test_a_command_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """What becomes of the files that nsys leaves: good reports, none, or what its importer could not read."""
 
 import os
+import shutil
+import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +17,12 @@ from gpugate.profiling.export_schema import ProfileError
 from gpugate.profiling.nsys_reports import keep_reports
 from gpugate.profiling.self_start import ProfiledRun
 from tests.fake_nsys import FakeNsys
+from tests.profile_exports import ExportWriter
 
 LIBDW = "QdstrmImporter: error while loading shared libraries: libdw.so.1: cannot open shared object file: No such file"
+
+
+summarize_report = nsys_reports._summarize
 
 
 @pytest.fixture
@@ -23,21 +30,26 @@ def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNsys:
     made = FakeNsys(tmp_path / "nsys")
     monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
     monkeypatch.setattr(nsys_reports, "_summarize", lambda *given: given[2][".summary.md"].write_text("said"))
+    monkeypatch.setattr(nsys_reports, "exported", lambda report, nsys: exported_from(report))
     return made
 
 
-def captured(
-    number: int, report: str | None, complete: bool = True, label: SideLabel = "optimized", case: str = "a/b/cuda"
-) -> Capture:
-    return Capture(number, case, label, "b", 5, 64, complete, report)
+def exported_from(report: Path) -> Path:
+    path = report.with_suffix(".sqlite")
+    sqlite3.connect(path).close()
+    return path
 
 
-def kept(tmp_path: Path, captures: list[Capture], late: Sequence[str] = ()) -> tuple[list[str], list[str], Path]:
-    """What is wrong and what was said, and the folder. `late`: reports of which the index does not know."""
+def captured(number: int, complete: bool = True, label: SideLabel = "optimized", case: str = "a/b/cuda") -> Capture:
+    return Capture(number, case, label, "b", 5, 64, complete)
+
+
+def kept(tmp_path: Path, captures: list[Capture], left: Sequence[str] = ()) -> tuple[list[str], list[str], Path]:
+    """What is wrong and what was said, and the folder. `left`: what nsys left."""
     shared, folder = tmp_path / "shared", tmp_path / "found"
     shared.mkdir()
     folder.mkdir(exist_ok=True)
-    for name in (*late, *(capture.report for capture in captures if capture.report is not None)):
+    for name in left:
         (shared / name).write_text(name)
     run = ProfiledRun(Profiling("nsys", folder), shared, dict(os.environ), CaptureIndex(captures, 0))
     said: list[str] = []
@@ -48,21 +60,41 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_each_report_goes_to_its_own_test_whatever_nsys_called_it(tmp_path: Path, nsys: FakeNsys) -> None:
-    captures = [captured(1, "capture.nsys-rep", label="reference"), captured(2, "capture.7.nsys-rep")]
-    problems, said, folder = kept(tmp_path, captures)
+def test_each_report_goes_to_its_own_test_by_its_number(tmp_path: Path, nsys: FakeNsys) -> None:
+    captures = [captured(1, label="reference"), captured(2), captured(10, case="c/d/cuda")]
+    problems, said, folder = kept(tmp_path, captures, [f"capture.{number}.nsys-rep" for number in (10, 2, 1)])
     assert problems == []
-    assert (folder / "a+b+cuda.reference.nsys-rep").read_text() == "capture.nsys-rep"
-    assert (folder / "a+b+cuda.optimized.nsys-rep").read_text() == "capture.7.nsys-rep"
+    assert (folder / "a+b+cuda.reference.nsys-rep").read_text() == "capture.1.nsys-rep"
+    assert (folder / "a+b+cuda.optimized.nsys-rep").read_text() == "capture.2.nsys-rep"
+    assert (folder / "c+d+cuda.optimized.nsys-rep").read_text() == "capture.10.nsys-rep"
     assert "  a/b/cuda optimized (b), 5 steps: a+b+cuda.optimized.nsys-rep" in said
     listed = (folder / "summary.md").read_text()
     assert "| a/b/cuda | reference (b) | 5 | 64 | `a+b+cuda.reference.nsys-rep` | 0.0 | [summary](" in listed
 
 
 @pytest.mark.parametrize("ending", ["nsys-rep", "qdstrm"])
-def test_a_report_that_came_late_is_found_by_its_number(tmp_path: Path, nsys: FakeNsys, ending: str) -> None:
-    _, _, folder = kept(tmp_path, [captured(2, None)], late=[f"capture.{number}.{ending}" for number in (1, 2)])
-    assert (folder / f"a+b+cuda.optimized.{ending}").read_text() == f"capture.2.{ending}"
+def test_a_single_report_may_have_no_number(tmp_path: Path, nsys: FakeNsys, ending: str) -> None:
+    _, _, folder = kept(tmp_path, [captured(1)], [f"capture.{ending}"])
+    assert (folder / f"a+b+cuda.optimized.{ending}").read_text() == f"capture.{ending}"
+
+
+def test_a_report_of_other_steps_is_not_summarized(
+    tmp_path: Path, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nsys_reports, "_summarize", summarize_report)
+    monkeypatch.setattr(
+        nsys_reports, "exported", lambda report, nsys: Path(shutil.copy(export.path, report.with_suffix(".sqlite")))
+    )
+    export = ExportWriter(tmp_path / "export.sqlite")
+    export.range("a/b/cuda reference", 0, 20_000, eventType=60)
+    export.step(0, 10_000)
+    export.launch(3_000, 5_000)
+    export.written()
+    captures = [replace(captured(1), steps=1), replace(captured(2, label="reference"), steps=1)]
+    problems, _, _ = kept(tmp_path, captures, ["capture.1.nsys-rep", "capture.2.nsys-rep"])
+    (problem,) = problems
+    assert problem.startswith("a+b+cuda.optimized.nsys-rep was not summarized: ")
+    assert problem.endswith("it holds the steps of a/b/cuda reference and not of a/b/cuda optimized: profile again")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +111,7 @@ def test_what_could_not_be_imported_is_kept_and_says_why(
 ) -> None:
     if importer is not None:
         nsys.importer(importer)
-    problems, _, folder = kept(tmp_path, [captured(1, "capture.1.qdstrm")])
+    problems, _, folder = kept(tmp_path, [captured(1)], ["capture.1.qdstrm"])
     assert problems == [f"nsys made no report of a+b+cuda.optimized.qdstrm, which is kept: {problem}"]
     assert names(folder) == ["a+b+cuda.optimized.qdstrm", "summary.md"]
 
@@ -88,14 +120,14 @@ def test_a_capture_that_is_not_whole_leaves_nothing_of_an_earlier_run(tmp_path: 
     (tmp_path / "found").mkdir()
     for ending in ("nsys-rep", "sqlite", "summary.md", "summary.json", "qdstrm"):
         (tmp_path / f"found/a+b+cuda.optimized.{ending}").touch()
-    problems, _, folder = kept(tmp_path, [captured(1, "capture.1.nsys-rep", complete=False)])
+    problems, _, folder = kept(tmp_path, [captured(1, complete=False)], ["capture.1.nsys-rep"])
     assert problems == []
     assert names(folder) == ["summary.md"]
     assert "its steps failed or were cut off" in (folder / "summary.md").read_text()
 
 
 def test_without_a_report_the_capture_is_a_problem(tmp_path: Path, nsys: FakeNsys) -> None:
-    problems, said, _ = kept(tmp_path, [captured(1, None)])
+    problems, said, _ = kept(tmp_path, [captured(1)])
     assert problems == ["nsys wrote no report of a/b/cuda optimized: look at what it said"]
     assert said[0].startswith("nsys: 0 reports in ")
 
@@ -105,9 +137,19 @@ def test_a_report_that_says_nothing_is_kept(tmp_path: Path, nsys: FakeNsys, monk
         raise ProfileError("the report holds no kernel")
 
     monkeypatch.setattr(nsys_reports, "_summarize", refuse)
-    problems, _, folder = kept(tmp_path, [captured(1, "capture.1.nsys-rep")])
+    problems, _, folder = kept(tmp_path, [captured(1)], ["capture.1.nsys-rep"])
     assert problems == ["a+b+cuda.optimized.nsys-rep was not summarized: the report holds no kernel"]
-    assert names(folder) == ["a+b+cuda.optimized.nsys-rep", "summary.md"]
+    assert names(folder) == ["a+b+cuda.optimized.nsys-rep", "a+b+cuda.optimized.sqlite", "summary.md"]
+
+
+def test_what_cannot_be_searched_for_secrets_is_not_kept(
+    tmp_path: Path, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nsys_reports, "exported", lambda report, nsys: report)  # no database
+    problems, _, folder = kept(tmp_path, [captured(1)], ["capture.1.nsys-rep"])
+    (problem,) = problems
+    assert problem.startswith("a+b+cuda.optimized.nsys-rep was not kept, as it could not be searched for secrets: ")
+    assert names(folder) == ["summary.md"]
 
 
 def test_an_nsys_without_a_version_is_refused(nsys: FakeNsys) -> None:

@@ -4,13 +4,16 @@ import gzip
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gpugate.profiling import artifact_folder, capture_index, capture_ranges, nsight_tools
+from gpugate.profiling import artifact_folder, capture_index, capture_ranges, nsight_tools, nsys_capture, nsys_reports
+from gpugate.profiling.apart import command_apart
 from gpugate.profiling.capture_index import CaptureIndex
 from tests.fake_nsys import NVTX, RANGES, FakeNsys
 from tests.tiny_project import CONFTEST, TinyProject, check_no_traceback
@@ -70,7 +73,7 @@ def test_one_report_per_side_and_no_secret_in_anything(
            for ending in ("nsys-rep", "sqlite", "summary.json", "summary.md")]
     )  # fmt: skip
     every = {path: path.read_bytes() for path in (profiled.path / "found here").iterdir()}
-    seen = json.loads(every[profiled.path / "found here" / REPORTS[0]])
+    seen = json.loads(json.loads(every[profiled.path / "found here" / REPORTS[0]])[0])
     assert seen["environment"]["PATH"] == os.environ["PATH"]  # so that a secret in it would be seen
     summarized = every[profiled.path / "found here/tiny+quick+cpu.reference.summary.md"].decode()
     assert "5 steps of 4 items" in summarized
@@ -78,12 +81,75 @@ def test_one_report_per_side_and_no_secret_in_anything(
     assert str(nsys.folder) in summarized  # of the PATH of nsys's rules
     assert [path for path, content in every.items() if SECRET.encode() in content] == []
     words = json.loads((nsys.folder / "words").read_text())
-    assert "--capture-range-end=repeat:sync" in words
+    assert {"--capture-range-end=repeat", "--discard-environment=true"} <= set(words)
+    assert "--resolve-symbols=false" not in words  # this one does not know it
     assert words[words.index("--env-var=A=b c") + 1 :][:3] == [sys.executable, "-m", "pytest"]
     ranges = (profiled.path / "ranges.txt").read_text().splitlines()
     assert ranges[0] == "started|tiny/quick/cpu reference|1"
     assert ranges.count("push|gpugate|step|32") == 10
     assert not (profiled.path / "baselines").exists()
+
+
+@pytest.fixture
+def neighbour() -> Iterator[None]:
+    """A process with a secret, which is none of ours: what a CI job runs us in."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={"CI_JOB_TOKEN": SECRET})
+    yield
+    process.communicate(b"\n")
+
+
+def test_nsys_cannot_write_down_what_other_processes_have_in_their_environments(
+    profiled: TinyProject, nsys: FakeNsys, neighbour: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen = subprocess.run(command_apart(["/bin/cat", f"/proc/{os.getpid()}/environ"]), capture_output=True, check=False)
+    if seen.returncode == 0:
+        pytest.skip("this machine allows neither to give up capabilities nor a user namespace")
+    nsys.mode("curious")
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
+    assert result.status == 0, capfd.readouterr().out + result.text
+    every = {path.name: path.read_bytes() for path in (profiled.path / "found").iterdir()}
+    assert b"GPUGATE_PROFILED_IN" in json.loads(every[REPORTS[0]])[1].encode()  # it looked, at its own
+    assert [name for name, content in every.items() if SECRET.encode() in content] == []
+    assert {*REPORTS} <= every.keys()
+
+
+def test_a_report_with_the_variables_of_other_processes_is_not_kept(
+    profiled: TinyProject,
+    nsys: FakeNsys,
+    neighbour: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(nsys_capture, "command_apart", list)  # a machine that allows nothing
+    nsys.mode("curious")
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
+    said = " ".join((capfd.readouterr().out + result.text).split())
+    assert result.status == pytest.ExitCode.TESTS_FAILED
+    assert "nsys: 0 reports in" in said
+    assert f"ERROR: {REPORTS[0]} was not kept, as nsys had written the variables of other processes into it (" in said
+    assert artifacts(profiled, "found") == sorted(
+        [".lock", "summary.md"]
+        + [f"tiny+quick+cpu.{label}.{ending}" for label in ("optimized", "reference")
+           for ending in ("sqlite", "summary.json", "summary.md")]
+    )  # fmt: skip
+    every = {path.name: path.read_bytes() for path in (profiled.path / "found").iterdir()}
+    assert [name for name, content in every.items() if SECRET.encode() in content] == []
+    assert b"GPUGATE_PROFILED_IN" in every["tiny+quick+cpu.reference.sqlite"]  # of the profiled processes
+
+
+def test_an_interrupt_while_reports_are_read_keeps_none_that_was_not_searched(
+    profiled: TinyProject, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(nsys_reports, "exported", interrupt)
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
+    assert result.status == pytest.ExitCode.INTERRUPTED
+    said = capfd.readouterr().out + result.text
+    assert "--nsys was interrupted: not all of its reports are kept" in said
+    check_no_traceback(said)
+    assert artifacts(profiled, "found") == [".lock"]
 
 
 @pytest.fixture
@@ -100,7 +166,6 @@ def captured(profiled: TinyProject, shared: Path, monkeypatch: pytest.MonkeyPatc
     """The project whose inner run is in this process; no profiler makes a report of its ranges."""
     for name in ("KIND", "start_profiler", "stop_profiler"):
         monkeypatch.setattr(capture_ranges, name, getattr(capture_ranges, name))
-    monkeypatch.setattr(capture_ranges, "REPORT_S", 0.0)
     return profiled
 
 
@@ -112,7 +177,7 @@ def test_a_side_that_fails_fails_its_test_and_x_ends_the_run(captured: TinyProje
     assert "late failed while being built: RuntimeError: no such engine" in result.text
     index = capture_index.read(shared)
     assert index.status == 1
-    assert [(each.label, each.complete, each.report) for each in index.captures] == [("reference", True, None)]
+    assert [(each.label, each.complete) for each in index.captures] == [("reference", True)]
 
 
 @pytest.mark.parametrize(

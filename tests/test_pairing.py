@@ -65,8 +65,11 @@ def test_the_loaders_of_one_side_refill_before_the_other_side_runs() -> None:
     stocked = ["baseline"] * 5 + ["0.012 s"]  # its stock, the block, and as long as the stock takes at 3 ms a step
     assert order == [*stocked, "fast", "fast", *stocked]
     order.clear()
-    taken.both.reference.side.stock_steps = 1000
     taken.settle()
+    assert order == [*["baseline"] * 8, "0.003 s", "fast"], "a short pair: a stock is taken, and a stock is timed"
+    order.clear()
+    taken.both.reference.side.stock_steps = 1000
+    taken.take(1, always)
     assert [one for one in order if one.endswith(" s")] == ["0.5 s"]
 
 

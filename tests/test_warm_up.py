@@ -44,7 +44,20 @@ def test_steps_fill_a_block_of_twenty_milliseconds(step_ms, steps) -> None:
     assert steps_for(step_ms, 20.0) == steps
 
 
-def warmed(monkeypatch: pytest.MonkeyPatch, step_ms: Iterator[float], seconds: float) -> tuple[float, BuiltSide]:
+@pytest.mark.parametrize(
+    ("step_ms", "stock_steps", "stocks", "steps"),
+    [(300.0, 1, 1, 2), (300.0, 1, 2, 2), (300.0, 0, 2, 1), (30.0, 16, 2, 33), (30.0, 16, 1, 17), (1.0, 2, 2, 21)],
+)
+def test_a_block_lasts_for_stocks_and_ends_on_another_input_each_time(
+    step_ms: float, stock_steps: int, stocks: int, steps: int
+) -> None:
+    assert module.steps_of_block(step_ms, 20.0, stock_steps, stocks) == steps
+    assert (steps + stock_steps) % 2
+
+
+def warmed(
+    monkeypatch: pytest.MonkeyPatch, step_ms: Iterator[float], seconds: float, stock_steps: int = 0
+) -> tuple[float, BuiltSide]:
     """Seconds of the made-up clock that warming up took, and the side."""
     clock, steps = SimpleNamespace(now_ms=0.0), [0]
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now_ms / 1e3))
@@ -59,7 +72,7 @@ def warmed(monkeypatch: pytest.MonkeyPatch, step_ms: Iterator[float], seconds: f
         clock.now_ms += block_ms
         return block_ms
 
-    side = BuiltSide("fast", Side(step), TorchFlags(), torch.device("cpu"), SideCost(0.0, 0.0))
+    side = BuiltSide("fast", Side(step, stock_steps=stock_steps), TorchFlags(), torch.device("cpu"), SideCost(0.0, 0.0))
     warm_up(side, [None], time_ms, block_ms=20.0, seconds=seconds)
     return clock.now_ms / 1e3, side
 
@@ -81,6 +94,12 @@ def test_a_block_has_an_odd_number_of_steps_so_that_it_ends_on_another_input_eac
         side.run_steps([None, None], side.steps_per_block)
         ends.add(side.last_input)
     assert ends == {0, 1}
+
+
+def test_loaders_are_warmed_up_by_shorter_blocks_than_they_are_timed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    took_s, side = warmed(monkeypatch, repeat(100.0), seconds=0.3, stock_steps=2)
+    assert took_s == pytest.approx(0.1 + 2 * 0.3), "a single step, then blocks of one stock"
+    assert side.steps_per_block == 5
 
 
 def test_a_short_time_still_takes_three_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

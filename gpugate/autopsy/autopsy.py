@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpugate import units
 from gpugate.autopsy.account import Move, account, first_longer_stage
 from gpugate.autopsy.cause import Kind, likely_cause, moved
 from gpugate.autopsy.state import State
-from gpugate.autopsy.words import change, short, signed
+from gpugate.autopsy.words import change, shortened, signed
 
 MOST_NAMED = 5
 
@@ -48,7 +48,9 @@ def _lines(then: State, now: State) -> Iterator[str]:
     told = ", ".join(f"{name} {signed(ms)}" for name, ms in terms.items())
     yield f"where it went: {told or 'nowhere'}"
     moves = moved(then, now)
-    both = [f"{short(move.name)} {signed(move.ms)}" for move in moves if move.ms and not (move.is_new or move.is_gone)]
+    names = shortened([move.name for move in moves])
+    moves = [replace(move, name=name) for move, name in zip(moves, names, strict=True)]
+    both = [f"{move.name} {signed(move.ms)}" for move in moves if move.ms and not (move.is_new or move.is_gone)]
     yield from _named("moved most", both[:MOST_NAMED])  # how many moved less says nothing
     stage = first_longer_stage(then, now)
     if stage is not None:
@@ -64,4 +66,4 @@ def _named(title: str, words: Sequence[str]) -> Iterator[str]:
 
 
 def _whole(move: Move) -> str:
-    return f"{short(move.name)} {units.milliseconds(abs(move.ms))}"
+    return f"{move.name} {units.milliseconds(abs(move.ms))}"

@@ -30,6 +30,7 @@ Kind = Literal[
     "launch gaps",
     "host",
     "another reference",
+    "left to gain",
     "not profiled",
     "nothing",
 ]
@@ -97,6 +98,24 @@ def _leak(then: State, now: State) -> Cause | None:
     if now.more(then, "grown_bytes") < 1:
         return None
     return Cause("leak", f"every step keeps {now.more(then, 'grown_bytes') / 1e6:.3g} MB more of device memory")
+
+
+def _gained(then: State, now: State) -> Cause | None:
+    """Against its reference a side that is faster may copy or launch more: that made nothing slower. What it is too
+    slow for is in what is left."""
+    against_its_reference = then.reference_ms is None and now.reference_ms is not None
+    if not against_its_reference or now.not_engaged or now.step_ms > (1 - FEW) * then.step_ms:
+        return None
+    less = units.percent(1 - now.step_ms / then.step_ms)
+    said = f"a step takes {less} less than there; where the {units.milliseconds(now.step_ms)} that are left go"
+    if now.profile is None:
+        return Cause("left to gain", f"{said} was not profiled")
+    work = {"kernels" if now.counters else "operators": now.profile.kernel_ms, "copies alone": now.profile.copy_ms}
+    nothing = "the device does nothing" if now.counters else "the host"
+    parts = {**work, nothing: max(0.0, now.step_ms - sum(work.values()))}
+    ordered = sorted(parts, key=parts.__getitem__, reverse=True)
+    told = ", ".join(f"{name} {units.milliseconds(parts[name])}" for name in ordered if parts[name])
+    return Cause("left to gain", f"{said}: {told}")
 
 
 def _graph(then: State, now: State) -> Cause | None:
@@ -202,6 +221,7 @@ def _in_words(word: str, share: str, faster: bool, moved: list[Move], then: Stat
 _EXPLANATIONS: tuple[Callable[[State, State], Cause | None], ...] = (
     _outputs,
     _leak,
+    _gained,
     _graph,
     _copies,
     _pageable,

@@ -33,9 +33,12 @@ class Pairing:
     throttled_by: set[str] = field(default_factory=set)
 
     def settle(self) -> None:
-        """One pair that is thrown away: the first after a build or a pause is slow, on both sides but not equally."""
+        """One pair that is thrown away: the first after a build or a pause is slow, on both sides but not equally.
+
+        Where loaders work ahead it is a short one: their stock is taken all the same.
+        """
         for side in (self.both.reference, self.both.optimized):
-            step_ms = side.timed_block(self.inputs, self.timer.time_ms)
+            step_ms = side.timed_block(self.inputs, self.timer.time_ms, steps=side.side.stock_steps or None)
             self.rest.refill(side.side.stock_steps, step_ms)
 
     def take(self, count: int, go_on: Callable[[], bool]) -> None:

@@ -78,13 +78,16 @@ class BuiltSide:
             index = index + 1 if index + 1 < count else 0
         self.next_input, self.last_input, self.last_output = index, (index or count) - 1, output
 
-    def timed_block(self, inputs: Sequence[Any], time_ms: Callable[[Callable[[], None]], float]) -> float:
-        """Milliseconds per step of one block, under this side's flags."""
+    def timed_block(
+        self, inputs: Sequence[Any], time_ms: Callable[[Callable[[], None]], float], steps: int | None = None
+    ) -> float:
+        """Milliseconds per step of one block, under this side's flags; of `steps` steps where they are given."""
+        steps = steps or self.steps_per_block
         self.flags.apply()
         with blamed_on(self.name, "running timed steps"), _garbage_collection_paused():
             self.take_stock(inputs)
-            block_ms = time_ms(lambda: self.run_steps(inputs, self.steps_per_block))
-        return block_ms / self.steps_per_block
+            block_ms = time_ms(lambda: self.run_steps(inputs, steps))
+        return block_ms / steps
 
     def output_for(self, inputs: Any) -> torch.Tensor:
         """The output of one joined step, as a copy that no later step can overwrite."""

@@ -15,7 +15,9 @@ STEADY_BLOCKS = 3
 STEADY_SPREAD = 0.01
 COMPARED_BLOCKS = 5
 NO_DRIFT_P = 0.05
-STOCKS_PER_BLOCK = 3  # a window that begins with the loaders' stock taken then shows what they sustain
+# A block begins when the loaders' stock has been taken, so that every step of it waits for what they then sustain; for
+# twice as long as the stock lasts, it is no matter of the moment in which their next pieces happen to be ready.
+STOCKS_PER_BLOCK = 2
 PATIENCE = 3  # times the minimum, for a side that never stops drifting
 MAX_STEPS_PER_BLOCK = 100_000
 
@@ -37,6 +39,15 @@ def steps_for(step_ms: float, block_ms: float) -> int:
     return max(1, min(MAX_STEPS_PER_BLOCK, math.ceil(block_ms / step_ms))) if step_ms > 0 else MAX_STEPS_PER_BLOCK
 
 
+def steps_of_block(step_ms: float, block_ms: float, stock_steps: int, stocks: int) -> int:
+    """Steps that fill `block_ms`, and at least `stocks` stocks; an odd number together with those that take the stock.
+
+    With an even number of input sets, the last step of a block must not always meet the same set.
+    """
+    steps = max(steps_for(step_ms, block_ms), stocks * stock_steps)
+    return steps + (steps + stock_steps + 1) % 2
+
+
 def warm_up(
     side: BuiltSide,
     inputs: Sequence[Any],
@@ -49,8 +60,9 @@ def warm_up(
     while True:
         step_ms = side.timed_block(inputs, time_ms)
         seen.append(step_ms)
-        # Odd: with an even number of input sets, the last step of a block must not always meet the same set.
-        side.steps_per_block = max(steps_for(step_ms, block_ms), STOCKS_PER_BLOCK * side.side.stock_steps) | 1
         elapsed = time.perf_counter() - started
-        if elapsed >= seconds and (steady(seen) or elapsed >= PATIENCE * seconds):
+        warm = elapsed >= seconds and (steady(seen) or elapsed >= PATIENCE * seconds)
+        stocks = STOCKS_PER_BLOCK if warm else 1
+        side.steps_per_block = steps_of_block(step_ms, block_ms, side.side.stock_steps, stocks)
+        if warm:
             return

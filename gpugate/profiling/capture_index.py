@@ -24,7 +24,7 @@ SideLabel = Literal["reference", "optimized"]
 
 @dataclass
 class Capture:
-    """One range of the profiler. `complete` once all steps ran in it; `report` is the file's name once it is known."""
+    """One range of the profiler. `complete` once all steps ran in it."""
 
     number: int  # from 1
     case_id: str
@@ -33,7 +33,11 @@ class Capture:
     steps: int
     items: int  # of a step
     complete: bool = False
-    report: str | None = None
+
+    @property
+    def window(self) -> str:
+        """What the NVTX range around its steps is called."""
+        return f"{self.case_id} {self.label}"
 
 
 @dataclass

@@ -39,7 +39,7 @@ SELECT (SELECT MIN(start) FROM api), (SELECT MAX(stop) FROM api), globalTid, 0
 FROM api GROUP BY globalTid ORDER BY COUNT(*) DESC LIMIT 1
 """
 _WINDOW = """
-SELECT MIN(COALESCE(w.start, s.first)), MAX(COALESCE(w.stop, s.last)), s.items
+SELECT MIN(COALESCE(w.start, s.first)), MAX(COALESCE(w.stop, s.last)), s.items, w.name
 FROM (SELECT MIN(start) AS first, MAX(stop) AS last, SUM(items) AS items FROM step) s
 LEFT JOIN ours w ON w.eventType = :started AND w.start <= s.first AND w.stop >= s.last
 """
@@ -64,12 +64,16 @@ FROM (
 
 @dataclass(frozen=True)
 class Steps:
-    """How many steps there are, of how many items together, and between which two times what they do begins, in ns."""
+    """How many steps there are, of how many items together, and between which two times what they do begins, in ns.
+
+    `window` is what the range around them is called, None where there is none.
+    """
 
     count: int
     items: float
     first: int
     last: int
+    window: str | None
 
 
 def find_steps(export: Export, wanted: int | None) -> Steps:
@@ -90,10 +94,10 @@ def find_steps(export: Export, wanted: int | None) -> Steps:
             )
         export.run(_WHOLE_REPORT)
         export.notes.append(f"it marks no steps: the whole report was taken for {wanted}")
-    first, last, items = export.row(_WINDOW, started=STARTED)
+    first, last, items, window = export.row(_WINDOW, started=STARTED)
     if first is None:
         raise ProfileError("the report holds no step and no CUDA call: profile with --trace=cuda,nvtx on a GPU")
-    return Steps(wanted or found, float(items), first, last)
+    return Steps(wanted or found, float(items), first, last, window)
 
 
 def find_calls(export: Export, steps: Steps) -> None:

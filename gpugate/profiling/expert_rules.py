@@ -60,7 +60,7 @@ def _finding(rule: str, text: str) -> Finding | None:
     return Finding(
         rule=rule,
         title=heading["title"],
-        advice=" ".join(" ".join(words).split()),
+        advice=" ".join(" ".join(words).split()).replace("%%", "%"),  # which it forgets to format
         headings=headings,
         rows=rows[:MOST_ROWS],
         count=len(rows),

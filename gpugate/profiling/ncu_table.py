@@ -20,7 +20,7 @@ PERCENTAGES: Mapping[str, re.Pattern[str]] = {
     "memory_percent": re.compile(r"gpu__compute_memory_throughput\.avg\.pct_of_peak_sustained_elapsed"),
     "dram_percent": re.compile(r"(gpu__)?dram__?throughput\.avg\.pct_of_peak_sustained_elapsed"),
     "occupancy_percent": re.compile(r"sm__warps_active\.avg\.pct_of_peak_sustained_active"),
-    "tensor_percent": re.compile(r"sm__(inst_executed_)?pipe_tensor\w*\.\w+\.pct_of_peak_sustained_(active|elapsed)"),
+    "tensor_percent": re.compile(r"sm__(inst_executed_)?pipe_tensor\w*\.avg\.pct_of_peak_sustained_(active|elapsed)"),
 }
 HEADINGS = ("kernel", "time", "compute", "memory", "DRAM", "occupancy", "tensor cores", "grid", "block")
 

@@ -25,6 +25,8 @@ PLACES = {
     "ncu": ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda/bin/ncu"),
 }
 PERMISSION = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run as root or with CAP_SYS_ADMIN"
+# What a version may know: other processes' variables are none of our business, and without CPU samples no symbol is.
+LEANER = ("--discard-environment=true", "--resolve-symbols=false")
 OLDEST_NSYS = (2023, 1)  # from when on ranges repeat, nodes of CUDA graphs are traced and reports are .nsys-rep
 ANSWER_S = 60.0
 LIBDW = "libdw.so.1"  # which minimal systems lack
@@ -40,11 +42,11 @@ def found(tool: Literal["nsys", "ncu"]) -> str | None:
 
 @dataclass(frozen=True)
 class Nsys:
-    """One nsys that is new enough. `waits` says that it can hold a program up until the report of a range is there."""
+    """One nsys that is new enough. `leaner` are those of LEANER that its `profile` knows."""
 
     path: str
     environment: Mapping[str, str]
-    waits: bool
+    leaner: tuple[str, ...] = ()
 
     def importer_problem(self) -> str:
         """Why no report is made of what was captured: the part of nsys that makes it says so at once."""
@@ -77,7 +79,8 @@ def nsys(environment: Mapping[str, str]) -> Nsys:
     if (int(version[1]), int(version[2])) < OLDEST_NSYS:
         oldest = ".".join(map(str, OLDEST_NSYS))
         raise EnvironmentUnfitError(f"{path} is {version[0]}: install Nsight Systems {oldest} or newer")
-    return Nsys(path, environment, waits="[:mode]" in answer([path, "profile", "--help"], environment))
+    known = answer([path, "profile", "--help"], environment)
+    return Nsys(path, environment, tuple(option for option in LEANER if option.partition("=")[0] in known))
 
 
 def ncu() -> str:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from gpugate.options import Profiling
 from gpugate.profiling import nsight_tools
+from gpugate.profiling.apart import command_apart
 from gpugate.profiling.capture_index import REPORT_STEM
 from gpugate.profiling.nsight_tools import Nsys
 from gpugate.profiling.nsys_reports import keep_reports
 from gpugate.profiling.self_start import start_profiled
 
 # Without CPU sampling: with it, a program of ten kernels made a report of 2 GB. A graph's kernels one by one, as the
-# counting pass has them.
+# counting pass has them. Ranges become reports when all of them have ended, in their order.
 OPTIONS = (
     "--trace=cuda,nvtx,osrt",
     "--sample=none",
@@ -21,6 +22,7 @@ OPTIONS = (
     "--cuda-graph-trace=node",
     "--cuda-memory-usage=true",
     "--capture-range=cudaProfilerApi",
+    "--capture-range-end=repeat",
     "--force-overwrite=true",
 )
 
@@ -35,7 +37,7 @@ def run_under_nsys(profiling: Profiling, arguments: Sequence[str], say: Callable
     def command(folder: Path, environment: Mapping[str, str]) -> list[str]:
         nsys = nsight_tools.nsys(environment)
         tool.append(nsys)
-        end = "--capture-range-end=repeat:sync" if nsys.waits else "--capture-range-end=repeat"
-        return [nsys.path, "profile", *OPTIONS, end, f"--output={folder / REPORT_STEM}", *profiling.nsys_words]
+        output = f"--output={folder / REPORT_STEM}"
+        return command_apart([nsys.path, "profile", *OPTIONS, *nsys.leaner, output, *profiling.nsys_words])
 
     return start_profiled(profiling, arguments, command, lambda run: keep_reports(run, tool[0], say), say)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from gpugate.errors import GpugateError
 from gpugate.profiling import summary_file
 from gpugate.profiling.artifact_names import EXPORT, NOT_IMPORTED, REPORT, safe_name
 from gpugate.profiling.capture_index import REPORT_STEM, Capture
+from gpugate.profiling.foreign_variables import scrubbed_of
 from gpugate.profiling.nsight_tools import Nsys
 from gpugate.profiling.nsys_tool import exported
 from gpugate.profiling.self_start import ProfiledRun
@@ -20,6 +23,8 @@ SUMMARY, SUMMARY_JSON, LIST = ".summary.md", ".summary.json", "summary.md"
 ENDINGS = (REPORT, NOT_IMPORTED, EXPORT, SUMMARY, SUMMARY_JSON)
 HEADINGS = ("test parameter", "side", "steps", "items per step", "report", "MB", "what it says")
 NOT_JUDGED = "under a profiler: timings are not judged"
+AT_ONCE = 8
+NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,11 @@ class Kept:
 
 def keep_reports(run: ProfiledRun, nsys: Nsys, say: Callable[[str], None]) -> list[str]:
     """Moves all reports of the run into its folder, says which they are, and returns what is wrong with them."""
-    kept = [_kept(run, nsys, capture) for capture in run.index.captures]
+    pool = ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1))  # the work is nsys's and SQLite's
+    try:
+        kept = list(pool.map(lambda capture: _kept(run, nsys, capture), run.index.captures))
+    finally:
+        pool.shutdown(cancel_futures=True)
     folder = run.profiling.folder
     write_atomically(folder / LIST, _listed(kept))
     reports = [each.report for each in kept if each.report is not None and each.report.suffix == REPORT]
@@ -54,28 +63,56 @@ def _kept(run: ProfiledRun, nsys: Nsys, capture: Capture) -> Kept:
         path.unlink(missing_ok=True)  # of an earlier run: it must not pass for what this report says
     if not capture.complete:
         return Kept(capture, problem="its steps failed or were cut off")
-    name = run.folder / (capture.report or f"{REPORT_STEM}.{capture.number}{REPORT}")
-    found = next((path for path in map(name.with_suffix, (REPORT, NOT_IMPORTED)) if path.exists()), None)
+    found = _found(run, capture)
     if found is None:
-        return Kept(capture, problem=f"nsys wrote no report of {capture.case_id} {capture.label}: look at what it said")
-    kept = found.replace(paths[found.suffix])
-    if kept.suffix == NOT_IMPORTED:
+        return Kept(capture, problem=f"nsys wrote no report of {capture.window}: look at what it said")
+    if found.suffix == NOT_IMPORTED:
+        kept = found.replace(paths[NOT_IMPORTED])
         return Kept(
             capture, kept, problem=f"nsys made no report of {kept.name}, which is kept: {nsys.importer_problem()}"
         )
+    return _checked(found, nsys, paths, capture)
+
+
+def _found(run: ProfiledRun, capture: Capture) -> Path | None:
+    """The report of the capture's range: nsys numbers them, a single one perhaps not."""
+    stems = [f"{REPORT_STEM}.{capture.number}", *([REPORT_STEM] if len(run.index.captures) == 1 else [])]
+    named = (run.folder / f"{stem}{ending}" for stem in stems for ending in (REPORT, NOT_IMPORTED))
+    return next((path for path in named if path.exists()), None)
+
+
+def _checked(found: Path, nsys: Nsys, paths: dict[str, Path], capture: Capture) -> Kept:
+    """Nothing leaves the working folder before it was searched for what other processes had in their environments."""
+    name = paths[REPORT].name
     try:
-        _summarize(kept, nsys, paths, capture.steps)
+        export = exported(found, nsys)
+        foreign = scrubbed_of(export)
     except (GpugateError, OSError) as error:
-        return Kept(capture, kept, problem=f"{kept.name} was not summarized: {error}")
-    return Kept(capture, kept, paths[SUMMARY])
+        return Kept(capture, problem=f"{name} was not kept, as it could not be searched for secrets: {error}")
+    report = None if foreign else found.replace(paths[REPORT])
+    export = export.replace(paths[EXPORT])
+    problem = _told_foreign(foreign, name) if foreign else None
+    try:
+        _summarize(export, nsys, paths, capture)
+    except (GpugateError, OSError) as error:
+        return Kept(capture, report, problem=problem or f"{name} was not summarized: {error}")
+    return Kept(capture, report, paths[SUMMARY], problem)
 
 
-def _summarize(report: Path, nsys: Nsys, paths: dict[str, Path], steps: int) -> None:
+def _told_foreign(foreign: list[str], name: str) -> str:
+    more = f" and {len(foreign) - NAMED} more" if len(foreign) > NAMED else ""
+    return (
+        f"{name} was not kept, as nsys had written the variables of other processes into it "
+        f"({', '.join(foreign[:NAMED])}{more}); its summary and an export without them are: run it as root, where user "
+        "namespaces are allowed, or in a container of its own"
+    )
+
+
+def _summarize(export: Path, nsys: Nsys, paths: dict[str, Path], capture: Capture) -> None:
     from gpugate.profiling.render import markdown
     from gpugate.profiling.summary import summarize, with_findings
 
-    export = exported(report, nsys)
-    summary = with_findings(summarize(export, steps), export, nsys)
+    summary = with_findings(summarize(export, capture.steps, capture.window), export, nsys)
     summary_file.write(paths[SUMMARY_JSON], summary)
     write_atomically(paths[SUMMARY], markdown(summary))
 

@@ -1,4 +1,4 @@
-"""A profiler that runs pytest: it is interrupted with us, gets its time to finish, and leaves nothing running."""
+"""A profiler that runs pytest: when we are interrupted pytest ends as by Ctrl-C, and nothing is left running."""
 
 from __future__ import annotations
 
@@ -9,15 +9,24 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from gpugate.errors import EnvironmentUnfitError
-from gpugate.profiling.capture_index import INNER_PID, OUTER_PID
+from gpugate.profiling.capture_index import FOLDER_VARIABLE, INNER_PID, OUTER_PID
 
-GRACE_S = 120.0  # for pytest to end and the profiler to write what it has
+GRACE_S = 5.0  # for pytest to close what it has open
 KILLED_S, LOOK_S = 10.0, 0.1
 INTERRUPTED = 2
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a profiler ended; `cut_off`: because we were told to, so that its reports are not whole."""
+
+    status: int
+    cut_off: bool = False
 
 
 class _EndedFromOutsideError(BaseException):
@@ -27,12 +36,12 @@ class _EndedFromOutsideError(BaseException):
         self.number = number
 
 
-def run_profiled(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
-    """Runs `command` in the working folder to its end and returns its exit status, negative for a signal.
+def run_profiled(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Ended:
+    """Runs `command` in the working folder to its end; its exit status is negative for a signal.
 
-    Ctrl-C, SIGTERM and SIGHUP reach pytest as Ctrl-C, and the second one ends all; what then still runs is killed. The
-    status is then 2, as pytest's own, or 128 + the number of the signal. Raises EnvironmentUnfitError where the command
-    cannot be started.
+    Ctrl-C, SIGTERM and SIGHUP reach pytest as Ctrl-C; once it has ended, or at the second one, everything is killed: a
+    profiler would make reports for minutes. The status is then 2, as pytest's own, or 128 + the number of the signal.
+    Raises EnvironmentUnfitError where the command cannot be started.
     """
     (folder / OUTER_PID).write_text(str(os.getpid()), encoding="utf-8")
     try:
@@ -43,22 +52,26 @@ def run_profiled(command: Sequence[str], folder: Path, environment: Mapping[str,
     try:
         with _signals_as_errors():
             try:
-                return process.wait()
+                return Ended(process.wait())
             except (KeyboardInterrupt, _EndedFromOutsideError) as error:
-                _interrupt(process, folder)
-                return 128 + error.number if isinstance(error, _EndedFromOutsideError) else INTERRUPTED
+                with suppress(KeyboardInterrupt, _EndedFromOutsideError):
+                    _interrupt(process, folder)
+                status = 128 + error.number if isinstance(error, _EndedFromOutsideError) else INTERRUPTED
+                return Ended(status, cut_off=True)
     finally:
-        _kill_all(process)
+        _kill_all(process, folder)
 
 
 def _interrupt(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Ctrl-C for pytest alone, where it runs already: the profiler then ends by itself."""
+    """Ctrl-C for pytest alone, and the time to end; where it does not run yet there is nothing to close."""
     path = folder / INNER_PID
-    inner = int(path.read_text(encoding="utf-8")) if path.exists() else process.pid
+    inner = int(path.read_text(encoding="utf-8")) if path.exists() else None
+    deadline = time.monotonic() + GRACE_S
     with suppress(ProcessLookupError):
-        os.kill(inner, signal.SIGINT)
-    with suppress(subprocess.TimeoutExpired, KeyboardInterrupt, _EndedFromOutsideError):
-        process.wait(GRACE_S)
+        if inner is not None:
+            os.kill(inner, signal.SIGINT)
+    while inner in _processes() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(LOOK_S)
 
 
 @contextmanager
@@ -78,13 +91,14 @@ def _signals_as_errors() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _kill_all(process: subprocess.Popen[bytes]) -> None:
-    """Kills the process, its descendants and the rest of its session, until none is left."""
+def _kill_all(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Kills the process, its descendants, the rest of its session and what else knows the folder, until none is left:
+    a profiler's daemon has left all of the former."""
     mine: set[int] = set()
     deadline = time.monotonic() + KILLED_S
     while time.monotonic() < deadline:
         table = _processes()
-        mine |= {pid for pid, (_, session) in table.items() if session == process.pid}
+        mine |= {pid for pid, (_, session) in table.items() if session == process.pid or _knows(pid, folder)}
         while more := {pid for pid, (parent, _) in table.items() if parent in mine} - mine:
             mine |= more
         left = mine & table.keys()
@@ -95,6 +109,14 @@ def _kill_all(process: subprocess.Popen[bytes]) -> None:
         if not left:
             return
         time.sleep(LOOK_S)
+
+
+def _knows(pid: int, folder: Path) -> bool:
+    """Whether the process was started with the variable that names the folder."""
+    try:
+        return f"{FOLDER_VARIABLE}={folder}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def _processes() -> dict[int, tuple[int, int]]:

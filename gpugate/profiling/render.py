@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpugate import units
-from gpugate.autopsy.words import short
+from gpugate.autopsy.words import shortened
 from gpugate.profiling.device_activity import Kernel
 from gpugate.profiling.expert_rules import Finding
 from gpugate.profiling.projection import ProjectedRange
@@ -19,7 +19,10 @@ from gpugate.report.markdown import escaped
 from gpugate.report.series_tables import WordTable
 from gpugate.report.terminal import GAP, RULE_UNDER_HEAD
 
-MOST_ROWS = 15
+MOST_ROWS, MOST_GAPS = 15, 8
+WORTH_A_ROW = 0.01  # of the sum of a table's times
+MOST_FOUND = 3
+ONLY_WHERE = ("Row#", "Start (ns)", "PID", "TID", "Device ID", "Context ID", "Green Context ID")
 NONE = "-"
 _ARGUMENTS = re.compile(r"\((?!anonymous namespace\)|lambda)[^()]*(?:\([^()]*\)[^()]*)*\)(?: const)?$")
 
@@ -30,10 +33,15 @@ def markdown(summary: ProfileSummary) -> str:
     for table in word_tables(summary):
         head = f"| {' | '.join(map(escaped, table.headings))} |"
         rule = "|---" + "|---:" * (len(table.headings) - 1) + "|"
-        rows = [f"| {' | '.join(map(escaped, row))} |" for row in table.rows]
+        rows = [f"| {' | '.join(map(_cell, row))} |" for row in table.rows]
         below = [f"\n{escaped(line)}" for line in table.below]
         blocks.append("\n".join([f"### {escaped(table.title)}\n", head, rule, *rows, *below]))
     return "\n\n".join(blocks) + "\n"
+
+
+def _cell(words: str) -> str:
+    """C++ as code: only there `<` may stay as it is."""
+    return f"`{words.replace('|', chr(92) + '|')}`" if "<" in words and "`" not in words else escaped(words)
 
 
 def tables(summary: ProfileSummary) -> list[RenderableType]:
@@ -69,10 +77,10 @@ def overview(summary: ProfileSummary) -> list[str]:
     if active.window_ms:
         kernels, copies = active.kernel_ms / active.window_ms, active.copy_ms / active.window_ms
         overlap = f", {units.percent(active.overlap_ms / active.copy_ms)} of copies under kernels" if copies else ""
+        busy, whole = units.percent(active.any_ms / active.window_ms), units.milliseconds(active.window_ms)
         lines.append(
-            f"GPU active {units.percent(active.any_ms / active.window_ms)} of {units.milliseconds(active.window_ms)} "
-            f"(kernels {units.percent(kernels)}, copies {units.percent(copies)}{overlap}), "
-            f"idle {units.milliseconds(active.idle_ms / steps)} a step"
+            f"GPU active {busy} of the {whole} from its first to its last activity (kernels {units.percent(kernels)}, "
+            f"copies {units.percent(copies)}{overlap}), idle {_per(active.idle_ms, steps)} a step"
         )
     counted = ("kernel_launches", "graph_launches", "kernels", "memsets", "synchronizing_calls", "streams")
     lines.append(
@@ -98,7 +106,17 @@ def word_tables(summary: ProfileSummary) -> list[WordTable]:
         _memory(summary),
         *map(_finding, summary.findings),
     ]
-    return [table for table in made if table.rows]
+    return [_without_empty_columns(table) for table in made if table.rows]
+
+
+def _without_empty_columns(table: WordTable) -> WordTable:
+    """Without those, behind the first one, in which no row says anything."""
+    said = [
+        not number or any(row[number] not in ("", NONE) for row in table.rows) for number in range(len(table.rows[0]))
+    ]
+    rows = tuple(tuple(cell for cell, stays in zip(row, said, strict=True) if stays) for row in table.rows)
+    headings = tuple(heading for heading, stays in zip(table.headings, said, strict=False) if stays)
+    return WordTable(table.title, headings, rows, table.below)
 
 
 def _table(title: str, headings: str, rows: Sequence[tuple[str, ...]], below: tuple[str, ...] = ()) -> WordTable:
@@ -115,15 +133,20 @@ def _lag(value_ms: float | None) -> str:
     return NONE if value_ms is None else units.milliseconds(value_ms)
 
 
+def _size(bytes_: float) -> str:
+    return f"{bytes_ / 1e6:.3g} MB" if bytes_ >= 1e5 else f"{bytes_ / 1e3:.3g} kB"
+
+
 def _kernels(summary: ProfileSummary) -> WordTable:
-    rows = [_kernel(kernel, summary.steps) for kernel in summary.kernels]
+    names = shortened([_ARGUMENTS.sub("", kernel.name) for kernel in summary.kernels])
+    rows = [_kernel(kernel, name, summary.steps) for kernel, name in zip(summary.kernels, names, strict=True)]
     return _table("kernels", "kernel|time|share|count|mean|grid|block", rows)
 
 
-def _kernel(kernel: Kernel, steps: int) -> tuple[str, ...]:
+def _kernel(kernel: Kernel, name: str, steps: int) -> tuple[str, ...]:
     more = f" (of {kernel.shapes})" if kernel.shapes > 1 else ""
     return (
-        short(_ARGUMENTS.sub("", kernel.name)),
+        name,
         _per(kernel.ms, steps),
         units.percent(kernel.share),
         f"{kernel.count / steps:g}",
@@ -160,17 +183,17 @@ def _gaps(summary: ProfileSummary) -> WordTable:
             f"{gap.call} {units.milliseconds(gap.call_ms)}" if gap.call else NONE,
             f"{gap.os_call} {units.milliseconds(gap.os_call_ms)}" if gap.os_call else NONE,
         )
-        for gap in summary.gaps
+        for gap in summary.gaps[:MOST_GAPS]
     ]
     return _table("longest times without GPU work", "host was in range|at|idle|in CUDA call|in OS call", rows)
 
 
 def _idle(summary: ProfileSummary) -> WordTable:
-    steps = summary.steps
+    steps, whole = summary.steps, sum(one.ms for one in summary.idle_while)
     rows = [
         (one.call or "no CUDA call", _per(one.ms, steps), f"{one.gaps / steps:g}")
         for one in summary.idle_while
-        if one.ms
+        if one.ms >= WORTH_A_ROW * whole
     ]
     return _table("GPU idle while the host was in", "call|time|gaps", rows)
 
@@ -183,7 +206,7 @@ def _waits(summary: ProfileSummary) -> WordTable:
             wait.nvtx_range or NONE,
             f"{wait.count / steps:g}",
             _per(wait.ms, steps),
-            "of the steps" if wait.of_steps else "another",
+            "" if wait.of_steps else "another than the steps'",
         )
         for wait in summary.waits
     ]
@@ -205,7 +228,7 @@ def _copies(summary: ProfileSummary) -> WordTable:
         (
             f"{one.direction}, {one.source} to {one.target}",
             f"{one.count / steps:g}",
-            f"{one.bytes / steps / 1e6:.3g} MB",
+            _size(one.bytes / steps),
             _per(one.ms, steps),
             NONE if one.gb_per_s is None else f"{one.gb_per_s:.3g} GB/s",
         )
@@ -233,9 +256,7 @@ def _memory(summary: ProfileSummary) -> WordTable:
             one.kind,
             f"{one.allocations:,}",
             f"{one.frees:,}",
-            f"{one.allocated_bytes / 1e6:.3g} MB",
-            f"{one.freed_bytes / 1e6:.3g} MB",
-            f"{one.peak_bytes / 1e6:.3g} MB",
+            *map(_size, (one.allocated_bytes, one.freed_bytes, one.peak_bytes)),
         )
         for one in summary.memory
     ]
@@ -243,7 +264,12 @@ def _memory(summary: ProfileSummary) -> WordTable:
 
 
 def _finding(finding: Finding) -> WordTable:
-    rows = finding.rows or (("no table",),)
-    headings = finding.headings or ("rule",)
+    """Its longest rows, without the columns that say where in the report they are."""
+    titled = range(len(finding.headings))
+    shown = [number for number in titled if finding.headings[number] not in ONLY_WHERE]
+    rows = [tuple(row[number] for number in shown if number < len(row)) for row in finding.rows[:MOST_FOUND]]
+    headings = tuple(finding.headings[number] for number in shown)
+    if not shown or not rows:
+        rows, headings = [("no table",)], ("rule",)
     more = (f"{finding.count - len(rows)} more",) if finding.count > len(rows) else ()
-    return WordTable(f"nsys says: {finding.title}", headings, rows, (finding.advice, *more))
+    return WordTable(f"nsys says: {finding.title}", headings, tuple(rows), (finding.advice, *more))

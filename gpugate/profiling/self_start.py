@@ -13,7 +13,7 @@ from gpugate.options import Profiling
 from gpugate.profiling import artifact_folder, capture_index
 from gpugate.profiling.capture_index import FOLDER_VARIABLE, CaptureIndex
 from gpugate.profiling.environment_allow_list import allowed
-from gpugate.profiling.profiled_process import run_profiled
+from gpugate.profiling.profiled_process import INTERRUPTED, run_profiled
 
 FAILED, NOTHING_COLLECTED = 1, 5
 
@@ -44,14 +44,23 @@ def start_profiled(
         environment = {**allowed(os.environ), FOLDER_VARIABLE: str(folder), "COLUMNS": str(_columns())}
         pytest = [sys.executable, "-m", "pytest", *arguments, *_colour()]
         ended = run_profiled([*command(folder, environment), *pytest], folder, environment)
+        if ended.cut_off:
+            say(f"--{profiling.tool} was interrupted: none of its reports is kept")
+            return ended.status
         run = ProfiledRun(profiling, folder, environment, capture_index.read(folder))
-        problems = tell(run)
+        try:
+            problems = tell(run)
+        except KeyboardInterrupt:
+            say(f"--{profiling.tool} was interrupted: not all of its reports are kept")
+            return INTERRUPTED
         if run.index.status is None:
-            problems.append(f"pytest did not end by itself under {profiling.tool}, which ended with status {ended}")
+            problems.append(
+                f"pytest did not end by itself under {profiling.tool}, which ended with status {ended.status}"
+            )
         for problem in problems:
             say(f"ERROR: {problem}")
     # What pytest says counts; the profiler's own status only where pytest could say nothing, or all went well.
-    status = ended if run.index.status in (None, 0) else run.index.status
+    status = ended.status if run.index.status in (None, 0) else run.index.status
     return status or (FAILED if problems else 0)
 
 

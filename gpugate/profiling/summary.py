@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpugate.profiling import device_activity, host_calls, idle_gaps
 from gpugate.profiling.artifact_names import REPORT
-from gpugate.profiling.counted_calls import find_calls, find_steps
+from gpugate.profiling.counted_calls import Steps, find_calls, find_steps
 from gpugate.profiling.device_activity import Copies, Graphs, Kernel, Stream, find_activity
 from gpugate.profiling.expert_rules import Finding, findings
 from gpugate.profiling.export_counters import KNOWN_OF_WHOLE_GRAPHS, fractions, totals_of_activity, totals_of_calls
@@ -50,16 +50,20 @@ class ProfileSummary:
     findings: tuple[Finding, ...] = ()
 
 
-def summarize(sqlite: Path, steps: int | None = None) -> ProfileSummary:
+def summarize(sqlite: Path, steps: int | None = None, window: str | None = None) -> ProfileSummary:
     """What one export of nsys says of its steps, worked out in SQL: no event becomes an object.
 
-    `steps`: how many there must be; for a report that marks none, how many the whole report is. Raises ProfileError
-    for a file that cannot be used, is older than its report, holds other steps, or nothing of CUDA in them.
+    `steps`: how many there must be; for a report that marks none, how many the whole report is. `window`: what the
+    range around them must be called, if one is there. Raises ProfileError for a file that cannot be used, is older than
+    its report, holds other steps, or nothing of CUDA in them.
     """
     refuse_stale(sqlite)
     with opened(sqlite) as export:
         try:
-            return _summary(export, sqlite.name, steps)
+            found = find_steps(export, steps)
+            if window is not None and found.window not in (None, window):
+                raise ProfileError(f"it holds the steps of {found.window} and not of {window}: profile again")
+            return _summary(export, sqlite.name, found)
         except ProfileError as error:
             raise ProfileError(f"{sqlite} cannot be summarized: {error}") from None
 
@@ -86,8 +90,7 @@ def refuse_stale(sqlite: Path) -> None:
         raise ProfileError(f"{sqlite} is older than its report: give {report} instead, or {EXPORT_AGAIN}")
 
 
-def _summary(export: Export, name: str, wanted: int | None) -> ProfileSummary:
-    steps = find_steps(export, wanted)
+def _summary(export: Export, name: str, steps: Steps) -> ProfileSummary:
     find_ranges(export, steps)
     find_calls(export, steps)
     calls = host_calls.calls(export)

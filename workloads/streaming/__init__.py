@@ -21,20 +21,23 @@ from workloads.streaming.stream_resident import resident_at_once, resident_in_a_
 from workloads.streaming.stream_sides import Regimes, at_once, in_a_row, read_by_threads, regime_of
 from workloads.streaming.walsh_shift import flops
 
-# Compute is the longest stage as soon as several threads read and check. Per block of 16 MiB on an H200, about: 0.9 ms
-# in ten matrix products; 1.5 ms to read and 1 ms to check on one thread each; 0.7 ms to copy in and 1 ms out while
-# pageable, 0.3 ms while page-locked. 512 MiB on disk, 384 MiB of buffers in RAM. On a CPU, where a block of 4 MiB is
-# read within 0.2 ms, products of 16 points take 0.9 ms and the check 0.7 ms.
+# Compute is the longest stage as soon as a team reads and several threads check. Per block of 16 MiB on an H200, about:
+# 0.9 ms in ten matrix products; 3 ms to read and 1 ms to check on one thread each; 0.7 ms to copy in and 1 ms out while
+# pageable, 0.3 ms while page-locked. Six readers of their own came to 1.0 ms a block beside the copies, two with a team
+# of five threads each to 0.96 ms, of which the products are 0.91. 512 MiB on disk, 256 MiB of buffers in RAM. On a CPU,
+# where a block of 4 MiB is read within 0.2 ms, products of 16 points take 0.9 ms and the check 0.7 ms.
 COMPUTE: Regimes = {
-    "cuda": Regime(rows=8192, points=512, blocks=32, rounds=5, buffers=12, readers=6, consumers=4),
+    "cuda": Regime(rows=8192, points=512, blocks=32, rounds=5, buffers=8, readers=2, consumers=4, team=5),
     "cpu": Regime(rows=65536, points=16, blocks=16, rounds=1, buffers=4, readers=1, consumers=1),
 }
 # The copy in is the longest stage: 32 MiB take 0.6 ms, their checksum on the device 0.03 ms, and 16 bytes come back.
 # What reads at 55 GB/s beside a bus that takes as much is bounded by memory: twelve threads that read into 512 MiB of
 # buffers reached 34 GB/s, and 61 % of the bus. So the buffers fit in the L3 cache, where the bus finds what was just
-# read; there, waiting for Python's lock cost many readers as much as memory had. Two readers with a team of six threads
-# each reached 95 % (docs/results/streaming/what_bounds_copy.json). 1 GiB on disk, 128 MiB of buffers.
-COPY: Regimes = {"cuda": Regime(rows=8192, points=1024, blocks=32, rounds=0, buffers=4, readers=2, consumers=2, team=6)}
+# read; there, waiting for Python's lock cost many readers as much as memory had. Four readers with a team of three
+# threads each reached 95 % (docs/results/streaming/what_bounds_copy.json). 1 GiB on disk, 128 MiB of buffers.
+COPY: Regimes = {
+    "cuda": Regime(rows=8192, points=1024, blocks=32, rounds=0, buffers=4, readers=4, consumers=2, pieces=2, team=3)
+}
 # 386 products of a block of 2 MiB take about 14 ms, everything else less than 1 ms.
 LONG_COMPUTE: Regimes = {
     "cuda": Regime(rows=512, points=1024, blocks=32, rounds=193, buffers=4, readers=1, consumers=1),
