@@ -69,7 +69,7 @@ def test_a_table_that_no_name_can_break() -> None:
     text = markdown([(capture("reference"), longest(kernels, capture("reference"), 2))])
     assert "## a/fused/cuda, reference: the side" in text
     assert "| gemm\\|tn | 5.00 ms | 92 % | 40 % | 20 % | 12 % | 88 % | (64, 1, 1) | (128, 1, 1) |" in text
-    assert "| at::vectorized&lt;4, float> | 1.23 ms | 10 % | 80 % | 79 % | 55 % | 0 % |" in text
+    assert "| `at::vectorized<4, float>` | 1.23 ms | 10 % | 80 % | 79 % | 55 % | 0 % |" in text
 
 
 @pytest.mark.parametrize(

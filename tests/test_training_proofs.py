@@ -12,7 +12,6 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import torch._inductor.config as inductor_config
 from torch import Tensor, nn
 
 from gpugate.errors import DisprovedError
@@ -106,20 +105,11 @@ def test_copies_that_never_ran_beside_a_use_show_nothing() -> None:
         training_proofs._demand_overlap(torch.device("cuda"), 0)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_a_curve_is_computed_by_the_kernels_of_every_other_build(
-    compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Inductor compiles and times at the first call."""
-    seen: list[bool] = []
-
-    def compiling(function: Callable[..., Tensor], **how: object) -> Callable[..., Tensor]:
-        return lambda *inputs: seen.append(inductor_config.deterministic) or function(*inputs)
-
-    monkeypatch.setattr(torch, "compile", compiling)
-    training_proofs.loss_curve(CONTEXT, replace(TINY, recipe=Recipe(compiled=compiled)), 1)
-    assert seen == [True] * compiled
-    assert not inductor_config.deterministic
+def test_what_must_compute_the_same_is_compared_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda *given, **how: pytest.fail("compiled"))
+    compiled = Recipe(compiled=True)
+    rung, below = (replace(one, recipe=compiled) for one in (COPY_STREAM, replace(COPY_STREAM, prefetched=False)))
+    assert "losses bit for bit" in training_proofs.same_losses(CONTEXT, rung, below)
 
 
 class FlipsABit(Prefetcher):

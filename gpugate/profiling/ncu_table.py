@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from gpugate.errors import GpugateError
 from gpugate.profiling.capture_index import Capture
-from gpugate.report.markdown import escaped, plain, table_row
+from gpugate.profiling.render import cell, kernel_names
+from gpugate.report.markdown import plain, table_row
 from gpugate.units import milliseconds
 
 NAME, TIME = "Kernel Name", "gpu__time_duration.sum"
@@ -70,7 +71,8 @@ def markdown(table: Sequence[tuple[Capture, Sequence[Kernel]]]) -> str:
     blocks = ["# The longest kernels of a step, each alone on the GPU\n"]
     for capture, kernels in table:
         blocks.append(f"## {plain(capture.case_id)}, {capture.label}: {plain(capture.side)}\n")
-        blocks.append("\n".join([table_row(HEADINGS), "|---|" + "---:|" * (len(HEADINGS) - 1), *map(_row, kernels)]))
+        rows = map(_row, kernels, kernel_names([kernel.name for kernel in kernels]))
+        blocks.append("\n".join([table_row(HEADINGS), "|---|" + "---:|" * (len(HEADINGS) - 1), *rows]))
         blocks.append("")
     return "\n".join(blocks) + "\nShares are of the GPU's peak; clocks were as they were.\n"
 
@@ -95,7 +97,7 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def _row(kernel: Kernel) -> str:
+def _row(kernel: Kernel, name: str) -> str:
     shares = (getattr(kernel, field) for field in PERCENTAGES)
     percent = ["" if share is None else f"{share:.0f} %" for share in shares]
-    return table_row([escaped(kernel.name), milliseconds(kernel.time_ms), *percent, kernel.grid, kernel.block])
+    return table_row([cell(name), milliseconds(kernel.time_ms), *percent, kernel.grid, kernel.block])

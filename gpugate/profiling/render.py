@@ -33,13 +33,13 @@ def markdown(summary: ProfileSummary) -> str:
     for table in word_tables(summary):
         head = f"| {' | '.join(map(escaped, table.headings))} |"
         rule = "|---" + "|---:" * (len(table.headings) - 1) + "|"
-        rows = [f"| {' | '.join(map(_cell, row))} |" for row in table.rows]
+        rows = [f"| {' | '.join(map(cell, row))} |" for row in table.rows]
         below = [f"\n{escaped(line)}" for line in table.below]
         blocks.append("\n".join([f"### {escaped(table.title)}\n", head, rule, *rows, *below]))
     return "\n\n".join(blocks) + "\n"
 
 
-def _cell(words: str) -> str:
+def cell(words: str) -> str:
     """C++ as code: only there `<` may stay as it is."""
     return f"`{words.replace('|', chr(92) + '|')}`" if "<" in words and "`" not in words else escaped(words)
 
@@ -137,8 +137,13 @@ def _size(bytes_: float) -> str:
     return f"{bytes_ / 1e6:.3g} MB" if bytes_ >= 1e5 else f"{bytes_ / 1e3:.3g} kB"
 
 
+def kernel_names(names: Sequence[str]) -> list[str]:
+    """Short ones, without arguments, of which no two are alike where the names are not."""
+    return shortened([_ARGUMENTS.sub("", name) for name in names])
+
+
 def _kernels(summary: ProfileSummary) -> WordTable:
-    names = shortened([_ARGUMENTS.sub("", kernel.name) for kernel in summary.kernels])
+    names = kernel_names([kernel.name for kernel in summary.kernels])
     rows = [_kernel(kernel, name, summary.steps) for kernel, name in zip(summary.kernels, names, strict=True)]
     return _table("kernels", "kernel|time|share|count|mean|grid|block", rows)
 

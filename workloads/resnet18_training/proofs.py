@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -39,8 +39,12 @@ HELD_OUT = 512  # seeded pictures that no training has seen
 
 
 def same_losses(context: Context, rung: Rung, below: Rung) -> str:
-    """Every loss of `rung` is that of `below`, which computes the same in the same order."""
-    losses, expected = loss_curve(context, rung, CURVE_ITERATIONS), loss_curve(context, below, CURVE_ITERATIONS)
+    """Every loss of `rung` is that of `below`, which computes the same in the same order.
+
+    Neither is compiled for it: what Inductor makes of one program may differ from build to build by more than rounding
+    once trained on, and what is to be the same is what feeds it.
+    """
+    losses, expected = (loss_curve(context, _uncompiled(one), CURVE_ITERATIONS) for one in (rung, below))
     far = max(abs(loss - one) / one for loss, one in zip(losses, expected, strict=True))
     if not far <= SAME:
         raise DisprovedError(f"its losses are up to {far:.2g} off those of the rung before, {SAME:g} are allowed")
@@ -179,7 +183,6 @@ def _deterministic_loop(
     torch.backends.cudnn.deterministic = True  # the engine puts every flag back after a proof
     with (
         one_loader_thread(context.device),
-        _same_kernels(rung),
         closing(TrainingLoop(context, rung, pictures, mirrored)) as loop,
     ):
         yield loop
@@ -200,14 +203,8 @@ def one_loader_thread(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _same_kernels(rung: Rung) -> AbstractContextManager[object]:
-    """Inductor times its kernels and takes the fastest, in the next build maybe one that sums in another order."""
-    if not rung.recipe.compiled:
-        return nullcontext()
-    import torch._inductor.config as inductor_config
-
-    patched: AbstractContextManager[object] = inductor_config.patch(deterministic=True)
-    return patched
+def _uncompiled(rung: Rung) -> Rung:
+    return replace(rung, recipe=replace(rung.recipe, compiled=False))
 
 
 def _settle_statistics(loop: TrainingLoop, model: nn.Module, pictures: Pictures) -> None:
