@@ -144,9 +144,7 @@ def _copied(batches: int) -> dict[str, Contract]:
     return {"cuda": Contract(engaged=(Limit("host_to_device_copies", at_least=batches),))}
 
 
-HANDING_OVER = (
-    "a known loss: normalizing a batch of digits takes tens of microseconds, handing it to a worker and back as long"
-)
+HANDING_OVER = "no gain to be had: normalizing a batch of digits takes tens of microseconds, handing it to a worker and back as long"
 TWO_MESSAGES = f"{HANDING_OVER}; each batch costs two messages, two switches of process and a copy of its own"
 SPREAD = (
     "a picture takes a thousand times as long as a message about it: workers share the work, as far as cores go; two "
@@ -162,21 +160,21 @@ WORKLOADS: tuple[Workload, ...] = (
             Optimization(
                 "threads-4",
                 partial(threads, CHEAP, 4),
-                {"cuda": 0.2},
+                {"sm_90": 0.5, "cuda": 0.2},
                 contract=_copied(CHEAP_BATCHES),
                 why=HANDING_OVER,
             ),
             Optimization(
                 "processes-2",
                 partial(processes, CHEAP, 2),
-                {"cuda": 0.2, "cpu": 0.15},
+                {"sm_90": 0.7, "cuda": 0.2, "cpu": 0.15},
                 contract=_copied(CHEAP_BATCHES),
                 why=TWO_MESSAGES,
             ),
             Optimization(
                 "processes-4",
                 partial(processes, CHEAP, 4),
-                {"cuda": 0.2},
+                {"sm_90": 0.7, "cuda": 0.2},
                 contract=_copied(CHEAP_BATCHES),
                 why=TWO_MESSAGES,
             ),
