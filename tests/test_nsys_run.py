@@ -94,8 +94,15 @@ def test_one_report_per_side_and_no_secret_in_anything(
 def neighbour() -> Iterator[None]:
     """A process with a secret, which is none of ours: what a CI job runs us in."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={"CI_JOB_TOKEN": SECRET})
-    yield
+    try:
+        readable = SECRET.encode() in Path(f"/proc/{process.pid}/environ").read_bytes()
+    except OSError:
+        readable = False
+    if readable:
+        yield
     process.communicate(b"\n")
+    if not readable:
+        pytest.skip("this machine shows nobody another process's environment")
 
 
 def test_nsys_cannot_write_down_what_other_processes_have_in_their_environments(

@@ -144,7 +144,10 @@ def _copied(batches: int) -> dict[str, Contract]:
     return {"cuda": Contract(engaged=(Limit("host_to_device_copies", at_least=batches),))}
 
 
-HANDING_OVER = "no gain to be had: normalizing a batch of digits takes tens of microseconds, handing it to a worker and back as long"
+HANDING_OVER = (
+    "no gain to be had: normalizing a batch of digits takes tens of microseconds, handing it to a worker and back as "
+    "long"
+)
 TWO_MESSAGES = f"{HANDING_OVER}; each batch costs two messages, two switches of process and a copy of its own"
 SPREAD = (
     "a picture takes a thousand times as long as a message about it: workers share the work, as far as cores go; two "
