@@ -93,7 +93,10 @@ def test_one_report_per_side_and_no_secret_in_anything(
 @pytest.fixture
 def neighbour() -> Iterator[None]:
     """A process with a secret, which is none of ours: what a CI job runs us in."""
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={"CI_JOB_TOKEN": SECRET})
+    program, pipe = "print(flush=True); input()", subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, env={"CI_JOB_TOKEN": SECRET})
+    assert process.stdout is not None
+    process.stdout.readline()  # a program that has only just begun shows nothing yet
     try:
         readable = SECRET.encode() in Path(f"/proc/{process.pid}/environ").read_bytes()
     except OSError:
