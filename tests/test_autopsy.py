@@ -165,6 +165,21 @@ def test_the_likely_cause(state: State, kind: str, words: str) -> None:
     assert "\n" not in found.words
 
 
+def test_new_work_after_the_steps_is_named_also_where_the_host_was_slower_by_as_much() -> None:
+    """The differences are those of `slow:20` on an H200, in two-layer-net/pinned-async."""
+    then = State(0.15, {**COUNTED, "enqueue_ms": 0.120}, PROFILE, steps_per_block=100.0)
+    slowed = replace(then, step_ms=0.2193, counters={**COUNTED, "enqueue_ms": 0.167})
+    spun = replace(PROFILE, after={"spin_kernel": (1.0, 3.46)})
+    found = likely_cause(then, replace(slowed, profile=spun))
+    assert found.kind == "more work after the steps"
+    assert found.words.endswith("spin_kernel, +3.46 ms (+0.0346 ms of +0.0693 ms per step)")
+    little = replace(PROFILE, after={"spin_kernel": (1.0, 1.6)})
+    assert likely_cause(then, replace(slowed, profile=little)).kind == "launch gaps"
+    joined = replace(then, profile=replace(PROFILE, after={"spin_kernel": (1.0, 0.5)}))
+    longer = replace(PROFILE, after={"spin_kernel": (1.0, 3.9)})
+    assert likely_cause(joined, replace(slowed, profile=longer)).kind == "launch gaps"  # of what was there before
+
+
 def test_what_one_of_them_did_not_count_is_no_change() -> None:
     assert likely_cause(replace(THEN, counters={}), now(10.0)).kind == "nothing"
 

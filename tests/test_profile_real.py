@@ -5,9 +5,10 @@ from contextlib import closing
 
 import pytest
 
-from gpugate.profiling import counted_calls, device_activity, host_calls
+from gpugate.profiling import counted_calls, device_activity, host_calls, render
 from gpugate.profiling.render import markdown
 from gpugate.profiling.summary import ProfileSummary, summarize
+from gpugate.report.terminal import printed
 from tests.profile_exports import REAL
 from tests.profile_scrubbed import DROPPED, tables
 
@@ -22,6 +23,15 @@ def found() -> ProfileSummary:
 def of_real(sql: str) -> list[tuple[object, ...]]:
     with closing(sqlite3.connect(f"{REAL.as_uri()}?mode=ro", uri=True)) as real:
         return real.execute(sql).fetchall()
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_in_a_narrow_terminal_a_name_gives_way_and_a_number_does_not(found: ProfileSummary, width: int) -> None:
+    lines = printed(render.tables(found), width, colour=False).splitlines()
+    assert max(map(len, lines)) <= width
+    (longest,) = (line for line in lines if line.startswith("cutlass::Kernel2"))
+    assert "…" in longest
+    assert longest.endswith(" 0.0101 ms  35 %     1 0.0101 ms  8x1x7 128x1x1")
 
 
 def test_it_is_read_whole(found: ProfileSummary) -> None:

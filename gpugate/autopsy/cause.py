@@ -168,9 +168,13 @@ def _after(then: State, now: State) -> Cause | None:
     grown = {name: ms - before.get(name, NOTHING)[1] for name, (_, ms) in after.items()}
     name = max(grown, key=grown.__getitem__, default="")
     longer_ms = now.step_ms - then.step_ms
-    if not grown or longer_ms <= 0 or sum(grown.values()) / now.steps_per_block < MOST * longer_ms:
+    more_ms = sum(grown.values()) / now.steps_per_block
+    # What was not there at all is a count, without noise. The time to enqueue a step, which it vies with, has some.
+    least = MOST if name in before else SOME
+    if not grown or longer_ms <= 0 or more_ms < least * longer_ms:
         return None
-    said = f"finish() adds device work after the last step: {short(name)}, {signed(grown[name])}"
+    share = f"{signed(more_ms)} of {signed(longer_ms)} per step"
+    said = f"finish() adds device work after the last step: {short(name)}, {signed(grown[name])} ({share})"
     return Cause("more work after the steps", said)
 
 

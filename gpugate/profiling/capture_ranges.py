@@ -49,6 +49,8 @@ class CaptureRanges:
         )
         self._index.captures.append(capture)
         capture_index.write(self._folder, self._index)
+        if self._tool == "ncu":  # cuda only: it saves all that a kernel could write, also what PyTorch only holds ready
+            torch.cuda.empty_cache()
         start_profiler()
         try:
             with window_range(capture.window, capture.number):

@@ -1,4 +1,4 @@
-"""Reading what Nsight Compute prints as CSV: one row per kernel, a column per metric, the units in the second line."""
+"""Reading what Nsight Compute prints as CSV: one row per launch, a column per metric, the units in the second line."""
 
 from __future__ import annotations
 
@@ -6,47 +6,54 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from gpugate.errors import GpugateError
 from gpugate.profiling.capture_index import Capture
-from gpugate.profiling.render import cell, kernel_names
-from gpugate.report.markdown import plain, table_row
-from gpugate.units import milliseconds
 
 NAME, TIME = "Kernel Name", "gpu__time_duration.sum"
-# By the field of Kernel: what ncu calls it. Several pipes multiply matrices, by precision: the busiest one counts.
-PERCENTAGES: Mapping[str, re.Pattern[str]] = {
-    "compute_percent": re.compile(r"sm__throughput\.avg\.pct_of_peak_sustained_elapsed"),
-    "memory_percent": re.compile(r"gpu__compute_memory_throughput\.avg\.pct_of_peak_sustained_elapsed"),
-    "dram_percent": re.compile(r"(gpu__)?dram__?throughput\.avg\.pct_of_peak_sustained_elapsed"),
-    "occupancy_percent": re.compile(r"sm__warps_active\.avg\.pct_of_peak_sustained_active"),
-    "tensor_percent": re.compile(r"sm__(inst_executed_)?pipe_tensor\w*\.avg\.pct_of_peak_sustained_(active|elapsed)"),
+# By the field of Shares: what ncu calls it. Several pipes multiply matrices, by precision: the busiest one counts.
+METRICS: Mapping[str, re.Pattern[str]] = {
+    "compute": re.compile(r"sm__throughput\.avg\.pct_of_peak_sustained_elapsed"),
+    "memory": re.compile(r"gpu__compute_memory_throughput\.avg\.pct_of_peak_sustained_elapsed"),
+    "dram": re.compile(r"(gpu__)?dram__?throughput\.avg\.pct_of_peak_sustained_elapsed"),
+    "occupancy": re.compile(r"sm__warps_active\.avg\.pct_of_peak_sustained_active"),
+    "tensor": re.compile(r"sm__(inst_executed_)?pipe_tensor\w*\.avg\.pct_of_peak_sustained_(active|elapsed)"),
 }
-HEADINGS = ("kernel", "time", "compute", "memory", "DRAM", "occupancy", "tensor cores", "grid", "block")
 
 
 class NcuError(GpugateError):
-    """What ncu printed cannot be read."""
+    """What ncu printed cannot be read, or what is asked of it is too much."""
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """One kernel of a step, alone on the GPU. Percentages are of the GPU's peak; None where ncu has no number."""
+class Shares:
+    """Percentages of the GPU's peak; None where ncu has no number."""
+
+    compute: float | None = None
+    memory: float | None = None
+    dram: float | None = None
+    occupancy: float | None = None
+    tensor: float | None = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel, alone on the GPU. `ranges` are the NVTX ranges that it ran in, as ncu spells them."""
 
     name: str
     time_ms: float
     grid: str
     block: str
-    compute_percent: float | None
-    memory_percent: float | None
-    dram_percent: float | None
-    occupancy_percent: float | None
-    tensor_percent: float | None
-    ranges: str  # the NVTX ranges that it ran in, as ncu spells them
+    shares: Shares
+    ranges: str
+
+    @property
+    def shape(self) -> tuple[str, str]:
+        return self.grid, self.block
 
 
-def read_kernels(text: str) -> list[Kernel]:
+def read_launches(text: str) -> list[Launch]:
     """In the order in which they ran. Raises NcuError for what is no such table."""
     lines = text.splitlines()
     start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
@@ -56,32 +63,25 @@ def read_kernels(text: str) -> list[Kernel]:
     rows = list(csv.DictReader(io.StringIO("\n".join(lines[start:]))))
     if rows and TIME not in rows[0]:
         raise NcuError(f"ncu printed no {TIME}: run a newer Nsight Compute")
-    return [_kernel(row) for row in rows if (row["ID"] or "").strip()]  # the row of units has no ID
+    return [_launch(row) for row in rows if (row["ID"] or "").strip()]  # the row of units has no ID
 
 
-def longest(kernels: Sequence[Kernel], capture: Capture, count: int) -> list[Kernel]:
-    """The `count` longest of one capture."""
-    named = re.compile(rf"(?<![\w/-]){re.escape(f'{capture.case_id} {capture.label}')}(?![\w/-])")
-    mine = [kernel for kernel in kernels if named.search(kernel.ranges)]
-    return sorted(mine, key=lambda kernel: kernel.time_ms, reverse=True)[:count]
+def of_capture(launches: Sequence[Launch], capture: Capture) -> list[Launch]:
+    """Those of the steps of one side of one case."""
+    named = re.compile(rf"(?<![\w/-]){re.escape(capture.window)}(?![\w/-])")
+    return [launch for launch in launches if named.search(launch.ranges)]
 
 
-def markdown(table: Sequence[tuple[Capture, Sequence[Kernel]]]) -> str:
-    """A table per side, the longest kernel first."""
-    blocks = ["# The longest kernels of a step, each alone on the GPU\n"]
-    for capture, kernels in table:
-        blocks.append(f"## {plain(capture.case_id)}, {capture.label}: {plain(capture.side)}\n")
-        rows = map(_row, kernels, kernel_names([kernel.name for kernel in kernels]))
-        blocks.append("\n".join([table_row(HEADINGS), "|---|" + "---:|" * (len(HEADINGS) - 1), *rows]))
-        blocks.append("")
-    return "\n".join(blocks) + "\nShares are of the GPU's peak; clocks were as they were.\n"
-
-
-def _kernel(row: Mapping[str, str]) -> Kernel:
-    shares = {field: _largest(row, pattern) for field, pattern in PERCENTAGES.items()}
+def _launch(row: Mapping[str, str]) -> Launch:
+    shares = Shares(**{field.name: _largest(row, METRICS[field.name]) for field in fields(Shares)})
     ranges = " ".join(value for name, value in row.items() if name and "Range" in name and value)
     time_ms = (_number(row[TIME]) or 0.0) / 1e6  # nanoseconds, as --print-units=base has them
-    return Kernel(row[NAME], time_ms, row.get("Grid Size", ""), row.get("Block Size", ""), ranges=ranges, **shares)
+    return Launch(row[NAME], time_ms, _by(row.get("Grid Size")), _by(row.get("Block Size")), shares, ranges)
+
+
+def _by(size: str | None) -> str:
+    """`64x1x1` for `(64, 1, 1)`."""
+    return "x".join(re.findall(r"\d+", size or ""))
 
 
 def _largest(row: Mapping[str, str], pattern: re.Pattern[str]) -> float | None:
@@ -95,9 +95,3 @@ def _number(text: str | None) -> float | None:
         return float((text or "").replace(",", ""))
     except ValueError:
         return None
-
-
-def _row(kernel: Kernel, name: str) -> str:
-    shares = (getattr(kernel, field) for field in PERCENTAGES)
-    percent = ["" if share is None else f"{share:.0f} %" for share in shares]
-    return table_row([cell(name), milliseconds(kernel.time_ms), *percent, kernel.grid, kernel.block])

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from rich.console import RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -47,23 +48,25 @@ def cell(words: str) -> str:
 def tables(summary: ProfileSummary) -> list[RenderableType]:
     """The whole summary as rich renderables, in the order of reading. Words come as `Text`, never as markup."""
     parts: list[RenderableType] = [Text(f"profile of {summary.report}", style="bold")]
-    parts += [Text(f"  {line}") for line in overview(summary)]
+    parts += map(_indented, overview(summary))
     for words in word_tables(summary):
         table = Table(box=RULE_UNDER_HEAD, padding=0, collapse_padding=True, pad_edge=False, show_edge=False)
         for number, heading in enumerate(words.headings):
-            name = number == 0
             table.add_column(
                 Text(heading),
-                justify="left" if name else "right",
-                overflow="ellipsis" if name else "fold",
-                no_wrap=name,
-                ratio=1 if name else None,
-                min_width=GAP + 10 if name else None,
+                justify="right" if number else "left",
+                overflow="fold",
+                min_width=None if number else GAP + 10,
             )
+        # rich narrows the widest of the columns that may wrap: that of the names, whose cells do not.
         for row in words.rows:
-            table.add_row(*map(Text, row))
-        parts += [Text(), Text(words.title, style="bold"), table, *(Text(f"  {line}") for line in words.below)]
+            table.add_row(Text(row[0], no_wrap=True, overflow="ellipsis"), *map(Text, row[1:]))
+        parts += [Text(), Text(words.title, style="bold"), table, *map(_indented, words.below)]
     return parts
+
+
+def _indented(line: str) -> RenderableType:
+    return Padding(Text(line), (0, 0, 0, 2))
 
 
 def overview(summary: ProfileSummary) -> list[str]:
