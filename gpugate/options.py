@@ -174,8 +174,8 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="N",
         nargs="?",
         const=str(DEFAULT_KERNELS),
-        help="judge nothing: run one step of every side under Nsight Compute and tabulate its N longest kernels, "
-        f"{DEFAULT_KERNELS} where none is given, in {PROFILERS['ncu']} (default: off)",
+        help="judge nothing: run one step of every side under Nsight Compute and tabulate the N kernels that take most "
+        f"of it, {DEFAULT_KERNELS} where none is given, in {PROFILERS['ncu']} (default: off)",
     )
     add(
         "--torch-trace",
@@ -195,13 +195,13 @@ def read_options(config: pytest.Config) -> Options:
         gate=value("gate"),
         update_baselines=value("update_baselines"),
         reason=value("perf_reason"),
-        processes=_whole_number("--perf-processes", value("perf_processes")),
+        processes=whole_number("--perf-processes", value("perf_processes")),
         runs_path=_path(config, value("perf_runs")),
         new_anchor=value("perf_new_anchor"),
         device=device_name(value("perf_device")),
         seed=_seed(value("perf_seed")),
         budget_s=_seconds("--perf-budget", value("perf_budget")),
-        attempts=_whole_number("--perf-attempts", value("perf_attempts")),
+        attempts=whole_number("--perf-attempts", value("perf_attempts")),
         json_path=_writable("--perf-json", _path(config, value("perf_json"))),
         report_path=_path(config, value("perf_report")),
         input_path=_existing("--perf-input", _path(config, value("perf_input"))),
@@ -234,7 +234,7 @@ def _profiling(config: pytest.Config) -> Profiling | None:
     _check_profiled(config, tool)
     value = config.getoption(_field(tool))
     folder = config.invocation_params.dir / (PROFILERS["ncu"] if tool == "ncu" else value)
-    kernels = _whole_number("--ncu", value) if tool == "ncu" else DEFAULT_KERNELS
+    kernels = whole_number("--ncu", value) if tool == "ncu" else DEFAULT_KERNELS
     return Profiling(tool, folder, _split(words or ""), kernels)
 
 
@@ -363,7 +363,8 @@ def share(option: str, text: str) -> float:
     return value
 
 
-def _whole_number(option: str, text: str) -> int:
+def whole_number(option: str, text: str) -> int:
+    """From 1 on. Raises OptionError, naming the option, for anything else."""
     if not text.isdecimal() or int(text) < 1:
         raise OptionError(f"{option} is {text!r}: give a whole number from 1 on, such as {DEFAULT_PROCESSES}")
     return int(text)

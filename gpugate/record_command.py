@@ -6,13 +6,14 @@ For machines with several GPUs, where one process each measures, and for runs wh
 from __future__ import annotations
 
 import argparse
+import datetime
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpugate import baseline, profiles_file, run_file
-from gpugate.environment import machine_name
+from gpugate.environment import compare, machine_name
 from gpugate.errors import BaselineError
-from gpugate.options import DEFAULT_BASELINES, DEFAULT_PROCESSES
+from gpugate.options import DEFAULT_BASELINES, DEFAULT_PROCESSES, whole_number
 from gpugate.recording import user_name
 from gpugate.result import RunResult
 
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--reason", metavar="TEXT", default="", help="why the baseline is recorded, kept in it")
     parser.add_argument(
-        "--processes", metavar="N", type=int, default=DEFAULT_PROCESSES, help="fewest runs of a case (default: 5)"
+        "--processes", metavar="N", default=str(DEFAULT_PROCESSES), help="fewest runs of a case (default: 5)"
     )
     parser.add_argument(
         "--baselines", metavar="DIR", type=Path, default=Path(DEFAULT_BASELINES), help="where baselines are"
@@ -34,8 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes all baselines or none, and prints what changed; runs that were interrupted do not count.
 
-    Raises RunFileError for a file that is no run, and BaselineError where the runs cannot be one record.
+    Raises OptionError for a number of processes that is none, RunFileError for a file that is no run, and BaselineError
+    where the runs cannot be one record.
     """
+    processes = whole_number("--processes", arguments.processes)
     runs = _runs(arguments.folder)
     machine = machine_name(runs[0].environment)
     folder = arguments.baselines / machine
@@ -43,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     with baseline.exclusive(folder):
         old = baseline.load_all(folder)
         files = [
-            baseline.updated(old.get(workload), workload, those, occasion, arguments.processes)
+            baseline.updated(old.get(workload), workload, those, occasion, processes)
             for workload, those in _by_workload(runs).items()
         ]
         profiles = profiles_file.made(arguments.baselines, machine, runs)
@@ -73,7 +76,11 @@ def _runs(folder: Path) -> list[RunResult]:
             runs.append(run)
     if not runs:
         raise BaselineError(f"every run of {folder} was interrupted: measure again")
-    return runs
+    for run in runs:
+        differences = compare(runs[0].environment, run.environment).differences
+        if differences:
+            raise BaselineError(f"the runs' environments differ ({', '.join(differences)}): give each its own folder")
+    return sorted(runs, key=lambda run: datetime.datetime.fromisoformat(run.started_at))
 
 
 def _by_workload(runs: Sequence[RunResult]) -> Mapping[str, list[RunResult]]:

@@ -25,7 +25,8 @@ class FakeEvent:
 
 
 class FakeStream:
-    def __init__(self, device: torch.device | None = None) -> None:
+    def __init__(self, device: torch.device | None = None, priority: int = 0) -> None:
+        self.priority = priority
         self.cuda_stream = id(self)
         self.waited: list[FakeEvent] = []
 

@@ -80,6 +80,12 @@ def elsewhere(runs: Path) -> str:
     return "the runs' environments differ"
 
 
+def another_gpu(runs: Path) -> str:
+    other = replace(MACHINE, device_name="NVIDIA A100-SXM4-80GB")
+    stored(runs / "run-4.json", of("alone", "fused", 3.0), started_at=HOURS[4], environment=other)
+    return "the runs' environments differ ("
+
+
 def nothing(runs: Path) -> str:
     for path in runs.iterdir():
         path.unlink()
@@ -94,7 +100,7 @@ def all_interrupted(runs: Path) -> str:
     return "every run of runs was interrupted: measure again"
 
 
-@pytest.mark.parametrize("spoil", [too_few, twice, mutated, elsewhere, nothing, all_interrupted])
+@pytest.mark.parametrize("spoil", [too_few, twice, mutated, elsewhere, another_gpu, nothing, all_interrupted])
 def test_runs_that_are_no_record_write_nothing(here: Path, capsys: pytest.CaptureFixture[str], spoil) -> None:
     reason = spoil(Path("runs"))
     assert record() == 2
@@ -103,3 +109,8 @@ def test_runs_that_are_no_record_write_nothing(here: Path, capsys: pytest.Captur
     assert said.startswith("gpugate record: ")
     assert said.count("\n") == 1
     assert not list(here.glob("baselines/**/*.json"))
+
+
+def test_as_many_processes_as_there_can_be(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["record", "runs", "--processes", "0"]) == 2
+    assert "--processes" in capsys.readouterr().err

@@ -278,5 +278,5 @@ def test_the_data_path_is_what_a_step_on_cached_data_saves(real_ms: float, cache
     assert data_path_efficiency(side, INPUTS, time_ms) == pytest.approx(expected)
     before_ms = clock.now_ms
     assert data_path_efficiency(side, INPUTS, time_ms, 2 * real_ms) == pytest.approx(expected / 2)
-    assert clock.now_ms - before_ms <= 10 * cached_ms, "real steps were run, whose time is known"
+    assert clock.now_ms - before_ms <= 12 * cached_ms, "real steps were run, whose time is known"
     assert data_path_efficiency(built(lambda inputs: None), INPUTS, time_ms) is None

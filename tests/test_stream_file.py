@@ -24,6 +24,7 @@ LAYOUT = Layout(rows=8, points=16, blocks=12, seed=5)
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[StreamFile]:
     opened = open_stream_file(tmp_path, LAYOUT)
+    opened.map_pages()
     yield opened
     opened.close()
 

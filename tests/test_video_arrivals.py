@@ -53,6 +53,12 @@ def test_all_is_right_round_and_round(arrivals: Arrivals, nv12: Tensor) -> None:
         assert arrivals.of_nv12(around[first : first + 6]).tolist() == [[1, 1]] * 6
 
 
+def test_it_begins_again_where_it_began(arrivals: Arrivals, nv12: Tensor) -> None:
+    arrivals.of_nv12(nv12[3:7])
+    arrivals.begin()
+    assert arrivals.of_nv12(nv12[:8]).tolist() == [[1, 1]] * 8
+
+
 def test_frames_of_the_host_have_the_same_luma(arrivals: Arrivals, bgr: NDArray[np.uint8]) -> None:
     assert arrivals.of_bgr(bgr[:7], "bt601").tolist() == [[1, 1]] * 7
     assert arrivals.of_bgr(bgr[7:], "bt601").tolist() == [[1, 1]] * 3

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from workloads.video_segmentation.clip import Clip, rendered
 from workloads.video_segmentation.colour import nv12_from_rgb, rgb_from_nv12
 from workloads.video_segmentation.encoding import Encoded, EncodingError, VideoFormat
 from workloads.video_segmentation.encoding import motion_jpeg as motion_jpeg_module
-from workloads.video_segmentation.encoding.motion_jpeg import MotionJpeg
+from workloads.video_segmentation.encoding.motion_jpeg import AT_ONCE, MotionJpeg
 from workloads.video_segmentation.encoding.quality import decoded, quality
 from workloads.video_segmentation.video_file import VideoError
 
@@ -106,6 +108,79 @@ def test_an_error_of_the_library_comes_out_and_leaves_nothing(tmp_path, rgb, mon
         with pytest.raises(RuntimeError, match="no JPEG today"):
             encoder.close()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def permits(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Frames in host memory are encoded by the threads for those of a device: a picture for each permit."""
+    given = threading.Semaphore(0)
+
+    def one(frame: Tensor, quality: int) -> Tensor:
+        if not given.acquire(timeout=20):
+            raise TimeoutError("nobody wants it")
+        if not frame.any():
+            raise EncodingError("a black frame")
+        return motion_jpeg_module.encode_jpegs([frame], quality)[0]
+
+    def pictures(self: MotionJpeg, frames: Tensor) -> Iterator[Tensor]:
+        return self._threads.map(partial(one, quality=self._quality), frames.unbind())
+
+    monkeypatch.setattr(MotionJpeg, "_pictures", pictures)
+    return given
+
+
+def test_pictures_of_several_batches_are_on_their_way_at_once(tmp_path, rgb, permits):
+    with MotionJpeg(tmp_path / "out.mov", VIDEO) as encoder:
+        for part in torch.split(rgb, 4):
+            encoder.write(part)  # none of the first is complete
+        permits.release(12)
+    assert encoder.close().frames == 12
+    found = quality(tmp_path / "out.mov", dict(enumerate(nv12_from_rgb(rgb, "bt601").numpy())), "nv12")
+    assert found.numbers == tuple(range(12))
+
+
+def test_settled_it_has_written_every_picture(tmp_path, rgb, permits):
+    with MotionJpeg(tmp_path / "out.mov", VIDEO) as encoder:
+        encoder.write(rgb[:4])
+        settled = threading.Thread(target=encoder.settle)
+        settled.start()
+        permits.release(3)
+        settled.join(0.1)
+        assert settled.is_alive()
+        permits.release()
+        settled.join(20)
+        assert not settled.is_alive()
+
+
+def test_the_first_picture_that_fails_is_told_and_the_others_are_dropped(tmp_path, rgb, permits):
+    frames = rgb.clone()
+    frames[5] = 0
+    encoder = MotionJpeg(tmp_path / "out.mov", VIDEO)
+    encoder.write(frames[:4])
+    encoder.write(frames[4:])
+    permits.release(12)
+    for _ in range(2):
+        with pytest.raises(EncodingError, match="a black frame"):
+            encoder.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_waits_is_dropped_with_the_file(tmp_path, rgb, permits):
+    encoder = MotionJpeg(tmp_path / "out.mov", VIDEO)
+    for part in torch.split(rgb, 6):
+        encoder.write(part)
+    permits.release(6)  # for the batch that is being written
+    aborting = threading.Thread(target=encoder.abort)
+    aborting.start()
+    deadline = time.monotonic() + 20
+    while not encoder._threads._shutdown and time.monotonic() < deadline:
+        time.sleep(0.001)
+    with encoder._threads._shutdown_lock:  # when it is had, nothing waits any more
+        permits.release(6)
+    aborting.join()
+    assert not list(tmp_path.iterdir())
+    left = iter(lambda: permits.acquire(blocking=False), False)
+    assert len(list(left)) >= 6 - AT_ONCE
 
 
 def test_what_cannot_be_encoded(tmp_path, rgb):

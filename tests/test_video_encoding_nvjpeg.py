@@ -16,6 +16,7 @@ pytest.importorskip("torchvision")
 
 from workloads.video_segmentation.encoding import EncodingError, nvjpeg
 from workloads.video_segmentation.encoding.jpeg import encode_jpegs
+from workloads.video_segmentation.encoding.pending_frames import PendingFrames
 
 WIDTH, HEIGHT, QUALITY = 64, 48, 90
 
@@ -125,7 +126,7 @@ def frames() -> Tensor:
 
 def coded(frames: Tensor, quality: int = QUALITY) -> list[Tensor]:
     with ThreadPoolExecutor(nvjpeg.AT_ONCE) as threads:
-        return [*nvjpeg.pictures(frames, quality, threads)]
+        return [*nvjpeg.pictures(PendingFrames(frames), quality, threads)]
 
 
 def test_pictures_come_in_the_order_of_their_frames(fake: FakeNvJpeg, frames: Tensor) -> None:
@@ -133,6 +134,16 @@ def test_pictures_come_in_the_order_of_their_frames(fake: FakeNvJpeg, frames: Te
         found = coded(frames, quality)
         assert len(found) == len(frames)
         assert all(map(torch.equal, found, encode_jpegs([*frames], quality)))
+
+
+def test_pictures_wait_for_their_frames_and_their_caller_for_nothing(fake: FakeNvJpeg, frames: Tensor) -> None:
+    complete = threading.Event()
+    with ThreadPoolExecutor(nvjpeg.AT_ONCE) as threads:
+        first = nvjpeg.pictures(PendingFrames(frames[:5], lambda: complete.wait(20)), QUALITY, threads)
+        second = nvjpeg.pictures(PendingFrames(frames[5:]), QUALITY, threads)
+        assert "nvjpegEncodeImage" not in fake.calls
+        complete.set()
+        assert all(map(torch.equal, [*first, *second], encode_jpegs([*frames], QUALITY)))
 
 
 def test_as_many_are_encoded_at_once_as_there_are_encoders(fake: FakeNvJpeg, frames: Tensor) -> None:
@@ -150,7 +161,6 @@ def test_what_fails_is_told_and_does_no_harm_later(fake: FakeNvJpeg, frames: Ten
     with pytest.raises(EncodingError, match=rf"cpu encodes no JPEG \({name} returned 6\): use another encoder there"):
         coded(frames[:1])
     fake.failing = {}
-    fake._busy.clear()
     assert len(coded(frames)) == len(frames), "every encoder is there again"
 
 

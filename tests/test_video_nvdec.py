@@ -14,7 +14,7 @@ import torch
 
 from tests import fake_nvdec
 from tests.copied_clips import cut_short, with_open_groups
-from tests.fake_nvdec import FakeEvent, NoEngineError, nv12_of
+from tests.fake_nvdec import FakeEvent, FakeStream, NoEngineError, nv12_of
 from workloads.video_segmentation import nvdec
 from workloads.video_segmentation.clip import Clip, clip_path
 from workloads.video_segmentation.colour import planes
@@ -87,6 +87,22 @@ def test_frames_are_those_of_one_decoder(cache: Path, library: SimpleNamespace) 
         wanted = torch.stack([nv12_of(frame) for frame in container.decode(video=0)])
     assert torch.equal(decoder.read(75), wanted)
     decoder.close()
+
+
+def test_what_sessions_convert_and_copy_goes_before_a_network(
+    cache: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[FakeStream] = []
+
+    def stream(device: torch.device, priority: int = 0) -> FakeStream:
+        made.append(FakeStream(device, priority))
+        return made[-1]
+
+    monkeypatch.setattr(torch.cuda, "Stream", stream)
+    decoder = ParallelDecoder(examine(clip_path(cache, CLIP)), DEVICE, 2, loop=False)
+    assert to_the_end(decoder, 8, []) == [*range(75)]
+    decoder.close()
+    assert [each.priority < -1 for each in made] == [True] * 2, "those of priority -1 are the encoders'"
 
 
 def test_sessions_go_round_and_events_hand_every_frame_over(

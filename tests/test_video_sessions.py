@@ -310,13 +310,17 @@ def test_what_is_taken_of_one_session_is_made_up_for_by_all_that_have_room() -> 
     info = dataclasses.replace(INFO, frames=60, keyframes=(0, 20, 40))
     readers = Readers(partial(FakeReader, 20))
     made = Sessions(info, readers, 3, loop=True, spare=19)
-    soon(made.settle)
-    before = [len(reader.decoded) for reader in readers.made]
-    soon(partial(read, made, 12))
-    soon(made.settle)
-    more = [len(reader.decoded) - one for reader, one in zip(readers.made, before, strict=True)]
-    assert sum(more) == 12
-    assert sum(each > 0 for each in more) > 1
+    several = 0  # of the times: which thread runs first is chance, and now and then one alone gets all the room
+    for _ in range(10):
+        soon(made.settle)
+        before = [len(reader.decoded) for reader in readers.made]
+        soon(partial(read, made, 12))  # all of one segment
+        soon(made.settle)
+        more = [len(reader.decoded) - one for reader, one in zip(readers.made, before, strict=True)]
+        assert sum(more) == 12
+        several += sum(each > 0 for each in more) > 1
+        soon(partial(read, made, 8))  # the rest of it
+    assert several
     made.close()
 
 

@@ -35,6 +35,7 @@ def data_path_efficiency(
 
     side.flags.apply()
     with blamed_on(side.name, "running steps on cached data"):
+        block(1)  # whatever it sets up
         first_ms = time_ms(partial(block, 1))
         # No loader holds anything in stock here: a block need not be as long as a real one.
         steps = min(side.steps_per_block, steps_for(first_ms, BLOCK_MS[side.device.type]))

@@ -32,11 +32,25 @@ def stand_apart() -> None:
         given_up = (CAP_SYS_PTRACE, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SETPCAP)
         if all(kernel.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0 for capability in given_up):
             return
+    # Some machines allow the namespace and no names in it, and there is no way back: a child tries first.
+    child = os.fork()
+    if child == 0:
+        os._exit(not _in_a_namespace(kernel))
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
+        _in_a_namespace(kernel)
+
+
+def _in_a_namespace(kernel: ctypes.CDLL) -> bool:
     user, group = os.geteuid(), os.getegid()
-    if kernel.unshare(CLONE_NEWUSER) == 0:
-        Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+    if kernel.unshare(CLONE_NEWUSER) != 0:
+        return False
+    names = {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
+    try:
+        for name, text in names.items():
+            Path("/proc/self", name).write_text(text, encoding="ascii")
+    except OSError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

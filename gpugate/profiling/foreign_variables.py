@@ -16,7 +16,7 @@ from gpugate.profiling.capture_index import FOLDER_VARIABLE
 from gpugate.profiling.environment_allow_list import allowed
 from gpugate.profiling.export_schema import ProfileError
 
-_VARIABLE = re.compile(rb"[^=\s(<]+=")  # and no C++
+_VARIABLE = re.compile(rb"[A-Za-z_][^=\s(<]*(\(\)|%%)?=")  # and no C++; a shell's function is BASH_FUNC_name%%=
 
 
 def scrubbed_of(sqlite: Path) -> list[str]:
@@ -54,9 +54,10 @@ def _like_environments(connection: sqlite3.Connection) -> Iterator[tuple[str, st
 
 
 def _foreign(text: bytes) -> set[str]:
-    """The variables of another process that are not allowed; nothing where the text is no environment."""
-    parts = [part for part in text.split(b"\0") if part]
-    if not parts or not all(_VARIABLE.match(part) for part in parts):
-        return set()
+    """The variables of another process that are not allowed; nothing where the text is no environment.
+
+    A process that has renamed itself has its name among them: one part that looks like a variable is enough.
+    """
+    parts = [part for part in text.split(b"\0") if _VARIABLE.match(part)]
     variables = dict(part.decode(errors="replace").split("=", 1) for part in parts)
     return set() if FOLDER_VARIABLE in variables else set(variables) - set(allowed(variables))

@@ -23,7 +23,7 @@ SUMMARY, SUMMARY_JSON, LIST = ".summary.md", ".summary.json", "summary.md"
 ENDINGS = (REPORT, NOT_IMPORTED, EXPORT, SUMMARY, SUMMARY_JSON)
 HEADINGS = ("test parameter", "side", "steps", "items per step", "report", "MB", "what it says")
 NOT_JUDGED = "under a profiler: timings are not judged"
-AT_ONCE = 8
+AT_ONCE = 4  # a summary of a million events takes 260 MiB
 NAMED = 3
 
 

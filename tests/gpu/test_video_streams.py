@@ -28,6 +28,7 @@ from workloads.video_segmentation.encoding import EncodingError, VideoFormat
 from workloads.video_segmentation.encoding.nvenc_probe import why_not
 from workloads.video_segmentation.frame_number import read_numbers
 from workloads.video_segmentation.host_planes import HostPlanesDecoder
+from workloads.video_segmentation.one_launch import OneLaunch
 from workloads.video_segmentation.plan import Plan
 from workloads.video_segmentation.preprocessing import input_size
 from workloads.video_segmentation.source_clip import CLIPS
@@ -167,6 +168,34 @@ def test_frames_of_nvdec_are_whole_and_in_order(
             mean_square.append(mean_squares(nv12, frames[first % CLIP.frames :][:BATCH]))
     assert torch.cat(numbers).tolist() == [*range(CLIP.frames)] * 2
     assert least_db(mean_square) >= LEAST_DECODED_DB
+
+
+# --- PyTorch to a graph and back --------------------------------------------------------------------------------------
+
+
+@needs("av")
+@pytest.mark.usefixtures("stream")
+@pytest.mark.parametrize("stage", ["preprocess", "composite", "rgb"])
+def test_one_launch_computes_what_torch_has_queued(
+    frames: Tensor, nobody_waits: Callable[[], None], stage: str
+) -> None:
+    size = CLIP.height, CLIP.width, DEVICE
+    of_frames: dict[str, Callable[..., Tensor]] = {
+        "preprocess": preprocessing.OnDevice(*size),
+        "rgb": functools.partial(rgb_from_nv12, matrix="bt601"),
+        "composite": compositing.OnDevice(*size),
+    }
+    work = of_frames[stage]
+    batches: list[tuple[Tensor, ...]] = [(each,) for each in frames[:STEP_FRAMES].split(BATCH)]
+    if stage == "composite":
+        random = torch.Generator(DEVICE).manual_seed(0)
+        shape = STEP_FRAMES, 2, *input_size(CLIP.height, CLIP.width)
+        logits = torch.randn(shape, generator=random, device=DEVICE)
+        batches = [*zip(frames[:STEP_FRAMES].split(BATCH), logits.split(BATCH), strict=True)]
+    wanted = [work(*batch) for batch in batches]
+    found = under_load(OneLaunch(work, batches[0]), batches, nobody_waits)
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours.float(), theirs.float(), rtol=0, atol=1 if stage == "composite" else 1e-5)
 
 
 # --- PyTorch to CV-CUDA to PyTorch ------------------------------------------------------------------------------------

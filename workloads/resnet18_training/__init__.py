@@ -51,7 +51,6 @@ def _learns(rung: Rung) -> Proof:
 
 
 def _same(rung: Rung, below: Rung) -> Proof:
-    """What it learns is then what the other one learns, too."""
     return Proof("same losses", partial(same_losses, rung=rung, below=below))
 
 
@@ -81,6 +80,7 @@ def _full(
     name: str, rung: Rung, below: str, speedup: Mapping[str, float], *limits: Limit, why: str = ""
 ) -> Optimization:
     """A rung that computes in FP32, as the bottom one does: its losses must be the bottom's."""
+    # What the bottom's losses lead to is learned alike on all of these rungs: it is shown on the first.
     proofs = (_same(rung, rungs.BOTTOM), *([_learns(rung)] if below == BASELINE else []))
     build = partial(train, rung=rung)
     return Optimization(name, build, speedup, compared_with=below, contract=_engaged(*limits), proofs=proofs, why=why)
@@ -154,7 +154,7 @@ LADDER = (
         rungs.COPY_STREAM,
         "compile",
         NO_SLOWER,
-        (_same(rungs.COPY_STREAM, rungs.COMPILED), _arrives(rungs.COPY_STREAM)),
+        (_same(rungs.COPY_STREAM, rungs.COMPILED), *_close(rungs.COPY_STREAM), _arrives(rungs.COPY_STREAM)),
         DATA_BOUND,
         ALL_PINNED,
         *COPIES_OVERLAP,

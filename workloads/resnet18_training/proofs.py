@@ -25,7 +25,7 @@ from workloads.resnet18_training.sample_order import PADDING, sample_order
 from workloads.resnet18_training.step import Trainer
 
 CURVE_ITERATIONS = 20
-SAME = 1e-4  # relative, of every loss: the same arithmetic in the same order, by deterministic kernels
+SAME = 1e-4  # relative, of every loss: the same arithmetic in the same order, by cuDNN's deterministic algorithms
 # Of a curve computed otherwise: the first loss, before any update, differs by rounding alone, and bfloat16 rounds eight
 # times as far as FP16; later losses also differ by what training makes of it, which is why their mean is compared.
 CLOSE_FIRST = {None: 1e-4, torch.float16: 0.01, torch.bfloat16: 0.05}
@@ -147,7 +147,7 @@ def _summed(pieces: Iterator[tuple[Tensor, ...]], sent: list[int]) -> Iterator[t
 
 @functools.lru_cache(maxsize=16)
 def loss_curve(context: Context, rung: Rung, iterations: int) -> tuple[float, ...]:
-    """The loss of every iteration from the first; computed once a process, by deterministic kernels.
+    """The loss of every iteration from the first; computed once a process, by cuDNN's deterministic algorithms.
 
     Raises DisprovedError where a batch did not consist of the pictures whose turn it was.
     """

@@ -11,7 +11,6 @@ import json
 import mmap
 import os
 import shutil
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,8 +56,7 @@ class StreamFile:
     def __init__(self, path: Path, layout: Layout, checksums: Tensor) -> None:
         self.path, self.layout, self.checksums = path, layout, checksums
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._values: Tensor | None = None
-        self._mapping = threading.Lock()
+        self._values = torch.empty(0)
 
     def read_into(self, number: int, buffer: Tensor) -> None:
         """Reads into `buffer`, contiguous float32 on the host, what lies `number` times its length into the file.
@@ -76,8 +74,15 @@ class StreamFile:
                 raise self._too_short(offset)
             view, offset = view[count:], offset + count
 
+    def map_pages(self) -> None:
+        """Maps the whole file into memory, with its pages, for `copy_into`."""
+        pages = mmap.mmap(self._descriptor, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*not writable")  # nobody writes to it
+            self._values = torch.frombuffer(pages, dtype=torch.float32)
+
     def copy_into(self, number: int, buffer: Tensor) -> None:
-        """As `read_into`, by all threads of PyTorch together: they copy out of the file's pages, mapped into memory.
+        """As `read_into`, by all threads of PyTorch together: they copy out of what `map_pages` has mapped.
 
         The file must not become shorter meanwhile, which would kill the process.
         """
@@ -87,17 +92,7 @@ class StreamFile:
         length = os.fstat(self._descriptor).st_size
         if length < end:
             raise self._too_short(length)
-        buffer.view(-1).copy_(self._mapped()[number * values : (number + 1) * values])
-
-    def _mapped(self) -> Tensor:
-        """float32: the whole file, never written to; its pages are in memory before the first copy."""
-        with self._mapping:
-            if self._values is None:
-                pages = mmap.mmap(self._descriptor, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", message=".*not writable")
-                    self._values = torch.frombuffer(pages, dtype=torch.float32)
-            return self._values
+        buffer.view(-1).copy_(self._values[number * values : (number + 1) * values])
 
     def _check_within(self, offset: int) -> None:
         block = offset // self.layout.block_bytes
@@ -110,7 +105,7 @@ class StreamFile:
 
     def close(self) -> None:
         """May be called again, and only when nobody reads."""
-        self._values = None  # the last reference to the mapping
+        self._values = torch.empty(0)  # the last reference to the mapping is gone
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

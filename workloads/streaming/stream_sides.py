@@ -123,6 +123,16 @@ def at_once(regimes: Regimes, context: Context, buffers: int | None = None) -> S
     return _staged(regime, context, count)  # cuda only
 
 
+def reading(regime: Regime, file: StreamFile) -> Callable[[int, Tensor], None]:
+    """How a reader thread reads: by itself, or with a team."""
+    if not regime.team:
+        return file.read_into
+    # Of this side alone: the engine keeps what a side was built with. A thread takes it over at its first copy.
+    torch.set_num_threads(regime.team)
+    file.map_pages()
+    return file.copy_into
+
+
 def _on_host(regime: Regime, context: Context, device: BlockingDevice, count: int, consumers: int) -> Side:
     slots = [HostSlot(regime.host_block(device.pinned), torch.empty(0)) for _ in range(count)]
     file = file_of(regime, context)
@@ -130,8 +140,9 @@ def _on_host(regime: Regime, context: Context, device: BlockingDevice, count: in
     def submit(slot: HostSlot) -> None:
         slot.result = device(slot.inputs)
 
+    read = reading(regime, file)
     stages = Stages[HostSlot](
-        read=lambda slot, number: file.read_into(number, regime.piece(number, slot.inputs)),
+        read=lambda slot, number: read(number, regime.piece(number, slot.inputs)),
         submit=submit,
         consume=lambda slot: regime.wanted(slot.result),
         pieces=regime.pieces,
@@ -147,10 +158,7 @@ def _staged(regime: Regime, context: Context, count: int) -> Side:  # cuda only
         wait(slot)
         return regime.wanted(slot.host.output)
 
-    read = file.read_into
-    if regime.team:
-        torch.set_num_threads(regime.team)  # of this side alone: the engine keeps what a side was built with
-        read = file.copy_into
+    read = reading(regime, file)
     stages = Stages[StagedSlot](
         read=lambda slot, number: read(number, regime.piece(number, slot.host.inputs)),
         submit=device.submit,

@@ -42,10 +42,13 @@ class Arrivals:
     def __init__(self, path: Path, device: torch.device, numbered: bool) -> None:
         self._grids, self._numbered = luma_grids(path).to(device), numbered
         self._place = torch.zeros((), dtype=torch.int64, device=device)
-        self._offsets: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self._grids)
+
+    def begin(self) -> None:
+        """From the first frame again."""
+        self._place.zero_()
 
     def of_nv12(self, frames: Tensor, blurred: bool = False) -> Tensor:
         """uint8 [n, H * 3 // 2, W] on the device -> float32 [n, 2], each 1 or 0: its number and its luma are right."""
@@ -67,9 +70,7 @@ class Arrivals:
         return torch.stack((in_turn, alike), 1).float()
 
     def _next(self, count: int) -> Tensor:
-        if self._offsets is None or len(self._offsets) != count:
-            self._offsets = torch.arange(count, device=self._place.device)
-        turn = (self._place + self._offsets) % len(self._grids)
+        turn = (self._place + torch.arange(count, device=self._place.device)) % len(self._grids)
         self._place += count
         return turn
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import Tensor
 from gpugate.workload import Context, Side
 from workloads.video_segmentation import segmenting
 from workloads.video_segmentation.colour import LOST_LEVELS, nv12_from_rgb, rgb_from_nv12
+from workloads.video_segmentation.one_launch import in_one_launch
 from workloads.video_segmentation.plan import BATCH, Plan
 from workloads.video_segmentation.preprocessing import input_size
 from workloads.video_segmentation.stage_clock import nvtx_range
@@ -81,10 +83,13 @@ class Chain:
         self.shortage: VideoError | None = None
         self._info, self._write, self._clock = info, write, clock
         self._decoded = 0
-        self._preprocess = _preprocessing(plan, info, self.device)
-        self._composite = _compositing(plan, info, self.device)
         size = input_size(info.height, info.width)
+        # First of all that is captured: it waits for the decoder, which then rests until its frames are taken.
         self._segment = _segmenter(plan, replace(context, items=BATCH), size, before_capture)
+        self._preprocess = _preprocessing(plan, context, info)
+        self._composite = _compositing(plan, context, info, self._segment)
+        to_rgb = partial(rgb_from_nv12, matrix=info.matrix)
+        self._rgb = in_one_launch(context, to_rgb, partial(noise_in_nv12, context, info)) if plan.in_rgb else to_rgb
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()  # cuda only  # other streams use what is made here
 
@@ -151,7 +156,7 @@ class Chain:
         if self.plan.encode == "mp4v":
             return batch.on_host if batch.nv12 is None else self._downloaded(batch.nv12)
         nv12 = self._uploaded(batch.on_host) if batch.nv12 is None else batch.nv12
-        return rgb_from_nv12(nv12, self._info.matrix) if self.plan.encode == "nvjpeg" else nv12
+        return self._rgb(nv12) if self.plan.in_rgb else nv12
 
     def _uploaded(self, bgr: Pixels) -> Tensor:
         rgb = torch.from_numpy(bgr).to(self.device).movedim(3, 1).flip(1).contiguous()
@@ -188,25 +193,37 @@ def _segmenter(plan: Plan, context: Context, size: tuple[int, int], before_captu
     return segmenting.cudnn_fused(context, noise, before_capture)  # cuda only
 
 
-def _preprocessing(plan: Plan, info: VideoInfo, device: torch.device) -> Callable[[Batch], Tensor]:
+def noise_in_nv12(context: Context, info: VideoInfo) -> tuple[Tensor]:  # cuda only
+    """A batch to capture work on: frames of a clip would have to be drawn first."""
+    random = torch.Generator(context.device).manual_seed(context.seed)
+    shape = BATCH, info.height * 3 // 2, info.width
+    return (torch.randint(256, shape, dtype=torch.uint8, device=context.device, generator=random),)
+
+
+def _preprocessing(plan: Plan, context: Context, info: VideoInfo) -> Callable[[Batch], Tensor]:
     if plan.preprocess == "opencv":
         from workloads.video_segmentation import preprocessing
 
-        return lambda batch: preprocessing.on_host(batch.on_host, device)
+        return lambda batch: preprocessing.on_host(batch.on_host, context.device)
     from workloads.video_segmentation.preprocessing import OnDevice
 
-    on_device = OnDevice(info.height, info.width, device, torch.float32, info.matrix)
+    whole = OnDevice(info.height, info.width, context.device, torch.float32, info.matrix)
+    on_device = in_one_launch(context, whole, partial(noise_in_nv12, context, info))
     return lambda batch: on_device(batch.on_device)
 
 
-def _compositing(plan: Plan, info: VideoInfo, device: torch.device) -> Callable[[Batch, Tensor], Batch]:
+def _compositing(plan: Plan, context: Context, info: VideoInfo, segment: Side) -> Callable[[Batch, Tensor], Batch]:
     if plan.composite == "opencv":
         from workloads.video_segmentation import compositing
 
         return lambda batch, logits: Batch(batch.first, bgr=compositing.on_host(batch.on_host, logits.cpu()))
     from workloads.video_segmentation.compositing import OnDevice
 
-    on_device = OnDevice(info.height, info.width, device)
+    def examples() -> tuple[Tensor, Tensor]:  # cuda only
+        frames = torch.zeros(BATCH, 3, *input_size(info.height, info.width), device=context.device)
+        return *noise_in_nv12(context, info), segment.step(frames)
+
+    on_device = in_one_launch(context, OnDevice(info.height, info.width, context.device), examples)
     return lambda batch, logits: Batch(batch.first, nv12=on_device(batch.on_device, logits))
 
 

@@ -33,7 +33,7 @@ from gpugate.workload import (
 from workloads.video_segmentation import plan as plans
 from workloads.video_segmentation import segmenting
 from workloads.video_segmentation.arrivals import Arrivals
-from workloads.video_segmentation.chain import Batch, Chain, decoder_of, encoder_of
+from workloads.video_segmentation.chain import Batch, Chain, decoder_of, encoder_of, noise_in_nv12
 from workloads.video_segmentation.compressed_only import COMPOSITED_BYTES, compressed_only
 from workloads.video_segmentation.decode_stage import (
     EXACT,
@@ -48,9 +48,11 @@ from workloads.video_segmentation.end_to_end_proofs import file_is_whole, frames
 from workloads.video_segmentation.flow import Flow, on_stream
 from workloads.video_segmentation.frame_bank import one_thread_on_cpu
 from workloads.video_segmentation.host_planes import HostPlanesDecoder
+from workloads.video_segmentation.one_launch import Work, in_one_launch
 from workloads.video_segmentation.plan import BATCH, Plan
 from workloads.video_segmentation.recorder import Recorder
 from workloads.video_segmentation.source_clip import CLIPS, source
+from workloads.video_segmentation.video_file import VideoInfo
 
 FRAMES: Mapping[DeviceKind, int] = {"cuda": BATCH, "cpu": BATCH}  # per step
 
@@ -85,6 +87,7 @@ class Pipeline:
             built.callback(self._chain.close)
             place = context.device if plan.frames_on_device else torch.device("cpu")
             self._arrivals = Arrivals(clip.path, place, clip.numbered)
+            self._arrived = self._following(context, clip.info) if plan.frames_on_device else None
             self._flow: Flow[Recorded] = Flow(self._chain, self.decoder, self._recorded)
             built.callback(self._flow.close)
             self._closing = built.pop_all()
@@ -118,12 +121,22 @@ class Pipeline:
             record.record_stream(current)  # cuda only
         return record
 
+    def _following(self, context: Context, info: VideoInfo) -> Work:
+        """Of NV12; what was followed to capture it is forgotten."""
+        arrived = in_one_launch(
+            context, partial(self._arrivals.of_nv12, blurred=True), partial(noise_in_nv12, context, info)
+        )
+        self._arrivals.begin()
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()  # cuda only  # other streams follow from here
+        return arrived
+
     def _recorded(self, batch: Batch) -> Recorded:
         """Encodes; the record, and when it is ready."""
         batch = self._chain.encode(batch)
-        if batch.nv12 is None:
+        if batch.nv12 is None or self._arrived is None:
             return self._arrivals.of_bgr(batch.on_host, self._matrix, blurred=True), None
-        record = self._arrivals.of_nv12(batch.nv12, blurred=True)
+        record = self._arrived(batch.nv12)
         if not record.is_cuda:
             return record, None
         return record, torch.cuda.current_stream(self._device).record_event()  # cuda only

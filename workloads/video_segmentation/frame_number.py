@@ -88,7 +88,7 @@ def _levels(luma: Tensor) -> Tensor:
     return strip.float().mean(1) @ _middles(width, luma.device)
 
 
-@functools.lru_cache(maxsize=8)
+@functools.cache  # for good: a CUDA graph may read it
 def _middles(width: int, device: torch.device) -> Tensor:
     """float32 [width, cells]: times the columns of a strip, it is the mean of each cell's middle half."""
     middles = torch.zeros(width, CELLS)

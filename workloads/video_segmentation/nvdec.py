@@ -30,6 +30,9 @@ from workloads.video_segmentation.video_file import VideoError, VideoInfo, exami
 # GPU. A clip with longer segments than that decodes less of itself at the same time.
 MOST_BUFFER_BYTES = 3 * 2**29
 LEAST_SLOTS = 4
+# Before a network's kernels, each of which a frame's conversion and copy would else wait for while an engine idles, and
+# before the encoders' too: PyTorch has 32 streams of each priority, and these are shared with nobody.
+PRIORITY = -2
 BUFFERED_FRAMES, FRAMES_AT_ONCE = 24, 8  # of the threaded decoder: decoded ahead, and taken from it
 VIDEO_CAPABILITY = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
 
@@ -83,7 +86,7 @@ class SegmentDecoder:  # cuda only
     def __init__(self, info: VideoInfo, device: torch.device, slots: int) -> None:
         torch.cuda.set_device(device)
         self._info, self._packets = info, SegmentPackets(info)
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device, priority=PRIORITY)  # type: ignore[no-untyped-call]
         torch.cuda.set_stream(self._stream)  # of this thread
         library = _library()
         codecs = {"h264": library.cudaVideoCodec.H264, "hevc": library.cudaVideoCodec.HEVC}

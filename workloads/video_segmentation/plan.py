@@ -38,6 +38,11 @@ class Plan:
         return self.preprocess != "opencv" or self.composite != "opencv"
 
     @property
+    def in_rgb(self) -> bool:
+        """Whether the encoder takes RGB from the device."""
+        return self.encode == "nvjpeg"
+
+    @property
     def suffix(self) -> str:
         """Of files that its encoder writes: what players expect around Motion-JPEG is QuickTime."""
         return ".mov" if self.encode == "nvjpeg" else ".mp4"

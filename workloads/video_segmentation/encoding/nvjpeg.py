@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from ctypes import POINTER, Structure, byref, c_int, c_size_t, c_void_p
 from ctypes.util import find_library
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from workloads.video_segmentation.encoding import EncodingError
+from workloads.video_segmentation.encoding.pending_frames import PendingFrames
 
 AT_ONCE = 4  # pictures
 NAMES = ("libnvjpeg.so.13", "libnvjpeg.so.12")  # of CUDA 13 and 12: where the machine has it in its own folders
@@ -50,24 +51,27 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def pictures(frames: Tensor, quality: int, threads: Executor) -> Iterator[Tensor]:
+def pictures(frames: PendingFrames, quality: int, threads: Executor) -> Iterator[Tensor]:
     """uint8 [bytes] in page-locked memory for each of the frames, uint8 [n, 3, H, W] RGB, contiguous, in order.
 
-    The frames are complete, and `threads` encode them, as many as there are at once. Raises EncodingError where nvJPEG
-    fails or is missing.
+    `threads` begin at once, as many pictures as there are of them, and wait for the frames. What went wrong is raised
+    where its picture is asked for: EncodingError where nvJPEG fails or is missing.
     """
-    return threads.map(partial(_picture, quality=quality), frames.unbind())
+    return threads.map(partial(_picture, frames.wait, quality), frames.frames.unbind())
 
 
-def _picture(frame: Tensor, quality: int) -> Tensor:
+def _picture(wait: Callable[[], object], quality: int, frame: Tensor) -> Tensor:
     torch.cuda.set_device(frame.device)  # of this thread, for what nvJPEG asks of CUDA
+    wait()
     idle = _idle_encoders(frame.device)
-    encoder = idle.get()
+    encoder, sound = idle.get(), None
     try:
         encoder = encoder or Encoder(frame.device)
-        return encoder.encode(frame, quality)
+        picture = encoder.encode(frame, quality)
+        sound = encoder
+        return picture
     finally:
-        idle.put(encoder)
+        idle.put(sound)  # none in place of one that failed
 
 
 @functools.lru_cache(maxsize=8)
