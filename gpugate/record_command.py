@@ -14,7 +14,7 @@ from gpugate import baseline, profiles_file, run_file
 from gpugate.environment import compare, machine_name
 from gpugate.errors import BaselineError
 from gpugate.options import DEFAULT_BASELINES, DEFAULT_PROCESSES, whole_number
-from gpugate.recording import user_name
+from gpugate.recording import user_name, written
 from gpugate.result import RunResult
 
 
@@ -51,9 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         ]
         profiles = profiles_file.made(arguments.baselines, machine, runs)
         # All files are made before the first is written: a refusal leaves every one as it was.
-        lines = [line for file in files for line in baseline.write(folder, file)]
-        problem = profiles_file.write(profiles)
-    print(*lines, *([problem] if problem else []), f"written to {folder}: read the difference and commit it", sep="\n")
+        print(*written(folder, files, profiles), sep="\n")
     return 0
 
 

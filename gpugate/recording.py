@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -48,10 +48,15 @@ def record(session: PerfSession, say: Say) -> tuple[str, ...]:
     # All files are made before the first is written: a refusal leaves every one as it was.
     files = _files(session, runs, processes)
     profiles = profiles_file.made(session.options.baselines_path, machine_name(session.environment), runs[-1:])
-    lines = [line for file in files for line in baseline.write(session.baselines_folder, file)]
+    return written(session.baselines_folder, files, profiles)
+
+
+def written(folder: Path, files: Sequence[baseline.BaselineFile], profiles: Mapping[Path, str]) -> tuple[str, ...]:
+    """Writes what was made, and says what changed. Raises BaselineError for a baseline that cannot be written."""
+    lines = [line for file in files for line in baseline.write(folder, file)]
     problem = profiles_file.write(profiles)
     lines += [problem] if problem else []
-    return (*lines, f"written to {session.baselines_folder}: read the difference and commit it")
+    return (*lines, f"written to {folder}: read the difference and commit it")
 
 
 def _disturbed(runs: Sequence[RunResult], processes: int) -> str | None:
