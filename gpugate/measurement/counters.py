@@ -63,11 +63,8 @@ def count(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: int) -> list
 
 def _counted(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: int) -> list[Activity]:
     device = sides[0].device
-    if device.type != "cuda":
-        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else it complains on stderr that there is no GPU
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     synchronize(device)
-    with profiled(activities) as profiler:
+    with profiled(device) as profiler:
         for number, side in enumerate(sides):
             with blamed_on(side.name, "being counted"):
                 _run_window(side, inputs, steps, _window(number))
@@ -76,8 +73,11 @@ def _counted(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: int) -> l
 
 
 @contextmanager
-def profiled(activities: Sequence[ProfilerActivity], record_shapes: bool = False) -> Iterator[profile]:
+def profiled(device: torch.device, record_shapes: bool = False) -> Iterator[profile]:
     """PyTorch's profiler, quiet, and without its own list of events, which takes 50 us of Python for each of them."""
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
+    if device.type != "cuda":
+        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else it complains on stderr that there is no GPU
     with ExitStack() as stack:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*clears events at the end of each cycle")

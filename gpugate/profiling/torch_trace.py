@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import record_function
 
 from gpugate.errors import OptionError
 from gpugate.faults.fault import Fault
-from gpugate.measurement.counters import detach
+from gpugate.measurement.counters import detach, profiled
 from gpugate.measurement.sides import synchronize
 from gpugate.profiling.artifact_names import safe_name
 from gpugate.profiling.warm_steps import Window, profile_sides
@@ -48,10 +48,7 @@ class TorchTraces:
     @contextmanager
     def _traced(self, window: Window, device: torch.device) -> Iterator[None]:
         path = self.folder / f"{safe_name(window.case_id)}.{window.label}{ENDING}"
-        activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
-        if device.type != "cuda":
-            os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else it complains on stderr that there is no GPU
-        with profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
+        with profiled(device, record_shapes=True) as profiler:
             yield
             synchronize(device)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}{ENDING}")
