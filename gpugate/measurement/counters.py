@@ -26,7 +26,7 @@ from gpugate.measurement.sides import BuiltSide, blamed_on, synchronize
 from gpugate.measurement.trace import JOIN, WINDOW, Activity, read_activity
 
 FLUSH_STEPS = 2  # at most: the profiler's own start-up and anything still in flight land here, outside the window
-ENQUEUED_STEPS, FEWEST_ENQUEUED, ENQUEUE_MS = 15, 3, 300.0
+ENQUEUED_STEPS, ENQUEUE_MS = 15, 300.0
 FEWEST_COUNTED, COUNTED_MS = 2, 500.0
 DETACH_CALLS, DETACH_PAUSE_S = 20, 0.005
 # Once attached, CUPTI makes every later kernel launch of the process about 30 % dearer, unless it is told to detach
@@ -123,13 +123,13 @@ def _events(profiler: profile) -> list[dict[str, Any]]:
 def enqueue_ms(side: BuiltSide, inputs: Sequence[Any]) -> float:
     """Median host time until `step` returns, from an idle device and without a profiler.
 
-    Of 15 steps, or of fewer where those would take longer than 0.3 s, at least 3.
+    Of 15 steps, or of as many as take 0.3 s.
     """
     side.flags.apply()
     times_ms: list[float] = []
     with blamed_on(side.name, "being enqueued"):
         for number in range(ENQUEUED_STEPS):
-            if number >= FEWEST_ENQUEUED and sum(times_ms) >= ENQUEUE_MS:
+            if sum(times_ms) >= ENQUEUE_MS:
                 break
             synchronize(side.device)
             step = side.side.step  # a fault begins its work where it is asked for

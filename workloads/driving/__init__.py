@@ -221,7 +221,7 @@ def _worker_point(workers: int) -> Optimization:
     return Optimization(
         f"workers-{workers}",
         partial(jpegs, workers),
-        {"sm_90": 0.9 if workers <= FEW_WORKERS else 1.5, "cuda": 0.3, **on_cpu},
+        {"sm_90": 0.75 if workers <= FEW_WORKERS else 1.5, "cuda": 0.3, **on_cpu},
         tolerance=EXACT,
         point=Point("workers", workers),
         why="decoding JPEGs is what workers are for; few of them lose what they decode to copying it between processes",

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 
 from gpugate.workload import Context
 from workloads.padded_stem import PaddedStem
+from workloads.parity_pool import ParityPool
 from workloads.resnet18_training.cifar import CLASSES
 from workloads.stages import stage
 
@@ -33,6 +34,7 @@ class Recipe:
     layout: torch.memory_format = NCHW
     stem_channels: int = 3  # more than 3: the images come with channels of zeros behind their own
     fused_update: bool = False
+    gathered_pool: bool = False  # the gradient of the pooling is gathered by every pixel, see ParityPool
 
 
 def architecture(classes: int) -> nn.Module:
@@ -50,6 +52,8 @@ def net(context: Context, recipe: Recipe) -> nn.Module:
         model = architecture(CLASSES)
     if recipe.stem_channels > 3:
         model.conv1 = PaddedStem(model.conv1, recipe.stem_channels)  # type: ignore[arg-type]
+    if recipe.gathered_pool:
+        model.maxpool = ParityPool()
     return model.to(device=context.device, memory_format=recipe.layout)  # type: ignore[call-overload,no-any-return]
 
 
