@@ -126,8 +126,8 @@ NOTHING_HIDDEN = (
     "have a fourth channel of zeros, to which cuDNN would else pad them in every iteration"
 )
 ONE_LAUNCH = (
-    "an iteration of 512 lasts longer than its launches: one launch frees the host more than the GPU, so that most of "
-    "the gain is that of the pooling, whose gradient every pixel gathers by few comparisons"
+    "no gap between kernels, the update in a few of them, and a pooling whose gradient every pixel gathers by few "
+    "comparisons; the GPU then runs at its power limit, which takes a part of it back"
 )
 
 LADDER = (
