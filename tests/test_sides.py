@@ -1,6 +1,7 @@
 """Building, running and releasing a side: who is blamed, what it cost, and that it is left as it was."""
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -280,3 +281,24 @@ def test_the_data_path_is_what_a_step_on_cached_data_saves(real_ms: float, cache
     assert data_path_efficiency(side, INPUTS, time_ms, 2 * real_ms) == pytest.approx(expected / 2)
     assert clock.now_ms - before_ms <= 12 * cached_ms, "real steps were run, whose time is known"
     assert data_path_efficiency(built(lambda inputs: None), INPUTS, time_ms) is None
+
+
+@pytest.mark.parametrize(("pools", "waits"), [([], 0), (["of 16 workers"], 1)])
+def test_a_build_ends_when_the_compilers_workers_have_started(
+    monkeypatch: pytest.MonkeyPatch, pools: list[str], waits: int
+) -> None:
+    """They are waited for, and never started by waiting for them."""
+    waited: list[None] = []
+    workers = SimpleNamespace(
+        _pool_set=pools, AsyncCompile=SimpleNamespace(wait_pool_ready=lambda: waited.append(None))
+    )
+    monkeypatch.setitem(sys.modules, "torch._inductor.async_compile", workers)
+    built(lambda inputs: inputs)
+    assert len(waited) == waits
+
+
+def test_the_compilers_workers_are_asked_for_by_names_that_torch_has() -> None:
+    from torch._inductor import async_compile
+
+    assert len(async_compile._pool_set) >= 0
+    assert callable(async_compile.AsyncCompile.wait_pool_ready)

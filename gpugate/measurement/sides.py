@@ -119,7 +119,7 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
         side.finish()
         synchronize(context.device)
     stepped = time.perf_counter()
-    _end_compile_workers()
+    _await_compile_workers()
     peak_bytes = _peak_above(context.device, allocated_bytes)
     cost = SideCost(build_s=built - started, first_step_s=stepped - built, peak_bytes=peak_bytes)
     return BuiltSide(name, side, flags, context.device, cost)
@@ -134,11 +134,13 @@ def _closed_on_error(side: Side) -> Iterator[None]:
         raise
 
 
-def _end_compile_workers() -> None:
-    """Inductor's worker processes go on starting up for seconds after a compilation, beside what is timed."""
+def _await_compile_workers() -> None:
+    """Inductor's worker processes go on starting up for seconds after a compilation, beside what is timed; then they
+    sleep. They stay for the next build: ending them takes as long as starting them, at every build.
+    """
     workers = sys.modules.get("torch._inductor.async_compile")
-    if workers is not None:
-        workers.shutdown_compile_workers()
+    if workers is not None and workers._pool_set:  # else waiting would start them
+        workers.AsyncCompile.wait_pool_ready()
 
 
 def _start_counting_memory(device: torch.device) -> int:
