@@ -300,5 +300,5 @@ def test_a_build_ends_when_the_compilers_workers_have_started(
 def test_the_compilers_workers_are_asked_for_by_names_that_torch_has() -> None:
     from torch._inductor import async_compile
 
-    assert len(async_compile._pool_set) >= 0
+    assert iter(async_compile._pool_set)
     assert callable(async_compile.AsyncCompile.wait_pool_ready)

@@ -22,7 +22,7 @@ from gpugate.measurement.data_path import data_path_efficiency
 from gpugate.measurement.device_timer import Timer
 from gpugate.measurement.growth import grown_bytes
 from gpugate.measurement.record import Instance
-from gpugate.measurement.sides import BuiltSide, blamed_on, synchronize
+from gpugate.measurement.sides import BuiltSide, blamed_on, garbage_collection_paused, synchronize
 from gpugate.measurement.trace import JOIN, WINDOW, Activity, read_activity
 
 FLUSH_STEPS = 2  # at most: the profiler's own start-up and anything still in flight land here, outside the window
@@ -51,7 +51,8 @@ def count(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: int) -> list
     Raises SideError when more launches than kernels were seen, twice.
     """
     for attempt in (1, 2):
-        activities = _counted(sides, inputs, steps)
+        with garbage_collection_paused():
+            activities = _counted(sides, inputs, steps)
         detach(sides[0].device)
         blind = [side.name for side, seen in zip(sides, activities, strict=True) if trace.lost_kernels(seen)]
         if not blind:

@@ -36,8 +36,11 @@ def blamed_on(side: str, doing: str) -> Iterator[None]:
 
 
 @contextmanager
-def _garbage_collection_paused() -> Iterator[None]:
-    """One full collection lasts longer than a block; it comes between them, in `release`."""
+def garbage_collection_paused() -> Iterator[None]:
+    """One full collection lasts longer than a block, and a trace of 200,000 events sets off many.
+
+    It comes between measurements, in `release`.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -84,7 +87,7 @@ class BuiltSide:
         """Milliseconds per step of one block, under this side's flags; of `steps` steps where they are given."""
         steps = steps or self.steps_per_block
         self.flags.apply()
-        with blamed_on(self.name, "running timed steps"), _garbage_collection_paused():
+        with blamed_on(self.name, "running timed steps"), garbage_collection_paused():
             self.take_stock(inputs)
             block_ms = time_ms(lambda: self.run_steps(inputs, steps))
         return block_ms / steps
