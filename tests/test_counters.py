@@ -8,7 +8,7 @@ import torch
 
 from gpugate.errors import SideError
 from gpugate.measurement import counters
-from gpugate.measurement.record import Instance, Pair, SideCost
+from gpugate.measurement.record import SideCost
 from gpugate.measurement.sides import BuiltSide
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.measurement.trace import Activity, signature
@@ -29,25 +29,41 @@ def test_each_side_is_counted_in_its_own_window_without_what_surrounds_it() -> N
         built("baseline", Side(lambda inputs: inputs.relu(), finish=lambda: one.exp())),
         built("fast", Side(lambda inputs: inputs.sigmoid().sin())),
     ]
-    found = [signature(activity) for activity in counters.count(sides, [one], steps=5)]
+    found = [signature(activity) for activity in counters.count(sides, [one], [5, 5])]
     names = ("aten::relu", "aten::exp", "aten::sigmoid", "aten::sin")
     assert [[operators.get(name, 0) for name in names] for operators in found] == [[1, 0, 0, 0], [0, 0, 1, 1]]
 
 
+def test_each_side_may_be_counted_over_its_own_number_of_steps() -> None:
+    sides = [built("baseline", Side(lambda inputs: inputs.relu())), built("fast", Side(lambda inputs: inputs.sin()))]
+    found = counters.count(sides, [torch.ones(1)], [2, 6])
+    assert [activity.steps for activity in found] == [2, 6]
+    assert [
+        sum(event["name"] == name for event in activity.operators)
+        for activity, name in zip(found, ("aten::relu", "aten::sin"), strict=True)
+    ] == [2, 6]
+
+
 @pytest.mark.parametrize(("step_ms", "steps"), [(1.0, 5), (100.0, 5), (125.0, 4), (200.0, 2), (2000.0, 2)])
 def test_of_long_steps_fewer_are_counted(step_ms: float, steps: int) -> None:
-    pairs = [Pair(step_ms, step_ms / 3, reference_first=True)] * 3 + [Pair(1.0, 9999.0, reference_first=True)]
-    assert counters.steps_worth_counting([Instance(True, tuple(pairs))], most=5) == steps
+    side = built("baseline", Side(lambda inputs: inputs))
+    assert counters.steps_worth_counting(side, step_ms, most=5) == steps
+
+
+@pytest.mark.parametrize(("step_ms", "steps"), [(1.0, 60), (20.0, 25), (400.0, 2)])
+def test_a_side_that_works_ahead_is_counted_for_half_a_second(step_ms: float, steps: int) -> None:
+    side = built("baseline", Side(lambda inputs: inputs, works_ahead=True))
+    assert counters.steps_worth_counting(side, step_ms, most=5) == steps
 
 
 def test_without_a_single_time_all_steps_are_counted() -> None:
-    assert counters.steps_worth_counting([], most=5) == 5
+    assert counters.steps_worth_counting(built("baseline", Side(lambda inputs: inputs)), None, most=5) == 5
 
 
 def test_a_pipeline_is_joined_before_and_after_its_window() -> None:
     events: list[str] = []
     side = Side(lambda inputs: events.append("step"), finish=lambda: events.append("join"))
-    counters.count([built("baseline", side)], [torch.ones(1)], steps=3)
+    counters.count([built("baseline", side)], [torch.ones(1)], [3])
     assert events == ["step"] * counters.FLUSH_STEPS + ["join"] + ["step"] * 3 + ["join"]
 
 
@@ -58,7 +74,7 @@ def test_inputs_go_on_rotating_while_steps_are_counted() -> None:
         seen.append(float(inputs))
         return inputs
 
-    (activity,) = counters.count([built("baseline", Side(step))], [torch.tensor(1.0), torch.tensor(2.0)], steps=4)
+    (activity,) = counters.count([built("baseline", Side(step))], [torch.tensor(1.0), torch.tensor(2.0)], [4])
     assert activity.steps == 4
     assert seen == [1.0, 2.0] * (counters.FLUSH_STEPS // 2 + 2)
 
@@ -73,7 +89,7 @@ def test_a_side_is_counted_under_its_own_flags() -> None:
     defaults = TorchFlags()
     single = built("single", Side(step))
     single.flags = TorchFlags(num_threads=defaults.num_threads + 1)
-    counters.count([single, built("usual", Side(step))], [torch.ones(1)], steps=1)
+    counters.count([single, built("usual", Side(step))], [torch.ones(1)], [1, 1])
     defaults.apply()
     assert [threads[0], threads[-1]] == [defaults.num_threads + 1, defaults.num_threads]
 
@@ -81,7 +97,7 @@ def test_a_side_is_counted_under_its_own_flags() -> None:
 def test_what_fails_while_it_is_counted_is_blamed_on_its_side() -> None:
     good, bad = Side(lambda inputs: inputs), Side(lambda inputs: inputs / torch.ones(3))
     with pytest.raises(SideError, match="bad failed while being counted: RuntimeError: The size of tensor"):
-        counters.count([built("good", good), built("bad", bad)], [torch.ones(2)], steps=1)
+        counters.count([built("good", good), built("bad", bad)], [torch.ones(2)], [1, 1])
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, *passes: list[Activity]) -> Iterator[list[Activity]]:
@@ -93,7 +109,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *passes: list[Activity]) -> Iterat
 def test_a_pass_that_lost_the_kernels_is_repeated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sides = [built("baseline", Side(lambda inputs: inputs)), built("fast", Side(lambda inputs: inputs))]
     left = scripted(monkeypatch, [RAN, LAUNCHED], [RAN, RAN], [LAUNCHED, LAUNCHED])
-    assert counters.count(sides, [torch.ones(1)], 5) == [RAN, RAN]
+    assert counters.count(sides, [torch.ones(1)], [5, 5]) == [RAN, RAN]
     assert len(list(left)) == 1
 
 
@@ -101,7 +117,7 @@ def test_kernels_lost_twice_are_an_error_and_never_a_zero(monkeypatch: pytest.Mo
     sides = [built("baseline", Side(lambda inputs: inputs)), built("fast", Side(lambda inputs: inputs))]
     scripted(monkeypatch, [RAN, LAUNCHED], [RAN, LAUNCHED])
     with pytest.raises(SideError, match=r"fast failed while being counted: .*saw more launches than kernels"):
-        counters.count(sides, [torch.ones(1)], 5)
+        counters.count(sides, [torch.ones(1)], [5, 5])
 
 
 def test_a_cpu_says_why_it_counts_no_kernels() -> None:

@@ -102,5 +102,5 @@ def test_the_stages_of_a_workload_are_seen_by_the_counting_pass() -> None:
         with stage("forward", 4):
             return inputs.relu()
 
-    (found,) = counters.count([built("baseline", Side(step))], [torch.ones(4)], steps=3)
+    (found,) = counters.count([built("baseline", Side(step))], [torch.ones(4)], [3])
     assert [(name, count) for name, (count, _) in step_profile(found).stages.items()] == [("forward", 1.0)]

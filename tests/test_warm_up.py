@@ -11,7 +11,7 @@ from gpugate.measurement import warm_up as module
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.sides import BuiltSide
 from gpugate.measurement.torch_flags import TorchFlags
-from gpugate.measurement.warm_up import MAX_STEPS_PER_BLOCK, PATIENCE, steady, steps_for, warm_up
+from gpugate.measurement.warm_up import MAX_STEPS_PER_BLOCK, PATIENCE, least_block_ms, steady, steps_for, warm_up
 from gpugate.workload import Side
 
 
@@ -118,3 +118,11 @@ def test_a_drifting_side_is_warmed_up_until_it_is_steady(monkeypatch: pytest.Mon
 def test_patience_ends_with_a_side_that_never_settles(monkeypatch: pytest.MonkeyPatch) -> None:
     took_s, _ = warmed(monkeypatch, (20.0 + 0.3 * block for block in range(10**6)), seconds=0.3)
     assert PATIENCE * 0.3 <= took_s < PATIENCE * 0.3 + 0.1
+
+
+@pytest.mark.parametrize(
+    ("kind", "works_ahead", "block_ms"), [("cuda", False, 20.0), ("cuda", True, 400.0), ("cpu", True, 10.0)]
+)
+def test_blocks_of_a_side_that_works_ahead_on_a_gpu_are_longer(kind: str, works_ahead: bool, block_ms: float) -> None:
+    side = Side(lambda inputs: inputs, works_ahead=works_ahead)
+    assert least_block_ms(BuiltSide("fast", side, TorchFlags(), torch.device(kind), SideCost(0.0, 0.0))) == block_ms

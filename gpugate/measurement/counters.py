@@ -21,31 +21,30 @@ from gpugate.measurement import trace
 from gpugate.measurement.data_path import data_path_efficiency
 from gpugate.measurement.device_timer import Timer
 from gpugate.measurement.growth import grown_bytes
-from gpugate.measurement.record import Instance
 from gpugate.measurement.sides import BuiltSide, blamed_on, garbage_collection_paused, synchronize
 from gpugate.measurement.trace import JOIN, WINDOW, Activity, read_activity
 
 FLUSH_STEPS = 2  # at most: the profiler's own start-up and anything still in flight land here, outside the window
 ENQUEUED_STEPS, ENQUEUE_MS = 15, 300.0
-FEWEST_COUNTED, COUNTED_MS = 2, 500.0
+FEWEST_COUNTED, MOST_AHEAD, COUNTED_MS = 2, 60, 500.0
 DETACH_CALLS, DETACH_PAUSE_S = 20, 0.005
 # Once attached, CUPTI makes every later kernel launch of the process about 30 % dearer, unless it is told to detach
 # when a profile ends. It does so inside some later CUDA call, see `detach`.
 os.environ.setdefault("TEARDOWN_CUPTI", "1")
 
 
-def steps_worth_counting(instances: Sequence[Instance], most: int) -> int:
-    """`most`, or as many as last half a second on the slower side; at least 2.
+def steps_worth_counting(side: BuiltSide, step_ms: float | None, most: int) -> int:
+    """`most`, or as many as last half a second; at least 2. Of a side that works ahead all of the half second's.
 
-    They are counts of the same steps over and over: more of them show only what does not happen in every step.
+    Elsewhere they are counts of the same steps over and over: more of them show only what does not happen in every
+    step. A side that works ahead ends them by filling up what it holds, and few steps would show mostly that.
     """
-    steps_ms = [max(pair.reference_ms, pair.optimized_ms) for instance in instances for pair in instance.pairs]
-    step_ms = statistics.median(steps_ms) if steps_ms else 0.0
-    return most if step_ms * most <= COUNTED_MS else max(FEWEST_COUNTED, int(COUNTED_MS / step_ms))
+    fitting = max(FEWEST_COUNTED, int(COUNTED_MS / step_ms)) if step_ms else most
+    return min(fitting, MOST_AHEAD if side.side.works_ahead else most)
 
 
-def count(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: int) -> list[Activity]:
-    """Runs `steps` steps of each warmed-up side under the profiler and returns what they did, in the same order.
+def count(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequence[int]) -> list[Activity]:
+    """Runs so many steps of each warmed-up side under the profiler and returns what they did, in the same order.
 
     All sides share one profile: a second one right after the first can lose its device events while CUPTI detaches.
     Raises SideError when more launches than kernels were seen, twice.
@@ -62,15 +61,15 @@ def count(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: int) -> list
     raise AssertionError  # the loop returns or raises
 
 
-def _counted(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: int) -> list[Activity]:
+def _counted(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequence[int]) -> list[Activity]:
     device = sides[0].device
     synchronize(device)
     with profiled(device) as profiler:
-        for number, side in enumerate(sides):
+        for number, (side, count) in enumerate(zip(sides, steps, strict=True)):
             with blamed_on(side.name, "being counted"):
-                _run_window(side, inputs, steps, _window(number))
+                _run_window(side, inputs, count, _window(number))
     events = _events(profiler)
-    return [read_activity(events, steps, _window(number)) for number in range(len(sides))]
+    return [read_activity(events, count, _window(number)) for number, count in enumerate(steps)]
 
 
 @contextmanager

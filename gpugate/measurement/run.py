@@ -32,12 +32,12 @@ from gpugate.measurement.progress import Doing, Progress, Report, Spent
 from gpugate.measurement.proving import shown
 from gpugate.measurement.record import Difference, Instance, Measurement, Mismatch, Shown, SideCost, StopReason
 from gpugate.measurement.rest import Rest
-from gpugate.measurement.settings import BLOCK_MS, WARM_UP_S, Settings
+from gpugate.measurement.settings import WARM_UP_S, Settings
 from gpugate.measurement.sides import blamed_on, release
 from gpugate.measurement.speedup import speedup_of
 from gpugate.measurement.step_profile import step_profile
 from gpugate.measurement.stopping import stop_reason
-from gpugate.measurement.warm_up import warm_up
+from gpugate.measurement.warm_up import least_block_ms, warm_up
 from gpugate.workload import BASELINE, Case, Context, nothing_to_say
 
 REWARM_SHARE = 0.3  # of the warm-up time, for every instance after the first: the clock is up already
@@ -211,7 +211,7 @@ def _measure_instance(run: _Run, both: BothSides) -> StopReason | None:
     started = time.perf_counter()
     for side in (both.reference, both.optimized):
         run.tell("warming up", side.name)
-        warm_up(side, run.inputs.timed, run.timer.time_ms, BLOCK_MS[kind], share * WARM_UP_S[kind])
+        warm_up(side, run.inputs.timed, run.timer.time_ms, least_block_ms(side), share * WARM_UP_S[kind])
         check_untouched(run.inputs, side.name)  # while it has run alone, so that the other is not blamed
     run.rebuild_s = both.build_s + (time.perf_counter() - started) * REWARM_SHARE / share
     pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, run.draw.random() < 0.5, run.rest)
@@ -286,13 +286,16 @@ def _counted(run: _Run, both: BothSides) -> tuple[Counted, Counted]:
     """Of the reference, which several cases share, once in a process; of the optimized side always."""
     reference, optimized, known = both.reference, both.optimized, run.known.counted
     sides = [optimized] if reference.name in known else [reference, optimized]
-    inputs, steps = run.inputs.timed, counters.steps_worth_counting(run.found.instances, run.settings.counted_steps)
-    has_counters = counters.missing(run.context.device) is None
+    inputs, has_counters = run.inputs.timed, counters.missing(run.context.device) is None
     pairs = [pair for instance in run.found.instances for pair in instance.pairs]
+    times_ms = {
+        reference.name: [pair.reference_ms for pair in pairs],
+        optimized.name: [pair.optimized_ms for pair in pairs],
+    }
+    step_ms = {name: statistics.median(times) if times else None for name, times in times_ms.items()}
+    steps = [counters.steps_worth_counting(side, step_ms[side.name], run.settings.counted_steps) for side in sides]
     for side, activity in zip(sides, counters.count(sides, inputs, steps), strict=True):
-        times_ms = [pair.optimized_ms if side is optimized else pair.reference_ms for pair in pairs]
-        step_ms = statistics.median(times_ms) if times_ms else None
-        of_side = counters.of(side, activity, inputs, run.timer, step_ms) if has_counters else {}
+        of_side = counters.of(side, activity, inputs, run.timer, step_ms[side.name]) if has_counters else {}
         known[side.name] = Counted(of_side, step_profile(activity), trace.signature(activity))
     ours = known[optimized.name]
     if run.settings.fault is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from scipy import stats
 
+from gpugate.measurement.settings import BLOCK_MS
 from gpugate.measurement.sides import BuiltSide
 
 STEADY_BLOCKS = 3
@@ -18,6 +19,9 @@ NO_DRIFT_P = 0.05
 # A block begins when the loaders' stock has been taken, so that every step of it waits for what they then sustain; for
 # twice as long as the stock lasts, it is no matter of the moment in which their next pieces happen to be ready.
 STOCKS_PER_BLOCK = 2
+# A side that works ahead ends every block by filling up what it holds, with most of its threads idle: a moment that
+# must be little of the block.
+AHEAD_BLOCK_MS = {"cuda": 400.0, "cpu": 10.0}
 PATIENCE = 3  # times the minimum, for a side that never stops drifting
 MAX_STEPS_PER_BLOCK = 100_000
 
@@ -32,6 +36,12 @@ def steady(block_ms: Sequence[float]) -> bool:
         return True
     before, recent = block_ms[-2 * COMPARED_BLOCKS : -COMPARED_BLOCKS], block_ms[-COMPARED_BLOCKS:]
     return len(before) == COMPARED_BLOCKS and bool(stats.mannwhitneyu(before, recent).pvalue > NO_DRIFT_P)
+
+
+def least_block_ms(side: BuiltSide) -> float:
+    """How long a block of this side lasts at least."""
+    kind = side.device.type
+    return max(BLOCK_MS[kind], AHEAD_BLOCK_MS[kind] if side.side.works_ahead else 0.0)
 
 
 def steps_for(step_ms: float, block_ms: float) -> int:

@@ -13,9 +13,9 @@ from gpugate.faults.mutated import mutated
 from gpugate.measurement.cold_inputs import make_inputs
 from gpugate.measurement.counters import FLUSH_STEPS
 from gpugate.measurement.device_timer import timer_for
-from gpugate.measurement.settings import BLOCK_MS, WARM_UP_S
+from gpugate.measurement.settings import WARM_UP_S
 from gpugate.measurement.sides import BuiltSide, blamed_on, build_side, release, synchronize
-from gpugate.measurement.warm_up import warm_up
+from gpugate.measurement.warm_up import least_block_ms, warm_up
 from gpugate.profiling.capture_index import SideLabel
 from gpugate.workload import Case, Context
 
@@ -71,7 +71,7 @@ def profile_sides(
 def _warmed_up(side: BuiltSide, case: Case, inputs: Sequence[Any], most_steps: int) -> int:
     """How many steps are worth looking at: fewer where they are long, since they only repeat each other."""
     kind, timer = side.device.type, timer_for(side.device, case.workload.timing)
-    warm_up(side, inputs, timer.time_ms, BLOCK_MS[kind], WARM_UP_S[kind])
+    warm_up(side, inputs, timer.time_ms, least_block_ms(side), WARM_UP_S[kind])
     step_ms = side.timed_block(inputs, timer.time_ms)
     return min(most_steps, max(FEWEST_STEPS, int(PROFILED_MS / step_ms)))
 

@@ -24,7 +24,7 @@ def counted(*builds):
     context = Context(torch.device("cuda", 0), items=1, seed=0, cache_dir=Path())
     inputs = [torch.randn(VALUES) for _ in range(2)]
     sides = [build_side(build.__name__, build, context, inputs[0]) for build in builds]
-    seen = counters.count(sides, inputs, STEPS)
+    seen = counters.count(sides, inputs, [STEPS] * len(sides))
     timer = timer_for(context.device, "device")
     return [counters.of(side, activity, inputs, timer) for side, activity in zip(sides, seen, strict=True)]
 

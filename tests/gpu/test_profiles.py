@@ -18,9 +18,9 @@ from gpugate.environment import describe, missing_needs
 from gpugate.measurement import counters, trace
 from gpugate.measurement.cold_inputs import make_inputs
 from gpugate.measurement.device_timer import timer_for
-from gpugate.measurement.settings import BLOCK_MS, WARM_UP_S
+from gpugate.measurement.settings import WARM_UP_S
 from gpugate.measurement.sides import build_side, release
-from gpugate.measurement.warm_up import warm_up
+from gpugate.measurement.warm_up import least_block_ms, warm_up
 from gpugate.profiling import summary_file
 from gpugate.profiling.artifact_names import safe_name
 from gpugate.profiling.nsight_tools import found
@@ -115,8 +115,8 @@ def counted_sides(case: Case, steps: list[int]) -> list[Mapping[str, float]]:
     for name, number in zip((case.reference_name, case.optimization.name), steps, strict=True):
         side = build_side(name, case.builder(name), context, inputs[0])
         try:
-            warm_up(side, inputs, timer.time_ms, BLOCK_MS["cuda"], WARM_UP_S["cuda"])
-            (activity,) = counters.count([side], inputs, number)
+            warm_up(side, inputs, timer.time_ms, least_block_ms(side), WARM_UP_S["cuda"])
+            (activity,) = counters.count([side], inputs, [number])
             counts.append(trace.counters(activity))
         finally:
             side.close()

@@ -101,8 +101,6 @@ class Pipeline:
         self._flow.settle()
         self.decoder.settle()
         self.recorder.settle()
-        if self._flow.stream is not None:
-            self._flow.stream.synchronize()  # cuda only
 
     def close(self) -> None:
         """From the end to the beginning: what feeds is closed after what is fed."""
@@ -154,7 +152,7 @@ def build(plan: Plan, context: Context) -> Side:
         finish=pipeline.finish,
         close=pipeline.close,
         stock_steps=_stock_steps(plan, context),
-        works_ahead=plan.overlapped,
+        works_ahead=plan.overlapped or plan.sessions > 1,
     )
 
 

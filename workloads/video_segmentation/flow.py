@@ -25,11 +25,12 @@ class Flow(Generic[_Result]):
     def __init__(self, chain: Chain, decoder: Any, last: Callable[[Batch], _Result]) -> None:
         self._chain, self._last = chain, last
         self._decode = partial(chain.decode, decoder)
-        around = partial(own_stream, chain.device)
-        self.stream = another_stream(chain.device)
-        stations = [Station("compute", chain.compute, around), Station("encode", last, around)]
+        self.stream, *streams = (another_stream(chain.device) for _ in range(4))
+        self._streams = [stream for stream in streams if stream is not None]
+        decoding, computing, encoding = (partial(in_thread, chain.device, stream) for stream in streams)
+        stations = [Station("compute", chain.compute, computing), Station("encode", last, encoding)]
         self._conveyor: Conveyor[_Result] | None = (
-            Conveyor(self._decode, stations, around) if chain.plan.overlapped else None
+            Conveyor(self._decode, stations, decoding) if chain.plan.overlapped else None
         )
 
     def take(self) -> _Result | None:
@@ -41,9 +42,12 @@ class Flow(Generic[_Result]):
             return None if batch is None else self._last(self._chain.compute(batch))
 
     def settle(self) -> None:
-        """Until nothing is being worked on, see `Conveyor.settle`."""
+        """Until nothing is being worked on, see `Conveyor.settle`, on the host or on the device."""
         if self._conveyor is not None:
             self._conveyor.settle()
+        for stream in (self.stream, *self._streams):
+            if stream is not None:
+                stream.synchronize()  # cuda only
 
     def close(self) -> None:
         if self._conveyor is not None:
@@ -51,17 +55,19 @@ class Flow(Generic[_Result]):
 
 
 def own_stream(device: torch.device) -> AbstractContextManager[object]:
-    """A stream of the calling thread's own; nothing on a CPU.
+    """A stream of the calling thread's own; nothing on a CPU."""
+    return in_thread(device, another_stream(device))
 
-    It is not the default one, for which some libraries make all others wait.
-    """
+
+def in_thread(device: torch.device, stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """For the calling thread, which may be a new one."""
     if device.type == "cuda":
         torch.cuda.set_device(device)  # cuda only
-    return on_stream(another_stream(device))
+    return on_stream(stream)
 
 
 def another_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """None on a CPU."""
+    """Not the default one, for which some libraries make all others wait; None on a CPU."""
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
