@@ -15,7 +15,7 @@ from workloads.video_segmentation.video_file import VideoError, VideoInfo, exami
 
 _Frame = TypeVar("_Frame")
 # One for each of its threads, of which FFmpeg takes 16 at most: it returns a frame and goes on with those after it.
-FRAMES_IN_FFMPEG = min(16, os.cpu_count() or 1)
+FRAMES_IN_FFMPEG = min(16, len(os.sched_getaffinity(0)))
 CLOSED = "the decoder is closed: make another one"
 TAGS_FOLLOWED = 5  # by OpenCV from this version on; earlier ones convert everything with the matrix of BT.601
 INDEXED = (".mp4", ".mov", ".mkv")  # files whose first frame OpenCV finds again; in others it misses up to a keyframe

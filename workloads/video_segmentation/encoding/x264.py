@@ -62,7 +62,7 @@ KEPT_FRAMES = 14
 
 def stock_frames() -> int:
     """How many frames an encoder by DEFAULT may still have to encode after `settle`."""
-    return (SLOTS - 1) * BATCH + KEPT_FRAMES + (os.cpu_count() or 1) * 3 // 2
+    return (SLOTS - 1) * BATCH + KEPT_FRAMES + len(os.sched_getaffinity(0)) * 3 // 2
 
 
 class X264(ThreadedEncoder[Tensor, PendingFrames]):
