@@ -44,7 +44,7 @@ LONG_COMPUTE: Regimes = {
     "cpu": Regime(rows=512, points=64, blocks=64, rounds=31, buffers=4, readers=1, consumers=1),
 }
 COMPUTE_ITEMS = {"cuda": 32, "cpu": 8}
-COPY_ITEMS = {"cuda": 128}  # a step begins with idle readers: it must last many times as long as reading a block
+COPY_ITEMS = {"cuda": 64}  # a step begins with idle readers: it must last many times as long as reading a block
 RESIDENT_ITEMS = {"cuda": 32}
 LONG_COMPUTE_ITEMS = {"cuda": 4, "cpu": 8}
 BUFFER_COUNTS = (1, 2, 3, 4, 8)
