@@ -6,8 +6,10 @@ import ast
 import hashlib
 import importlib.util
 import inspect
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -15,15 +17,18 @@ from typing import Any
 
 from gpugate.workload import Workload
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
 
 def source_hash(workload: Workload) -> str:
-    """16 hex digits of SHA-256 over the sources that define the workload's functions, wherever the checkout lies.
+    """16 hex digits of SHA-256 over what defines the workload's work, wherever the checkout lies.
 
-    These are the modules of the functions themselves and what those import from their own top-level package, and so on;
-    what the package itself imports is left out, since it may name every workload.
+    These are the modules of its functions and what those import from their own top-level package, and so on; what the
+    package itself imports is left out, since it may name every workload. And they are what the functions are given by
+    `functools.partial`, and how many items a step has. Promises and contracts are not: they change no work.
     """
     functions = [workload.baseline, workload.inputs, *(entry.build for entry in workload.optimizations)]
-    found = dict(filter(None, map(_defined_in, functions)))
+    found = dict(filter(None, map(_defined_in, _within(functions))))
     to_read = list(found.items())
     while to_read:
         name, path = to_read.pop()
@@ -33,13 +38,41 @@ def source_hash(workload: Workload) -> str:
     digest = hashlib.sha256()
     for name, path in sorted(found.items()):
         digest.update(f"{name}\0{path.read_text(encoding='utf-8')}\0".encode())
+    digest.update(repr([_words(function) for function in functions]).encode())
+    digest.update(repr(sorted((kind, size.items) for kind, size in workload.sizes.items())).encode())
     return digest.hexdigest()[:16]
 
 
+def _within(value: Any) -> Iterator[Any]:
+    """The functions in what a function is given, and itself."""
+    if isinstance(value, partial):
+        yield from _within([value.func, *value.args, *value.keywords.values()])
+    elif isinstance(value, Mapping):
+        yield from _within(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _within(one)
+    elif callable(value) and hasattr(value, "__module__"):
+        yield value
+
+
+def _words(value: Any) -> Any:
+    """What tells a value from another one in every process: no addresses."""
+    if isinstance(value, partial):
+        return _words([value.func, *value.args]), _words(value.keywords)
+    if isinstance(value, Mapping):
+        return sorted((str(name), _words(one)) for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return [_words(one) for one in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [type(value).__qualname__, *(_words(getattr(value, one.name)) for one in fields(value))]
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    return _ADDRESS.sub("", repr(value))
+
+
 def _defined_in(function: Any) -> tuple[str, Path] | None:
-    """The module of a build function and its file; None for one that was typed in and has none."""
-    while isinstance(function, partial):
-        function = function.func
+    """The module of a function and its file; None for one that was typed in and has none."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     module = sys.modules.get(function.__module__)
     path = Path(code.co_filename if code else getattr(module, "__file__", None) or "")

@@ -44,20 +44,23 @@ def test_each_side_may_be_counted_over_its_own_number_of_steps() -> None:
     ] == [2, 6]
 
 
+def usual(works_ahead: bool = False) -> BuiltSide:
+    return built("baseline", Side(lambda inputs: inputs, works_ahead=works_ahead))
+
+
 @pytest.mark.parametrize(("step_ms", "steps"), [(1.0, 5), (100.0, 5), (125.0, 4), (200.0, 2), (2000.0, 2)])
-def test_of_long_steps_fewer_are_counted(step_ms: float, steps: int) -> None:
-    side = built("baseline", Side(lambda inputs: inputs))
-    assert counters.steps_worth_counting(side, step_ms, most=5) == steps
+def test_of_long_steps_fewer_are_counted_of_both_sides(step_ms: float, steps: int) -> None:
+    assert counters.steps_worth_counting([usual(), usual()], [step_ms, step_ms / 3], most=5) == [steps, steps]
 
 
-@pytest.mark.parametrize(("step_ms", "steps"), [(1.0, 60), (20.0, 25), (400.0, 2)])
-def test_a_side_that_works_ahead_is_counted_for_half_a_second(step_ms: float, steps: int) -> None:
-    side = built("baseline", Side(lambda inputs: inputs, works_ahead=True))
-    assert counters.steps_worth_counting(side, step_ms, most=5) == steps
+@pytest.mark.parametrize(("step_ms", "steps"), [(1.0, 64), (7.9, 32), (20.0, 16), (400.0, 2)])
+def test_a_side_that_works_ahead_is_counted_for_half_a_second_or_so(step_ms: float, steps: int) -> None:
+    sides = [usual(), usual(works_ahead=True)]
+    assert counters.steps_worth_counting(sides, [200.0, step_ms], most=5) == [2, steps]
 
 
 def test_without_a_single_time_all_steps_are_counted() -> None:
-    assert counters.steps_worth_counting(built("baseline", Side(lambda inputs: inputs)), None, most=5) == 5
+    assert counters.steps_worth_counting([usual(), usual(works_ahead=True)], [None, None], most=5) == [5, 64]
 
 
 def test_a_pipeline_is_joined_before_and_after_its_window() -> None:

@@ -573,6 +573,14 @@ def test_more_calls_or_kernels_than_recorded_regress_under_any_software(name, mo
     assert (f"{name} 7 -> 8" in verdict.reason) is (expected is REGRESSED)
 
 
+@pytest.mark.parametrize(("found", "expected"), [(153.8, PASS), (160.25, PASS), (180.0, REGRESSED)])
+def test_a_count_that_is_no_whole_number_in_a_step_may_be_a_tenth_higher(found: float, expected: Outcome) -> None:
+    """It is of a pipeline's own threads, whose work is bound to no step."""
+    then = remembered(past(), optimized_counters={**COUNTED, "kernels": 153.75})
+    counted = replace(MEASURED, optimized_counters={**COUNTED, "kernels": found})
+    assert judge_counters(counted, None, then).outcome is expected
+
+
 @pytest.mark.parametrize("name", [*EXACT_COUNTERS, *EXACT_UNLESS_AUTOTUNED])
 def test_where_algorithms_are_raced_only_what_the_program_chose_must_repeat(name) -> None:
     counted = {**COUNTED, name: 8.0, "autotuned": 1.0}

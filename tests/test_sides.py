@@ -290,11 +290,24 @@ def test_a_build_ends_when_the_compilers_workers_have_started(
     """They are waited for, and never started by waiting for them."""
     waited: list[None] = []
     workers = SimpleNamespace(
-        _pool_set=pools, AsyncCompile=SimpleNamespace(wait_pool_ready=lambda: waited.append(None))
+        _pool_set=pools, AsyncCompile=SimpleNamespace(wait_pool_ready=lambda timeout: waited.append(None))
     )
     monkeypatch.setitem(sys.modules, "torch._inductor.async_compile", workers)
     built(lambda inputs: inputs)
     assert len(waited) == waits
+
+
+def test_workers_that_do_not_start_are_ended_and_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[None] = []
+    workers = SimpleNamespace(
+        _pool_set=["of 16 workers"],
+        AsyncCompile=SimpleNamespace(wait_pool_ready=lambda timeout: raise_(TimeoutError())),
+        shutdown_compile_workers=lambda: ended.append(None),
+    )
+    monkeypatch.setitem(sys.modules, "torch._inductor.async_compile", workers)
+    with pytest.warns(RuntimeWarning, match=r"workers did not start within 30 s \(TimeoutError\(\)\): they were ended"):
+        built(lambda inputs: inputs)
+    assert len(ended) == 1
 
 
 def test_the_compilers_workers_are_asked_for_by_names_that_torch_has() -> None:

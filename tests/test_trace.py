@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpugate.counter_names import COUNTER_NAMES
-from gpugate.measurement.trace import WINDOW, Activity, Event, lost_kernels, read_activity, signature
+from gpugate.measurement.trace import FILLING, WINDOW, Activity, Event, lost_kernels, read_activity, signature
 from gpugate.measurement.trace import counters as counted
 
 WINDOW_EVENT = {"ph": "X", "cat": "user_annotation", "name": WINDOW, "ts": 1000.0, "dur": 1000.0, "args": {}}
@@ -324,6 +324,14 @@ def test_only_the_thread_that_steps_is_said_to_wait() -> None:
     stepping = {**WINDOW_EVENT, "tid": 7}
     waits = [{**call("cudaEventSynchronize", number), "tid": tid} for number, tid in enumerate((7, 8, 8, 9))]
     assert counted(read_activity([stepping, *waits], 1))["synchronizing_calls"] == 1
+
+
+def test_waiting_until_a_pipeline_is_full_again_is_no_steps_wait() -> None:
+    filling = {**WINDOW_EVENT, "name": f"{FILLING} {WINDOW}", "ts": 1900.0, "dur": 100.0}
+    waits = [call("cudaStreamSynchronize", number, ts) for number, ts in enumerate((1100.0, 1950.0), 1)]
+    found = activity(filling, *waits, call("cudaLaunchKernel", 3, 1960.0), kernel(3, 1970.0))
+    assert counted(found)["synchronizing_calls"] == 1
+    assert counted(found)["kernels"] == 1
 
 
 def test_one_kernel_lost_of_two_launched_is_seen() -> None:

@@ -121,7 +121,7 @@ def test_patience_ends_with_a_side_that_never_settles(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("kind", "works_ahead", "block_ms"), [("cuda", False, 20.0), ("cuda", True, 400.0), ("cpu", True, 10.0)]
+    ("kind", "works_ahead", "block_ms"), [("cuda", False, 20.0), ("cuda", True, 200.0), ("cpu", True, 10.0)]
 )
 def test_blocks_of_a_side_that_works_ahead_on_a_gpu_are_longer(kind: str, works_ahead: bool, block_ms: float) -> None:
     side = Side(lambda inputs: inputs, works_ahead=works_ahead)

@@ -21,26 +21,39 @@ from gpugate.measurement import trace
 from gpugate.measurement.data_path import data_path_efficiency
 from gpugate.measurement.device_timer import Timer
 from gpugate.measurement.growth import grown_bytes
-from gpugate.measurement.sides import BuiltSide, blamed_on, garbage_collection_paused, synchronize
-from gpugate.measurement.trace import JOIN, WINDOW, Activity, read_activity
+from gpugate.measurement.sides import BuiltSide, blamed_on, synchronize
+from gpugate.measurement.trace import FILLING, JOIN, WINDOW, Activity, read_activity
 
 FLUSH_STEPS = 2  # at most: the profiler's own start-up and anything still in flight land here, outside the window
 ENQUEUED_STEPS, ENQUEUE_MS = 15, 300.0
-FEWEST_COUNTED, MOST_AHEAD, COUNTED_MS = 2, 60, 500.0
+FEWEST_COUNTED, MOST_AHEAD, COUNTED_MS = 2, 64, 500.0
 DETACH_CALLS, DETACH_PAUSE_S = 20, 0.005
 # Once attached, CUPTI makes every later kernel launch of the process about 30 % dearer, unless it is told to detach
 # when a profile ends. It does so inside some later CUDA call, see `detach`.
 os.environ.setdefault("TEARDOWN_CUPTI", "1")
 
 
-def steps_worth_counting(side: BuiltSide, step_ms: float | None, most: int) -> int:
-    """`most`, or as many as last half a second; at least 2. Of a side that works ahead all of the half second's.
+def steps_worth_counting(sides: Sequence[BuiltSide], steps_ms: Sequence[float | None], most: int) -> list[int]:
+    """`most`, or as many as last half a second on the slower side; at least 2.
 
-    Elsewhere they are counts of the same steps over and over: more of them show only what does not happen in every
-    step. A side that works ahead ends them by filling up what it holds, and few steps would show mostly that.
+    They are counts of the same steps over and over: more of them show only what does not happen in every step. A side
+    that works ahead ends them by filling up what it holds, and few steps would show mostly that: of such a side it is
+    up to 64, a power of two, so that a slightly slower night counts the same number.
     """
-    fitting = max(FEWEST_COUNTED, int(COUNTED_MS / step_ms)) if step_ms else most
-    return min(fitting, MOST_AHEAD if side.side.works_ahead else most)
+    shared = _fitting(max((ms for ms in steps_ms if ms), default=None), most)
+    return [
+        _power_of_two(_fitting(ms, MOST_AHEAD)) if side.side.works_ahead else shared
+        for side, ms in zip(sides, steps_ms, strict=True)
+    ]
+
+
+def _fitting(step_ms: float | None, most: int) -> int:
+    return min(most, max(FEWEST_COUNTED, int(COUNTED_MS / step_ms))) if step_ms else most
+
+
+def _power_of_two(number: int) -> int:
+    """The largest that is no larger."""
+    return 1 << (number.bit_length() - 1)
 
 
 def count(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequence[int]) -> list[Activity]:
@@ -50,8 +63,7 @@ def count(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequence[int
     Raises SideError when more launches than kernels were seen, twice.
     """
     for attempt in (1, 2):
-        with garbage_collection_paused():
-            activities = _counted(sides, inputs, steps)
+        activities = _counted(sides, inputs, steps)
         detach(sides[0].device)
         blind = [side.name for side, seen in zip(sides, activities, strict=True) if trace.lost_kernels(seen)]
         if not blind:
@@ -65,11 +77,11 @@ def _counted(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequence[
     device = sides[0].device
     synchronize(device)
     with profiled(device) as profiler:
-        for number, (side, count) in enumerate(zip(sides, steps, strict=True)):
+        for number, (side, its_steps) in enumerate(zip(sides, steps, strict=True)):
             with blamed_on(side.name, "being counted"):
-                _run_window(side, inputs, count, _window(number))
+                _run_window(side, inputs, its_steps, _window(number))
     events = _events(profiler)
-    return [read_activity(events, count, _window(number)) for number, count in enumerate(steps)]
+    return [read_activity(events, its_steps, _window(number)) for number, its_steps in enumerate(steps)]
 
 
 @contextmanager
@@ -97,7 +109,8 @@ def _run_window(side: BuiltSide, inputs: Sequence[Any], steps: int, window: str)
         for offset in range(steps):
             side.side.step(inputs[(side.next_input + offset) % len(inputs)])
         if side.side.works_ahead:
-            side.side.finish()
+            with record_function(f"{FILLING} {window}"):
+                side.side.finish()
     # Elsewhere the final join of a pipeline is not part of a step: its synchronization would be counted as one.
     with record_function(f"{JOIN} {window}"):
         side.side.finish()

@@ -33,7 +33,7 @@ from gpugate.measurement.proving import shown
 from gpugate.measurement.record import Difference, Instance, Measurement, Mismatch, Shown, SideCost, StopReason
 from gpugate.measurement.rest import Rest
 from gpugate.measurement.settings import WARM_UP_S, Settings
-from gpugate.measurement.sides import blamed_on, release
+from gpugate.measurement.sides import blamed_on, garbage_collection_paused, release
 from gpugate.measurement.speedup import speedup_of
 from gpugate.measurement.step_profile import step_profile
 from gpugate.measurement.stopping import stop_reason
@@ -293,10 +293,12 @@ def _counted(run: _Run, both: BothSides) -> tuple[Counted, Counted]:
         optimized.name: [pair.optimized_ms for pair in pairs],
     }
     step_ms = {name: statistics.median(times) if times else None for name, times in times_ms.items()}
-    steps = [counters.steps_worth_counting(side, step_ms[side.name], run.settings.counted_steps) for side in sides]
-    for side, activity in zip(sides, counters.count(sides, inputs, steps), strict=True):
-        of_side = counters.of(side, activity, inputs, run.timer, step_ms[side.name]) if has_counters else {}
-        known[side.name] = Counted(of_side, step_profile(activity), trace.signature(activity))
+    of_sides = [step_ms[side.name] for side in (reference, optimized)]
+    steps = counters.steps_worth_counting((reference, optimized), of_sides, run.settings.counted_steps)
+    with garbage_collection_paused():
+        for side, activity in zip(sides, counters.count(sides, inputs, steps[-len(sides) :]), strict=True):
+            of_side = counters.of(side, activity, inputs, run.timer, step_ms[side.name]) if has_counters else {}
+            known[side.name] = Counted(of_side, step_profile(activity), trace.signature(activity))
     ours = known[optimized.name]
     if run.settings.fault is not None:
         del known[optimized.name]  # of what the fault was put into, not of what is declared

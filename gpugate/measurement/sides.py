@@ -6,6 +6,7 @@ import gc
 import hashlib
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from gpugate.errors import SideError
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Build, Context, Side
+
+WORKERS_START_S = 30
 
 
 def synchronize(device: torch.device) -> None:
@@ -121,8 +124,8 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
         side.step(first_input)
         side.finish()
         synchronize(context.device)
-    stepped = time.perf_counter()
-    _await_compile_workers()
+        stepped = time.perf_counter()
+        _await_compile_workers()
     peak_bytes = _peak_above(context.device, allocated_bytes)
     cost = SideCost(build_s=built - started, first_step_s=stepped - built, peak_bytes=peak_bytes)
     return BuiltSide(name, side, flags, context.device, cost)
@@ -138,12 +141,24 @@ def _closed_on_error(side: Side) -> Iterator[None]:
 
 
 def _await_compile_workers() -> None:
-    """Inductor's worker processes go on starting up for seconds after a compilation, beside what is timed; then they
-    sleep. They stay for the next build: ending them takes as long as starting them, at every build.
+    """Inductor's worker processes go on starting up for seconds after a compilation, beside what is timed.
+
+    They stay for the next build: ending them takes as long as starting them, at every build. Torch itself ends them a
+    minute after their last job, and starts others within a tenth of a second from a process that stays.
     """
     workers = sys.modules.get("torch._inductor.async_compile")
-    if workers is not None and workers._pool_set:  # else waiting would start them
-        workers.AsyncCompile.wait_pool_ready()
+    if workers is None or not workers._pool_set:  # waiting would start them
+        return
+    try:
+        workers.AsyncCompile.wait_pool_ready(WORKERS_START_S)
+    except Exception as error:  # torch compiles in this process then
+        workers.shutdown_compile_workers()
+        warnings.warn(
+            f"Inductor's workers did not start within {WORKERS_START_S} s ({error!r}): they were ended, and compiling "
+            "takes longer",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _start_counting_memory(device: torch.device) -> int:

@@ -13,6 +13,7 @@ from gpugate.cuda_calls import FRAMEWORK, GRAPH_LAUNCH, LAUNCH, SYNCHRONIZING, T
 OURS = "gpugate: "
 WINDOW = f"{OURS}counted steps"
 JOIN = f"{OURS}join after"  # and the name of the window
+FILLING = f"{OURS}filling up in"  # the same; of a side that works ahead
 LONGEST = 15
 
 _CAPTURE = re.compile(r"cu(da)?StreamBeginCapture")
@@ -27,9 +28,10 @@ class Activity:
     """What a counted window did: API calls of the host, and the device's kernels, copies and memsets they caused.
 
     `waits` are the calls with which the thread that runs the steps, or one that runs their backward pass, waited for
-    the device. Threads of a pipeline's own wait as their work, and how often depends on chance. `after` are the kernels
-    and copies of the join after the window, which belong to no step. `stages` are the ranges in which a side says what
-    it does, as long as their work takes on the device; on a CPU, as they take.
+    the device. Threads of a pipeline's own wait as their work, and how often depends on chance; and a side that works
+    ahead waits once at the end of the window, until it is as full as before, which is no step's. `after` are the
+    kernels and copies of the join after the window, which belong to no step. `stages` are the ranges in which a side
+    says what it does, as long as their work takes on the device; on a CPU, as they take.
     """
 
     steps: int
@@ -48,7 +50,7 @@ def read_activity(events: Sequence[Event], steps: int, name: str = WINDOW) -> Ac
 
     Raises ValueError when the trace has no such window.
     """
-    window = next((e for e in events if e.get("name") == name and e.get("cat") == "user_annotation"), None)
+    window = _range(events, name)
     if window is None:
         raise ValueError(f"the trace has no range {name!r}")
     inside = _within(window, events)
@@ -56,11 +58,12 @@ def read_activity(events: Sequence[Event], steps: int, name: str = WINDOW) -> Ac
     device = _caused(calls, events)
     backward = (e for e in inside if e.get("cat") == "cpu_op" and e["name"].startswith(_AUTOGRAD))
     stepping = {window.get("tid"), *(e.get("tid") for e in backward)}
-    join = next((e for e in events if e.get("name") == f"{JOIN} {name}" and e.get("cat") == "user_annotation"), None)
+    join, filling = (_range(events, f"{kind} {name}") for kind in (JOIN, FILLING))
+    at_end = {id(e) for e in _within(filling, inside)} if filling else set()
     return Activity(
         steps=steps,
         calls=calls,
-        waits=[e for e in calls if SYNCHRONIZING.match(e["name"]) and e.get("tid") in stepping],
+        waits=[e for e in calls if SYNCHRONIZING.match(e["name"]) and e.get("tid") in stepping and id(e) not in at_end],
         kernels=[e for e in device if e.get("cat") == "kernel"],
         copies=[e for e in device if e.get("cat") == "gpu_memcpy"],
         memsets=[e for e in device if e.get("cat") == "gpu_memset"],
@@ -68,6 +71,10 @@ def read_activity(events: Sequence[Event], steps: int, name: str = WINDOW) -> Ac
         stages=_stages(inside, device, events),
         after=_caused(_calls(_within(join, events)), events) if join else (),
     )
+
+
+def _range(events: Sequence[Event], name: str) -> Event | None:
+    return next((e for e in events if e.get("name") == name and e.get("cat") == "user_annotation"), None)
 
 
 def _within(window: Event, events: Sequence[Event]) -> list[Event]:

@@ -21,7 +21,7 @@ NO_DRIFT_P = 0.05
 STOCKS_PER_BLOCK = 2
 # A side that works ahead ends every block by filling up what it holds, with most of its threads idle: a moment that
 # must be little of the block.
-AHEAD_BLOCK_MS = {"cuda": 400.0, "cpu": 10.0}
+AHEAD_BLOCK_MS = 200.0  # on a GPU; on a CPU a step of such a side lasts as long
 PATIENCE = 3  # times the minimum, for a side that never stops drifting
 MAX_STEPS_PER_BLOCK = 100_000
 
@@ -40,8 +40,8 @@ def steady(block_ms: Sequence[float]) -> bool:
 
 def least_block_ms(side: BuiltSide) -> float:
     """How long a block of this side lasts at least."""
-    kind = side.device.type
-    return max(BLOCK_MS[kind], AHEAD_BLOCK_MS[kind] if side.side.works_ahead else 0.0)
+    on_cuda = side.device.type == "cuda"
+    return AHEAD_BLOCK_MS if side.side.works_ahead and on_cuda else BLOCK_MS[side.device.type]
 
 
 def steps_for(step_ms: float, block_ms: float) -> int:

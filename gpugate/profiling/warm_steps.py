@@ -77,7 +77,7 @@ def _warmed_up(side: BuiltSide, case: Case, inputs: Sequence[Any], most_steps: i
 
 
 def _run(side: BuiltSide, inputs: Sequence[Any], window: Window, profile: Profile, step: Step) -> None:
-    """The same steps as the counting pass runs, so that its counters are those of the profile."""
+    """Such steps as the counting pass runs, so that its counters are those of the profile; at most MOST_STEPS."""
     side.flags.apply()
     with blamed_on(side.name, "being profiled"):
         side.run_steps(inputs, FLUSH_STEPS)

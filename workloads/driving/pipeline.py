@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -53,6 +53,21 @@ class Plan:
 def frames_of(context: Context) -> Frames:
     rig = FULL_RIG if context.device.type == "cuda" else SMALL_RIG
     return stored_frames(context.cache_dir, rig, FRAMES[context.device.type], context.seed)
+
+
+def stamps(context: Context, index: int) -> Tensor:
+    """Input set `index`: float32 [items] between 1 and 2 on the device, one per frame of the step.
+
+    Which frames a step trains on is not an input: they come from a loader that reads ahead. A step multiplies its
+    record by the stamps, so that it cannot return an earlier one's.
+    """
+    generator = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    return (1 + torch.rand(context.items, generator=generator)).to(context.device)
+
+
+def build_by_device(plan: Plan, context: Context) -> Side:
+    """As `build`, by the plan's recipe on a GPU and in FP32 on a CPU."""
+    return build(plan if context.device.type == "cuda" else replace(plan, recipe=Recipe()), context)
 
 
 def build(plan: Plan, context: Context) -> Side:

@@ -14,29 +14,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-import torch
-from torch import Tensor
-
-from gpugate.workload import BASELINE, Context, Contract, Limit, Needs, Optimization, Proof, Side, Workload
+from gpugate.workload import BASELINE, Contract, Limit, Needs, Optimization, Proof, Workload
 from workloads.resnet18_training import rungs
-from workloads.resnet18_training.cifar import training_pictures
-from workloads.resnet18_training.loop import training_side
+from workloads.resnet18_training.loop import receipts, train
 from workloads.resnet18_training.proofs import batches_arrive, close_losses, learns_digits, learns_pictures, same_losses
 from workloads.resnet18_training.rungs import LARGE, LARGE_ON_CPU, Rung
 from workloads.resnet18_training.step_size import AREA_RATIO, size
 
 ITEMS, ITEMS_ON_CPU = LARGE, LARGE_ON_CPU  # of one step on every rung: one large batch, or several small ones
-
-
-def receipts(context: Context, index: int) -> Tensor:
-    """Input set `index`: one random number per item, float32 [items], never zero; pictures come a way of their own."""
-    generator = torch.Generator().manual_seed(1_000_003 * context.seed + index)
-    return torch.rand(context.items, generator=generator).add_(0.5).to(context.device)
-
-
-def train(context: Context, rung: Rung) -> Side:
-    """The side that trains by `rung` on the pictures of `--perf-data`, or on seeded ones."""
-    return training_side(context, rung, training_pictures(context))
 
 
 # 350 of 360 are wanted. At 224 in bfloat16, batches of 32 know 348 after 160, 352 after 240: half of this is too few.
@@ -70,8 +55,8 @@ ALL_PINNED = Limit("pageable_copies", at_most=0)
 NO_SYNC = Limit("synchronizing_calls", at_most=0)
 TENSOR_CORES = Limit("tensor_core_kernels", at_least=20)  # the least of any rung: one iteration of 20 convolutions
 # On the stream that computes, no copy is hidden. Where pictures come late, most of a copy has nothing to hide under:
-# the GPU is idle for four fifths of the time, and 0.3 to 0.8 of the copying was hidden on an H200.
-COPIES_OVERLAP = (Limit("streams", at_least=2), Limit("overlap_fraction", at_least=0.1))
+# the GPU is idle for four fifths of the time, and 0.34 to 0.52 of the copying was hidden on an H200.
+COPIES_OVERLAP = (Limit("streams", at_least=2), Limit("overlap_fraction", at_least=0.2))
 VOLTA = Needs(compute_capability=(7, 0))
 COMPILER = replace(VOLTA, cpp_compiler=True, install="install a C++ compiler, such as g++")
 AVX512_BF16 = Needs(cpu_flags=("avx512_bf16",), install="run it on a CPU with AVX-512 BF16 instructions")
@@ -105,7 +90,8 @@ def _half(
     )
 
 
-NO_SLOWER = {"cuda": 0.85}  # both sides wait for worker processes, and two runs of one loader differ by some percent
+# Both sides wait for worker processes, and two runs of one loader differ by up to a tenth: 0.94 to 1.01 on an H200.
+NO_SLOWER = {"cuda": 0.85}
 OWN_THREADS = (
     "below, the process that trains prepares the pictures too, each with all the threads that PyTorch has by default; "
     "a worker has one thread, and what 8 of them send is copied once more: a loss, until it is page-locked"
@@ -114,8 +100,9 @@ DATA_BOUND = (
     "8 workers resize fewer pictures a second than the GPU trains on, so that this gain shows only once the data is "
     "resident"
 )
+COPIES_LATE = "8 workers are late in any case: what it gains is what the copies took besides"
 AUTOTUNED = f"cuDNN also times its algorithms, from here on, as it has other ones in this layout; {DATA_BOUND}"
-LATE_ANYWAY = "a copy that nobody waits for frees the host; where the loader is late, that gains little"
+HOST_GOES_ON = "the host goes on while a copy runs, which gains no more than the copies take"
 FEW_CASTS = "at batch 32 a fast GPU waits for launches, of which the casts and the loss scaler's wait add some"
 FEW_LAUNCHES = (
     "a sixteenth of the launches; the loader, from here on the slower part, goes on sending pieces of 32, of which 16 "
@@ -133,8 +120,16 @@ ONE_LAUNCH = (
 LADDER = (
     _full("workers-8", rungs.WORKERS, BASELINE, {"cuda": 0.7}, why=OWN_THREADS),
     _full("pinned", rungs.PINNED, "workers-8", {"sm_90": 1.0, "cuda": 0.97}, ALL_PINNED),
-    _full("non-blocking", rungs.NON_BLOCKING, "pinned", NO_SLOWER, ALL_PINNED, NO_SYNC, why=LATE_ANYWAY),
-    _half("amp-fp16", rungs.HALF, "non-blocking", {"cuda": 0.70}, _close(rungs.HALF), FEW_CASTS, ALL_PINNED),
+    _full(
+        "non-blocking",
+        rungs.NON_BLOCKING,
+        "pinned",
+        {"sm_90": 0.95, "cuda": 0.90},
+        ALL_PINNED,
+        NO_SYNC,
+        why=HOST_GOES_ON,
+    ),
+    _half("amp-fp16", rungs.HALF, "non-blocking", {"cuda": 0.75}, _close(rungs.HALF), FEW_CASTS, ALL_PINNED),
     _half(
         "batch-512",
         rungs.LARGE_BATCH,
@@ -159,9 +154,9 @@ LADDER = (
         "copy-stream",
         rungs.COPY_STREAM,
         "compile",
-        NO_SLOWER,
+        {"sm_90": 1.0, "cuda": 0.90},
         (_same(rungs.COPY_STREAM, rungs.COMPILED), *_close(rungs.COPY_STREAM), _arrives(rungs.COPY_STREAM)),
-        DATA_BOUND,
+        COPIES_LATE,
         ALL_PINNED,
         *COPIES_OVERLAP,
     ),
@@ -188,7 +183,7 @@ LADDER = (
         "whole-step-graph",
         rungs.WHOLE_STEP,
         "resident-uint8",
-        {"cuda": 0.97},
+        {"sm_90": 1.05, "cuda": 0.97},
         _close(rungs.WHOLE_STEP),
         ONE_LAUNCH,
         Limit("graph_launches", at_least=1, at_most=1),
@@ -198,7 +193,8 @@ LADDER = (
 WHOLE_LADDER = replace(
     LADDER[-1],
     name="whole-ladder",
-    min_speedup={"sm_90": 12.0, "cuda": 5.85},  # the bottom is the host's, and varies with who else uses it
+    # 15 is aimed at: 13.2 to 15.7 on an H200, since the bottom is as fast as the host resizes, and others use it too.
+    min_speedup={"sm_90": 12.0, "cuda": 5.85},
     compared_with=BASELINE,
     proofs=(),
     why="the top rung against the bottom one, measured and not multiplied up",

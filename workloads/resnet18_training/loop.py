@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gpugate.workload import Context, Side
 from workloads.prefetcher import Prefetcher
-from workloads.resnet18_training.cifar import Pictures
+from workloads.resnet18_training.cifar import Pictures, training_pictures
 from workloads.resnet18_training.data import Batch, Pieces, PreparedPictures, checked
 from workloads.resnet18_training.resident_pictures import ResidentPictures, image_maker
 from workloads.resnet18_training.rungs import Rung
@@ -152,6 +152,17 @@ class TrainingLoop:
     def close(self) -> None:
         self.join()
         self.source.close()
+
+
+def receipts(context: Context, index: int) -> Tensor:
+    """Input set `index`: one random number per item, float32 [items], never zero; pictures come a way of their own."""
+    generator = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    return torch.rand(context.items, generator=generator).add_(0.5).to(context.device)
+
+
+def train(context: Context, rung: Rung) -> Side:
+    """The side that trains by `rung` on the pictures of `--perf-data`, or on seeded ones."""
+    return training_side(context, rung, training_pictures(context))
 
 
 def training_side(context: Context, rung: Rung, pictures: Pictures) -> Side:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -151,7 +152,7 @@ def loss_curve(context: Context, rung: Rung, iterations: int) -> tuple[float, ..
 
     Raises DisprovedError where a batch did not consist of the pictures whose turn it was.
     """
-    with _deterministic_loop(context, rung, training_pictures(context)) as loop:
+    with _deterministic_loop(context, _quickly_loaded(rung, context.device), training_pictures(context)) as loop:
         done = [(in_place.all(), loss.clone()) for in_place, loss in (loop.iterate() for _ in range(iterations))]
         if not all(bool(whole) for whole, _ in done):
             raise DisprovedError("a batch did not consist of the pictures whose turn it was")
@@ -161,7 +162,7 @@ def loss_curve(context: Context, rung: Rung, iterations: int) -> tuple[float, ..
 def _learned(
     context: Context, rung: Rung, iterations: int, seen: Pictures, unseen: Pictures, what: str, mirrored: bool
 ) -> str:
-    with _deterministic_loop(context, rung, seen, mirrored) as loop:
+    with _deterministic_loop(context, _quickly_loaded(rung, context.device), seen, mirrored) as loop:
         # At a constant rate single weights swing: one iteration knows 99 %, the next one 95 %. Their mean does not.
         mean = AveragedModel(loop.trainer.model)
         for iteration in range(iterations):
@@ -201,6 +202,12 @@ def one_loader_thread(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _quickly_loaded(rung: Rung, device: torch.device) -> Rung:
+    """With a worker for every core: how many there are changes no loss, but how long it takes."""
+    cores = len(os.sched_getaffinity(0))
+    return replace(rung, workers=max(rung.workers, cores)) if rung.workers and device.type == "cuda" else rung
 
 
 def _uncompiled(rung: Rung) -> Rung:

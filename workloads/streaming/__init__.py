@@ -12,13 +12,12 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Build, Context, Contract, Limit, Optimization, Point, Proof, Side, Size, Workload
 from workloads.streaming.stream_device import Regime
 from workloads.streaming.stream_resident import resident_at_once, resident_in_a_row
-from workloads.streaming.stream_sides import Regimes, at_once, in_a_row, read_by_threads, regime_of
+from workloads.streaming.stream_sides import Regimes, at_once, block_numbers, in_a_row, read_by_threads, regime_of
 from workloads.streaming.walsh_shift import flops
 
 # Compute is the longest stage as soon as a team reads and several threads check. Per block of 16 MiB on an H200, about:
@@ -57,14 +56,6 @@ def size(regime: Regime, items: int) -> Size:
     ways = 2 if regime.rounds else 1
     work = flops(regime.rows, regime.points, regime.rounds)
     return Size(items=items, flops=items * work, bytes=float(items * ways * block_bytes))
-
-
-def block_numbers(regimes: Regimes, context: Context, index: int) -> Tensor:
-    """Input set `index`: int64 [items] on the host, numbers of blocks, none twice before every other one came."""
-    blocks = regimes[context.device.type].blocks
-    random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
-    orders = [torch.randperm(blocks, generator=random) for _ in range(-(-context.items // blocks))]
-    return torch.cat(orders)[: context.items]
 
 
 def show_whole_file(regimes: Regimes, context: Context) -> str:

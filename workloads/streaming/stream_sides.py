@@ -46,6 +46,14 @@ class Records:
             filled_now.copy_(record(torch.stack([each.result() for each in sums]), self._known[numbers]))
 
 
+def block_numbers(regimes: Regimes, context: Context, index: int) -> Tensor:
+    """Input set `index`: int64 [items] on the host, numbers of blocks, none twice before every other one came."""
+    blocks = regimes[context.device.type].blocks
+    random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    orders = [torch.randperm(blocks, generator=random) for _ in range(-(-context.items // blocks))]
+    return torch.cat(orders)[: context.items]
+
+
 def regime_of(regimes: Regimes, context: Context) -> Regime:
     """On a CPU the kernel gets one thread, which stands for the device; the other cores are the host's."""
     if context.device.type == "cpu":

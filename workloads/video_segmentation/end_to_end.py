@@ -101,6 +101,7 @@ class Pipeline:
         self._flow.settle()
         self.decoder.settle()
         self.recorder.settle()
+        self._flow.synchronize()
 
     def close(self) -> None:
         """From the end to the beginning: what feeds is closed after what is fed."""

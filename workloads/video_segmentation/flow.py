@@ -25,13 +25,14 @@ class Flow(Generic[_Result]):
     def __init__(self, chain: Chain, decoder: Any, last: Callable[[Batch], _Result]) -> None:
         self._chain, self._last = chain, last
         self._decode = partial(chain.decode, decoder)
-        self.stream, *streams = (another_stream(chain.device) for _ in range(4))
-        self._streams = [stream for stream in streams if stream is not None]
-        decoding, computing, encoding = (partial(in_thread, chain.device, stream) for stream in streams)
-        stations = [Station("compute", chain.compute, computing), Station("encode", last, encoding)]
-        self._conveyor: Conveyor[_Result] | None = (
-            Conveyor(self._decode, stations, decoding) if chain.plan.overlapped else None
-        )
+        self.stream = another_stream(chain.device)
+        self._conveyor: Conveyor[_Result] | None = None
+        self._streams = [self.stream]
+        if chain.plan.overlapped:
+            self._streams += [another_stream(chain.device) for _ in range(3)]
+            decoding, computing, encoding = (partial(in_thread, chain.device, stream) for stream in self._streams[1:])
+            stations = [Station("compute", chain.compute, computing), Station("encode", last, encoding)]
+            self._conveyor = Conveyor(self._decode, stations, decoding)
 
     def take(self) -> _Result | None:
         """The next result, in the order of the clip; None after the last one. Raises whatever a stage raised."""
@@ -42,10 +43,13 @@ class Flow(Generic[_Result]):
             return None if batch is None else self._last(self._chain.compute(batch))
 
     def settle(self) -> None:
-        """Until nothing is being worked on, see `Conveyor.settle`, on the host or on the device."""
+        """Until nothing is being worked on, see `Conveyor.settle`."""
         if self._conveyor is not None:
             self._conveyor.settle()
-        for stream in (self.stream, *self._streams):
+
+    def synchronize(self) -> None:
+        """Until the device is done with all of it too."""
+        for stream in self._streams:
             if stream is not None:
                 stream.synchronize()  # cuda only
 
