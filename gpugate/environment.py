@@ -126,6 +126,14 @@ def missing_needs(needs: Needs, environment: Environment) -> Missing | None:
     return Missing(tuple(missing), next(iter(missing.values()))) if missing else None
 
 
+def absence_names(needs: Needs) -> set[str]:
+    """What `--allow-missing` may call what `needs` asks for."""
+    packages = {name for asked in needs.packages for name in (asked, *_IMPLIED_PACKAGES.get(asked, ()))}
+    engine = {needs.engine.name} if needs.engine is not None else set()
+    compiler = {"c++"} if needs.cpp_compiler else set()
+    return packages | {name.removeprefix("torch_") for name in packages} | engine | compiler | set(needs.cpu_flags)
+
+
 def _missing(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]]:
     for package in (name for asked in needs.packages for name in _IMPLIED_PACKAGES.get(asked, (asked,))):
         if not _installed(package):

@@ -164,14 +164,21 @@ def _speedup_reason(
     outcome: Outcome, summaries: Sequence[Summary], judgements: list[_Judgement], remembered: Remembered | None
 ) -> str:
     speedup = summaries[0].speedup
-    found = f"{units.ratio(speedup.median)} ({units.interval(speedup.low, speedup.high)})"
-    found += elsewhere([units.ratio(one.speedup.median) for one in summaries[1:]])
+    found = _with_interval(speedup)
+    # Where it is open, their intervals are why.
+    others = [one.speedup for one in summaries[1:]]
+    told = [_with_interval(one) if outcome is Outcome.INCONCLUSIVE else units.ratio(one.median) for one in others]
+    found += elsewhere(told)
     if outcome is Outcome.NOT_ENGAGED:
         return f"{found} with the same kernels and bitwise the same outputs as the reference: it did nothing"
     text = f"{found}{':' if len(summaries) > 1 else ''} {_said(outcome, judgements, len(summaries))}"
     if outcome is Outcome.PASS:
         return text
     return text + _where_it_moved(_middle_one(summaries, lambda one: one.speedup.median), remembered)
+
+
+def _with_interval(speedup: Estimate) -> str:
+    return f"{units.ratio(speedup.median)} ({units.interval(speedup.low, speedup.high)})"
 
 
 def _said(outcome: Outcome, judgements: Sequence[_Judgement], processes: int) -> str:

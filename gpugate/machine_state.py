@@ -51,5 +51,6 @@ def fallen_yardstick(probes: Sequence[Yardstick], expected: Mapping[str, float])
     for name, share in SICK_SHARE.items():
         values = [probe.values[name] for probe in probes if name in probe.values]
         if values and name in expected and min(values) < (1 - share) * expected[name]:
-            return f"the machine gave {name} {min(values):.4g} instead of {expected[name]:.4g}"
+            found, wanted = (units.yardstick_value(name, value) for value in (min(values), expected[name]))
+            return f"the machine gave {units.yardstick_label(name)} {found} instead of {wanted}"
     return None

@@ -21,6 +21,7 @@ from gpugate.errors import GpugateError, ReplayError
 from gpugate.options import share
 from gpugate.replay import Change, changes, decided_again
 from gpugate.report.findings import below_floor, interruption, mutation, tally
+from gpugate.report.night_files import RUN
 from gpugate.report.rows import NOT_JUDGED, worst_of
 from gpugate.report.terminal import GAP, RULE_UNDER_HEAD, printed, stdout_takes_colour, terminal_columns
 from gpugate.result import CaseResult, RunResult
@@ -49,7 +50,9 @@ class Night:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit status: 0 every verdict is the stored one, 1 some differ, 2 a file or an option is unusable"
-    parser.add_argument("folder", metavar="DIR", type=Path, help="its *.json, each a run that --perf-json wrote")
+    parser.add_argument(
+        "folder", metavar="DIR", type=Path, help="its *.json, each a run that --perf-json wrote, or its nights"
+    )
     parser.add_argument(
         "--tolerance",
         metavar="PERCENT",
@@ -84,9 +87,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _paths(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise ReplayError(f"{folder} is no folder: give the one with the runs, or a single run to pytest --perf-replay")
-    paths = sorted(folder.glob("*.json"))
+    paths = sorted([*folder.glob("*.json"), *folder.glob(f"*/{RUN}")])
     if not paths:
-        raise ReplayError(f"{folder} holds no *.json: give the folder that --perf-json wrote runs to")
+        wanted = "the folder that --perf-json wrote runs to, or the one of your nights"
+        raise ReplayError(f"{folder} holds no *.json and no night with its {RUN}: give {wanted}")
     return paths
 
 
@@ -96,7 +100,7 @@ def _night(path: Path, tolerance: float | None) -> Night:
         decided = decided_again(stored, tolerance)
     except ReplayError as error:
         raise ReplayError(f"{path} cannot be used because {error}") from error
-    return Night(path.name, decided, changes(stored, decided))
+    return Night(path.parent.name if path.name == RUN else path.name, decided, changes(stored, decided))
 
 
 def outcome_of(case: CaseResult) -> str:

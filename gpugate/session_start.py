@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gpugate import baseline
 from gpugate.asked_tolerance import refuse_below_floor
 from gpugate.catalogue import Catalogue
-from gpugate.environment import describe
+from gpugate.environment import absence_names, describe
 from gpugate.errors import OptionError
 from gpugate.options import Options
 from gpugate.result import RunResult
@@ -42,6 +42,12 @@ def choose_device(asked: str, worker: int | None = None) -> torch.device:
     # Events, graphs and the profiler go to the current device, whatever the tensors' device is.
     torch.cuda.set_device(number)  # cuda only
     return torch.device("cuda", number)  # cuda only
+
+
+def _absence_names(catalogue: Catalogue) -> set[str]:
+    """Every name that `--allow-missing` may have."""
+    asked = (absence_names(case.optimization.needs) for case in catalogue.cases())
+    return {"cuda", "compute-capability", "memory"}.union(*asked)
 
 
 def open_session(
@@ -73,6 +79,9 @@ def open_session(
     files = {} if options.own_inputs else baseline.load_all(session.baselines_folder, known)
     session.baselines = {} if options.update_baselines else files
     session.unused = baseline.unused(files, {case.id for case in catalogue.cases()})
+    unknown = options.allow_missing - _absence_names(catalogue)
+    if unknown:
+        session.notes.add(f"--allow-missing names {', '.join(sorted(unknown))}, which no optimization here needs")
     if options.tolerance is not None:
         unheard = replace(session, notes=set())  # what is to know of a baseline is told when it is judged by
         selected = [case for case in catalogue.cases() if case.id in node_ids]

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 
 _RATE_PREFIXES: Sequence[tuple[float, str]] = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+# How the unit at the end of a yardstick's name is written: (suffix, factor to the base unit, base unit of a rate).
+YARDSTICK_RATES = (("_tflops", 1e12, "FLOP"), ("_gflops", 1e9, "FLOP"), ("_gb_per_s", 1e9, "B"))
+_YARDSTICK_DURATIONS = (("_us", "us"), ("_ms", "ms"), ("_s", "s"))
 
 
 def milliseconds(value_ms: float) -> str:
@@ -35,3 +38,21 @@ def percent(fraction: float) -> str:
 
 def interval(low: float, high: float) -> str:
     return f"{low:.2f}..{high:.2f}" if high < 100 else f"{low:.0f}..{high:.0f}"
+
+
+def yardstick_label(name: str) -> str:
+    """`matmul bf16` of `matmul_bf16_tflops`."""
+    for suffix in (*(suffix for suffix, _, _ in YARDSTICK_RATES), *(suffix for suffix, _ in _YARDSTICK_DURATIONS)):
+        name = name.removesuffix(suffix)
+    return name.replace("_", " ")
+
+
+def yardstick_value(name: str, value: float) -> str:
+    """`788 TFLOP/s` of `matmul_bf16_tflops` and 788.0; a name without a known unit gives the bare number."""
+    for suffix, factor, unit in YARDSTICK_RATES:
+        if name.endswith(suffix):
+            return rate(value * factor, unit)
+    for suffix, unit in _YARDSTICK_DURATIONS:
+        if name.endswith(suffix):
+            return f"{value:.3g} {unit}"
+    return f"{value:.4g}"

@@ -92,11 +92,11 @@ def test_each_child_that_fails_is_one_finding_with_its_sentence(
 @pytest.mark.parametrize(
     ("recorded", "probes", "state", "words"),
     [
-        (True, (SLOW, SLOW), "bad", "matmul_bf16_tflops 500 instead of 788 recorded: repeat"),
+        (True, (SLOW, SLOW), "bad", "matmul bf16 500 TFLOP/s instead of 788 TFLOP/s recorded: repeat"),
         (True, (SLOW, YARDSTICKS), "ok", "788 TFLOP/s, pinned copy 55 GB/s; as recorded"),
         (True, (YARDSTICKS, {**YARDSTICKS, "launch_latency_us": 99.0}), "ok", "as recorded"),
         (False, (SLOW, SLOW), "ok", "steady, and none recorded"),
-        (False, (SLOW, YARDSTICKS), "bad", "500 instead of 788 a moment apart"),
+        (False, (SLOW, YARDSTICKS), "bad", "500 TFLOP/s instead of 788 TFLOP/s a moment apart"),
     ],
 )
 def test_yardsticks_against_recorded_ones_else_against_each_other(

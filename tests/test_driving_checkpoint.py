@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 
 pytest.importorskip("torchvision")
 import workloads.driving.checkpoint as checkpoint
+from tests.file_size import files_up_to
 from tests.one_thread import one_thread  # noqa: F401  # in force by being here
 from workloads.driving.delivery import Batch
 from workloads.driving.scenes import WAYPOINTS, Rig
@@ -178,20 +178,10 @@ def test_a_checkpoint_cannot_run_code(path: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.fixture
-def small_files():
-    """No file may grow beyond a megabyte: what a full disk does to a writer, at another place."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@pytest.mark.usefixtures("small_files")
 def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "driving.pt"
     path.write_text("the one before")
-    with pytest.raises(OSError, match=r"File too large, \d\d MB.*make room") as raised:
+    with files_up_to(2**20), pytest.raises(OSError, match=r"File too large, \d\d MB.*make room") as raised:
         checkpoint.save(path, _trainer(), position=0)
     assert str(path) in str(raised.value)
     assert path.read_text() == "the one before"

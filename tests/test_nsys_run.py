@@ -254,6 +254,7 @@ def test_torch_traces_are_for_perfetto_and_judge_nothing(tiny: TinyProject, monk
     result = tiny.run("--perf-device=cpu", "--torch-trace=traces", "-rs")
     assert result.status == 0, result.text
     assert "--torch-trace: under a profiler timings are not judged, and no baseline is written" in result.text
+    assert "traces for Perfetto (ui.perfetto.dev) are in" in result.text
     traces = [f"tiny+quick+cpu.{label}.trace.json.gz" for label in ("optimized", "reference")]
     assert artifacts(tiny, "traces") == traces
     for trace, operator in zip(traces, ("aten::add", "aten::mul"), strict=True):
@@ -261,3 +262,9 @@ def test_torch_traces_are_for_perfetto_and_judge_nothing(tiny: TinyProject, monk
         names = [event.get("name") for event in json.loads(text)["traceEvents"]]
         assert names.count("step") == names.count(operator) == 5
         assert SECRET.encode() not in text
+
+
+def test_where_nothing_was_traced_no_traces_are_told_of(tiny: TinyProject) -> None:
+    result = tiny.run("-m", "gpu", "--torch-trace=traces")
+    assert "needs a CUDA GPU" in result.text
+    assert "traces for Perfetto" not in result.text

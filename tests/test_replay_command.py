@@ -62,6 +62,18 @@ def test_nights_stand_in_the_order_of_their_start_and_nothing_differs(
     assert [line for line in said.splitlines() if line != line.rstrip()] == []
 
 
+def test_the_folder_of_your_nights_holds_a_run_for_each(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        (nights / name).mkdir()
+        (nights / f"{name}.json").rename(nights / name / "run.json")
+    assert main(["replay", str(nights)]) == 0
+    said, complaints = capsys.readouterr()
+    told = [line.split()[0] for line in said.splitlines() if "NVIDIA H200  " in line]
+    assert told == ["b", "a"]
+    assert "2 run(s), no verdict(s) differ from what is stored" in said
+    assert complaints == ""
+
+
 def test_another_tolerance_would_have_fired_in_one_night(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(nights), "--tolerance", "0.3"]) == 1
     said = capsys.readouterr().out
@@ -177,7 +189,10 @@ def test_without_a_change_json_says_so(nights: Path, capsys: pytest.CaptureFixtu
     ("words", "sentence"),
     [
         (["no-folder"], "no-folder is no folder: give the one with the runs, or a single run to pytest --perf-replay"),
-        (["empty"], "empty holds no *.json: give the folder that --perf-json wrote runs to"),
+        (
+            ["empty"],
+            "empty holds no *.json and no night with its run.json: give the folder that --perf-json wrote runs to, or",
+        ),
         *(
             (["nights", "--tolerance", value], f"--tolerance is {value!r}: give a number of percent above 0 and below")
             for value in ("0", "nan", "100", "little")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Callable, Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -15,6 +13,7 @@ pytest.importorskip("cv2")
 pytest.importorskip("av")
 import av
 
+from tests.file_size import files_up_to
 from workloads.video_segmentation.clip import Clip, rendered
 from workloads.video_segmentation.colour import nv12_from_rgb
 from workloads.video_segmentation.encoding import Encoded, EncodingError, VideoFormat
@@ -38,14 +37,6 @@ def nv12(bgr) -> NDArray[np.uint8]:
     return nv12_from_rgb(rgb, "bt601").numpy()
 
 
-@pytest.fixture
-def file_size_limit() -> Iterator[Callable[[int], None]]:
-    """Lets no file of this process grow beyond so many bytes: what a full disk says, without one."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda limit_bytes: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize("suffix", [".mp4", ".avi"])
 def test_every_frame_comes_back_in_order_at_its_quality_and_rate(tmp_path, bgr, nv12, suffix):
     path = tmp_path / f"out{suffix}"
@@ -65,14 +56,14 @@ def test_every_frame_comes_back_in_order_at_its_quality_and_rate(tmp_path, bgr, 
         assert container.streams.video[0].codec_context.name == "mpeg4"
 
 
-def test_a_full_disk_comes_out_and_leaves_nothing(tmp_path, file_size_limit):
-    file_size_limit(2**15)
+def test_a_full_disk_comes_out_and_leaves_nothing(tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (24, 96, 160, 3), dtype=np.uint8)
     encoder = Mp4v(tmp_path / "out.mp4", VIDEO)
-    encoder.write(noise)
-    for _ in range(2):
-        with pytest.raises(EncodingError, match=r"out\.mp4 came out with 0 of 24 frames: make room"):
-            encoder.close()
+    with files_up_to(2**15):
+        encoder.write(noise)
+        for _ in range(2):
+            with pytest.raises(EncodingError, match=r"out\.mp4 came out with 0 of 24 frames: make room"):
+                encoder.close()
     assert not list(tmp_path.iterdir())
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import resource
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from torch import Tensor
 pytest.importorskip("av")
 import av
 
+from tests.file_size import files_up_to
 from workloads.video_segmentation.clip import Clip, rendered
 from workloads.video_segmentation.colour import nv12_from_rgb
 from workloads.video_segmentation.encoding import Encoded, EncodingError, VideoFormat
@@ -37,14 +37,6 @@ def nv12() -> Tensor:
     """uint8 [12, 144, 160]: the clip."""
     rgb = np.stack([rendered(CLIP, number)[0] for number in range(CLIP.frames)])
     return nv12_from_rgb(torch.from_numpy(rgb).permute(0, 3, 1, 2).contiguous(), "bt601")
-
-
-@pytest.fixture
-def file_size_limit() -> Iterator[Callable[[int], None]]:
-    """Lets no file of this process grow beyond so many bytes: what a full disk says, without one."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda limit_bytes: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture(autouse=True)
@@ -203,13 +195,12 @@ def test_a_caller_that_waits_for_room_hears_of_the_error(tmp_path, nv12):
     timer.join()
 
 
-def test_a_full_disk_comes_out_and_leaves_nothing(tmp_path, file_size_limit):
+def test_a_full_disk_comes_out_and_leaves_nothing(tmp_path):
     """Noise at crf 0 fills the megabyte that the container writes at a time, and then what the file may have."""
-    file_size_limit(2**20)
     noise = torch.randint(16, 236, (8, *VIDEO.nv12_shape), dtype=torch.uint8)
     encoder = X264(tmp_path / "out.mp4", VIDEO, X264Settings(crf=0))
     began = time.monotonic()
-    with pytest.raises(OSError, match=r"out\.mp4 cannot be written \(File too large\)"):
+    with files_up_to(2**20), pytest.raises(OSError, match=r"out\.mp4 cannot be written \(File too large\)"):
         _forever(lambda: encoder.write(noise))
     assert time.monotonic() - began < 60  # it ended; how soon, the next test says
     assert not list(tmp_path.iterdir())

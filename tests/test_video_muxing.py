@@ -2,7 +2,6 @@
 
 import errno
 import io
-import resource
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.file_size import files_up_to
 from workloads.video_segmentation import muxing
 from workloads.video_segmentation.frame_number import paint, read_numbers
 from workloads.video_segmentation.muxing import CodedTrack, Coding, KeptErrorFile, replacing_file, replacing_video
@@ -228,19 +228,10 @@ def test_a_path_that_cannot_be_written_is_one_sentence_before_any_work(tmp_path:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "folder.mp4"]
 
 
-@pytest.fixture
-def room_for_20_kb() -> Iterator[None]:
-    """No file of this process may become larger: its writes fail as on a full disk, with another reason."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".avi"])
 @pytest.mark.parametrize("write_bytes", [4096, 2**20], ids=["while muxing", "in the trailer"])
 def test_a_full_disk_is_one_sentence_and_nothing_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room_for_20_kb: None, suffix: str, write_bytes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, write_bytes: int
 ) -> None:
     monkeypatch.setattr(muxing, "WRITE_BYTES", write_bytes)
     pictures, muxed = list(jpegs()), []
@@ -253,7 +244,7 @@ def test_a_full_disk_is_one_sentence_and_nothing_stays(
             muxed.append(picture)
 
     says = r"^\S+ cannot be written \(File too large\), \d+ MiB are free there: make room or choose another folder$"
-    with pytest.raises(OSError, match=says):
+    with files_up_to(20_000), pytest.raises(OSError, match=says):
         write(tmp_path / f"a{suffix}", work)
     assert list(tmp_path.iterdir()) == []
     assert (len(muxed) < FRAMES) == (write_bytes == 4096), "a full disk is seen while there is work left to save"

@@ -24,8 +24,8 @@ from gpugate.errors import BaselineError
 from gpugate.machine_state import fallen_yardstick
 from gpugate.measurement.record import Yardstick
 from gpugate.next_steps import SUITE
-from gpugate.report.machine import yardstick_label, yardstick_value
 from gpugate.summary import MIN_PROCESSES
+from gpugate.units import yardstick_label, yardstick_value
 
 BUSY_SHARE = 0.5  # of the cores that others may use; the load average also counts what waits for a disk
 CATALOGUE_S = 60.0  # mostly imports

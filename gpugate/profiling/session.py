@@ -13,6 +13,7 @@ from gpugate.profiling.capture_index import CaptureIndex
 
 if TYPE_CHECKING:
     from gpugate.session import PerfSession
+    from gpugate.workload import Case, Context
 
 
 def outer_run(options: Options, arguments: Sequence[str | PathLike[str]]) -> int | None:
@@ -68,5 +69,11 @@ def begin_profiles(perf: PerfSession, inner: InnerRun | None) -> None:
         return
     from gpugate.profiling.torch_trace import TorchTraces
 
-    perf.capture = TorchTraces(profiling.folder, perf.options.fault).capture
-    perf.notes.add(f"traces for Perfetto (ui.perfetto.dev) are in {profiling.folder}")
+    traces = TorchTraces(profiling.folder, perf.options.fault)
+
+    def capture(case: Case, context: Context) -> str:
+        said = traces.capture(case, context)
+        perf.notes.add(f"traces for Perfetto (ui.perfetto.dev) are in {profiling.folder}")
+        return said
+
+    perf.capture = capture

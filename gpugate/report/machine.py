@@ -7,11 +7,7 @@ from statistics import median
 
 from gpugate.environment import Environment
 from gpugate.result import RunResult
-from gpugate.units import rate
-
-# How the unit at the end of a yardstick's name is written: (suffix, factor to the base unit, base unit of a rate).
-_RATES = (("_tflops", 1e12, "FLOP"), ("_gflops", 1e9, "FLOP"), ("_gb_per_s", 1e9, "B"))
-_DURATIONS = (("_us", "us"), ("_ms", "ms"), ("_s", "s"))
+from gpugate.units import YARDSTICK_RATES, yardstick_label, yardstick_value
 
 
 def facts(environment: Environment) -> list[str]:
@@ -35,24 +31,6 @@ def medians(run: RunResult) -> dict[str, float]:
     return {name: median([probe.values[name] for probe in run.yardsticks if name in probe.values]) for name in names}
 
 
-def yardstick_label(name: str) -> str:
-    """`matmul bf16` of `matmul_bf16_tflops`."""
-    for suffix in (*(suffix for suffix, _, _ in _RATES), *(suffix for suffix, _ in _DURATIONS)):
-        name = name.removesuffix(suffix)
-    return name.replace("_", " ")
-
-
-def yardstick_value(name: str, value: float) -> str:
-    """`788 TFLOP/s` of `matmul_bf16_tflops` and 788.0; a name without a known unit gives the bare number."""
-    for suffix, factor, unit in _RATES:
-        if name.endswith(suffix):
-            return rate(value * factor, unit)
-    for suffix, unit in _DURATIONS:
-        if name.endswith(suffix):
-            return f"{value:.3g} {unit}"
-    return f"{value:.4g}"
-
-
 def yardsticks(run: RunResult) -> list[str]:
     """`matmul bf16 788 TFLOP/s` and so on: the medians of the run's probes."""
     return [f"{yardstick_label(name)} {yardstick_value(name, value)}" for name, value in medians(run).items()]
@@ -63,7 +41,7 @@ def fastest_matmul(values: Mapping[str, float]) -> tuple[str, float] | None:
     known = {
         name: value * factor
         for name, value in values.items()
-        for suffix, factor, unit in _RATES
+        for suffix, factor, unit in YARDSTICK_RATES
         if unit == "FLOP" and name.startswith("matmul") and name.endswith(suffix) and value > 0
     }
     return max(known.items(), key=lambda pair: pair[1]) if known else None

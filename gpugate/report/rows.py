@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from gpugate import units
 from gpugate.judging import Remembered
 from gpugate.measurement.record import Counters, Measurement
-from gpugate.report.machine import fastest_matmul, medians, yardstick_label
+from gpugate.report.machine import fastest_matmul, medians
 from gpugate.result import CaseResult, RunResult
 from gpugate.summary import MIN_PROCESSES, Summary
 from gpugate.tolerances import detectable_slowdown, speedup_tolerance
+from gpugate.units import yardstick_label
 from gpugate.verdict import Outcome, worst
 from gpugate.workload import BASELINE
 
