@@ -192,6 +192,24 @@ def test_on_a_cpu_the_pace_of_the_machine_is_taken_out() -> None:
     assert THEN.in_the_pace_of(now(reference_ms=60.0)) is THEN
 
 
+def test_another_pace_of_the_machine_is_told() -> None:
+    slower_machine = ON_A_CPU.in_the_pace_of(replace(ON_A_CPU, reference_ms=60.0))
+    assert autopsy(ON_A_CPU, slower_machine, "then").lines[0] == (
+        "the machine's pace was another one, by the reference: the 10.00 ms of then are told as 20.00 ms"
+    )
+    assert "pace" not in " ".join(autopsy(ON_A_CPU, ON_A_CPU, "then").lines)
+
+
+def test_operators_of_a_cpu_take_no_longer_than_its_step() -> None:
+    """The profiler makes them longer, and threads that run at once add up."""
+    of_a_cpu = replace(ON_A_CPU, profile=replace(PROFILE, copies={}, copy_ms=0.0), reference_ms=None)
+    left = replace(of_a_cpu, step_ms=4.0)
+    found = autopsy(of_a_cpu, replace(left, reference_ms=10.0), "its reference")
+    assert found.cause == "a step takes 60 % less than there; where the 4.00 ms that are left go: operators 4.00 ms"
+    assert "where it went: operators -4.00 ms, host -2.00 ms" in found.lines
+    assert replace(left, counters=COUNTED).within_its_step().profile is left.profile
+
+
 def test_an_autopsy_says_where_it_went_what_moved_and_what_is_new() -> None:
     long_name = "void at::native::(anonymous namespace)::vectorized_" + "x" * 80
     later = now(13.0, kernels(conv=6.5, **{long_name: 4.5}))

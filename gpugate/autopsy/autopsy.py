@@ -12,6 +12,7 @@ from gpugate.autopsy.state import State
 from gpugate.autopsy.words import change, shortened, signed
 
 MOST_NAMED = 5
+OTHER_PACE = 0.05
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,16 @@ class Autopsy:
 
 def autopsy(then: State, now: State, against: str) -> Autopsy:
     """What became of a side since `then`. On a CPU the times of then are told in the pace of now."""
-    then = then.in_the_pace_of(now)
+    measured_ms = then.step_ms
+    then, now = (state.within_its_step() for state in (then.in_the_pace_of(now), now))
     cause = likely_cause(then, now)
-    return Autopsy(against, cause.kind, cause.words, tuple(_lines(then, now)))
+    return Autopsy(against, cause.kind, cause.words, (*_pace(measured_ms, then), *_lines(then, now)))
+
+
+def _pace(measured_ms: float, then: State) -> Iterator[str]:
+    if abs(then.step_ms / measured_ms - 1) >= OTHER_PACE:
+        measured, told = (units.milliseconds(ms) for ms in (measured_ms, then.step_ms))
+        yield f"the machine's pace was another one, by the reference: the {measured} of then are told as {told}"
 
 
 def _lines(then: State, now: State) -> Iterator[str]:

@@ -38,6 +38,14 @@ class State:
         profile = self.profile.longer(pace) if self.profile else None
         return replace(self, step_ms=pace * self.step_ms, profile=profile, reference_ms=other.reference_ms)
 
+    def within_its_step(self) -> State:
+        """The same with a CPU's operators taking no longer than a step does: under the profiler, and in threads that
+        run at once, they may add up to more.
+        """
+        if self.counters or self.profile is None or self.profile.kernel_ms <= self.step_ms:
+            return self
+        return replace(self, profile=self.profile.longer(self.step_ms / self.profile.kernel_ms))
+
     def more(self, then: State, counter: str) -> float:
         """By how much a counter is larger here than `then`; 0 where one of them did not measure it."""
         known = counter in self.counters and counter in then.counters
