@@ -18,20 +18,16 @@ import torch
 
 from gpugate.catalogue import Catalogue
 from gpugate.workload import Context, Side
-from workloads.host_preparation import (
-    CHEAP,
-    EXPENSIVE,
-    WORKLOADS,
+from workloads.host_preparation import WORKLOADS, size, worker_pools
+from workloads.host_preparation.preparing_sides import (
     checksums,
     one_thread,
     processes,
     sample_numbers,
     samples_of,
-    size,
     threads,
-    worker_pools,
 )
-from workloads.host_preparation.sample_transforms import Preparation
+from workloads.host_preparation.sample_transforms import CHEAP, EXPENSIVE, Preparation
 from workloads.host_preparation.worker_pools import WorkerProcesses, WorkerThreads, in_order, warn_if_more_than_cores
 
 FEW = {"cheap": replace(CHEAP, samples=50), "expensive": replace(EXPENSIVE, samples=10, batch=2)}
@@ -231,7 +227,7 @@ def two_workers_at_work(build, monkeypatch: pytest.MonkeyPatch) -> tuple[WorkerP
         pools.append(WorkerProcesses(*arguments))
         return pools[-1]
 
-    monkeypatch.setattr("workloads.host_preparation.WorkerProcesses", remembered)
+    monkeypatch.setattr("workloads.host_preparation.preparing_sides.WorkerProcesses", remembered)
     context = context_of(FEW["cheap"])
     step = partial(build(partial(processes, FEW["cheap"], 2), context).step, sample_numbers(FEW["cheap"], context, 0))
     step()
@@ -309,7 +305,8 @@ def test_workers_end_when_they_are_told_and_ignore_ctrl_c(pool: WorkerProcesses)
 
 ORPHANS = """
 import time
-from workloads.host_preparation import CHEAP, samples_of
+from workloads.host_preparation.preparing_sides import samples_of
+from workloads.host_preparation.sample_transforms import CHEAP
 from workloads.host_preparation.worker_pools import WorkerProcesses
 
 if __name__ == "__main__":

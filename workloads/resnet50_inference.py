@@ -203,7 +203,7 @@ def _on_cuda(promises: Mapping[str, Promise], tolerance: Mapping[str, Tolerance]
 
 
 ON_CPU = (
-    Optimization("channels-last", channels_last, {"cpu": 0.9}),
+    Optimization("channels-last", channels_last, {"cpu": 0.85}),
     Optimization("inductor", inductor, {"cpu": 1.1}, needs=COMPILER),
     Optimization("bf16", bf16, {"cpu": 1.3}, dtype="bfloat16", needs=AVX512_BF16),
 )

@@ -269,7 +269,7 @@ WORKLOADS: tuple[Workload, ...] = (
             ),
             # 0.95x on two idle cores without matrix instructions, 0.77x to 0.83x on two with AMX.
             Optimization("inductor", inductor, {"cpu": 0.6}, needs=COMPILER, why=LIBRARY_IS_FASTER),
-            Optimization("bf16", bf16, {"cpu": 1.3}, dtype="bfloat16", needs=AVX512_BF16),
+            Optimization("bf16", bf16, {"cpu": 1.2}, dtype="bfloat16", needs=AVX512_BF16),
         ),
     ),
 )

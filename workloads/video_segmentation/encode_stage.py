@@ -149,7 +149,7 @@ ENCODE = Workload(
         _variant(
             "x264-overlapped",
             X264,
-            {"sm_90": 1.8, "cuda": 0.5, "cpu": 0.5},
+            {"sm_90": 1.8, "cuda": 0.5, "cpu": 0.4},
             ON_HOST,
             "H.264 costs more than MPEG-4 Part 2 and is smaller; its threads work while the caller goes on, but at the "
             "end of a short file they are soon idle",
