@@ -288,16 +288,14 @@ def _counted(run: _Run, both: BothSides) -> tuple[Counted, Counted]:
     sides = [optimized] if reference.name in known else [reference, optimized]
     inputs, has_counters = run.inputs.timed, counters.missing(run.context.device) is None
     pairs = [pair for instance in run.found.instances for pair in instance.pairs]
-    times_ms = {
-        reference.name: [pair.reference_ms for pair in pairs],
-        optimized.name: [pair.optimized_ms for pair in pairs],
-    }
-    step_ms = {name: statistics.median(times) if times else None for name, times in times_ms.items()}
-    of_sides = [step_ms[side.name] for side in (reference, optimized)]
-    steps = counters.steps_worth_counting((reference, optimized), of_sides, run.settings.counted_steps)
+    times_ms = [pair.reference_ms for pair in pairs], [pair.optimized_ms for pair in pairs]
+    steps_ms = [statistics.median(times) if times else None for times in times_ms]
+    steps = counters.steps_worth_counting((reference, optimized), steps_ms, run.settings.counted_steps)
+    wanted = slice(-len(sides), None)
     with garbage_collection_paused():
-        for side, activity in zip(sides, counters.count(sides, inputs, steps[-len(sides) :]), strict=True):
-            of_side = counters.of(side, activity, inputs, run.timer, step_ms[side.name]) if has_counters else {}
+        activities = counters.count(sides, inputs, steps[wanted])
+        for side, activity, step_ms in zip(sides, activities, steps_ms[wanted], strict=True):
+            of_side = counters.of(side, activity, inputs, run.timer, step_ms) if has_counters else {}
             known[side.name] = Counted(of_side, step_profile(activity), trace.signature(activity))
     ours = known[optimized.name]
     if run.settings.fault is not None:
