@@ -65,7 +65,8 @@ class Side:
     taken before a timed block begins, which then lasts several times longer, or it would time the stock. `cached_step`
     is the same step on data that is already where it is needed, over and over: the time it saves is the data path's.
     `works_ahead` says that threads of the side do the work of later steps, and that `finish()` returns when they have
-    as much ready as the time before: what is counted then ends with it.
+    as much ready as the time before: what is counted then ends with it. `round_steps` is how many steps there are until
+    what is not done in each of them comes again, the end of a file: a block is whole rounds where these are short.
     """
 
     step: Callable[[Any], torch.Tensor]
@@ -76,6 +77,7 @@ class Side:
     stock_steps: int = 0
     cached_step: Callable[[], object] | None = None
     works_ahead: bool = False
+    round_steps: int = 1
 
 
 Build = Callable[[Context], Side]

@@ -65,7 +65,7 @@ def small_net(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs run as they are, which keeps tests away from the C++ compiler; perf_tests compiles for real."""
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, examples: graph)
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, examples, **settings: graph)
 
 
 def losses(rung: Rung, iterations: int = 2) -> list[float]:
@@ -207,7 +207,7 @@ def test_every_rung_changes_what_its_name_says() -> None:
         {"prefetched"},
         {"layout", "autotuned"},
         {"resident", "stem_channels", "workers", "pinned", "non_blocking", "prefetched"},
-        {"whole_graph", "fused_update", "gathered_pool"},
+        {"whole_graph", "fused_update", "gathered_pool", "tuned"},
     ]
 
 
@@ -401,6 +401,19 @@ def test_compilation_is_one_graph_an_iteration_and_one_for_resident_images() -> 
                 side.step(receipts(CONTEXT, index))
             assert side.engaged() is None
         assert losses(rung) == pytest.approx(losses(TINY), rel=1e-4)
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_block_sizes_are_timed_where_the_recipe_says_so(monkeypatch: pytest.MonkeyPatch, tuned: bool) -> None:
+    seen = []
+
+    def compiled(graph, examples, config_patches):
+        seen.append(config_patches["coordinate_descent_tuning"])
+        return graph
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compiled)
+    losses(replace(TINY, recipe=Recipe(compiled=True, tuned=tuned)), iterations=1)
+    assert seen == [tuned]
 
 
 @pytest.mark.usefixtures("no_compiler")

@@ -208,7 +208,7 @@ def test_the_encoder_alone_writes_what_the_plan_would_give_it(context: Context) 
     for _ in range(3):
         assert torch.equal(side.step(stamps), stamps[:, None].expand(8, 2))
     side.finish()
-    assert [path.name for path in context.cache_dir.glob("recording-*/*")] == ["clip.mp4"]
+    assert [path.name for path in context.cache_dir.glob("recording-*/*")] == ["clip-0.mp4"]
     side.close()
 
 

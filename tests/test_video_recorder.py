@@ -1,5 +1,6 @@
 """One file after the other, each of a whole clip, and none is left behind."""
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -27,9 +28,11 @@ def test_a_file_has_the_frames_of_one_clip(recorder: Recorder[Frames], tmp_path:
     found: list[Encoded | None] = []
     for _ in range(5):
         recorder.write(batch(6))
+        recorder.settle()
         found.append(recorder.latest)
     assert [each and each.frames for each in found] == [None, 12, 12, 12, 12]
     assert found[1] is not found[3]
+    assert [each and each.path.exists() for each in found[1::2]] == [False, True]
     recorder.close()
     recorder.close()
     assert list(tmp_path.iterdir()) == []
@@ -38,9 +41,46 @@ def test_a_file_has_the_frames_of_one_clip(recorder: Recorder[Frames], tmp_path:
 def test_batches_that_do_not_fit_end_a_file_late(recorder: Recorder[Frames]) -> None:
     for _ in range(3):
         recorder.write(batch(5))
+    recorder.settle()
     assert recorder.latest is not None
     assert recorder.latest.frames == 15
     recorder.close()
+
+
+class SlowToClose(Mp4v):
+    """Closed only when `may_close` says so."""
+
+    may_close = threading.Event()
+
+    def close(self) -> Encoded:
+        assert self.may_close.wait(10)
+        return super().close()
+
+
+def test_a_file_is_closed_beside_the_next_one(tmp_path: Path) -> None:
+    recorder: Recorder[Frames] = Recorder(lambda path: SlowToClose(path, VIDEO), ".mp4", 4, tmp_path)
+    recorder.write(batch(4))
+    recorder.write(batch(2))
+    assert recorder.latest is None
+    SlowToClose.may_close.set()
+    recorder.settle()
+    assert recorder.latest is not None
+    assert recorder.latest.frames == 4
+    recorder.close()
+
+
+def test_what_closing_raises_comes_out_of_the_next_settle(tmp_path: Path) -> None:
+    class Failing(Mp4v):
+        def close(self) -> Encoded:
+            self.abort()
+            raise OSError("the disk is full")
+
+    recorder: Recorder[Frames] = Recorder(lambda path: Failing(path, VIDEO), ".mp4", 4, tmp_path)
+    recorder.write(batch(4))
+    with pytest.raises(OSError, match="the disk is full"):
+        recorder.settle()
+    recorder.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_an_encoder_refuses_is_raised_and_nothing_stays(recorder: Recorder[Frames], tmp_path: Path) -> None:

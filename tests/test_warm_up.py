@@ -55,8 +55,19 @@ def test_a_block_lasts_for_stocks_and_ends_on_another_input_each_time(
     assert (steps + stock_steps) % 2
 
 
+@pytest.mark.parametrize(
+    ("step_ms", "round_steps", "steps"), [(8.0, 75, 75), (8.0, 20, 41), (1.0, 75, 225), (20.1, 75, 11), (8.0, 1, 27)]
+)
+def test_a_block_is_whole_rounds_where_they_are_short(step_ms: float, round_steps: int, steps: int) -> None:
+    assert module.steps_of_block(step_ms, 210.0, 0, 2, round_steps) == steps
+
+
 def warmed(
-    monkeypatch: pytest.MonkeyPatch, step_ms: Iterator[float], seconds: float, stock_steps: int = 0
+    monkeypatch: pytest.MonkeyPatch,
+    step_ms: Iterator[float],
+    seconds: float,
+    stock_steps: int = 0,
+    round_steps: int = 1,
 ) -> tuple[float, BuiltSide]:
     """Seconds of the made-up clock that warming up took, and the side."""
     clock, steps = SimpleNamespace(now_ms=0.0), [0]
@@ -72,7 +83,8 @@ def warmed(
         clock.now_ms += block_ms
         return block_ms
 
-    side = BuiltSide("fast", Side(step, stock_steps=stock_steps), TorchFlags(), torch.device("cpu"), SideCost(0.0, 0.0))
+    declared = Side(step, stock_steps=stock_steps, round_steps=round_steps)
+    side = BuiltSide("fast", declared, TorchFlags(), torch.device("cpu"), SideCost(0.0, 0.0))
     warm_up(side, [None], time_ms, block_ms=20.0, seconds=seconds)
     return clock.now_ms / 1e3, side
 
@@ -100,6 +112,12 @@ def test_loaders_are_warmed_up_by_shorter_blocks_than_they_are_timed_by(monkeypa
     took_s, side = warmed(monkeypatch, repeat(100.0), seconds=0.3, stock_steps=2)
     assert took_s == pytest.approx(0.1 + 2 * 0.3), "a single step, then blocks of one stock"
     assert side.steps_per_block == 5
+
+
+def test_rounds_are_for_what_is_timed_and_not_for_warming_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    took_s, side = warmed(monkeypatch, repeat(4.0), seconds=0.03, round_steps=101)
+    assert took_s == pytest.approx(0.004 + 2 * 0.020)
+    assert side.steps_per_block == 101
 
 
 def test_a_short_time_still_takes_three_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@ every rung trains on the same pictures in the same order, cropped and mirrored a
 size, a step is 32, and the rungs are those that mean something there.
 
 Where a rung changes more than its name says, `why` says it: the large batch is made of pieces, channels_last brings
-autotuning, pictures that are made on the device get a fourth channel, and with the graph comes another pooling.
+autotuning, pictures that are made on the device get a fourth channel, and with the graph come another pooling and block
+sizes that were timed.
 """
 
 from __future__ import annotations
@@ -113,8 +114,9 @@ NOTHING_HIDDEN = (
     "have a fourth channel of zeros, to which cuDNN would else pad them in every iteration"
 )
 ONE_LAUNCH = (
-    "no gap between kernels, the update in a few of them, and a pooling whose gradient every pixel gathers by few "
-    "comparisons; the GPU then runs at its power limit, which takes a part of it back"
+    "no gap between kernels, the update in a few of them, a pooling whose gradient every pixel gathers by few "
+    "comparisons, and kernels whose block sizes Inductor has timed, which its first compilation on a machine takes a "
+    "minute and a half for; the GPU then runs at its power limit, which takes a part of it back"
 )
 
 LADDER = (

@@ -53,7 +53,9 @@ COMPILED = replace(LARGE_BATCH, recipe=Recipe(half=torch.float16, compiled=True)
 COPY_STREAM = replace(COMPILED, prefetched=True)
 CHANNELS_LAST = replace(COPY_STREAM, autotuned=True, recipe=replace(COMPILED.recipe, layout=NHWC))
 RESIDENT = Rung(batch=LARGE, resident=True, autotuned=True, recipe=replace(CHANNELS_LAST.recipe, stem_channels=4))
-WHOLE_STEP = replace(RESIDENT, whole_graph=True, recipe=replace(RESIDENT.recipe, fused_update=True, gathered_pool=True))
+WHOLE_STEP = replace(
+    RESIDENT, whole_graph=True, recipe=replace(RESIDENT.recipe, fused_update=True, gathered_pool=True, tuned=True)
+)
 
 CPU_BOTTOM = Rung(batch=8, piece=8, side_pixels=32)
 CPU_WORKERS = replace(CPU_BOTTOM, workers=2)

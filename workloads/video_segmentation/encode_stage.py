@@ -69,6 +69,7 @@ def build(plan: Plan, context: Context) -> Side:
         for first in islice(turns, context.items // BATCH):
             recorder.write(frames[first : first + BATCH])
         taken = torch.ones(context.items, 2, device=stamp.device)
+        recorder.settle()
         taken[:, 1] = float(recorder.latest is not None and recorder.latest.frames == context.items)
         return taken * stamp[:, None]
 

@@ -78,6 +78,7 @@ class Pipeline:
         with ExitStack() as built:  # what was built is closed where the rest cannot be
             clip = source(context)
             self._matrix = clip.info.matrix
+            self.round_steps = -(-clip.info.frames // context.items)  # until a file is complete
             make = partial(encoder_of, plan, info=clip.info, device=context.device)
             self.recorder: Recorder[Any] = Recorder(make, plan.suffix, clip.info.frames, context.cache_dir)
             built.callback(self.recorder.close)
@@ -154,6 +155,7 @@ def build(plan: Plan, context: Context) -> Side:
         close=pipeline.close,
         stock_steps=_stock_steps(plan, context),
         works_ahead=plan.overlapped or plan.sessions > 1,
+        round_steps=pipeline.round_steps,
     )
 
 
@@ -200,7 +202,14 @@ def x264_alone(plan: Plan, context: Context) -> Side:
         return stamp[:, None].repeat(1, 2)
 
     stock_steps = _stock_steps(plans.X264, context)
-    return Side(step, finish=recorder.settle, close=recorder.close, stock_steps=stock_steps, works_ahead=True)
+    return Side(
+        step,
+        finish=recorder.settle,
+        close=recorder.close,
+        stock_steps=stock_steps,
+        works_ahead=True,
+        round_steps=-(-clip.info.frames // context.items),
+    )
 
 
 VIDEO = Needs((*HOST, "PyNvVideoCodec"), (8, 0), install=INSTALL_VIDEO)
