@@ -22,8 +22,9 @@ STOCKS_PER_BLOCK = 2
 # A side that works ahead ends every block by filling up what it holds, with most of its threads idle: a moment that
 # must be little of the block.
 AHEAD_BLOCK_MS = 200.0  # on a GPU; on a CPU a step of such a side lasts as long
-# What a side does once in a round would else be in every third block, and its median would never show it.
-LONGEST_ROUND_MS = 1500.0
+# What a side does once in a round would else be in every third block, and its median would never show it. On a CPU, which
+# only shows that everything runs, a round is not worth its time.
+LONGEST_ROUND_MS = {"cuda": 1500.0, "cpu": 0.0}
 PATIENCE = 3  # times the minimum, for a side that never stops drifting
 MAX_STEPS_PER_BLOCK = 100_000
 
@@ -51,15 +52,14 @@ def steps_for(step_ms: float, block_ms: float) -> int:
     return max(1, min(MAX_STEPS_PER_BLOCK, math.ceil(block_ms / step_ms))) if step_ms > 0 else MAX_STEPS_PER_BLOCK
 
 
-def steps_of_block(step_ms: float, block_ms: float, stock_steps: int, stocks: int, round_steps: int = 1) -> int:
+def steps_of_block(step_ms: float, block_ms: float, stock_steps: int, stocks: int, round_steps: int) -> int:
     """Steps that fill `block_ms`, and at least `stocks` stocks; an odd number together with those that take the stock.
 
-    With an even number of input sets, the last step of a block must not always meet the same set. Of rounds that are
-    short enough these are whole ones, or a step more.
+    With an even number of input sets, the last step of a block must not always meet the same set. They are whole rounds,
+    or a step more.
     """
     steps = max(steps_for(step_ms, block_ms), stocks * stock_steps)
-    if round_steps * step_ms <= LONGEST_ROUND_MS:
-        steps = math.ceil(steps / round_steps) * round_steps
+    steps = math.ceil(steps / round_steps) * round_steps
     return steps + (steps + stock_steps + 1) % 2
 
 
@@ -77,8 +77,11 @@ def warm_up(
         seen.append(step_ms)
         elapsed = time.perf_counter() - started
         warm = elapsed >= seconds and (steady(seen) or elapsed >= PATIENCE * seconds)
-        stocks = STOCKS_PER_BLOCK if warm else 1
-        round_steps = side.side.round_steps if warm else 1
+        stocks, round_steps = 1, 1
+        if warm:
+            stocks = STOCKS_PER_BLOCK
+            fits = side.side.round_steps * step_ms <= LONGEST_ROUND_MS[side.device.type]
+            round_steps = side.side.round_steps if fits else 1
         side.steps_per_block = steps_of_block(step_ms, block_ms, side.side.stock_steps, stocks, round_steps)
         if warm:
             return
