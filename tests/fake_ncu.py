@@ -8,7 +8,6 @@ import json
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,25 +31,18 @@ def install(folder: Path, rows: list[list[str]], **more: object) -> None:
 
 
 class Filters:
-    """What ncu's options let through, as its manual has them: by name, then so many launches of each shape."""
+    """What ncu's options let through, as its manual has them: by name."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._options = dict(word.lstrip("-").split("=", 1) for word in words if "=" in word)
-        self._passed: Counter[object] = Counter()
 
-    def lets_through(self, symbol: str, shape: object) -> bool:
+    def lets_through(self, symbol: str) -> bool:
         if "kernel-name" not in self._options:
             return True
         assert self._options["kernel-name-base"] == "mangled"
         operator, _, expression = self._options["kernel-name"].partition(":")
         assert operator == "regex"
-        if not re.search(expression, symbol):
-            return False
-        self._passed[shape] += 1
-        if "launch-count" not in self._options:
-            return True
-        assert self._options["filter-mode"] == "per-launch-config"
-        return self._passed[shape] <= int(self._options["launch-count"])
+        return bool(re.search(expression, symbol))
 
 
 def main(words: list[str], folder: str) -> int:
@@ -65,7 +57,7 @@ def main(words: list[str], folder: str) -> int:
     if int("kernel-name" in options) in table["reports"]:
         filters = Filters(words)
         rows = [row for row in table["rows"] if "kernel-name" not in options or row[5] not in table["gone"]]
-        passed = [row for row in rows if filters.lets_through(row[2], row[4])]
+        passed = [row for row in rows if filters.lets_through(row[2])]
         report = {"passed": passed, "environment": dict(os.environ)}
         Path(options["export"] + ".ncu-rep").write_text(json.dumps(report))
     Path(os.environ["GPUGATE_PROFILED_IN"], "index.json").write_text((here / "index.json").read_text())

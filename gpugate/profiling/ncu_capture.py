@@ -97,7 +97,7 @@ def _timed(run: ProfiledRun, ncu: str, found: list[tuple[Timed, list[str]]]) -> 
         kernels = [one for each in captures for one in longest_kernels(launches, names, each, count)]
         if not kernels:
             return ["ncu saw no kernel in any step: run it by hand to see more"]
-        found.append((Timed(captures, launches, kernels), filters(launches, captures, kernels)))
+        found.append((Timed(captures, launches, kernels), filters(kernels)))
     except NcuError as error:
         return [str(error)]
     return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from gpugate import units
@@ -14,7 +14,6 @@ from gpugate.profiling.render import cell, kernel_names
 from gpugate.report.markdown import plain, table_row
 
 LONGEST_EXPRESSION = 100_000  # characters; Linux takes arguments of up to 128 KiB
-AS_LONG = 0.9  # of the longest launch of a kernel: one that is as good to look at
 BUSY = 60.0  # percent of a peak: below it ncu's own rules speak of latency
 HEADINGS = (
     "kernel", "share", "a step", "launches", "longest", "bound by", "compute", "memory", "DRAM", "tensor cores",
@@ -66,28 +65,18 @@ def longest_kernels(launches: Sequence[Launch], names: Mapping[str, str], captur
     return found
 
 
-def filters(launches: Sequence[Launch], captures: Sequence[Capture], kernels: Sequence[Kernel]) -> list[str]:
-    """Arguments with which ncu looks at the longest launch of each kernel, or one like it, and at few others.
+def filters(kernels: Sequence[Kernel]) -> list[str]:
+    """Arguments with which ncu looks at all launches of these kernels and at no others.
 
-    It can choose by name, and count by grid, block and shared memory, over all sides together. Raises NcuError for more
-    names than an argument can hold.
+    It could also be told how many launches of a shape to look at, and then it was seen to look at none. Raises NcuError
+    for more names than an argument can hold.
     """
     symbols = {kernel.symbol for kernel in kernels}
     # Symbols are words but for a few signs: a dot stands for those, whatever they mean in ncu's kind of expression.
     expression = "|".join(re.sub(r"\W", ".", symbol, flags=re.ASCII) for symbol in sorted(symbols))
     if len(expression) > LONGEST_EXPRESSION:
         raise NcuError(f"{len(symbols)} names of kernels are too much for one ncu: choose fewer tests with -k")
-    by_name = ["--kernel-name-base=mangled", f"--kernel-name=regex:^({expression})$"]
-    by_shape: dict[tuple[str, str], list[Launch]] = defaultdict(list)
-    for launch in launches:
-        if launch.name in symbols:
-            by_shape[launch.shape].append(launch)
-    wanted = _to_look_at(launches, captures, kernels)
-    # Shared memory, by which ncu counts too, is not known here: it can only make a launch come earlier.
-    count = max(by_shape[launch.shape].index(launch) + 1 for launch in wanted)
-    if all(len(alike) <= count for alike in by_shape.values()):
-        return by_name
-    return [*by_name, "--filter-mode=per-launch-config", f"--launch-count={count}"]
+    return ["--kernel-name-base=mangled", f"--kernel-name=regex:^({expression})$"]
 
 
 def counted(kernels: Sequence[Kernel], launches: Sequence[Launch], capture: Capture) -> list[Kernel]:
@@ -117,16 +106,6 @@ def bound_by(shares: Shares) -> str:
     if shares.compute == busiest:
         return "tensor cores" if (shares.tensor or 0.0) >= BUSY else "compute"
     return "DRAM" if (shares.dram or 0.0) >= BUSY else "caches"
-
-
-def _to_look_at(launches: Sequence[Launch], captures: Sequence[Capture], kernels: Sequence[Kernel]) -> Iterator[Launch]:
-    """Of each kernel the first launch with the longest one's shape that takes about as long."""
-    for capture in captures:
-        its = of_capture(launches, capture)
-        for kernel in kernels:
-            if (kernel.case_id, kernel.label) == (capture.case_id, capture.label):
-                enough_ms = AS_LONG * kernel.longest_ms
-                yield next(launch for launch in its if kernel.shown_by(launch) and launch.time_ms >= enough_ms)
 
 
 def _shares(kernel: Kernel, seen: Sequence[Launch]) -> Shares | None:
