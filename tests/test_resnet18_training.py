@@ -408,7 +408,7 @@ def test_block_sizes_are_timed_where_the_recipe_says_so(monkeypatch: pytest.Monk
     seen = []
 
     def compiled(graph, examples, config_patches):
-        seen.append(config_patches["coordinate_descent_tuning"])
+        seen.append(config_patches["max_autotune_pointwise"])
         return graph
 
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compiled)

@@ -35,7 +35,7 @@ class Recipe:
     stem_channels: int = 3  # more than 3: the images come with channels of zeros behind their own
     fused_update: bool = False
     gathered_pool: bool = False  # the gradient of the pooling is gathered by every pixel, see ParityPool
-    tuned: bool = False  # Inductor times other block sizes for each of its kernels on a GPU, and keeps the fastest
+    tuned: bool = False  # Inductor times some block sizes for each of its kernels on a GPU, and keeps the fastest
 
 
 def architecture(classes: int) -> nn.Module:
@@ -107,7 +107,7 @@ class Trainer:
 
         def backend(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Any:
             self.graphs.append(graph)
-            return compile_fx(graph, examples, config_patches={"coordinate_descent_tuning": self.recipe.tuned})
+            return compile_fx(graph, examples, config_patches={"max_autotune_pointwise": self.recipe.tuned})
 
         # Dynamo keeps what it compiled with the code object, and gives up after 8: every build needs one of its own.
         function.__code__ = function.__code__.replace()
