@@ -115,8 +115,8 @@ NOTHING_HIDDEN = (
 )
 ONE_LAUNCH = (
     "no gap between kernels, the update in a few of them, a pooling whose gradient every pixel gathers by few "
-    "comparisons, and kernels whose block sizes Inductor has timed; the GPU then runs at its power limit, which takes a "
-    "part of it back"
+    "comparisons, and kernels whose block sizes Inductor has timed; the GPU then runs at its power limit, which takes "
+    "a part of it back"
 )
 
 LADDER = (
