@@ -515,6 +515,19 @@ def test_who_watches_is_told_what_happens_and_how_the_interval_narrows(bench: Be
     assert left == sorted(left, reverse=True)
 
 
+def test_what_needs_no_profiler_is_told_apart_from_counting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run.counters, "missing", lambda device: None)
+    monkeypatch.setattr(run.counters, "of", lambda side, *others: {"kernels": 1.0 if side.name == "fast" else 2.0})
+    found = bench.measure(bench.case())
+    assert [(told.doing, told.side) for told in bench.told[-3:]] == [
+        ("counting", "fast"),
+        ("watching", "baseline"),
+        ("watching", "fast"),
+    ]
+    assert {"counting", "watching"} <= set(found.spent_s)
+    assert (found.reference_counters, found.optimized_counters) == ({"kernels": 2.0}, {"kernels": 1.0})
+
+
 def test_the_seed_draws_the_fresh_inputs_and_nothing_else(bench: Bench) -> None:
     one, same, other = (bench.measure(bench.case(), seed=seed) for seed in (1, 1, 2))
     assert one.seed == same.seed != other.seed

@@ -295,7 +295,10 @@ def _counted(run: _Run, both: BothSides) -> tuple[Counted, Counted]:
     with garbage_collection_paused():
         activities = counters.count(sides, inputs, steps[wanted])
         for side, activity, step_ms in zip(sides, activities, steps_ms[wanted], strict=True):
-            of_side = counters.of(side, activity, inputs, run.timer, step_ms) if has_counters else {}
+            of_side = {}
+            if has_counters:
+                run.tell("watching", side.name)
+                of_side = counters.of(side, activity, inputs, run.timer, step_ms)
             known[side.name] = Counted(of_side, step_profile(activity), trace.signature(activity))
     ours = known[optimized.name]
     if run.settings.fault is not None:
