@@ -20,6 +20,7 @@ from gpugate.selection import (
     one_node_per_case,
     parametrize,
 )
+from gpugate.termination import termination_as_ctrl_c
 from gpugate.xdist_workers import check_workers, received, send, worker_number
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
     from gpugate.recording import allowed_to_record
     from gpugate.session_start import open_session
 
+    config.stash[CLOSING].enter_context(termination_as_ctrl_c())
     opened = open_session(config.stash[OPTIONS], config.rootpath, catalogue, worker_number(config), node_ids)
     if opened.options.update_baselines:
         config.stash[CLOSING].enter_context(allowed_to_record(opened))

@@ -344,8 +344,9 @@ def test_ctrl_c_in_a_step_leaves_valid_json_and_the_baselines(tiny: TinyProject,
     assert "ERROR: no baseline was written because the session ended early: record again" in result.text
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_on_a_terminal_while_a_step_blocks_ends_at_once(
-    tiny: TinyProject, recorded_project: TinyProject
+    tiny: TinyProject, recorded_project: TinyProject, number: signal.Signals
 ) -> None:
     blocking = 'def quick(context):\n    Path("blocking").touch()\n    return Side(lambda x: time.sleep(60))'
     before = tiny.take_baseline(recorded_project)
@@ -355,7 +356,7 @@ def test_a_signal_on_a_terminal_while_a_step_blocks_ends_at_once(
     wait_until((tiny.path / "blocking").exists)
     assert run_file.read(tiny.path / "run.json").cases["tiny/right/cpu"].measurement is not None
     assert run_file.read(tiny.path / "run.json").interrupted, "a process that is killed now leaves this file"
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, number)
     assert ended(process, 20).status == pytest.ExitCode.INTERRUPTED
     assert run_file.read(tiny.path / "run.json").interrupted
     assert tiny.baseline.read_bytes() == before

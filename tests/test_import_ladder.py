@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # From the top of the ladder to its foot. Within a row, a module may import those to its left; a folder imports itself.
 ROWS = (
-    ("errors", "units", "counter_names", "cuda_calls", "intervals", "nvml", "temporary_folder"),
+    ("errors", "units", "counter_names", "cuda_calls", "intervals", "nvml", "temporary_folder", "termination"),
     ("workload",),
     ("catalogue", "environment", "source_hash"),
     ("faults",),
