@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,24 @@ def stand_ins(folder: Path, gate: int, doctor: int = 0) -> dict[str, str]:
         (folder / name).chmod(0o755)
     nights = {"GPUGATE_NIGHTS": str(folder / "nights"), "SLURM_JOB_ID": "17", "SLURM_SUBMIT_DIR": str(folder)}
     return {"PATH": f"{folder}:{os.environ['PATH']}", "CALLS": str(folder / "calls"), "HOSTNAME": "pod", **nights}
+
+
+def test_a_pod_that_ends_tells_pytest_and_waits_for_it(tmp_path: Path) -> None:
+    *command, script = GATE["command"]
+    here = script.replace("/nights", str(tmp_path / "nights"))
+    environment = stand_ins(tmp_path, gate=0)
+    slow = 'trap "echo told >> $CALLS; exit 2" TERM\ntouch begun\nwhile :; do sleep 0.02; done\n'
+    (tmp_path / "pytest").write_text(f"#!/bin/sh\n{slow}")
+    pod = subprocess.Popen([*command, here], cwd=tmp_path, env=environment)
+    try:
+        deadline = time.monotonic() + 10
+        while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        pod.terminate()
+        assert pod.wait(10) == 2
+    finally:
+        pod.kill()
+    assert (tmp_path / "calls").read_text().splitlines()[1:] == ["told", f"gpugate history {tmp_path}/nights"]
 
 
 def slurm(folder: Path, *words: str, **statuses: int) -> int:
