@@ -66,7 +66,8 @@ class Side:
     is the same step on data that is already where it is needed, over and over: the time it saves is the data path's.
     `works_ahead` says that threads of the side do the work of later steps, and that `finish()` returns when they have
     as much ready as the time before: what is counted then ends with it. `round_steps` is how many steps there are until
-    what is not done in each of them comes again, the end of a file: a block is whole rounds where these are short.
+    what is not done in each of them comes again, the end of a file: on a GPU a block is whole rounds, where one takes
+    1.5 s at most.
     """
 
     step: Callable[[Any], torch.Tensor]

@@ -1,15 +1,18 @@
 """Several processes, one on each GPU, as a made-up nvidia-smi tells of them: each job once, in order, and all end."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.tiny_project import children, wait_until
 
 SCRIPT = Path(__file__).parents[1] / "deploy" / "several-gpus.sh"
 JOBS = """
@@ -17,79 +20,158 @@ JOBS = """
 first  | net/fast or net/slow | 5 | --perf-budget 1 --perf-attempts 1
 second | net/other | 5
 third  | net/third | 5
-long   | net/long | 5000
 """
-# In place of the interpreter: tells how it was called.
+LONG = "long | net/long | 5000\n"
+# In place of the interpreter: tells how it was called, waits for its neighbour, and ends by Ctrl-C as pytest does.
 PYTEST = f"""#!{sys.executable}
 import json, os, pathlib, sys, time
 words = sys.argv[1:]
+if words[0] == "-c":
+    print("4 5 6 7 8")
+    sys.exit()
 path = pathlib.Path(words[words.index("--perf-json") + 1])
-cores = sorted(os.sched_getaffinity(0))
-path.write_text(json.dumps({{"words": words, "gpu": os.environ["CUDA_VISIBLE_DEVICES"], "cores": cores}}))
-time.sleep(float(os.environ.get("SLEEP", "0")))
+told = {{"words": words, "gpu": os.environ["CUDA_VISIBLE_DEVICES"], "cores": os.environ["CORES"]}}
+path.with_suffix(".part").write_text(json.dumps(told))
+path.with_suffix(".part").rename(path)
+try:
+    deadline = time.monotonic() + 10
+    while len(list(path.parent.glob("*.json"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(float(os.environ.get("SLEEP", "0")))
+except KeyboardInterrupt:
+    sys.exit(2)
 sys.exit(1 if words[words.index("-k") + 1] == os.environ.get("FAILS") else 0)
 """
+PROGRAMS = {
+    "nvidia-smi": "echo 'GPU 0: made up'; echo '  MIG 1g: no GPU'; echo 'GPU 1: made up'",
+    "taskset": 'CORES=$2; export CORES; shift 2; exec "$@"',  # the machine may have a single core
+}
+
+
+@dataclass
+class Machine:
+    """Two GPUs and five cores; `runs` is the folder that the script fills."""
+
+    folder: Path
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    def program(self, name: str, body: str, interpreter: str = "/bin/sh") -> None:
+        path = self.folder / "bin" / name
+        path.write_text(body if body.startswith("#!") else f"#!{interpreter}\n{body}\n")
+        path.chmod(0o755)
+
+    def start(self, seconds: int = 6000, jobs: str = JOBS, **environment: str) -> subprocess.Popen[str]:
+        (self.folder / "jobs").write_text(jobs)
+        command = [str(SCRIPT), str(self.folder / "jobs"), str(self.runs), str(seconds)]
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        known = {**os.environ, "PATH": path, "PYTHON": str(self.folder / "bin/python"), "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            command, env={**known, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def run(self, seconds: int = 6000, jobs: str = JOBS, **environment: str) -> tuple[int, str, str]:
+        started = self.start(seconds, jobs, **environment)
+        output, errors = started.communicate(timeout=60)
+        return started.returncode, output, errors
+
+    @property
+    def told(self) -> dict[str, Any]:
+        return {path.stem: json.loads(path.read_text()) for path in self.runs.glob("*.json")}
 
 
 @pytest.fixture
-def call(tmp_path: Path) -> tuple[list[str], dict[str, str], Path]:
-    """The command, its environment with two GPUs, and the folder that it fills."""
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(tmp_path)
     (tmp_path / "bin").mkdir()
-    for name, program in {
-        "nvidia-smi": "#!/bin/sh\necho GPU 0; echo GPU 1\n",
-        "nproc": "#!/bin/sh\necho 2\n",
-        "taskset": '#!/bin/sh\nshift 2\nexec "$@"\n',  # the machine may have a single core
-        "python": PYTEST,
-    }.items():
-        (tmp_path / "bin" / name).write_text(program)
-        (tmp_path / "bin" / name).chmod(0o755)
-    (tmp_path / "jobs").write_text(JOBS)
-    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "PYTHON": str(tmp_path / "bin/python")}
-    return [str(SCRIPT), str(tmp_path / "jobs"), str(tmp_path / "runs")], environment, tmp_path / "runs"
+    made.program("python", PYTEST)
+    for name, body in PROGRAMS.items():
+        made.program(name, body)
+    return made
 
 
-def told(folder: Path) -> dict[str, Any]:
-    return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+def still_running(machine: Machine) -> list[str]:
+    """Command lines that name its folder."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [line for line in lines if str(machine.runs) in line]
 
 
-def test_every_job_is_a_process_on_a_gpu_of_its_own(call: tuple[list[str], dict[str, str], Path]) -> None:
-    command, environment, folder = call
-    ended = subprocess.run([*command, "60"], env={**environment, "SLEEP": "0.3"}, capture_output=True, text=True)
-    runs = told(folder)
+def test_every_job_is_a_process_on_a_gpu_and_cores_of_its_own(machine: Machine) -> None:
+    status, output, errors = machine.run(60, JOBS + LONG)
+    runs = machine.told
     assert set(runs) == {"first", "second", "third"}
-    assert {runs["first"]["gpu"], runs["second"]["gpu"]} == {"0", "1"}
+    assert {(runs[name]["gpu"], runs[name]["cores"]) for name in ("first", "second")} == {("0", "4,5"), ("1", "6,7")}
     words = ["-m", "pytest", "perf_tests", "-m", "gpu", "-p", "no:cacheprovider", "-k", "net/fast or net/slow"]
     assert runs["first"]["words"][: len(words)] == words
     assert runs["first"]["words"][-4:] == ["--perf-budget", "1", "--perf-attempts", "1"]
-    assert "long skipped: it takes about 5000 s" in ended.stdout
-    assert sum(" status 0 on GPU " in line for line in ended.stdout.splitlines()) == 3
-    assert ended.returncode == 1, "one was skipped"
+    assert "long skipped: it takes about 5000 s" in output
+    assert output.count(" status 0 on GPU ") == 3
+    assert (status, errors) == (1, ""), "one was skipped"
 
 
-def test_the_status_says_whether_all_passed(call: tuple[list[str], dict[str, str], Path]) -> None:
-    command, environment, folder = call
-    passed = subprocess.run([*command, "6000"], env=environment, capture_output=True, text=True)
-    assert (passed.returncode, passed.stderr) == (0, "")
-    failed = subprocess.run([*command, "6000"], env={**environment, "FAILS": "net/third"}, check=False)
-    assert failed.returncode == 1
-    assert "third status 1 on GPU" in (folder / "log.txt").read_text()
+def test_the_status_says_whether_all_passed(machine: Machine) -> None:
+    assert machine.run()[::2] == (0, "")
+    assert machine.run(FAILS="net/third")[0] == 1
+    assert "third status 1 on GPU" in (machine.runs / "log.txt").read_text()
 
 
-def test_ctrl_c_ends_all_of_them(call: tuple[list[str], dict[str, str], Path]) -> None:
-    command, environment, folder = call
-    running = subprocess.Popen([*command, "6000"], env={**environment, "SLEEP": "60"})
-    try:
-        deadline = time.monotonic() + 10
-        while len(told(folder)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        running.send_signal(signal.SIGINT)
-        assert running.wait(10) == 130
-    finally:
-        running.kill()
-    assert set(told(folder)) == {"first", "second"}
-    left = subprocess.run(["pgrep", "-f", str(folder)], capture_output=True, text=True, check=False)  # noqa: S607
-    assert left.stdout == ""
+def test_jobs_that_nobody_took_are_no_success(machine: Machine) -> None:
+    running = machine.start(jobs=JOBS + LONG, SLEEP="60")
+    wait_until(lambda: len(machine.told) == 2)
+    for worker in children(running.pid):
+        os.killpg(worker, signal.SIGKILL)
+    running.communicate(timeout=20)
+    assert running.returncode == 1
+
+
+def test_what_does_not_end_in_time_is_interrupted(machine: Machine) -> None:
+    status, output, _ = machine.run(2, "first | a | 1\nsecond | b | 1\n", SLEEP="60")
+    assert status == 1
+    assert output.count(" status 124 on GPU ") == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_all_of_them(machine: Machine, number: signal.Signals) -> None:
+    running = machine.start(SLEEP="60")
+    wait_until(lambda: len(machine.told) == 2)
+    running.send_signal(number)
+    running.communicate(timeout=20)
+    assert running.returncode == 130
+    assert set(machine.told) == {"first", "second"}
+    assert still_running(machine) == []
+
+
+@pytest.mark.parametrize(
+    ("jobs", "words"),
+    [
+        ("# nothing\n", "jobs has no job: give it a line NAME | EXPRESSION | SECONDS for each"),
+        ("first | net | 6m\n", '"first|net|6m" is no job: write NAME | EXPRESSION | SECONDS | more arguments'),
+        ("first\n", '"first" is no job: write NAME | EXPRESSION | SECONDS | more arguments'),
+        ("../first | net | 6\n", '"../first|net|6" is no job: write NAME | EXPRESSION | SECONDS | more arguments'),
+    ],
+)
+def test_what_is_no_job_is_refused_before_any_begins(machine: Machine, jobs: str, words: str) -> None:
+    status, _, errors = machine.run(jobs=jobs)
+    assert (status, machine.told) == (2, {})
+    assert errors.endswith(f"{words}\n")
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("program", "body", "words"),
+    [
+        ("nvidia-smi", "echo 'No devices were found'; exit 6", "nvidia-smi lists no GPU: run it where there is one"),
+        ("python", "echo 7", "1 cores are too few for 2 GPUs: each needs one at least"),
+    ],
+)
+def test_a_machine_that_cannot_is_told_so(machine: Machine, program: str, body: str, words: str) -> None:
+    machine.program(program, body)
+    assert machine.run()[::2] == (2, f"{words}\n")
 
 
 def test_without_a_folder_it_says_how_it_is_used() -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,7 @@ import torch
 from PIL import Image
 
 from gpugate.errors import DisprovedError
-from gpugate.workload import Context, for_device_class
+from gpugate.workload import Context, Side, for_device_class
 from workloads.video_segmentation import end_to_end, end_to_end_proofs, segmenting
 from workloads.video_segmentation import plan as plans
 from workloads.video_segmentation.__main__ import age_s, main
@@ -192,6 +192,18 @@ def test_what_libx264_has_in_hand_is_taken_before_a_block_begins(context: Contex
     side.close()
     assert 8 * (side.stock_steps - 1) < stock_frames() <= 8 * side.stock_steps
     assert end_to_end._stock_steps(plans.BASELINE, context) == 0
+
+
+@pytest.mark.parametrize("make", [build, x264_alone])
+def test_a_round_lasts_until_a_file_is_complete(context: Context, make: Callable[..., Side]) -> None:
+    side = make(IN_NV12, context)
+    for step in range(side.round_steps):
+        side.finish()
+        assert list(context.cache_dir.glob("recording-*/clip-*")) == []
+        side.step(END_TO_END.inputs(context, step))
+    side.finish()
+    assert [path.name for path in context.cache_dir.glob("recording-*/clip-*")] == ["clip-0.mp4"]
+    side.close()
 
 
 @pytest.mark.parametrize("name", ["optimized-nvjpeg", "optimized-nvenc", "optimized-x264"])

@@ -47,39 +47,50 @@ def test_batches_that_do_not_fit_end_a_file_late(recorder: Recorder[Frames]) -> 
     recorder.close()
 
 
-class SlowToClose(Mp4v):
-    """Closed only when `may_close` says so."""
-
+def test_a_file_is_closed_beside_the_next_one(tmp_path: Path) -> None:
     may_close = threading.Event()
 
-    def close(self) -> Encoded:
-        assert self.may_close.wait(10)
-        return super().close()
+    class SlowToClose(Mp4v):
+        def close(self) -> Encoded:
+            assert may_close.wait(10)
+            return super().close()
 
-
-def test_a_file_is_closed_beside_the_next_one(tmp_path: Path) -> None:
     recorder: Recorder[Frames] = Recorder(lambda path: SlowToClose(path, VIDEO), ".mp4", 4, tmp_path)
     recorder.write(batch(4))
     recorder.write(batch(2))
     assert recorder.latest is None
-    SlowToClose.may_close.set()
+    may_close.set()
     recorder.settle()
     assert recorder.latest is not None
     assert recorder.latest.frames == 4
     recorder.close()
 
 
-def test_what_closing_raises_comes_out_of_the_next_settle(tmp_path: Path) -> None:
-    class Failing(Mp4v):
+@pytest.fixture
+def failing(tmp_path: Path) -> Recorder[Frames]:
+    class FullDisk(Mp4v):
         def close(self) -> Encoded:
             self.abort()
             raise OSError("the disk is full")
 
-    recorder: Recorder[Frames] = Recorder(lambda path: Failing(path, VIDEO), ".mp4", 4, tmp_path)
-    recorder.write(batch(4))
+    return Recorder(lambda path: FullDisk(path, VIDEO), ".mp4", 4, tmp_path)
+
+
+def test_what_closing_raises_comes_out_of_the_next_settle(failing: Recorder[Frames], tmp_path: Path) -> None:
+    failing.write(batch(4))
     with pytest.raises(OSError, match="the disk is full"):
-        recorder.settle()
-    recorder.close()
+        failing.settle()
+    failing.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_or_of_the_write_that_ends_the_next_file(failing: Recorder[Frames], tmp_path: Path) -> None:
+    failing.write(batch(4))
+    failing.write(batch(2))
+    with pytest.raises(OSError, match="the disk is full"):
+        failing.write(batch(2))
+    failing.write(batch(2))  # into another file
+    failing.close()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -269,6 +269,7 @@ def _finish(run: _Run, both: BothSides) -> None:
         return
     run.tell("counting", both.optimized.name)
     theirs, ours = _counted(run, both)
+    run.tell("checking", both.optimized.name)
     engaged = both.optimized.side.engaged
     same_work = run.found.same_bits and theirs.signature == ours.signature
     run.found.inert = same_work and engaged is nothing_to_say
@@ -295,11 +296,11 @@ def _counted(run: _Run, both: BothSides) -> tuple[Counted, Counted]:
     with garbage_collection_paused():
         activities = counters.count(sides, inputs, steps[wanted])
         for side, activity, step_ms in zip(sides, activities, steps_ms[wanted], strict=True):
-            of_side = {}
+            profile, signature, of_side = step_profile(activity), trace.signature(activity), {}
             if has_counters:
                 run.tell("watching", side.name)
                 of_side = counters.of(side, activity, inputs, run.timer, step_ms)
-            known[side.name] = Counted(of_side, step_profile(activity), trace.signature(activity))
+            known[side.name] = Counted(of_side, profile, signature)
     ours = known[optimized.name]
     if run.settings.fault is not None:
         del known[optimized.name]  # of what the fault was put into, not of what is declared

@@ -22,8 +22,8 @@ STOCKS_PER_BLOCK = 2
 # A side that works ahead ends every block by filling up what it holds, with most of its threads idle: a moment that
 # must be little of the block.
 AHEAD_BLOCK_MS = 200.0  # on a GPU; on a CPU a step of such a side lasts as long
-# What a side does once in a round would else be in every third block, and its median would never show it. On a CPU,
-# which only shows that everything runs, a round is not worth its time.
+# What a side does once in a round would else be in few blocks, and their median would never show it. On a CPU, which
+# only shows that everything runs, a round is not worth its time.
 LONGEST_ROUND_MS = {"cuda": 1500.0, "cpu": 0.0}
 PATIENCE = 3  # times the minimum, for a side that never stops drifting
 MAX_STEPS_PER_BLOCK = 100_000

@@ -49,10 +49,9 @@ SYMBOLS, NAMES = "--print-kernel-base=mangled", "--print-kernel-base=demangled"
 
 @dataclass(frozen=True)
 class Timed:
-    """All launches of a step of each side, by symbol, and the kernels that are worth more than their time."""
+    """What was captured of each side, and the kernels that are worth more than their time."""
 
     captures: Sequence[Capture]
-    launches: Sequence[Launch]
     kernels: Sequence[Kernel]
 
     def of(self, capture: Capture) -> list[Kernel]:
@@ -97,7 +96,7 @@ def _timed(run: ProfiledRun, ncu: str, found: list[tuple[Timed, list[str]]]) -> 
         kernels = [one for each in captures for one in longest_kernels(launches, names, each, count)]
         if not kernels:
             return ["ncu saw no kernel in any step: run it by hand to see more"]
-        found.append((Timed(captures, launches, kernels), filters(kernels)))
+        found.append((Timed(captures, kernels), filters(kernels)))
     except NcuError as error:
         return [str(error)]
     return []

@@ -78,7 +78,6 @@ class Pipeline:
         with ExitStack() as built:  # what was built is closed where the rest cannot be
             clip = source(context)
             self._matrix = clip.info.matrix
-            self.round_steps = -(-clip.info.frames // context.items)  # until a file is complete
             make = partial(encoder_of, plan, info=clip.info, device=context.device)
             self.recorder: Recorder[Any] = Recorder(make, plan.suffix, clip.info.frames, context.cache_dir)
             built.callback(self.recorder.close)
@@ -155,8 +154,13 @@ def build(plan: Plan, context: Context) -> Side:
         close=pipeline.close,
         stock_steps=_stock_steps(plan, context),
         works_ahead=plan.overlapped or plan.sessions > 1,
-        round_steps=pipeline.round_steps,
+        round_steps=_round_steps(pipeline.decoder.info, context),
     )
+
+
+def _round_steps(info: VideoInfo, context: Context) -> int:
+    """Until a file is complete."""
+    return -(-info.frames // context.items)
 
 
 def _stock_steps(plan: Plan, context: Context) -> int:
@@ -208,7 +212,7 @@ def x264_alone(plan: Plan, context: Context) -> Side:
         close=recorder.close,
         stock_steps=stock_steps,
         works_ahead=True,
-        round_steps=-(-clip.info.frames // context.items),
+        round_steps=_round_steps(clip.info, context),
     )
 
 

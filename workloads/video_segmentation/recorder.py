@@ -19,7 +19,7 @@ class Recorder(Generic[_Frames]):
 
     Closing one, which writes what it holds back and the end of its file, goes on beside the next one. A file is removed
     when the next one is complete, and the last one by `close()`: `latest` tells of it. What went wrong in closing is
-    raised by the next `settle`, or by the `write` that ends the next file.
+    raised by the next `settle`, or by the `write` that ends the next file; `close()` drops it.
     """
 
     def __init__(
@@ -40,13 +40,16 @@ class Recorder(Generic[_Frames]):
         self._encoder.write(frames)
         self._frames += len(frames)
         if self._frames >= self._most:
-            self._await_closing()
-            self._closing = self._closer.submit(self._close, self._encoder)
+            before, self._closing = self._closing, self._closer.submit(self._close, self._encoder)
             self._encoder, self._frames = None, 0
+            if before is not None:
+                before.result()
 
     def settle(self) -> None:
         """See `Encoder.settle`; a file that is being closed is complete then."""
-        self._await_closing()
+        closing, self._closing = self._closing, None
+        if closing is not None:
+            closing.result()
         if self._encoder is not None:
             self._encoder.settle()
 
@@ -57,11 +60,6 @@ class Recorder(Generic[_Frames]):
             self._encoder.abort()
             self._encoder = None
         self._folder.cleanup()
-
-    def _await_closing(self) -> None:
-        closing, self._closing = self._closing, None
-        if closing is not None:
-            closing.result()
 
     def _close(self, encoder: Encoder[_Frames]) -> None:
         before, self.latest = self.latest, encoder.close()
