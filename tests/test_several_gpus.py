@@ -130,7 +130,7 @@ def test_jobs_that_nobody_took_are_no_success(machine: Machine) -> None:
 
 
 def test_what_does_not_end_in_time_is_interrupted(machine: Machine) -> None:
-    status, output, _ = machine.run(2, "first | a | 1\nsecond | b | 1\n", SLEEP="60")
+    status, output, _ = machine.run(3, "first | a | 1\nsecond | b | 1\n", SLEEP="60")
     assert status == 1
     assert output.count(" status 124 on GPU ") == 2
 
