@@ -58,9 +58,9 @@ class Machine:
     def runs(self) -> Path:
         return self.folder / "runs"
 
-    def program(self, name: str, body: str, interpreter: str = "/bin/sh") -> None:
+    def program(self, name: str, body: str) -> None:
         path = self.folder / "bin" / name
-        path.write_text(body if body.startswith("#!") else f"#!{interpreter}\n{body}\n")
+        path.write_text(body if body.startswith("#!") else f"#!/bin/sh\n{body}\n")
         path.chmod(0o755)
 
     def start(self, seconds: int = 6000, jobs: str = JOBS, **environment: str) -> subprocess.Popen[str]:
