@@ -291,6 +291,13 @@ def test_other_launches_kernels_copies_or_waits_have_another_signature(other: li
     assert signature(activity(call("cudaLaunchKernel", 1), kernel(1))) != signature(activity(*other))
 
 
+def test_the_same_kernels_on_more_streams_have_another_signature() -> None:
+    launches = [call("cudaLaunchKernel", 1), call("cudaLaunchKernel", 2)]
+    in_a_row = activity(*launches, kernel(1, stream=7), kernel(2, stream=7))
+    assert signature(in_a_row) == signature(activity(*launches, kernel(1, stream=8), kernel(2, stream=8)))
+    assert signature(in_a_row) != signature(activity(*launches, kernel(1, stream=7), kernel(2, stream=8)))
+
+
 def test_windows_of_one_trace_are_read_apart() -> None:
     second = {**WINDOW_EVENT, "name": "second", "ts": 3000.0}
     events = [

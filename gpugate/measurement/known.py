@@ -10,6 +10,8 @@ from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Counters
 from gpugate.measurement.step_profile import StepProfile
 
+LEAST_ACTIVE = 0.05  # of the time, for kernels to say what a step is made of
+
 
 @dataclass(frozen=True)
 class Counted:
@@ -18,6 +20,14 @@ class Counted:
     counters: Counters
     profile: StepProfile
     signature: Mapping[str, float]
+
+    def same_work(self, other: Counted) -> bool:
+        """Whether all that was seen to run is the same, and is what a step's time can depend on.
+
+        Where the device is idle nearly all the time, what the host does decides, and the signature shows little of it.
+        """
+        busy = max(counted.counters.get("active_fraction", 1.0) for counted in (self, other))  # no counter on a CPU
+        return self.signature == other.signature and busy >= LEAST_ACTIVE
 
 
 @dataclass

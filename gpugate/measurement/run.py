@@ -271,8 +271,7 @@ def _finish(run: _Run, both: BothSides) -> None:
     theirs, ours = _counted(run, both)
     run.tell("checking", both.optimized.name)
     engaged = both.optimized.side.engaged
-    same_work = run.found.same_bits and theirs.signature == ours.signature
-    run.found.inert = same_work and engaged is nothing_to_say
+    run.found.inert = run.found.same_bits and theirs.same_work(ours) and engaged is nothing_to_say
     with blamed_on(both.optimized.name, "being asked whether it engaged"):
         run.found.not_engaged = engaged()
     run.found.counted = (theirs, ours)

@@ -15,6 +15,7 @@ WINDOW = f"{OURS}counted steps"
 JOIN = f"{OURS}join after"  # and the name of the window
 FILLING = f"{OURS}filling up in"  # the same; of a side that works ahead
 LONGEST = 15
+STREAMS = f"{OURS}streams"
 
 _CAPTURE = re.compile(r"cu(da)?StreamBeginCapture")
 _AUTOGRAD = "autograd::engine::"  # what its threads run; CUDA's backward passes have threads of their own
@@ -118,11 +119,18 @@ def lost_kernels(activity: Activity) -> bool:
 
 
 def signature(activity: Activity) -> dict[str, float]:
-    """What ran in a step, by name: kernels, copies and waits on a GPU, operators on a CPU. Equal ones did the same."""
+    """What ran in a step, by name: kernels, copies and waits on a GPU, operators on a CPU. Equal ones did the same.
+
+    And on how many streams: the same kernels side by side are other work than one after another.
+    """
     device = (*activity.kernels, *activity.copies, *activity.memsets)
     launches = (e for e in activity.calls if LAUNCH.match(e["name"]) or GRAPH_LAUNCH.match(e["name"]))
     ran = Counter(e["name"] for e in (*(device or activity.operators), *launches, *activity.waits))
-    return {name: count / activity.steps for name, count in ran.items()}
+    return {**{name: count / activity.steps for name, count in ran.items()}, STREAMS: _streams(device)}
+
+
+def _streams(device: Sequence[Event]) -> int:
+    return len({e["args"].get("stream") for e in device})
 
 
 def counters(activity: Activity) -> dict[str, float]:
@@ -146,7 +154,7 @@ def counters(activity: Activity) -> dict[str, float]:
     }
     return {
         **{name: value / steps for name, value in per_step.items()},
-        "streams": len({e["args"].get("stream") for e in device}),
+        "streams": _streams(device),
         "longest_kernels_mean_ms": _longest_mean_ms(activity.kernels, steps),
         "active_fraction": _share(union(device), device),
         "kernel_fraction": _share(kernel_spans, device),
