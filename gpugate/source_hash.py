@@ -90,15 +90,19 @@ def _imported(name: str, path: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _names(node: ast.AST, package: str, top: str) -> Iterator[str]:
-    """What an import statement may import below the top-level package `top`; `from a import b` may mean `a.b`."""
+    """What an import statement may import below the top-level package `top`; `from a import b` may mean `a.b`.
+
+    Where all that is taken of a package are modules, its own file is left out: it may name every workload, too.
+    """
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names if alias.name.split(".")[0] == top)
     if isinstance(node, ast.ImportFrom) and (node.level or str(node.module).split(".")[0] == top):
         base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-        yield base
         spec = _spec(base)
-        if spec is not None and spec.submodule_search_locations is not None:
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+        is_package = spec is not None and spec.submodule_search_locations is not None
+        below = [f"{base}.{alias.name}" for alias in node.names] if is_package else [base]
+        modules = [name for name in below if _spec(name) is not None]
+        yield from modules if len(modules) == len(below) else [base, *modules]
 
 
 def _spec(name: str) -> ModuleSpec | None:

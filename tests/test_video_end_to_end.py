@@ -27,12 +27,13 @@ from workloads.video_segmentation import end_to_end, end_to_end_proofs, segmenti
 from workloads.video_segmentation import plan as plans
 from workloads.video_segmentation.__main__ import age_s, main
 from workloads.video_segmentation.arrivals import luma_grids
+from workloads.video_segmentation.catalogue.end_to_end import END_TO_END, LADDER
 from workloads.video_segmentation.chain import Batch, Chain, decoder_of
 from workloads.video_segmentation.clip import Clip, clip_path
 from workloads.video_segmentation.contact_sheet import chosen_frames
 from workloads.video_segmentation.conveyor import Conveyor
 from workloads.video_segmentation.encoding.x264 import X264, stock_frames
-from workloads.video_segmentation.end_to_end import END_TO_END, build, size, x264_alone
+from workloads.video_segmentation.end_to_end import build, size, x264_alone
 from workloads.video_segmentation.end_to_end_proofs import compared_numbers, file_is_whole, frames_agree
 from workloads.video_segmentation.fitted_weights import fitted_weights
 from workloads.video_segmentation.plan import Plan
@@ -91,7 +92,7 @@ def test_every_rung_changes_one_stage() -> None:
         [stage for stage in stages if getattr(one, stage) != getattr(other, stage)] for one, other in pairwise(ladder)
     ]
     assert changed == [["segment"], ["composite"], ["preprocess"], ["decode"], ["encode"], ["overlapped"]]
-    rungs = [each for each in END_TO_END.optimizations if each.name in dict.fromkeys(r.name for r in end_to_end.LADDER)]
+    rungs = [each for each in END_TO_END.optimizations if each.name in dict.fromkeys(r.name for r in LADDER)]
     assert [rung.compared_with for rung in rungs] == ["baseline", *(rung.name for rung in rungs[:-1])]
 
 

@@ -34,6 +34,7 @@ from workloads.cudnn_fusion import (
 from workloads.model_sides import Replay
 from workloads.video_segmentation import dilated_fusion, segmenting
 from workloads.video_segmentation.architectures import without_weights
+from workloads.video_segmentation.catalogue import segment
 from workloads.video_segmentation.clip import Clip, clip_path
 from workloads.video_segmentation.fitted_weights import fitted_weights
 from workloads.video_segmentation.frame_bank import bgr_frames
@@ -88,7 +89,7 @@ def test_the_catalogue_takes_it():
             segmenting.baseline,
             segmenting.inputs,
             {"cuda": size},
-            optimizations=segmenting.OPTIMIZATIONS,
+            optimizations=segment.OPTIMIZATIONS,
         )
     )
     catalogue.load()
@@ -99,13 +100,13 @@ def test_the_catalogue_takes_it():
 
 
 def test_the_graph_is_compared_with_what_it_captures():
-    compared = {one.name: one.compared_with for one in segmenting.OPTIMIZATIONS}
+    compared = {one.name: one.compared_with for one in segment.OPTIMIZATIONS}
     assert compared.pop("cuda-graph") == "channels-last-fp16"
     assert set(compared.values()) == {BASELINE}
 
 
 def test_no_optimization_may_draw_other_masks():
-    for one in segmenting.OPTIMIZATIONS:
+    for one in segment.OPTIMIZATIONS:
         assert [proof.name for proof in one.proofs] == ["masks"]
         assert one.tolerance[one.dtype].relative_l2 <= 2e-3
 
@@ -438,7 +439,7 @@ def test_a_side_is_closed_whatever_it_does(context):
 
 @pytest.mark.usefixtures("flags")
 def test_the_proof_holds_for_fp16_on_a_cpu(context):
-    (proof,) = segmenting.OPTIMIZATIONS[0].proofs
+    (proof,) = segment.OPTIMIZATIONS[0].proofs
     assert proof.show(context).startswith("IoU 0.99")
 
 

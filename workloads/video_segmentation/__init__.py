@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gpugate.workload import Workload
-from workloads.video_segmentation.composite_stage import COMPOSITE
-from workloads.video_segmentation.decode_stage import DECODE, DECODE_HEVC
-from workloads.video_segmentation.encode_stage import ENCODE
-from workloads.video_segmentation.end_to_end import END_TO_END
-from workloads.video_segmentation.preprocess_stage import PREPROCESS
-from workloads.video_segmentation.segmenting import SEGMENT
+from workloads.video_segmentation.catalogue.composite import COMPOSITE
+from workloads.video_segmentation.catalogue.decode import DECODE, DECODE_HEVC
+from workloads.video_segmentation.catalogue.encode import ENCODE
+from workloads.video_segmentation.catalogue.end_to_end import END_TO_END
+from workloads.video_segmentation.catalogue.preprocess import PREPROCESS
+from workloads.video_segmentation.catalogue.segment import SEGMENT
 
 WORKLOADS: tuple[Workload, ...] = (DECODE, DECODE_HEVC, PREPROCESS, SEGMENT, COMPOSITE, ENCODE, END_TO_END)

@@ -7,45 +7,21 @@ rate beside the baseline's, is a proof.
 
 from __future__ import annotations
 
-import functools
-import statistics
-import tempfile
 from collections.abc import Mapping
 from functools import partial
 from itertools import cycle, islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpugate.errors import DisprovedError
-from gpugate.workload import (
-    Context,
-    Contract,
-    DeviceKind,
-    Engine,
-    Limit,
-    Needs,
-    Optimization,
-    Proof,
-    Side,
-    Size,
-    Workload,
-)
+from gpugate.workload import Context, DeviceKind, Side, Size
 from workloads.video_segmentation.chain import encoder_of
 from workloads.video_segmentation.colour import rgb_from_nv12
-from workloads.video_segmentation.compressed_only import FRAME_BYTES, compressed_only
-from workloads.video_segmentation.decode_stage import EXACT, HOST, INSTALL, INSTALL_VIDEO, ON_HOST, stamps
-from workloads.video_segmentation.encoding.nvenc_probe import why_not
-from workloads.video_segmentation.end_to_end_proofs import LEAST_ENCODED_DB
 from workloads.video_segmentation.frame_bank import bgr_frames, nv12_frames
 from workloads.video_segmentation.plan import BATCH, Plan
 from workloads.video_segmentation.recorder import Recorder
 from workloads.video_segmentation.source_clip import CLIPS, source
-
-if TYPE_CHECKING:
-    from workloads.video_segmentation.encoding.quality import Quality
 
 # Per step, which is a whole file, since its end is a part of its cost.
 ITEMS: Mapping[DeviceKind, int] = {"cuda": 64, "cpu": 24}
@@ -85,93 +61,3 @@ def frames_for(plan: Plan, context: Context) -> Any:
         return nv12
     matrix = source(context).info.matrix
     return torch.cat([rgb_from_nv12(frame[None], matrix) for frame in nv12])
-
-
-def file_shows(plan: Plan) -> Proof:
-    """That a file has every frame that was encoded, in order, and that it looks like them."""
-    return Proof("file shows them", partial(_file_shows, plan))
-
-
-def _file_shows(plan: Plan, context: Context) -> str:
-    found, theirs = _written(plan, context), _by_baseline(context)
-    frames = len(nv12_frames(context))
-    worst_db, median_db = min(found.psnr_db.values()), statistics.median(found.psnr_db.values())
-    words = f"{found.frames} of {frames} frames, {worst_db:.1f} dB at least, {median_db:.1f} dB in the middle"
-    if found.frames != frames or worst_db < LEAST_ENCODED_DB:
-        raise DisprovedError(f"{words}: all of them and {LEAST_ENCODED_DB:g} dB are wanted")
-    mp4v = f"mp4v {statistics.median(theirs.psnr_db.values()):.1f} dB at {theirs.bit_rate_mbit_s:.1f}"
-    return f"{words}, {found.bit_rate_mbit_s:.1f} Mbit/s ({mp4v})"
-
-
-@functools.lru_cache(maxsize=1)
-def _by_baseline(context: Context) -> Quality:
-    return _written(BASELINE, context)
-
-
-def _written(plan: Plan, context: Context) -> Quality:
-    """What became of the bank's frames in a file of the plan's encoder."""
-    from workloads.video_segmentation.encoding.quality import quality
-
-    clip, frames = source(context), frames_for(plan, context)
-    with tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir) as folder:
-        path = Path(folder, f"clip{plan.suffix}")
-        with encoder_of(plan, path, clip.info, context.device) as encoder:
-            for first in range(0, len(frames), BATCH):
-                encoder.write(frames[first : first + BATCH])
-        originals = dict(enumerate(nv12_frames(context).cpu().numpy()))
-        return quality(path, originals, "nv12", clip.info.matrix, numbered=False)  # that they are alike tells the order
-
-
-BASELINE, X264, NVJPEG, NVENC = (Plan(encode=name) for name in ("mp4v", "x264", "nvjpeg", "nvenc"))
-
-
-def _variant(
-    name: str, plan: Plan, min_speedup: Mapping[str, float], needs: Needs, why: str, *limits: Limit
-) -> Optimization:
-    return Optimization(
-        name,
-        partial(build, plan),
-        min_speedup,
-        tolerance=EXACT,
-        needs=needs,
-        contract={"cuda": Contract(limits)},
-        proofs=(file_shows(plan),),
-        why=why,
-    )
-
-
-COMPRESSED_ONLY = compressed_only(ITEMS["cuda"], FRAME_BYTES)
-ENCODE = Workload(
-    name="video/encode",
-    baseline=partial(build, BASELINE),
-    inputs=stamps,
-    sizes={kind: size(kind) for kind in ITEMS},
-    optimizations=(
-        _variant(
-            "x264-overlapped",
-            X264,
-            {"sm_90": 1.8, "cuda": 0.5, "cpu": 0.4},
-            ON_HOST,
-            "H.264 costs more than MPEG-4 Part 2 and is smaller; its threads work while the caller goes on, but at the "
-            "end of a short file they are soon idle",
-        ),
-        _variant(
-            "nvjpeg",
-            NVJPEG,
-            {"sm_90": 7.0, "cuda": 2.0},
-            Needs(HOST, install=INSTALL),
-            "every frame is a picture of its own: fast, and several times as large as H.264",
-            COMPRESSED_ONLY,
-        ),
-        _variant(
-            "nvenc",
-            NVENC,
-            {"cuda": 2.0},
-            Needs((*HOST, "PyNvVideoCodec"), install=INSTALL_VIDEO, engine=Engine("nvenc", why_not)),
-            "the GPU's own encoder, an engine apart from what computes",
-            COMPRESSED_ONLY,
-        ),
-    ),
-    cold=False,  # the inputs are stamps
-    timing="pipeline",
-)

@@ -6,9 +6,9 @@ see `Arrivals`, times the step's stamps. Files are written all the time, one for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
 from typing import Any
@@ -16,35 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpugate.workload import (
-    BASELINE,
-    Context,
-    Contract,
-    DeviceKind,
-    Engine,
-    Limit,
-    Needs,
-    Optimization,
-    Proof,
-    Side,
-    Size,
-    Workload,
-)
+from gpugate.workload import Context, DeviceKind, Side, Size
 from workloads.video_segmentation import plan as plans
 from workloads.video_segmentation import segmenting
 from workloads.video_segmentation.arrivals import Arrivals
 from workloads.video_segmentation.chain import Batch, Chain, decoder_of, encoder_of, noise_in_nv12
-from workloads.video_segmentation.compressed_only import COMPOSITED_BYTES, compressed_only
-from workloads.video_segmentation.decode_stage import (
-    EXACT,
-    HOST,
-    INSTALL,
-    INSTALL_VIDEO,
-    ON_HOST,
-    stamps,
-)
-from workloads.video_segmentation.encoding.nvenc_probe import why_not
-from workloads.video_segmentation.end_to_end_proofs import file_is_whole, frames_agree
 from workloads.video_segmentation.flow import Flow, on_stream
 from workloads.video_segmentation.frame_bank import one_thread_on_cpu
 from workloads.video_segmentation.host_planes import HostPlanesDecoder
@@ -214,139 +190,3 @@ def x264_alone(plan: Plan, context: Context) -> Side:
         works_ahead=True,
         round_steps=_round_steps(clip.info, context),
     )
-
-
-VIDEO = Needs((*HOST, "PyNvVideoCodec"), (8, 0), install=INSTALL_VIDEO)
-GPU_STAGES = Needs(HOST, (8, 0), install=INSTALL)
-ALWAYS_BUSY = Limit("active_fraction", at_least=0.80)
-COMPRESSED_ONLY = compressed_only(FRAMES["cuda"], COMPOSITED_BYTES)
-WITHIN_8_GIB = Limit("peak_bytes", at_most=8 * 2**30)  # that it does not grow is looked at in every case
-FROM_THE_GPU = Contract((Limit("host_to_device_bytes", at_most=2**20),), (WITHIN_8_GIB,))
-
-
-def _rung(
-    name: str,
-    plan: Plan,
-    speedup: Mapping[str, float],
-    below: str = BASELINE,
-    needs: Needs = GPU_STAGES,
-    contract: Mapping[str, Contract] | None = None,
-    why: str = "",
-    proofs: tuple[Proof, ...] = (),
-) -> Optimization:
-    make: Callable[[Context], Side] = partial(build, plan)
-    return Optimization(
-        name,
-        make,
-        speedup,
-        dtype="float16",
-        compared_with=below,
-        needs=needs,
-        tolerance=EXACT,
-        contract=contract or {},
-        proofs=proofs,
-        why=why,
-    )
-
-
-def _whole(name: str, plan: Plan, speedup: Mapping[str, float], *limits: Limit, why: str) -> Optimization:
-    busy = Contract((*FROM_THE_GPU.engaged, *limits), (*FROM_THE_GPU.limits, ALWAYS_BUSY))
-    contract = {"sm_90": busy, "cuda": FROM_THE_GPU}
-    return _rung(name, plan, speedup, needs=VIDEO, contract=contract, why=why, proofs=(file_is_whole(plan),))
-
-
-X264_BOUND = "libx264 on the cores is the longest stage: everything else hides behind it"
-OVERLAP = "every stage works on another batch: the pipeline takes the time of the longest stage"
-NO_PIPELINE = "the encoder's own speed, on frames that lie ready: the most that a pipeline which ends in it can reach"
-ENCODED_APART = "the GPU's own encoder, an engine apart from what computes"
-TWO_CORES = "decoding, computing and encoding share the same cores: overlap fills only what one of them leaves idle"
-
-LADDER = (
-    _rung(
-        "segment-fused",
-        plans.SEGMENT,
-        {"sm_90": 1.0, "cuda": 0.95},
-        why="the longest stage of the GPU first; what the CPU does takes seven tenths of a step",
-        proofs=(frames_agree(plans.SEGMENT),),
-    ),
-    _rung(
-        "composite-gpu",
-        plans.COMPOSITE,
-        {"sm_90": 1.0, "cuda": 0.9},
-        "segment-fused",
-        why="frames go up for it and come back for the encoder",
-        proofs=(frames_agree(plans.COMPOSITE),),
-    ),
-    _rung(
-        "preprocess-gpu",
-        plans.PREPROCESS,
-        {"sm_90": 0.8, "cuda": 0.8},
-        "composite-gpu",
-        why="at most a tenth of the time, which is the noise of what the CPU still decodes and encodes: hardly a loss",
-        proofs=(frames_agree(plans.PREPROCESS),),
-    ),
-    _rung(
-        "nvdec-sessions",
-        plans.DECODE,
-        {"sm_90": 1.0, "cuda": 0.9},
-        "preprocess-gpu",
-        VIDEO,
-        why="frames are born on the GPU; the encoder still wants them back",
-        proofs=(frames_agree(plans.DECODE),),
-    ),
-    _rung(
-        "nvjpeg",
-        plans.ENCODE,
-        {"sm_90": 5.0, "cuda": 1.0},
-        "nvdec-sessions",
-        VIDEO,
-        {"cuda": Contract((COMPRESSED_ONLY,))},
-        why="only the compressed stream comes back",
-    ),
-    _rung("overlapped", plans.NVJPEG, {"sm_90": 0.95, "cuda": 0.95}, "nvjpeg", VIDEO, why=OVERLAP),
-)
-OPTIMIZED = (
-    _whole("optimized-nvjpeg", plans.NVJPEG, {"sm_90": 13.4, "cuda": 3.0}, COMPRESSED_ONLY, why=OVERLAP),
-    _rung(
-        "optimized-nvenc",
-        plans.NVENC,
-        {"cuda": 1.5},
-        needs=replace(VIDEO, engine=Engine("nvenc", why_not)),
-        contract={"cuda": Contract((*FROM_THE_GPU.engaged, COMPRESSED_ONLY), FROM_THE_GPU.limits)},
-        why=ENCODED_APART,
-        proofs=(file_is_whole(plans.NVENC),),
-    ),
-    _rung(
-        "optimized-x264",
-        plans.X264,
-        {"sm_90": 7.0, "cuda": 1.5},
-        needs=VIDEO,
-        contract={"cuda": FROM_THE_GPU},
-        why=X264_BOUND,
-        proofs=(file_is_whole(plans.X264),),
-    ),
-    Optimization(
-        "x264-alone", partial(x264_alone, plans.X264), {"cuda": 0.5}, tolerance=EXACT, needs=GPU_STAGES, why=NO_PIPELINE
-    ),
-    # 0.91 to 0.94 on an H200, give or take 0.05: the cores' noise, of which both sides have their own.
-    _rung("of-x264-alone", plans.X264, {"sm_90": 0.85, "cuda": 0.5}, "x264-alone", VIDEO, why=X264_BOUND),
-)
-ON_CPU = Optimization(
-    "optimized-on-cpu",
-    partial(build, plans.ON_CPU),
-    {"cpu": 0.6},
-    tolerance=EXACT,
-    needs=ON_HOST,
-    proofs=(file_is_whole(plans.ON_CPU),),
-    why=TWO_CORES,
-)
-END_TO_END = Workload(
-    name="video/end-to-end",
-    baseline=partial(build, plans.BASELINE),
-    inputs=stamps,
-    sizes={kind: size(kind) for kind in FRAMES},
-    optimizations=(*LADDER, *OPTIMIZED, ON_CPU),
-    cold=False,  # the inputs are stamps; frames come from a file
-    timing="pipeline",
-    ladder=True,
-)
