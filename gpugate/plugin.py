@@ -161,9 +161,11 @@ def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
         replay.tell_what_is_gone({case.id for case in catalogue.cases()})
         config.stash[ASKED] = replay
         return
+    from gpugate.left_over import none_left_over
     from gpugate.recording import allowed_to_record
     from gpugate.session_start import open_session
 
+    config.stash[CLOSING].enter_context(none_left_over())
     config.stash[CLOSING].enter_context(termination_as_ctrl_c())
     opened = open_session(config.stash[OPTIONS], config.rootpath, catalogue, worker_number(config), node_ids)
     if opened.options.update_baselines:

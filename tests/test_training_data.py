@@ -206,9 +206,9 @@ def test_more_workers_than_cores_are_warned_of_and_work(monkeypatch: pytest.Monk
 
 
 def test_too_little_shared_memory_is_said_before_a_worker_dies_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = 2 * PREFETCH_FACTOR * 8 * prepared(224)[0][0].nbytes
+    needed = (2 * PREFETCH_FACTOR + 1) * 8 * prepared(224)[0][0].nbytes
     monkeypatch.setattr(shared_memory.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed))
-    with pytest.raises(OSError, match=r"keep 18 MiB ready and /dev/shm has 18 MiB free: give it more"):
+    with pytest.raises(OSError, match=r"keep 23 MiB ready and /dev/shm has 23 MiB free: give it more"):
         Pieces(prepared(224), 8, 2, pinned=False)
     Pieces(prepared(224), 8, 0, pinned=False).close()
 

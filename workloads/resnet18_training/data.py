@@ -100,12 +100,13 @@ class Pieces(Iterator[tuple[Tensor, Tensor]]):
 
     def __init__(self, pictures: PreparedPictures, piece: int, workers: int, pinned: bool) -> None:
         self.unpinned = 0
-        self._pinned, self._workers = pinned, workers
-        check_shared_memory(workers * PREFETCH_FACTOR * piece * pictures[0][0].nbytes if workers else 0)
+        self._pinned, self._workers, self._piece = pinned, workers, piece
+        held = workers * PREFETCH_FACTOR + 1 if workers else 0  # and the one that is used
+        check_shared_memory(held * piece * pictures[0][0].nbytes)
         self._iterator: Any = _iterator(_loader(pictures, piece, workers, pinned))
 
     def __next__(self) -> tuple[Tensor, Tensor]:
-        with stage("__next__"):
+        with stage("__next__", self._piece):
             images, told = self._received()
         if self._pinned:
             self.unpinned += sum(not tensor.is_pinned() for tensor in (images, told))  # cuda only

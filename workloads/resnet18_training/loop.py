@@ -55,11 +55,13 @@ class LoadedBatches:
     def __init__(self, pictures: PreparedPictures, rung: Rung, device: torch.device) -> None:
         self._pieces = Pieces(pictures, rung.piece, rung.workers, rung.pinned)
         self._each, self._device, self._non_blocking = rung.batch // rung.piece, device, rung.non_blocking
+        self._items = rung.batch
         self._prefetcher = Prefetcher(self._pieces, device, self._each) if rung.prefetched else None
 
     def take(self) -> Batch:
         if self._prefetcher is not None:
-            images, told = self._prefetcher.take()
+            with stage("prefetch", self._items):  # the next batch's pieces, and its copies
+                images, told = self._prefetcher.take()
             return checked(images, told)
         parts = [self._copied(next(self._pieces)) for _ in range(self._each)]
         if len(parts) == 1:

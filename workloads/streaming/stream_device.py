@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from workloads.slots import Buffers, StagedSlot
+from workloads.stages import stage
 from workloads.streaming.block_checksum import half_sums
 from workloads.streaming.walsh_shift import WalshShift
 
@@ -82,9 +83,14 @@ class BlockingDevice:
     def __call__(self, block: Tensor) -> Tensor:
         """The result for a block on the host; on CUDA it lasts until the next call."""
         if not self._on_cuda:
-            return self._kernel(block)
-        self._inputs.copy_(block)  # cuda only
-        return self.result.copy_(self._kernel(self._inputs))  # cuda only
+            with stage("compute", 1):
+                return self._kernel(block)
+        with stage("copy in", 1):  # cuda only
+            self._inputs.copy_(block)
+        with stage("compute", 1):  # cuda only
+            result = self._kernel(self._inputs)
+        with stage("copy out", 1):  # cuda only
+            return self.result.copy_(result)
 
 
 class StagedDevice:  # cuda only
@@ -97,15 +103,16 @@ class StagedDevice:  # cuda only
     def submit(self, slot: StagedSlot) -> None:
         """`slot.host.output` holds the result for `slot.host.inputs` once `slot.host.done` is over."""
         compute = torch.cuda.current_stream(self._device)
-        with self._copy_in:
+        with stage("copy in", 1), self._copy_in:
             slot.inputs.copy_(slot.host.inputs, non_blocking=True)
         slot.arrived.record(self._copy_in)
         compute.wait_event(slot.arrived)
         # The slot holds the result until its next turn, when the copy out is known to be over: see two_layer_net.
-        slot.result = self._kernel(slot.inputs)
+        with stage("compute", 1):
+            slot.result = self._kernel(slot.inputs)
         slot.computed.record(compute)
         self._copy_out.wait_event(slot.computed)
-        with self._copy_out:
+        with stage("copy out", 1), self._copy_out:
             slot.host.output.copy_(slot.result, non_blocking=True)
         slot.host.done.record(self._copy_out)
 

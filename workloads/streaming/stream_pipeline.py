@@ -18,6 +18,8 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
+from workloads.stages import stage
+
 _Slot = TypeVar("_Slot")
 
 
@@ -135,7 +137,8 @@ class Pipeline(Generic[_Slot]):
             raise CancelledError(f"piece {piece} is not read: the pipeline was closed")
         if piece % self._stages.pieces == 0:
             self._count(1)
-        self._stages.read(self.slots[place], piece)
+        with stage("read"):
+            self._stages.read(self.slots[place], piece)
 
     def _pass_on(self, place: int, reads: Sequence[Future[None]]) -> Future[Tensor]:
         for read in reads:
@@ -149,7 +152,8 @@ class Pipeline(Generic[_Slot]):
 
     def _consume(self, place: int) -> Tensor:
         try:
-            wanted = self._stages.consume(self.slots[place])
+            with stage("check", 1):
+                wanted = self._stages.consume(self.slots[place])
         except BaseException as error:
             self._failure = self._failure or error
             self._close_places()  # the caller may be waiting for the next block of this slot

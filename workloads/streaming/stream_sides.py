@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gpugate.workload import Context, Side
 from workloads.slots import StagedSlot, wait
+from workloads.stages import stage
 from workloads.streaming.block_checksum import RECORD, record
 from workloads.streaming.stream_device import BlockingDevice, HostSlot, Regime, StagedDevice, pageable, staged_slot
 from workloads.streaming.stream_file import Layout, StreamFile, open_stream_file
@@ -95,8 +96,11 @@ def in_a_row(regimes: Regimes, pinned: bool, context: Context) -> Side:
     known = regime.known(file.checksums)
 
     def sums(number: int) -> Tensor:
-        file.read_into(number, block)
-        return regime.wanted(device(block))
+        with stage("read", 1):
+            file.read_into(number, block)
+        result = device(block)
+        with stage("check", 1):
+            return regime.wanted(result)
 
     def step(numbers: Tensor) -> Tensor:
         found = record(torch.stack([sums(number) for number in numbers.tolist()]), known[numbers])

@@ -1,0 +1,35 @@
+"""No process outlives a run: children that are to end with it and do not are killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+ENDING_S = 5.0  # for all of them together, once they are told to end
+
+
+@contextmanager
+def none_left_over() -> Iterator[None]:
+    """Ends daemonic children when it ends. Python itself would wait for them without end when it exits.
+
+    A worker process of a loader that is stopped, or stuck in a driver, does not answer SIGTERM.
+    """
+    try:
+        yield
+    finally:
+        _end()
+
+
+def _end() -> None:
+    # Others are waited for as whoever started them wants it.
+    daemons = [child for child in multiprocessing.active_children() if child.daemon]
+    for child in daemons:
+        child.terminate()
+    until = time.monotonic() + ENDING_S
+    for child in daemons:
+        child.join(max(0.0, until - time.monotonic()))
+        if child.is_alive():
+            child.kill()
+            child.join()
