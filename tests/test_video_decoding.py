@@ -4,6 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -250,6 +251,16 @@ def test_torchcodec_that_fails_in_a_whole_clip_is_not_taken_for_its_end(
     monkeypatch.setattr(FakeDemuxer, "decode", fail)
     with pytest.raises(RuntimeError, match="the GPU is gone"):
         TorchCodecDecoder(clip, torch.device("cpu")).read(1)
+
+
+@pytest.mark.parametrize("build", [decode_stage.on_host, partial(decode_stage.to_nv12, decode_stage.planes)])
+@pytest.mark.parametrize("frames", [5, 8])
+def test_a_clip_that_was_cut_short_says_so_in_the_stage_too(build, frames: int, cut_clip: Path) -> None:
+    """In the middle of a batch of at least one of these sizes."""
+    side = build("h264", Context(torch.device("cpu"), frames, 0, cut_clip.parent, input_path=cut_clip))
+    with pytest.raises(VideoError, match=r"cut.mp4 gave \d+ of its 75 frames, since it was cut short"):
+        list(iter(lambda: side.step(torch.ones(frames)), None))
+    side.close()
 
 
 def test_frames_that_stay_on_the_host_are_looked_at_there(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

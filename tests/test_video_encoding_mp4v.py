@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -56,15 +61,47 @@ def test_every_frame_comes_back_in_order_at_its_quality_and_rate(tmp_path, bgr, 
         assert container.streams.video[0].codec_context.name == "mpeg4"
 
 
-def test_a_full_disk_comes_out_and_leaves_nothing(tmp_path):
+def test_a_full_disk_is_seen_with_the_batch_that_filled_it(tmp_path, bgr, monkeypatch):
+    encoder = Mp4v(tmp_path / "out.mp4", VIDEO)
+    encoder.write(bgr)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(total=2**30, free=2**12))
+    says = r"out\.mp4 cannot be written \(No space left on device\), 0 MiB are free there: make room or choose another"
+    for again in (lambda: encoder.write(bgr), lambda: encoder.write(bgr), encoder.close):
+        with pytest.raises(OSError, match=says):
+            again()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_does_not_tell_its_size_is_not_full(tmp_path, bgr, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(total=0, free=0))
+    with Mp4v(tmp_path / "out.mp4", VIDEO) as encoder:
+        encoder.write(bgr)
+    assert encoder.close().frames == 12
+
+
+def test_what_a_killed_process_left_behind_goes(tmp_path, bgr):
+    path = tmp_path / "out.mp4"
+    made = f"from pathlib import Path; import numpy as np; from {Mp4v.__module__} import *; import os, signal;"
+    made += f"encoder = Mp4v(Path({str(path)!r}), VideoFormat(160, 96)); os.kill(os.getpid(), signal.SIGKILL)"
+    subprocess.run([sys.executable, "-c", made], cwd=Path(__file__).parents[1], check=False)
+    assert len(list(tmp_path.iterdir())) == 1, "a partial file"
+    with Mp4v(path, VIDEO) as encoder:
+        encoder.write(bgr)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_that_nobody_told_of_comes_out_and_leaves_nothing(tmp_path, capfd):
     noise = np.random.default_rng(0).integers(0, 256, (24, 96, 160, 3), dtype=np.uint8)
     encoder = Mp4v(tmp_path / "out.mp4", VIDEO)
     with files_up_to(2**15):
         encoder.write(noise)
         for _ in range(2):
-            with pytest.raises(EncodingError, match=r"out\.mp4 came out with 0 of 24 frames: make room"):
+            with pytest.raises(
+                EncodingError, match=rf"out\.mp4 came out with 0 of 24 frames, \d+ MiB .*: make room in {tmp_path}"
+            ):
                 encoder.close()
     assert not list(tmp_path.iterdir())
+    assert capfd.readouterr().err == "", "OpenCV and FFmpeg write nothing beside our sentence"
 
 
 def test_frames_that_do_not_fit_are_refused_where_opencv_would_drop_them(tmp_path, bgr):

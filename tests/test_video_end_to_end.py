@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import av
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -23,26 +24,34 @@ from PIL import Image
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side, for_device_class
-from workloads.video_segmentation import end_to_end, end_to_end_proofs, segmenting
+from workloads.video_segmentation import chain, compositing, end_to_end, end_to_end_proofs, segmenting, video_file
 from workloads.video_segmentation import plan as plans
-from workloads.video_segmentation.__main__ import age_s, main
+from workloads.video_segmentation.__main__ import Run, _tell, age_s, main
 from workloads.video_segmentation.arrivals import luma_grids
-from workloads.video_segmentation.catalogue.end_to_end import END_TO_END, LADDER
+from workloads.video_segmentation.catalogue.end_to_end import ALWAYS_BUSY, END_TO_END, LADDER
 from workloads.video_segmentation.chain import Batch, Chain, decoder_of
 from workloads.video_segmentation.clip import Clip, clip_path
 from workloads.video_segmentation.contact_sheet import chosen_frames
 from workloads.video_segmentation.conveyor import Conveyor
+from workloads.video_segmentation.encoding import Encoded
 from workloads.video_segmentation.encoding.x264 import X264, stock_frames
 from workloads.video_segmentation.end_to_end import build, size, x264_alone
-from workloads.video_segmentation.end_to_end_proofs import compared_numbers, file_is_whole, frames_agree
+from workloads.video_segmentation.end_to_end_proofs import (
+    compared_numbers,
+    composited_numbers,
+    file_is_whole,
+    frames_agree,
+)
 from workloads.video_segmentation.fitted_weights import fitted_weights
 from workloads.video_segmentation.plan import Plan
 from workloads.video_segmentation.source_clip import CLIPS, source
+from workloads.video_segmentation.stage_clock import StageClock, StageTime
 from workloads.video_segmentation.video_file import VideoError
 
 TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p
 IN_NV12 = Plan(preprocess="torch", composite="torch", encode="x264")
 AS_JPEG = replace(IN_NV12, encode="nvjpeg")
+BACKGROUND_ALONE = torch.tensor([1.0, 0.0])[:, None, None]
 PLANS = [plan for base in (plans.BASELINE, IN_NV12, AS_JPEG) for plan in (base, replace(base, overlapped=True))]
 
 
@@ -161,13 +170,26 @@ def test_a_stage_that_fails_ends_all_threads(
         return whole(self, *batch)
 
     monkeypatch.setattr(Chain, stage, fails)
+    before = set(threading.enumerate())
     side = build(plan, context)
-    began = time.monotonic()
-    with pytest.raises(OSError, match=f"{stage} is out of order"):
-        list(iter(lambda: side.step(torch.ones(8)), None))
+    errors: list[Exception] = []
+
+    def until_it_fails() -> None:
+        try:
+            list(iter(lambda: side.step(torch.ones(8)), None))
+        except OSError as error:
+            errors.append(error)
+
+    caller = threading.Thread(target=until_it_fails, daemon=True)
+    caller.start()
+    caller.join(60)
+    assert not caller.is_alive(), "it hangs"
+    assert [str(error) for error in errors] == [f"{stage} is out of order"]
+    alive = [thread.name for thread in set(threading.enumerate()) - before]
+    assert [name for name in alive if name.startswith("video-")] == [], "of the conveyor"
     side.finish()
     side.close()
-    assert time.monotonic() - began < 30
+    assert set(threading.enumerate()) <= before
     assert list(context.cache_dir.glob("recording-*")) == []
 
 
@@ -179,6 +201,26 @@ def test_what_cannot_be_built_leaves_nothing(context: Context, monkeypatch: pyte
     with pytest.raises(ValueError, match="no network"):
         build(plans.ON_CPU, context)
     assert list(context.cache_dir.glob("recording-*")) == []
+
+
+def test_a_chain_that_cannot_be_built_closes_its_segmenter(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    def fails(*arguments: object) -> None:
+        raise ValueError("no blur")
+
+    segmenting_side = Side(lambda frames: frames, close=lambda: closed.append("segmenter"))
+    monkeypatch.setattr(segmenting, "baseline", lambda context: segmenting_side)
+    monkeypatch.setattr(chain, "_compositing", fails)
+    with pytest.raises(ValueError, match="no blur"):
+        Chain(plans.BASELINE, context, source(context).info, lambda frames: None)
+    assert closed == ["segmenter"]
+
+
+def test_the_encoder_alone_needs_a_whole_batch(context: Context, tmp_path: Path) -> None:
+    short = clip_path(context.cache_dir, replace(TINY, frames=7))
+    with pytest.raises(ValueError, match=r"\.mp4 has 7 frames: give a video of 8 or more"):
+        x264_alone(IN_NV12, replace(context, input_path=short))
 
 
 def test_an_overlapped_plan_has_a_conveyor_and_no_other(context: Context) -> None:
@@ -215,6 +257,13 @@ def test_the_whole_pipelines_promise_to_stay_within_their_memory(name: str, devi
     assert [limit.at_most for limit in contract.limits if limit.counter == "peak_bytes"] == [8 * 2**30]
 
 
+def test_the_overlapped_pipelines_promise_a_busy_gpu() -> None:
+    for name in ("overlapped", "optimized-nvjpeg"):
+        contract = for_device_class(END_TO_END.optimization(name).contract, ("sm_90", "cuda"))
+        assert contract is not None
+        assert ALWAYS_BUSY in contract.limits
+
+
 def test_the_encoder_alone_writes_what_the_plan_would_give_it(context: Context) -> None:
     side = x264_alone(IN_NV12, context)
     stamps = END_TO_END.inputs(context, 0)
@@ -232,8 +281,80 @@ def test_the_encoder_alone_writes_what_the_plan_would_give_it(context: Context) 
 def test_a_file_is_whole(plan: Plan, context: Context) -> None:
     words = file_is_whole(plan).show(context)
     assert words.startswith("24 of 24 frames, ")
-    assert " dB in the middle of 4, " in words
+    assert re.search(r" dB in the middle of 1\d, IoU [\d.]+ and \S+ dB with the baseline's composites of 14, ", words)
     assert words.endswith(" Mbit/s")
+    assert ("IoU 1.0000 and inf dB" in words) is (plan == plans.ON_CPU)
+
+
+def whole_variants() -> list[str]:
+    return [each.name for each in END_TO_END.optimizations if "file is whole" in [proof.name for proof in each.proofs]]
+
+
+def test_every_variant_shows_frames_that_are_the_baselines() -> None:
+    by_frames = ["segment-fused", "composite-gpu", "preprocess-gpu", "nvdec-sessions"]
+    names = {each.name for each in END_TO_END.optimizations}
+    assert names - {*by_frames, *whole_variants()} == {"x264-alone"}, "which composites nothing while it is timed"
+
+
+@pytest.mark.parametrize("plan", [plans.ON_CPU, replace(AS_JPEG, overlapped=True)], ids=str)
+@pytest.mark.parametrize("fault", ["skipped", "later frames skipped", "another mask"])
+def test_a_whole_variant_that_composites_otherwise_is_told(
+    plan: Plan, fault: str, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = chain._compositing
+
+    def otherwise(plan: Plan, *arguments: Any) -> Any:
+        whole = make(plan, *arguments)
+        if not plan.overlapped or fault == "another mask":
+            return whole
+        return lambda batch, logits: batch if fault == "skipped" or batch.first >= 16 else whole(batch, logits)
+
+    monkeypatch.setattr(chain, "_compositing", otherwise)
+    if fault == "another mask":
+        logits = Chain.logits
+        monkeypatch.setattr(
+            Chain, "logits", lambda self, batch: logits(self, batch) - 4 * self.plan.overlapped * BACKGROUND_ALONE
+        )
+    said = r"IoU [\d.]+ and [\d.]+ dB with the baseline's composites of 14 frames: 0.98 and 40 dB are wanted"
+    with pytest.raises(DisprovedError, match=said) as raised:
+        file_is_whole(plan).show(context)
+    overlap = float(str(raised.value).split()[1])
+    assert (overlap < 0.98) is (fault == "another mask")
+
+
+@pytest.mark.parametrize("plan", [plans.ON_CPU, AS_JPEG], ids=str)
+def test_a_baseline_that_composites_nothing_is_told(
+    plan: Plan, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would agree with a variant that does the same by the same function."""
+    end_to_end_proofs._composites_by_baseline.cache_clear()
+    monkeypatch.setattr(compositing, "on_host", lambda bgr, logits: bgr)
+    with pytest.raises(DisprovedError, match="the baseline's composites have inf dB with its input: nothing was blurr"):
+        file_is_whole(plan).show(context)
+
+
+def test_the_baselines_composites_are_computed_once(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Plan] = []
+    whole = Chain.__init__
+
+    def counted(self: Chain, plan: Plan, *arguments: Any, **more: Any) -> None:
+        made.append(plan)
+        whole(self, plan, *arguments, **more)
+
+    monkeypatch.setattr(Chain, "__init__", counted)
+    end_to_end_proofs._composites_by_baseline.cache_clear()
+    for _ in range(2):
+        file_is_whole(AS_JPEG).show(context)
+    assert made == [AS_JPEG, plans.BASELINE, AS_JPEG]
+
+
+@pytest.mark.parametrize(("frames", "places"), [(600, 8), (48, 7), (8, 8), (1, 1)])
+def test_composites_that_are_compared_are_spread_over_the_clip_and_its_batches(frames: int, places: int) -> None:
+    numbers = composited_numbers(frames)
+    assert len(numbers) <= 16
+    assert (numbers[0], numbers[-1]) == (0, frames - 1)
+    assert len({number % 8 for number in numbers}) >= places
+    assert max((after - before for before, after in pairwise(numbers)), default=1) <= 1 + frames / 13
 
 
 def test_a_file_that_lacks_its_end_is_not(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,6 +464,7 @@ def test_the_program_tells_its_seconds_as_json(video: Path, cache_dir: Path, tmp
     assert told["frames_per_second"] == pytest.approx(24 / told["pipeline_s"])
     assert told["imports_s"] + told["start_up_s"] + told["pipeline_s"] == pytest.approx(told["process_s"])
     assert told["start_up_s"] + told["pipeline_s"] <= took
+    assert told["device_active_at_most_s"] == 0, "on a CPU"
     assert age_s() - took - 1 < told["process_s"] <= age_s()
 
 
@@ -405,18 +527,138 @@ def test_the_last_batch_may_be_smaller(cache_dir: Path, tmp_path: Path) -> None:
         (lambda folder, video: [folder / "missing.mp4", folder / "out.mp4"], "missing.mp4 is not there"),
         (lambda folder, video: [video, folder / "no" / "out.mp4"], "out.mp4 cannot be written"),
         (lambda folder, video: [video, folder / "out.mp4", "--variant=optimized-nvjpeg"], "needs a CUDA GPU"),
+        (
+            lambda folder, video: [video, folder / "out.mp4", f"--cache={video}"],
+            "cannot be written (File exists): name a folder that may be written to",
+        ),
+        (
+            lambda folder, video: [video, folder / "out.mp4", "--cache=/proc/self"],
+            "--cache /proc/self cannot be written",
+        ),
+        (
+            lambda folder, video: [video, folder / "out.mp4", "--checkpoint=no.pt"],
+            "--checkpoint no.pt is not there: name a file of weights",
+        ),
+        (
+            lambda folder, video: [video, folder / "out.mp4", f"--checkpoint={video}"],
+            ".mp4 is the input too: name another file for --checkpoint",
+        ),
+        (
+            lambda folder, video: [video, folder / "out.mp4", f"--checkpoint={__file__}"],
+            f"--checkpoint {__file__} holds no state_dict of torchvision's",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(
     make: Any, said: str, video: Path, cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [str(each) for each in make(tmp_path, video)]
-    assert main([*arguments, "--quiet", f"--cache={cache_dir}"]) == 1
+    assert main(["--quiet", f"--cache={cache_dir}", *arguments]) == 1
     told = capsys.readouterr().err
     assert told.startswith("error: ")
     assert said in told
     assert told.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_of_a_classifier_are_refused_by_the_program(
+    video: Path, cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = tmp_path / "resnet50.pt"
+    torch.save({"fc.weight": torch.zeros(2, 2)}, weights)
+    assert main([str(video), str(tmp_path / "out.mp4"), f"--checkpoint={weights}", f"--cache={cache_dir}"]) == 1
+    said = f"error: --checkpoint {weights} holds the weights of a classifier: name one of a segmenter's\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("package", ["av", "cv2"])
+def test_a_missing_package_is_named_with_what_installs_it(
+    package: str,
+    video: Path,
+    cache_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    video_file._found.cache_clear()
+    for name in [each for each in sys.modules if each.partition(".")[0] == package or each.endswith(".mp4v")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    asked = [str(video), str(tmp_path / "out.mp4"), "--variant=baseline", "--quiet", f"--cache={cache_dir}"]
+    assert main(asked) == 1
+    said = f"error: the package {package} is missing: pip install 'gpugate[workloads,video]'\n"
+    assert capsys.readouterr().err == said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [cv2.error("OpenCV:\n(-215) no\n"), av.error.ExternalError(1, "no", "a.mp4")])
+def test_what_libraries_raise_is_one_sentence(
+    error: Exception,
+    video: Path,
+    cache_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(self: Chain, batch: Batch) -> None:
+        raise error
+
+    assert not isinstance(error, OSError | ValueError | RuntimeError)
+    monkeypatch.setattr(Chain, "compute", fails)
+    asked = [str(video), str(tmp_path / "out.mp4"), "--variant=baseline", "--quiet", f"--cache={cache_dir}"]
+    assert main(asked) == 1
+    told = capsys.readouterr().err
+    assert re.match(r"error: (cv2|av) failed \(.*no.*\): make the video anew, or take another --variant\n$", told)
+    assert list(tmp_path.iterdir()) == []
+
+
+NAMED = ("IN", "--checkpoint", "OUT", "--contact-sheet", "--json")
+
+
+@pytest.mark.parametrize(("one", "other"), list(combinations(NAMED, 2)))
+@pytest.mark.parametrize("by", ["path", "link", "hard link"])
+def test_no_two_files_may_be_one(
+    one: str,
+    other: str,
+    by: str,
+    video: Path,
+    cache_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whether they are there already or not."""
+    (tmp_path / "folder").mkdir()
+    own = tmp_path / "IN.mp4"
+    own.write_bytes(video.read_bytes())
+    paths = {"IN": own, **{name: tmp_path / f"{name.strip('-')}.mp4" for name in NAMED[1:]}}
+    paths[other] = tmp_path / "folder" / ".." / paths[one].name
+    if by == "link":
+        paths[other] = tmp_path / "folder" / "link.mp4"
+        paths[other].symlink_to(paths[one])
+    if by == "hard link":
+        paths[one].touch()
+        paths[other] = tmp_path / "folder" / "link.mp4"
+        paths[other].hardlink_to(paths[one])
+    options = [f"{name}={paths[name]}" for name in NAMED if name.startswith("-") and name in (one, other)]
+    before = sorted(tmp_path.rglob("*"))
+    asked = [str(paths["IN"]), str(paths["OUT"]), "--variant=baseline", "--quiet", f"--cache={cache_dir}", *options]
+    assert main(asked) == 1
+    words = {"IN": "the input", "OUT": "the output"}
+    said = f"error: {paths[other]} is {words.get(one, one)} too: name another file for {words.get(other, other)}\n"
+    assert capsys.readouterr().err == said
+    assert sorted(tmp_path.rglob("*")) == before
+    assert own.read_bytes() == video.read_bytes()
+
+
+def test_the_share_of_the_gpu_is_told_as_an_upper_bound(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = StageClock(torch.device("cpu"))
+    monkeypatch.setattr(clock, "times", lambda frames: [StageTime("encode", 1.0, 2.0)])
+    monkeypatch.setattr(clock, "device_ms", lambda: 750.0)
+    _tell(Run(Encoded(tmp_path, 10, 1000, 1.0), 0.0, 1.0, 1.0, clock), "optimized")
+    said = "GPU active for at most 75 % of the time: so long a stage's stream was open, idle or not; the suite counts"
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("variant", ["baseline", "optimized-on-cpu"])
@@ -501,7 +743,7 @@ def test_the_decoder_works_ahead_while_the_rest_is_built_and_rests_while_a_graph
 def test_the_output_may_not_be_the_input(video: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = video.read_bytes()
     assert main([str(video), str(video), "--variant=baseline", "--quiet", f"--cache={cache_dir}"]) == 1
-    assert "is the input too, which would be lost" in capsys.readouterr().err
+    assert "is the input too: name another file for the output" in capsys.readouterr().err
     assert video.read_bytes() == before
 
 

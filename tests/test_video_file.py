@@ -42,7 +42,7 @@ def make(
     flip: bool = False,
     options: dict[str, str] | None = None,
     rate: Fraction | int = 30,
-    tags: dict[str, int] | None = None,
+    tags: dict[str, Any] | None = None,
     container_options: dict[str, str] | None = None,
 ) -> Path:
     with av.open(path, "w", options=container_options or {}) as container:
@@ -264,6 +264,25 @@ def test_colours_of_another_matrix_are_refused(tmp_path: Path) -> None:
 def test_a_rotated_or_mirrored_video_is_refused(tmp_path: Path, degrees: int, flip: bool, codec: str) -> None:
     path = make(tmp_path / "a.mp4", 6, rotation=degrees, flip=flip, codec=codec)
     assert refused(path).startswith("is to be shown rotated or mirrored: convert it")
+
+
+def test_pixels_that_are_not_square_are_refused(tmp_path: Path) -> None:
+    said = refused(make(tmp_path / "a.mp4", 3, tags={"sample_aspect_ratio": Fraction(16, 11)}))
+    assert said.startswith(
+        "has pixels that are not square, 16:11: convert it, for instance with ffmpeg -i IN -vf 'scale"
+    )
+    square = {"same": Fraction(1), "of a width that had to be even": Fraction(159, 160)}
+    for name, ratio in square.items():
+        assert examine(make(tmp_path / f"{name}.mp4", 3, tags={"sample_aspect_ratio": ratio})).width == 160
+
+
+@pytest.mark.parametrize("codec", ["libx264", "mpeg2video"])
+def test_interlaced_frames_are_refused(tmp_path: Path, codec: str) -> None:
+    options = {"libx264": {"x264-params": "tff=1"}, "mpeg2video": {"flags": "+ildct+ilme"}}[codec]
+    said = refused(make(tmp_path / "a.mkv", 6, codec=codec, options=options))
+    assert said.startswith(
+        "is interlaced, two half frames in one: convert it, for instance with ffmpeg -i IN -vf bwdif"
+    )
 
 
 def joined(path: Path, parts: list[Path], damage: Callable[[bytes], bytes] = bytes) -> Path:

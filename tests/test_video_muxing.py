@@ -2,6 +2,8 @@
 
 import errno
 import io
+import os
+import socket
 import subprocess
 import sys
 import threading
@@ -16,9 +18,10 @@ import pytest
 import torch
 
 from tests.file_size import files_up_to
-from workloads.video_segmentation import muxing
+from workloads.video_segmentation import muxing, partial_files
 from workloads.video_segmentation.frame_number import paint, read_numbers
 from workloads.video_segmentation.muxing import CodedTrack, Coding, KeptErrorFile, replacing_file, replacing_video
+from workloads.video_segmentation.partial_files import partial_file
 from workloads.video_segmentation.video_file import VideoError, examine
 
 av = pytest.importorskip("av", reason="PyAV writes videos: pip install av")
@@ -306,12 +309,26 @@ def test_any_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
 def test_what_a_killed_process_left_behind_goes_and_a_living_ones_stays(tmp_path: Path) -> None:
     path = tmp_path / "a[1].mp4"
     child = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    dead, alive = int(child.stdout), 1
-    for name in (f".a[1].mp4.{dead}", f".a[1].mp4.{alive}", ".a[1].mp4.backup", f".a1.mp4.{dead}"):
-        (tmp_path / name).touch()
+    dead, alive, own = int(child.stdout), 1, str(os.getpid())
+    name = partial_file(path).name
+    left_over = name.replace(own, str(dead))
+    others = {name.replace(own, str(alive)), ".a[1].backup.mp4", left_over.replace("[1]", "1")}
+    others.add(f".a[1].another0-{dead}.mp4")  # of a process of that number on a host that shares the folder
+    for each in (left_over, *others):
+        (tmp_path / each).touch()
     write(path, x264)
-    left = {each.name for each in tmp_path.iterdir()}
-    assert left == {"a[1].mp4", f".a[1].mp4.{alive}", ".a[1].mp4.backup", f".a1.mp4.{dead}"}
+    assert {each.name for each in tmp_path.iterdir()} == {"a[1].mp4", *others}
+
+
+def test_a_partial_file_tells_where_its_process_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = set()
+    for host in ("one", "other", "other"):
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        partial_files._where.cache_clear()
+        names.add(partial_file(tmp_path / "a.mp4").name)
+    partial_files._where.cache_clear()
+    assert len(names) == 2
+    assert all(name.startswith(".a.") and name.endswith(f"-{os.getpid()}.mp4") for name in names)
 
 
 def test_no_thread_of_an_encoder_outlives_a_failed_video(tmp_path: Path) -> None:

@@ -126,6 +126,26 @@ def test_sessions_go_round_and_events_hand_every_frame_over(
     assert {slot.used for slot in library.slots} <= set(used)
 
 
+@pytest.mark.parametrize("part", ["engine", "slots"])
+def test_a_session_that_cannot_be_had_leaves_no_file_open(
+    cache: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    closed: list[str] = []
+    close = nvdec.SegmentPackets.close
+    monkeypatch.setattr(nvdec.SegmentPackets, "close", lambda packets: closed.append("file") or close(packets))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise NoEngineError("out of order")
+
+    if part == "engine":
+        monkeypatch.setattr(library, "CreateDecoder", refuse)
+    else:
+        monkeypatch.setattr(nvdec, "FrameSlot", refuse)
+    with pytest.raises((RuntimeError, NoEngineError), match="out of order"):
+        nvdec.SegmentDecoder(examine(clip_path(cache, CLIP)), DEVICE, slots=2)
+    assert closed == ["file"]
+
+
 def test_a_slot_is_filled_again_after_its_use(cache: Path, library: SimpleNamespace) -> None:
     session = nvdec.SegmentDecoder(examine(clip_path(cache, CLIP)), DEVICE, slots=2)
     one, other = session.slots

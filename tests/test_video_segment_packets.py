@@ -2,11 +2,13 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import av
 import pytest
 
 from tests.copied_clips import copied, cut_short, with_open_groups
+from workloads.video_segmentation import segment_packets, video_file
 from workloads.video_segmentation.clip import Clip, clip_path
 from workloads.video_segmentation.segment_packets import SegmentPackets, parameter_sets
 from workloads.video_segmentation.sessions import Segment, segments
@@ -84,6 +86,35 @@ def test_a_title_need_not_be_utf8(cache: Path, tmp_path: Path) -> None:
     packets = SegmentPackets(examine(path))
     assert len([*packets.read(Segment(30, 60))]) == 30
     packets.close()
+
+
+def test_packets_that_cannot_be_had_leave_no_file_open(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    monkeypatch.setattr(
+        segment_packets, "open_video", lambda path: opened.append(Closing(video_file.open_video(path))) or opened[-1]
+    )
+
+    def fails(codec: str, packet: bytes) -> None:
+        raise ValueError("no units")
+
+    monkeypatch.setattr(segment_packets, "parameter_sets", fails)
+    with pytest.raises(ValueError, match="no units"):
+        SegmentPackets(examine(clip_path(cache, CLIP)))
+    assert [each.closed for each in opened] == [True]
+
+
+class Closing:
+    """A container that tells whether it was closed."""
+
+    def __init__(self, container: Any) -> None:
+        self._container, self.closed = container, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._container, name)
+
+    def close(self) -> None:
+        self.closed = True
+        self._container.close()
 
 
 def test_what_cannot_be_split_is_told_in_a_sentence(cache: Path, tmp_path: Path) -> None:

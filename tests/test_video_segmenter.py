@@ -24,7 +24,7 @@ from workloads.video_segmentation.fitted_weights import FITTED, calibrate, fitte
 from workloads.video_segmentation.mask_agreement import intersection_over_union
 from workloads.video_segmentation.network_frames import fit_numbers, frames_with_truth, unseen_numbers
 from workloads.video_segmentation.readout import coarse_targets, ridge
-from workloads.video_segmentation.segmenter import Segmenter, checkpoint, foreground, segmenter
+from workloads.video_segmentation.segmenter import Segmenter, foreground, segmenter, stored_weights
 
 CPU = torch.device("cpu")
 TINY = Clip(320, 192, 24)
@@ -34,7 +34,7 @@ TINY = Clip(320, 192, 24)
 def nothing_remembered() -> Iterator[None]:
     yield
     fitted_weights.cache_clear()
-    checkpoint.cache_clear()
+    stored_weights.cache_clear()
 
 
 @pytest.fixture(scope="module")

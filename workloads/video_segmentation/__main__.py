@@ -10,10 +10,12 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from pathlib import Path
 
 import torch
@@ -22,13 +24,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from gpugate.workload import Context
+from workloads.checkpoint_kind import is_of_classifier
 from workloads.video_segmentation import plan as plans
+from workloads.video_segmentation.catalogue.needs import INSTALL_VIDEO
 from workloads.video_segmentation.chain import Chain, decoder_of, encoder_of
 from workloads.video_segmentation.contact_sheet import contact_sheet
 from workloads.video_segmentation.encoding import Encoded
 from workloads.video_segmentation.flow import Flow
 from workloads.video_segmentation.muxing import replacing_file
 from workloads.video_segmentation.plan import BATCH, Plan
+from workloads.video_segmentation.segmenter import checkpoint
 from workloads.video_segmentation.stage_clock import StageClock
 from workloads.video_segmentation.video_file import VideoError, VideoInfo, examine
 
@@ -41,6 +46,10 @@ VARIANTS: Mapping[str, Plan] = {
     "optimized-on-cpu": plans.ON_CPU,
 }
 SHARE = "ms per frame; share: of the whole run, more than 100 % together where stages overlap"
+COUNTED = "the suite counts how much it really is: pytest perf_tests -m gpu -k video/end-to-end"
+PACKAGES = ("av", "cv2", "PIL", "PyNvVideoCodec", "torchvision")  # by the names under which they are imported
+# What OpenCV and FFmpeg raise; much of it derives from Exception alone.
+ERRORS_OF_LIBRARIES = {"cv2": "error", "av": "FFmpegError"}
 FAILED = 1  # exit status; argparse takes 2 for wrong arguments
 
 
@@ -67,8 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.json is not None:
             with replacing_file(asked.json) as file:
                 file.write(json.dumps(_figures(run, asked), indent=1).encode() + b"\n")
-    except (OSError, ValueError, RuntimeError, ImportError) as error:  # VideoError and EncodingError among them
-        print(f"error: {error}", file=sys.stderr)
+    except _errors() as error:
+        print(f"error: {_said(error)}", file=sys.stderr)  # VideoError and EncodingError among them
         return FAILED
     except KeyboardInterrupt:
         print(f"interrupted: {asked.output} is not written", file=sys.stderr)
@@ -100,6 +109,28 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _errors() -> tuple[type[Exception], ...]:
+    """What a video, an option or the machine may be the cause of."""
+    return OSError, ValueError, RuntimeError, ImportError, *_errors_of_libraries()
+
+
+def _errors_of_libraries() -> tuple[type[Exception], ...]:
+    """Of those that are imported: any of them may be missing."""
+    return tuple(
+        getattr(sys.modules[module], error) for module, error in ERRORS_OF_LIBRARIES.items() if sys.modules.get(module)
+    )
+
+
+def _said(error: Exception) -> str:
+    """In one sentence with the next step, also where a library says it in several lines."""
+    if isinstance(error, ModuleNotFoundError) and error.name in PACKAGES:
+        return f"the package {error.name} is missing: {INSTALL_VIDEO}"
+    if isinstance(error, _errors_of_libraries()):
+        library = type(error).__module__.partition(".")[0]
+        return f"{library} failed ({' '.join(str(error).split())}): make the video anew, or take another --variant"
+    return str(error)
+
+
 def _plan(variant: str) -> Plan:
     """Raises ValueError for one that needs a GPU where torch sees none."""
     if variant not in ("baseline", "optimized-on-cpu") and not torch.cuda.is_available():
@@ -110,14 +141,15 @@ def _plan(variant: str) -> Plan:
 def _run(plan: Plan, asked: argparse.Namespace) -> Run:
     began = time.perf_counter()
     source, target, cache = asked.input, asked.output, asked.cache
+    _refuse_one_file_twice(asked)
     info = examine(source)
-    if target.exists() and target.samefile(source):
-        raise ValueError(f"{target} is the input too, which would be lost: name another file for the output")
     for also in (asked.contact_sheet, asked.json):
         if also is not None and not also.parent.is_dir():
             raise OSError(f"{also} cannot be written (its folder is not there): name one in a folder that is")
     device = torch.device("cuda", 0) if torch.cuda.is_available() and plan != plans.ON_CPU else torch.device("cpu")
-    cache.mkdir(parents=True, exist_ok=True)
+    _make_folder(cache)
+    if asked.checkpoint is not None:
+        _refuse_other_checkpoint(asked.checkpoint, device)
     context = Context(device, BATCH, 0, cache, checkpoint_path=asked.checkpoint)
     clock = StageClock(device)
     with (
@@ -135,6 +167,43 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
         with replacing_file(asked.contact_sheet) as file:
             contact_sheet(info, target, asked.variant, context).save(file, "PNG")
     return Run(encoded, built - began, seconds, process_s, clock)
+
+
+def _refuse_one_file_twice(asked: argparse.Namespace) -> None:
+    """Raises ValueError, before anything is read or written: what is written later would replace the other one."""
+    named = {
+        "the input": asked.input,
+        "--checkpoint": asked.checkpoint,
+        "the output": asked.output,
+        "--contact-sheet": asked.contact_sheet,
+        "--json": asked.json,
+    }
+    given = [(what, path) for what, path in named.items() if path is not None]
+    for (what, path), (other, another) in combinations(given, 2):
+        if path.resolve() == another.resolve() or (path.exists() and another.exists() and path.samefile(another)):
+            raise ValueError(f"{another} is {what} too: name another file for {other}")
+
+
+def _make_folder(cache: Path) -> None:
+    """Raises OSError where it cannot be written to."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache):
+            pass
+    except OSError as error:
+        problem = f"--cache {cache} cannot be written ({error.strerror})"
+        raise OSError(f"{problem}: name a folder that may be written to") from error
+
+
+def _refuse_other_checkpoint(path: Path, device: torch.device) -> None:
+    """Raises ValueError unless it holds weights of the segmenter."""
+    if not path.is_file():
+        raise ValueError(
+            f"--checkpoint {path} is {'no file' if path.exists() else 'not there'}: name a file of weights"
+        )
+    if is_of_classifier(path):
+        raise ValueError(f"--checkpoint {path} holds the weights of a classifier: name one of a segmenter's")
+    checkpoint("cuda" if device.type == "cuda" else "cpu", path, "--checkpoint")
 
 
 def _through(flow: Flow[object], info: VideoInfo, quiet: bool) -> None:
@@ -164,7 +233,8 @@ def _tell(run: Run, name: str) -> None:
     console.print(SHARE, style="dim", soft_wrap=True)
     if on_device:
         share = 100 * run.clock.device_ms() / total_ms
-        console.print(f"GPU in use at most {share:.0f} % of the time: a stage had work there, or its stream was open")
+        most = f"GPU active for at most {share:.0f} % of the time: so long a stage's stream was open, idle or not"
+        console.print(f"{most}; {COUNTED}", highlight=False, soft_wrap=True)
     whole_s = run.start_up_s + run.seconds
     console.print(
         f"{frames} frames in {run.seconds:.2f} s, {frames / run.seconds:.0f} frames/s; "
@@ -189,7 +259,7 @@ def _figures(run: Run, asked: argparse.Namespace) -> dict[str, object]:
         "frames_per_second": frames / run.seconds,
         "bit_rate_mbit_s": run.encoded.bit_rate_mbit_s,
         "stages": [asdict(each) for each in run.clock.times(frames)],
-        "device_in_use_s": run.clock.device_ms() / 1e3,
+        "device_active_at_most_s": run.clock.device_ms() / 1e3,
     }
 
 

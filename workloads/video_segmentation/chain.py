@@ -7,7 +7,7 @@ a stage has enqueued is told by an event, so that the next one waits for that, o
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -84,14 +84,17 @@ class Chain:
         self._info, self._write, self._clock = info, write, clock
         self._decoded = 0
         size = input_size(info.height, info.width)
-        # First of all that is captured: it waits for the decoder, which then rests until its frames are taken.
-        self._segment = _segmenter(plan, replace(context, items=BATCH), size, before_capture)
-        self._preprocess = _preprocessing(plan, context, info)
-        self._composite = _compositing(plan, context, info, self._segment)
-        to_rgb = partial(rgb_from_nv12, matrix=info.matrix)
-        self._rgb = in_one_launch(context, to_rgb, partial(noise_in_nv12, context, info)) if plan.in_rgb else to_rgb
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()  # cuda only  # other streams use what is made here
+        with ExitStack() as built:  # what was built is closed where the rest cannot be
+            # First of all that is captured: it waits for the decoder, which then rests until its frames are taken.
+            self._segment = _segmenter(plan, replace(context, items=BATCH), size, before_capture)
+            built.callback(self._segment.close)
+            self._preprocess = _preprocessing(plan, context, info)
+            self._composite = _compositing(plan, context, info, self._segment)
+            to_rgb = partial(rgb_from_nv12, matrix=info.matrix)
+            self._rgb = in_one_launch(context, to_rgb, partial(noise_in_nv12, context, info)) if plan.in_rgb else to_rgb
+            if self.device.type == "cuda":
+                torch.cuda.current_stream(self.device).synchronize()  # cuda only  # other streams use what is made here
+            self._closing = built.pop_all()
 
     def decode(self, decoder: Any) -> Batch | None:
         """The decoder's next frames, up to BATCH; None after the last one."""
@@ -150,7 +153,7 @@ class Chain:
         return nv12.cpu().numpy()
 
     def close(self) -> None:
-        self._segment.close()
+        self._closing.close()
 
     def _for_encoder(self, batch: Batch) -> Pixels | Tensor:
         if self.plan.encode == "mp4v":

@@ -59,11 +59,20 @@ def stamps(context: Context, index: int) -> Tensor:
 def _side(decoder: Decoder, context: Context, record: Callable[[Any], Tensor]) -> Side:
     def step(stamp: Tensor) -> Tensor:
         counts = [min(BATCH, context.items - done) for done in range(0, context.items, BATCH)]
-        records = [record(decoder.read(count)) for count in counts]
+        records = [record(_whole(decoder, count)) for count in counts]
         return torch.cat(records).to(stamp.device) * stamp[:, None]
 
     stock_steps = -(-decoder.stock_frames // context.items)
     return Side(step, finish=decoder.settle, close=decoder.close, stock_steps=stock_steps, works_ahead=True)
+
+
+def _whole(decoder: Decoder, frames: int) -> Any:
+    """As many frames as are asked for. Raises VideoError where the clip was cut short."""
+    batch = decoder.read(frames)
+    if len(batch) < frames:
+        decoder.read(frames)  # says why there were fewer
+        raise ValueError("the decoder came to its end, and it is to go round: report this")
+    return batch
 
 
 def on_host(codec: Codec, context: Context) -> Side:

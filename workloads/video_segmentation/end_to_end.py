@@ -172,6 +172,8 @@ def x264_alone(plan: Plan, context: Context) -> Side:
     ):
         batches = iter(lambda: chain.decode(_Uploading(decoder, context.device)), None)
         ready = [chain.compute(batch).on_device.cpu() for batch in batches if len(batch) == BATCH]
+    if not ready:
+        raise ValueError(f"{clip.path} has {clip.info.frames} frames: give a video of {BATCH} or more")
     make = partial(encoder_of, plans.X264, info=clip.info, device=context.device)
     recorder: Recorder[Tensor] = Recorder(make, plans.X264.suffix, clip.info.frames, context.cache_dir)
     turns = cycle(ready)

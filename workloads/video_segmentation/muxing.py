@@ -7,7 +7,6 @@ disk, where FFmpeg keeps a number at best, and closing it is how PyAV is told to
 from __future__ import annotations
 
 import errno
-import glob
 import io
 import os
 import shutil
@@ -18,6 +17,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from workloads.video_segmentation.partial_files import partial_file, remove_left_over
 from workloads.video_segmentation.video_file import VideoError
 
 if TYPE_CHECKING:
@@ -109,10 +109,10 @@ class CodedTrack:
 def replacing_file(path: Path) -> Iterator[io.BufferedWriter[KeptErrorFile]]:
     """A file to write to that becomes `path` when the block ends, and vanishes if the block or a write fails.
 
-    Its name tells of which process it is: what a killed one left behind goes when the next one writes. It is not forced
+    What a killed process left behind goes when the next one writes. It is not forced
     onto the disk, which would be timed with the encoder. Raises OSError, in one sentence, when it cannot be written.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = partial_file(path)
     raw = _opened(partial, path)
     try:
         file = io.BufferedWriter(raw, WRITE_BYTES)
@@ -125,8 +125,7 @@ def replacing_file(path: Path) -> Iterator[io.BufferedWriter[KeptErrorFile]]:
         raw.close()
         partial.unlink(missing_ok=True)
         if raw.error is not None and isinstance(error, Exception):
-            said = f"{_says(path, raw.error)}, {_free(path.parent)}"
-            raise OSError(f"{said}: make room or choose another folder") from error
+            raise no_room(path, raw.error) from error
         raise
 
 
@@ -147,19 +146,28 @@ def _opened(partial: Path, path: Path) -> KeptErrorFile:
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
-            if left.suffix[1:].isdigit() and not Path("/proc", left.suffix[1:]).exists():
-                left.unlink(missing_ok=True)
+        remove_left_over(path)
         return KeptErrorFile(partial, "wb")
     except OSError as error:
-        raise OSError(f"{_says(path, error)}: name a file in a folder that exists and may be written to") from error
+        raise not_writable(path, error) from error
+
+
+def not_writable(path: Path, error: OSError) -> OSError:
+    """In one sentence: a file that cannot be begun."""
+    return OSError(f"{_says(path, error)}: name a file in a folder that exists and may be written to")
+
+
+def no_room(path: Path, error: OSError) -> OSError:
+    """In one sentence: a file that cannot be finished."""
+    return OSError(f"{_says(path, error)}, {free_in(path.parent)}: make room or choose another folder")
 
 
 def _says(path: Path, error: OSError) -> str:
     return f"{path} cannot be written ({error.strerror or error})"
 
 
-def _free(folder: Path) -> str:
+def free_in(folder: Path) -> str:
+    """In words."""
     try:
         return f"{shutil.disk_usage(folder).free / MIB:.0f} MiB are free there"
     except OSError as error:

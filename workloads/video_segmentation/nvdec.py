@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -86,18 +86,18 @@ class SegmentDecoder:  # cuda only
     def __init__(self, info: VideoInfo, device: torch.device, slots: int) -> None:
         torch.cuda.set_device(device)
         self._info, self._packets = info, SegmentPackets(info)
-        self._stream = torch.cuda.Stream(device, priority=PRIORITY)  # type: ignore[no-untyped-call]
-        torch.cuda.set_stream(self._stream)  # of this thread
-        library = _library()
-        codecs = {"h264": library.cudaVideoCodec.H264, "hevc": library.cudaVideoCodec.HEVC}
-        with _in_one_sentence(library.PyNvVCException, library.PyNvVCExceptionUnsupported):
-            self._decoder = library.CreateDecoder(
-                gpuid=device.index, codec=codecs[info.codec], cudastream=self._stream.cuda_stream, usedevicememory=True
-            )
-        self._new_packet = library.PacketData
-        self._waited_for: torch.cuda.Event | None = None
-        ring = torch.empty(slots, info.height * 3 // 2, info.width, dtype=torch.uint8, device=device)
-        self.slots = [FrameSlot(frame) for frame in ring]
+        with ExitStack() as built:  # the file is closed where the rest cannot be
+            built.callback(self._packets.close)
+            self._stream = torch.cuda.Stream(device, priority=PRIORITY)  # type: ignore[no-untyped-call]
+            torch.cuda.set_stream(self._stream)  # of this thread
+            library = _library()
+            self._decoder = self._made(library, device)
+            built.callback(self._end_decoder)
+            self._new_packet = library.PacketData
+            self._waited_for: torch.cuda.Event | None = None
+            ring = torch.empty(slots, info.height * 3 // 2, info.width, dtype=torch.uint8, device=device)
+            self.slots = [FrameSlot(frame) for frame in ring]
+            self._closing = built.pop_all()
 
     def read(self, segment: Segment, free_slot: Callable[[], FrameSlot]) -> Iterator[FrameSlot]:
         wanted = segment.first
@@ -108,9 +108,17 @@ class SegmentDecoder:  # cuda only
                     wanted = frame.timestamp + 1
 
     def close(self) -> None:
+        self._closing.close()
+
+    def _made(self, library: Any, device: torch.device) -> Any:
+        codecs = {"h264": library.cudaVideoCodec.H264, "hevc": library.cudaVideoCodec.HEVC}
+        codec, stream = codecs[self._info.codec], self._stream.cuda_stream
+        with _in_one_sentence(library.PyNvVCException, library.PyNvVCExceptionUnsupported):
+            return library.CreateDecoder(gpuid=device.index, codec=codec, cudastream=stream, usedevicememory=True)
+
+    def _end_decoder(self) -> None:
         self._stream.synchronize()
         del self._decoder
-        self._packets.close()
 
     def _packet(self, coded: CodedFrame | None) -> Any:
         packet = self._new_packet()

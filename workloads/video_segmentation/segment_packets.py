@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -53,9 +53,12 @@ class SegmentPackets:
             known = " and ".join(TO_ANNEX_B)
             raise VideoError(f"{info.path} is {info.codec}, and only {known} are split over sessions: take 1 session")
         self._info = info
-        self._open()
-        self._annex_b = BitStreamFilterContext(TO_ANNEX_B[info.codec], self._stream)
-        self._sets = b"".join(parameter_sets(info.codec, packet.annex_b) for packet in self.read(Segment(0, 1)))
+        with ExitStack() as built:  # the file is closed where the rest cannot be
+            self._open()
+            built.callback(self.close)
+            self._annex_b = BitStreamFilterContext(TO_ANNEX_B[info.codec], self._stream)
+            self._sets = b"".join(parameter_sets(info.codec, packet.annex_b) for packet in self.read(Segment(0, 1)))
+            built.pop_all()
 
     def read(self, segment: Segment) -> Iterator[CodedFrame]:
         """The packets of these frames in the order of decoding; fewer where the file ends before or is damaged.

@@ -73,16 +73,27 @@ def own_checkpoint(context: Context) -> Path | None:
     return None if path is None or is_of_classifier(path) else path
 
 
+def checkpoint(kind: DeviceKind, path: Path, option: str = "--perf-checkpoint") -> Mapping[str, Tensor]:
+    """The state_dict in `path` but for its auxiliary head, on the CPU.
+
+    Raises ValueError, naming the file and the option that it was given by.
+    """
+    try:
+        return stored_weights(kind, path)
+    except ValueError as error:
+        raise ValueError(f"{option} {error}") from error
+
+
 @functools.lru_cache(maxsize=1)
-def checkpoint(kind: DeviceKind, path: Path) -> Mapping[str, Tensor]:
-    """The state_dict in `path` but for its auxiliary head, on the CPU; raises ValueError, naming the file."""
+def stored_weights(kind: DeviceKind, path: Path) -> Mapping[str, Tensor]:
+    """Of the file that was read last; see `checkpoint`."""
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True)
         weights = {name: value for name, value in stored.items() if not name.startswith(AUXILIARY)}
         without_weights(kind, _classes(kind, weights)).load_state_dict(weights, assign=True)
     except Exception as error:  # whatever zip archives, unpickling, the file system and load_state_dict raise
         reason = " ".join(str(error).split())[:120]
-        problem = f"--perf-checkpoint {path} holds no state_dict of torchvision's {ARCHITECTURES[kind].name}"
+        problem = f"{path} holds no state_dict of torchvision's {ARCHITECTURES[kind].name}"
         advice = "write one with torch.save(model.state_dict(), path)"
         raise ValueError(f"{problem} ({type(error).__name__}: {reason}): {advice}") from error
     return weights

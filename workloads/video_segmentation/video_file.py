@@ -1,7 +1,8 @@
 """What a video file holds, found by reading its packets, and the reasons why it cannot be worked on.
 
-Every stage here is made for frames of one even size, 8 bits deep, 4:2:0, in limited range, upright and evenly spaced
-in time. Anything else would come out wrong without a word somewhere in the middle, so it is refused at the door.
+Every stage here is made for whole frames of one even size and of square pixels, 8 bits deep, 4:2:0, in limited range,
+upright and evenly spaced in time. Anything else would come out wrong without a word somewhere in the middle, so it is
+refused at the door.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ FULL_RANGE = 2
 PIXELS = ("yuv420p", "nv12")  # FFmpeg's names of what is 8 bits deep and 4:2:0
 # Codecs whose size can change with the parameter sets in a packet; what finds these needs Annex B.
 PARAMETER_SETS = {"h264": "h264_mp4toannexb,extract_extradata", "hevc": "hevc_mp4toannexb,extract_extradata"}
+STRETCHED_COLUMNS = 2  # of square pixels: a ratio that only makes up for a width that had to be even is none
 JITTER_SECONDS = Fraction(1, 1000)  # containers that count milliseconds, and what was copied from them
 CONVERT = "convert it, for instance with ffmpeg -i IN"
 # OpenCV lets FFmpeg write a line on stderr for each damaged packet, and our errors are one sentence. It looks here when
@@ -68,8 +70,9 @@ def examine(path: Path) -> VideoInfo:
 
     A file that was cut short is no error here: see `frames_missing`; not every container announces enough to tell.
     Raises VideoError for what is no video or has not exactly one video stream, has no frames, a variable frame rate, an
-    odd width or height, more than 8 bits, other than 4:2:0, full range or unknown colours, is rotated or mirrored, or
-    changes its size in the middle. What was found, or refused, is remembered for as long as the file is the same.
+    odd width or height, more than 8 bits, other than 4:2:0, full range or unknown colours, pixels that are not square,
+    is interlaced, rotated or mirrored, or changes its size in the middle. What was found, or refused, is remembered for
+    as long as the file is the same.
     """
     if not path.is_file():
         raise VideoError(f"{path} is {'no file' if path.exists() else 'not there'}: name a video file")
@@ -244,6 +247,10 @@ def _refuse_format(stream: VideoStream, path: Path) -> None:
     if stream.colorspace not in MATRICES:
         told = f"has its colours in matrix {stream.colorspace} of ISO/IEC 23091-2, neither BT.601 nor BT.709"
         raise VideoError(f"{path} {told}: {CONVERT} -vf scale=out_color_matrix=bt709 OUT")
+    ratio = exact(stream.sample_aspect_ratio or 1)
+    if abs(ratio - 1) * stream.width > STRETCHED_COLUMNS:
+        told = f"has pixels that are not square, {ratio.numerator}:{ratio.denominator}"
+        raise VideoError(f"{path} {told}: {CONVERT} -vf 'scale=trunc(iw*sar/2)*2:ih,setsar=1' OUT")
 
 
 def _refuse_pictures(stream: VideoStream, packets: _Packets, path: Path) -> None:
@@ -253,6 +260,8 @@ def _refuse_pictures(stream: VideoStream, packets: _Packets, path: Path) -> None
             this = f"{frame.width}x{frame.height} {frame.format.name}"
             if this != first:
                 raise VideoError(f"{path} changes from {first} to {this} in the middle: {CONVERT} -s SIZE OUT")
+            if frame.interlaced_frame:
+                raise VideoError(f"{path} is interlaced, two half frames in one: {CONVERT} -vf bwdif OUT")
             if not _is_upright(frame):
                 raise VideoError(f"{path} is to be shown rotated or mirrored: {CONVERT} OUT, which turns the pixels")
 

@@ -67,7 +67,8 @@ COMPOSITE = Workload(
     sizes={kind: size(kind) for kind in ITEMS},
     optimizations=(
         _variant("torch-gpu", "torch", {"sm_90": 10.0, "cuda": 2.0}, GPU, PRODUCTS),
-        _variant("cvcuda", "cvcuda", {"sm_90": 2.0, "cuda": 1.0}, CVCUDA, OPERATORS),
+        _variant("cvcuda", "cvcuda", {"sm_90": 10.0, "cuda": 1.0}, CVCUDA, OPERATORS),
+        # Gates no speed: it keeps the path alive where there is no GPU.
         _variant("torch-cpu", "torch", {"cpu": 0.02}, ON_HOST, OF_ZEROS),
     ),
     cold=False,  # the inputs are numbers of frames, which come from a bank in their turn
