@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -14,20 +14,25 @@ from rich.text import Text
 
 from gpugate import run_file
 from gpugate.autopsy.autopsy import Autopsy, autopsy
-from gpugate.autopsy.state import State
 from gpugate.case_states import optimized_side
 from gpugate.codec import pretty, to_json, with_header
+from gpugate.environment import compare
 from gpugate.errors import ReplayError
 from gpugate.profiling.artifact_names import EXPORT, REPORT
 from gpugate.report.night_files import RUN
 from gpugate.report.terminal import printed, stdout_takes_colour, terminal_columns
 from gpugate.result import RunResult
 
+if TYPE_CHECKING:
+    from gpugate.profiling.summary import ProfileSummary
+
 FORMAT = "gpugate-diff"
-# History: 1: an autopsy of every case that both runs measured, by its id.
-FORMAT_VERSION = 1
+# History: 1: an autopsy of every case that both runs measured, by its id; 2: what else differs, as warnings.
+FORMAT_VERSION = 2
 PROFILES = (REPORT, EXPORT)
 HEADER_CHARACTERS = 200  # in which a JSON file of ours says its format
+MOST_NAMED = 5
+ANOTHER_MACHINE = "measured on two machines"
 
 
 class Became(NamedTuple):
@@ -46,7 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("before", metavar="A", type=Path, help=which)
     parser.add_argument("after", metavar="B", type=Path, help="another of its kind, of the same machine or not")
-    parser.add_argument("-k", metavar="WORDS", default="", help="only the cases whose id holds this (default: all)")
+    parser.add_argument(
+        "-k",
+        metavar="WORDS",
+        default="",
+        help="only the cases whose id holds this, in upper or lower case (default: all)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of paragraphs")
 
 
@@ -57,27 +67,46 @@ def run(arguments: argparse.Namespace) -> int:
     profiles = [_is_profile(path) for path in (first, second)]
     if profiles[0] != profiles[1]:
         raise ReplayError(f"{first} and {second} are a run and a profile: give two runs or two profiles")
-    warning = None
     if profiles[0]:
         if arguments.k:
             raise ReplayError(f"-k {arguments.k!r} selects cases, and a profile is of one: leave it out")
-        before, after = _profiled(first), _profiled(second)
-        longer = after.step_ms / before.step_ms - 1
-        found = [Became(second.name, longer, autopsy(before, after, first.name))]
+        found, warnings = _of_profiles(first, second)
     else:
-        earlier, later = _read(first), _read(second)
-        found = [one for one in differences(earlier, later, first.name) if arguments.k in one.case_id]
-        warning = _another_machine(earlier, later)
+        found, warnings = _of_runs(first, second, arguments.k.lower())
     if not found:
         selected = f" whose id holds {arguments.k!r}" if arguments.k else ""
         raise ReplayError(f"{first} and {second} measured no case in common{selected}: give others")
     if arguments.json:
-        body = {"cases": {one.case_id: to_json(one.autopsy) for one in found}}
+        body = {"warnings": warnings, "cases": {one.case_id: to_json(one.autopsy) for one in found}}
         sys.stdout.write(pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n")
     else:
-        parts = [*(_warned(warning) if warning else ()), *(part for one in found for part in _paragraph(one))]
+        parts = [*_warned(warnings), *(part for one in found for part in _paragraph(one))]
         sys.stdout.write(printed(parts, terminal_columns(), stdout_takes_colour()))
     return 0
+
+
+def _of_profiles(first: Path, second: Path) -> tuple[list[Became], list[str]]:
+    from gpugate.profiling.summary_state import state
+
+    summaries = [_profiled(path) for path in (first, second)]
+    before, after = map(state, summaries)
+    found = Became(second.name, after.step_ms / before.step_ms - 1, autopsy(before, after, first.name))
+    gpus = [summary.gpu or "a GPU without a name" for summary in summaries]
+    return [found], [f"{ANOTHER_MACHINE}: {gpus[0]} -> {gpus[1]}"] if gpus[0] != gpus[1] else []
+
+
+def _of_runs(first: Path, second: Path, part: str) -> tuple[list[Became], list[str]]:
+    before, after = _read(first), _read(second)
+    found = [one for one in differences(before, after, first.name) if part in one.case_id.lower()]
+    measured = [
+        [name for name, case in run.cases.items() if part in name.lower() and optimized_side(case) is not None]
+        for run in (before, after)
+    ]
+    return found, [
+        *_another_environment(before, after, {after.cases[one.case_id].workload for one in found}),
+        *_only(f"A ({first.name})", measured[0], measured[1]),
+        *_only(f"B ({second.name})", measured[1], measured[0]),
+    ]
 
 
 def _is_profile(path: Path) -> bool:
@@ -93,14 +122,13 @@ def _is_profile(path: Path) -> bool:
         return False  # reading it as a run says what is wrong
 
 
-def _profiled(path: Path) -> State:
+def _profiled(path: Path) -> ProfileSummary:
     from gpugate.profiling import nsys_tool, summary_file
     from gpugate.profiling.summary import summarize
-    from gpugate.profiling.summary_state import state
 
     if path.suffix not in PROFILES:
-        return state(summary_file.read(path))
-    return state(summarize(nsys_tool.as_export(path)))
+        return summary_file.read(path)
+    return summarize(nsys_tool.as_export(path))
 
 
 def _read(path: Path) -> RunResult:
@@ -118,14 +146,33 @@ def differences(before: RunResult, after: RunResult, against: str) -> list[Becam
     return sorted(found, key=lambda one: -one.longer)
 
 
-def _another_machine(before: RunResult, after: RunResult) -> str | None:
-    names = [run.environment.device_name for run in (before, after)]
-    return None if names[0] == names[1] else f"measured on two machines: {names[0]} and {names[1]}"
+def _another_environment(before: RunResult, after: RunResult, workloads: Collection[str]) -> Iterator[str]:
+    match = compare(before.environment, after.environment)
+    if match.differences:
+        what = ANOTHER_MACHINE if match.kind == "foreign" else "measured with other software or settings"
+        yield f"{what}: {'; '.join(match.differences)}"
+    hashes = before.source_hashes, after.source_hashes
+    edited = sorted(name for name in workloads if hashes[0].get(name) != hashes[1].get(name))
+    if edited:
+        yield f"measured of another source: {_listed(edited)}"
 
 
-def _warned(warning: str) -> Iterator[RenderableType]:
-    yield Text(warning, style="yellow", overflow="fold")
-    yield Text()
+def _only(which: str, here: Sequence[str], there: Sequence[str]) -> Iterator[str]:
+    alone = [case_id for case_id in here if case_id not in there]
+    if alone:
+        yield f"measured in {which} only: {_listed(alone)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(names[:MOST_NAMED])}{more}"
+
+
+def _warned(warnings: Sequence[str]) -> Iterator[RenderableType]:
+    for warning in warnings:
+        yield Text(warning, style="yellow", overflow="fold")
+    if warnings:
+        yield Text()
 
 
 def _paragraph(one: Became) -> Iterator[RenderableType]:

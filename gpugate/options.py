@@ -168,7 +168,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="judge nothing: run under Nsight Systems, one report of a few warm steps per test parameter and side in "
         f"DIR, {PROFILERS['nsys']} where none is given (default: off)",
     )
-    add("--nsys-args", metavar="WORDS", help="with --nsys: further options of `nsys profile`, quoted (default: none)")
+    add(
+        "--nsys-args",
+        metavar="WORDS",
+        help="with --nsys: further options of `nsys profile`, quoted, such as "
+        '--nsys-args="--env-var=NAME=value" (default: none)',
+    )
     add(
         "--ncu",
         metavar="N",

@@ -16,7 +16,7 @@ import json, os, shutil, sqlite3, subprocess, sys, time
 from pathlib import Path
 
 here = Path(__file__).resolve().parent
-mode = (here / "mode").read_text()
+mode = (here / "mode").read_text().split()
 words = sys.argv[1:]
 
 
@@ -39,17 +39,19 @@ def others():  # as the real one does, of every process that it may look into
 
 
 def report(number):
-    ending = "qdstrm" if mode == "broken" else "nsys-rep"
-    if mode == "broken":
+    texts = [seen(), *(others() if "curious" in mode else [])]
+    if "broken" in mode:
         print("Importer error status: Importation failed.")
-    if mode != "silent":
-        Path(f"{{option('output')}}.{{number}}.{{ending}}").write_text(
-            json.dumps([seen(), *(others() if mode == "curious" else [])])
-        )
+        own = Path("/proc/self/environ").read_bytes()
+        records = [own, *(text.encode() for text in texts)]
+        content = b"".join(b"\\n" + len(record).to_bytes(4, "little") + record for record in records)
+        Path(f"{{option('output')}}.{{number}}.qdstrm").write_bytes(content)
+    elif "silent" not in mode:
+        Path(f"{{option('output')}}.{{number}}.nsys-rep").write_text(json.dumps(texts))
 
 
 if "--version" in words:
-    print(f"NVIDIA Nsight Systems version {{'2021.3.1' if mode == 'old' else '2025.3.2.474-253236389321v0'}}")
+    print(f"NVIDIA Nsight Systems version {{'2021.3.1' if 'old' in mode else '2025.3.2.474-253236389321v0'}}")
 elif words[:2] == ["profile", "--help"]:
     print("  --discard-environment arg (=false)")
 elif words[0] == "profile":
@@ -147,7 +149,8 @@ class FakeNsys:
         export.written()
 
     def mode(self, name: str) -> None:
-        """`good`, `curious` (about other processes), `old`, `broken` (its importer) or `silent` (no report at all)."""
+        """`good`, `curious` (about other processes), `old`, `broken` (its importer), `silent` (no report at all), or
+        several of them."""
         (self.folder / "mode").write_text(name, encoding="utf-8")
 
     def importer(self, said: str) -> None:

@@ -1,9 +1,16 @@
 """What a profile cannot be taken together with is refused in one sentence."""
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 
 from gpugate.options import Profiling, read_options
 from tests.tiny_project import TinyProject, check_no_traceback
+
+ROOT = Path(__file__).parents[1]
+SAYS_HOW = ("README.md", "docs/profiles.md", "gpugate/options.py", "gpugate/profiling/environment_allow_list.py")
 
 
 @pytest.mark.parametrize(
@@ -44,3 +51,12 @@ def test_what_was_asked_for(pytester: pytest.Pytester) -> None:
     assert asked == Profiling("nsys", pytester.path / "a b", ("-e", "A=b c", "--stats=true"))
     assert read("--ncu=3") == Profiling("ncu", pytester.path / "gpugate-ncu", kernels=3)
     assert read("--torch-trace") == Profiling("torch-trace", pytester.path / "gpugate-traces")
+
+
+@pytest.mark.parametrize("name", SAYS_HOW)
+def test_a_variable_is_added_as_the_words_about_it_say(pytester: pytest.Pytester, name: str) -> None:
+    (words,) = re.findall(r'--nsys-args[ =]"[^"]*"', (ROOT / name).read_text(encoding="utf-8"))
+    config = pytester.parseconfig("-p", "gpugate.plugin", "--nsys", *shlex.split(words))
+    asked = read_options(config).profiling
+    assert asked is not None
+    assert asked.nsys_words == ("--env-var=NAME=value",)

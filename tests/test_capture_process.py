@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.errors import EnvironmentUnfitError
-from gpugate.profiling import profiled_process
+from gpugate.profiling import capture_index, profiled_process
 from gpugate.profiling.capture_index import FOLDER_VARIABLE
 from gpugate.profiling.profiled_process import Ended, run_profiled
 from tests.tiny_project import running, wait_until
@@ -110,6 +110,16 @@ def test_a_daemon_that_left_everyone_is_found_by_the_folder(tmp_path: Path) -> N
     command = [sys.executable, "-c", DAEMON, str(tmp_path / "child")]
     assert run_profiled(command, tmp_path, environment) == Ended(0)
     assert not running(int((tmp_path / "child").read_text()))
+
+
+def test_a_program_tells_who_it_is_in_one_step(tmp_path: Path) -> None:
+    (tmp_path / "outer-pid").write_text(str(os.getpid()))
+    (tmp_path / "inner-pid").write_text("")
+    before = tmp_path / "before"
+    before.hardlink_to(tmp_path / "inner-pid")
+    capture_index.tell_who_it_is(tmp_path)
+    assert int((tmp_path / "inner-pid").read_text()) == os.getpid()
+    assert before.read_text() == ""  # nobody has written into that file
 
 
 def test_a_command_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:

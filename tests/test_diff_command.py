@@ -53,8 +53,9 @@ def test_what_differs_between_two_runs_is_told_with_its_cause(runs, capsys) -> N
     assert "tiny/net/cuda\n  likely cause, against a.json: more kernels run: 57 -> 58 per step, among them mul" in said
     assert "  new: mul 0.500 ms\n" in said
     assert "tiny/same/cuda\n  likely cause, against a.json: a step takes as long as before" in said
-    assert "gone" not in said
-    assert "two machines" not in said
+    assert said.startswith("measured in A (a.json) only: tiny/gone/cuda\n\ntiny/")
+    assert "measured on" not in said
+    assert "measured with" not in said
 
 
 def test_what_got_slower_the_most_comes_first_and_words_select(runs, capsys) -> None:
@@ -67,15 +68,47 @@ def test_what_got_slower_the_most_comes_first_and_words_select(runs, capsys) -> 
     found = json.loads(capsys.readouterr().out)
     assert (found["format"], list(found["cases"])) == ("gpugate-diff", ["tiny/same/cuda", "tiny/net/cuda"])
     assert found["cases"]["tiny/same/cuda"]["kind"] == "host"
-    main(["diff", str(before), str(night), "-k", "net"])
-    assert "tiny/same" not in capsys.readouterr().out
+    assert found["warnings"] == ["measured in A (a.json) only: tiny/gone/cuda"]
+    main(["diff", str(before), str(night), "-k", "NET"])
+    said = capsys.readouterr().out
+    assert said.startswith("tiny/net/cuda\n")
+    assert "tiny/same" not in said
 
 
 def test_two_machines_are_named(runs, capsys) -> None:
     before, night = runs
     stored(night / "run.json", profiled("net", 3.0), environment=replace(MACHINE, device_name="NVIDIA H100"))
     main(["diff", str(before), str(night)])
-    assert capsys.readouterr().out.startswith("measured on two machines: NVIDIA H200 and NVIDIA H100\n")
+    said = capsys.readouterr().out
+    assert said.startswith("measured on two machines: device name NVIDIA H200 -> NVIDIA H100\nmeasured in ")
+
+
+def test_what_else_differs_between_two_runs_is_named(runs, capsys) -> None:
+    before, night = runs
+    stored(before, *(profiled(f"gone-{number}", 3.0) for number in range(7)), profiled("net", 3.0))
+    stored(
+        night / "run.json",
+        profiled("net", 3.0),
+        profiled("new", 3.0),
+        environment=replace(MACHINE, driver="590.2"),
+        source_hashes={"tiny": "another"},
+    )
+    assert main(["diff", str(before), str(night), "--json"]) == 0
+    gone = ", ".join(f"tiny/gone-{number}/cuda" for number in range(5))
+    assert json.loads(capsys.readouterr().out)["warnings"] == [
+        f"measured with other software or settings: driver {MACHINE.driver} -> 590.2",
+        "measured of another source: tiny",
+        f"measured in A (a.json) only: {gone} and 2 more",
+        "measured in B (night) only: tiny/new/cuda",
+    ]
+
+
+def test_two_gpus_of_profiles_are_named(tmp_path: Path, capsys) -> None:
+    before = report(tmp_path / "a.sqlite", 2)
+    other = replace(summarize(before), gpu="NVIDIA H100")
+    summary_file.write(tmp_path / "b.json", other)
+    assert main(["diff", str(before), str(tmp_path / "b.json")]) == 0
+    assert capsys.readouterr().out.startswith("measured on two machines: NVIDIA H200 -> NVIDIA H100\n\nb.json\n")
 
 
 def test_what_cannot_be_compared_is_one_sentence(runs, capsys) -> None:
@@ -209,6 +242,34 @@ def test_two_profiles_are_compared_step_by_step_and_name_the_stage(tmp_path: Pat
     assert found["against"] == before.name
     assert "first stage that takes longer: encode +3.00 ms" in found["lines"]
     assert "moved most: add() +3.00 ms" in found["lines"]
+
+
+def launches(path: Path, gap_ms: int, waits: bool = False) -> Path:
+    """Two steps of ten kernels of 1 ms; `gap_ms` of them after each other on the host, or in a call that waits."""
+    writer, step_ms = ExportWriter(path), 10 * (1 + gap_ms)
+    for start in (0, step_ms * MS):
+        writer.step(start, start + step_ms * MS)
+        for number in range(10):
+            at = start + number * (1 + gap_ms) * MS
+            writer.launch(at + MS // 2, at + MS // 2 + MS)
+            if waits:
+                writer.call("cudaStreamSynchronize_v3020", at + MS // 2, at + (1 + gap_ms) * MS)
+    return writer.written()
+
+
+def test_two_profiles_with_longer_between_launches_say_so(tmp_path: Path, capsys) -> None:
+    before, after = launches(tmp_path / "a.sqlite", 1), launches(tmp_path / "b.sqlite", 2)
+    assert main(["diff", str(before), str(after), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["cases"][after.name]
+    assert (found["kind"], "20.00 ms -> 30.00 ms (+10.00 ms of +10.00 ms" in found["cause"]) == ("launch gaps", True)
+    assert "where it went: launch gaps +10.00 ms" in found["lines"]
+    assert "the SM clock is not known of both: what a lower one cost is told as kernels" in found["lines"]
+
+
+def test_a_host_that_waits_for_longer_launches_nothing_later(tmp_path: Path, capsys) -> None:
+    paths = [launches(tmp_path / f"{gap_ms}.sqlite", gap_ms, waits=True) for gap_ms in (1, 2)]
+    assert main(["diff", *map(str, paths), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cases"]["2.sqlite"]["kind"] == "host"
 
 
 def test_a_run_and_a_profile_have_nothing_to_compare(runs, tmp_path: Path, capsys) -> None:

@@ -12,7 +12,17 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # From the top of the ladder to its foot. Within a row, a module may import those to its left; a folder imports itself.
 ROWS = (
-    ("errors", "units", "counter_names", "cuda_calls", "intervals", "nvml", "temporary_folder", "termination"),
+    (
+        "errors",
+        "units",
+        "counter_names",
+        "cuda_calls",
+        "intervals",
+        "nvml",
+        "temporary_folder",
+        "termination",
+        "left_over",
+    ),
     ("workload",),
     ("catalogue", "environment", "source_hash"),
     ("faults",),
@@ -90,3 +100,14 @@ def test_workloads_know_of_gpugate_only_what_a_workload_is() -> None:
 def test_importing_the_plugin_imports_no_torch() -> None:
     script = "import sys, gpugate.plugin; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
+
+
+def test_help_loads_nothing_heavy() -> None:
+    script = (
+        "import sys, pytest; status = pytest.main(['--help']); "
+        "sys.exit(status or ' '.join({'sqlite3', 'torch'} & set(sys.modules)) or None)"
+    )
+    # Of this environment nothing: where coverage is measured, coverage itself loads sqlite3.
+    run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env={}, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "--nsys-args" in run.stdout

@@ -142,6 +142,56 @@ def test_a_report_that_says_nothing_is_kept(tmp_path: Path, nsys: FakeNsys, monk
     assert names(folder) == ["a+b+cuda.optimized.nsys-rep", "a+b+cuda.optimized.sqlite", "summary.md"]
 
 
+def test_an_export_that_breaks_a_query_loses_no_other_report(
+    tmp_path: Path, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nsys_reports, "_summarize", summarize_report)
+    exports = iter(["damaged", "good"])
+    monkeypatch.setattr(
+        nsys_reports,
+        "exported",
+        lambda report, nsys: Path(shutil.copy(tmp_path / f"{next(exports)}.sqlite", report.with_suffix(".sqlite"))),
+    )
+    monkeypatch.setattr(nsys_reports, "AT_ONCE", 1)  # so that the first one is the damaged one
+    for name, end in (("damaged", 2**63 - 1), ("good", 5_000)):
+        export = ExportWriter(tmp_path / f"{name}.sqlite")
+        export.step(0, 10_000)
+        for _ in range(2):
+            export.launch(3_000, end)  # the sum of both is no number of SQLite's
+        export.written()
+    captures = [replace(captured(1, label="reference"), steps=1), replace(captured(2), steps=1)]
+    problems, _, folder = kept(tmp_path, captures, ["capture.1.nsys-rep", "capture.2.nsys-rep"])
+    assert problems == ["a+b+cuda.reference.nsys-rep was not summarized: integer overflow"]
+    kept_of = {name.split(".", 1)[1] for name in names(folder) if name.startswith("a+b")}
+    assert kept_of == {
+        *("reference.nsys-rep", "reference.sqlite", "optimized.nsys-rep", "optimized.sqlite"),
+        *("optimized.summary.md", "optimized.summary.json"),
+    }
+
+
+def test_a_report_above_its_limit_is_told(tmp_path: Path, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsys_reports, "LARGEST_MB", 1e-6)
+    problems, said, _ = kept(tmp_path, [captured(1)], ["capture.1.nsys-rep"])
+    assert problems == []
+    assert said[1].endswith("a+b+cuda.optimized.nsys-rep, 0 MB: more than 1e-06 MB, so pass on its summary")
+
+
+def test_the_list_names_what_earlier_runs_have_left(tmp_path: Path, nsys: FakeNsys) -> None:
+    def listed(*captures: Capture) -> list[str]:
+        shutil.rmtree(tmp_path / "shared", ignore_errors=True)
+        _, _, folder = kept(tmp_path, list(captures), [f"capture.{each.number}.nsys-rep" for each in captures])
+        rows = (folder / "summary.md").read_text().splitlines()[6:]
+        return [" ".join(row.split(" | ")[:2]).removeprefix("| ") for row in rows]
+
+    first, second = captured(1, case="a | b"), captured(2, case="c")
+    assert listed(first, second) == ["a \\| b optimized (b)", "c optimized (b)"]
+    assert listed(captured(1, case="d")) == ["a \\| b optimized (b)", "c optimized (b)", "d optimized (b)"]
+    for path in (tmp_path / "found").glob("c.*"):
+        path.unlink()
+    again = replace(first, side="another")
+    assert listed(again) == ["d optimized (b)", "a \\| b optimized (another)"]
+
+
 def test_what_cannot_be_searched_for_secrets_is_not_kept(
     tmp_path: Path, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:

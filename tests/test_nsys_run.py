@@ -4,8 +4,10 @@ import gzip
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
+import textwrap
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ from gpugate.profiling import artifact_folder, capture_index, capture_ranges, ns
 from gpugate.profiling.apart import command_apart
 from gpugate.profiling.capture_index import CaptureIndex
 from tests.fake_nsys import NVTX, RANGES, FakeNsys
-from tests.tiny_project import CONFTEST, TinyProject, check_no_traceback
+from tests.tiny_project import CONFTEST, TinyProject, check_no_traceback, children, running, wait_until
 
 # pytester forgets what a run in this process was the first to import: what is patched here must stay what runs.
 for _name in ("ncu_capture", "nsys_capture", "session", "torch_trace"):
@@ -147,6 +149,29 @@ def test_a_report_with_the_variables_of_other_processes_is_not_kept(
     assert b"GPUGATE_PROFILED_IN" in every["tiny+quick+cpu.reference.sqlite"]  # of the profiled processes
 
 
+@pytest.mark.parametrize("mode", ["broken", "broken curious"])
+def test_what_was_not_imported_is_kept_where_it_holds_no_secret(
+    profiled: TinyProject,
+    nsys: FakeNsys,
+    neighbour: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    mode: str,
+) -> None:
+    monkeypatch.setenv("CI_JOB_TOKEN", SECRET)
+    monkeypatch.setattr(nsys_capture, "command_apart", list)  # a machine that allows nothing
+    nsys.mode(mode)
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
+    assert result.status == pytest.ExitCode.TESTS_FAILED
+    said = " ".join((capfd.readouterr().out + result.text).split())
+    unmade = "ERROR: nsys made no report of tiny+quick+cpu.reference.qdstrm, which is"
+    kept = [f"tiny+quick+cpu.{label}.qdstrm" for label in ("optimized", "reference")] if mode == "broken" else []
+    assert (f"{unmade} kept: " in said, f"{unmade} not kept, as nsys had written" in said) == (bool(kept), not kept)
+    assert artifacts(profiled, "found") == sorted([".lock", "summary.md", *kept])
+    every = {path.name: path.read_bytes() for path in (profiled.path / "found").iterdir()}
+    assert [name for name, content in every.items() if SECRET.encode() in content] == []
+
+
 def test_an_interrupt_while_reports_are_read_keeps_none_that_was_not_searched(
     profiled: TinyProject, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,6 +185,39 @@ def test_an_interrupt_while_reports_are_read_keeps_none_that_was_not_searched(
     assert "--nsys was interrupted: not all of its reports are kept" in said
     check_no_traceback(said)
     assert artifacts(profiled, "found") == [".lock"]
+
+
+def test_a_run_that_is_killed_in_a_capture_leaves_nobody_and_no_report(profiled: TinyProject, nsys: FakeNsys) -> None:
+    hangs = """
+        def hangs(context):
+            def step(x):
+                while list(Path(__file__).parent.glob("gpugate-nsys/.capturing-*/range-started")):
+                    time.sleep(0.01)
+                return x + x
+
+            return Side(step)
+    """
+    profiled.workload(textwrap.dedent(hangs), 'Optimization("hangs", hangs, {"cpu": 0.01})')
+    folder = profiled.path / "gpugate-nsys"
+    outer = profiled.start("--perf-device=cpu", "--nsys", output=subprocess.DEVNULL)
+    inner = int(read_when_there(folder, ".capturing-*/inner-pid"))
+    started = [inner, *children(outer.pid)]
+    try:
+        read_when_there(folder, ".capturing-*/range-started")
+        outer.kill()
+        outer.wait()
+        wait_until(lambda: not any(map(running, started)))
+    finally:
+        for pid in filter(running, started):
+            os.kill(pid, signal.SIGKILL)
+    with artifact_folder.held(folder, "--nsys"):  # as the next run does
+        pass
+    assert artifacts(profiled) == [".lock"]
+
+
+def read_when_there(folder: Path, pattern: str) -> str:
+    wait_until(lambda: list(folder.glob(pattern)))
+    return next(folder.glob(pattern)).read_text()
 
 
 @pytest.fixture
@@ -233,7 +291,7 @@ def test_what_cannot_profile_is_one_sentence(
     assert sentence in " ".join(result.text.split())
     check_no_traceback(result.text)
     folder = profiled.path / "gpugate-nsys"
-    assert not folder.is_dir() or artifacts(profiled) == [".lock"]
+    assert folder.exists() == (mode in ("not a folder", "in use"))  # what is left of it is what was there
 
 
 def test_on_a_cpu_alone_a_capture_skips_with_its_reason(tiny: TinyProject, shared: Path) -> None:
@@ -260,7 +318,7 @@ def test_torch_traces_are_for_perfetto_and_judge_nothing(tiny: TinyProject, monk
     for trace, operator in zip(traces, ("aten::add", "aten::mul"), strict=True):
         text = gzip.decompress((tiny.path / "traces" / trace).read_bytes())
         names = [event.get("name") for event in json.loads(text)["traceEvents"]]
-        assert names.count("step") == names.count(operator) == 5
+        assert names.count("step of 32 items") == names.count(operator) == 5
         assert SECRET.encode() not in text
 
 

@@ -81,7 +81,7 @@ def test_times_and_counts_are_of_one_step(summary: ProfileSummary) -> None:
     assert "| host to device, pageable to device | 1 | 1 MB | 1.00 ms | 1 GB/s |" in words
     assert "- 2 steps of 4 items in 20.00 ms, NVIDIA H200; Nsight Systems 2026.1.1.204, schema 3.24.14" in words
     assert "- a step: kernel launches 1, graph launches 1, kernels 2, " in words
-    assert "- graph nodes: 1 ran, 1 times and 1.00 ms a step" in words
+    assert "- graph nodes: 1 a step (1 different ones), 1.00 ms" in words
     assert "GPU active 53 % of the 15.00 ms from its first to its last activity (kernels 40 %, copies 13 %, " in words
     assert "0 % of copies under kernels), idle 3.50 ms a step" in words
 

@@ -222,6 +222,19 @@ def test_ranges_are_projected_onto_the_gpu(writer: ExportWriter) -> None:
     assert (idle.host_ms, idle.gpu_span_ms, idle.start_lag_ms) == (1, 0, None)
 
 
+def test_ranges_of_two_domains_may_overlap(writer: ExportWriter) -> None:
+    """Only those of one domain are nested."""
+    writer.step(1 * MS, 11 * MS)
+    writer.range("first", 2 * MS, 5 * MS)
+    writer.range("second", 4 * MS, 8 * MS, domain=0)
+    for call_at in (3, 4, 5, 8):
+        writer.call("cudaStreamSynchronize_v3020", call_at * MS, call_at * MS + 10)
+        writer.kernel(writer.call("cudaLaunchKernel_v7000", call_at * MS, call_at * MS + 10), 9 * MS, 10 * MS)
+    found = summary_of(writer)
+    assert {one.name: one.activities for one in found.ranges} == {"step": 4, "first": 2, "second": 2}
+    assert {wait.nvtx_range: wait.count for wait in found.waits} == {"step": 1, "first": 1, "second": 2}
+
+
 def test_a_backward_pass_stands_in_the_range_that_asked_for_it(writer: ExportWriter) -> None:
     two_steps(writer)
     writer.thread(BACKWARD, "pt_autograd_0")

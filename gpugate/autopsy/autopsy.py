@@ -13,6 +13,7 @@ from gpugate.autopsy.words import change, shortened, signed
 
 MOST_NAMED = 5
 OTHER_PACE = 0.05
+CLOCKS_UNKNOWN = "the SM clock is not known of both: what a lower one cost is told as kernels"
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ def _lines(then: State, now: State) -> Iterator[str]:
         terms = {"operators": terms.pop("kernels"), **terms}
     told = ", ".join(f"{name} {signed(ms)}" for name, ms in terms.items())
     yield f"where it went: {told or 'nowhere'}"
+    if now.counters and not (then.sm_clock_mhz and now.sm_clock_mhz):
+        yield CLOCKS_UNKNOWN
     moves = moved(then, now)
     names = shortened([move.name for move in moves])
     moves = [replace(move, name=name) for move, name in zip(moves, names, strict=True)]

@@ -38,6 +38,7 @@ ONE = 0.5  # of a count per step: less is not a call of every step
 FEW = 0.005  # of a step: as good as the same
 MOST = 0.5  # of what a step takes longer
 SOME = 0.25  # of it: a count that bears less is not what made the step longer
+LITTLE = 0.05  # of it: a part that is as much larger than the whole is as good as all of it
 LIKE_BEFORE = 0.1  # of how far off an output is: so much closer to that of the step before
 RIGHT_ROWS = 0.2  # of all: noise leaves a few rows of one value each as they were, by chance
 COUNTED = ("copies", "pageable copies", "synchronization", "more kernels")
@@ -173,7 +174,7 @@ def _after(then: State, now: State) -> Cause | None:
     least = MOST if name in before else SOME
     if not grown or longer_ms <= 0 or more_ms < least * longer_ms:
         return None
-    share = f"{signed(more_ms)} of {signed(longer_ms)} per step"
+    share = _share(more_ms, longer_ms)
     said = f"finish() adds device work after the last step: {short(name)}, {signed(grown[name])} ({share})"
     return Cause("more work after the steps", said)
 
@@ -184,8 +185,16 @@ def _times(then: State, now: State) -> Cause | None:
         return None
     faster = now.step_ms < then.step_ms
     word, ms = _largest(found, faster)
-    share = f"{signed(ms)} of {signed(now.step_ms - then.step_ms)} per step"
+    share = _share(ms, now.step_ms - then.step_ms)
     return _in_words(word, share, faster, moved(then, now), then, now)
+
+
+def _share(ms: float, whole_ms: float) -> str:
+    """`+2.00 ms of +3.00 ms per step`: a part may be more than the whole, where others went the other way."""
+    said = f"{signed(ms)} of {signed(whole_ms)} per step"
+    if abs(ms) < (1 + LITTLE) * abs(whole_ms):
+        return said
+    return f"{said}, less what other parts {'gained' if whole_ms > 0 else 'lost'}"
 
 
 def _reference(then: State, now: State) -> Cause | None:

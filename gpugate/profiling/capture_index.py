@@ -66,7 +66,7 @@ def read(folder: Path) -> CaptureIndex:
 
 def tell_who_it_is(folder: Path) -> None:
     """Lets the outer run interrupt this one, and ends this one when the outer run has been killed."""
-    (folder / INNER_PID).write_text(str(os.getpid()), encoding="utf-8")
+    write_atomically(folder / INNER_PID, str(os.getpid()))
     outer = int((folder / OUTER_PID).read_text(encoding="utf-8"))
     threading.Thread(target=_end_with, args=(outer,), name="gpugate-outer-run", daemon=True).start()
 

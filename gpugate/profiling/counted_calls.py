@@ -53,12 +53,8 @@ FROM (SELECT DISTINCT globalTid AS tid FROM api) t
 JOIN (SELECT tid, MIN(start) FROM step GROUP BY tid >> 24) s ON s.tid >> 24 = t.tid >> 24
 """
 _CALLS = """
-SELECT start, stop, tid, owner, steps, correlation, name, (
-  SELECT i.span FROM innermost i WHERE i.tid = owner AND i.at <= start ORDER BY i.at DESC, i.edge DESC LIMIT 1)
-FROM (
-  SELECT a.start, a.stop, w.tid, IIF(w.steps, w.step_tid, w.tid) AS owner, w.steps, a.correlationId AS correlation,
-    a.nameId AS name
-  FROM api a CROSS JOIN worker w ON w.tid = a.globalTid WHERE a.start BETWEEN :first AND :last)
+SELECT a.start, a.stop, w.tid, IIF(w.steps, w.step_tid, w.tid), w.steps, a.correlationId, a.nameId
+FROM api a CROSS JOIN worker w ON w.tid = a.globalTid WHERE a.start BETWEEN :first AND :last
 """
 
 
@@ -101,9 +97,7 @@ def find_steps(export: Export, wanted: int | None) -> Steps:
 
 
 def find_calls(export: Export, steps: Steps) -> None:
-    """Makes `call`, one row per CUDA call that counts, with the innermost NVTX range around it (gpugate.profiling.
-    projection has found the ranges), and `call_name`, which says of a name what its calls do.
-    """
+    """Makes `call`, one row per CUDA call that counts, and `call_name`, which says of a name what its calls do."""
     export.make("call_name", "name:TEXT launch graph_launch synchronizing")
     names = export.rows(
         "SELECT a.nameId, COALESCE(s.value, 'unnamed') FROM (SELECT DISTINCT nameId FROM api) a "
@@ -114,7 +108,7 @@ def find_calls(export: Export, steps: Steps) -> None:
         [(key, *_described(value)) for key, value in names],
     )
     export.make("worker", "tid step_tid steps", _THREADS, autograd=AUTOGRAD_THREADS)
-    columns = "start stop tid owner steps correlation name inside"
+    columns = "start stop tid owner steps correlation name"
     export.make("call", columns, _CALLS, first=steps.first, last=steps.last)
     export.run("CREATE INDEX call_of_correlation ON call (correlation)")
 

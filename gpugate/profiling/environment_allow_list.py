@@ -1,6 +1,6 @@
 """The environment of a profiled run: profilers write it into their reports, and those travel as artifacts of a job.
 
-So it holds what is on this list and nothing else. `--nsys-args "--env-var=NAME=value"` adds what a workload needs.
+So it holds what is on this list and nothing else. `--nsys-args="--env-var=NAME=value"` adds what a workload needs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 _ALLOWED = re.compile(
     r"""
     PATH | HOME | USER | LOGNAME | SHELL | TMPDIR | TZ | TERM | COLUMNS | LINES | NO_COLOR | FORCE_COLOR | PY_COLORS
+    | HOSTNAME | KUBERNETES_(SERVICE|PORT)(_[A-Z0-9_]+)?
     | LANG | LANGUAGE | LC_[A-Z]+
     | LD_LIBRARY_PATH | LD_PRELOAD | CC | CXX | XDG_CACHE_HOME | XDG_RUNTIME_DIR | VIRTUAL_ENV | CONDA_PREFIX
     | PYTHON(PATH|HOME|HASHSEED|UNBUFFERED|DONTWRITEBYTECODE|NOUSERSITE|UTF8|IOENCODING|WARNINGS|PYCACHEPREFIX)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gpugate.profiling.counted_calls import Steps
 from gpugate.profiling.device_activity import memory
 from gpugate.profiling.export_schema import Export
+from gpugate.profiling.projection import find_innermost
 
 ALLOCATES = 0  # allocation.memoryOperationType; 1 frees
 
@@ -18,9 +19,14 @@ JOIN call_name n ON n.rowid = c.name GROUP BY n.name ORDER BY 2 DESC, 3 DESC
 """
 _WAITS = """
 SELECT n.name, COALESCE(s.name, ''), COALESCE(s.domain, ''), c.steps, COUNT(*), SUM(c.stop - c.start) / 1e6
-FROM call c CROSS JOIN call_name n ON n.rowid = c.name LEFT JOIN span s ON s.rowid = c.inside
+FROM call c CROSS JOIN call_name n ON n.rowid = c.name
+LEFT JOIN waits_in i ON i.point = c.rowid LEFT JOIN span s ON s.rowid = i.span
 WHERE c.name IN (SELECT rowid FROM call_name WHERE synchronizing)
 GROUP BY n.name, s.name, s.domain, c.steps ORDER BY 6 DESC, 5 DESC
+"""
+_WAITING = """
+SELECT rowid AS point, owner AS tid, start AS at FROM call
+WHERE name IN (SELECT rowid FROM call_name WHERE synchronizing)
 """
 _MEMORY = """
 WITH running AS (
@@ -84,6 +90,7 @@ def calls(export: Export) -> tuple[Call, ...]:
 
 def waits(export: Export) -> tuple[Wait, ...]:
     """By call, range and kind of thread, the longest first."""
+    find_innermost(export, "waits_in", _WAITING)
     rows = export.rows(_WAITS)
     return tuple(Wait(call, name, domain, bool(of_steps), *sums) for call, name, domain, of_steps, *sums in rows)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gpugate.profiling.device_activity import COPY, KERNEL
 from gpugate.profiling.export_schema import Export
+from gpugate.profiling.projection import find_innermost
 
 LARGEST = 20
 OUTSIDE = ""  # no CUDA call: the host was in its own code
@@ -55,12 +56,11 @@ SELECT w.gap, o.nameId, SUM(MIN(o.stop, w.stop) - MAX(o.start, w.start))
 FROM os_call o CROSS JOIN wide w
 WHERE w.tid = o.globalTid AND o.start < w.stop AND o.stop > w.start GROUP BY w.gap, o.nameId
 """
+_HALFWAY = "SELECT gap AS point, owner AS tid, (start + stop) / 2 AS at FROM wide"
 # SQLite takes the columns without an aggregate from the row that has the maximum.
 _TOLD = """
 SELECT (w.start - :first) / 1e6, (w.stop - w.start) / 1e6,
-  COALESCE((
-    SELECT s.name FROM innermost i JOIN span s ON s.rowid = i.span
-    WHERE i.tid = w.owner AND i.at <= (w.start + w.stop) / 2 ORDER BY i.at DESC, i.edge DESC LIMIT 1), ''),
+  COALESCE((SELECT s.name FROM wide_in i JOIN span s ON s.rowid = i.span WHERE i.point = w.gap), ''),
   COALESCE(n.name, ''), COALESCE(m.ns, 0) / 1e6, COALESCE(v.value, ''), COALESCE(o.ns, 0) / 1e6
 FROM wide w
 LEFT JOIN (SELECT gap, name, MAX(ns) AS ns FROM in_calls GROUP BY gap) m ON m.gap = w.gap
@@ -130,6 +130,7 @@ def active(export: Export) -> Active:
 def largest(export: Export, first: int) -> tuple[Gap, ...]:
     """The longest first; `first` is when the first step began, in ns."""
     export.make("wide", "gap start stop tid owner", _LARGEST, most=LARGEST)
+    find_innermost(export, "wide_in", _HALFWAY)
     export.make("in_calls", "gap name ns", _IN_CALLS)
     export.make("in_os", "gap name ns", _IN_OS)
     return tuple(Gap(*row) for row in export.rows(_TOLD, first=first))

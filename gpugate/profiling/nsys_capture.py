@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpugate.options import Profiling
 from gpugate.profiling import nsight_tools
 from gpugate.profiling.apart import command_apart
 from gpugate.profiling.capture_index import REPORT_STEM
+from gpugate.profiling.environment_allow_list import allowed
 from gpugate.profiling.nsight_tools import Nsys
 from gpugate.profiling.nsys_reports import keep_reports
 from gpugate.profiling.self_start import start_profiled
@@ -32,10 +35,11 @@ def run_under_nsys(profiling: Profiling, arguments: Sequence[str], say: Callable
 
     Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for an nsys that cannot be used.
     """
+    found = nsight_tools.nsys(allowed(os.environ))  # before there is a folder
     tool: list[Nsys] = []
 
     def command(folder: Path, environment: Mapping[str, str]) -> list[str]:
-        nsys = nsight_tools.nsys(environment)
+        nsys = replace(found, environment=environment)
         tool.append(nsys)
         output = f"--output={folder / REPORT_STEM}"
         return command_apart([nsys.path, "profile", *OPTIONS, *nsys.leaner, output, *profiling.nsys_words])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from gpugate.errors import GpugateError
 from gpugate.profiling import summary_file
 from gpugate.profiling.artifact_names import EXPORT, NOT_IMPORTED, REPORT, safe_name
 from gpugate.profiling.capture_index import REPORT_STEM, Capture
-from gpugate.profiling.foreign_variables import scrubbed_of
+from gpugate.profiling.foreign_variables import found_in, scrubbed_of
 from gpugate.profiling.nsight_tools import Nsys
 from gpugate.profiling.nsys_tool import exported
 from gpugate.profiling.self_start import ProfiledRun
@@ -23,8 +25,11 @@ SUMMARY, SUMMARY_JSON, LIST = ".summary.md", ".summary.json", "summary.md"
 ENDINGS = (REPORT, NOT_IMPORTED, EXPORT, SUMMARY, SUMMARY_JSON)
 HEADINGS = ("test parameter", "side", "steps", "items per step", "report", "MB", "what it says")
 NOT_JUDGED = "under a profiler: timings are not judged"
-AT_ONCE = 4  # a summary of a million events takes 260 MiB
+AT_ONCE = 4  # a summary of a million events takes 200 MiB
 NAMED = 3
+LARGEST_MB = 20.0
+_CELL_ENDS = re.compile(r"(?<!\\)\|")
+_LINK = re.compile(r"\[summary\]\((.+)\)")
 
 
 @dataclass(frozen=True)
@@ -45,15 +50,21 @@ def keep_reports(run: ProfiledRun, nsys: Nsys, say: Callable[[str], None]) -> li
     finally:
         pool.shutdown(cancel_futures=True)
     folder = run.profiling.folder
-    write_atomically(folder / LIST, _listed(kept))
+    rows = [_row(each) for each in kept]
+    write_atomically(folder / LIST, _listed([*_rows_before(folder, rows), *rows]))
     reports = [each.report for each in kept if each.report is not None and each.report.suffix == REPORT]
     say(f"nsys: {len(reports)} reports in {folder}, listed in its {LIST}; {NOT_JUDGED}")
     for each in kept:
         if each.report is not None:
-            capture = each.capture
-            say(f"  {capture.case_id} {capture.label} ({capture.side}), {capture.steps} steps: {each.report.name}")
+            say(f"  {_told(each.capture, each.report)}")
     # A side that failed has failed its test already: it is no problem of the profile.
     return list(dict.fromkeys(each.problem for each in kept if each.problem and each.capture.complete))
+
+
+def _told(capture: Capture, report: Path) -> str:
+    size_mb = report.stat().st_size / 1e6
+    large = f", {size_mb:.0f} MB: more than {LARGEST_MB:g} MB, so pass on its summary" if size_mb > LARGEST_MB else ""
+    return f"{capture.case_id} {capture.label} ({capture.side}), {capture.steps} steps: {report.name}{large}"
 
 
 def _kept(run: ProfiledRun, nsys: Nsys, capture: Capture) -> Kept:
@@ -67,10 +78,7 @@ def _kept(run: ProfiledRun, nsys: Nsys, capture: Capture) -> Kept:
     if found is None:
         return Kept(capture, problem=f"nsys wrote no report of {capture.window}: look at what it said")
     if found.suffix == NOT_IMPORTED:
-        kept = found.replace(paths[NOT_IMPORTED])
-        return Kept(
-            capture, kept, problem=f"nsys made no report of {kept.name}, which is kept: {nsys.importer_problem()}"
-        )
+        return _not_imported(found, nsys, paths[NOT_IMPORTED], capture)
     return _checked(found, nsys, paths, capture)
 
 
@@ -79,6 +87,20 @@ def _found(run: ProfiledRun, capture: Capture) -> Path | None:
     stems = [f"{REPORT_STEM}.{capture.number}", *([REPORT_STEM] if len(run.index.captures) == 1 else [])]
     named = (run.folder / f"{stem}{ending}" for stem in stems for ending in (REPORT, NOT_IMPORTED))
     return next((path for path in named if path.exists()), None)
+
+
+def _not_imported(found: Path, nsys: Nsys, kept: Path, capture: Capture) -> Kept:
+    """Keeps it for an nsys that is whole, unless it holds what no export can be made without."""
+    unmade, why = f"nsys made no report of {kept.name}, which is", nsys.importer_problem()
+    try:
+        foreign = found_in(found, os.environ)
+    except OSError as error:
+        problem = f"{unmade} not kept, as it could not be searched for secrets ({error.strerror}): {why}"
+        return Kept(capture, problem=problem)
+    if foreign:
+        problem = f"{unmade} not kept, as nsys had written variables into it that no list allows ({_named(foreign)})"
+        return Kept(capture, problem=f"{problem}: {why}")
+    return Kept(capture, found.replace(kept), problem=f"{unmade} kept: {why}")
 
 
 def _checked(found: Path, nsys: Nsys, paths: dict[str, Path], capture: Capture) -> Kept:
@@ -94,16 +116,20 @@ def _checked(found: Path, nsys: Nsys, paths: dict[str, Path], capture: Capture) 
     problem = _told_foreign(foreign, name) if foreign else None
     try:
         _summarize(export, nsys, paths, capture)
-    except (GpugateError, OSError) as error:
+    except (GpugateError, OSError, sqlite3.Error) as error:
         return Kept(capture, report, problem=problem or f"{name} was not summarized: {error}")
     return Kept(capture, report, paths[SUMMARY], problem)
 
 
-def _told_foreign(foreign: list[str], name: str) -> str:
+def _named(foreign: list[str]) -> str:
     more = f" and {len(foreign) - NAMED} more" if len(foreign) > NAMED else ""
+    return f"{', '.join(foreign[:NAMED])}{more}"
+
+
+def _told_foreign(foreign: list[str], name: str) -> str:
     return (
         f"{name} was not kept, as nsys had written the variables of other processes into it "
-        f"({', '.join(foreign[:NAMED])}{more}); its summary and an export without them are: run it as root, where user "
+        f"({_named(foreign)}); its summary and an export without them are: run it as root, where user "
         "namespaces are allowed, or in a container of its own"
     )
 
@@ -117,10 +143,33 @@ def _summarize(export: Path, nsys: Nsys, paths: dict[str, Path], capture: Captur
     write_atomically(paths[SUMMARY], markdown(summary))
 
 
-def _listed(kept: list[Kept]) -> str:
+def _listed(rows: list[str]) -> str:
     """The list of all captures as Markdown."""
-    rows = [table_row([escaped(cell) for cell in HEADINGS]), "|" + "---|" * len(HEADINGS), *map(_row, kept)]
-    return "\n".join([f"# Profiles\n\n{plain(NOT_JUDGED)}\n", *rows]) + "\n"
+    head = [table_row([escaped(cell) for cell in HEADINGS]), "|" + "---|" * len(HEADINGS)]
+    return "\n".join([f"# Profiles\n\n{plain(NOT_JUDGED)}\n", *head, *rows]) + "\n"
+
+
+def _rows_before(folder: Path, rows: list[str]) -> list[str]:
+    """Of the list of earlier runs the captures that were not made again, as far as there is something of them."""
+    path = folder / LIST
+    listed = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+    again = {_of_row(row)[0] for row in rows}
+    kept = []
+    for row in listed:
+        capture, names = _of_row(row)
+        if capture not in again and any((folder / name).is_file() for name in names):
+            kept.append(row)
+    return kept
+
+
+def _of_row(row: str) -> tuple[tuple[str, str], list[str]]:
+    """Of which case and side it is, and the files that it names."""
+    cells = [cell.strip() for cell in _CELL_ENDS.split(row)[1:-1]]
+    if len(cells) != len(HEADINGS):
+        return ("", ""), []
+    link = _LINK.fullmatch(cells[-1])
+    names = [cells[4].strip("`"), link[1] if link else ""]
+    return (cells[0], cells[1].partition(" ")[0]), [name for name in names if name]
 
 
 def _row(each: Kept) -> str:

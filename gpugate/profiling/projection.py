@@ -13,57 +13,32 @@ from gpugate.profiling.export_schema import Export
 
 MOST_RANGES = 100  # of different names; a program that marks every operator has thousands
 
+# In the order in which they open, which is their rowid; of ranges that open together the longer one is outside.
 _RANGES = """
 SELECT n.start, n.stop, n.globalTid AS tid, COALESCE(n.text, s.value, '') AS name,
   COALESCE((SELECT d.name FROM domain d WHERE d.id = n.domainId AND d.pid = n.globalTid >> 24), '') AS domain
 FROM nvtx n LEFT JOIN string s ON s.id = n.textId
 WHERE n.eventType = :push_pop AND n.stop > n.start AND n.stop >= :first AND n.start <= :last
   AND n.globalTid >> 24 IN (SELECT tid >> 24 FROM step)
+ORDER BY n.start, n.stop DESC
 """
-# Every opening and closing in order, with how many ranges of the thread are then open. At one instant what closes goes
-# first; of ranges that open together the longer one is outside.
-_EDGES = """
-SELECT tid, at, opens, span, SUM(opens) OVER (
-  PARTITION BY tid ORDER BY at, opens, other DESC ROWS UNBOUNDED PRECEDING) AS depth
-FROM (
-  SELECT tid, start AS at, 1 AS opens, rowid AS span, stop AS other FROM span
-  UNION ALL SELECT tid, stop, -1, rowid, start FROM span)
-ORDER BY tid, at, opens, other DESC
-"""
-# What is innermost after an edge: the last range that opened to that depth.
+# The last one that has opened of those that are still open.
 _INNERMOST = """
-SELECT e.tid, e.at, e.rowid AS edge, (
-  SELECT o.span FROM edge o
-  WHERE o.tid = e.tid AND o.opens = 1 AND o.depth = e.depth AND o.rowid <= e.rowid
-  ORDER BY o.rowid DESC LIMIT 1) AS span
-FROM edge e
+SELECT p.point, MAX(s.rowid) FROM span s CROSS JOIN {points} p ON p.tid = s.tid AND p.at >= s.start AND p.at < s.stop
+GROUP BY p.point
 """
-_PARENTS = """
-SELECT e.span AS child, (
-  SELECT o.span FROM edge o
-  WHERE o.tid = e.tid AND o.opens = 1 AND o.depth = e.depth - 1 AND o.rowid < e.rowid
-  ORDER BY o.rowid DESC LIMIT 1) AS span
-FROM edge e WHERE e.opens = 1 AND e.depth > 1
-"""
+_WORK = "SELECT c.owner, c.start, d.start, d.stop FROM device d CROSS JOIN call c ON c.rowid = d.call"
 _PROJECTED = """
-WITH RECURSIVE
-  own AS (
-    SELECT c.inside AS span, MIN(d.start) AS start, MAX(d.stop) AS stop, SUM(d.stop - d.start) AS busy,
-      COUNT(*) AS activities
-    FROM device d JOIN call c ON c.rowid = d.call WHERE c.inside IS NOT NULL GROUP BY c.inside),
-  up AS (
-    SELECT * FROM own
-    UNION ALL
-    SELECT p.span, u.start, u.stop, u.busy, u.activities FROM up u JOIN parent p ON p.child = u.span),
-  whole AS (
-    SELECT span, MIN(start) AS start, MAX(stop) AS stop, SUM(busy) AS busy, SUM(activities) AS activities
-    FROM up GROUP BY span)
-SELECT s.domain, s.name, COUNT(*), SUM(s.stop - s.start) / 1e6, COALESCE(SUM(w.stop - w.start), 0) / 1e6,
-  COALESCE(SUM(w.busy), 0) / 1e6, COALESCE(SUM(w.activities), 0),
-  AVG(w.start - s.start) / 1e6, AVG(w.stop - s.stop) / 1e6, (MIN(s.start) - :first) / 1e6
-FROM span s LEFT JOIN whole w ON w.span = s.rowid
-WHERE s.start >= :first AND s.stop <= :last
-GROUP BY s.domain, s.name ORDER BY 5 DESC, 4 DESC LIMIT :most
+SELECT domain, name, COUNT(*), SUM(stop - start) / 1e6, COALESCE(SUM(work_stop - work_start), 0) / 1e6,
+  COALESCE(SUM(busy), 0) / 1e6, SUM(activities), AVG(work_start - start) / 1e6, AVG(work_stop - stop) / 1e6,
+  (MIN(start) - :first) / 1e6
+FROM (
+  SELECT s.domain, s.name, s.start, s.stop, MIN(w.start) AS work_start, MAX(w.stop) AS work_stop,
+    SUM(w.stop - w.start) AS busy, COUNT(w.start) AS activities
+  FROM span s LEFT JOIN work w ON w.owner = s.tid AND w.at >= s.start AND w.at < s.stop
+  WHERE s.start >= :first AND s.stop <= :last
+  GROUP BY s.rowid)
+GROUP BY domain, name ORDER BY 5 DESC, 4 DESC LIMIT :most
 """
 
 
@@ -90,18 +65,25 @@ class ProjectedRange:
 
 
 def find_ranges(export: Export, steps: Steps) -> None:
-    """Makes `span`, one row per NVTX range, `parent`, and `innermost`, which says it by thread and time."""
+    """Makes `span`, one row per NVTX range, in the order in which they open."""
     columns = "start stop tid name:TEXT domain:TEXT"
     export.make("span", columns, _RANGES, push_pop=PUSH_POP, first=steps.first, last=steps.last)
-    export.make("edge", "tid at opens span depth", _EDGES)
-    export.run("CREATE INDEX edge_of_depth ON edge (tid, opens, depth)")
-    export.make("innermost", "tid at edge span", _INNERMOST)
-    export.run("CREATE INDEX innermost_at ON innermost (tid, at, edge, span)")
-    export.make("parent", "child span", _PARENTS)
-    export.run("CREATE INDEX parent_of ON parent (child)")
+
+
+def find_innermost(export: Export, table: str, points: str) -> None:
+    """Makes `table`, which says of a `point` in which span its thread then was, where it was in one.
+
+    `points` selects them with their `tid` and the time `at`. The spans, which are many, are looked through once.
+    """
+    export.make(f"{table}_points", "point tid at", points)
+    export.run(f"CREATE INDEX {table}_points_at ON {table}_points (tid, at, point)")
+    export.make(table, "point span", _INNERMOST.format(points=f"{table}_points"))
+    export.run(f"CREATE INDEX {table}_of ON {table} (point)")
 
 
 def projected(export: Export, steps: Steps) -> tuple[ProjectedRange, ...]:
     """The ranges inside the steps and the steps themselves, those first whose work is longest on the GPU."""
+    export.make("work", "owner at start stop", _WORK)
+    export.run("CREATE INDEX work_at ON work (owner, at, start, stop)")
     rows = export.rows(_PROJECTED, first=steps.first, last=steps.last, most=MOST_RANGES)
     return tuple(ProjectedRange(*row) for row in rows)

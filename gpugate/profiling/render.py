@@ -91,7 +91,7 @@ def overview(summary: ProfileSummary) -> list[str]:
     )
     if summary.graphs.ran:
         graphs, of_steps = summary.graphs, summary.graphs.ran / steps
-        lines.append(f"graph nodes: {graphs.nodes} ran, {of_steps:g} times and {_per(graphs.ms, steps)} a step")
+        lines.append(f"graph nodes: {of_steps:g} a step ({graphs.nodes} different ones), {_per(graphs.ms, steps)}")
     return [*lines, *summary.notes]
 
 

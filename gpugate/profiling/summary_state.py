@@ -25,7 +25,19 @@ def state(summary: ProfileSummary) -> State:
         kernel_ms=active.kernel_ms / steps,
         copy_ms=(active.either_ms - active.kernel_ms) / steps,
     )
-    return State(summary.span_ms / steps, summary.counters, profile)
+    return State(summary.span_ms / steps, {**summary.counters, **_enqueued(summary)}, profile)
+
+
+def _enqueued(summary: ProfileSummary) -> dict[str, float]:
+    """How long the host was in a step without waiting for the device; nothing where no range is a step.
+
+    A call that waits between two steps stands in no range, and in no step's time.
+    """
+    host_ms = next((one.host_ms for one in summary.ranges if (one.domain, one.name) == (DOMAIN, STEP)), None)
+    if host_ms is None:
+        return {}
+    waited_ms = sum(one.ms for one in summary.waits if one.of_steps and one.nvtx_range)
+    return {"enqueue_ms": max(0.0, host_ms - waited_ms) / summary.steps}
 
 
 def _parts(found: Iterable[tuple[str, float, float]], steps: int) -> Parts:

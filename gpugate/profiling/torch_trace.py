@@ -62,4 +62,4 @@ class TorchTraces:
 
 
 def _step(items: int) -> AbstractContextManager[object]:
-    return record_function("step", f"{items} items")
+    return record_function(f"step of {items} items")  # a trace does not show what it is given besides
