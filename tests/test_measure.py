@@ -494,6 +494,18 @@ def test_a_side_that_shows_that_it_engaged_is_not_inert(bench: Bench) -> None:
     assert not bench.measure(bench.case(bench.side("fast", 1.0, engaged=lambda: None))).inert
 
 
+def test_whether_bits_are_the_same_is_asked_only_of_a_side_that_says_nothing(bench: Bench) -> None:
+    """The reference's steps on fresh inputs are dear where a step is long."""
+
+    def steps_of_reference(**more: Any) -> int:
+        seen: list[object] = []
+        reference = bench.side(BASELINE, 3.0, lambda inputs: (seen.append(None), product(inputs))[1])
+        assert bench.measure(bench.case(bench.side("fast", 1.0, **more), reference), fresh_inputs=2).pairs
+        return len(seen)
+
+    assert steps_of_reference() - steps_of_reference(engaged=lambda: None) == 2  # the fresh inputs
+
+
 def test_throttled_pairs_are_discarded_and_counted(bench: Bench, monkeypatch) -> None:
     readings = itertools.chain([ClockReading(1200, ("power brake",))] * 2, itertools.repeat(ClockReading(1980)))
     monkeypatch.setattr(run, "clock_reader", lambda device: lambda: next(readings))
