@@ -25,6 +25,7 @@ def test_one_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> 
     stopped, well = sleeping(daemon=True), sleeping(daemon=True)
     assert stopped.pid is not None
     os.kill(stopped.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)  # a signal takes effect when it likes
     with pytest.raises(KeyError, match="what the run raised"), none_left_over():
         raise KeyError("what the run raised")
     assert (stopped.exitcode, well.exitcode) == (-signal.SIGKILL, -signal.SIGTERM)

@@ -80,11 +80,13 @@ def test_labels_of_our_own_are_declared() -> None:
     assert ours == set(declared["self-hosted-runner"]["labels"])
 
 
-def test_the_night_goes_doctor_gate_autopsy_summary_artifact() -> None:
-    doctor, gate, autopsy, *always = list(STEPS)[-5:]
+def test_the_night_goes_doctor_gate_autopsy_profiles_summary_artifact() -> None:
+    doctor, gate, autopsy, profiles, *always = list(STEPS)[-6:]
     assert STEPS[doctor]["run"].startswith("gpugate doctor")
     assert "--gate" in STEPS[gate]["run"]
-    assert STEPS[autopsy]["if"] == "failure() && steps.gate.outcome == 'failure'"
+    assert STEPS[autopsy]["if"] == STEPS[profiles]["if"] == "failure() && steps.gate.outcome == 'failure'"
+    assert "--nsys=" in STEPS[profiles]["run"]
+    assert STEPS[profiles]["continue-on-error"] is True  # they decide nothing
     assert all(STEPS[name]["if"].startswith("always()") for name in always)
     assert STEPS[always[-1]]["with"]["retention-days"] == 90
     assert [name for name in STEPS if "--explain" in STEPS[name].get("run", "")] == [autopsy]

@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 CLONE_NEWUSER = 0x10000000
 PR_CAPBSET_DROP = 24
+REFUSED = 77  # an exit status that nothing else has
 CAP_SETPCAP, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON = 8, 19, 21, 38
 
 
 def command_apart(command: Sequence[str]) -> list[str]:
     """`command`, run by this program."""
     return [sys.executable, "-I", "-S", str(Path(__file__)), *command]
+
+
+def stands_apart() -> bool:
+    """Whether what `command_apart` runs is refused this process's environment; else it may read that of others too."""
+    look = f"try: open({f'/proc/{os.getpid()}/environ'!r}, 'rb').read()\nexcept OSError: raise SystemExit({REFUSED})"
+    command = command_apart([sys.executable, "-I", "-S", "-c", look])
+    return subprocess.run(command, capture_output=True, check=False).returncode == REFUSED
 
 
 def stand_apart() -> None:

@@ -1,8 +1,8 @@
 """The environments of other processes in what nsys leaves: it writes those down that it could read.
 
-In an export each is one text of StringIds with a NUL between its variables; in a capture that was not imported it
-stands among bytes of which nobody else knows the meaning. Those of the profiled processes hold the variable that names
-the folder shared with them; what else is theirs went through the allow-list.
+In an export each is one text of StringIds with a NUL between its variables. Those of the profiled processes hold the
+variable that names the folder shared with them; what else is theirs went through the allow-list. In a capture that was
+not imported nobody can tell variables from other bytes: there only known values can be looked for.
 """
 
 from __future__ import annotations
@@ -20,10 +20,6 @@ from gpugate.profiling.environment_allow_list import allowed
 from gpugate.profiling.export_schema import ProfileError
 
 _VARIABLE = re.compile(rb"[A-Za-z_][^=\s(<]*(\(\)|%%)?=")  # and no C++; a shell's function is BASH_FUNC_name%%=
-# Among other bytes a name follows what is no text, or up to two characters that say how long it is.
-_AMONG_BYTES = re.compile(rb"(?<![ -~])[^\w\s=\0]{0,2}([A-Za-z_]\w*(?:\(\)|%%)?)=")
-# Of a variable that stands alone: other bytes look like a shorter one by chance.
-_ALONE, _TEXT = re.compile(r"[A-Z_][A-Z0-9_]{2,}"), re.compile(rb"[ -~\x80-\xff]{8}")
 _VERSION = re.compile(r"\d+(\.\d+)+")
 SHORTEST = 8  # of a value that is looked for without its name
 
@@ -48,43 +44,24 @@ def scrubbed_of(sqlite: Path) -> list[str]:
     return sorted(found)
 
 
-def found_in(capture: Path, environment: Mapping[str, str]) -> list[str]:
-    """The variables, sorted, that no list allows: by their names, wherever they stand in the file, and those of
-    `environment`, which is this process's own, by their values. Raises OSError for a file that cannot be read.
+def values_in(capture: Path, environment: Mapping[str, str]) -> list[str]:
+    """The variables of `environment`, sorted, that no list allows and whose values stand in the file, wherever.
+
+    Raises OSError for a file that cannot be read.
     """
     with capture.open("rb") as file:
         if not capture.stat().st_size:
             return []
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            found = {name for variables in _among_bytes(content) for name in _not_allowed(variables)}
-            return sorted(found | {name for name, value in _hidden(environment) if content.find(value) >= 0})
-
-
-def _among_bytes(content: mmap.mmap) -> Iterator[dict[str, bytes]]:
-    """Variables with one NUL and nothing else between them, which are of one process."""
-    together: dict[str, bytes] = {}
-    end = -1
-    for match in _AMONG_BYTES.finditer(content):
-        if match.start(1) != end + 1:
-            yield together
-            together = {}
-        end = content.find(b"\0", match.end())
-        end = len(content) if end < 0 else end
-        together[match[1].decode()] = content[match.end() : match.end() + SHORTEST]
-    yield together
-
-
-def _not_allowed(variables: Mapping[str, bytes]) -> set[str]:
-    if FOLDER_VARIABLE in variables:
-        return set()
-    if len(variables) == 1 and not all(_ALONE.fullmatch(name) and _TEXT.match(variables[name]) for name in variables):
-        return set()
-    return set(variables) - set(allowed(dict.fromkeys(variables, "")))
+            return sorted(name for name, value in _hidden(environment) if content.find(value) >= 0)
 
 
 def _hidden(environment: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     """What no list allows and could be a secret: no file, no version, nothing that may be seen anyway."""
-    seen = allowed(environment)
+    seen = {
+        **allowed(environment),
+        "_": "",
+    }  # what a shell has called last: this program, by a name that may be relative
     for name, value in environment.items():
         plain = len(value) < SHORTEST or _VERSION.fullmatch(value) or any(value in other for other in seen.values())
         if not (name in seen or plain or os.path.exists(value)):  # noqa: PTH110 Path refuses long ones

@@ -13,9 +13,10 @@ from pathlib import Path
 from gpugate.codec import write_atomically
 from gpugate.errors import GpugateError
 from gpugate.profiling import summary_file
+from gpugate.profiling.apart import stands_apart
 from gpugate.profiling.artifact_names import EXPORT, NOT_IMPORTED, REPORT, safe_name
 from gpugate.profiling.capture_index import REPORT_STEM, Capture
-from gpugate.profiling.foreign_variables import found_in, scrubbed_of
+from gpugate.profiling.foreign_variables import scrubbed_of, values_in
 from gpugate.profiling.nsight_tools import Nsys
 from gpugate.profiling.nsys_tool import exported
 from gpugate.profiling.self_start import ProfiledRun
@@ -24,6 +25,7 @@ from gpugate.report.markdown import escaped, plain, table_row
 SUMMARY, SUMMARY_JSON, LIST = ".summary.md", ".summary.json", "summary.md"
 ENDINGS = (REPORT, NOT_IMPORTED, EXPORT, SUMMARY, SUMMARY_JSON)
 HEADINGS = ("test parameter", "side", "steps", "items per step", "report", "MB", "what it says")
+RULE = "|" + "---|" * len(HEADINGS)
 NOT_JUDGED = "under a profiler: timings are not judged"
 AT_ONCE = 4  # a summary of a million events takes 200 MiB
 NAMED = 3
@@ -90,15 +92,18 @@ def _found(run: ProfiledRun, capture: Capture) -> Path | None:
 
 
 def _not_imported(found: Path, nsys: Nsys, kept: Path, capture: Capture) -> Kept:
-    """Keeps it for an nsys that is whole, unless it holds what no export can be made without."""
+    """Keeps it for an nsys that is whole, unless there may be in it what only an export can be searched for."""
     unmade, why = f"nsys made no report of {kept.name}, which is", nsys.importer_problem()
+    if not stands_apart():
+        problem = f"{unmade} not kept, as nsys may read the variables of other processes here, and write them into it"
+        return Kept(capture, problem=f"{problem}: {why}")
     try:
-        foreign = found_in(found, os.environ)
+        secret = values_in(found, os.environ)
     except OSError as error:
         problem = f"{unmade} not kept, as it could not be searched for secrets ({error.strerror}): {why}"
         return Kept(capture, problem=problem)
-    if foreign:
-        problem = f"{unmade} not kept, as nsys had written variables into it that no list allows ({_named(foreign)})"
+    if secret:
+        problem = f"{unmade} not kept, as values that no list allows stand in it ({_named(secret)})"
         return Kept(capture, problem=f"{problem}: {why}")
     return Kept(capture, found.replace(kept), problem=f"{unmade} kept: {why}")
 
@@ -145,14 +150,15 @@ def _summarize(export: Path, nsys: Nsys, paths: dict[str, Path], capture: Captur
 
 def _listed(rows: list[str]) -> str:
     """The list of all captures as Markdown."""
-    head = [table_row([escaped(cell) for cell in HEADINGS]), "|" + "---|" * len(HEADINGS)]
+    head = [table_row([escaped(cell) for cell in HEADINGS]), RULE]
     return "\n".join([f"# Profiles\n\n{plain(NOT_JUDGED)}\n", *head, *rows]) + "\n"
 
 
 def _rows_before(folder: Path, rows: list[str]) -> list[str]:
     """Of the list of earlier runs the captures that were not made again, as far as there is something of them."""
     path = folder / LIST
-    listed = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    listed = text.partition(f"\n{RULE}\n")[2].splitlines()
     again = {_of_row(row)[0] for row in rows}
     kept = []
     for row in listed:

@@ -31,7 +31,8 @@ def state(summary: ProfileSummary) -> State:
 def _enqueued(summary: ProfileSummary) -> dict[str, float]:
     """How long the host was in a step without waiting for the device; nothing where no range is a step.
 
-    A call that waits between two steps stands in no range, and in no step's time.
+    A call that waits between two steps stands in no range of ours, and in no step's time. In a range that somebody else
+    puts around the steps it is taken for one of theirs.
     """
     host_ms = next((one.host_ms for one in summary.ranges if (one.domain, one.name) == (DOMAIN, STEP)), None)
     if host_ms is None:

@@ -109,8 +109,9 @@ class CodedTrack:
 def replacing_file(path: Path) -> Iterator[io.BufferedWriter[KeptErrorFile]]:
     """A file to write to that becomes `path` when the block ends, and vanishes if the block or a write fails.
 
-    What a killed process left behind goes when the next one writes. It is not forced
-    onto the disk, which would be timed with the encoder. Raises OSError, in one sentence, when it cannot be written.
+    What a process left behind that was killed here, since this host or container began, goes when the next one writes.
+    It is not forced onto the disk, which would be timed with the encoder. Raises OSError, in one sentence, when it
+    cannot be written.
     """
     partial = partial_file(path)
     raw = _opened(partial, path)
