@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import math
 import os
 import platform
 import re
@@ -45,7 +46,7 @@ class Environment:
     device_kind: DeviceKind
     device_name: str  # 'NVIDIA H200', or the CPU's model name
     cpu_model: str
-    cpu_count: int  # that this process may use
+    cpu_count: int  # that this process may use; where the device is the CPU, with as many threads
     python: str
     packages: Mapping[str, str] = field(default_factory=dict)  # torch, torchvision, triton, tensorrt, gpugate ...
     gpu_index: int | None = None
@@ -89,13 +90,17 @@ class Missing:
 def describe(device: torch.device) -> Environment:
     """The environment of one device; imports torch. On CUDA it initializes the driver but allocates nothing."""
     cpu_model = _cpu_model()
-    cpu_count = len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
     python, packages = platform.python_version(), _package_versions()
     if device.type != "cuda":
-        return Environment("cpu", cpu_model, cpu_model, cpu_count, python, packages)
-    return Environment(
-        "cuda", cpu_model=cpu_model, cpu_count=cpu_count, python=python, packages=packages, **_gpu(device)
-    )
+        return Environment("cpu", cpu_model, cpu_model, int(min(cores, _most_threads())), python, packages)
+    return Environment("cuda", cpu_model=cpu_model, cpu_count=cores, python=python, packages=packages, **_gpu(device))
+
+
+def _most_threads() -> float:
+    """Where the device is the CPU, this makes it a smaller one: schedulers and containers set it, shells forget it."""
+    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return (int(told) if told.isdecimal() else 0) or math.inf
 
 
 def machine_name(environment: Environment) -> str:

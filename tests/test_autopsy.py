@@ -137,12 +137,12 @@ CAUSES = [
     (
         now(11.0, SLOWER),
         "slower kernels",
-        "conv, +3.00 ms (+3.00 ms of +1.00 ms per step, less what other parts gained)",
+        "conv, +3.00 ms (+3.00 ms per step, and other parts -2.00 ms)",
     ),
     (
         now(8.0, kernels(conv=3.0, relu=2.0)),
         "slower kernels",
-        "(-3.00 ms of -2.00 ms per step, less what other parts lost",
+        "(-3.00 ms per step, and other parts +1.00 ms",
     ),
     (now(7.0, kernels(conv=3.0, relu=2.0)), "slower kernels", "take less time, most of all conv, -3.00 ms"),
     (now(18.0, kernels(conv=12.0, relu=4.0), sm_clock_mhz=990.0), "clocks", "1980 -> 990 MHz"),

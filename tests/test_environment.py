@@ -90,7 +90,8 @@ def use_nvml(monkeypatch: pytest.MonkeyPatch) -> Any:
     return use
 
 
-def test_this_cpu_is_described() -> None:
+def test_this_cpu_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     here = environment.describe(torch.device("cpu"))
     assert here.device_kind == "cpu"
     assert here.device_name == here.cpu_model != ""
@@ -99,6 +100,18 @@ def test_this_cpu_is_described() -> None:
     assert "cvcuda" not in here.packages
     assert (here.gpu_index, here.driver, here.cuda, here.mig) == (None, None, None, None)
     assert compare(here, environment.describe(torch.device("cpu"))) == Match("exact")
+
+
+# A list has a number for each level of nesting; what is no number is for nobody.
+@pytest.mark.parametrize(
+    ("told", "cores"), [("1", 1), ("1,2", 1), (" 3", 3), ("64", 4), ("0", 4), ("", 4), ("many", 4)]
+)
+def test_a_cpu_with_fewer_threads_is_a_smaller_one(told: str, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4))
+    monkeypatch.setenv("OMP_NUM_THREADS", told)
+    here = environment.describe(torch.device("cpu"))
+    assert here.cpu_count == cores
+    assert machine_name(here).endswith(f"-{cores}-cores")
 
 
 def test_a_gpu_is_found_by_its_uuid_and_described(use_nvml: Any) -> None:

@@ -191,10 +191,9 @@ def _times(then: State, now: State) -> Cause | None:
 
 def _share(ms: float, whole_ms: float) -> str:
     """`+2.00 ms of +3.00 ms per step`: a part may be more than the whole, where others went the other way."""
-    said = f"{signed(ms)} of {signed(whole_ms)} per step"
     if abs(ms) < (1 + LITTLE) * abs(whole_ms):
-        return said
-    return f"{said}, less what other parts {'gained' if whole_ms > 0 else 'lost'}"
+        return f"{signed(ms)} of {signed(whole_ms)} per step"
+    return f"{signed(ms)} per step, and other parts {signed(whole_ms - ms)}"
 
 
 def _reference(then: State, now: State) -> Cause | None:

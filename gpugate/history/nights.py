@@ -103,7 +103,7 @@ def _read_night(folder: Path) -> Night:
     ):
         if not path.exists():
             raise HistoryError(
-                f"{folder} has no {RUN}: it was cut off before its first case, or is no night; delete it"
+                f"{folder} has no {RUN}: delete a night that was cut off before its first case, move what is none"
             )
         night, mutated = _night(
             folder.name, without_header(FORMAT, FORMAT_VERSION, parse(path.read_text(encoding="utf-8")))

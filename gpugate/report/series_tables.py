@@ -54,7 +54,7 @@ def _sweep(sweep: Sweep) -> WordTable:
     recorded = "" if sweep.recorded_knee is None else f", recorded: {sweep.recorded_knee}"
     return WordTable(
         title=f"sweep of {sweep.id}",
-        headings=(sweep.parameter, "items", "of the best"),
+        headings=(sweep.parameter, "items", "speedup, of the best"),
         rows=tuple(_point(point, sweep) for point in sweep.points),
         below=(f"{knee}{recorded}; the smallest value within 3 % of the best, by speedups, which are from pairs",),
     )

@@ -93,7 +93,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--variant", choices=VARIANTS, help="default: optimized with a GPU, optimized-on-cpu without", default=None
     )
-    parser.add_argument("--checkpoint", metavar="FILE", type=Path, help="weights of the segmenter (default: fitted)")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="FILE",
+        type=Path,
+        help="weights of the segmenter (default: fitted to the suite's own clip, of little use for another)",
+    )
     parser.add_argument("--contact-sheet", metavar="PNG", type=Path, help="a picture of input, masks and outputs, too")
     parser.add_argument(
         "--cache",
