@@ -174,7 +174,8 @@ def _speedup_reason(
     text = f"{found}{':' if len(summaries) > 1 else ''} {_said(outcome, judgements, len(summaries))}"
     if outcome is Outcome.PASS:
         return text
-    return text + _where_it_moved(_middle_one(summaries, lambda one: one.speedup.median), remembered)
+    moved = _where_it_moved(_middle_one(summaries, lambda one: one.speedup.median), remembered)
+    return f"{text}; {'in the process that decided ' if len(summaries) > 1 else ''}{moved}" if moved else text
 
 
 def _with_interval(speedup: Estimate) -> str:
@@ -228,7 +229,7 @@ def _where_it_moved(summary: Summary, remembered: Remembered | None) -> str:
         return ""
     then = remembered.current
     return (
-        f"; optimized {units.milliseconds(then.optimized_ms)} -> {units.milliseconds(summary.optimized_ms.median)}, "
+        f"optimized {units.milliseconds(then.optimized_ms)} -> {units.milliseconds(summary.optimized_ms.median)}, "
         f"reference {units.milliseconds(then.reference_ms)} -> {units.milliseconds(summary.reference_ms.median)}"
     )
 

@@ -97,7 +97,8 @@ def test_work_done_three_times_is_a_regression_that_names_the_test(
     assert "tiny/quick/cpu speedup REGRESSED: " in result.text
     words = "both are below" if confirmed_by else "is below"
     assert f"{words} the recorded {units.ratio(then.speedup)} -" in result.text
-    assert f"; optimized {units.milliseconds(then.optimized_ms)} -> " in result.text
+    whose = "in the process that decided " if confirmed_by else ""
+    assert f"; {whose}optimized {units.milliseconds(then.optimized_ms)} -> " in result.text
     assert '  next: pytest perf_tests -k "tiny/quick/cpu" --perf-budget 30' in result.text
     assert tiny.outcomes()["speedup"] == tiny.outcomes()["throughput"] == Outcome.REGRESSED
     assert tiny.outcomes()["equivalence"] == Outcome.PASS
