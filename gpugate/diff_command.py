@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from gpugate import run_file
+from gpugate import run_file, units
 from gpugate.autopsy.autopsy import Autopsy, autopsy
 from gpugate.case_states import optimized_side
 from gpugate.codec import pretty, to_json, with_header
@@ -154,18 +154,13 @@ def _another_environment(before: RunResult, after: RunResult, workloads: Collect
     hashes = before.source_hashes, after.source_hashes
     edited = sorted(name for name in workloads if hashes[0].get(name) != hashes[1].get(name))
     if edited:
-        yield f"measured of another source: {_listed(edited)}"
+        yield f"measured of another source: {units.listed(edited, MOST_NAMED)}"
 
 
 def _only(which: str, here: Sequence[str], there: Sequence[str]) -> Iterator[str]:
     alone = [case_id for case_id in here if case_id not in there]
     if alone:
-        yield f"measured in {which} only: {_listed(alone)}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{', '.join(names[:MOST_NAMED])}{more}"
+        yield f"measured in {which} only: {units.listed(alone, MOST_NAMED)}"
 
 
 def _warned(warnings: Sequence[str]) -> Iterator[RenderableType]:

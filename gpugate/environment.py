@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import math
 import os
 import platform
 import re
@@ -93,14 +92,14 @@ def describe(device: torch.device) -> Environment:
     cores = len(os.sched_getaffinity(0))
     python, packages = platform.python_version(), _package_versions()
     if device.type != "cuda":
-        return Environment("cpu", cpu_model, cpu_model, int(min(cores, _most_threads())), python, packages)
+        return Environment("cpu", cpu_model, cpu_model, _with_threads(cores), python, packages)
     return Environment("cuda", cpu_model=cpu_model, cpu_count=cores, python=python, packages=packages, **_gpu(device))
 
 
-def _most_threads() -> float:
-    """Where the device is the CPU, this makes it a smaller one: schedulers and containers set it, shells forget it."""
+def _with_threads(cores: int) -> int:
+    """As many of them as OMP_NUM_THREADS leaves: schedulers and containers set it, shells forget it."""
     told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return (int(told) if told.isdecimal() else 0) or math.inf
+    return min(cores, int(told)) if told.isdecimal() and int(told) else cores
 
 
 def machine_name(environment: Environment) -> str:

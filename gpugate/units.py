@@ -1,4 +1,4 @@
-"""Numbers as people read them. Values carry their unit in their name everywhere else; here it becomes text."""
+"""Numbers and lists as people read them. Values carry their unit in their name elsewhere; here it becomes text."""
 
 from collections.abc import Sequence
 
@@ -56,3 +56,9 @@ def yardstick_value(name: str, value: float) -> str:
         if name.endswith(suffix):
             return f"{value:.3g} {unit}"
     return f"{value:.4g}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """`a, b and 3 more`: the first `most` of them."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"

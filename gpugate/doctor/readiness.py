@@ -25,7 +25,7 @@ from gpugate.machine_state import fallen_yardstick
 from gpugate.measurement.record import Yardstick
 from gpugate.next_steps import SUITE
 from gpugate.summary import MIN_PROCESSES
-from gpugate.units import yardstick_label, yardstick_value
+from gpugate.units import listed, yardstick_label, yardstick_value
 
 BUSY_SHARE = 0.5  # of the cores that others may use; the load average also counts what waits for a disk
 CATALOGUE_S = 60.0  # mostly imports
@@ -49,7 +49,7 @@ def baselines(machine: Machine) -> Answer:
     few = [name for name, entry in entries.items() if len(entry.current.processes) < MIN_PROCESSES]
     if few:
         told = f"{len(few)} of {len(entries)} cases are recorded by fewer than {MIN_PROCESSES} processes"
-        return bad(f"{told} ({_some(few)}), and a gate fails on them: {_record_all(machine)}")
+        return bad(f"{told} ({listed(few, SHOWN)}), and a gate fails on them: {_record_all(machine)}")
     return ok(
         f"{len(entries)} cases of {len(files)} workloads, {_software(matches)}{unknown.sentence if unknown else ''}"
     )
@@ -77,12 +77,7 @@ def _software(matches: Sequence[Match]) -> str:
     differences = list(dict.fromkeys(chain.from_iterable(match.differences for match in matches)))
     if not differences:
         return "recorded with the software of now"
-    return f"recorded under other software, so times are judged loosely: {_some(differences)}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    return f"recorded under other software, so times are judged loosely: {listed(differences, SHOWN)}"
 
 
 def _record_all(machine: Machine) -> str:

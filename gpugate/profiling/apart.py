@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +26,8 @@ def command_apart(command: Sequence[str]) -> list[str]:
 
 def stands_apart() -> bool:
     """Whether what `command_apart` runs is refused this process's environment; else it may read that of others too."""
+    import subprocess  # the program that this module is too needs none
+
     look = f"try: open({f'/proc/{os.getpid()}/environ'!r}, 'rb').read()\nexcept OSError: raise SystemExit({REFUSED})"
     command = command_apart([sys.executable, "-I", "-S", "-c", look])
     return subprocess.run(command, capture_output=True, check=False).returncode == REFUSED

@@ -58,10 +58,8 @@ def values_in(capture: Path, environment: Mapping[str, str]) -> list[str]:
 
 def _hidden(environment: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     """What no list allows and could be a secret: no file, no version, nothing that may be seen anyway."""
-    seen = {
-        **allowed(environment),
-        "_": "",
-    }  # what a shell has called last: this program, by a name that may be relative
+    # `_` is what a shell has called last: this program, by a name that may be relative.
+    seen = {**allowed(environment), "_": ""}
     for name, value in environment.items():
         plain = len(value) < SHORTEST or _VERSION.fullmatch(value) or any(value in other for other in seen.values())
         if not (name in seen or plain or os.path.exists(value)):  # noqa: PTH110 Path refuses long ones

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpugate import units
 from gpugate.codec import write_atomically
 from gpugate.errors import GpugateError
 from gpugate.profiling import summary_file
@@ -103,7 +104,7 @@ def _not_imported(found: Path, nsys: Nsys, kept: Path, capture: Capture) -> Kept
         problem = f"{unmade} not kept, as it could not be searched for secrets ({error.strerror}): {why}"
         return Kept(capture, problem=problem)
     if secret:
-        problem = f"{unmade} not kept, as values that no list allows stand in it ({_named(secret)})"
+        problem = f"{unmade} not kept, as values that no list allows stand in it ({units.listed(secret, NAMED)})"
         return Kept(capture, problem=f"{problem}: {why}")
     return Kept(capture, found.replace(kept), problem=f"{unmade} kept: {why}")
 
@@ -126,15 +127,10 @@ def _checked(found: Path, nsys: Nsys, paths: dict[str, Path], capture: Capture) 
     return Kept(capture, report, paths[SUMMARY], problem)
 
 
-def _named(foreign: list[str]) -> str:
-    more = f" and {len(foreign) - NAMED} more" if len(foreign) > NAMED else ""
-    return f"{', '.join(foreign[:NAMED])}{more}"
-
-
 def _told_foreign(foreign: list[str], name: str) -> str:
     return (
         f"{name} was not kept, as nsys had written the variables of other processes into it "
-        f"({_named(foreign)}); its summary and an export without them are: run it as root, where user "
+        f"({units.listed(foreign, NAMED)}); its summary and an export without them are: run it as root, where user "
         "namespaces are allowed, or in a container of its own"
     )
 

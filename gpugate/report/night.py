@@ -250,8 +250,7 @@ def _listed(title: str, entries: Sequence[str], most: int) -> list[str]:
 
 
 def _ids(ids: Sequence[str]) -> str:
-    more = f" and {len(ids) - MAX_IDS} more" if len(ids) > MAX_IDS else ""
-    return f"{escaped(', '.join(ids[:MAX_IDS]))}{more}"
+    return escaped(units.listed(ids, MAX_IDS))
 
 
 def _cut(words: str, most: int) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Build, Context, Contract, Limit, Needs, Optimization, Proof, Tolerance, Workload
-from workloads.video_segmentation.catalogue.needs import HOST, INSTALL, INSTALL_VIDEO, ON_HOST
+from workloads.video_segmentation.catalogue.needs import CVCUDA, GPU, ON_HOST
 from workloads.video_segmentation.colour import rgb_from_nv12
 from workloads.video_segmentation.composite_stage import (
     ITEMS,
@@ -46,8 +46,6 @@ def _composites_agree(library: Library, context: Context) -> str:
 
 # At single pixels chroma of half the size and rounding of levels show: see `compositing.OnDevice` for how much of each.
 AT_PIXELS = {dtype: Tolerance(relative_l2=1.5e-2, max_error=6e-2) for dtype in ("float32", "float16")}
-GPU = Needs(HOST, (7, 0), install=INSTALL)
-CVCUDA = Needs((*HOST, "cvcuda"), (7, 0), install=INSTALL_VIDEO)
 STAYS = {"cuda": Contract((Limit("device_to_host_bytes", at_most=4096),))}
 OPERATORS = "an operator for each step, with memory between them"
 PRODUCTS = "two matrix products blur a plane and two enlarge its mask, in YUV, where half the bytes are"

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Proof, Workload
-from workloads.video_segmentation.catalogue.needs import EXACT, HOST, INSTALL_VIDEO, ON_HOST
+from workloads.video_segmentation.catalogue.needs import EXACT, HOST, ON_HOST, VIDEO_ENGINES
 from workloads.video_segmentation.colour import rgb_from_nv12
 from workloads.video_segmentation.decode_stage import (
     FRAMES,
@@ -47,7 +47,6 @@ def frames_agree(make: MakeDecoder, codec: Codec, context: Context) -> str:
     return words
 
 
-NVDEC = Needs((*HOST, "PyNvVideoCodec"), install=INSTALL_VIDEO)
 TORCHCODEC = Needs((*HOST, "torchcodec"), install="pip install torchcodec")
 NO_FRAME_CROSSES = {
     "cuda": Contract(
@@ -73,7 +72,7 @@ def _variant(name: str, make: MakeDecoder, codec: Codec, min_speedup: Mapping[st
 
 def _on_device(codec: Codec) -> tuple[Optimization, ...]:
     one, several = partial(nvdec, 1), partial(nvdec, SESSIONS)
-    more: dict[str, Any] = {"needs": NVDEC, "contract": NO_FRAME_CROSSES}
+    more: dict[str, Any] = {"needs": VIDEO_ENGINES, "contract": NO_FRAME_CROSSES}
     # Of HEVC an engine decodes twice as many frames: at 4,000 a second there are 0.25 ms for all of a frame's Python,
     # and how fast that is differs from host to host: 3,250 and 4,030 frames a second on two of an H200.
     speedup = {"sm_90": 3.0 if codec == "h264" else 1.8, "cuda": 0.9}

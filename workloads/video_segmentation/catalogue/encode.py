@@ -6,13 +6,14 @@ import functools
 import statistics
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Contract, Engine, Limit, Needs, Optimization, Proof, Workload
-from workloads.video_segmentation.catalogue.needs import EXACT, HOST, INSTALL, INSTALL_VIDEO, ON_HOST
+from workloads.video_segmentation.catalogue.needs import EXACT, ON_HOST, VIDEO_ENGINES
 from workloads.video_segmentation.chain import encoder_of
 from workloads.video_segmentation.compressed_only import FRAME_BYTES, compressed_only
 from workloads.video_segmentation.decode_stage import stamps
@@ -99,7 +100,7 @@ ENCODE = Workload(
             "nvjpeg",
             NVJPEG,
             {"sm_90": 7.0, "cuda": 2.0},
-            Needs(HOST, install=INSTALL),
+            ON_HOST,  # and nvJPEG, which torchvision has
             "every frame is a picture of its own: fast, and several times as large as H.264",
             COMPRESSED_ONLY,
         ),
@@ -107,7 +108,7 @@ ENCODE = Workload(
             "nvenc",
             NVENC,
             {"cuda": 2.0},
-            Needs((*HOST, "PyNvVideoCodec"), install=INSTALL_VIDEO, engine=Engine("nvenc", why_not)),
+            replace(VIDEO_ENGINES, engine=Engine("nvenc", why_not)),
             "the GPU's own encoder, an engine apart from what computes",
             COMPRESSED_ONLY,
         ),

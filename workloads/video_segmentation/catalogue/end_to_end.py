@@ -8,7 +8,7 @@ from functools import partial
 
 from gpugate.workload import BASELINE, Context, Contract, Engine, Limit, Needs, Optimization, Proof, Side, Workload
 from workloads.video_segmentation import plan as plans
-from workloads.video_segmentation.catalogue.needs import EXACT, HOST, INSTALL, INSTALL_VIDEO, ON_HOST
+from workloads.video_segmentation.catalogue.needs import EXACT, GPU, ON_HOST, VIDEO_ENGINES
 from workloads.video_segmentation.compressed_only import COMPOSITED_BYTES, compressed_only
 from workloads.video_segmentation.decode_stage import stamps
 from workloads.video_segmentation.encoding.nvenc_probe import why_not
@@ -16,8 +16,8 @@ from workloads.video_segmentation.end_to_end import FRAMES, build, size, x264_al
 from workloads.video_segmentation.end_to_end_proofs import file_is_whole, frames_agree
 from workloads.video_segmentation.plan import Plan
 
-VIDEO = Needs((*HOST, "PyNvVideoCodec"), (8, 0), install=INSTALL_VIDEO)
-GPU_STAGES = Needs(HOST, (8, 0), install=INSTALL)
+VIDEO = replace(VIDEO_ENGINES, compute_capability=(8, 0))
+GPU_STAGES = replace(GPU, compute_capability=(8, 0))
 ALWAYS_BUSY = Limit("active_fraction", at_least=0.80)
 COMPRESSED_ONLY = compressed_only(FRAMES["cuda"], COMPOSITED_BYTES)
 WITHIN_8_GIB = Limit("peak_bytes", at_most=8 * 2**30)  # that it does not grow is looked at in every case
@@ -32,7 +32,7 @@ def _rung(
     needs: Needs = GPU_STAGES,
     contract: Mapping[str, Contract] | None = None,
     why: str = "",
-    proofs: tuple[Proof, ...] = (),
+    shown: Callable[[Plan], Proof] = file_is_whole,
 ) -> Optimization:
     make: Callable[[Context], Side] = partial(build, plan)
     return Optimization(
@@ -44,7 +44,7 @@ def _rung(
         needs=needs,
         tolerance=EXACT,
         contract=contract or {},
-        proofs=proofs,
+        proofs=(shown(plan),),
         why=why,
     )
 
@@ -52,7 +52,7 @@ def _rung(
 def _whole(name: str, plan: Plan, speedup: Mapping[str, float], *limits: Limit, why: str) -> Optimization:
     busy = Contract((*FROM_THE_GPU.engaged, *limits), (*FROM_THE_GPU.limits, ALWAYS_BUSY))
     contract = {"sm_90": busy, "cuda": FROM_THE_GPU}
-    return _rung(name, plan, speedup, needs=VIDEO, contract=contract, why=why, proofs=(file_is_whole(plan),))
+    return _rung(name, plan, speedup, needs=VIDEO, contract=contract, why=why)
 
 
 X264_BOUND = "libx264 on the cores is the longest stage: everything else hides behind it"
@@ -70,7 +70,7 @@ LADDER = (
         plans.SEGMENT,
         {"sm_90": 1.0, "cuda": 0.95},
         why="the longest stage of the GPU first; what the CPU does takes seven tenths of a step",
-        proofs=(frames_agree(plans.SEGMENT),),
+        shown=frames_agree,
     ),
     _rung(
         "composite-gpu",
@@ -78,7 +78,7 @@ LADDER = (
         {"sm_90": 1.0, "cuda": 0.9},
         "segment-fused",
         why="frames go up for it and come back for the encoder",
-        proofs=(frames_agree(plans.COMPOSITE),),
+        shown=frames_agree,
     ),
     _rung(
         "preprocess-gpu",
@@ -86,7 +86,7 @@ LADDER = (
         {"sm_90": 0.8, "cuda": 0.8},
         "composite-gpu",
         why="at most a tenth of the time, which is the noise of what the CPU still decodes and encodes: hardly a loss",
-        proofs=(frames_agree(plans.PREPROCESS),),
+        shown=frames_agree,
     ),
     _rung(
         "nvdec-sessions",
@@ -95,7 +95,7 @@ LADDER = (
         "preprocess-gpu",
         VIDEO,
         why="frames are born on the GPU; the encoder still wants them back",
-        proofs=(frames_agree(plans.DECODE),),
+        shown=frames_agree,
     ),
     _rung(
         "nvjpeg",
@@ -105,7 +105,6 @@ LADDER = (
         VIDEO,
         {"cuda": Contract((COMPRESSED_ONLY,))},
         why="only the compressed stream comes back",
-        proofs=(file_is_whole(plans.ENCODE),),
     ),
     _rung(
         "overlapped",
@@ -115,7 +114,6 @@ LADDER = (
         VIDEO,
         {"sm_90": Contract(limits=(ALWAYS_BUSY,))},
         why=OVERLAP,
-        proofs=(file_is_whole(plans.NVJPEG),),
     ),
 )
 OPTIMIZED = (
@@ -127,7 +125,6 @@ OPTIMIZED = (
         needs=replace(VIDEO, engine=Engine("nvenc", why_not)),
         contract={"cuda": Contract((*FROM_THE_GPU.engaged, COMPRESSED_ONLY), FROM_THE_GPU.limits)},
         why=ENCODED_APART,
-        proofs=(file_is_whole(plans.NVENC),),
     ),
     _rung(
         "optimized-x264",
@@ -136,7 +133,6 @@ OPTIMIZED = (
         needs=VIDEO,
         contract={"cuda": FROM_THE_GPU},
         why=X264_BOUND,
-        proofs=(file_is_whole(plans.X264),),
     ),
     Optimization(
         "x264-alone", partial(x264_alone, plans.X264), {"cuda": 0.5}, tolerance=EXACT, needs=GPU_STAGES, why=NO_PIPELINE
@@ -149,7 +145,6 @@ OPTIMIZED = (
         "x264-alone",
         VIDEO,
         why=X264_BOUND,
-        proofs=(file_is_whole(plans.X264),),
     ),
 )
 ON_CPU = Optimization(

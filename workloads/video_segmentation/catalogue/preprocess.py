@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from gpugate.workload import Contract, Limit, Needs, Optimization, Tolerance, Workload
-from workloads.video_segmentation.catalogue.needs import HOST, INSTALL, INSTALL_VIDEO, ON_HOST
+from gpugate.workload import Contract, Limit, Optimization, Tolerance, Workload
+from workloads.video_segmentation.catalogue.needs import CVCUDA, GPU, ON_HOST
 from workloads.video_segmentation.frame_bank import batch_numbers
 from workloads.video_segmentation.preprocess_stage import ITEMS, by_opencv, from_nv12, size
 
 # Levels of bytes are rounded here and there, by one of 255 and by CV-CUDA by three; normalized values are about 1.
 ROUNDED = {dtype: Tolerance(relative_l2=1.5e-2, max_error=5e-2) for dtype in ("float32", "float16")}
 ROUNDED_BY_CVCUDA = {dtype: Tolerance(relative_l2=3e-2, max_error=5e-2) for dtype in ("float32", "float16")}
-GPU = Needs(HOST, (7, 0), install=INSTALL)
-CVCUDA = Needs((*HOST, "cvcuda"), (7, 0), install=INSTALL_VIDEO)
 ON_THE_GPU = {"cuda": Contract((Limit("host_to_device_bytes", at_most=4096),))}
 SAMPLED_FIRST = "a ninth of the pixels is sampled first, and only those are converted"
 
