@@ -12,7 +12,7 @@ import pytest
 from tests.profile_exports import ExportWriter
 
 NSYS = """#!{python}
-import json, os, shutil, sqlite3, subprocess, sys, time
+import json, os, shutil, sqlite3, subprocess, sys
 from pathlib import Path
 
 here = Path(__file__).resolve().parent
@@ -58,17 +58,11 @@ elif words[0] == "profile":
     folder = Path(option("output")).parent
     (here / "words").write_text(json.dumps(words))
     start = next(index for index, word in enumerate(words) if index and not word.startswith("-"))
-    target = subprocess.Popen(words[start:])
-    number = 0
-    while target.poll() is None:
-        if (folder / "range-stopped").exists():
-            (folder / "range-stopped").unlink()
-            number += 1
-        time.sleep(0.01)
-    number += (folder / "range-started").exists()
-    for each in range(number):  # when all have ended
+    status = subprocess.Popen(words[start:]).wait()
+    ranges = [*folder.glob("range-stopped-*"), *folder.glob("range-started")]
+    for each in range(len(ranges)):  # when all have ended
         report(each + 1)
-    sys.exit(target.returncode)
+    sys.exit(status)
 elif words[0] == "export":
     shutil.copyfile(here / "export.sqlite", option("output"))
     database = sqlite3.connect(option("output"))
@@ -82,6 +76,7 @@ elif words[0] == "analyze":
 """
 # What a project's conftest.py needs so that its CPU cases are captured, in ranges that the stand-in sees.
 RANGES = """
+    import itertools
     import os
     from pathlib import Path
 
@@ -91,7 +86,8 @@ RANGES = """
         _folder = Path(os.environ["GPUGATE_PROFILED_IN"])
         capture_ranges.KIND = "cpu"
         capture_ranges.start_profiler = (_folder / "range-started").touch
-        capture_ranges.stop_profiler = lambda: (_folder / "range-started").rename(_folder / "range-stopped")
+        _stopped = (_folder / f"range-stopped-{number}" for number in itertools.count(1))
+        capture_ranges.stop_profiler = lambda: (_folder / "range-started").rename(next(_stopped))
 """
 # The part of the package nvtx that is used; ranges are lines of a file.
 NVTX = """
