@@ -11,7 +11,7 @@ import os
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpugate import units
@@ -27,7 +27,7 @@ from gpugate.codec import (
     without_header,
     write_atomically,
 )
-from gpugate.environment import Environment, compare, machine_name
+from gpugate.environment import Environment, differences, machine_name
 from gpugate.errors import BaselineError
 from gpugate.measurement.record import Counters, Difference, Instance, Measurement
 from gpugate.result import CaseResult, RunResult
@@ -136,7 +136,7 @@ def updated(
         )
     cases = dict(file.cases) if file else {}
     for case_id in sorted({case.case_id for run in runs for case in run.cases.values() if case.workload == workload}):
-        measured = _measured(case_id, runs, min_processes)
+        measured = _measured(case_id, runs, occasion, min_processes)
         if measured:
             key = case_id.removeprefix(f"{workload}/")
             record = _record(measured, occasion, runs[0].source_hashes.get(workload, ""))
@@ -244,20 +244,20 @@ def _check_runs(workload: str, runs: Sequence[RunResult]) -> None:
     for run in runs:
         if run.interrupted:
             raise BaselineError(f"the run of {run.started_at} was interrupted: record {workload!r} again")
-        differences = compare(runs[0].environment, run.environment).differences
-        if differences:
-            raise BaselineError(
-                f"the runs' environments differ ({', '.join(differences)}): record again on one machine"
-            )
         if run.source_hashes.get(workload) != runs[0].source_hashes.get(workload):
             raise BaselineError(f"the source of {workload!r} changed between the runs: record again without editing")
+    found = differences([run.environment for run in runs])
+    if found:
+        raise BaselineError(f"the runs' environments differ ({', '.join(found)}): record again on one machine")
 
 
-def _measured(case_id: str, runs: Sequence[RunResult], min_processes: int) -> list[tuple[RunResult, Measurement]]:
+def _measured(
+    case_id: str, runs: Sequence[RunResult], occasion: Occasion, min_processes: int
+) -> list[tuple[RunResult, Measurement]]:
     """The runs that measured one case, and what; empty when they all skipped it."""
     results = [(run, case) for run in runs for case in run.cases.values() if case.case_id == case_id]
     for _, result in results:
-        _check_fit(result)
+        _check_fit(result, occasion)
     measured = [(run, result.measurement) for run, result in results if result.measurement is not None]
     if 0 < len(measured) < min_processes:
         needed = f"{len(measured)} of the {min_processes} processes that a baseline needs"
@@ -265,7 +265,7 @@ def _measured(case_id: str, runs: Sequence[RunResult], min_processes: int) -> li
     return measured
 
 
-def _check_fit(result: CaseResult) -> None:
+def _check_fit(result: CaseResult, occasion: Occasion) -> None:
     if result.error is not None:
         raise BaselineError(f"{result.case_id} failed ({result.error}): mend that and record again")
     if result.environment_problem is not None:
@@ -273,19 +273,23 @@ def _check_fit(result: CaseResult) -> None:
     if result.measurement is not None and not result.measurement.pairs:
         raise BaselineError(f"{result.case_id} has no samples: give it a larger --perf-budget and record again")
     for verdict in result.verdicts:
-        if verdict.outcome in _UNFIT:
+        # Both sides at another speed than recorded: nothing against what is meant to be the new normal.
+        other_machine = verdict.check == "throughput" and verdict.outcome is Outcome.ENV_INVALID
+        if verdict.outcome in _UNFIT and not (other_machine and occasion.new_anchor):
             word = f"{verdict.outcome.value} in the check of {verdict.check}"
-            raise BaselineError(f"{result.case_id} is {word} ({verdict.reason}): mend that and record again")
+            remedy = ", or record it with a new anchor (--new-anchor)" if other_machine else ""
+            raise BaselineError(f"{result.case_id} is {word} ({verdict.reason}): mend that and record again{remedy}")
 
 
 def _record(of_case: Sequence[tuple[RunResult, Measurement]], occasion: Occasion, source: str) -> Record:
     runs, measured = zip(*of_case, strict=True)
+    packages = {name: version for run in runs for name, version in run.environment.packages.items()}
     return Record(
         recorded_at=max(run.started_at for run in runs),
         recorded_by=occasion.who,
         reason=occasion.reason,
         source_hash=source,
-        environment=runs[0].environment,
+        environment=replace(runs[0].environment, packages=packages),
         processes=tuple(measurement.instances for measurement in measured),
         yardsticks=_over_all(statistics.median, [probe.values for run in runs for probe in run.yardsticks]),
         reference_counters=_over_all(max, [measurement.reference_counters for measurement in measured]),

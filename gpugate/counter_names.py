@@ -27,8 +27,24 @@ COUNTER_MEANING: Mapping[str, str] = {
     "overlap_fraction": "share of the copies' time during which a kernel ran",
     "bus_share": "bytes over the bus, the way that carries more, over what page-locked copies carry in that time",
     "data_path_efficiency": "time of a step on cached data over its real time, without the profiler",
+    "whole_run_speedup": "time of the reference's whole run, start-up included, over this side's; no count of a step",
     "grown_bytes": "device memory that a step leaves allocated, in bytes",
     "autotuned": "1 where cuDNN chose its algorithms by timing them, which another process may end otherwise",
     "peak_bytes": "peak device memory of the side, in bytes",
 }
 COUNTER_NAMES = tuple(COUNTER_MEANING)
+# What a machine that is sick makes worse, as it does times. The others count what happens.
+OF_TIME = frozenset(
+    {
+        "api_ms",
+        "enqueue_ms",
+        "longest_kernels_mean_ms",
+        "active_fraction",
+        "kernel_fraction",
+        "copy_fraction",
+        "overlap_fraction",
+        "bus_share",
+        "data_path_efficiency",
+        "whole_run_speedup",
+    }
+)

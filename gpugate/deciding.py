@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from gpugate.contracts import judge_counters
 from gpugate.equivalence import judge_equivalence
-from gpugate.judging import Remembered, judge_speedup, judge_throughput
+from gpugate.judging import judge_speedup, judge_throughput
 from gpugate.machine_state import with_environment
 from gpugate.measurement.record import Measurement
-from gpugate.next_steps import as_run_here
+from gpugate.next_steps import as_run_here, unless_wrong
 from gpugate.result import CaseResult, Promise
 from gpugate.summary import summarize
 from gpugate.verdict import Check, Outcome, Verdict
@@ -42,14 +42,14 @@ def decide(result: CaseResult, command: str, recording: bool, asked_tolerance: f
     verdicts = [
         next((one for one in outputs if one.outcome is Outcome.WRONG), outputs[0]),
         *(with_environment(verdict, result.environment_problem) for verdict in timed),
-        _counters(promise, result.remembered, (measurement, *confirming)),
+        _counters(result, promise, (measurement, *confirming)),
     ]
     problems = dict.fromkeys(one.problem for one in result.attempts if one.problem)
     unheard = "; ".join(f"a fresh process could not confirm it ({problem})" for problem in problems)
     verdicts = [verdict if verdict.check == "equivalence" else _saying(verdict, unheard) for verdict in verdicts]
     if recording:
         verdicts = [_about_to_be_recorded(verdict) for verdict in verdicts]
-    return [as_run_here(verdict, command) for verdict in verdicts]
+    return unless_wrong([as_run_here(verdict, command) for verdict in verdicts])
 
 
 def wants_more_pairs(verdicts: Sequence[Verdict]) -> bool:
@@ -76,10 +76,11 @@ def wants_fresh_process(result: CaseResult) -> bool:
     return contradicted or (counted and outcomes["counters"] is Outcome.INCONCLUSIVE)
 
 
-def _counters(promise: Promise, remembered: Remembered | None, measurements: Sequence[Measurement]) -> Verdict:
+def _counters(result: CaseResult, promise: Promise, measurements: Sequence[Measurement]) -> Verdict:
     """Some counts depend on the algorithms that a process's autotuning picks: the middle one of three decides, as for
     times. What did not engage in one process did not engage."""
-    judged = [judge_counters(one, promise.contract, remembered) for one in measurements]
+    problem = result.environment_problem
+    judged = [judge_counters(one, promise.contract, result.remembered, problem) for one in measurements]
     first = judged[0]
     idle = next((one for one in judged if one.outcome in (Outcome.NOT_ENGAGED, Outcome.WRONG)), None)
     if idle is not None or len(judged) == 1 or first.outcome is Outcome.INCONCLUSIVE:

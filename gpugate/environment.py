@@ -8,8 +8,9 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,6 +30,9 @@ _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
     "torch-tensorrt": ("torch-tensorrt",),
     "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
     "cvcuda": ("cvcuda", "cvcuda-cu13", "cvcuda-cu12"),
+    "pynvvideocodec": ("PyNvVideoCodec",),
+    "av": ("av",),
+    "opencv": ("opencv-python-headless", "opencv-python"),
     "numpy": ("numpy",),
     "gpugate": ("gpugate",),
 }
@@ -111,14 +115,24 @@ def machine_name(environment: Environment) -> str:
 
 
 def compare(then: Environment, now: Environment) -> Match:
-    """Exact: all but the GPU's index is equal. Same device: equal name, kind and MIG, on a CPU also its cores."""
-    differing = [f.name for f in fields(Environment) if getattr(then, f.name) != getattr(now, f.name)]
-    differing = [name for name in differing if name != "gpu_index"]
+    """Exact: all but the GPU's index is equal. Same device: equal name, kind and MIG, on a CPU also its cores.
+
+    A package that only one of the two has is no difference: what was measured under both does not need it.
+    """
+    names = [f.name for f in fields(Environment) if f.name != "gpu_index"]
+    found = {name: tuple(_differences(name, getattr(then, name), getattr(now, name))) for name in names}
+    differing = [name for name, texts in found.items() if texts]
     if not differing:
         return Match("exact")
-    texts = tuple(text for name in differing for text in _differences(name, getattr(then, name), getattr(now, name)))
+    texts = tuple(text for name in differing for text in found[name])
     must_match = (*_SAME_DEVICE, *(_SAME_CPU if now.device_kind == "cpu" else ()))
     return Match("foreign" if set(differing) & set(must_match) else "same device", texts)
+
+
+def differences(environments: Sequence[Environment]) -> tuple[str, ...]:
+    """What differs between any two of them: a package that the first one lacks may differ between others."""
+    texts = (text for then, now in combinations(environments, 2) for text in compare(then, now).differences)
+    return tuple(dict.fromkeys(texts))
 
 
 def missing_needs(needs: Needs, environment: Environment) -> Missing | None:
@@ -225,12 +239,12 @@ def _slug(text: str) -> str:
 
 def _differences(name: str, then: Any, now: Any) -> Iterator[str]:
     if isinstance(then, Mapping):
-        for key in sorted({*then, *now}):
-            if then.get(key) != now.get(key):
-                yield f"{key} {then.get(key, 'not installed')} -> {now.get(key, 'not installed')}"
-        return
-    before, after = ("unknown" if value is None else value for value in (then, now))
-    yield f"{name.replace('_', ' ')} {before} -> {after}"
+        for key in sorted(then.keys() & now.keys()):
+            if then[key] != now[key]:
+                yield f"{key} {then[key]} -> {now[key]}"
+    elif then != now:
+        before, after = ("unknown" if value is None else value for value in (then, now))
+        yield f"{name.replace('_', ' ')} {before} -> {after}"
 
 
 def _gpu(device: torch.device) -> dict[str, Any]:

@@ -1,5 +1,8 @@
 """The few errors that a user of the suite can cause; each message is one sentence with the value and the next step."""
 
+# What PyTorch, cuBLAS and cuDNN say where memory is short: only its own allocator raises an error of that name.
+_OUT_OF_MEMORY = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+
 
 class GpugateError(Exception):
     """Base of every error that gpugate raises on purpose."""
@@ -48,10 +51,18 @@ class SideError(GpugateError):
         self.side = side
         self.doing = doing
         self.cause = cause
-        text = str(cause).strip().splitlines()
-        first_line = text[0] if text else "no message"
-        super().__init__(f"{side} failed while {doing}: {type(cause).__name__}: {first_line}")
+        super().__init__(f"{side} failed while {doing}: {type(cause).__name__}: {_message(cause)}")
 
     @property
     def out_of_memory(self) -> bool:
-        return type(self.cause).__name__ == "OutOfMemoryError"
+        return type(self.cause).__name__ == "OutOfMemoryError" or any(
+            words in str(self.cause) for words in _OUT_OF_MEMORY
+        )
+
+
+def _message(cause: BaseException) -> str:
+    """Its first line; of an error that a loader's worker sent with its traceback, the line that says what happened."""
+    lines = str(cause).strip().splitlines() or ["no message"]
+    if lines[0].startswith("Caught ") and "Original Traceback" in str(cause):
+        return f"{lines[-1].removeprefix(f'{type(cause).__name__}: ')} ({lines[0].partition(' in ')[2].rstrip('.')})"
+    return lines[0]

@@ -160,7 +160,7 @@ def properties(verdict: Verdict) -> dict[str, Any]:
 def sentence(verdict: Verdict) -> str:
     """What failed, by how much and against what, and the command to run next."""
     next_step = f"\n  next: {verdict.next_step}" if verdict.next_step else ""
-    return f"{verdict.case_id} {verdict.check} {verdict.outcome.value}: {verdict.reason}{next_step}"
+    return f"{verdict.outcome.value} {verdict.check} of {verdict.case_id}: {verdict.reason}{next_step}"
 
 
 @contextmanager

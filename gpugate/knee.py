@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gpugate.next_steps import record_step
 from gpugate.result import CaseResult
 from gpugate.series import Sweep, SweepPoint
 from gpugate.verdict import Outcome, Verdict
@@ -55,11 +56,16 @@ def judge_knee(sweep: Sweep) -> Verdict:
         return Verdict("knee", sweep.id, Outcome.INCONCLUSIVE, f"too few points: {problem}", numbers=numbers)
     if then is None:
         reason = f"the knee is at {now}; nothing is recorded to compare it with"
-        return Verdict("knee", sweep.id, Outcome.NO_BASELINE, reason, "pytest perf_tests --update-baselines", numbers)
+        return Verdict("knee", sweep.id, Outcome.NO_BASELINE, reason, record_step(_points(sweep)), numbers)
     moved = _steps([point.value for point in sweep.points], then, now)
     where = f"the knee is at {now}" if now == then else f"the knee is at {now}, recorded at {then}"
     outcome = Outcome.PASS if abs(moved) <= STEPS_TO_MOVE else Outcome.REGRESSED
     return Verdict("knee", sweep.id, outcome, f"{where}: {_curve(sweep)}", numbers=numbers)
+
+
+def _points(sweep: Sweep) -> str:
+    """What the ids of its points and its own begin with."""
+    return sweep.id.rpartition("/")[0]
 
 
 def _steps(values: Sequence[int], then: int, now: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpugate import units
 from gpugate.measurement.record import Measurement, Yardstick
@@ -43,14 +43,33 @@ def environment_problem(
     if measurement.event_host_ratio is not None and measurement.event_host_ratio < MIN_EVENT_SHARE:
         seen = units.percent(measurement.event_host_ratio)
         return f"CUDA events saw only {seen} of the host's window: some stream is not joined by Side.finish"
-    return fallen_yardstick(around, expected)
+    return fallen_yardstick(around, expected) or _risen_yardstick(around, expected)
 
 
 def fallen_yardstick(probes: Sequence[Yardstick], expected: Mapping[str, float]) -> str | None:
     """The first ceiling that lies too far below the expected one in some probe, in words, or None."""
+    for name, share, lowest, wanted in _ceilings(probes, expected):
+        if lowest < (1 - share) * wanted:
+            return f"{_given(name, lowest)} instead of {units.yardstick_value(name, wanted)}"
+    return None
+
+
+def _risen_yardstick(probes: Sequence[Yardstick], expected: Mapping[str, float]) -> str | None:
+    """The first ceiling that lies too far above the expected one in every probe, in words, or None."""
+    for name, share, lowest, wanted in _ceilings(probes, expected):
+        if (1 - share) * lowest > wanted:
+            recorded = f"and only {units.yardstick_value(name, wanted)} when this was recorded"
+            return f"{_given(name, lowest)}, {recorded}: it was busy then, record it again"
+    return None
+
+
+def _ceilings(probes: Sequence[Yardstick], expected: Mapping[str, float]) -> Iterator[tuple[str, float, float, float]]:
+    """Of each that says something: its name, its share, the lowest value of all probes and the expected one."""
     for name, share in SICK_SHARE.items():
         values = [probe.values[name] for probe in probes if name in probe.values]
-        if values and name in expected and min(values) < (1 - share) * expected[name]:
-            found, wanted = (units.yardstick_value(name, value) for value in (min(values), expected[name]))
-            return f"the machine gave {units.yardstick_label(name)} {found} instead of {wanted}"
-    return None
+        if values and name in expected:
+            yield name, share, min(values), expected[name]
+
+
+def _given(name: str, value: float) -> str:
+    return f"the machine gave {units.yardstick_label(name)} {units.yardstick_value(name, value)}"

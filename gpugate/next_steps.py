@@ -2,37 +2,77 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gpugate.verdict import Outcome, Verdict
 
 SUITE = "pytest perf_tests"  # a user's own folder has another command, see `as_run_here`
 RECORD = "--update-baselines"
+REASON = '--perf-reason "..."'
+ANY_CASE = '-k "..."'  # the selection that cases share
 MUTATE = "--perf-mutate="
+MOST_NAMED = 3  # of cases, else of workloads, by one command: where more lack a baseline, seldom any has one
 
 
 def next_step(outcome: Outcome, case_id: str) -> str:
-    if outcome is Outcome.NO_BASELINE:
-        return f"{SUITE} {RECORD}"  # of everything at once: seldom is only one case missing
-    if outcome is Outcome.IMPROVED:
+    if outcome in (Outcome.NO_BASELINE, Outcome.IMPROVED):
         return record_step(case_id)
     return "" if outcome is Outcome.PASS else f"{rerun(case_id)} --perf-budget 30"
 
 
 def rerun(case_id: str) -> str:
-    return f'{SUITE} -k "{case_id}"'
+    return f"{SUITE} {_selecting(case_id)}"
 
 
 def record_step(case_id: str) -> str:
-    return f"{rerun(case_id)} {RECORD}"
+    return f"{rerun(case_id)} {RECORD} {REASON}"
 
 
 def as_run_here(verdict: Verdict, command: str) -> Verdict:
     """The verdict with the command that this session was started by in the place of the suite's own.
 
-    No baseline may hold a fault: a command that records begins without the one that this session put in.
+    No baseline may hold a fault: a session that put one in advises no recording.
     """
-    if RECORD in verdict.next_step:
-        command = shlex.join(word for word in shlex.split(command) if not word.startswith(MUTATE))
+    if MUTATE in command:
+        verdict = without_recording(verdict)
     return replace(verdict, next_step=verdict.next_step.replace(SUITE, command))
+
+
+def unless_wrong(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts of one case, none of which advises to record it where its outputs are wrong."""
+    if all(verdict.outcome is not Outcome.WRONG for verdict in verdicts):
+        return list(verdicts)
+    return [without_recording(verdict) for verdict in verdicts]
+
+
+def without_recording(verdict: Verdict) -> Verdict:
+    """The verdict with no command that records; one that is bad, and might have been accepted, is measured again."""
+    if RECORD not in verdict.next_step:
+        return verdict
+    return replace(verdict, next_step=next_step(verdict.outcome, verdict.case_id) if verdict.bad else "")
+
+
+def of_any_case(verdict: Verdict) -> str:
+    """A command that records, with ANY_CASE for the selection of its case, so that cases can share it; others as they
+    are. `of_cases` puts a selection back."""
+    step = verdict.next_step
+    return step.replace(_selecting(verdict.case_id), ANY_CASE) if RECORD in step else step
+
+
+def of_cases(step: str, case_ids: Sequence[str]) -> str:
+    """What `of_any_case` returned for each of these cases, for all of them: by their ids, by their workloads where they
+    are many, and without a selection where these are many too."""
+    names = case_ids if len(case_ids) <= MOST_NAMED else [f"{_workload(one)}/" for one in case_ids]
+    named = list(dict.fromkeys(names))
+    if len(named) > MOST_NAMED:
+        return step.replace(f" {ANY_CASE}", "")
+    return step.replace(ANY_CASE, _selecting(" or ".join(named)))
+
+
+def _workload(case_id: str) -> str:
+    return case_id.rsplit("/", 2)[0]
+
+
+def _selecting(words: str) -> str:
+    return f'-k "{words}"'

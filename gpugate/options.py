@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shlex
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -126,7 +127,11 @@ def add_options(parser: pytest.Parser) -> None:
     add("--perf-data", metavar="DIR", help="CIFAR-10 as its python batches, to train on (default: made-up images)")
     add("--perf-input", metavar="PATH", help="a folder of your own photographs, or your own video (default: none)")
     add("--perf-checkpoint", metavar="FILE", help="your own weights for a network of the workloads (default: none)")
-    add("--perf-baselines", metavar="DIR", default=DEFAULT_BASELINES, help="where baselines are (default: %(default)s)")
+    add(
+        "--perf-baselines",
+        metavar="DIR",
+        help=f"where baselines are (default: {DEFAULT_BASELINES} of pytest's rootdir)",
+    )
     add(
         "--allow-missing",
         metavar="NAMES",
@@ -212,8 +217,8 @@ def read_options(config: pytest.Config) -> Options:
         input_path=_existing("--perf-input", _path(config, value("perf_input"))),
         data_path=_existing("--perf-data", _path(config, value("perf_data"))),
         checkpoint_path=_existing("--perf-checkpoint", _path(config, value("perf_checkpoint"))),
-        baselines_path=config.rootpath / value("perf_baselines"),
-        own_inputs=any(map(value, OWN)) and value("perf_baselines") == DEFAULT_BASELINES,
+        baselines_path=_baselines(config),
+        own_inputs=any(map(value, OWN)) and _are_the_default(config),
         command=_command(config),
         allow_missing=frozenset(filter(None, re.split(r"[,\s]+", value("allow_missing")))),
         fault=None if value("perf_mutate") is None else Fault.parse(value("perf_mutate")),
@@ -280,6 +285,7 @@ def _split(words: str) -> tuple[str, ...]:
 def _check_together(config: pytest.Config) -> None:
     """Raises OptionError for options that contradict or do nothing without another."""
     _check_own(config)
+    _check_allowed(config)
     if not config.getoption("update_baselines"):
         for name, idle in (("perf_reason", ""), ("perf_runs", None), ("perf_new_anchor", False)):
             if config.getoption(name) != idle:
@@ -301,11 +307,18 @@ def _check_together(config: pytest.Config) -> None:
 def _check_own(config: pytest.Config) -> None:
     """What was recorded of the inputs that ship says nothing of others, and must not be overwritten by them."""
     own = next((name for name in OWN if config.getoption(name)), None)
-    if own and config.getoption("update_baselines") and config.getoption("perf_baselines") == DEFAULT_BASELINES:
+    if own and config.getoption("update_baselines") and _are_the_default(config):
         raise OptionError(
             f"{_spelled(own)} {config.getoption(own)} is your own, and {DEFAULT_BASELINES}/ is of what the workloads "
             "come with: give --perf-baselines a folder of your own too"
         )
+
+
+def _check_allowed(config: pytest.Config) -> None:
+    """A fresh process may have --allow-missing from the project's own settings, and never --gate from its parent."""
+    names = config.getoption("allow_missing")
+    if names and not config.getoption("gate") and not os.environ.get(FRESH_VARIABLE):
+        raise OptionError(f"--allow-missing {names} says what a gate accepts: give --gate too")
 
 
 def _check_replay(config: pytest.Config) -> None:
@@ -332,7 +345,7 @@ def _command(config: pytest.Config) -> str:
     given = config.args if config.args_source is config.ArgsSource.ARGS else []
     paths = dict.fromkeys(argument.partition("::")[0] for argument in given)
     baselines = config.getoption("perf_baselines")
-    elsewhere = [] if baselines == DEFAULT_BASELINES else ["--perf-baselines", baselines]
+    elsewhere = ["--perf-baselines", baselines] if baselines else []
     own = [word for name in OWN if (given := config.getoption(name)) for word in (_spelled(name), given)]
     fault = config.getoption("perf_mutate")
     mutated = [] if fault is None else [f"--perf-mutate={fault}"]
@@ -345,6 +358,22 @@ def _spelled(name: str) -> str:
 
 def _path(config: pytest.Config, text: str | None) -> Path | None:
     return config.invocation_params.dir / text if text else None
+
+
+def _baselines(config: pytest.Config) -> Path:
+    """What is given is seen from where pytest was started, as every path; the default belongs to the project."""
+    given = _path(config, config.getoption("perf_baselines"))
+    if given is None:
+        return config.rootpath / DEFAULT_BASELINES
+    if given.exists() and not given.is_dir():
+        raise OptionError(
+            f"--perf-baselines {given} is no folder: give one, which need not exist before it is recorded"
+        )
+    return given
+
+
+def _are_the_default(config: pytest.Config) -> bool:
+    return _baselines(config).resolve() == (config.rootpath / DEFAULT_BASELINES).resolve()
 
 
 def _seconds(option: str, text: str) -> float:
@@ -395,8 +424,19 @@ def _existing(option: str, path: Path | None) -> Path | None:
 
 
 def _writable(option: str, path: Path | None) -> Path | None:
-    if path is None:
-        return None
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise OptionError(f"{option} {path} cannot be written: give a file name in a folder that exists")
+    if path is not None and (problem := _why_not_written(path.resolve())):
+        raise OptionError(
+            f"{option} {path} cannot be written ({problem}): give a file name in a folder that can be written"
+        )
     return path
+
+
+def _why_not_written(path: Path) -> str | None:
+    """Tries a file beside it: what a folder's permissions say is not what /proc or a read-only disk does."""
+    try:
+        if path.exists() and not path.is_file():
+            return "it is not a regular file"
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)

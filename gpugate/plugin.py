@@ -19,6 +19,7 @@ from gpugate.selection import (
     ended_early,
     one_node_per_case,
     parametrize,
+    selected_nothing,
 )
 from gpugate.termination import termination_as_ctrl_c
 from gpugate.xdist_workers import check_workers, received, send, worker_number
@@ -36,6 +37,7 @@ INNER: pytest.StashKey[InnerRun | None] = pytest.StashKey()  # under a profiler 
 CLOSING = pytest.StashKey[ExitStack]()
 COLLECTED: pytest.StashKey[RunResult | None] = pytest.StashKey()  # by the xdist controller, from its workers
 BEGUN = pytest.StashKey[bool]()  # by the xdist controller: its workers have selected cases
+CASES_COLLECTED = pytest.StashKey[bool]()
 SAID = pytest.StashKey[list[str]]()
 NOT_RECORDED = "no baseline was written because the session ended early: record again"
 
@@ -136,6 +138,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     from gpugate.report.benchmark_bridge import keep_with_benchmark_only
 
+    config.stash[CASES_COLLECTED] = any(map(cases_of, items))
     replay = config.stash[REPLAY]
     if replay is None:
         deselect_other_devices(config, items, config.stash[OPTIONS].device)
@@ -145,6 +148,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    if not session.items and session.config.stash.get(CASES_COLLECTED, False):
+        session.config.stash[SAID].extend(filter(None, [selected_nothing(session.config)]))
     if not session.config.option.collectonly and any(cases_of(item) for item in session.items):
         try:
             _open(session.config, one_node_per_case(session.items))

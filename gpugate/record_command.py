@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpugate import baseline, profiles_file, run_file
-from gpugate.environment import compare, machine_name
+from gpugate.environment import differences, machine_name
 from gpugate.errors import BaselineError
 from gpugate.options import DEFAULT_BASELINES, DEFAULT_PROCESSES, whole_number
 from gpugate.recording import user_name, written
@@ -74,10 +74,9 @@ def _runs(folder: Path) -> list[RunResult]:
             runs.append(run)
     if not runs:
         raise BaselineError(f"every run of {folder} was interrupted: measure again")
-    for run in runs:
-        differences = compare(runs[0].environment, run.environment).differences
-        if differences:
-            raise BaselineError(f"the runs' environments differ ({', '.join(differences)}): give each its own folder")
+    found = differences([run.environment for run in runs])
+    if found:
+        raise BaselineError(f"the runs' environments differ ({', '.join(found)}): give each its own folder")
     return sorted(runs, key=lambda run: datetime.datetime.fromisoformat(run.started_at))
 
 

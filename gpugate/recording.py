@@ -17,6 +17,7 @@ from gpugate.nvml import foreign_processes
 from gpugate.result import RunResult
 from gpugate.session import PerfSession
 from gpugate.summary import by_sitting, one_process, undisturbed
+from gpugate.writable_folder import made_writable
 
 RUN_FILES = "run-*.json"
 SPARE_PROCESSES = 2  # beyond those asked for, where a case was disturbed in some
@@ -73,7 +74,6 @@ def _disturbed(runs: Sequence[RunResult], processes: int) -> str | None:
 
 def _earlier_runs(session: PerfSession, folder: Path) -> list[RunResult]:
     """Complete runs that an earlier recording left; raises BaselineError for one of another machine or software."""
-    folder.mkdir(parents=True, exist_ok=True)
     runs = []
     for path in sorted(folder.glob(RUN_FILES)):
         run = run_file.read(path)
@@ -114,7 +114,7 @@ def user_name() -> str:
 
 
 def _fresh_run(session: PerfSession, json_path: Path) -> RunResult:
-    node_ids = list(session.node_ids.values())
+    node_ids = list(dict.fromkeys(session.node_ids.values()))
     try:
         return run_fresh(session.options, session.device, session.root, node_ids, json_path)
     except FreshProcessError as error:
@@ -123,9 +123,12 @@ def _fresh_run(session: PerfSession, json_path: Path) -> RunResult:
 
 @contextmanager
 def allowed_to_record(session: PerfSession) -> Iterator[None]:
-    """Holds the baseline folder for the whole session. Raises EnvironmentUnfitError on a GPU that others use."""
+    """Holds the baseline folder for the whole session. Raises EnvironmentUnfitError on a GPU that others use, and
+    BaselineError for a folder of `--perf-runs` that cannot be made or written."""
     import torch
 
+    if session.options.runs_path is not None:
+        _make(session.options.runs_path)
     if session.device.type == "cuda":
         torch.cuda.synchronize(session.device)  # cuda only  # so that NVML lists this process and we know it
         others = foreign_processes(session.device.index or 0)  # cuda only
@@ -134,3 +137,13 @@ def allowed_to_record(session: PerfSession) -> Iterator[None]:
             raise EnvironmentUnfitError(f"process {pids} also uses {session.device}: record when it has ended")
     with baseline.exclusive(session.baselines_folder):
         yield
+
+
+def _make(folder: Path) -> None:
+    try:
+        made_writable(folder)
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise BaselineError(
+            f"--perf-runs {folder} cannot be written ({problem}): give a folder that can be made and written"
+        ) from error

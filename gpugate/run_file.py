@@ -21,7 +21,8 @@ from gpugate.codec import (
 from gpugate.errors import GpugateError
 from gpugate.result import RunResult
 
-FORMAT = "gpugate-run"
+FAMILY = "gpugate-"  # which every format of ours begins with
+FORMAT = f"{FAMILY}run"
 # History: 1: RunResult as it is, instances in columns. 2: what each case was judged by, and its further attempts.
 # 3: the tolerance that was asked for, what a skipped case lacks, a fault put in on purpose, and times judged with the
 # digits that are stored. 4: proofs, ladders and sweeps. 5: how many items a whole run has.
@@ -57,12 +58,19 @@ def read(path: Path) -> RunResult:
         instead_of_upgrading="measure again",
     ):
         document = parse(path.read_text(encoding="utf-8"))
+        _refuse_another_of_ours(path, document)
         body = without_header(FORMAT, FORMAT_VERSION, document)
         found = cast(Mapping[str, int], document)["format_version"]
         if found < FORMAT_VERSION:
             older = f"was written by an older gpugate (format {found}, this one reads {FORMAT_VERSION})"
             raise RunFileError(f"{path} {older}: measure again")
         return from_json(RunResult, body)
+
+
+def _refuse_another_of_ours(path: Path, document: object) -> None:
+    found = document.get("format") if isinstance(document, dict) else None
+    if isinstance(found, str) and found.startswith(FAMILY) and found != FORMAT:
+        raise RunFileError(f"{path} is a {found!r} file, not a {FORMAT!r} one: give a file that --perf-json wrote")
 
 
 def read_to_decide_again(path: Path) -> RunResult:

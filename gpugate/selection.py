@@ -97,6 +97,12 @@ def deselect_other_kinds(config: pytest.Config, items: list[pytest.Item], wanted
         items[:] = [item for item in items if item not in dropped]
 
 
+def selected_nothing(config: pytest.Config) -> str | None:
+    """What to say where `-k` has left none of the tests that measure; None where something else did."""
+    words = config.option.keyword
+    return f"-k {words!r} selects none of the cases: --collect-only -q without it lists them" if words else None
+
+
 def ended_early(session: pytest.Session, exitstatus: int, reached: Container[str]) -> bool:
     """Whether the session stopped before it had reached every case: Ctrl-C, -x, --maxfail or a crash."""
     if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
@@ -106,10 +112,12 @@ def ended_early(session: pytest.Session, exitstatus: int, reached: Container[str
 
 
 def one_node_per_case(items: list[pytest.Item]) -> dict[str, str]:
-    """The node id of the first test of every case, by the case's id: enough to have it measured."""
+    """The node id of the first test of every case, by the case's id: enough to have it measured.
+
+    A point of a sweep whose own tests are not selected is measured by the test of its sweep.
+    """
     first: dict[str, str] = {}
-    for item in items:
-        case = case_of(item)
-        if case is not None:
+    for item in sorted(items, key=lambda item: case_of(item) is None):
+        for case in cases_of(item):
             first.setdefault(case.id, item.nodeid)
     return first

@@ -27,6 +27,7 @@ from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement, Yardstick
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.step_profile import StepProfile
+from gpugate.measurement.whole_run import with_whole_run
 from gpugate.options import Options
 from gpugate.result import Attempt, CaseResult, Promise, RunResult
 from gpugate.source_hash import source_hash
@@ -161,7 +162,7 @@ class PerfSession:
         self._judge(result)
         if result.measurement.pairs and wants_more_pairs(result.verdicts):
             more = self._measure_here(case, settings.escalated(), report)
-            result.measurement = result.measurement.with_more(more)
+            result.measurement = _as_stored(result.measurement.with_more(more), case)
         self._probe("between")
         result.environment_problem = self._environment_problem(result.measurement, result.remembered)
         self._judge(result)
@@ -178,11 +179,9 @@ class PerfSession:
         from gpugate.measurement.known import Known
         from gpugate.measurement.run import measure
 
-        # What is judged is what the file holds, digit for digit: only then can a stored run be decided again.
         self.known = self.known or Known()
         found = measure(case, self.context(case), settings, report, self.known)
-        found = with_bus_share(found, self.result.yardsticks[-1].values)
-        return from_json(Measurement, to_json(found))
+        return _as_stored(with_bus_share(found, self.result.yardsticks[-1].values), case)
 
     def _fresh_attempt(self, case: Case) -> Attempt:
         """The case as another process measures it, while this one waits."""
@@ -306,6 +305,11 @@ class PerfSession:
             last = self.result.yardsticks.pop()
             self.result.yardsticks.append(Yardstick(last.values, "after"))
         self.save()
+
+
+def _as_stored(found: Measurement, case: Case) -> Measurement:
+    """What is judged is what the file holds, digit for digit: only then can a stored run be decided again."""
+    return from_json(Measurement, to_json(with_whole_run(found, case.size)))
 
 
 def _say_lost(result: CaseResult, problem: str) -> None:

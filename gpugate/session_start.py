@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import gc
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,14 +50,25 @@ def _absence_names(catalogue: Catalogue) -> set[str]:
     return {"cuda", "compute-capability", "memory"}.union(*asked)
 
 
+def _check_allowed(allowed: Collection[str], known: Collection[str]) -> None:
+    unknown = sorted(set(allowed) - set(known))
+    if unknown:
+        raise OptionError(
+            f"--allow-missing {', '.join(unknown)} names what no optimization needs: use {', '.join(sorted(known))}"
+        )
+
+
 def open_session(
     options: Options, root: Path, catalogue: Catalogue, worker: int | None, node_ids: Mapping[str, str]
 ) -> PerfSession:
     """Describes the device and reads its baselines, all of which must be of the catalogue's workloads.
 
-    Raises OptionError for a device that is not there and for a tolerance below what the baselines of the selected cases
-    resolve, and BaselineError for a file that cannot be trusted.
+    Raises OptionError for a device that is not there, for a name in `--allow-missing` that nothing can lack and for a
+    tolerance below what the baselines of the selected cases resolve, and BaselineError for a file that cannot be
+    trusted.
     """
+    if worker is None:  # xdist makes an internal error of what a worker refuses, and loses the sentence
+        _check_allowed(options.allow_missing, _absence_names(catalogue))
     device = choose_device(options.device, worker)
     gc.freeze()  # what is imported by now stays: collecting between cases need not look at it each time
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
@@ -79,9 +90,6 @@ def open_session(
     files = {} if options.own_inputs else baseline.load_all(session.baselines_folder, known)
     session.baselines = {} if options.update_baselines else files
     session.unused = baseline.unused(files, {case.id for case in catalogue.cases()})
-    unknown = options.allow_missing - _absence_names(catalogue)
-    if unknown:
-        session.notes.add(f"--allow-missing names {', '.join(sorted(unknown))}, which no optimization here needs")
     if options.tolerance is not None:
         unheard = replace(session, notes=set())  # what is to know of a baseline is told when it is judged by
         selected = [case for case in catalogue.cases() if case.id in node_ids]

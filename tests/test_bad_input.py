@@ -262,7 +262,7 @@ def test_a_wrong_optimization_is_wrong_in_every_mode(tiny: TinyProject, kind: st
     tiny.workload(f"def quick(context):\n    return Side(lambda x: {expression})\n{RIGHT}", BOTH)
     result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs")
     assert result.status == 1
-    assert f"tiny/quick/cpu equivalence WRONG: {words}" in result.text
+    assert f"WRONG equivalence of tiny/quick/cpu: {words}" in result.text
     assert tiny.outcomes()["equivalence"] == Outcome.WRONG
     assert tiny.outcomes("tiny/right/cpu")["equivalence"] == Outcome.PASS
     assert "1 failed, 1 passed" in result.text

@@ -383,6 +383,27 @@ UNFIT = {
 }
 
 
+def test_what_the_first_run_lacks_may_not_differ_among_the_others() -> None:
+    def under(**packages: str) -> RunResult:
+        return run(case("tf32", 2.0), environment=replace(H200, packages={**H200.packages, **packages}))
+
+    runs = [under(), under(tensorrt="10.1"), under(tensorrt="10.1"), under(), under(tensorrt="11.0")]
+    with pytest.raises(BaselineError, match=r"environments differ \(tensorrt 10\.1 -> 11\.0\): record again on one"):
+        updated(None, "net", runs, FIRST)
+    file = updated(None, "net", [*runs[:4], under(tensorrt="10.1")], FIRST)
+    assert file.cases["tf32/cuda"].current.environment.packages == {"torch": "2.11.0", "tensorrt": "10.1"}
+
+
+def test_another_speed_of_both_sides_is_recorded_with_a_new_anchor_only() -> None:
+    moved = case("tf32", 2.0)
+    moved.verdicts = [Verdict("throughput", "net/tf32/cuda", Outcome.ENV_INVALID, "both took 3 ms")]
+    runs = [*five_runs()[:4], run(moved)]
+    with pytest.raises(BaselineError, match=r"\(both took 3 ms\): mend that and record again, or record it with a new"):
+        updated(None, "net", runs, FIRST)
+    file = updated(None, "net", runs, replace(FIRST, new_anchor=True))
+    assert len(file.cases["tf32/cuda"].current.processes) == 5
+
+
 @pytest.mark.parametrize("sentence", UNFIT)
 def test_what_must_not_become_a_baseline_is_refused(sentence: str) -> None:
     with pytest.raises(BaselineError) as refused:

@@ -94,7 +94,7 @@ def test_work_done_three_times_is_a_regression_that_names_the_test(
     assert result.status == 1
     assert f"FAILED perf_tests/test_promises.py::{SPEEDUP_TEST}" in result.text
     then = history(loaded(tiny).cases["quick/cpu"].current.processes)
-    assert "tiny/quick/cpu speedup REGRESSED: " in result.text
+    assert "REGRESSED speedup of tiny/quick/cpu: " in result.text
     words = "both are below" if confirmed_by else "is below"
     assert f"{words} the recorded {units.ratio(then.speedup)} -" in result.text
     whose = "in the process that decided " if confirmed_by else ""
@@ -158,7 +158,7 @@ def test_improve_record_creep_and_be_caught_by_the_anchor(tiny: TinyProject) -> 
     improved = tiny.run(*GATE)
     assert improved.status == 0, improved.text
     assert tiny.outcomes()["speedup"] == tiny.outcomes()["throughput"] == Outcome.IMPROVED
-    assert 'next: pytest perf_tests -k "tiny/quick/cpu" --update-baselines' in improved.text
+    assert 'next: pytest perf_tests -k "tiny/quick/cpu" --update-baselines --perf-reason "..."' in improved.text
     assert loaded(tiny).cases["quick/cpu"].current == anchor
 
     again = tiny.run(*RECORD, "--perf-reason=the second")
@@ -268,6 +268,19 @@ def test_a_recording_that_was_cut_off_goes_on_from_the_runs_that_it_kept(tiny: T
     assert "recording: goes on from 1 of 2 processes in " in result.text
     assert "fresh process" not in result.text
     assert len(loaded(tiny).cases["quick/cpu"].current.processes) == 2
+
+
+@pytest.mark.parametrize("folder", ["quick_ms", "quick_ms/runs", "/proc/runs"])
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_measured(tiny: TinyProject, folder: str) -> None:
+    before = tiny.files()
+    result = tiny.run("--update-baselines", "--perf-device=cpu", f"--perf-runs={folder}")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    (sentence,) = [line for line in result.text.splitlines() if line.startswith("ERROR: ")]
+    assert f"--perf-runs {tiny.path / folder} cannot be written (" in sentence
+    assert "give a folder that can be made and written" in sentence
+    assert "= gpugate =" not in result.text
+    check_no_traceback(result.text)
+    assert tiny.files() == before
 
 
 def test_runs_of_another_machine_are_no_part_of_a_recording(tiny: TinyProject) -> None:

@@ -103,6 +103,9 @@ def test_what_did_not_engage_in_one_process_did_not_engage() -> None:
 def test_a_wrong_output_in_any_process_is_wrong_and_asks_nobody() -> None:
     here = case(measured(2.9, error=0.1))
     assert (outcomes(here)["equivalence"], wants_fresh_process(here)) == (Outcome.WRONG, False)
+    fast = case(measured(4.0, error=0.1))
+    assert outcomes(fast)["speedup"] is Outcome.IMPROVED
+    assert not any("--update-baselines" in verdict.next_step for verdict in fast.verdicts)
     there = case(measured(2.9), Attempt(measured(2.9, error=0.1)))
     assert (outcomes(there)["equivalence"], wants_fresh_process(there)) == (Outcome.WRONG, False)
 
@@ -114,6 +117,29 @@ def test_a_sick_machine_confirms_nothing() -> None:
     elsewhere = case(measured(2.9), Attempt(measured(3.0), "the machine gave 1 instead of 2"))
     assert outcomes(elsewhere)["speedup"] is REGRESSED  # what a sick process says does not count
     assert "could not confirm it (the machine gave 1 instead of 2)" in reason(elsewhere, "speedup")
+
+
+@pytest.mark.parametrize(
+    ("limit", "outcome"),
+    [
+        (Limit("active_fraction", at_least=0.95), Outcome.ENV_INVALID),
+        (Limit("kernels", at_most=1), Outcome.REGRESSED),
+        (Limit("active_fraction", at_least=0.5), Outcome.PASS),
+    ],
+)
+def test_on_a_sick_machine_limits_of_times_say_nothing_and_limits_of_counts_still_do(limit, outcome: Outcome) -> None:
+    found = replace(measured(3.0), optimized_counters={**COUNTED, "active_fraction": 0.9, "kernels": 2.0})
+    promise = Promise(1.5, LOOSE, Contract(limits=(limit,)))
+    well = case(found, promise=promise, remembered=None)
+    sick = case(found, promise=promise, remembered=None, environment_problem="the machine gave 1 instead of 2")
+    assert outcomes(sick)["counters"] is outcome
+    assert outcomes(well)["counters"] is (REGRESSED if outcome is Outcome.ENV_INVALID else outcome)
+
+
+def test_a_leak_is_one_on_a_sick_machine_too() -> None:
+    found = replace(measured(3.0), optimized_counters={**COUNTED, "active_fraction": 0.9, "grown_bytes": 4096.0})
+    promise = Promise(1.5, LOOSE, Contract(limits=(Limit("active_fraction", at_least=0.95),)))
+    assert "4,096 bytes more" in reason(case(found, promise=promise, environment_problem="sick"), "counters")
 
 
 def test_a_process_that_died_is_told_where_it_mattered() -> None:

@@ -114,8 +114,12 @@ def test_two_gpus_of_profiles_are_named(tmp_path: Path, capsys) -> None:
 def test_what_cannot_be_compared_is_one_sentence(runs, capsys) -> None:
     before, night = runs
     (night / "empty").mkdir()
+    (night / "doctor.json").write_text('{"format": "gpugate-doctor", "format_version": 1}')
     for words, sentence in {
         (str(before), str(night), "-k", "nowhere"): "measured no case in common whose id holds 'nowhere': give others",
+        (str(before), str(night / "doctor.json")): (
+            f"{night}/doctor.json is a 'gpugate-doctor' file, not a 'gpugate-run' one: give a file that --perf-"
+        ),
         (str(before), str(night / "empty")): f"{night}/empty/run.json cannot be read (No such file or directory)",
     }.items():
         assert main(["diff", *words]) == 2

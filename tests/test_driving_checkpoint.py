@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import io
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,9 +48,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def path(saved: Path, tmp_path: Path) -> Path:
-    copy = tmp_path / "driving.pt"
-    copy.write_bytes(saved.read_bytes())
-    return copy
+    copied = tmp_path / "driving.pt"
+    copied.write_bytes(saved.read_bytes())
+    return copied
 
 
 def _same(one: Trainer, other: Trainer) -> bool:
@@ -86,8 +91,12 @@ def _keep(share: float):
     return truncated
 
 
+def _first_40_bytes(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:40])
+
+
 def _list(path: Path) -> None:
-    torch.save([1, 2], path)
+    _write([1, 2], path)
 
 
 def _weights_alone(path: Path) -> None:
@@ -95,57 +104,137 @@ def _weights_alone(path: Path) -> None:
 
 
 def _code(path: Path) -> None:
-    torch.save({"format": checkpoint.FORMAT, "model": Path("/")}, path)
+    _write({"model": Path("/")}, path)
 
 
-def _without(part: str):
-    def incomplete(path: Path) -> None:
-        content = torch.load(path, weights_only=True)
-        del content[part]
-        torch.save(content, path)
-
-    return incomplete
-
-
-def _other_momentum(path: Path) -> None:
-    content = torch.load(path, weights_only=True)
-    content["optimizer"]["state"][0]["momentum_buffer"] = torch.zeros(3)
-    torch.save(content, path)
+def _write(content: object, path: Path) -> None:
+    """As `save` does: nothing but what is in it can be wrong."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    checksum = hashlib.sha256(buffer.getvalue()).hexdigest()
+    path.write_bytes(f"{checkpoint.FORMAT} {checksum}\n".encode() + buffer.getvalue())
 
 
-def _no_random_state(path: Path) -> None:
-    content = torch.load(path, weights_only=True)
-    content["random"] = {"cuda": content["random"]["cpu"]}
-    torch.save(content, path)
+def _with(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """Whole and with its checksum, and another content."""
+
+    def changed(path: Path) -> None:
+        content = torch.load(io.BytesIO(path.read_bytes().partition(b"\n")[2]), weights_only=True)
+        change(content)
+        _write(content, path)
+
+    return changed
 
 
+def _flipped(path: Path) -> None:
+    """One bit of a weight."""
+    content = bytearray(path.read_bytes())
+    content[content.index(_weight().numpy().tobytes())] ^= 1
+    path.write_bytes(content)
+
+
+def _weight() -> torch.Tensor:
+    """One that is in the file as it lies in memory."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        trainer = _trainer()
+        trainer.train(_batch())
+    return trainer.model.to_token.weight.detach()
+
+
+def _format_1(path: Path) -> None:
+    content = path.read_bytes().replace(b"checkpoint 2 ", b"checkpoint 1 ", 1)
+    path.write_bytes(content)
+
+
+def _group(content: dict[str, Any]) -> dict[str, Any]:
+    return content["optimizer"]["param_groups"][0]
+
+
+def _momentum(content: dict[str, Any]) -> dict[Any, Any]:
+    return content["optimizer"]["state"]
+
+
+INVALID_MT19937 = torch.full((5056,), 255, dtype=torch.uint8)
+OTHER_OPTIMIZER, OTHER_MOMENTUM = "is of another optimizer", "momentum of another model"
 BAD = {
     "missing": (_missing, "cannot be read"),
-    "words": (_words, "truncated or no checkpoint"),
-    "empty": (_empty, "truncated or no checkpoint"),
-    "a byte missing": (_keep(0.9999999), "truncated or no checkpoint"),
-    "half": (_keep(0.5), "truncated or no checkpoint"),
-    "a list": (_list, "is 'list' and not"),
-    "weights alone": (_weights_alone, "is None and not"),
-    "code": (_code, "truncated or no checkpoint"),
-    "no position": (_without("position"), "no usable 'position'"),
-    "no optimizer": (_without("optimizer"), "no usable 'optimizer'"),
-    "other momentum": (_other_momentum, "momentum of another model"),
-    "no random state": (_no_random_state, "no state of the cpu random numbers"),
+    "words": (_words, "is no 'gpugate driving checkpoint 2'"),
+    "empty": (_empty, "is no 'gpugate driving checkpoint 2'"),
+    "a byte missing": (_keep(0.9999999), "truncated or damaged"),
+    "half": (_keep(0.5), "truncated or damaged"),
+    "half of its first line": (_first_40_bytes, "truncated or damaged"),
+    "a flipped bit": (_flipped, "truncated or damaged"),
+    "the format before": (_format_1, "is no 'gpugate driving checkpoint 2'"),
+    "a list": (_list, "no usable 'model'"),
+    "weights alone": (_weights_alone, "is no 'gpugate driving checkpoint 2'"),
+    "code": (_code, "holds what no checkpoint does"),
+    "no position": (_with(lambda content: content.pop("position")), "no usable 'position'"),
+    "true for a position": (_with(lambda content: content.update(position=True)), "no usable 'position'"),
+    "a position before the first": (_with(lambda content: content.update(position=-5)), "has the position -5"),
+    "no optimizer": (_with(lambda content: content.pop("optimizer")), "no usable 'optimizer'"),
+    "a sparse weight": (
+        _with(
+            lambda content: content["model"].update({"to_token.bias": content["model"]["to_token.bias"].to_sparse()})
+        ),
+        "is sparse float32",
+    ),
+    "a weight without values": (
+        _with(lambda content: content["model"].update({"to_token.bias": content["model"]["to_token.bias"].to("meta")})),
+        "is meta float32",
+    ),
+    "a part too many": (_with(lambda content: content["optimizer"].update(more=1)), OTHER_OPTIMIZER),
+    "no groups": (_with(lambda content: content["optimizer"].pop("param_groups")), OTHER_OPTIMIZER),
+    "two groups": (_with(lambda content: content["optimizer"]["param_groups"].append({})), "usable 'param_groups'"),
+    "a group of words": (_with(lambda content: content["optimizer"].update(param_groups=["all"])), "'param_groups'"),
+    "a group without parameters": (_with(lambda content: _group(content).pop("params")), OTHER_OPTIMIZER),
+    "a group without momentum": (_with(lambda content: _group(content).pop("momentum")), "momentum is missing there"),
+    "a group without a switch": (
+        _with(lambda content: _group(content).pop("nesterov")),
+        "nesterov is missing there and bool here",
+    ),
+    "a group with more": (_with(lambda content: _group(content).update(betas=(0.9, 0.99))), "betas is tuple there"),
+    "a rate in words": (_with(lambda content: _group(content).update(lr="high")), "lr is str there and float here"),
+    "fewer parameters": (_with(lambda content: _group(content)["params"].pop()), OTHER_MOMENTUM),
+    "momentum in a list": (_with(lambda content: content["optimizer"].update(state=[])), OTHER_OPTIMIZER),
+    "other momentum": (
+        _with(lambda content: _momentum(content)[0].update(momentum_buffer=torch.zeros(3))),
+        OTHER_MOMENTUM,
+    ),
+    "momentum of no mapping": (_with(lambda content: _momentum(content).update({0: 1.0})), OTHER_MOMENTUM),
+    "momentum of nothing": (_with(lambda content: _momentum(content).update({10**6: {}})), OTHER_MOMENTUM),
+    "momentum by name": (_with(lambda content: _momentum(content).update(first={})), OTHER_MOMENTUM),
+    "no random state": (_with(lambda content: content["random"].pop("cpu")), "no state of the cpu random numbers"),
+    "an invalid random state": (
+        _with(lambda content: content["random"].update(cpu=INVALID_MT19937)),
+        "random numbers that PyTorch does not take",
+    ),
 }
 
 
+@pytest.fixture(scope="module")
+def other() -> Trainer:
+    """Of another seed than the checkpoint; no test may change it."""
+    return _trainer(seed=1)
+
+
+def _all_of(trainer: Trainer) -> dict[str, Any]:
+    """What a refused checkpoint must leave alone."""
+    beside = {"optimizer": trainer.optimizer.state_dict(), "scaler": trainer.scaler.state_dict()}
+    return copy.deepcopy({**trainer.state(), **beside, "random": torch.get_rng_state()})
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_checkpoint_is_refused_and_changes_nothing(path: Path, name: str) -> None:
+def test_a_bad_checkpoint_is_refused_and_changes_nothing(path: Path, name: str, other: Trainer) -> None:
     damage, said = BAD[name]
     damage(path)
-    trainer, random = _trainer(seed=1), torch.get_rng_state()
+    before = _all_of(other)
     with pytest.raises(ValueError, match=said) as raised:
-        checkpoint.resume(path, trainer)
+        checkpoint.resume(path, other)
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
-    assert _same(trainer, _trainer(seed=1))
-    assert torch.equal(torch.get_rng_state(), random)
+    torch.testing.assert_close(_all_of(other), before, rtol=0, atol=0)
 
 
 def test_another_models_checkpoint_names_the_difference(saved: Path) -> None:
@@ -161,6 +250,30 @@ def test_a_run_with_gradient_scaling_needs_its_scale(saved: Path) -> None:
         checkpoint.resume(saved, trainer)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda scaler: scaler.pop("scale"), "scale is missing there and float here"),
+        (lambda scaler: scaler.update(scale="large"), "scale is str there and float here"),
+        (lambda scaler: scaler.update(more=1), "more is int there and missing here"),
+    ],
+)
+def test_another_gradient_scaling_is_refused_and_changes_nothing(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    path, half = tmp_path / "half.pt", Recipe(torch.float16)
+    trainer = Trainer(RIG, half, 0, CPU)
+    assert trainer.scaler.is_enabled()
+    checkpoint.save(path, trainer, position=0)
+    assert checkpoint.resume(path, trainer) == 0
+    _with(lambda content: change(content["scaler"]))(path)
+    trainer.scaler.load_state_dict({**trainer.scaler.state_dict(), "scale": 2.0})
+    before = _all_of(trainer)
+    with pytest.raises(ValueError, match=said):
+        checkpoint.resume(path, trainer)
+    torch.testing.assert_close(_all_of(trainer), before, rtol=0, atol=0)
+
+
 class _Touches:
     """What a hostile checkpoint is: unpickling it calls a function, here one that leaves a file."""
 
@@ -172,7 +285,7 @@ class _Touches:
 
 
 def test_a_checkpoint_cannot_run_code(path: Path, tmp_path: Path) -> None:
-    torch.save({"format": checkpoint.FORMAT, "model": _Touches(tmp_path / "ran")}, path)
+    _write({"model": _Touches(tmp_path / "ran")}, path)
     with pytest.raises(ValueError, match="no checkpoint"):
         checkpoint.resume(path, _trainer())
     assert not (tmp_path / "ran").exists()

@@ -41,7 +41,7 @@ def test_a_folder_that_takes_no_file_is_one_sentence(tmp_path: Path, monkeypatch
     def refuse(**options: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("gpugate.report.night.tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr("gpugate.writable_folder.tempfile.TemporaryFile", refuse)
     with pytest.raises(NightReportError, match=r"cannot be written \(Permission denied\): give a folder that can be"):
         prepare_night(tmp_path)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.measurement.settings import ATTEMPTS, Settings
-from gpugate.options import DEFAULT_PROCESSES, read_options
+from gpugate.options import DEFAULT_PROCESSES, FRESH_VARIABLE, read_options
 from tests.tiny_project import CACHES, ROOT, TinyProject, check_no_traceback
 
 DEFAULTS = {
@@ -26,7 +26,7 @@ DEFAULTS = {
     "--perf-input": "none",
     "--perf-checkpoint": "none",
     "--perf-data": "made-up images",
-    "--perf-baselines": "baselines",
+    "--perf-baselines": "baselines of pytest's rootdir",
     "--allow-missing": "none",
     "--perf-mutate": "none",
     "--perf-tolerance": "what the machine resolves",
@@ -87,9 +87,10 @@ def test_a_project_that_measures_nothing_pays_nothing(tmp_path: Path) -> None:
         *(("--perf-seed", value, "give the whole number that a run printed") for value in ("-1", "x")),
         *(("--perf-device", value, "torch sees no GPU: use auto, cpu") for value in ("cuda", "cuda:7")),
         *(
-            ("--perf-json", value, "give a file name in a folder that exists")
-            for value in ("no/run.json", "perf_tests")
+            ("--perf-json", value, "give a file name in a folder that can be written")
+            for value in ("no/run.json", "perf_tests", "/proc/run.json")  # root may write to /proc, and cannot
         ),
+        ("--perf-baselines", "quick_ms", "is no folder: give one"),
         *(
             (option, "nothing-here", "give the path of a file")
             for option in ("--perf-input", "--perf-checkpoint", "--perf-data")
@@ -123,6 +124,11 @@ def test_an_anchor_moves_only_where_it_is_asked_for(pytester: pytest.Pytester, a
     [
         (["--perf-reason=why"], "--perf-reason says how to record: give --update-baselines too"),
         (["--perf-runs=runs"], "--perf-runs says how to record: give --update-baselines too"),
+        (["--allow-missing=nvenc"], "--allow-missing nvenc says what a gate accepts: give --gate too"),
+        (
+            ["--update-baselines", "--perf-input=quick_ms", "--perf-baselines=./baselines"],
+            "--perf-input quick_ms is your own, and baselines/ is of what the workloads come with",
+        ),
         (["--perf-new-anchor"], "--perf-new-anchor says how to record: give --update-baselines too"),
         *(
             ([option, "--perf-skip-proofs"], f"{option} must not hold by what was not shown: leave out --perf-skip-")
@@ -155,6 +161,43 @@ def test_the_command_of_a_next_step_is_the_one_that_was_typed(
     pytester.mkdir("perf_tests")
     (pytester.path / "perf_tests/test_promises.py").touch()
     assert read_options(pytester.parseconfig("-p", "gpugate.plugin", *arguments)).command == command
+
+
+def test_a_file_that_can_be_written_is_left_as_it_is_until_there_is_a_run(tiny: TinyProject) -> None:
+    tiny.write("run.json", "of an earlier run")
+    before, names = tiny.files(), set(tiny.path.iterdir())
+    assert tiny.run("--collect-only", "-q", "--perf-json=run.json").status == 0
+    assert tiny.files() == before
+    assert {path.name for path in set(tiny.path.iterdir()) - names} <= CACHES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "folder"),
+    [([], "baselines"), (["--perf-baselines=baselines"], "below/baselines"), (["--perf-baselines=../b"], "below/../b")],
+)
+def test_a_folder_of_baselines_is_seen_from_where_pytest_was_started_and_the_default_from_the_project(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, arguments: list[str], folder: str
+) -> None:
+    monkeypatch.chdir(pytester.mkdir("below"))
+    config = pytester.parseconfig("-p", "gpugate.plugin", f"--rootdir={pytester.path}", *arguments)
+    assert read_options(config).baselines_path == pytester.path / folder
+
+
+def test_a_fresh_process_may_have_what_a_gate_accepts_from_the_projects_settings(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FRESH_VARIABLE, "1")
+    config = pytester.parseconfig("-p", "gpugate.plugin", "--allow-missing=nvenc")
+    assert read_options(config).allow_missing == {"nvenc"}
+
+
+def test_a_selection_of_nothing_says_how_to_see_what_there_is(tiny: TinyProject) -> None:
+    said = "-k 'nowhere' selects none of the cases: --collect-only -q without it lists them"
+    result = tiny.run("-k", "nowhere")
+    assert result.status == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert said in result.text
+    tiny.write("other/test_other.py", "def test_other():\n    pass\n")
+    assert "selects none" not in tiny.run("other", "-k", "nowhere").text
 
 
 def test_a_seed_that_was_printed_draws_the_same_fresh_inputs(tiny: TinyProject) -> None:

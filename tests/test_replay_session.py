@@ -112,7 +112,7 @@ def test_a_gpus_run_is_judged_where_there_is_no_gpu_and_no_torch(plain: TinyProj
     assert "machine     NVIDIA H200, driver 580.65.06" in report
     assert "yardsticks  matmul bf16 788 TFLOP/s" in report
     assert f"skipped\n  {NO_TENSORRT}\n      tiny/skipped/cuda\n  not in run.json\n      tiny/newer/cuda" in report
-    assert "GpugateWarning: tiny/no-baseline/cuda speedup NO_BASELINE: nothing is recorded" in ended.text
+    assert "GpugateWarning: NO_BASELINE speedup of tiny/no-baseline/cuda: nothing is recorded" in ended.text
     check_no_traceback(ended.text)
     was, now = plain.json(), plain.json("again.json")
     assert now["environment"] == to_json(MACHINE) == was["environment"]
@@ -212,7 +212,7 @@ BAD_FILES = {
     "truncated": (lambda text: text[:2000], "cannot be used because it is cut off or not JSON (line "),
     "empty": (lambda text: "", "cannot be used because it is cut off or not JSON (line 1, column 1"),
     "no JSON": (lambda text: "%PDF-1.7", "cannot be used because it is cut off or not JSON (line 1"),
-    "no run": (lambda text: '{"format": "gpugate-trust"}', "it does not say that its format is 'gpugate-run'"),
+    "no run": (lambda text: '{"format": "gpugate-trust"}', "is a 'gpugate-trust' file, not a 'gpugate-run' one: give"),
     "endless number": (lambda text: f'{{"a": {"1" * 5000}}}', "it is not ours (a number of thousands of digits)"),
     "newer": (
         lambda text: text.replace('"format_version": 6', '"format_version": 7'),

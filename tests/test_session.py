@@ -14,6 +14,7 @@ from gpugate.environment import describe, machine_name
 from gpugate.errors import EnvironmentUnfitError, FreshProcessError, SideError
 from gpugate.measurement import device_health
 from gpugate.measurement.record import Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.measurement.whole_run import whole_run
 from gpugate.result import CaseResult, RunResult
 from gpugate.session import PerfSession
 from gpugate.source_hash import source_hash
@@ -170,6 +171,18 @@ def test_the_bus_is_compared_with_the_probe_taken_before(session, monkeypatch) -
     monkeypatch.setattr("gpugate.measurement.run.measure", lambda *arguments: streamed)
     found = session.measured(CASE).measurement
     assert found.optimized_counters["bus_share"] == pytest.approx(2e7 / 1e-3 / 50e9)
+
+
+def test_a_whole_run_is_judged_as_it_is_told_more_pairs_included(session, monkeypatch) -> None:
+    counted = replace(MEASURED, counters_missing=None, optimized_counters=COUNTED)
+    runs = iter([counted, replace(counted, optimized_cost=SideCost(50.0, 0.0))])  # of the second start nothing counts
+    monkeypatch.setattr("gpugate.session.wants_more_pairs", lambda verdicts: True)
+    monkeypatch.setattr("gpugate.measurement.run.measure", lambda *arguments: next(runs))
+    endless = {kind: replace(size, whole_run_items=100 * size.items) for kind, size in NET.sizes.items()}
+    case = Case(replace(NET, sizes=endless), FAST, "cpu")
+    found = session.measured(case).measurement
+    assert found.optimized_counters["whole_run_speedup"] == whole_run(case.size, found).speedup
+    assert found.optimized_cost == counted.optimized_cost
 
 
 @pytest.mark.parametrize("answers", [1, 0], ids=["later", "at once"])

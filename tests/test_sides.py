@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from gpugate.errors import SideError
 from gpugate.measurement import sides
@@ -68,6 +69,29 @@ def test_running_out_of_memory_is_known_by_its_kind() -> None:
     with pytest.raises(SideError) as caught:
         built(lambda inputs: raise_(torch.OutOfMemoryError("CUDA out of memory")))
     assert caught.value.out_of_memory
+
+
+@pytest.mark.parametrize(
+    "said", ["CUDA error: out of memory\nSearch for", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling it"]
+)
+def test_libraries_run_out_of_memory_by_other_errors(said: str) -> None:
+    assert SideError("fast", "being built", RuntimeError(said)).out_of_memory
+    assert not SideError("fast", "being built", RuntimeError("CUDA error: an illegal memory access")).out_of_memory
+
+
+class Broken(Dataset[Tensor]):
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Tensor:
+        raise ValueError(f"picture {index} is broken: fetch it again")
+
+
+def test_what_a_loaders_worker_raised_is_told_and_not_that_it_raised() -> None:
+    with pytest.raises(SideError) as caught, blamed_on("fast", "running timed steps"):
+        next(iter(DataLoader(Broken(), num_workers=1)))
+    said = "ValueError: picture 0 is broken: fetch it again (DataLoader worker process 0)"
+    assert str(caught.value) == f"fast failed while running timed steps: {said}"
 
 
 def test_building_and_the_first_step_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,14 @@
 """A user's ladder and sweep, from the declaration to the terminal, the JSON file and the gate."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gpugate.selection import one_node_per_case
+from gpugate.workload import Case, SweepCases
 from tests.tiny_project import ROOT, TinyProject
+from workloads.streaming import STREAMING_COMPUTE
 
 STEPPED = """
 def taking(milliseconds):
@@ -55,8 +63,8 @@ def test_a_knee_of_which_nothing_is_recorded_fails_a_gate(tiny: TinyProject) -> 
     folder = str(tiny.path / "perf_tests")
     result = swept(tiny).run(folder, "--perf-device=cpu", "--gate", "--perf-attempts", "1", "-k", "knee")
     assert result.status == 1, result.text
-    said = "tiny/batch/cpu knee NO_BASELINE: the knee is at 16; nothing is recorded to compare it with"
-    assert f"{said}\n  next: pytest {tiny.path}/perf_tests --update-baselines" in result.text
+    said = "NO_BASELINE knee of tiny/batch/cpu: the knee is at 16; nothing is recorded to compare it with"
+    assert f'{said}\n  next: pytest {tiny.path}/perf_tests -k "tiny/batch" --update-baselines' in result.text
 
 
 def test_on_a_sick_machine_a_knee_says_nothing_and_a_gate_fails(tiny: TinyProject) -> None:
@@ -66,4 +74,13 @@ def test_on_a_sick_machine_a_knee_says_nothing_and_a_gate_fails(tiny: TinyProjec
     tiny.write("conftest.py", f"{conftest}\n{every_machine_is_sick}\n")
     result = tiny.run("--perf-device=cpu", "--gate", "-k", "knee")
     assert result.status == 1, result.text
-    assert "tiny/batch/cpu knee ENV_INVALID: the machine gave memcpy " in result.text
+    assert "ENV_INVALID knee of tiny/batch/cpu: the machine gave memcpy " in result.text
+
+
+def test_a_point_is_measured_again_by_its_own_test_or_else_by_that_of_its_sweep() -> None:
+    def selected(name: str, **asked: Any) -> pytest.Item:
+        return cast(pytest.Item, SimpleNamespace(nodeid=name, callspec=SimpleNamespace(params=asked)))
+
+    one, eight = (Case(STREAMING_COMPUTE, STREAMING_COMPUTE.optimization(f"buffers-{n}"), "cuda") for n in (1, 8))
+    items = [selected("knee", sweep=SweepCases("buffers", (one, eight))), selected("of one", workload=one)]
+    assert one_node_per_case(items) == {one.id: "of one", eight.id: "knee"}

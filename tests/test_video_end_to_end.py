@@ -24,9 +24,11 @@ from PIL import Image
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side, for_device_class
+from workloads.video_segmentation import __main__ as program
 from workloads.video_segmentation import chain, compositing, end_to_end, end_to_end_proofs, segmenting, video_file
 from workloads.video_segmentation import plan as plans
 from workloads.video_segmentation.__main__ import Run, _tell, age_s, main
+from workloads.video_segmentation.architectures import ARCHITECTURES
 from workloads.video_segmentation.arrivals import luma_grids
 from workloads.video_segmentation.catalogue.end_to_end import ALWAYS_BUSY, END_TO_END, LADDER
 from workloads.video_segmentation.chain import Batch, Chain, decoder_of
@@ -44,6 +46,7 @@ from workloads.video_segmentation.end_to_end_proofs import (
 )
 from workloads.video_segmentation.fitted_weights import fitted_weights
 from workloads.video_segmentation.plan import Plan
+from workloads.video_segmentation.segmenter import segmenter
 from workloads.video_segmentation.source_clip import CLIPS, source
 from workloads.video_segmentation.stage_clock import StageClock, StageTime
 from workloads.video_segmentation.video_file import VideoError
@@ -264,6 +267,12 @@ def test_the_overlapped_pipelines_promise_a_busy_gpu() -> None:
         assert ALWAYS_BUSY in contract.limits
 
 
+def test_an_h200_must_show_the_whole_speedup_with_its_start_up() -> None:
+    contract = for_device_class(END_TO_END.optimization("optimized-nvjpeg").contract, ("sm_90", "cuda"))
+    assert contract is not None
+    assert [limit.at_least for limit in contract.limits if limit.counter == "whole_run_speedup"] == [13.4]
+
+
 def test_the_encoder_alone_writes_what_the_plan_would_give_it(context: Context) -> None:
     side = x264_alone(IN_NV12, context)
     stamps = END_TO_END.inputs(context, 0)
@@ -464,7 +473,7 @@ def test_the_program_tells_its_seconds_as_json(video: Path, cache_dir: Path, tmp
     assert told["frames_per_second"] == pytest.approx(24 / told["pipeline_s"])
     assert told["imports_s"] + told["start_up_s"] + told["pipeline_s"] == pytest.approx(told["process_s"])
     assert told["start_up_s"] + told["pipeline_s"] <= took
-    assert told["device_active_at_most_s"] == 0, "on a CPU"
+    assert told["device_active_at_most_s"] is None, "on a CPU"
     assert age_s() - took - 1 < told["process_s"] <= age_s()
 
 
@@ -545,7 +554,13 @@ def test_the_last_batch_may_be_smaller(cache_dir: Path, tmp_path: Path) -> None:
         ),
         (
             lambda folder, video: [video, folder / "out.mp4", f"--checkpoint={__file__}"],
-            f"--checkpoint {__file__} holds no state_dict of torchvision's",
+            f"--checkpoint {__file__} holds no weights of a segmenter: on a CPU the program takes a state_dict of "
+            "torchvision's LR-ASPP MobileNetV3-Large (lraspp_mobilenet_v3_large)\n",
+        ),
+        (
+            lambda folder, video: [video, folder / "out.mkv", "--variant=baseline"],
+            "out.mkv cannot be written (--variant baseline encodes MPEG-4 Part 2): let its name end in .mp4, .mov, "
+            ".avi\n",
         ),
     ],
 )
@@ -559,6 +574,88 @@ def test_what_cannot_be_done_is_one_sentence(
     assert said in told
     assert told.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--json={}", "--json {} cannot be written (Is a directory): name a file in a folder that exists"),
+        (
+            "--contact-sheet={}.png",
+            "--contact-sheet {}.png cannot be written (Is a directory): name a file in a folder",
+        ),
+        ("--json={}/no/run.json", "--json {}/no/run.json cannot be written (No such file or directory): name a file"),
+        ("--json=/proc/self/run.json", "--json /proc/self/run.json cannot be written ("),
+        ("--contact-sheet=/proc/self/sheet.png", "--contact-sheet /proc/self/sheet.png cannot be written ("),
+        (
+            "--contact-sheet={}/x.foo",
+            "--contact-sheet {}/x.foo would be a PNG under another name: let it end in .png\n",
+        ),
+    ],
+)
+def test_what_could_not_be_written_in_the_end_is_refused_before_anything_runs(
+    option: str,
+    said: str,
+    cache_dir: Path,
+    video: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def runs(*arguments: Any, **more: Any) -> None:
+        raise AssertionError("it runs")
+
+    monkeypatch.setattr(program, "Chain", runs)
+    folders = [tmp_path / "folder", tmp_path / "folder.png"]
+    for each in folders:
+        each.mkdir()
+    asked = [str(video), str(tmp_path / "out.mp4"), "--variant=baseline", "--quiet", f"--cache={cache_dir}"]
+    assert main([*asked, option.format(folders[0])]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {said.format(folders[0])}")
+    assert told.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == folders
+
+
+def test_weights_of_another_network_are_told_with_the_one_that_is_wanted(
+    video: Path, cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = tmp_path / "fcn.pt"
+    torch.save({"backbone.conv1.weight": torch.zeros(2), "classifier.4.weight": torch.zeros(21, 2)}, weights)
+    asked = [str(video), str(tmp_path / "out.mp4"), "--variant=baseline", f"--cache={cache_dir}"]
+    assert main([*asked, f"--checkpoint={weights}"]) == 1
+    said = (
+        f"error: --checkpoint {weights} holds the weights of another network: on a CPU the program takes a "
+        "state_dict of torchvision's LR-ASPP MobileNetV3-Large (lraspp_mobilenet_v3_large)\n"
+    )
+    assert capsys.readouterr().err == said
+
+
+def test_the_help_says_which_weights_which_device_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    """As the program itself chooses them."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    gpu, cpu = (ARCHITECTURES[kind].name for kind in ("cuda", "cpu"))
+    assert re.search(rf"state_dict of torchvision's \S+ \({gpu}\) on a GPU, of [^,(]+ \({cpu}\) on a CPU", told)
+
+
+def test_a_users_video_without_weights_is_warned_of(
+    video: Path, cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "own.mp4"
+    own.write_bytes(video.read_bytes())
+    weights = tmp_path / "weights.pt"
+    torch.save(segmenter("cpu", Context(torch.device("cpu"), 8, 0, cache_dir)).coarse.state_dict(), weights)
+    asked = [str(tmp_path / "out.mp4"), "--variant=baseline", "--quiet", f"--cache={cache_dir}"]
+    assert main([str(own), *asked]) == 0
+    said = "warning: without --checkpoint the masks come from random features fitted to the suite's own clip, of little"
+    advice = "give weights of torchvision's LR-ASPP MobileNetV3-Large (lraspp_mobilenet_v3_large)"
+    assert capsys.readouterr().err == f"{said} use for {own}: {advice}\n"
+    assert main([str(own), *asked, f"--checkpoint={weights}"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main([str(video), *asked]) == 0
+    assert capsys.readouterr().err == "", "the suite's own clip"
 
 
 def test_weights_of_a_classifier_are_refused_by_the_program(
@@ -669,7 +766,8 @@ def test_what_decodes_of_a_video_that_was_cut_short_is_written_and_then_it_fails
     short, target = tmp_path / "short.mp4", tmp_path / "out.mp4"
     short.write_bytes(_index_first(whole, tmp_path / "indexed.mp4")[: whole.stat().st_size // 2])
     status = main([str(short), str(target), f"--variant={variant}", "--quiet", f"--cache={cache_dir}"])
-    told = capsys.readouterr().err
+    warning, told = capsys.readouterr().err.splitlines(keepends=True)
+    assert warning.startswith("warning: without --checkpoint")
     assert status == 1
     (given, wanted), (held,) = (
         re.findall(r"gave (\d+) of its (\d+) frames", told)[0],

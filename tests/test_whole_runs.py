@@ -3,12 +3,16 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from gpugate.contracts import broken_limit
 from gpugate.measurement.record import SideCost
+from gpugate.measurement.whole_run import with_whole_run
 from gpugate.report.markdown import results_table
 from gpugate.report.terminal import text
 from gpugate.report.whole_runs import whole_runs
 from gpugate.result import CaseResult
-from gpugate.workload import Size
+from gpugate.workload import Limit, Size
 from tests.stored_runs import case, measured, stored
 
 CLIP = Size(8, 1, 1, whole_run_items=600)  # 75 steps of 10 ms, or of 30; start-up has taken one of them
@@ -34,3 +38,25 @@ def test_a_run_without_an_end_and_what_was_not_measured_have_no_line(tmp_path: P
     assert "start-up included" not in text(run, 200, colour=False)
     measuring = replace(skipped, skipped=None, error="tiny/skipped/cuda: skipped failed")
     assert whole_runs(stored(tmp_path / "other.json", measuring)) == []
+
+
+def test_a_contract_may_hold_a_side_to_the_speedup_of_a_whole_run() -> None:
+    found = with_start_up("quick", SideCost(0.5, 0.25), SideCost(0.1, 0.15)).measurement
+    assert found is not None
+    counted = replace(found, optimized_counters={"kernels": 3.0})
+    counters = with_whole_run(counted, CLIP).optimized_counters
+    assert counters == {"kernels": 3.0, "whole_run_speedup": pytest.approx(2.47 / 1.49)}
+    assert broken_limit(Limit("whole_run_speedup", at_least=1.6), counters, {}) is None
+    assert (
+        broken_limit(Limit("whole_run_speedup", at_least=1.7), counters, {}) == "whole_run_speedup 1.65772 is below 1.7"
+    )
+
+
+def test_only_a_counted_side_of_a_run_with_an_end_has_it() -> None:
+    found = with_start_up("quick", SideCost(0.5, 0.25), SideCost(0.1, 0.15)).measurement
+    assert found is not None
+    counted = replace(found, optimized_counters={"kernels": 3.0})
+    uncounted = replace(found, optimized_counters={})
+    assert with_whole_run(uncounted, CLIP) == uncounted
+    assert with_whole_run(counted, replace(CLIP, whole_run_items=None)) == counted
+    assert with_whole_run(replace(counted, instances=()), CLIP) == replace(counted, instances=())

@@ -23,7 +23,7 @@ from gpugate.environment import Match, compare, machine_name
 from gpugate.errors import BaselineError
 from gpugate.machine_state import fallen_yardstick
 from gpugate.measurement.record import Yardstick
-from gpugate.next_steps import SUITE
+from gpugate.next_steps import REASON, RECORD, SUITE
 from gpugate.summary import MIN_PROCESSES
 from gpugate.units import listed, yardstick_label, yardstick_value
 
@@ -81,7 +81,7 @@ def _software(matches: Sequence[Match]) -> str:
 
 
 def _record_all(machine: Machine) -> str:
-    return f"{SUITE} --update-baselines" + (" -m gpu" if machine.has_gpu else "")
+    return f"{SUITE}{' -m gpu' if machine.has_gpu else ''} {RECORD} {REASON}"
 
 
 def _files(machine: Machine) -> list[BaselineFile]:

@@ -161,6 +161,7 @@ MORE_IS_BETTER = (
     "overlap_fraction",
     "bus_share",
     "data_path_efficiency",
+    "whole_run_speedup",
 )
 
 

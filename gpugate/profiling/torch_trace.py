@@ -18,6 +18,7 @@ from gpugate.measurement.sides import synchronize
 from gpugate.profiling.artifact_names import safe_name
 from gpugate.profiling.warm_steps import Window, profile_sides
 from gpugate.workload import Case, Context
+from gpugate.writable_folder import made_writable
 
 ENDING = ".trace.json.gz"
 
@@ -32,9 +33,7 @@ class TorchTraces:
 
     def __post_init__(self) -> None:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / ".written").touch()
-            (self.folder / ".written").unlink()
+            made_writable(self.folder)
         except OSError as error:
             raise OptionError(
                 f"--torch-trace {self.folder} cannot be written ({error.strerror}): give another folder"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpugate.asked_tolerance import floor_above, rounded_up
+from gpugate.next_steps import of_any_case, of_cases
 from gpugate.report.rows import NOT_JUDGED, worst_of
 from gpugate.result import RunResult
 from gpugate.verdict import SEVERITY, Outcome
@@ -27,9 +28,12 @@ def findings(run: RunResult) -> list[Finding]:
     said: dict[tuple[Outcome, str, str], dict[str, list[str]]] = {}
     for verdict in (verdict for case in run.cases.values() for verdict in case.verdicts):
         if verdict.outcome is not Outcome.PASS:
-            cases = said.setdefault((verdict.outcome, verdict.reason, verdict.next_step), {})
+            cases = said.setdefault((verdict.outcome, verdict.reason, of_any_case(verdict)), {})
             cases.setdefault(verdict.case_id, []).append(verdict.check)
-    made = [Finding(*words, judged=_judged(cases)) for words, cases in said.items()]
+    made = [
+        Finding(outcome, reason, of_cases(step, list(cases)), _judged(cases))
+        for (outcome, reason, step), cases in said.items()
+    ]
     return sorted(made, key=lambda finding: SEVERITY.index(finding.outcome))
 
 

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from gpugate import units
+from gpugate.measurement.whole_run import whole_run
 from gpugate.result import CaseResult, RunResult
 
 
 def whole_runs(run: RunResult) -> list[str]:
     """`net/fast: 600 items in 1.6 s instead of 19.8 s, 12.4x; start-up 0.9 s and 0.4 s`; empty where no run has an end.
 
-    A whole run is start-up, which includes a first step, and then every other item at the median rate. Both start-ups
-    are those of the first build that is timed: outputs were compared and proofs shown before it, so what a process or a
-    disk keeps is warm, and importing packages is in neither.
+    See `gpugate.measurement.whole_run` for what counts.
     """
     return [line for case in run.cases.values() if (line := _line(case)) is not None]
 
 
 def _line(case: CaseResult) -> str | None:
-    items = case.size.whole_run_items
-    if items is None or case.measurement is None or case.summary is None:
+    found = case.measurement
+    whole = whole_run(case.size, found) if found is not None else None
+    if found is None or whole is None:
         return None
-    steps, found = items / case.size.items - 1, case.measurement
-    starts_s = found.optimized_cost.compile_s, found.reference_cost.compile_s
-    medians_ms = case.summary.optimized_ms.median, case.summary.reference_ms.median
-    ours_s, theirs_s = (start_s + steps * ms / 1e3 for start_s, ms in zip(starts_s, medians_ms, strict=True))
     return (
-        f"{case.workload}/{case.optimization}: {items:,} items in {ours_s:.1f} s instead of {theirs_s:.1f} s, "
-        f"{units.ratio(theirs_s / ours_s)}; start-up {starts_s[0]:.1f} s and {starts_s[1]:.1f} s"
+        f"{case.workload}/{case.optimization}: {case.size.whole_run_items:,} items in {whole.optimized_s:.1f} s "
+        f"instead of {whole.reference_s:.1f} s, {units.ratio(whole.speedup)}; start-up "
+        f"{found.optimized_cost.compile_s:.1f} s and {found.reference_cost.compile_s:.1f} s"
     )

@@ -3,14 +3,18 @@
 A run that goes on from one is bit for bit the run that was never interrupted. So everything that decides the next
 iteration is in it: weights and running averages, momentum, the gradients' scale, the random numbers to come (dropout),
 and how far the data had been read.
+
+A file is a line with its format's name and the SHA-256 of all that follows, and then what `torch.save` wrote: bytes
+that have changed are noticed before anything in them is believed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +23,9 @@ from torch import Tensor
 
 from workloads.driving.training import Trainer
 
-FORMAT = "gpugate driving checkpoint 1"
-PARTS = {"format": str, "model": dict, "optimizer": dict, "scaler": dict, "random": dict, "position": int}
+FORMAT = "gpugate driving checkpoint 2"  # 1 had no checksum
+PARTS = {"model": dict, "optimizer": dict, "scaler": dict, "random": dict, "position": int}
+SWITCH = {"nothing", "bool"}  # an option that may be left to PyTorch, and one recipe does where another decides
 
 
 def save(path: Path, trainer: Trainer, position: int) -> None:
@@ -29,8 +34,7 @@ def save(path: Path, trainer: Trainer, position: int) -> None:
     Raises OSError naming the path where it cannot be written; what was there before then stays as it was.
     """
     content = {
-        "format": FORMAT,
-        "model": trainer.model.state_dict(),
+        "model": dict(trainer.model.state_dict()),
         "optimizer": trainer.optimizer.state_dict(),
         "scaler": trainer.scaler.state_dict(),
         "random": _random_states(trainer.device),
@@ -47,11 +51,12 @@ def save(path: Path, trainer: Trainer, position: int) -> None:
 
 
 def _replace(path: Path, content: memoryview) -> None:
-    """The whole content under `path`, or what was there before."""
+    """The whole content under `path`, behind its first line, or what was there before."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     unfinished = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
+            file.write(_first_line(content))
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -60,68 +65,111 @@ def _replace(path: Path, content: memoryview) -> None:
         unfinished.unlink(missing_ok=True)
 
 
+def _first_line(content: memoryview) -> bytes:
+    return f"{FORMAT} {hashlib.sha256(content).hexdigest()}\n".encode()
+
+
 def resume(path: Path, trainer: Trainer) -> int:
     """Puts the run back as it was saved, random numbers included, and returns its position.
 
-    Raises ValueError, in one sentence that names the file, for one that is missing, truncated, no such checkpoint or of
-    another model; the trainer is then as it was before.
+    Raises ValueError, in one sentence that names the file, for one that is missing, truncated, damaged, no such
+    checkpoint or of another model; the trainer and the random numbers are then as they were before.
     """
-    content = _read(path, trainer.device)
+    content = _read(path)
     _check_model(path, content["model"], trainer.model.state_dict())
-    _check_momentum(path, content["optimizer"], trainer)
+    _check_optimizer(path, content["optimizer"], trainer)
+    _check_scaler(path, content["scaler"], trainer)
     _check_random_states(path, content["random"], trainer.device)
-    if trainer.scaler.is_enabled() and not content["scaler"]:
-        raise ValueError(f"checkpoint {path} was saved without gradient scaling: name one of a run in FP16")
+    _put_random_states(path, content["random"], trainer.device)  # only PyTorch can tell whether these are valid
     trainer.model.load_state_dict(content["model"])
     trainer.optimizer.load_state_dict(content["optimizer"])
     trainer.scaler.load_state_dict(content["scaler"])
-    _set_random_states(content["random"], trainer.device)
     position: int = content["position"]
     return position
 
 
-def _read(path: Path, device: torch.device) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
+    stored = _intact(path)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise ValueError(f"checkpoint {path} cannot be read ({error.strerror}): name one that is there") from error
-    except Exception as error:  # a truncated file raises what it likes: RuntimeError, EOFError, UnpicklingError ...
-        reason = f"is truncated or no checkpoint ({type(error).__name__})"
-        raise ValueError(f"checkpoint {path} {reason}: save it again or name another") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        said = content.get("format") if isinstance(content, dict) else type(content).__name__
-        raise ValueError(f"checkpoint {path} is {said!r} and not {FORMAT!r}: name one that this workload has saved")
+        content: dict[str, Any] = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
+    except Exception as error:  # one that was made by hand raises what it likes
+        reason = f"holds what no checkpoint does ({type(error).__name__})"
+        raise ValueError(f"checkpoint {path} {reason}: name one that this workload has saved") from error
     for name, kind in PARTS.items():
-        if not isinstance(content.get(name), kind):
+        if not isinstance(content, dict) or type(content.get(name)) is not kind:
             raise ValueError(f"checkpoint {path} has no usable {name!r}: save it again or name another")
+    if content["position"] < 0:
+        raise ValueError(f"checkpoint {path} has the position {content['position']}: save it again or name another")
     return content
 
 
+def _intact(path: Path) -> memoryview:
+    """What follows the first line, once it is known to be what was written there."""
+    try:
+        whole = memoryview(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"checkpoint {path} cannot be read ({error.strerror}): name one that is there") from error
+    length = len(_first_line(whole[:0]))
+    if bytes(whole[: len(FORMAT)]) != FORMAT.encode():
+        raise ValueError(f"checkpoint {path} is no {FORMAT!r}: name one that this version of the workload has saved")
+    if bytes(whole[:length]) != _first_line(whole[length:]):
+        reason = "is truncated or damaged (its SHA-256 is another one)"
+        raise ValueError(f"checkpoint {path} {reason}: save it again or name another")
+    return whole[length:]
+
+
 def _check_model(path: Path, stored: Mapping[str, Any], wanted: Mapping[str, Tensor]) -> None:
+    if difference := _difference(stored, wanted):
+        raise ValueError(f"checkpoint {path} is of another model ({difference}): name one of this model")
+
+
+def _difference(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
+    """In words, of the first value that is missing, superfluous or of another kind."""
     for name in (*wanted, *stored):
-        found, here = _kind(stored.get(name)), _kind(wanted.get(name))
-        if found != here:
-            difference = f"{name} is {found} there and {here} here"
-            raise ValueError(f"checkpoint {path} is of another model ({difference}): name one of this model")
+        found, here = (_kind(values[name]) if name in values else "missing" for values in (stored, wanted))
+        if found != here and {found, here} != SWITCH:
+            return f"{name} is {found} there and {here} here"
+    return None
 
 
 def _kind(value: object) -> str:
     if not isinstance(value, Tensor):
         return "nothing" if value is None else type(value).__name__
-    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    odd = "meta " if value.is_meta else "sparse " if value.layout != torch.strided else ""
+    return f"{odd}{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
 
 
-def _check_momentum(path: Path, stored: Mapping[str, Any], trainer: Trainer) -> None:
+def _check_optimizer(path: Path, stored: Mapping[str, Any], trainer: Trainer) -> None:
+    """Its options, and its momentum."""
+    wanted = trainer.optimizer.state_dict()
+    if difference := _difference(stored, wanted):
+        raise ValueError(f"checkpoint {path} is of another optimizer ({difference}): name one of this workload")
+    groups = stored["param_groups"]
+    if len(groups) != len(wanted["param_groups"]) or not all(isinstance(group, dict) for group in groups):
+        raise ValueError(f"checkpoint {path} has no usable 'param_groups': save it again or name another")
+    for there, here in zip(groups, wanted["param_groups"], strict=True):
+        if difference := _difference(there, here):
+            raise ValueError(f"checkpoint {path} is of another optimizer ({difference}): name one of this workload")
+        if there["params"] != here["params"]:
+            raise ValueError(f"checkpoint {path} has the momentum of another model: name one of this model")
+    _check_momentum(path, stored["state"], list(trainer.model.parameters()))
+
+
+def _check_momentum(path: Path, stored: Mapping[int, Any], parameters: Sequence[Tensor]) -> None:
     """Momentum buffers are kept by number of the parameter; before the first step there are none."""
-    state, shapes = stored.get("state"), [parameter.shape for parameter in trainer.model.parameters()]
-    buffers = state.items() if isinstance(state, dict) else ()
-    fits = isinstance(state, dict) and all(
-        number in range(len(shapes)) and getattr(each.get("momentum_buffer"), "shape", None) == shapes[number]
-        for number, each in buffers
-    )
-    groups = stored.get("param_groups")
-    if not fits or not isinstance(groups, list) or [len(group["params"]) for group in groups] != [len(shapes)]:
-        raise ValueError(f"checkpoint {path} has the momentum of another model: name one of this model")
+    for number, state in stored.items():
+        is_ours = type(number) is int and number in range(len(parameters)) and isinstance(state, dict)
+        if not is_ours or _difference(state, {"momentum_buffer": parameters[number]}):
+            raise ValueError(f"checkpoint {path} has the momentum of another model: name one of this model")
+
+
+def _check_scaler(path: Path, stored: Mapping[str, Any], trainer: Trainer) -> None:
+    if not trainer.scaler.is_enabled():
+        return
+    if not stored:
+        raise ValueError(f"checkpoint {path} was saved without gradient scaling: name one of a run in FP16")
+    if difference := _difference(stored, trainer.scaler.state_dict()):
+        raise ValueError(f"checkpoint {path} scales gradients otherwise ({difference}): save it again or name another")
 
 
 def _random_states(device: torch.device) -> dict[str, Tensor]:
@@ -136,6 +184,17 @@ def _check_random_states(path: Path, stored: Mapping[str, Any], device: torch.de
         if _kind(stored.get(name)) != _kind(here):
             reason = f"has no state of the {name} random numbers"
             raise ValueError(f"checkpoint {path} {reason}: name one that was saved on {name}")
+
+
+def _put_random_states(path: Path, stored: Mapping[str, Tensor], device: torch.device) -> None:
+    """All of them, or those of before."""
+    before = _random_states(device)
+    try:
+        _set_random_states(stored, device)
+    except RuntimeError as error:
+        _set_random_states(before, device)
+        reason = "has a state of the random numbers that PyTorch does not take"
+        raise ValueError(f"checkpoint {path} {reason}: save it again or name another") from error
 
 
 def _set_random_states(stored: Mapping[str, Tensor], device: torch.device) -> None:

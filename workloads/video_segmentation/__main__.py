@@ -1,6 +1,7 @@
 """The pipeline as a program: `python -m workloads.video_segmentation IN.mp4 OUT.mp4`.
 
-Segments a video, blurs its background, and writes the result, without sound, with the time that every stage took.
+Segments a video, blurs its background, and writes the result, without sound, with the time that every stage took. Runs
+in the checkout.
 """
 
 from __future__ import annotations
@@ -10,12 +11,10 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from itertools import combinations
 from pathlib import Path
 
 import torch
@@ -24,8 +23,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from gpugate.workload import Context
-from workloads.checkpoint_kind import is_of_classifier
 from workloads.video_segmentation import plan as plans
+from workloads.video_segmentation.asked_files import (
+    NETWORKS,
+    is_our_own,
+    make_folder,
+    refuse_one_file_twice,
+    refuse_other_checkpoint,
+    refuse_suffixes,
+    refuse_unwritable,
+    warn_of_masks,
+)
 from workloads.video_segmentation.catalogue.needs import INSTALL_VIDEO
 from workloads.video_segmentation.chain import Chain, decoder_of, encoder_of
 from workloads.video_segmentation.contact_sheet import contact_sheet
@@ -33,7 +41,6 @@ from workloads.video_segmentation.encoding import Encoded
 from workloads.video_segmentation.flow import Flow
 from workloads.video_segmentation.muxing import replacing_file
 from workloads.video_segmentation.plan import BATCH, Plan
-from workloads.video_segmentation.segmenter import checkpoint
 from workloads.video_segmentation.stage_clock import StageClock
 from workloads.video_segmentation.video_file import VideoError, VideoInfo, examine
 
@@ -97,9 +104,14 @@ def _parser() -> argparse.ArgumentParser:
         "--checkpoint",
         metavar="FILE",
         type=Path,
-        help="weights of the segmenter (default: fitted to the suite's own clip, of little use for another)",
+        help=(
+            f"a state_dict of torchvision's {NETWORKS['cuda']} on a GPU, of {NETWORKS['cpu']} on a CPU and for "
+            "optimized-on-cpu (default: fitted to the suite's own clip, of little use for another)"
+        ),
     )
-    parser.add_argument("--contact-sheet", metavar="PNG", type=Path, help="a picture of input, masks and outputs, too")
+    parser.add_argument(
+        "--contact-sheet", metavar="FILE.png", type=Path, help="a picture of input, masks and outputs, too"
+    )
     parser.add_argument(
         "--cache",
         metavar="DIR",
@@ -146,15 +158,17 @@ def _plan(variant: str) -> Plan:
 def _run(plan: Plan, asked: argparse.Namespace) -> Run:
     began = time.perf_counter()
     source, target, cache = asked.input, asked.output, asked.cache
-    _refuse_one_file_twice(asked)
+    refuse_one_file_twice(asked)
+    refuse_suffixes(plan, asked)
+    refuse_unwritable("--contact-sheet", asked.contact_sheet)
+    refuse_unwritable("--json", asked.json)
     info = examine(source)
-    for also in (asked.contact_sheet, asked.json):
-        if also is not None and not also.parent.is_dir():
-            raise OSError(f"{also} cannot be written (its folder is not there): name one in a folder that is")
     device = torch.device("cuda", 0) if torch.cuda.is_available() and plan != plans.ON_CPU else torch.device("cpu")
-    _make_folder(cache)
+    make_folder(cache)
     if asked.checkpoint is not None:
-        _refuse_other_checkpoint(asked.checkpoint, device)
+        refuse_other_checkpoint(asked.checkpoint, device)
+    elif not is_our_own(source):
+        warn_of_masks(source, device)
     context = Context(device, BATCH, 0, cache, checkpoint_path=asked.checkpoint)
     clock = StageClock(device)
     with (
@@ -172,43 +186,6 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
         with replacing_file(asked.contact_sheet) as file:
             contact_sheet(info, target, asked.variant, context).save(file, "PNG")
     return Run(encoded, built - began, seconds, process_s, clock)
-
-
-def _refuse_one_file_twice(asked: argparse.Namespace) -> None:
-    """Raises ValueError, before anything is read or written: what is written later would replace the other one."""
-    named = {
-        "the input": asked.input,
-        "--checkpoint": asked.checkpoint,
-        "the output": asked.output,
-        "--contact-sheet": asked.contact_sheet,
-        "--json": asked.json,
-    }
-    given = [(what, path) for what, path in named.items() if path is not None]
-    for (what, path), (other, another) in combinations(given, 2):
-        if path.resolve() == another.resolve() or (path.exists() and another.exists() and path.samefile(another)):
-            raise ValueError(f"{another} is {what} too: name another file for {other}")
-
-
-def _make_folder(cache: Path) -> None:
-    """Raises OSError where it cannot be written to."""
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=cache):
-            pass
-    except OSError as error:
-        problem = f"--cache {cache} cannot be written ({error.strerror})"
-        raise OSError(f"{problem}: name a folder that may be written to") from error
-
-
-def _refuse_other_checkpoint(path: Path, device: torch.device) -> None:
-    """Raises ValueError unless it holds weights of the segmenter."""
-    if not path.is_file():
-        raise ValueError(
-            f"--checkpoint {path} is {'no file' if path.exists() else 'not there'}: name a file of weights"
-        )
-    if is_of_classifier(path):
-        raise ValueError(f"--checkpoint {path} holds the weights of a classifier: name one of a segmenter's")
-    checkpoint("cuda" if device.type == "cuda" else "cpu", path, "--checkpoint")
 
 
 def _through(flow: Flow[object], info: VideoInfo, quiet: bool) -> None:
@@ -250,8 +227,13 @@ def _tell(run: Run, name: str) -> None:
 
 
 def _figures(run: Run, asked: argparse.Namespace) -> dict[str, object]:
-    """What two runs of the program are compared by; times in s, those of stages in ms per frame."""
+    """What two runs of the program are compared by; times in s, those of stages in ms per frame.
+
+    What a device would have taken is None where none was used.
+    """
     frames = run.encoded.frames
+    stages = run.clock.times(frames)
+    on_device = any(each.device_ms is not None for each in stages)
     return {
         "variant": asked.variant,
         "input": str(asked.input),
@@ -263,8 +245,8 @@ def _figures(run: Run, asked: argparse.Namespace) -> dict[str, object]:
         "pipeline_s": run.seconds,
         "frames_per_second": frames / run.seconds,
         "bit_rate_mbit_s": run.encoded.bit_rate_mbit_s,
-        "stages": [asdict(each) for each in run.clock.times(frames)],
-        "device_active_at_most_s": run.clock.device_ms() / 1e3,
+        "stages": [asdict(each) for each in stages],
+        "device_active_at_most_s": run.clock.device_ms() / 1e3 if on_device else None,
     }
 
 

@@ -1,0 +1,51 @@
+"""What a run from its start to its end takes, where start-up is a part of it. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from gpugate.measurement.record import Measurement, SideCost
+from gpugate.workload import Size
+
+
+class WholeRun(NamedTuple):
+    """Seconds from start to end of one run on either side."""
+
+    reference_s: float
+    optimized_s: float
+
+    @property
+    def speedup(self) -> float:
+        return self.reference_s / self.optimized_s
+
+
+def whole_run(size: Size, measurement: Measurement) -> WholeRun | None:
+    """None where a run has no end, and where nothing was timed.
+
+    A whole run is start-up, which includes a first step, and then every other item at the median rate. Both start-ups
+    are those of the first build that is timed: outputs were compared and proofs shown before it, so what a process or a
+    disk keeps is warm, and importing packages is in neither.
+    """
+    items, pairs = size.whole_run_items, measurement.pairs
+    if items is None or not pairs:
+        return None
+    steps = items / size.items - 1
+
+    def seconds(cost: SideCost, times_ms: Sequence[float]) -> float:
+        return cost.compile_s + steps * statistics.median(times_ms) / 1e3
+
+    return WholeRun(
+        seconds(measurement.reference_cost, [pair.reference_ms for pair in pairs]),
+        seconds(measurement.optimized_cost, [pair.optimized_ms for pair in pairs]),
+    )
+
+
+def with_whole_run(found: Measurement, size: Size) -> Measurement:
+    """The measurement with the counter `whole_run_speedup` of the optimized side, where it was counted and has one."""
+    whole = whole_run(size, found)
+    if whole is None or not found.optimized_counters:
+        return found
+    return replace(found, optimized_counters={**found.optimized_counters, "whole_run_speedup": whole.speedup})
