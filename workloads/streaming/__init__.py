@@ -21,12 +21,13 @@ from workloads.streaming.stream_sides import Regimes, at_once, block_numbers, in
 from workloads.streaming.walsh_shift import flops
 
 # Compute is the longest stage as soon as a team reads and several threads check. Per block of 16 MiB on an H200, about:
-# 0.9 ms in ten matrix products; 3 ms to read and 1 ms to check on one thread each; 0.7 ms to copy in and 1 ms out while
-# pageable, 0.3 ms while page-locked. Six readers of their own came to 1.0 ms a block beside the copies, two with a team
-# of five threads each to 0.96 ms, of which the products are 0.91. 512 MiB on disk, 256 MiB of buffers in RAM. On a CPU,
-# where a block of 4 MiB is read within 0.2 ms, products of 16 points take 0.9 ms and the check 0.7 ms.
+# 1.3 ms in fourteen matrix products; 3 ms to read and 1 ms to check on one thread each; 0.7 ms to copy in and 1 ms out
+# while pageable, 0.3 ms while page-locked. Two readers with a team of five threads each read one in 0.96 to 1.0 ms, by
+# what else uses the host's memory: beside ten products, which take 0.9 ms, the device waited for some blocks. 512 MiB
+# on disk, 256 MiB of buffers in RAM. On a CPU, where a block of 4 MiB is read within 0.2 ms, products of 16 points take
+# 0.9 ms and the check 0.7 ms.
 COMPUTE: Regimes = {
-    "cuda": Regime(rows=8192, points=512, blocks=32, rounds=5, buffers=8, readers=2, consumers=4, team=5),
+    "cuda": Regime(rows=8192, points=512, blocks=32, rounds=7, buffers=8, readers=2, consumers=4, team=5),
     "cpu": Regime(rows=65536, points=16, blocks=16, rounds=1, buffers=4, readers=1, consumers=1),
 }
 # The copy in is the longest stage: 32 MiB take 0.6 ms, their checksum on the device 0.03 ms, and 16 bytes come back.
@@ -95,7 +96,9 @@ def _contract(engaged: tuple[Limit, ...], limits: tuple[Limit, ...] = ()) -> Map
 
 
 ALWAYS_BUSY = Limit("active_fraction", at_least=0.95)
-BUSY_BUS = Limit("bus_share", at_least=0.85)
+# A host whose memory nobody else uses reached 90 to 95 %, and 49 to 74 % beside other processes (docs/results/h200.md):
+# what reads at 55 GB/s is bounded by memory that others share.
+BUSY_BUS = Limit("bus_share", at_least=0.45)
 HIDDEN_COPIES = Limit("overlap_fraction", at_least=0.5)
 WHOLE_FILE = "every block comes back"
 COMPUTE_PROOF = Proof(WHOLE_FILE, partial(show_whole_file, COMPUTE))
