@@ -28,7 +28,6 @@ share=$((${#cores[@]} / gpus))
 ((share)) || refuse "${#cores[@]} cores are too few for $gpus GPUs: each needs one at least"
 
 left=$(mktemp -d)
-workers=()
 trap 'rm -rf "$left"' EXIT
 { grep -Ev '^ *(#|$)' "$1" || true; } | sed 's/^ *//; s/ *| */|/g' >"$left/jobs"
 jobs=$(wc -l <"$left/jobs")
@@ -39,7 +38,7 @@ strange=$(grep -Evm 1 '^[A-Za-z0-9._-]+\|[^|]+\|[1-9][0-9]*(\|.*)?$' "$left/jobs
 
 interrupt() {
   local worker
-  for worker in "${workers[@]}"; do kill -INT -- "-$worker" 2>/dev/null || true; done
+  for worker in $(jobs -p); do kill -INT -- "-$worker" 2>/dev/null || true; done
   wait
   exit 130
 }
@@ -76,7 +75,6 @@ work() {
 trap interrupt HUP INT TERM
 for ((gpu = 0; gpu < gpus; gpu++)); do
   work "$gpu" &
-  workers+=($!)
 done
 wait
 cat "$folder/log.txt"

@@ -533,7 +533,7 @@ def test_ctrl_c_between_two_files_leaves_both_whole(folder: Path, recorded: Path
     before = {path.name: path.read_bytes() for path in folder.glob("*.json")}
     with another_process(folder, "write") as holder:
         holder.send_signal(signal.SIGINT)
-        assert holder.wait(timeout=20) != 0
+        assert holder.wait(timeout=60) != 0
     assert {path.name: path.read_bytes() for path in folder.glob("*.json")} == before
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "net.json", "other.json"]
     with exclusive(folder):

@@ -80,7 +80,7 @@ def test_a_signal_interrupts_the_program_and_ends_both(tmp_path: Path, number: s
     before = signal.getsignal(number)
 
     def interrupt() -> None:
-        wait_until(lambda: inner.exists() and inner.read_text())
+        wait_until(lambda: inner.exists() and inner.read_text() and (tmp_path / "child").exists())
         os.kill(os.getpid(), number)
 
     threading.Thread(target=interrupt).start()

@@ -125,7 +125,7 @@ def test_jobs_that_nobody_took_are_no_success(machine: Machine) -> None:
     wait_until(lambda: len(machine.told) == 2)
     for worker in children(running.pid):
         os.killpg(worker, signal.SIGKILL)
-    running.communicate(timeout=20)
+    running.communicate(timeout=60)
     assert running.returncode == 1
 
 
@@ -140,7 +140,7 @@ def test_a_signal_ends_all_of_them(machine: Machine, number: signal.Signals) -> 
     running = machine.start(SLEEP="60")
     wait_until(lambda: len(machine.told) == 2)
     running.send_signal(number)
-    running.communicate(timeout=20)
+    running.communicate(timeout=60)
     assert running.returncode == 130
     assert set(machine.told) == {"first", "second"}
     assert still_running(machine) == []
