@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,29 +19,45 @@ from gpugate.case_states import optimized_side
 from gpugate.codec import pretty, to_json, with_header
 from gpugate.environment import compare
 from gpugate.errors import ReplayError
+from gpugate.intervals import Estimate
 from gpugate.profiling.artifact_names import EXPORT, REPORT
 from gpugate.report.night_files import RUN
+from gpugate.report.rows import NOT_JUDGED, worst_of
 from gpugate.report.terminal import printed, stdout_takes_colour, terminal_columns
-from gpugate.result import RunResult
+from gpugate.result import CaseResult, RunResult
+from gpugate.summary import summarize as summary_of
+from gpugate.verdict import Outcome
 
 if TYPE_CHECKING:
     from gpugate.profiling.summary import ProfileSummary
 
 FORMAT = "gpugate-diff"
-# History: 1: an autopsy of every case that both runs measured, by its id; 2: what else differs, as warnings.
-FORMAT_VERSION = 2
+# History: 1: an autopsy of every case that both runs measured, by its id; 2: what else differs, as warnings; 3: what
+# either run said of a case, as `before` and `after`.
+FORMAT_VERSION = 3
 PROFILES = (REPORT, EXPORT)
 HEADER_CHARACTERS = 200  # in which a JSON file of ours says its format
 MOST_NAMED = 5
 ANOTHER_MACHINE = "measured on two machines"
 
 
+@dataclass(frozen=True)
+class Said:
+    """What a run said of a case: the worst of its verdicts, None where there is none, and the speedup."""
+
+    outcome: Outcome | None
+    speedup: Estimate
+
+
 class Became(NamedTuple):
-    """What became of one case, and by what share its step got longer."""
+    """What became of one case, by what share its step got longer, and what both runs said of it; a profile says
+    nothing."""
 
     case_id: str
     longer: float
     autopsy: Autopsy
+    before: Said | None = None
+    after: Said | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         selected = f" whose id holds {arguments.k!r}" if arguments.k else ""
         raise ReplayError(f"{first} and {second} measured no case in common{selected}: give others")
     if arguments.json:
-        body = {"warnings": warnings, "cases": {one.case_id: to_json(one.autopsy) for one in found}}
+        body = {"warnings": warnings, "cases": {one.case_id: _as_json(one) for one in found}}
         sys.stdout.write(pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n")
     else:
         parts = [*_warned(warnings), *(part for one in found for part in _paragraph(one))]
@@ -92,7 +109,10 @@ def _of_profiles(first: Path, second: Path) -> tuple[list[Became], list[str]]:
     before, after = map(state, summaries)
     found = Became(second.name, after.step_ms / before.step_ms - 1, autopsy(before, after, first.name))
     gpus = [summary.gpu or "a GPU without a name" for summary in summaries]
-    return [found], [f"{ANOTHER_MACHINE}: {gpus[0]} -> {gpus[1]}"] if gpus[0] != gpus[1] else []
+    return [found], [
+        *([f"{ANOTHER_MACHINE}: {gpus[0]} -> {gpus[1]}"] if gpus[0] != gpus[1] else []),
+        *(f"{path.name}: {note}" for path, one in zip((first, second), summaries, strict=True) for note in one.notes),
+    ]
 
 
 def _of_runs(first: Path, second: Path, part: str) -> tuple[list[Became], list[str]]:
@@ -103,6 +123,8 @@ def _of_runs(first: Path, second: Path, part: str) -> tuple[list[Became], list[s
         for run in (before, after)
     ]
     return found, [
+        *_mutated(f"A ({first.name})", before),
+        *_mutated(f"B ({second.name})", after),
         *_another_environment(before, after, {after.cases[one.case_id].workload for one in found}),
         *_only(f"A ({first.name})", measured[0], measured[1]),
         *_only(f"B ({second.name})", measured[1], measured[0]),
@@ -142,8 +164,18 @@ def differences(before: RunResult, after: RunResult, against: str) -> list[Becam
         now = optimized_side(case)
         then = optimized_side(before.cases[case_id]) if case_id in before.cases else None
         if then is not None and now is not None:
-            found.append(Became(case_id, now.step_ms / then.step_ms - 1, autopsy(then, now, against)))
+            longer, told = now.step_ms / then.step_ms - 1, autopsy(then, now, against)
+            found.append(Became(case_id, longer, told, _said(before.cases[case_id]), _said(case)))
     return sorted(found, key=lambda one: -one.longer)
+
+
+def _said(case: CaseResult) -> Said | None:
+    return Said(worst_of(case), summary_of(case.measurement).speedup) if case.measurement is not None else None
+
+
+def _mutated(which: str, run: RunResult) -> Iterator[str]:
+    if run.mutated:
+        yield f"{which} was mutated by {run.mutated}: its optimized sides have this fault on purpose"
 
 
 def _another_environment(before: RunResult, after: RunResult, workloads: Collection[str]) -> Iterator[str]:
@@ -172,5 +204,23 @@ def _warned(warnings: Sequence[str]) -> Iterator[RenderableType]:
 
 def _paragraph(one: Became) -> Iterator[RenderableType]:
     yield Text(one.case_id, style="bold", overflow="fold")
-    for line in one.autopsy.told:
+    for line in (*_judged(one), *one.autopsy.told):
         yield Padding(Text(line, overflow="fold"), (0, 0, 0, 2))
+
+
+def _judged(one: Became) -> Iterator[str]:
+    """`verdict: PASS -> REGRESSED; speedup: 3.00x (2.99..3.01) -> 2.80x (2.79..2.81)`."""
+    if one.before is None or one.after is None:
+        return
+    words = [said.outcome.value if said.outcome else NOT_JUDGED for said in (one.before, one.after)]
+    verdict = f"{words[0]} in both" if words[0] == words[1] else " -> ".join(words)
+    speedups = [
+        f"{units.ratio(said.speedup.median)} ({units.interval(said.speedup.low, said.speedup.high)})"
+        for said in (one.before, one.after)
+    ]
+    yield f"verdict: {verdict}; speedup: {' -> '.join(speedups)}"
+
+
+def _as_json(one: Became) -> dict[str, object]:
+    said = {"before": one.before, "after": one.after}
+    return {**to_json(one.autopsy), **{when: found and to_json(found) for when, found in said.items()}}

@@ -86,7 +86,9 @@ def test_on_a_cpu_there_are_operators_and_the_host() -> None:
 def test_without_a_profile_of_both_nothing_is_told_apart() -> None:
     assert account(replace(THEN, profile=None), now(12.0)) is None
     assert account(THEN, replace(THEN, profile=None)) is None
-    assert "only one of the two was profiled" in autopsy(replace(THEN, profile=None), now(12.0), "then").lines[-1]
+    without = replace(THEN, profile=None)
+    for then, later in ((without, now(12.0)), (THEN, now(12.0, profile=None)), (without, now(12.0, profile=None))):
+        assert autopsy(then, later, "then").lines[-1] == "where it went is not known, which takes a profile of both"
 
 
 def test_what_is_new_and_what_is_gone_is_known() -> None:
@@ -159,7 +161,7 @@ CAUSES = [
         "; besides, the host waits for the device more",
     ),
     (now(13.0, kernels(conv=6.5, relu=2.0), {"synchronizing_calls": 1.0}), "synchronization", "0 -> 1 calls"),
-    (now(13.0, profile=None), "not profiled", "(+30 %), and where is not known: one of the two was not profiled"),
+    (now(13.0, profile=None), "not profiled", "(+30 %), and where is not known, which takes a profile of both"),
     (now(12.0), "host", "takes longer while the device waits"),
     (now(reference_ms=20.0), "another reference", "30.00 ms -> 20.00 ms (-33 %)"),
     (now(10.01), "nothing", "takes as long as before"),
@@ -192,6 +194,21 @@ def test_new_work_after_the_steps_is_named_also_where_the_host_was_slower_by_as_
 
 def test_what_one_of_them_did_not_count_is_no_change() -> None:
     assert likely_cause(replace(THEN, counters={}), now(10.0)).kind == "nothing"
+
+
+def test_fewer_of_what_is_counted_in_the_same_time_is_not_nothing() -> None:
+    cause = likely_cause(THEN, now(10.0, counters={"kernels": 8.0, "kernel_launches": 0.0}))
+    assert cause.kind == "nothing"
+    assert cause.words == (
+        "a step takes as long as before, and what is counted changed: 2 -> 0 kernel launches, 10 -> 8 kernels per step"
+    )
+
+
+def test_what_would_be_written_as_nothing_is_left_out() -> None:
+    still = kernels(conv=6.00001, relu=2.5)
+    lines = autopsy(THEN, now(10.5, still), "then").lines
+    assert "where it went: kernels +0.500 ms" in lines
+    assert "moved most: relu +0.500 ms" in lines
 
 
 def test_on_a_cpu_the_pace_of_the_machine_is_taken_out() -> None:

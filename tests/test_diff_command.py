@@ -1,14 +1,16 @@
 """`gpugate diff A B`: two stored runs, and the profiles that lie beside baselines."""
 
 import json
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
-from gpugate import profiles_file
+from gpugate import profiles_file, run_file
 from gpugate.cli import main
 from gpugate.errors import BaselineError, SideError
 from gpugate.faults.fault import SPELLING, Fault
@@ -42,7 +44,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     night.mkdir()
     stored(tmp_path / "a.json", profiled("net", 3.0), profiled("same", 3.0), profiled("gone", 3.0))
     more = StepProfile(kernels={"conv": (57.0, 9.0), "mul": (1.0, 0.5)}, kernel_ms=9.5)
-    stored(night / "run.json", profiled("same", 3.0), profiled("net", 3.0, more, kernels=58.0), case("skipped", None))
+    stored(night / "run.json", profiled("same", 3.0), profiled("net", 3.0, more, kernels=59.0), case("skipped", None))
     return tmp_path / "a.json", night
 
 
@@ -50,9 +52,13 @@ def test_what_differs_between_two_runs_is_told_with_its_cause(runs, capsys) -> N
     assert main(["diff", *map(str, runs)]) == 0
     said, complaints = capsys.readouterr()
     assert complaints == ""
-    assert "tiny/net/cuda\n  likely cause, against a.json: more kernels run: 57 -> 58 per step, among them mul" in said
+    net = said[said.index("tiny/net/cuda\n") :].splitlines()
+    assert net[1] == "  verdict: PASS -> REGRESSED; speedup: 3.00x (3.00..3.00) -> 3.00x (3.00..3.00)"
+    assert net[2].startswith("  likely cause, against a.json: more kernels run: 57 -> 59 per step, among them mul")
     assert "  new: mul 0.500 ms\n" in said
-    assert "tiny/same/cuda\n  likely cause, against a.json: a step takes as long as before" in said
+    same = said[said.index("tiny/same/cuda\n") :].splitlines()
+    assert same[1] == "  verdict: PASS in both; speedup: 3.00x (3.00..3.00) -> 3.00x (3.00..3.00)"
+    assert same[2].startswith("  likely cause, against a.json: a step takes as long as before")
     assert said.startswith("measured in A (a.json) only: tiny/gone/cuda\n\ntiny/")
     assert "measured on" not in said
     assert "measured with" not in said
@@ -68,6 +74,11 @@ def test_what_got_slower_the_most_comes_first_and_words_select(runs, capsys) -> 
     found = json.loads(capsys.readouterr().out)
     assert (found["format"], list(found["cases"])) == ("gpugate-diff", ["tiny/same/cuda", "tiny/net/cuda"])
     assert found["cases"]["tiny/same/cuda"]["kind"] == "host"
+    assert found["cases"]["tiny/same/cuda"]["before"] == {
+        "outcome": "PASS",
+        "speedup": {"median": pytest.approx(3.0, abs=1e-3), "low": ANY, "high": ANY},
+    }
+    assert found["cases"]["tiny/same/cuda"]["after"]["outcome"] == "REGRESSED"
     assert found["warnings"] == ["measured in A (a.json) only: tiny/gone/cuda"]
     main(["diff", str(before), str(night), "-k", "NET"])
     said = capsys.readouterr().out
@@ -101,6 +112,36 @@ def test_what_else_differs_between_two_runs_is_named(runs, capsys) -> None:
         f"measured in A (a.json) only: {gone} and 2 more",
         "measured in B (night) only: tiny/new/cuda",
     ]
+
+
+def test_a_fault_that_was_put_in_on_purpose_is_named(runs, capsys) -> None:
+    before, night = runs
+    stored(night / "run.json", profiled("net", 3.0), mutated="slow:20")
+    main(["diff", str(before), str(night)])
+    said = capsys.readouterr().out
+    assert said.startswith("B (night) was mutated by slow:20: its optimized sides have this fault on purpose\nmeasured")
+
+
+def test_a_case_that_one_run_did_not_judge_says_so(runs, capsys) -> None:
+    before, night = runs
+    run = stored(night / "run.json", profiled("net", 3.0))
+    run.cases["tiny/net/cuda"].verdicts.clear()
+    run_file.write(night / "run.json", run)
+    main(["diff", str(before), str(night)])
+    assert "  verdict: PASS -> not judged; speedup: 3.00x " in capsys.readouterr().out
+
+
+def test_what_a_profile_does_not_hold_is_a_warning(tmp_path: Path, capsys) -> None:
+    before, after = report(tmp_path / "a.sqlite", 2), report(tmp_path / "b.sqlite", 2)
+    with sqlite3.connect(after) as connection:
+        connection.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+    connection.close()
+    assert main(["diff", str(before), str(after)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("b.sqlite: no kernel ran because of the steps: profile with --trace=cuda if")
+    assert "nothing that is counted changed" not in said
+    assert "a step takes as long as before, and what is counted changed: 2 -> 0 kernels per step" in said
+    assert "verdict" not in said
 
 
 def test_two_gpus_of_profiles_are_named(tmp_path: Path, capsys) -> None:

@@ -29,9 +29,14 @@ summarize_report = nsys_reports._summarize
 def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNsys:
     made = FakeNsys(tmp_path / "nsys")
     monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(nsys_reports, "_summarize", lambda *given: given[2][".summary.md"].write_text("said"))
+    monkeypatch.setattr(nsys_reports, "_summarize", write_said)
     monkeypatch.setattr(nsys_reports, "exported", lambda report, nsys: exported_from(report))
     return made
+
+
+def write_said(export: Path, nsys: object, paths: dict[str, Path], capture: Capture) -> list[str]:
+    paths[".summary.md"].write_text("said")
+    return [f"what {capture.window} did"]
 
 
 def exported_from(report: Path) -> Path:
@@ -67,9 +72,32 @@ def test_each_report_goes_to_its_own_test_by_its_number(tmp_path: Path, nsys: Fa
     assert (folder / "a+b+cuda.reference.nsys-rep").read_text() == "capture.1.nsys-rep"
     assert (folder / "a+b+cuda.optimized.nsys-rep").read_text() == "capture.2.nsys-rep"
     assert (folder / "c+d+cuda.optimized.nsys-rep").read_text() == "capture.10.nsys-rep"
-    assert "  a/b/cuda optimized (b), 5 steps: a+b+cuda.optimized.nsys-rep" in said
+    assert said[1:] == [
+        "  a/b/cuda reference (b), 5 steps: a+b+cuda.reference.nsys-rep",
+        "    what a/b/cuda reference did",
+        "  a/b/cuda optimized (b), 5 steps: a+b+cuda.optimized.nsys-rep",
+        "    what a/b/cuda optimized did",
+        "  c/d/cuda optimized (b), 5 steps: c+d+cuda.optimized.nsys-rep",
+        "    what c/d/cuda optimized did",
+        f"all of it: the .summary.md beside each, or `gpugate profile {folder}/a+b+cuda.reference.nsys-rep`",
+    ]
     listed = (folder / "summary.md").read_text()
     assert "| a/b/cuda | reference (b) | 5 | 64 | `a+b+cuda.reference.nsys-rep` | 0.0 | [summary](" in listed
+
+
+def test_of_many_reports_the_list_says_what_is_in_them(tmp_path: Path, nsys: FakeNsys) -> None:
+    captures = [captured(number, case=f"a/{number}/cuda") for number in range(1, nsys_reports.MOST_TOLD + 2)]
+    _, said, _ = kept(tmp_path, captures, [f"capture.{capture.number}.nsys-rep" for capture in captures])
+    assert not [line for line in said if line.startswith("    ")]
+    assert len(said) == len(captures) + 2
+
+
+def test_of_a_report_that_was_not_kept_nothing_is_told(
+    tmp_path: Path, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nsys_reports, "scrubbed_of", lambda export: ["CI_JOB_TOKEN"])
+    problems, said, _ = kept(tmp_path, [captured(1)], ["capture.1.nsys-rep"])
+    assert len(problems) == len(said) == 1, said
 
 
 @pytest.mark.parametrize("ending", ["nsys-rep", "qdstrm"])

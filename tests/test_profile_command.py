@@ -12,7 +12,7 @@ import pytest
 from gpugate.errors import OptionError
 from gpugate.profiling import command, nsight_tools
 from gpugate.profiling.export_schema import ProfileError
-from gpugate.profiling.render import markdown, tables, word_tables
+from gpugate.profiling.render import brief, markdown, overview, tables, word_tables
 from gpugate.profiling.summary import ProfileSummary, summarize
 from gpugate.profiling.summary_file import read
 from gpugate.report.terminal import printed
@@ -86,6 +86,16 @@ def test_times_and_counts_are_of_one_step(summary: ProfileSummary) -> None:
     assert "0 % of copies under kernels), idle 3.50 ms a step" in words
 
 
+def test_in_brief_a_summary_is_what_was_profiled_and_the_kernels_that_take_most(summary: ProfileSummary) -> None:
+    assert brief(summary)[:-1] == overview(summary)
+    assert brief(summary)[-1] == "most of its kernels' time: add 100 %"
+    named = [replace(summary.kernels[0], name=f"kernel_{number}", share=0.2) for number in range(5)]
+    assert brief(replace(summary, kernels=tuple(named)))[-1] == (
+        "most of its kernels' time: kernel_0 20 %, kernel_1 20 %, kernel_2 20 %; 2 kernels more"
+    )
+    assert brief(replace(summary, kernels=())) == overview(summary)
+
+
 def test_names_of_users_stay_text(summary: ProfileSummary) -> None:
     assert "| `forward \\| [red]<b>` | 1 |" in markdown(summary)
     assert "forward | [red]<b>" in printed(tables(summary), 140, colour=False)
@@ -157,6 +167,12 @@ def test_steps_must_be_one_or_more(export: Path) -> None:
 def test_a_wrong_file_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="cannot be read"):
         run(str(tmp_path / "no.sqlite"))
+
+
+@pytest.mark.parametrize("folder", [".", "..", "/"])
+def test_a_folder_is_one_sentence(folder: str) -> None:
+    with pytest.raises(ProfileError, match=r"cannot be read \(Is a directory\): give the SQLite export"):
+        run(folder)
 
 
 def test_asking_for_help_loads_nothing_heavy() -> None:

@@ -94,7 +94,7 @@ def test_the_night_goes_doctor_gate_autopsy_profiles_summary_artifact() -> None:
 
 def test_steps_leave_the_job_time_to_tell() -> None:
     limits = [step["timeout-minutes"] for step in NIGHTLY["jobs"]["gate"]["steps"] if "timeout-minutes" in step]
-    assert sum(limits) < NIGHTLY["jobs"]["gate"]["timeout-minutes"]
+    assert sum(limits) + 20 <= NIGHTLY["jobs"]["gate"]["timeout-minutes"]  # the first night installs 5 GB
 
 
 def test_every_option_that_a_night_uses_exists() -> None:

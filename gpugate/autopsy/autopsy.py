@@ -9,7 +9,7 @@ from gpugate import units
 from gpugate.autopsy.account import Move, account, first_longer_stage
 from gpugate.autopsy.cause import Kind, likely_cause, moved
 from gpugate.autopsy.state import State
-from gpugate.autopsy.words import change, shortened, signed
+from gpugate.autopsy.words import LEAST_MS, change, shortened, signed
 
 MOST_NAMED = 5
 OTHER_PACE = 0.05
@@ -49,9 +49,9 @@ def _lines(then: State, now: State) -> Iterator[str]:
     yield f"a step: {change(then.step_ms, now.step_ms)}"
     found = account(then, now)
     if found is None:
-        yield "where it went is not known: only one of the two was profiled"
+        yield "where it went is not known, which takes a profile of both"
         return
-    terms = {name.replace("_", " "): ms for name, ms in vars(found).items() if ms}
+    terms = {name.replace("_", " "): ms for name, ms in vars(found).items() if abs(ms) >= LEAST_MS}
     if not now.counters and "kernels" in terms:  # of a CPU
         terms = {"operators": terms.pop("kernels"), **terms}
     told = ", ".join(f"{name} {signed(ms)}" for name, ms in terms.items())
@@ -61,7 +61,8 @@ def _lines(then: State, now: State) -> Iterator[str]:
     moves = moved(then, now)
     names = shortened([move.name for move in moves])
     moves = [replace(move, name=name) for move, name in zip(moves, names, strict=True)]
-    both = [f"{move.name} {signed(move.ms)}" for move in moves if move.ms and not (move.is_new or move.is_gone)]
+    longer = [move for move in moves if abs(move.ms) >= LEAST_MS and not (move.is_new or move.is_gone)]
+    both = [f"{move.name} {signed(move.ms)}" for move in longer]
     yield from _named("moved most", both[:MOST_NAMED])  # how many moved less says nothing
     stage = first_longer_stage(then, now)
     if stage is not None:

@@ -43,6 +43,7 @@ LIKE_BEFORE = 0.1  # of how far off an output is: so much closer to that of the 
 RIGHT_ROWS = 0.2  # of all: noise leaves a few rows of one value each as they were, by chance
 COUNTED = ("copies", "pageable copies", "synchronization", "more kernels")
 COPIES = ("host_to_device_copies", "device_to_host_copies", "device_to_device_copies")
+COUNTS = ("kernel_launches", "graph_launches", "kernels", *COPIES, "pageable_copies", "memsets", "synchronizing_calls")
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,11 @@ def likely_cause(then: State, now: State) -> Cause:
             return cause if cause.kind not in COUNTED else _weighed(cause, then, now)
     if abs(now.step_ms / then.step_ms - 1) >= FEW:
         changed = f"a step takes {change(then.step_ms, now.step_ms)}"
-        return Cause(
-            "not profiled", f"{changed}, and where is not known: one of the two was not profiled, record again"
-        )
-    return Cause("nothing", "a step takes as long as before, and nothing that is counted changed")
+        return Cause("not profiled", f"{changed}, and where is not known, which takes a profile of both: record again")
+    counts = [name for name in COUNTS if abs(now.more(then, name)) >= ONE]
+    told = ", ".join(f"{_counted(then, now, name)} {name.replace('_', ' ')}" for name in counts)
+    said = f"what is counted changed: {told} per step" if told else "nothing that is counted changed"
+    return Cause("nothing", f"a step takes as long as before, and {said}")
 
 
 def _weighed(counted: Cause, then: State, now: State) -> Cause:

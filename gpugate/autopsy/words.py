@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from gpugate import units
 
+LEAST_MS = 0.00005  # what is shorter would be written as 0.0000 ms
 LONGEST_NAME = 60  # in a line of text; files have the names as they are
 HEAD, BEFORE = 20, 4  # how much stays of a name's beginning, and before what tells it from others
 _CASTS = re.compile(r"\((?:bool|char|int|unsigned int|long|unsigned long)\)(?=-?\d)")  # as nsys spells numbers

@@ -155,10 +155,12 @@ def _limits(history: MachineHistory) -> Iterator[str]:
         return
     lengths = Counter(len(trend.nights) < history.fewest_nights for trend in history.trends)
     if lengths[True]:
-        longest = max(len(trend.nights) for trend in history.trends)
+        longest, all_cases = max(len(trend.nights) for trend in history.trends), len(history.trends)
+        of = f" of {lengths[True]} of {all_cases} cases" if lengths[False] else ""
+        fewer = "; fewer where -k selects fewer cases" if all_cases > 1 else ""
         yield (
-            f"level changes of {lengths[True]} of {len(history.trends)} case(s) cannot be told yet: they need "
-            f"{history.fewest_nights} nights here, of which the longest has {longest}; with -k for fewer cases, fewer"
+            f"level changes{of} cannot be told yet: they need {history.fewest_nights} nights, and "
+            f"{'the longest series has' if all_cases > 1 else 'here are'} {longest}{fewer}"
         )
     if lengths[False]:
         share = units.percent(FALSE_MARKS)

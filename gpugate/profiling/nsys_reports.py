@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ RULE = "|" + "---|" * len(HEADINGS)
 NOT_JUDGED = "under a profiler: timings are not judged"
 AT_ONCE = 4  # a summary of a million events takes 200 MiB
 NAMED = 3
+MOST_TOLD = 6  # reports: of more the terminal only says where they are
 LARGEST_MB = 20.0
 _CELL_ENDS = re.compile(r"(?<!\\)\|")
 _LINK = re.compile(r"\[summary\]\((.+)\)")
@@ -37,12 +38,14 @@ _LINK = re.compile(r"\[summary\]\((.+)\)")
 
 @dataclass(frozen=True)
 class Kept:
-    """What became of one capture; `problem` is why there is no report, or why it was not summarized."""
+    """What became of one capture; `problem` is why there is no report, or why it was not summarized, `brief` what it
+    says."""
 
     capture: Capture
     report: Path | None = None
     summary: Path | None = None
     problem: str | None = None
+    brief: Sequence[str] = ()
 
 
 def keep_reports(run: ProfiledRun, nsys: Nsys, say: Callable[[str], None]) -> list[str]:
@@ -60,6 +63,10 @@ def keep_reports(run: ProfiledRun, nsys: Nsys, say: Callable[[str], None]) -> li
     for each in kept:
         if each.report is not None:
             say(f"  {_told(each.capture, each.report)}")
+            for line in each.brief if len(kept) <= MOST_TOLD else ():
+                say(f"    {line}")
+    if reports:
+        say(f"all of it: the {SUMMARY} beside each, or `gpugate profile {reports[0]}`")
     # A side that failed has failed its test already: it is no problem of the profile.
     return list(dict.fromkeys(each.problem for each in kept if each.problem and each.capture.complete))
 
@@ -121,10 +128,10 @@ def _checked(found: Path, nsys: Nsys, paths: dict[str, Path], capture: Capture) 
     export = export.replace(paths[EXPORT])
     problem = _told_foreign(foreign, name) if foreign else None
     try:
-        _summarize(export, nsys, paths, capture)
+        brief = _summarize(export, nsys, paths, capture)
     except (GpugateError, OSError, sqlite3.Error) as error:
         return Kept(capture, report, problem=problem or f"{name} was not summarized: {error}")
-    return Kept(capture, report, paths[SUMMARY], problem)
+    return Kept(capture, report, paths[SUMMARY], problem, brief)
 
 
 def _told_foreign(foreign: list[str], name: str) -> str:
@@ -135,13 +142,14 @@ def _told_foreign(foreign: list[str], name: str) -> str:
     )
 
 
-def _summarize(export: Path, nsys: Nsys, paths: dict[str, Path], capture: Capture) -> None:
-    from gpugate.profiling.render import markdown
+def _summarize(export: Path, nsys: Nsys, paths: dict[str, Path], capture: Capture) -> list[str]:
+    from gpugate.profiling.render import brief, markdown
     from gpugate.profiling.summary import summarize, with_findings
 
     summary = with_findings(summarize(export, capture.steps, capture.window), export, nsys)
     summary_file.write(paths[SUMMARY_JSON], summary)
     write_atomically(paths[SUMMARY], markdown(summary))
+    return brief(summary)
 
 
 def _listed(rows: list[str]) -> str:

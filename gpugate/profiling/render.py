@@ -20,7 +20,7 @@ from gpugate.report.markdown import escaped
 from gpugate.report.series_tables import WordTable
 from gpugate.report.terminal import GAP, RULE_UNDER_HEAD
 
-MOST_ROWS, MOST_GAPS = 15, 8
+MOST_ROWS, MOST_GAPS, MOST_BRIEF = 15, 8, 3
 WORTH_A_ROW = 0.01  # of the sum of a table's times
 MOST_FOUND = 3
 ONLY_WHERE = ("Row#", "Start (ns)", "PID", "TID", "Device ID", "Context ID", "Green Context ID")
@@ -93,6 +93,14 @@ def overview(summary: ProfileSummary) -> list[str]:
         graphs, of_steps = summary.graphs, summary.graphs.ran / steps
         lines.append(f"graph nodes: {of_steps:g} a step ({graphs.nodes} different ones), {_per(graphs.ms, steps)}")
     return [*lines, *summary.notes]
+
+
+def brief(summary: ProfileSummary) -> list[str]:
+    """The overview, and the kernels that take most: what a run says of each of its reports."""
+    names = kernel_names([kernel.name for kernel in summary.kernels])
+    told = [f"{name} {units.percent(one.share)}" for name, one in zip(names, summary.kernels, strict=True)][:MOST_BRIEF]
+    more = f"; {len(names) - len(told)} kernels more" if len(names) > len(told) else ""
+    return [*overview(summary), *([f"most of its kernels' time: {', '.join(told)}{more}"] if told else [])]
 
 
 def word_tables(summary: ProfileSummary) -> list[WordTable]:

@@ -57,8 +57,8 @@ def summarize(sqlite: Path, steps: int | None = None, window: str | None = None)
     range around them must be called, if one is there. Raises ProfileError for a file that cannot be used, is older than
     its report, holds other steps, or nothing of CUDA in them.
     """
-    refuse_stale(sqlite)
     with opened(sqlite) as export:
+        refuse_stale(sqlite)
         try:
             found = find_steps(export, steps)
             if window is not None and found.window not in (None, window):
