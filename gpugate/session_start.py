@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import gc
+import logging
+import os
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -44,6 +46,15 @@ def choose_device(asked: str, worker: int | None = None) -> torch.device:
     return torch.device("cuda", number)  # cuda only
 
 
+def _keep_compiling_quiet() -> None:
+    """pytest listens to every logger that does not propagate, and to who listens to this one torch writes down all that
+    it compiles: of a failed test hundreds of lines were shown, all empty."""
+    trace = logging.getLogger("torch.__trace")
+    trace.propagate = True
+    if "TORCH_TRACE" not in os.environ:
+        trace.handlers.clear()
+
+
 def _absence_names(catalogue: Catalogue) -> set[str]:
     """Every name that `--allow-missing` may have."""
     asked = (absence_names(case.optimization.needs) for case in catalogue.cases())
@@ -70,6 +81,7 @@ def open_session(
     if worker is None:  # xdist makes an internal error of what a worker refuses, and loses the sentence
         _check_allowed(options.allow_missing, _absence_names(catalogue))
     device = choose_device(options.device, worker)
+    _keep_compiling_quiet()
     gc.freeze()  # what is imported by now stays: collecting between cases need not look at it each time
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     seed = secrets.randbits(32) if options.seed is None else options.seed

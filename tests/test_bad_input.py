@@ -11,6 +11,7 @@ import pytest
 
 from gpugate import run_file
 from gpugate.verdict import Outcome
+from tests.patience import wait_until
 from tests.tiny_project import (
     PROMISE,
     QUICK,
@@ -20,7 +21,6 @@ from tests.tiny_project import (
     children,
     ended,
     running,
-    wait_until,
 )
 
 # --- baseline files ---------------------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def test_ctrl_c_in_a_step_leaves_valid_json_and_the_baselines(tiny: TinyProject,
 def test_a_signal_on_a_terminal_while_a_step_blocks_ends_at_once(
     tiny: TinyProject, recorded_project: TinyProject, number: signal.Signals
 ) -> None:
-    blocking = 'def quick(context):\n    Path("blocking").touch()\n    return Side(lambda x: time.sleep(60))'
+    blocking = 'def quick(context):\n    Path("blocking").touch()\n    return Side(lambda x: time.sleep(3600))'
     before = tiny.take_baseline(recorded_project)
     tiny.workload(RIGHT + blocking, f'Optimization("right", right, {{"cpu": 0.01}}), {PROMISE}')
     terminal = Terminal()
@@ -357,7 +357,7 @@ def test_a_signal_on_a_terminal_while_a_step_blocks_ends_at_once(
     assert run_file.read(tiny.path / "run.json").cases["tiny/right/cpu"].measurement is not None
     assert run_file.read(tiny.path / "run.json").interrupted, "a process that is killed now leaves this file"
     os.kill(process.pid, number)
-    assert ended(process, 20).status == pytest.ExitCode.INTERRUPTED
+    assert ended(process).status == pytest.ExitCode.INTERRUPTED
     assert run_file.read(tiny.path / "run.json").interrupted
     assert tiny.baseline.read_bytes() == before
     text = terminal.text()
@@ -374,7 +374,7 @@ def test_ctrl_c_while_fresh_processes_record_leaves_no_orphan_and_a_second_recor
 def quick(context):
     if Path("recorder").exists() and int(Path("recorder").read_text()) == os.getppid():
         Path("blocking").touch()
-        return Side(lambda x: time.sleep(60))
+        return Side(lambda x: time.sleep(3600))
     Path("recorder").write_text(str(os.getpid()))
     return sleeping(1)
 """
@@ -391,13 +391,13 @@ def quick(context):
     )
 
     os.kill(process.pid, signal.SIGINT)
-    result = ended(process, 20)
+    result = ended(process)
     assert result.status == pytest.ExitCode.INTERRUPTED
     assert "ERROR: no baseline was written because the session ended early: record again" in result.text
     assert run_file.read(tiny.path / "run.json").interrupted
     assert tiny.baseline.read_bytes() == before
     check_no_traceback(result.text)
-    wait_until(lambda: not running(fresh), 5)
+    wait_until(lambda: not running(fresh))
 
 
 # --- pytest-xdist -----------------------------------------------------------------------------------------------------

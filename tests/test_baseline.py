@@ -26,6 +26,7 @@ from gpugate.source_hash import source_hash
 from gpugate.summary import history
 from gpugate.verdict import Outcome, Verdict
 from gpugate.workload import Optimization, Size, Workload
+from tests.patience import HANGS_S
 
 MACHINE = "nvidia-h200"
 H200 = Environment("cuda", "NVIDIA H200", "AMD EPYC", 16, "3.12.3", {"torch": "2.11.0"}, gpu_index=0, driver="580.1")
@@ -490,7 +491,7 @@ with exclusive(folder):
     if "write" in sys.argv:
         write(folder, files["net"])
     print("inside", flush=True)
-    time.sleep(60)
+    time.sleep(3600)
 """
 
 
@@ -533,7 +534,7 @@ def test_ctrl_c_between_two_files_leaves_both_whole(folder: Path, recorded: Path
     before = {path.name: path.read_bytes() for path in folder.glob("*.json")}
     with another_process(folder, "write") as holder:
         holder.send_signal(signal.SIGINT)
-        assert holder.wait(timeout=60) != 0
+        assert holder.wait(timeout=HANGS_S) != 0
     assert {path.name: path.read_bytes() for path in folder.glob("*.json")} == before
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "net.json", "other.json"]
     with exclusive(folder):
@@ -561,7 +562,7 @@ while count < 20:
 """
     command = [sys.executable, "-c", script, str(folder)]
     both = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
-    assert [one.wait(timeout=60) for one in both] == [0, 0]
+    assert [one.wait(timeout=HANGS_S) for one in both] == [0, 0]
     assert (folder / "count").read_text() == "40"
 
 

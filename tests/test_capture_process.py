@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,7 +13,8 @@ from gpugate.errors import EnvironmentUnfitError
 from gpugate.profiling import capture_index, profiled_process
 from gpugate.profiling.capture_index import FOLDER_VARIABLE
 from gpugate.profiling.profiled_process import Ended, run_profiled
-from tests.tiny_project import running, wait_until
+from tests.patience import wait_until
+from tests.tiny_project import running
 
 # A profiler that starts a program in a session of its own, and gives its id away.
 NESTED = """
@@ -61,6 +63,15 @@ def started(folder: Path, how: str, program: str) -> tuple[int, int]:
     return ended.status, int((folder / "child").read_text())
 
 
+def is_waiting() -> bool:
+    """Whether the main thread waits for the end of the profiler: earlier, a signal would find no one who handles it."""
+    assert threading.main_thread().ident is not None
+    frame = sys._current_frames().get(threading.main_thread().ident)
+    while frame is not None and frame.f_code is not subprocess.Popen.wait.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
 def test_the_status_is_the_programs(tmp_path: Path) -> None:
     status, child = started(tmp_path, "stays", "raise SystemExit(7)")
     assert status == 7
@@ -80,7 +91,8 @@ def test_a_signal_interrupts_the_program_and_ends_both(tmp_path: Path, number: s
     before = signal.getsignal(number)
 
     def interrupt() -> None:
-        wait_until(lambda: inner.exists() and inner.read_text() and (tmp_path / "child").exists())
+        wait_until(lambda: (tmp_path / "child").exists() and inner.exists() and inner.read_text())
+        wait_until(is_waiting)
         os.kill(os.getpid(), number)
 
     threading.Thread(target=interrupt).start()
@@ -92,10 +104,13 @@ def test_a_signal_interrupts_the_program_and_ends_both(tmp_path: Path, number: s
 
 def test_one_that_does_not_end_when_it_is_asked_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiled_process, "GRACE_S", 0.2)
-    stubborn = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"
+    ready = tmp_path / "ready"
+    stubborn = f"open({str(ready)!r}, 'w'); time.sleep(600)"
+    stubborn = f"import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); {stubborn}"
 
     def interrupt() -> None:
-        wait_until((tmp_path / "child").exists)
+        wait_until(lambda: (tmp_path / "child").exists() and ready.exists())
+        wait_until(is_waiting)
         (tmp_path / "inner-pid").write_text((tmp_path / "child").read_text())
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -1,13 +1,16 @@
 """The files of deploy/: what a schema cannot ask of them, and that their scripts keep the gate's exit status."""
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.patience import HANGS_S, wait_until
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML, which the extra dev brings")
 
@@ -91,21 +94,26 @@ def stand_ins(folder: Path, gate: int, doctor: int = 0) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}", "CALLS": str(folder / "calls"), "HOSTNAME": "pod", **nights}
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler of that signal by now; see proc_pid_status(5)."""
+    (caught,) = re.findall(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"), re.MULTILINE)
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
 def test_a_pod_that_ends_tells_pytest_and_waits_for_it(tmp_path: Path) -> None:
     *command, script = GATE["command"]
     here = script.replace("/nights", str(tmp_path / "nights"))
     environment = stand_ins(tmp_path, gate=0)
     slow = 'trap "echo told >> $CALLS; exit 2" TERM\ntouch begun\nwhile :; do sleep 0.02; done\n'
     (tmp_path / "pytest").write_text(f"#!/bin/sh\n{slow}")
-    pod = subprocess.Popen([*command, here], cwd=tmp_path, env=environment)
+    pod = subprocess.Popen([*command, here], cwd=tmp_path, env=environment, start_new_session=True)
     try:
-        deadline = time.monotonic() + 10
-        while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: (tmp_path / "begun").exists() and catches(pod.pid, signal.SIGTERM))
         pod.terminate()
-        assert pod.wait(10) == 2
+        assert pod.wait(HANGS_S) == 2
     finally:
-        pod.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pod.pid, signal.SIGKILL)  # and what a failed test has left
     assert (tmp_path / "calls").read_text().splitlines()[1:] == ["told", f"gpugate history {tmp_path}/nights"]
 
 

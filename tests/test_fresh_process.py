@@ -10,6 +10,7 @@ import torch
 from gpugate import fresh_process
 from gpugate.errors import FreshProcessError
 from gpugate.fresh_process import run_fresh
+from tests.patience import started_once
 from tests.test_xdist_workers import OPTIONS
 
 CPU = torch.device("cpu")
@@ -27,8 +28,9 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
 def test_one_that_hangs_is_killed_at_its_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = "import time\nprint('waiting', flush=True)\ntime.sleep(600)"
     path = child(tmp_path, monkeypatch, waiting)
-    with pytest.raises(FreshProcessError, match=r"^a fresh process did not end within 2 s$") as caught:
-        run_fresh(OPTIONS, CPU, tmp_path, ["test.py"], path, timeout_s=2)
+    started_once(lambda: path.with_suffix(".log").read_text(encoding="utf-8") == "waiting\n", monkeypatch)
+    with pytest.raises(FreshProcessError, match=r"^a fresh process did not end within 0\.1 s$") as caught:
+        run_fresh(OPTIONS, CPU, tmp_path, ["test.py"], path, timeout_s=0.1)
     assert caught.value.said == "waiting"
 
 

@@ -1,6 +1,7 @@
 """Prepared batches by threads and by processes: the same as by one thread, in order; and workers that die."""
 
 import gc
+import multiprocessing.connection
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import torch
 
 from gpugate.catalogue import Catalogue
 from gpugate.workload import Context, Side
+from tests.patience import HANGS_S, stop, wait_until
 from workloads.host_preparation import WORKLOADS, size, worker_pools
 from workloads.host_preparation.preparing_sides import (
     checksums,
@@ -31,7 +33,6 @@ from workloads.host_preparation.sample_transforms import CHEAP, EXPENSIVE, Prepa
 from workloads.host_preparation.worker_pools import WorkerProcesses, WorkerThreads, in_order, warn_if_more_than_cores
 
 FEW = {"cheap": replace(CHEAP, samples=50), "expensive": replace(EXPENSIVE, samples=10, batch=2)}
-PATIENCE_S = 20.0
 
 
 def context_of(preparation: Preparation, batches: int = 6) -> Context:
@@ -51,6 +52,12 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+@pytest.fixture(autouse=True)
+def workers_may_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pools, "SECONDS_TO_END", HANGS_S)
+    monkeypatch.setattr(worker_pools, "SECONDS_PER_BATCH", 2 * HANGS_S)
 
 
 @pytest.fixture(autouse=True)
@@ -216,7 +223,7 @@ def test_a_killed_worker_ends_the_step_with_its_signal(pool: WorkerProcesses, af
     assert "worker process 1 of 2 died of SIGKILL before batch" in said
     assert "use fewer workers" in said
     assert "\n" not in said
-    assert time.monotonic() - started < PATIENCE_S, "it does not wait for what never comes"
+    assert time.monotonic() - started < HANGS_S, "it does not wait for what never comes"
 
 
 def two_workers_at_work(build, monkeypatch: pytest.MonkeyPatch) -> tuple[WorkerProcesses, Callable[[], object]]:
@@ -272,10 +279,16 @@ def test_an_error_in_a_thread_is_raised_as_it_is() -> None:
 
 def test_a_worker_that_hangs_ends_the_step_in_one_sentence_and_all_workers(build, monkeypatch) -> None:
     pool, step = two_workers_at_work(build, monkeypatch)
+    wait = multiprocessing.connection.wait
+
+    def wait_for_the_first(news: list[object], seconds: float | None = None) -> list[object]:
+        return wait(news, HANGS_S if pool._pipes[0] in news else seconds)
+
+    monkeypatch.setattr(multiprocessing.connection, "wait", wait_for_the_first)
     monkeypatch.setattr(worker_pools, "SECONDS_PER_BATCH", 0.2)
     monkeypatch.setattr(worker_pools, "SECONDS_TO_END", 0.2)
-    os.kill(pool.processes[1].pid, signal.SIGSTOP)
-    rescue = threading.Timer(PATIENCE_S, pool.processes[1].kill)  # else this test would hang too
+    stop(pool.processes[1].pid)
+    rescue = threading.Timer(HANGS_S, pool.processes[1].kill)  # else this test would hang too
     rescue.daemon = True
     rescue.start()
     with pytest.raises(RuntimeError) as raised:
@@ -287,8 +300,10 @@ def test_a_worker_that_hangs_ends_the_step_in_one_sentence_and_all_workers(build
 
 
 def test_a_worker_that_does_not_listen_is_ended_by_force(pool: WorkerProcesses, monkeypatch) -> None:
+    first = pool.processes[0]
+    monkeypatch.setattr(first, "join", lambda seconds=None, join=first.join: join(HANGS_S))
     monkeypatch.setattr(worker_pools, "SECONDS_TO_END", 0.2)
-    os.kill(pool.processes[1].pid, signal.SIGSTOP)
+    stop(pool.processes[1].pid)
     pool.close()
     assert [process.exitcode for process in pool.processes] == [0, -signal.SIGKILL]
     pool.close()
@@ -312,7 +327,7 @@ from workloads.host_preparation.worker_pools import WorkerProcesses
 if __name__ == "__main__":
     pool = WorkerProcesses(2, CHEAP, samples_of(CHEAP, 3))
     print(*(process.pid for process in pool.processes), flush=True)
-    time.sleep(60)
+    time.sleep(3600)
 """
 
 
@@ -326,10 +341,7 @@ def test_no_worker_outlives_a_killed_main_process(tmp_path: Path) -> None:
         assert len(workers) == 2
         assert all(map(is_alive, workers))
         main.kill()
-    deadline = time.monotonic() + PATIENCE_S
-    while any(map(is_alive, workers)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(map(is_alive, workers))
+    wait_until(lambda: not any(map(is_alive, workers)))
 
 
 def test_more_workers_than_cores_are_warned_of_once() -> None:
@@ -355,7 +367,7 @@ def test_threads_take_what_comes_so_two_at_work_are_enough(build, batches: int, 
     meeting = threading.Barrier(batches)
 
     def meet(samples: torch.Tensor, numbers: torch.Tensor, prepared: torch.Tensor) -> None:
-        meeting.wait(PATIENCE_S)  # else one thread may prepare everything before the other wakes up
+        meeting.wait(HANGS_S)  # else one thread may prepare everything before the other wakes up
         CHEAP.prepare(samples, numbers, prepared)
 
     context = context_of(FEW["cheap"], batches)

@@ -18,7 +18,8 @@ from gpugate.profiling import artifact_folder, capture_index, capture_ranges, ns
 from gpugate.profiling.apart import stands_apart
 from gpugate.profiling.capture_index import CaptureIndex
 from tests.fake_nsys import NVTX, RANGES, FakeNsys
-from tests.tiny_project import CONFTEST, TinyProject, check_no_traceback, children, running, wait_until
+from tests.patience import wait_until
+from tests.tiny_project import CONFTEST, TinyProject, check_no_traceback, children, running
 
 # pytester forgets what a run in this process was the first to import: what is patched here must stay what runs.
 for _name in ("ncu_capture", "nsys_capture", "session", "torch_trace"):

@@ -11,7 +11,8 @@ from gpugate.profiling.export_schema import ProfileError
 from gpugate.profiling.nsight_tools import Nsys
 from gpugate.profiling.nsys_tool import as_export, exported, run_nsys
 from tests.fake_nsys import on_path
-from tests.tiny_project import running, wait_until
+from tests.patience import started_once, wait_until
+from tests.tiny_project import running
 
 SAID = """\
 Processing [r.sqlite] with [/opt/nsight-systems/2025.3.2/host-linux-x64/rules/cuda_memcpy_async.py]...
@@ -97,7 +98,8 @@ def test_nsys_that_fails_says_its_last_line(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_nsys_that_hangs_is_killed_with_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_path(tmp_path, monkeypatch, f"sleep 600 & echo $! > {tmp_path}/child; wait")
+    on_path(tmp_path, monkeypatch, f"sleep 3600 & echo $! > {tmp_path}/child; wait")
+    started_once(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text(), monkeypatch)
     with pytest.raises(ProfileError, match=r"did not end within 0\.5 s"):
         run_nsys(["export"], 0.5)
     child = int((tmp_path / "child").read_text())

@@ -3,16 +3,20 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tiny_project import children, wait_until
+from tests.patience import HANGS_S, wait_until
+from tests.tiny_project import children
 
 SCRIPT = Path(__file__).parents[1] / "deploy" / "several-gpus.sh"
 JOBS = """
@@ -34,7 +38,7 @@ told = {{"words": words, "gpu": os.environ["CUDA_VISIBLE_DEVICES"], "cores": os.
 path.with_suffix(".part").write_text(json.dumps(told))
 path.with_suffix(".part").rename(path)
 try:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + {HANGS_S}
     while len(list(path.parent.glob("*.json"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(float(os.environ.get("SLEEP", "0")))
@@ -58,9 +62,9 @@ class Machine:
     def runs(self) -> Path:
         return self.folder / "runs"
 
-    def program(self, name: str, body: str) -> None:
+    def program(self, name: str, body: str, shell: str = "sh") -> None:
         path = self.folder / "bin" / name
-        path.write_text(body if body.startswith("#!") else f"#!/bin/sh\n{body}\n")
+        path.write_text(body if body.startswith("#!") else f"#!/bin/{shell}\n{body}\n")
         path.chmod(0o755)
 
     def start(self, seconds: int = 6000, jobs: str = JOBS, **environment: str) -> subprocess.Popen[str]:
@@ -69,12 +73,18 @@ class Machine:
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         known = {**os.environ, "PATH": path, "PYTHON": str(self.folder / "bin/python"), "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(
-            command, env={**known, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            env={**known, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # Of what runs under nohup, SIGHUP is ignored, and a shell cannot trap what was ignored when it began.
+            preexec_fn=partial(signal.signal, signal.SIGHUP, signal.SIG_DFL),
         )
 
     def run(self, seconds: int = 6000, jobs: str = JOBS, **environment: str) -> tuple[int, str, str]:
         started = self.start(seconds, jobs, **environment)
-        output, errors = started.communicate(timeout=60)
+        output, errors = started.communicate(timeout=HANGS_S)
         return started.returncode, output, errors
 
     @property
@@ -83,26 +93,29 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path: Path) -> Iterator[Machine]:
     made = Machine(tmp_path)
     (tmp_path / "bin").mkdir()
     made.program("python", PYTEST)
     for name, body in PROGRAMS.items():
         made.program(name, body)
-    return made
+    yield made
+    for pid in still_running(made):  # what a failed test has left
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
-def still_running(machine: Machine) -> list[str]:
-    """Command lines that name its folder."""
-    lines = []
+def still_running(machine: Machine) -> dict[int, str]:
+    """Command lines that name its folder, by their processes."""
+    lines = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):  # it has ended
-            lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-    return [line for line in lines if str(machine.runs) in line]
+            lines[int(path.parent.name)] = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return {pid: line for pid, line in lines.items() if str(machine.runs) in line}
 
 
 def test_every_job_is_a_process_on_a_gpu_and_cores_of_its_own(machine: Machine) -> None:
-    status, output, errors = machine.run(60, JOBS + LONG)
+    status, output, errors = machine.run(4000, JOBS + LONG)
     runs = machine.told
     assert set(runs) == {"first", "second", "third"}
     assert {(runs[name]["gpu"], runs[name]["cores"]) for name in ("first", "second")} == {("0", "4,5"), ("1", "6,7")}
@@ -121,29 +134,34 @@ def test_the_status_says_whether_all_passed(machine: Machine) -> None:
 
 
 def test_jobs_that_nobody_took_are_no_success(machine: Machine) -> None:
-    running = machine.start(jobs=JOBS + LONG, SLEEP="600")
+    running = machine.start(jobs=JOBS + LONG, SLEEP="3600")
     wait_until(lambda: len(machine.told) == 2)
     for worker in children(running.pid):
         os.killpg(worker, signal.SIGKILL)
-    running.communicate(timeout=60)
+    running.communicate(timeout=HANGS_S)
     assert running.returncode == 1
 
 
 def test_what_does_not_end_in_time_is_interrupted(machine: Machine) -> None:
-    status, output, _ = machine.run(8, "first | a | 1\nsecond | b | 1\n", SLEEP="600")
+    # The time that is left is told and cut short: how long a beginning takes is the machine's affair.
+    timeout = shutil.which("timeout")
+    machine.program("timeout", f'echo "$6" >>"$LEFT"; exec {timeout} "$1" "$2" "$3" "$4" "$5" 1 "${{@:7}}"', "bash")
+    left = machine.folder / "left"
+    status, output, _ = machine.run(2000, "first | a | 1\nsecond | b | 1\n", SLEEP="3600", LEFT=str(left))
     assert status == 1
     assert output.count(" status 124 on GPU ") == 2
+    assert [1000 < int(seconds) <= 2000 for seconds in left.read_text().split()] == [True, True]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_all_of_them(machine: Machine, number: signal.Signals) -> None:
-    running = machine.start(SLEEP="600")
+    running = machine.start(SLEEP="3600")
     wait_until(lambda: len(machine.told) == 2)
     running.send_signal(number)
-    running.communicate(timeout=60)
+    running.communicate(timeout=HANGS_S)
     assert running.returncode == 130
     assert set(machine.told) == {"first", "second"}
-    assert still_running(machine) == []
+    assert still_running(machine) == {}
 
 
 @pytest.mark.parametrize(

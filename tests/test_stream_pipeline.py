@@ -10,9 +10,8 @@ from functools import partial
 import pytest
 import torch
 
+from tests.patience import HANGS_S
 from workloads.streaming.stream_pipeline import Pipeline, Stages
-
-PATIENCE_S = 20.0  # nothing here takes a second: who waits longer hangs
 
 
 @dataclass
@@ -51,11 +50,11 @@ def threads_of_pipelines() -> list[str]:
 def soon(run: Callable[[], object]) -> object:
     """What `run` returns or raises; it fails, and does not hang, when that takes too long."""
     with ThreadPoolExecutor(1, "watched") as watched:
-        return watched.submit(run).result(PATIENCE_S)
+        return watched.submit(run).result(HANGS_S)
 
 
 def collected(made: Pipeline[FakeSlot], numbers: list[int]) -> list[int]:
-    return [int(each.result(PATIENCE_S)) for each in made.stream(numbers)]
+    return [int(each.result(HANGS_S)) for each in made.stream(numbers)]
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +83,7 @@ def test_later_blocks_are_read_while_the_first_is_consumed() -> None:
         read_by_now[number].set()
 
     def wait_for_the_others(slot: FakeSlot) -> torch.Tensor:
-        assert all(event.wait(PATIENCE_S) for event in read_by_now)
+        assert all(event.wait(HANGS_S) for event in read_by_now)
         return consume(slot)
 
     made = pipeline(slots=3, read=tell, consume=wait_for_the_others)
@@ -152,22 +151,28 @@ def test_a_closed_pipeline_takes_nothing() -> None:
         made.stream([0])
 
 
-def test_closing_ends_readers_that_wait_for_a_slot() -> None:
+def test_closing_ends_readers_that_wait_for_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     consuming, closing = threading.Event(), threading.Event()
 
     def hold(slot: FakeSlot) -> torch.Tensor:
         consuming.set()
-        assert closing.wait(PATIENCE_S)
+        assert closing.wait(HANGS_S)
         return consume(slot)
 
     made = pipeline(slots=1, consume=hold)
     with ThreadPoolExecutor(1, "watched") as watched:
         streaming = watched.submit(made.stream, [0, 1, 2])
-        assert consuming.wait(PATIENCE_S)
-        threading.Timer(0.05, closing.set).start()
+        assert consuming.wait(HANGS_S)
+        close_places = made._close_places
+
+        def close_places_and_go_on() -> None:
+            close_places()
+            closing.set()
+
+        monkeypatch.setattr(made, "_close_places", close_places_and_go_on)
         made.close()
         with pytest.raises(BaseException, match=r"not read|after shutdown|^$"):
-            streaming.result(PATIENCE_S)
+            streaming.result(HANGS_S)
 
 
 @pytest.mark.parametrize(("slots", "readers"), [(0, 1), (1, 0)])

@@ -16,6 +16,7 @@ from gpugate.errors import DisprovedError
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutated import apply
 from gpugate.workload import BASELINE, Context, Side, for_device_class
+from tests.patience import HANGS_S
 from workloads import streaming
 from workloads.streaming import (
     COMPUTE,
@@ -170,7 +171,7 @@ def test_steps_return_before_their_blocks_are_checked(context: Context, build, m
     wanted = Regime.wanted
 
     def held(regime: Regime, result: torch.Tensor) -> torch.Tensor:
-        assert may_check.wait(20)
+        assert may_check.wait(HANGS_S)
         return wanted(regime, result)
 
     monkeypatch.setattr(Regime, "wanted", held)
@@ -269,7 +270,7 @@ def test_a_check_that_fails_late_ends_all_threads_where_the_step_is_finished(
     may_check = threading.Event()
 
     def broken(regime: Regime, result: torch.Tensor) -> torch.Tensor:
-        assert may_check.wait(20)
+        assert may_check.wait(HANGS_S)
         raise ArithmeticError("no sums today")
 
     side = build(partial(at_once, SMALL), replace(context, items=2))

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.patience import HANGS_S
 from workloads.streaming.stream_device import Regime
 from workloads.streaming.stream_file import Layout, StreamFile, open_stream_file
 from workloads.streaming.stream_pipeline import Pipeline, Stages
 
-PATIENCE_S = 20.0  # nothing here takes a second: who waits longer hangs
 PIECES = 4
 REGIME = Regime(rows=8, points=16, blocks=5, rounds=0, buffers=2, readers=3, consumers=1, pieces=PIECES)
 
@@ -61,7 +61,7 @@ def test_every_piece_is_in_its_blocks_slot_once_when_the_block_goes_on(made, slo
     gone_on: list[Counter[int]] = []
     whole = pipeline(made, slots, readers, submit=lambda slot: gone_on.append(Counter(slot.pieces)))
     numbers = [(7 * number) % 20 for number in range(20)]
-    consumed = [each.result(PATIENCE_S).tolist() for each in whole.stream(numbers)]
+    consumed = [each.result(HANGS_S).tolist() for each in whole.stream(numbers)]
     expected = [list(range(PIECES * number, PIECES * (number + 1))) for number in numbers]
     assert consumed == expected
     assert gone_on == [Counter(pieces) for pieces in expected]
@@ -72,11 +72,11 @@ def test_as_many_readers_as_pieces_read_one_block_at_once(made) -> None:
     together = threading.Barrier(PIECES)
 
     def meet(slot: FakeSlot, number: int) -> None:
-        together.wait(PATIENCE_S)
+        together.wait(HANGS_S)
         read(slot, number)
 
     (consumed,) = pipeline(made, readers=PIECES, read=meet).stream([3])
-    assert consumed.result(PATIENCE_S).tolist() == [12, 13, 14, 15]
+    assert consumed.result(HANGS_S).tolist() == [12, 13, 14, 15]
 
 
 def test_no_more_blocks_are_asked_for_than_the_ring_has_slots(made) -> None:
@@ -99,7 +99,7 @@ def test_a_block_with_a_lost_piece_does_not_go_on(made, readers: int, lost: int)
 
     broken = pipeline(made, readers=readers, read=lose, submit=lambda slot: gone_on.append(sorted(slot.pieces)))
     with ThreadPoolExecutor(1, "watched") as watched, pytest.raises(OSError, match=f"piece {8 + lost} is lost"):
-        watched.submit(broken.stream, range(6)).result(PATIENCE_S)
+        watched.submit(broken.stream, range(6)).result(HANGS_S)
     assert gone_on == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 

@@ -19,7 +19,8 @@ from gpugate.trust.folder import read_all
 from gpugate.trust.fresh_worker import run_worker
 from gpugate.trust.plan import Plan, wanted
 from gpugate.trust.report_files import FORMAT, FORMAT_VERSION, TrustFile
-from tests.tiny_project import Ended, TinyProject, check_no_traceback, environment, running, wait_until
+from tests.patience import HANGS_S, wait_until
+from tests.tiny_project import Ended, TinyProject, check_no_traceback, environment, running
 
 # Stops, when it is told to by a file, in the middle of the third trial: at its first build.
 STOPS = """
@@ -98,7 +99,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 def ended(process: "subprocess.Popen[str]") -> tuple[Ended, str]:
     """Its status with what it printed, and apart what it complained of."""
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=HANGS_S)
     check_no_traceback(out + err)
     return Ended(process.returncode, out), err
 
@@ -222,6 +223,6 @@ def test_a_worker_that_will_not_end_is_killed(acting, tmp_path: Path, monkeypatc
 
     stubborn = f"signal.signal(signal.SIGINT, signal.SIG_IGN); open({str(told)!r}, 'w').write(str(os.getpid()))"
     with pytest.raises(KeyboardInterrupt):
-        acting(f"{stubborn}; time.sleep(20); open({str(tmp_path / 'overslept')!r}, 'w')", interrupted)()
+        acting(f"{stubborn}; time.sleep(3600); open({str(tmp_path / 'overslept')!r}, 'w')", interrupted)()
     assert not running(int(told.read_text()))
     assert not (tmp_path / "overslept").exists()

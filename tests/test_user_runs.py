@@ -2,8 +2,10 @@
 
 import errno
 import json
+import logging
 import os
 import statistics
+import textwrap
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -308,6 +310,24 @@ def test_a_promise_that_is_not_kept_fails_in_every_mode(tiny: TinyProject) -> No
     assert "  next: pytest perf_tests -k" in result.text
     check_no_traceback(result.text)
     assert json.loads((tiny.path / "run.json").read_text(encoding="utf-8"))["format"] == "gpugate-run"
+
+
+def test_what_torch_writes_down_of_compiling_is_not_shown_with_a_failure(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = logging.getLogger("torch.__trace")
+    monkeypatch.setattr(trace, "propagate", False)  # as torch leaves it
+    monkeypatch.setattr(trace, "handlers", [])
+    traced = """
+        def wrong(context):
+            torch._logging.trace_structured("artifact", payload_fn=lambda: "a graph")
+            return Side(lambda x: 3 * x)
+    """
+    tiny.workload(textwrap.dedent(traced), 'Optimization("wrong", wrong, {"cpu": 0.01})')
+    result = tiny.run()
+    assert result.status == pytest.ExitCode.TESTS_FAILED
+    assert "WRONG equivalence of tiny/wrong/cpu" in result.text
+    assert "torch.__trace" not in result.text
 
 
 @pytest.mark.parametrize("tests", ["test_promises", "test_sweeps"])

@@ -31,6 +31,7 @@ from gpugate.catalogue import catalogue
 from gpugate.environment import describe, machine_name
 from gpugate.measurement import settings, yardsticks
 from tests import work_clock
+from tests.patience import HANGS_S
 
 # pytester forgets what a run in this process was the first to import, and torch cannot be imported twice.
 for _name in ("measurement.run", "plugin", "recording", "report.live", "report.terminal", "session"):
@@ -228,7 +229,7 @@ def environment(path: Path) -> dict[str, str]:
     }
 
 
-def ended(process: "subprocess.Popen[str]", seconds: float = 60.0) -> Ended:
+def ended(process: "subprocess.Popen[str]", seconds: float = HANGS_S) -> Ended:
     """Waits for the end of a process; one that does not end is killed and fails the test."""
     try:
         text, _ = process.communicate(timeout=seconds)
@@ -257,7 +258,7 @@ class Terminal:
     def text(self) -> str:
         """Everything that was written, after those who wrote have ended."""
         os.close(self.descriptor)
-        self._reader.join(10)
+        self._reader.join(HANGS_S)
         os.close(self._reading)
         return b"".join(self._parts).decode(errors="replace")
 
@@ -306,13 +307,6 @@ def check_no_traceback(text: str) -> None:
     assert "Traceback" not in text
     assert "INTERNALERROR" not in text
     assert re.findall(r"gpugate/[a-z_/]+\.py:?\d*", text) == []
-
-
-def wait_until(true: Callable[[], object], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 def _state(pid: int) -> tuple[str, int]:

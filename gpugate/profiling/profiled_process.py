@@ -96,7 +96,7 @@ def _kill_all(process: subprocess.Popen[bytes], folder: Path) -> None:
     a profiler's daemon has left all of the former."""
     mine: set[int] = set()
     deadline = time.monotonic() + KILLED_S
-    while time.monotonic() < deadline:
+    while True:
         table = _processes()
         mine |= {pid for pid, (_, session) in table.items() if session == process.pid or _knows(pid, folder)}
         while more := {pid for pid, (parent, _) in table.items() if parent in mine} - mine:
@@ -106,7 +106,7 @@ def _kill_all(process: subprocess.Popen[bytes], folder: Path) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.poll()
-        if not left:
+        if not left or time.monotonic() >= deadline:
             return
         time.sleep(LOOK_S)
 

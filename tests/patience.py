@@ -1,0 +1,36 @@
+"""How tests wait for other processes and threads: for what is to happen, and never for a time in which it might."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HANGS_S = 300.0  # nothing takes so long, however busy the machine is: what has not happened by then hangs
+
+
+def wait_until(true: Callable[[], object], seconds: float = HANGS_S) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def stop(pid: int) -> None:
+    """Stops a process, and returns when it stands still: a signal takes effect when it likes."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T")
+
+
+def started_once(begun: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs count as started once they have begun: the time limit of one that hangs has no slow start in it."""
+
+    class Begun(subprocess.Popen[str]):
+        def __init__(self, *arguments: object, **more: object) -> None:
+            super().__init__(*arguments, **more)
+            wait_until(begun)
+
+    monkeypatch.setattr(subprocess, "Popen", Begun)
