@@ -7,9 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.patience import HANGS_S, wait_until
 from workloads.video_segmentation.conveyor import QUEUED, Conveyor, ShortQueue, Station
-
-DEADLINE_S = 2.0
 
 
 def numbers(count: int) -> Callable[[], int | None]:
@@ -19,13 +18,6 @@ def numbers(count: int) -> Callable[[], int | None]:
 
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("video-")]
-
-
-def ended_within(seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while threads() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return not threads()
 
 
 def test_every_batch_comes_out_once_and_in_order_and_then_none() -> None:
@@ -46,7 +38,7 @@ def test_stations_work_at_the_same_time() -> None:
         return batch
 
     def expect(batch: int) -> int:
-        seen.append(all(together.acquire(timeout=DEADLINE_S) for _ in range(2)) if batch == 0 else True)
+        seen.append(all(together.acquire(timeout=HANGS_S) for _ in range(2)) if batch == 0 else True)
         return batch
 
     line: Conveyor[int] = Conveyor(numbers(4), [Station("first", announce), Station("second", expect)])
@@ -65,9 +57,7 @@ def test_no_more_is_on_its_way_than_queues_and_threads_hold() -> None:
 
     line: Conveyor[int] = Conveyor(source, [Station("pass", lambda x: x)])
     assert line.take() == 0
-    deadline = time.monotonic() + DEADLINE_S
-    while len(made) < most + 1 and time.monotonic() < deadline:
-        time.sleep(0.002)
+    wait_until(lambda: len(made) >= most + 1)
     time.sleep(0.05)
     assert len(made) == most + 1
     line.close()
@@ -125,7 +115,7 @@ def test_what_a_thread_raises_ends_all_and_is_raised_to_the_caller(where: str) -
     )
     with pytest.raises(OSError, match=f"no room in {where}"):
         list(iter(line.take, None))
-    assert ended_within(DEADLINE_S)
+    wait_until(lambda: not threads())
     with pytest.raises(OSError, match="no room"):
         line.take()
 
@@ -140,7 +130,7 @@ def test_of_several_errors_the_first_is_told() -> None:
     def fails_later() -> int:
         if next(calls) == 0:
             return 1
-        failing.wait(DEADLINE_S)
+        failing.wait(HANGS_S)
         while "video-fails" in threads():
             time.sleep(0.002)
         raise ValueError("the second")

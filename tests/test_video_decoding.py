@@ -15,13 +15,16 @@ import numpy as np
 import pytest
 import torch
 
+from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from tests.copied_clips import copied, cut_short
 from workloads.video_segmentation import decode_stage, decoding
-from workloads.video_segmentation.clip import Clip, clip_path
+from workloads.video_segmentation.catalogue.decode import COMPARED_BATCHES, frames_agree
+from workloads.video_segmentation.clip import FULL, GOP_FRAMES, Clip, clip_path
 from workloads.video_segmentation.colour import planes
 from workloads.video_segmentation.decoding import HostDecoder
 from workloads.video_segmentation.frame_number import read_numbers
+from workloads.video_segmentation.plan import BATCH, SESSIONS
 from workloads.video_segmentation.source_clip import CLIPS
 from workloads.video_segmentation.torchcodec_decoding import TorchCodecDecoder
 from workloads.video_segmentation.video_file import VideoError, VideoInfo, examine
@@ -270,3 +273,20 @@ def test_frames_that_stay_on_the_host_are_looked_at_there(cache: Path, monkeypat
     side = decode_stage.to_nv12(decode_stage.planes, "h264", context)
     assert side.step(torch.ones(8, device="meta")).shape == (8, 2)
     side.close()
+
+
+def test_decoded_frames_of_every_session_are_compared(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another session decodes each group of pictures of the clip: one that decodes its own wrongly is told."""
+    assert SESSIONS * GOP_FRAMES < COMPARED_BATCHES * BATCH <= FULL.frames
+    monkeypatch.setitem(CLIPS, "cpu", CLIP)  # type: ignore[misc]
+    context = Context(torch.device("cpu"), 8, 0, cache)
+    assert frames_agree(decode_stage.planes, "h264", context) == "inf dB with OpenCV's over 10 frames"
+
+    def darker_behind(*arguments: object) -> decode_stage.Decoder:
+        decoder = decode_stage.planes(*arguments)  # type: ignore[arg-type]
+        numbers, read = iter(range(100)), decoder.read
+        monkeypatch.setattr(decoder, "read", lambda count: read(count) // (2 if next(numbers) >= 60 // BATCH else 1))
+        return decoder
+
+    with pytest.raises(DisprovedError, match=r"\d\.\d dB with OpenCV's over 10 frames: 45 dB are wanted"):
+        frames_agree(darker_behind, "h264", context)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
@@ -17,6 +16,7 @@ pytest.importorskip("torchvision")
 pytest.importorskip("av")
 import av
 
+from tests.patience import HANGS_S, wait_until
 from workloads.video_segmentation.clip import Clip, rendered
 from workloads.video_segmentation.colour import nv12_from_rgb, rgb_from_nv12
 from workloads.video_segmentation.encoding import Encoded, EncodingError, VideoFormat
@@ -38,9 +38,9 @@ def rgb() -> Tensor:
 
 @pytest.fixture(autouse=True)
 def no_thread_stays() -> Iterator[None]:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     yield
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mov", ".avi"])
@@ -116,7 +116,7 @@ def permits(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     given = threading.Semaphore(0)
 
     def one(frame: Tensor, quality: int) -> Tensor:
-        if not given.acquire(timeout=20):
+        if not given.acquire(timeout=HANGS_S):
             raise TimeoutError("nobody wants it")
         if not frame.any():
             raise EncodingError("a black frame")
@@ -148,7 +148,7 @@ def test_settled_it_has_written_every_picture(tmp_path, rgb, permits):
         settled.join(0.1)
         assert settled.is_alive()
         permits.release()
-        settled.join(20)
+        settled.join(HANGS_S)
         assert not settled.is_alive()
 
 
@@ -165,22 +165,34 @@ def test_the_first_picture_that_fails_is_told_and_the_others_are_dropped(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_what_waits_is_dropped_with_the_file(tmp_path, rgb, permits):
+def test_what_waits_is_dropped_with_the_file(tmp_path, rgb, monkeypatch):
+    written, dropped = threading.Event(), threading.Event()
+    begun = []
+
+    def one(frame: Tensor, quality: int) -> Tensor:
+        gate = written if frame.data_ptr() < rgb[6].data_ptr() else dropped
+        begun.append(gate)
+        assert gate.wait(HANGS_S)
+        return motion_jpeg_module.encode_jpegs([frame], quality)[0]
+
+    monkeypatch.setattr(
+        MotionJpeg, "_pictures", lambda self, frames: self._threads.map(partial(one, quality=90), frames.unbind())
+    )
     encoder = MotionJpeg(tmp_path / "out.mov", VIDEO)
     for part in torch.split(rgb, 6):
         encoder.write(part)
-    permits.release(6)  # for the batch that is being written
+    wait_until(lambda: len(encoder._thread._waiting) == 1)  # the first batch is being written
     aborting = threading.Thread(target=encoder.abort)
     aborting.start()
-    deadline = time.monotonic() + 20
-    while not encoder._threads._shutdown and time.monotonic() < deadline:
-        time.sleep(0.001)
+    wait_until(lambda: encoder._thread._given_up)  # or the second batch would be begun
+    written.set()
+    wait_until(lambda: encoder._threads._shutdown)
     with encoder._threads._shutdown_lock:  # when it is had, nothing waits any more
-        permits.release(6)
+        dropped.set()
     aborting.join()
     assert not list(tmp_path.iterdir())
-    left = iter(lambda: permits.acquire(blocking=False), False)
-    assert len(list(left)) >= 6 - AT_ONCE
+    assert begun.count(written) == 6
+    assert begun.count(dropped) <= AT_ONCE
 
 
 def test_what_cannot_be_encoded(tmp_path, rgb):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 pytest.importorskip("torchvision")
 
+from tests.patience import HANGS_S
 from workloads.video_segmentation.encoding import EncodingError, nvjpeg
 from workloads.video_segmentation.encoding.jpeg import encode_jpegs
 from workloads.video_segmentation.encoding.pending_frames import PendingFrames
@@ -76,7 +77,7 @@ class FakeNvJpeg:
             assert state.value not in self._busy, "a state belongs to one thread"
             self._busy.add(state.value)
             self.most_at_once = max(self.most_at_once, len(self._busy))
-        self.at_once.wait(20)
+        self.at_once.wait(HANGS_S)
         assert (form, width, height) == (3, WIDTH, HEIGHT)
         picture: nvjpeg.Image = image._obj
         assert list(picture.pitch[:3]) == [WIDTH] * 3
@@ -139,7 +140,7 @@ def test_pictures_come_in_the_order_of_their_frames(fake: FakeNvJpeg, frames: Te
 def test_pictures_wait_for_their_frames_and_their_caller_for_nothing(fake: FakeNvJpeg, frames: Tensor) -> None:
     complete = threading.Event()
     with ThreadPoolExecutor(nvjpeg.AT_ONCE) as threads:
-        first = nvjpeg.pictures(PendingFrames(frames[:5], lambda: complete.wait(20)), QUALITY, threads)
+        first = nvjpeg.pictures(PendingFrames(frames[:5], lambda: complete.wait(HANGS_S)), QUALITY, threads)
         second = nvjpeg.pictures(PendingFrames(frames[5:]), QUALITY, threads)
         assert "nvjpegEncodeImage" not in fake.calls
         complete.set()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.patience import HANGS_S
 from workloads.video_segmentation.encoding import Encoded, EncodingError, VideoFormat
 from workloads.video_segmentation.encoding.mp4v import Mp4v
 from workloads.video_segmentation.recorder import Recorder
@@ -52,7 +53,7 @@ def test_a_file_is_closed_beside_the_next_one(tmp_path: Path) -> None:
 
     class SlowToClose(Mp4v):
         def close(self) -> Encoded:
-            assert may_close.wait(10)
+            assert may_close.wait(HANGS_S)
             return super().close()
 
     recorder: Recorder[Frames] = Recorder(lambda path: SlowToClose(path, VIDEO), ".mp4", 4, tmp_path)

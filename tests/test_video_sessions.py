@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import HANGS_S, wait_until
 from workloads.video_segmentation.sessions import Segment, Sessions, segments
 from workloads.video_segmentation.video_file import VideoError, VideoInfo
 
-PATIENCE_S = 20.0  # nothing here takes a second: who waits longer hangs
 INFO = VideoInfo(Path("clip.mp4"), 160, 96, 23, Fraction(30), "h264", "bt601", keyframes=(0, 5, 6, 14, 20))
 
 
 def soon(run: Callable[[], object]) -> object:
     """What `run` returns or raises; it fails, and does not hang, when that takes too long."""
     with ThreadPoolExecutor(1, "watched") as watched:
-        return watched.submit(run).result(PATIENCE_S)
+        return watched.submit(run).result(HANGS_S)
 
 
 def test_a_clip_is_split_at_its_keyframes() -> None:
@@ -118,22 +118,15 @@ def test_the_next_round_is_decoded_before_this_one_is_over() -> None:
     readers = Readers(partial(FakeReader, 9))
     made = Sessions(INFO, readers, sessions=5, loop=True)
     assert soon(partial(read, made, 22)) == list(range(22))
-    until(lambda: any(each.decoded[:10] == [*range(5)] * 2 for each in readers.made))
+    wait_until(lambda: any(each.decoded[:10] == [*range(5)] * 2 for each in readers.made))
     made.close()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_what_nobody_reads_is_decoded_as_far_as_there_are_slots() -> None:
     readers = Readers(partial(FakeReader, 2))
     made = Sessions(INFO, readers, sessions=3, loop=True)
     ahead = [0, 1, 5, 6, 7, 20]  # two of each: the second segment is one frame, after it comes the fifth
-    until(lambda: sorted(frame for each in readers.made for frame in each.decoded) == ahead)
+    wait_until(lambda: sorted(frame for each in readers.made for frame in each.decoded) == ahead)
     time.sleep(0.02)
     assert sorted(frame for each in readers.made for frame in each.decoded) == ahead
     made.close()
@@ -194,7 +187,7 @@ def test_what_a_thread_raises_ends_all_and_comes_out(sessions: int, at: int) -> 
 def test_threads_end_when_one_fails_also_where_nobody_reads() -> None:
     made = Sessions(INFO, Readers(partial(failing_reader, 15)), sessions=5)
     for thread in session_threads():
-        thread.join(2)
+        thread.join(HANGS_S)
     assert session_threads() == []
     with pytest.raises(OSError, match="frame 15 broke"):
         next(made.runs(1))  # the first frames are ready, and would do no harm, but nothing comes after them
@@ -229,11 +222,11 @@ def test_of_several_errors_the_first_is_told() -> None:
     def refuse() -> FakeReader:
         if threading.current_thread().name.endswith("-1"):
             raise OSError("the first")
-        assert second.wait(PATIENCE_S)
+        assert second.wait(HANGS_S)
         raise OSError("a later one")
 
     made = Sessions(INFO, Readers(refuse), sessions=2)
-    until(lambda: len(session_threads()) == 1)
+    wait_until(lambda: len(session_threads()) == 1)
     second.set()
     with pytest.raises(OSError, match="the first"):
         soon(partial(read, made, 1))
@@ -246,17 +239,20 @@ def test_closing_ends_readers_that_wait_for_a_slot_and_whoever_waits_for_a_frame
         def read(self, segment: Segment, free_slot: Callable[[], FakeSlot]) -> Iterator[FakeSlot]:
             if segment.first == 5:
                 begun.set()
-                assert closing.wait(PATIENCE_S)
+                assert closing.wait(HANGS_S)
             yield from super().read(segment, free_slot)
 
     made = Sessions(INFO, Readers(partial(Slow, 1)), sessions=5)
     with ThreadPoolExecutor(1, "watched") as watched:
         reading = watched.submit(read, made, 23)
-        assert begun.wait(PATIENCE_S)
-        threading.Timer(0.05, closing.set).start()
-        made.close()
+        assert begun.wait(HANGS_S)
+        watched_close = threading.Thread(target=made.close)
+        watched_close.start()
+        wait_until(lambda: made._failure is not None)
+        closing.set()
+        watched_close.join(HANGS_S)
         with pytest.raises(ValueError, match="the decoder is closed: make another one"):
-            reading.result(PATIENCE_S)
+            reading.result(HANGS_S)
     made.close()
     with pytest.raises(ValueError, match="the decoder is closed"):
         read(made, 1)
@@ -265,7 +261,7 @@ def test_closing_ends_readers_that_wait_for_a_slot_and_whoever_waits_for_a_frame
 def test_closing_waits_for_no_more_than_the_frame_that_is_decoded() -> None:
     readers = Readers(lambda: FakeReader(10_000))
     made = Sessions(dataclasses.replace(INFO, frames=10_000, keyframes=(0,)), readers, sessions=1)
-    until(lambda: bool(readers.made and readers.made[0].decoded))
+    wait_until(lambda: bool(readers.made and readers.made[0].decoded))
     made.close()
     assert len(readers.made[0].decoded) < 10_000
 

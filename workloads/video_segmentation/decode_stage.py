@@ -19,7 +19,6 @@ from workloads.video_segmentation.source_clip import CLIPS, Source, source
 
 Codec = Literal["h264", "hevc"]
 FRAMES: Mapping[DeviceKind, int] = {"cuda": 32, "cpu": 12}  # per step
-COMPARED_FRAMES, LEAST_DB = 16, 45.0
 
 
 class Decoder(Protocol):
