@@ -594,6 +594,30 @@ def test_a_proof_is_shown_before_the_times_and_its_words_are_kept(bench: Bench) 
     assert bench.measure(with_proofs(bench, show), prove=False).proofs == ()
 
 
+@pytest.mark.parametrize(("whole_run_items", "build_s"), [(600, 0.5), (None, 9.0)])
+@pytest.mark.parametrize("proved", [False, True])
+def test_start_up_of_a_run_with_an_end_is_that_of_a_warm_process(
+    bench: Bench, whole_run_items: int | None, build_s: float, proved: bool
+) -> None:
+    cold = [9.0]
+
+    def build(context: Context) -> Side:
+        bench.now_ms += 1e3 * (cold.pop() if cold else 0.5)
+        return bench.side("fast", 1.0, other_kernels)(context)
+
+    def show(context: Context) -> str:
+        build(context)
+        return "shown"
+
+    case = with_proofs(bench, show)
+    optimization = replace(case.optimization, build=build, proofs=case.optimization.proofs if proved else ())
+    size = Size(2, 0, 0, whole_run_items=whole_run_items)
+    workload = replace(case.workload, sizes={"cpu": size}, optimizations=(optimization,))
+    found = bench.measure(Case(workload, optimization, "cpu"))
+    assert found.optimized_cost.build_s == pytest.approx(0.5 if proved else build_s)
+    assert bench.log.count("build fast") == bench.log.count("close fast") + proved
+
+
 def test_what_is_disproved_is_wrong_however_right_the_outputs_are(bench: Bench) -> None:
     def show(context: Context) -> str:
         raise DisprovedError("accuracy 12 % is below 97 %")

@@ -26,8 +26,8 @@ def whole_run(size: Size, measurement: Measurement) -> WholeRun | None:
     """None where a run has no end, and where nothing was timed.
 
     A whole run is start-up, which includes a first step, and then every other item at the median rate. Both start-ups
-    are those of the first build that is timed: outputs were compared and proofs shown before it, so what a process or a
-    disk keeps is warm, and importing packages is in neither.
+    are those of the first build that is timed. The optimization was built before it, for a proof or for nothing else,
+    and the baseline for its outputs, so what a process or a disk keeps is warm, and importing packages is in neither.
     """
     items, pairs = size.whole_run_items, measurement.pairs
     if items is None or not pairs:
