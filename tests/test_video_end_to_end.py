@@ -463,6 +463,22 @@ def test_the_program_writes_the_whole_video(
         assert len(decoder.read(100)) == 24
 
 
+def test_the_programs_baseline_is_strict_fp32(
+    video: Path, cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # as torch begins
+    seen = []
+
+    class Watched(Chain):
+        def __init__(self, *arguments: Any) -> None:
+            seen.append(torch.backends.cudnn.allow_tf32)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(program, "Chain", Watched)
+    assert main([str(video), str(tmp_path / "out.mp4"), "--variant=baseline", "--quiet", f"--cache={cache_dir}"]) == 0
+    assert seen == [False]
+
+
 def test_the_program_tells_its_seconds_as_json(video: Path, cache_dir: Path, tmp_path: Path) -> None:
     asked = [str(video), str(tmp_path / "out.mp4"), "--variant=baseline", "--quiet", f"--cache={cache_dir}"]
     began, before = time.monotonic(), age_s()

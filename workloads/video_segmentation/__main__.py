@@ -165,6 +165,7 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
     info = examine(source)
     device = torch.device("cuda", 0) if torch.cuda.is_available() and plan != plans.ON_CPU else torch.device("cpu")
     make_folder(cache)
+    torch.backends.cudnn.allow_tf32 = False  # FP32 is what it says, as where the suite measures it
     if asked.checkpoint is not None:
         refuse_other_checkpoint(asked.checkpoint, device)
     elif not is_our_own(source):
