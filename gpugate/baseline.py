@@ -89,6 +89,7 @@ class Occasion:
     who: str
     reason: str
     new_anchor: bool = False
+    adding: bool = False  # to the processes that are recorded, in place of replacing them
 
 
 def load_all(folder: Path, workload_names: Collection[str] | None = None) -> dict[str, BaselineFile]:
@@ -125,7 +126,8 @@ def updated(
 
     Raises BaselineError when nothing was measured, when a case failed, was judged WRONG, NOT_ENGAGED or ENV_INVALID, or
     was measured by fewer than `min_processes` runs, and when the runs were interrupted or differ in environment or in
-    the workload's source.
+    the workload's source. Where runs are added, what is recorded counts as runs do, each run may be added once, and a
+    case that was judged REGRESSED is refused, too.
     """
     _check_runs(workload, runs)
     machine = machine_name(runs[0].environment)
@@ -136,10 +138,14 @@ def updated(
         )
     cases = dict(file.cases) if file else {}
     for case_id in sorted({case.case_id for run in runs for case in run.cases.values() if case.workload == workload}):
-        measured = _measured(case_id, runs, occasion, min_processes)
+        key = case_id.removeprefix(f"{workload}/")
+        onto = cases[key].current if occasion.adding and key in cases else None
+        measured = _measured(case_id, runs, occasion, min_processes - (len(onto.processes) if onto else 0))
         if measured:
-            key = case_id.removeprefix(f"{workload}/")
             record = _record(measured, occasion, runs[0].source_hashes.get(workload, ""))
+            if onto is not None:
+                _check_alike(case_id, onto, record)
+                record = _joined(onto, record)
             keeps_anchor = key in cases and not occasion.new_anchor and not _beats(record, cases[key].anchor)
             cases[key] = Entry(cases[key].anchor if keeps_anchor else record, record)
     if not cases:
@@ -275,7 +281,9 @@ def _check_fit(result: CaseResult, occasion: Occasion) -> None:
     for verdict in result.verdicts:
         # Both sides at another speed than recorded: nothing against what is meant to be the new normal.
         other_machine = verdict.check == "throughput" and verdict.outcome is Outcome.ENV_INVALID
-        if verdict.outcome in _UNFIT and not (other_machine and occasion.new_anchor):
+        # As a new normal a regression may be recorded; as one of the nights that it fell behind it would widen them.
+        unfit = (*_UNFIT, Outcome.REGRESSED) if occasion.adding else _UNFIT
+        if verdict.outcome in unfit and not (other_machine and occasion.new_anchor):
             word = f"{verdict.outcome.value} in the check of {verdict.check}"
             remedy = ", or record it with a new anchor (--new-anchor)" if other_machine else ""
             raise BaselineError(f"{result.case_id} is {word} ({verdict.reason}): mend that and record again{remedy}")
@@ -296,6 +304,39 @@ def _record(of_case: Sequence[tuple[RunResult, Measurement]], occasion: Occasion
         optimized_counters=_over_all(max, [measurement.optimized_counters for measurement in measured]),
         differences=_largest([difference for measurement in measured for difference in measurement.differences]),
         started_at=tuple(run.started_at for run in runs),
+    )
+
+
+def _check_alike(case_id: str, recorded: Record, added: Record) -> None:
+    """Raises BaselineError where the two cannot be one record."""
+    found = list(differences([recorded.environment, added.environment]))
+    if recorded.source_hash != added.source_hash:
+        found.append("the workload's source changed")
+    if found:
+        told = ", ".join(found)
+        raise BaselineError(f"{case_id} was recorded under other conditions ({told}): record it anew, without --add")
+    for started_at, process in zip(added.started_at, added.processes, strict=True):
+        if process in recorded.processes:
+            raise BaselineError(f"the run of {started_at} is in the baseline of {case_id} already: take it away")
+
+
+def _joined(recorded: Record, added: Record) -> Record:
+    """One record of the processes of both; every process has the same weight in the yardsticks."""
+    both = (recorded, added)
+    readings = [one.yardsticks for one in both for _ in one.processes]
+    return replace(
+        added,
+        recorded_at=max(one.recorded_at for one in both),
+        environment=replace(
+            added.environment, packages={**recorded.environment.packages, **added.environment.packages}
+        ),
+        processes=(*recorded.processes, *added.processes),
+        yardsticks=_over_all(statistics.median, readings),
+        reference_counters=_over_all(max, [one.reference_counters for one in both]),
+        optimized_counters=_over_all(max, [one.optimized_counters for one in both]),
+        differences=_largest([difference for one in both for difference in one.differences]),
+        # Of a record without times nobody knows which of its processes shared a night.
+        started_at=(*recorded.started_at, *added.started_at) if recorded.started_at else (),
     )
 
 

@@ -24,10 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--reason", metavar="TEXT", default="", help="why the baseline is recorded, kept in it")
     parser.add_argument(
-        "--processes", metavar="N", default=str(DEFAULT_PROCESSES), help="fewest runs of a case (default: 5)"
+        "--processes", metavar="N", default=str(DEFAULT_PROCESSES), help="fewest processes of a case (default: 5)"
     )
     parser.add_argument(
         "--baselines", metavar="DIR", type=Path, default=Path(DEFAULT_BASELINES), help="where baselines are"
+    )
+    parser.add_argument(
+        "--add", action="store_true", help="add the runs to the processes that are recorded, say those of another night"
     )
     parser.add_argument("--new-anchor", action="store_true", help="move the fixed anchor to what is recorded")
 
@@ -42,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     runs = _runs(arguments.folder)
     machine = machine_name(runs[0].environment)
     folder = arguments.baselines / machine
-    occasion = baseline.Occasion(user_name(), arguments.reason, arguments.new_anchor)
+    occasion = baseline.Occasion(user_name(), arguments.reason, arguments.new_anchor, arguments.add)
     with baseline.exclusive(folder):
         old = baseline.load_all(folder)
         files = [

@@ -8,8 +8,8 @@ import pytest
 from gpugate import baseline, profiles_file
 from gpugate.cli import main
 from gpugate.measurement.step_profile import StepProfile
-from gpugate.result import CaseResult
-from tests.stored_runs import MACHINE, case, measured, stored
+from gpugate.result import CaseResult, Yardstick
+from tests.stored_runs import COUNTED, MACHINE, PROMISE, RECORDED, case, measured, stored
 
 HOURS = [f"2030-01-02T0{hour}:00:00+00:00" for hour in range(6)]
 
@@ -114,3 +114,94 @@ def test_runs_that_are_no_record_write_nothing(here: Path, capsys: pytest.Captur
 def test_as_many_processes_as_there_can_be(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["record", "runs", "--processes", "0"]) == 2
     assert "--processes" in capsys.readouterr().err
+
+
+def next_night(number: int, speedup: float, **changed: object) -> None:
+    """Another folder's only run, of `net` alone."""
+    path = Path(f"night-{number}/run.json")
+    path.parent.mkdir(exist_ok=True)
+    started_at = {"started_at": f"2030-01-{number:02}T00:00:00+00:00"}
+    counters = {**COUNTED, "kernel_launches": 1.0 + number, "kernels": 1.0}
+    found = of("net", "fused", speedup)
+    assert found.measurement is not None
+    found = replace(found, measurement=replace(found.measurement, optimized_counters=counters))
+    stored(path, found, **{**started_at, **changed})
+
+
+def add(number: int) -> int:
+    return main(["record", f"night-{number}", "--processes", "3", "--reason", f"night {number}", "--add"])
+
+
+def test_runs_of_another_night_are_added_to_what_is_recorded(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert record() == 0
+    folder = Path("baselines/nvidia-h200")
+    before = baseline.load_all(folder)
+    next_night(5, 3.2, yardsticks=[Yardstick({"matmul_bf16_tflops": 700.0}, "before")])
+    capsys.readouterr()
+    assert add(5) == 0
+    assert "net/fused/cuda: 3.01x -> 3.01x, 3.00..3.20 over 3 processes on 2 nights" in capsys.readouterr().out
+    after = baseline.load_all(folder)
+    then, now = before["net"].cases["fused/cuda"], after["net"].cases["fused/cuda"]
+    assert after["ring"] == before["ring"]
+    assert now.anchor == then.anchor
+    assert now.current.processes[:2] == then.current.processes
+    assert now.current.started_at == (*HOURS[:2], "2030-01-05T00:00:00+00:00")
+    assert now.current.recorded_at == "2030-01-05T00:00:00+00:00"
+    assert now.current.reason == "night 5"
+    assert now.current.optimized_counters["kernel_launches"] == 6.0, "the largest of all processes"
+    assert now.current.optimized_counters["kernels"] == then.current.optimized_counters["kernels"]
+    assert now.current.yardsticks["matmul_bf16_tflops"] == 788.0, "the median of three processes"
+
+
+def test_what_was_not_recorded_is_not_added_to(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    next_night(5, 3.2)
+    assert add(5) == 2
+    assert "net/fused/cuda was measured by 1 of the 3 processes" in capsys.readouterr().err
+
+
+def once_more(here: Path) -> str:
+    assert add(5) == 0
+    return "the run of 2030-01-05T00:00:00+00:00 is in the baseline of net/fused/cuda already: take it away"
+
+
+def another_driver(here: Path) -> str:
+    next_night(5, 3.2, environment=replace(MACHINE, driver="999.9"))
+    return "net/fused/cuda was recorded under other conditions (driver "
+
+
+def edited(here: Path) -> str:
+    next_night(5, 3.2, source_hashes={"net": "0123456789abcdef"})
+    return "the workload's source changed): record it anew, without --add"
+
+
+def slower(here: Path) -> str:
+    """Below the 3.00x of tests/stored_runs.py, which the run remembers, and the promise."""
+    path = Path("night-5/run.json")
+    found = replace(of("net", "fused", 1.2), promise=PROMISE, remembered=RECORDED)
+    stored(path, found, started_at="2030-01-05T00:00:00+00:00")
+    return "net/fused/cuda is REGRESSED in the check of speedup ("
+
+
+@pytest.mark.parametrize("spoil", [once_more, another_driver, edited, slower])
+def test_what_cannot_be_one_record_leaves_it_as_it_was(here: Path, capsys: pytest.CaptureFixture[str], spoil) -> None:
+    assert record() == 0
+    next_night(5, 3.2)
+    reason = spoil(here)
+    before = baseline.load_all(Path("baselines/nvidia-h200"))
+    capsys.readouterr()
+    assert add(5) == 2
+    said = capsys.readouterr().err
+    assert reason in said
+    assert said.count("\n") == 1
+    assert baseline.load_all(Path("baselines/nvidia-h200")) == before
+
+
+def test_what_nights_differ_by_is_known_after_five_of_them(here: Path) -> None:
+    assert record() == 0
+    for number in (5, 6, 7, 8):
+        next_night(number, 3.0 + number / 100)
+        assert add(number) == 0
+    found = baseline.load_all(Path("baselines/nvidia-h200"))["net"].cases["fused/cuda"].current.history
+    assert found.sittings == 5
+    assert found.processes == 6
+    assert found.speedup == pytest.approx(3.06, rel=1e-3)
