@@ -35,7 +35,8 @@ def bottleneck(counters: Mapping[str, float], step_ms: float) -> str | None:
         return copy_bound
     idle = f"the GPU is active {units.percent(active)} of the time"
     if waits >= 1:
-        return f"sync-bound: {waits:g} waiting calls per step, {idle}"
+        calls = "call" if waits == 1 else "calls"
+        return f"sync-bound: {waits:g} waiting {calls} per step, {idle}"
     if enqueue_ms >= HALF * step_ms:
         return (
             f"launch-bound: enqueueing takes {units.milliseconds(enqueue_ms)} of {units.milliseconds(step_ms)}, {idle}"

@@ -25,6 +25,7 @@ IDLE = {"kernel_fraction": 0.3, "copy_fraction": 0.1, "active_fraction": 0.35, "
             {**IDLE, "synchronizing_calls": 3},
             "sync-bound: 3 waiting calls per step, the GPU is active 35 % of the time",
         ),
+        ({**IDLE, "synchronizing_calls": 1}, "sync-bound: 1 waiting call per step, the GPU"),
         ({**IDLE, "enqueue_ms": 0.5}, "launch-bound: enqueueing takes 0.500 ms of 1.00 ms, the GPU is active 35 %"),
         ({**IDLE, "synchronizing_calls": 0.4}, "host-bound: the GPU is active 35 % of the time"),
     ],
