@@ -326,6 +326,7 @@ def _joined(recorded: Record, added: Record) -> Record:
     readings = [one.yardsticks for one in both for _ in one.processes]
     return replace(
         added,
+        reason=added.reason or recorded.reason,
         recorded_at=max(one.recorded_at for one in both),
         environment=replace(
             added.environment, packages={**recorded.environment.packages, **added.environment.packages}
@@ -356,7 +357,16 @@ def _change(file: BaselineFile, key: str, old: Entry | None, new: Entry) -> Iter
         yield f"{file.workload}/{key}: recorded {_told(new.current)}"
     elif to_json(old.current) != to_json(new.current):
         was = units.ratio(old.current.history.speedup)
-        yield f"{file.workload}/{key}: {was} -> {_told(new.current)}"
+        yield f"{file.workload}/{key}: {was} -> {_told(new.current)}{_left_out(old.current, new.current)}"
+
+
+def _left_out(old: Record, new: Record) -> str:
+    """Which of the processes that joined do not count."""
+    if new.processes[: len(old.processes)] != old.processes or not new.started_at:
+        return ""
+    kept = counted([one_process(process) for process in new.processes], by_sitting(new.started_at))
+    found = [time for index, time in enumerate(new.started_at) if index >= len(old.processes) and index not in kept]
+    return f"; disturbed, and not counted: the run of {', '.join(found)}" if found else ""
 
 
 def _told(record: Record) -> str:

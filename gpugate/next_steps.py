@@ -12,6 +12,8 @@ RECORD = "--update-baselines"
 REASON = '--perf-reason "..."'
 ANY_CASE = '-k "..."'  # the selection that cases share
 MUTATE = "--perf-mutate="
+BASELINES = "--perf-baselines"
+OWN = ("--perf-input", "--perf-checkpoint", "--perf-data")
 MOST_NAMED = 3  # of cases, else of workloads, by one command: where more lack a baseline, seldom any has one
 
 
@@ -32,11 +34,15 @@ def record_step(case_id: str) -> str:
 def as_run_here(verdict: Verdict, command: str) -> Verdict:
     """The verdict with the command that this session was started by in the place of the suite's own.
 
-    No baseline may hold a fault: a session that put one in advises no recording.
+    No baseline may hold a fault: a session that put one in advises no recording. Of somebody's own inputs none may
+    stand among those of the inputs that ship.
     """
     if MUTATE in command:
         verdict = without_recording(verdict)
-    return replace(verdict, next_step=verdict.next_step.replace(SUITE, command))
+    words = command.split()
+    elsewhere = any(own in words for own in OWN) and BASELINES not in words
+    step = verdict.next_step.replace(RECORD, f"{BASELINES} DIR {RECORD}") if elsewhere else verdict.next_step
+    return replace(verdict, next_step=step.replace(SUITE, command))
 
 
 def unless_wrong(verdicts: Sequence[Verdict]) -> list[Verdict]:

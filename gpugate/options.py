@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from gpugate import next_steps
 from gpugate.errors import OptionError
 from gpugate.faults.fault import SPELLING, Fault
 from gpugate.measurement.settings import ATTEMPTS, Settings
@@ -24,7 +25,7 @@ DEFAULT_PROCESSES = 5
 DEFAULT_BASELINES = "baselines"
 FRESH_VARIABLE = "GPUGATE_FRESH_PROCESS"  # set for a process that measures for another one
 # What a user may measure instead of what the workloads come with.
-OWN = ("perf_input", "perf_checkpoint", "perf_data")
+OWN = tuple(option.removeprefix("--").replace("-", "_") for option in next_steps.OWN)
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 Tool = Literal["nsys", "ncu", "torch-trace"]
 # What asks for a profile, and where it goes unless a folder is given.

@@ -15,12 +15,16 @@ from gpugate.environment import differences, machine_name
 from gpugate.errors import BaselineError
 from gpugate.options import DEFAULT_BASELINES, DEFAULT_PROCESSES, whole_number
 from gpugate.recording import user_name, written
+from gpugate.report.night_files import RUN
 from gpugate.result import RunResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder", metavar="DIR", type=Path, help="its *.json, each what --perf-json wrote in a process of its own"
+        "folder",
+        metavar="DIR",
+        type=Path,
+        help="its *.json, each what --perf-json wrote in a process of its own; or a folder of nights",
     )
     parser.add_argument("--reason", metavar="TEXT", default="", help="why the baseline is recorded, kept in it")
     parser.add_argument(
@@ -59,7 +63,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _runs(folder: Path) -> list[RunResult]:
-    paths = sorted(folder.glob("*.json"))
+    if not folder.is_dir():
+        raise BaselineError(
+            f"{folder} is no folder: give the one that --perf-json wrote runs to, or that of your nights"
+        )
+    paths = sorted([*folder.glob("*.json"), *folder.glob(f"*/{RUN}")])
     if not paths:
         raise BaselineError(f"{folder} holds no run: write some there with --perf-json, each in a process of its own")
     seen: dict[tuple[str, int], Path] = {}

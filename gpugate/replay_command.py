@@ -25,6 +25,7 @@ from gpugate.report.night_files import RUN
 from gpugate.report.rows import NOT_JUDGED, worst_of
 from gpugate.report.terminal import GAP, RULE_UNDER_HEAD, printed, stdout_takes_colour, terminal_columns
 from gpugate.result import CaseResult, RunResult
+from gpugate.units import number_of
 from gpugate.verdict import SEVERITY
 
 FORMAT = "gpugate-replay"
@@ -100,7 +101,7 @@ def _night(path: Path, tolerance: float | None) -> Night:
         decided = decided_again(stored, tolerance)
     except ReplayError as error:
         raise ReplayError(f"{path} cannot be used because {error}") from error
-    return Night(path.parent.name if path.name == RUN else path.name, decided, changes(stored, decided))
+    return Night(path.resolve().parent.name if path.name == RUN else path.name, decided, changes(stored, decided))
 
 
 def outcome_of(case: CaseResult) -> str:
@@ -160,12 +161,16 @@ def _parts(nights: Sequence[Night]) -> Iterator[RenderableType]:
     yield Text()
     yield _frequencies(nights)
     yield Text()
+    mutated = sum(night.decided.mutated is not None for night in nights)
+    if mutated:
+        yield Text(f"not in this table: {number_of(mutated, 'run')} with a fault put in on purpose")
     # The newest baseline tells the most of what the machine resolves now.
     warning = next((words for night in reversed(nights) if (words := below_floor(night.decided))), None)
     if warning is not None:
         yield Text(warning, style="yellow", overflow="fold")
     different = sum(len(night.changes) for night in nights)
-    yield Text(f"{len(nights)} run(s), {different or 'no'} verdict(s) differ from what is stored")
+    runs = number_of(len(nights), "run")
+    yield Text(f"{runs}: {number_of(different, 'verdict')} now other than stored")
 
 
 def _runs(nights: Sequence[Night]) -> RenderableType:

@@ -58,6 +58,11 @@ def yardstick_value(name: str, value: float) -> str:
     return f"{value:.4g}"
 
 
+def number_of(number: int, noun: str) -> str:
+    """`1 case`, `2 cases`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def listed(names: Sequence[str], most: int) -> str:
     """`a, b and 3 more`: the first `most` of them."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

@@ -117,7 +117,7 @@ def knows(hospital: Hospital, answer: Says) -> None:
 @pytest.mark.parametrize(
     ("change", "state", "words"),
     [
-        (lambda hospital: None, "ok", "1 cases of 1 workloads, recorded with the software of now"),
+        (lambda hospital: None, "ok", "1 case of 1 workload, recorded with the software of now"),
         (
             lambda h: h.record().unlink(),
             "bad",

@@ -465,6 +465,16 @@ def test_a_session_with_a_fault_advises_no_recording(now, recorded, step) -> Non
     assert as_run_here(verdict, mutated).next_step == (f"{mutated} {step}" if step else "")
 
 
+@pytest.mark.parametrize(
+    ("command", "elsewhere"),
+    [("pytest mine --perf-data d", " --perf-baselines DIR"), ("pytest --perf-baselines b --perf-data d", "")],
+)
+def test_what_was_measured_of_own_data_is_recorded_elsewhere(command: str, elsewhere: str) -> None:
+    verdict = judge_speedup(MEASURED, summary(about(3.0)), 2.0, None)
+    wanted = f'{command} -k "{CASE_ID}"{elsewhere} --update-baselines --perf-reason "..."'
+    assert as_run_here(verdict, command).next_step == wanted
+
+
 def test_an_interval_of_times_is_turned_around_for_judging_speed() -> None:
     # 10 ms recorded, 5 %: slower than 10.53 ms regresses. Only the whole interval beyond it does.
     assert (

@@ -11,6 +11,7 @@ from gpugate.measurement.step_profile import StepProfile
 from gpugate.result import CaseResult, Yardstick
 from tests.stored_runs import COUNTED, MACHINE, PROMISE, RECORDED, case, measured, stored
 
+DAY = "2030-01-02"
 HOURS = [f"2030-01-02T0{hour}:00:00+00:00" for hour in range(6)]
 
 
@@ -86,6 +87,11 @@ def another_gpu(runs: Path) -> str:
     return "the runs' environments differ ("
 
 
+def no_folder(runs: Path) -> str:
+    runs.rename("elsewhere")
+    return "runs is no folder: give the one that --perf-json wrote runs to, or that of your nights"
+
+
 def nothing(runs: Path) -> str:
     for path in runs.iterdir():
         path.unlink()
@@ -100,7 +106,9 @@ def all_interrupted(runs: Path) -> str:
     return "every run of runs was interrupted: measure again"
 
 
-@pytest.mark.parametrize("spoil", [too_few, twice, mutated, elsewhere, another_gpu, nothing, all_interrupted])
+@pytest.mark.parametrize(
+    "spoil", [too_few, twice, mutated, elsewhere, another_gpu, no_folder, nothing, all_interrupted]
+)
 def test_runs_that_are_no_record_write_nothing(here: Path, capsys: pytest.CaptureFixture[str], spoil) -> None:
     reason = spoil(Path("runs"))
     assert record() == 2
@@ -151,6 +159,44 @@ def test_runs_of_another_night_are_added_to_what_is_recorded(here: Path, capsys:
     assert now.current.optimized_counters["kernel_launches"] == 6.0, "the largest of all processes"
     assert now.current.optimized_counters["kernels"] == then.current.optimized_counters["kernels"]
     assert now.current.yardsticks["matmul_bf16_tflops"] == 788.0, "the median of three processes"
+
+
+def test_a_process_that_joins_and_does_not_count_is_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(4):
+        stored(
+            Path(f"runs/net-{number}.json"),
+            of("net", "fused", 3 + number / 1000),
+            started_at=f"{DAY}T0{4 + number}:30:00+00:00",
+        )
+    assert record() == 0
+    found = of("net", "fused", 3.0)
+    disturbed = replace(found, measurement=measured(found.case_id, 3.0, spread=0.5))
+    Path("night-5").mkdir()
+    stored(Path("night-5/run.json"), disturbed, started_at="2030-01-05T00:00:00+00:00")
+    capsys.readouterr()
+    assert add(5) == 0
+    said = capsys.readouterr().out
+    assert " over 6 of 7 processes, " in said
+    assert said.splitlines()[0].endswith("; disturbed, and not counted: the run of 2030-01-05T00:00:00+00:00")
+
+
+def test_the_runs_of_a_folder_of_nights_are_recorded(here: Path) -> None:
+    for number in (5, 6):
+        next_night(number, 3.0 + number / 100)
+    Path("night-5").rename("runs/night-5")
+    Path("night-6").rename("runs/night-6")
+    assert record() == 0
+    current = baseline.load_all(Path("baselines/nvidia-h200"))["net"].cases["fused/cuda"].current
+    assert len(current.processes) == 4
+    assert current.history.sittings == 3
+
+
+def test_a_night_that_is_added_without_a_reason_leaves_the_one_that_is_told(here: Path) -> None:
+    assert record() == 0
+    next_night(5, 3.2)
+    assert main(["record", "night-5", "--processes", "3", "--add"]) == 0
+    current = baseline.load_all(Path("baselines/nvidia-h200"))["net"].cases["fused/cuda"].current
+    assert (current.reason, len(current.processes)) == ("first night", 3)
 
 
 def test_what_was_not_recorded_is_not_added_to(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ def test_nights_stand_in_the_order_of_their_start_and_nothing_differs(
     assert table_row(said, "case") == ["PASS", "skipped", "failed"]
     rows = {name: table_row(said, f"tiny/{name}/cuda") for name in ("net", "engine", "broken")}
     assert rows == {"net": ["2"], "engine": ["2"], "broken": ["1", "1"]}
-    assert "2 run(s), no verdict(s) differ from what is stored" in said
+    assert "2 runs: 0 verdicts now other than stored" in said
     assert "->" not in said
     assert (complaints, contents(nights)) == ("", before)
     assert [line for line in said.splitlines() if line != line.rstrip()] == []
@@ -69,7 +69,7 @@ def test_the_folder_of_your_nights_holds_a_run_for_each(nights: Path, capsys: py
     assert main(["replay", str(nights)]) == 0
     said, complaints = capsys.readouterr()
     assert [line for line in said.splitlines() if line in ("a", "b")] == ["b", "a"]
-    assert "2 run(s), no verdict(s) differ from what is stored" in said
+    assert "2 runs: 0 verdicts now other than stored" in said
     assert complaints == ""
 
 
@@ -82,7 +82,7 @@ def test_another_tolerance_would_have_fired_in_one_night(nights: Path, capsys: p
     assert table_row(said, "tiny/net/cuda") == ["1", "1"]
     below = "decided with a tolerance of 0.3 %, below the 1 % that the machine resolves for tiny/net/cuda (2 cases"
     assert said.count("decided with a tolerance") == said.count(below) == 1
-    assert "2 run(s), 1 verdict(s) differ from what is stored" in said
+    assert "2 runs: 1 verdict now other than stored" in said
 
 
 def test_a_tolerance_that_the_machine_resolves_needs_no_warning(
@@ -126,7 +126,7 @@ def test_bad_files_are_named_and_the_others_decided(nights: Path, capsys: pytest
     assert f"{nights}/f.json was written by a newer gpugate (format 7, this one reads up to 6)" in f
     assert f"{nights}/g.json cannot be read (Is a directory)" in g
     assert f"{nights}/h.json is a 'gpugate-baseline' file, not a 'gpugate-run' one: give a file that" in h
-    assert "2 run(s), no verdict(s) differ" in said
+    assert "2 runs: 0 verdicts now other" in said
     assert contents(nights) == before
 
 
@@ -153,6 +153,7 @@ def test_a_mutated_run_is_told_and_not_counted(nights: Path, capsys: pytest.Capt
     assert main(["replay", str(nights)]) == 0
     said = capsys.readouterr().out
     assert "MUTATED by slow:50" in said
+    assert "not in this table: 1 run with a fault put in on purpose" in said
     assert table_row(said, "tiny/net/cuda") == ["2"]
 
 

@@ -25,7 +25,7 @@ from gpugate.machine_state import fallen_yardstick
 from gpugate.measurement.record import Yardstick
 from gpugate.next_steps import REASON, RECORD, SUITE
 from gpugate.summary import MIN_PROCESSES
-from gpugate.units import listed, yardstick_label, yardstick_value
+from gpugate.units import listed, number_of, yardstick_label, yardstick_value
 
 BUSY_SHARE = 0.5  # of the cores that others may use; the load average also counts what waits for a disk
 CATALOGUE_S = 60.0  # mostly imports
@@ -50,9 +50,8 @@ def baselines(machine: Machine) -> Answer:
     if few:
         told = f"{len(few)} of {len(entries)} cases are recorded by fewer than {MIN_PROCESSES} processes"
         return bad(f"{told} ({listed(few, SHOWN)}), and a gate fails on them: {_record_all(machine)}")
-    return ok(
-        f"{len(entries)} cases of {len(files)} workloads, {_software(matches)}{unknown.sentence if unknown else ''}"
-    )
+    told = f"{number_of(len(entries), 'case')} of {number_of(len(files), 'workload')}"
+    return ok(f"{told}, {_software(matches)}{unknown.sentence if unknown else ''}")
 
 
 class _Unknown(NamedTuple):

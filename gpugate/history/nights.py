@@ -103,7 +103,7 @@ def _read_night(folder: Path) -> Night:
     ):
         if not path.exists():
             raise HistoryError(
-                f"{folder} has no {RUN}: delete a night that was cut off before its first case, move what is none"
+                f"{folder} has no {RUN}: give a folder of nights alone, none of them cut off before its first case"
             )
         night, mutated = _night(
             folder.name, without_header(FORMAT, FORMAT_VERSION, parse(path.read_text(encoding="utf-8")))

@@ -221,7 +221,8 @@ def _tell(run: Run, name: str) -> None:
     whole_s = run.start_up_s + run.seconds
     console.print(
         f"{frames} frames in {run.seconds:.2f} s, {frames / run.seconds:.0f} frames/s; "
-        f"with start-up {whole_s:.2f} s; {run.encoded.bit_rate_mbit_s:.1f} Mbit/s in {run.encoded.path}",
+        f"with start-up {whole_s:.2f} s, with imports {run.process_s:.2f} s; "
+        f"{run.encoded.bit_rate_mbit_s:.1f} Mbit/s in {run.encoded.path}",
         highlight=False,
         soft_wrap=True,
     )
