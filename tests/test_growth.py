@@ -17,6 +17,7 @@ from gpugate.workload import Side
 
 CPU = torch.device("cpu")
 OUTPUT = torch.ones(1)
+LOOKED_AGAIN = growth.ROUNDS + growth.LEVELS * growth.LOOKS - 1  # rounds, where the first ones looked like growth
 
 
 class _Block:
@@ -31,6 +32,11 @@ class Memory:
         self.blocks: weakref.WeakSet[_Block] = weakref.WeakSet()
         self.kept: list[_Block] = []
         self.steps = 0
+
+    @property
+    def rounds(self) -> int:
+        """Before the one that runs."""
+        return (self.steps - 1) // growth.STEPS
 
     def allocate(self, cyclic: bool = False) -> _Block:
         block = _Block(cyclic)
@@ -64,7 +70,7 @@ def test_long_steps_are_watched_for_fewer_of_them(monkeypatch) -> None:
     memory = Memory()
     leak = partial(lambda kept: kept.append(memory.allocate()), memory.kept)
     assert memory.grown(monkeypatch, leak, step_ms=growth.ROUND_MS / 2) == 1000.0
-    assert memory.steps == 2 * growth.ROUNDS * 2
+    assert memory.steps == LOOKED_AGAIN * 2
 
 
 def test_what_is_allocated_once_or_given_back_is_no_growth(monkeypatch) -> None:
@@ -77,19 +83,44 @@ def test_what_is_allocated_once_or_given_back_is_no_growth(monkeypatch) -> None:
     assert memory.grown(monkeypatch, lambda: memory.kept.pop()) == 0.0
     memory = Memory()
     assert memory.grown(monkeypatch, partial(memory.allocate, cyclic=True)) == 0.0
-    assert memory.steps == 2 * growth.ROUNDS * growth.STEPS, "garbage looked like growth at first"
+    assert memory.steps == LOOKED_AGAIN * growth.STEPS, "garbage looked like growth at first"
+
+
+# How many blocks a library still holds after each round, first while nothing is collected: now more, now less.
+HELD = [4, 4, 9, 4, 5, 9, 4, 9, 9, 5, 4]
 
 
 def test_what_a_library_gives_back_at_its_next_call_is_no_growth(monkeypatch) -> None:
     memory = Memory()
-    left_over = [4, 5, 6, 7, 8, 2, 5]  # in the first round, and after it and each of the others: it grows in most
 
     def step() -> None:
-        memory.kept.clear()
-        memory.kept += [memory.allocate() for _ in range(left_over[memory.steps // growth.STEPS])]
+        memory.kept[:] = [memory.allocate() for _ in range(HELD[memory.rounds])]
 
     assert memory.grown(monkeypatch, step) == 0.0
-    assert memory.steps == 2 * growth.ROUNDS * growth.STEPS, "it looked like growth at first"
+    assert memory.rounds + 1 == LOOKED_AGAIN == len(HELD), "it looked like growth at first"
+
+
+def test_what_a_library_holds_hides_no_leak(monkeypatch) -> None:
+    memory, leaked = Memory(), list[object]()
+
+    def step() -> None:
+        leaked.append(memory.allocate())
+        memory.kept[:] = [memory.allocate() for _ in range(10 * HELD[memory.rounds])]
+
+    assert 500 < memory.grown(monkeypatch, step) < 2000
+    assert memory.rounds + 1 == LOOKED_AGAIN
+
+
+def test_what_is_allocated_while_it_looks_again_is_no_growth(monkeypatch) -> None:
+    for late in (growth.ROUNDS, growth.ROUNDS + growth.LOOKS):  # at its first level, at its second
+        memory = Memory()
+
+        def step(memory: Memory = memory, late: int = late) -> None:
+            if memory.rounds in (1, late):
+                memory.kept.append(memory.allocate())
+
+        assert memory.grown(monkeypatch, step) == 0.0
+        assert memory.rounds + 1 == LOOKED_AGAIN, "it looked like growth at first"
 
 
 def test_memory_that_is_freed_in_one_round_hides_no_leak(monkeypatch) -> None:
@@ -107,7 +138,7 @@ def test_memory_that_is_freed_in_one_round_hides_no_leak(monkeypatch) -> None:
 def test_slow_steps_are_watched_as_many_at_a_time_as_a_block_has(monkeypatch) -> None:
     memory = Memory()
     assert memory.grown(monkeypatch, lambda: memory.kept.append(memory.allocate()), steps_per_block=1) == 1000.0
-    assert memory.steps == 2 * growth.ROUNDS
+    assert memory.steps == LOOKED_AGAIN
 
 
 def test_whose_memory_grows_is_named(monkeypatch) -> None:

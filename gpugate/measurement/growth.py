@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import statistics
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -15,32 +14,36 @@ from gpugate.measurement.warm_up import steps_for
 
 ROUNDS, STEPS = 3, 5  # steps of a round, or as many as one block has where that is fewer
 ROUND_MS = 300.0  # a round of steps that would take longer has fewer
+LEVELS, LOOKS = 3, 3  # of what is allocated at least, each the least of so many looks, with a round between two of them
 
 
 def grown_bytes(side: BuiltSide, inputs: Sequence[Any], step_ms: float = 0.0) -> float:  # cuda only
     """Bytes per step by which a warmed-up side's allocated device memory grows, exactly; 0 when it does not.
 
-    The median of three rounds counts: what is allocated or freed once is no leak. Nor is what the garbage collector
-    gives back, or a library at its next call, as CV-CUDA does, whose last step then looks now smaller, now larger:
-    growth is looked at again with a collection after every round, and the least of three rounds counts.
+    What is allocated or freed once is no leak, nor what the garbage collector gives back, or a library at its next
+    call: CV-CUDA holds what its last operators needed, now more of it, now less. So where any of three rounds left more
+    allocated, the least of every three looks counts, with a collection before each, and it must rise twice.
     """
     side.flags.apply()
     steps = min(STEPS, side.steps_per_block, steps_for(step_ms, ROUND_MS))
     with blamed_on(side.name, "being watched for growing memory"):
-        suspected = statistics.median(_growths(side, inputs, steps, lambda: 0))
-        found = min(_growths(side, inputs, steps, gc.collect)) if suspected > 0 else 0.0
-    return max(0.0, found / steps)
+        readings = _readings(side, inputs, steps, ROUNDS, lambda: 0)
+        if all(after <= before for before, after in pairwise(readings)):
+            return 0.0
+        readings = _readings(side, inputs, steps, LEVELS * LOOKS - 1, gc.collect)
+    levels = [min(readings[first : first + LOOKS]) for first in range(0, len(readings), LOOKS)]
+    return max(0.0, min(after - before for before, after in pairwise(levels)) / (LOOKS * steps))
 
 
-def _growths(side: BuiltSide, inputs: Sequence[Any], steps: int, collect: Callable[[], int]) -> list[int]:
-    """Bytes by which each round left more allocated than the one before."""
+def _readings(side: BuiltSide, inputs: Sequence[Any], steps: int, rounds: int, collect: Callable[[], int]) -> list[int]:
+    """Allocated bytes before so many rounds of `steps` steps, and after each of them."""
     collect()
     readings = [_allocated_bytes(side.device)]
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         side.run_steps(inputs, steps)
         collect()
         readings.append(_allocated_bytes(side.device))
-    return [after - before for before, after in pairwise(readings)]
+    return readings
 
 
 def _allocated_bytes(device: torch.device) -> int:

@@ -1,11 +1,15 @@
 """A report of Nsight Systems counts what the counting pass counts, exactly, for a case of every workload.
 
+Two things of decoders on the GPU excepted, which are known exactly: copies that a library asks the driver for, whose
+calls PyTorch's profiler does not keep, and frames that a decoder's own thread has ahead.
+
 One command captures the cases that are selected. `GPUGATE_REPORTS=DIR` names a folder that keeps their reports: what it
 has is compared again and not captured again, so that a run that was cut off goes on.
 """
 
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -24,8 +28,10 @@ from gpugate.measurement.warm_up import least_block_ms, warm_up
 from gpugate.profiling import summary_file
 from gpugate.profiling.artifact_names import safe_name
 from gpugate.profiling.nsight_tools import found
+from gpugate.profiling.summary import ProfileSummary
 from gpugate.workload import BASELINE, Case, Context
 from workloads import WORKLOADS
+from workloads.video_segmentation.nvdec import BUFFERED_FRAMES
 
 pytestmark = [
     pytest.mark.gpu,
@@ -33,15 +39,17 @@ pytestmark = [
     pytest.mark.skipif(found("nsys") is None, reason="needs nsys: install Nsight Systems, or put it on PATH"),
 ]
 ROOT = Path(__file__).parents[2]
+# No memsets: they come with the algorithm that cuDNN picks, and the two count in processes of their own.
+BY_FRAME = ("kernel_launches", "kernels")
 EXACT = (
-    "kernel_launches",
     "graph_launches",
-    "kernels",
-    "memsets",
     *(f"{way}_copies" for way in ("host_to_device", "device_to_host", "device_to_device")),
     "pageable_copies",
     "synchronizing_calls",
 )
+# Frames that a side's native thread may have converted more or fewer, at the begin of the steps and at their end.
+AHEAD = {"nvdec": BUFFERED_FRAMES}
+DRIVER_COPY = re.compile(r"cuMemcpy\w*Async")
 LONGEST_S = 60.0  # of a case, on average
 SIDES = ("reference", "optimized")
 
@@ -96,14 +104,24 @@ def test_a_report_and_the_counting_pass_agree(case: Case, captured: tuple[Path, 
         if not report(folder, case, side).exists():
             pytest.fail(f"there is no summary of {case.id} {side}:\n{said[-5000:]}")
         summaries[side] = summary_file.read(report(folder, case, side))
-    counted = dict(zip(SIDES, counted_sides(case, [summaries[side].steps for side in SIDES]), strict=True))
-    differ = {
-        f"{side} {name}": f"{summaries[side].counters.get(name)} in the report, {counted[side][name]} counted"
-        for side in SIDES
-        for name in EXACT
-        if summaries[side].counters.get(name) != counted[side][name]
-    }
+    counted = counted_sides(case, [summaries[side].steps for side in SIDES])
+    differ = {}
+    for side, name, ours in zip(SIDES, (case.reference_name, case.optimization.name), counted, strict=True):
+        theirs = seen_by_both(summaries[side])
+        allowed = dict.fromkeys(BY_FRAME, 2 * AHEAD.get(name, 0) / summaries[side].steps) | dict.fromkeys(EXACT, 0)
+        differ |= {
+            f"{side} {counter}": f"{theirs[counter]} in the report, {ours[counter]} counted"
+            for counter, most in allowed.items()
+            if abs(theirs[counter] - ours[counter]) > most
+        }
     assert differ == {}, [summary.notes for summary in summaries.values()]
+
+
+def seen_by_both(summary: ProfileSummary) -> dict[str, float]:
+    """A report's counters without the copies on the device that the driver was asked for."""
+    unseen = sum(call.count for call in summary.calls if DRIVER_COPY.match(call.name)) / summary.steps
+    on_device = round(summary.counters["device_to_device_copies"] - unseen, 6)
+    return {**summary.counters, "device_to_device_copies": on_device}
 
 
 def counted_sides(case: Case, steps: list[int]) -> list[Mapping[str, float]]:
