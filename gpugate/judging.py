@@ -44,12 +44,16 @@ class Remembered:
 
 
 class _Judgement(NamedTuple):
-    """What one bound says: `bound` is the bound in words, `disputed` that processes disagree about it."""
+    """What one bound says: `bound` is the bound in words, `disputed` that processes disagree about it.
+
+    `empty`: a record that varies by so much that no speedup would fall short of it.
+    """
 
     outcome: Outcome
     bound: str
     by_anchor: bool = False
     disputed: bool = False
+    empty: bool = False
 
 
 def against_minimum(speedup: Estimate, minimum: float) -> Outcome:
@@ -90,6 +94,7 @@ def judge_speedup(
 ) -> Verdict:
     """The promised minimum, the recorded speedup and the fixed anchor.
 
+    A record that bounds nothing is no evidence: with a promise that alone judges, without one there is no baseline.
     `summaries` are of this process, which took `measurement`, and of the fresh ones that were asked to confirm it.
     `minimum` is None where nothing is promised for this class of device. `asked_tolerance` is the user's, a share.
     """
@@ -98,13 +103,17 @@ def judge_speedup(
         return _not_timed("speedup", measurement)
     summary, speedups = summaries[0], [summary.speedup for summary in summaries]
     speedup = summary.speedup
-    judgements = _against_record(speedups, remembered, asked_tolerance)
+    judgements, alone = _against_record(speedups, remembered, asked_tolerance), ""
     if minimum is not None:
         kept = [against_minimum(one, minimum) for one in speedups]
         bound = f"the promised {units.ratio(minimum)}"
+        empty = [judgement.bound for judgement in judgements if judgement.empty]
+        alone = f"; the promise alone bounds it, beside {' and '.join(empty)}" if empty else ""
+        judgements = [judgement for judgement in judgements if not judgement.empty]
         judgements.insert(0, _Judgement(voted(kept), bound, disputed=disputed(kept)))
     outcome = _inert(measurement, speedup) or worst([judgement.outcome for judgement in judgements])
-    reason = f"{_speedup_reason(outcome, summaries, judgements, remembered)} ({_evidence(measurement, summaries)})"
+    words = _speedup_reason(outcome, summaries, judgements, remembered)
+    reason = f"{words}{alone} ({_evidence(measurement, summaries)})"
     if outcome is Outcome.NO_BASELINE and remembered is None:
         reason = NOTHING_RECORDED
     return Verdict(
@@ -148,8 +157,9 @@ def _against_history(
 ) -> _Judgement:
     allowed = asked_tolerance or speedup_tolerance(then.speedup_cv, then.processes, then.sittings, checks)
     if allowed >= BOUNDS_NOTHING:
-        varied = f"whose processes vary by {units.percent(then.speedup_cv or 0.0)}: it bounds nothing"
-        return _Judgement(Outcome.NO_BASELINE, f"a speedup {name} {varied}, record on a quieter machine")
+        varied = f"whose processes vary by {units.percent(then.speedup_cv or 0.0)}"
+        bound = f"a speedup {name} {varied}, which bounds nothing until more are recorded"
+        return _Judgement(Outcome.NO_BASELINE, bound, empty=True)
     bound = f"the {name} {units.ratio(then.speedup)} -{units.percent(allowed)}"
     said = votes(speedups, then.speedup, allowed)
     return _Judgement(voted(said), bound, disputed=disputed(said))

@@ -63,10 +63,21 @@ def test_a_baseline_whose_tolerance_no_speedup_is_below_is_none() -> None:
     then = remembered(past(8.0, cv=0.3))
     verdict = judge_speedup(MEASURED, summary(about(0.01)), None, then)
     assert verdict.outcome is NO_BASELINE
-    assert "has a speedup recorded whose processes vary by 30 %: it bounds nothing, record on a quieter machine" in (
-        verdict.reason
-    )
+    assert "has a speedup recorded whose processes vary by 30 %, which bounds nothing until more" in verdict.reason
     assert judge_speedup(MEASURED, summary(about(0.01)), None, then, asked_tolerance=0.5).outcome is REGRESSED
+
+
+def test_beside_a_baseline_that_bounds_nothing_the_promise_alone_judges() -> None:
+    then = remembered(past(8.0, cv=0.3))
+    kept = judge_speedup(MEASURED, summary(about(2.01)), 2.0, then)
+    assert kept.outcome is PASS
+    assert "holds the promised 2.00x; the promise alone bounds it, beside a speedup recorded whose" in kept.reason
+    assert judge_speedup(MEASURED, summary(about(1.9)), 2.0, then).outcome is REGRESSED
+    # What the anchor bounds is still judged, and too few processes are no baseline all the same.
+    steady = replace(then, anchor=past(8.0))
+    assert judge_speedup(MEASURED, summary(about(2.01)), 2.0, steady).outcome is REGRESSED
+    young = remembered(past(8.0, cv=0.9, processes=3))
+    assert judge_speedup(MEASURED, summary(about(2.01)), 2.0, young).outcome is NO_BASELINE
 
 
 def test_without_any_evidence_nothing_is_concluded() -> None:

@@ -19,6 +19,7 @@ from gpugate.workload import BASELINE
 
 NOT_MEASURED = "not measured"
 NOT_JUDGED = "not judged"
+UNDETECTABLE = "none"
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,9 @@ def notes(run: RunResult, made: Sequence[Row], shown: Collection[str]) -> list[s
     """What a stranger needs to read a table with the columns `shown`: one sentence each."""
     told = ["speedup: reference time over optimized time, from pairs; each end of the interval holds at 99 %"]
     if "detectable" in shown:
-        told.append("MDE: minimum detectable effect, the smallest slowdown that a gate catches 95 times in 100")
+        unbounded = any(row.detectable == UNDETECTABLE for row in made)
+        none = f"; {UNDETECTABLE}: the record varies so much that only a promise is a sure bound" if unbounded else ""
+        told.append(f"MDE: minimum detectable effect, the smallest slowdown that a gate catches 95 times in 100{none}")
     ceiling = fastest_matmul(medians(run))
     if ceiling and "of_matmul" in shown:
         told.append(f"matmul: achieved FLOP/s over {yardstick_label(ceiling[0])}, the fastest matmul of this machine")
@@ -139,7 +142,7 @@ def _detectable(remembered: Remembered | None, asked_tolerance: float | None) ->
     then = remembered.current
     own = speedup_tolerance(then.speedup_cv, then.processes, then.sittings, remembered.checks)
     effect = detectable_slowdown(then.speedup_cv, then.processes, then.sittings, asked_tolerance or own)
-    return units.percent(effect) if math.isfinite(effect) else "none"
+    return units.percent(effect) if math.isfinite(effect) else UNDETECTABLE
 
 
 def _count(items: int) -> str:
