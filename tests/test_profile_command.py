@@ -82,6 +82,8 @@ def test_times_and_counts_are_of_one_step(summary: ProfileSummary) -> None:
     assert "- 2 steps of 4 items in 20.00 ms, NVIDIA H200; Nsight Systems 2026.1.1.204, schema 3.24.14" in words
     assert "- a step: kernel launches 1, graph launches 1, kernels 2, " in words
     assert "- graph nodes: 1 a step (1 different ones), 1.00 ms" in words
+    larger = markdown(replace(summary, copies=(replace(summary.copies[0], bytes=4_300_000_000),)))
+    assert "| host to device, pageable to device | 1 | 2.15 GB | 1.00 ms | 1 GB/s |" in larger
     assert "GPU active 53 % of the 15.00 ms from its first to its last activity (kernels 40 %, copies 13 %, " in words
     assert "0 % of copies under kernels), idle 3.50 ms a step" in words
 

@@ -7,6 +7,7 @@ import pytest
 
 from gpugate.profiling.expert_rules import Finding
 from gpugate.profiling.export_schema import ProfileError
+from gpugate.profiling.idle_gaps import Active
 from gpugate.profiling.summary import ProfileSummary, summarize
 from gpugate.profiling.summary_file import FORMAT_VERSION, read, write
 from tests.profile_exports import (
@@ -160,6 +161,11 @@ def test_waits_say_from_which_range_and_thread_they_came(writer: ExportWriter) -
         ("", "", False): 1,
     }
     assert found.counters["synchronizing_calls"] * 2 == 4
+
+
+def test_no_copy_runs_under_a_kernel_by_the_error_of_a_sum() -> None:
+    assert Active(647.3, 3 * 0.1, 0.1, 0.2, 0.3).overlap_ms == 0.0 != 0.1 + 0.2 - 0.3
+    assert Active(10.0, 7.0, 5.0, 3.0, 7.0).overlap_ms == 1.0
 
 
 def test_ranges_that_meet_do_not_contain_each_other(writer: ExportWriter) -> None:

@@ -84,7 +84,7 @@ class Active:
     @property
     def overlap_ms(self) -> float:
         """While both a kernel and a copy ran."""
-        return max(0.0, self.kernel_ms + self.copy_ms - self.either_ms)  # sums of floats
+        return max(0.0, round(self.kernel_ms + self.copy_ms - self.either_ms, 6))  # to the nanosecond: sums of floats
 
     @property
     def idle_ms(self) -> float:

@@ -145,7 +145,8 @@ def _lag(value_ms: float | None) -> str:
 
 
 def _size(bytes_: float) -> str:
-    return f"{bytes_ / 1e6:.3g} MB" if bytes_ >= 1e5 else f"{bytes_ / 1e3:.3g} kB"
+    factor, unit = (1e9, "GB") if bytes_ >= 1e9 else (1e6, "MB") if bytes_ >= 1e5 else (1e3, "kB")
+    return f"{bytes_ / factor:.3g} {unit}"
 
 
 def kernel_names(names: Sequence[str]) -> list[str]:
