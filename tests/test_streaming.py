@@ -97,6 +97,7 @@ def test_the_catalogue_takes_them_all() -> None:
     ("workload", "speedup"),
     [
         (STREAMING_COMPUTE, 4.0),
+        (STREAMING_COPY, 4.0),
         (STREAMING_RESIDENT, 0.97),
         (STREAMING_LONG_COMPUTE, 0.97),
     ],

@@ -195,7 +195,7 @@ LADDER = (
 WHOLE_LADDER = replace(
     LADDER[-1],
     name="whole-ladder",
-    # 15 is aimed at: 17.1 to 20.9 on an H200, 13.2 to 15.7 beside a faster host: the bottom is as fast as that resizes.
+    # 15 is aimed at: 17.1 to 20.9 on an H200, 12.2 to 15.7 with a faster host: the bottom is as fast as that resizes.
     min_speedup={"sm_90": 12.0, "cuda": 5.85},
     compared_with=BASELINE,
     proofs=(),
