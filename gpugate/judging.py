@@ -44,16 +44,12 @@ class Remembered:
 
 
 class _Judgement(NamedTuple):
-    """What one bound says: `bound` is the bound in words, `disputed` that processes disagree about it.
-
-    `empty`: a record that varies by so much that no speedup would fall short of it.
-    """
+    """What one bound says: `bound` is the bound in words, `disputed` that processes disagree about it."""
 
     outcome: Outcome
     bound: str
     by_anchor: bool = False
     disputed: bool = False
-    empty: bool = False
 
 
 def against_minimum(speedup: Estimate, minimum: float) -> Outcome:
@@ -94,7 +90,7 @@ def judge_speedup(
 ) -> Verdict:
     """The promised minimum, the recorded speedup and the fixed anchor.
 
-    A record that bounds nothing is no evidence: with a promise that alone judges, without one there is no baseline.
+    A record that bounds nothing is no evidence. Without a promise there is then no baseline.
     `summaries` are of this process, which took `measurement`, and of the fresh ones that were asked to confirm it.
     `minimum` is None where nothing is promised for this class of device. `asked_tolerance` is the user's, a share.
     """
@@ -103,17 +99,17 @@ def judge_speedup(
         return _not_timed("speedup", measurement)
     summary, speedups = summaries[0], [summary.speedup for summary in summaries]
     speedup = summary.speedup
-    judgements, alone = _against_record(speedups, remembered, asked_tolerance), ""
+    judgements, too_varied = _against_record(speedups, remembered, asked_tolerance)
     if minimum is not None:
         kept = [against_minimum(one, minimum) for one in speedups]
         bound = f"the promised {units.ratio(minimum)}"
-        empty = [judgement.bound for judgement in judgements if judgement.empty]
-        alone = f"; the promise alone bounds it, beside {' and '.join(empty)}" if empty else ""
-        judgements = [judgement for judgement in judgements if not judgement.empty]
         judgements.insert(0, _Judgement(voted(kept), bound, disputed=disputed(kept)))
+    elif too_varied:
+        judgements.append(_Judgement(Outcome.NO_BASELINE, f"{too_varied}: record more, or on a quieter machine"))
     outcome = _inert(measurement, speedup) or worst([judgement.outcome for judgement in judgements])
-    words = _speedup_reason(outcome, summaries, judgements, remembered)
-    reason = f"{words}{alone} ({_evidence(measurement, summaries)})"
+    reason = _speedup_reason(outcome, summaries, judgements, remembered)
+    reason += f"; it has {too_varied}" if too_varied and minimum is not None else ""
+    reason += f" ({_evidence(measurement, summaries)})"
     if outcome is Outcome.NO_BASELINE and remembered is None:
         reason = NOTHING_RECORDED
     return Verdict(
@@ -134,35 +130,44 @@ def judge_speedup(
 
 def _against_record(
     speedups: Sequence[Estimate], remembered: Remembered | None, asked_tolerance: float | None
-) -> list[_Judgement]:
-    """Against the current record and against the anchor, which a recorded improvement has passed for good."""
+) -> tuple[list[_Judgement], str]:
+    """Against the current record and against the anchor, which a recorded improvement has passed for good.
+
+    And in words, which of them vary by so much that no speedup would fall short of them.
+    """
     if remembered is None:
-        return [_Judgement(Outcome.NO_BASELINE, NOTHING_RECORDED)]
-    judgements = [
-        _against_history(speedups, "recorded", remembered.current, remembered.checks, asked_tolerance),
-        _against_history(speedups, "anchored", remembered.anchor, remembered.checks, asked_tolerance)._replace(
-            by_anchor=True
-        ),
-    ]
-    if judgements[1].outcome is Outcome.IMPROVED:
-        judgements[1] = judgements[1]._replace(outcome=Outcome.PASS)
+        return [_Judgement(Outcome.NO_BASELINE, NOTHING_RECORDED)], ""
+    judgements, empty = list[_Judgement](), dict[str, float]()
+    for name, then in (("recorded", remembered.current), ("anchored", remembered.anchor)):
+        own = speedup_tolerance(then.speedup_cv, then.processes, then.sittings, remembered.checks)
+        allowed = asked_tolerance or own
+        if allowed >= BOUNDS_NOTHING:
+            empty[name] = then.speedup_cv or 0.0
+        else:
+            judgements.append(_against_history(speedups, name, then, allowed))
     if remembered.current.processes < MIN_PROCESSES:
         known = f"a baseline of {remembered.current.processes} processes, where a gate needs {MIN_PROCESSES}"
         judgements.append(_Judgement(Outcome.NO_BASELINE, known))
-    return judgements
+    return judgements, _too_varied(empty)
 
 
-def _against_history(
-    speedups: Sequence[Estimate], name: str, then: History, checks: int, asked_tolerance: float | None
-) -> _Judgement:
-    allowed = asked_tolerance or speedup_tolerance(then.speedup_cv, then.processes, then.sittings, checks)
-    if allowed >= BOUNDS_NOTHING:
-        varied = f"whose processes vary by {units.percent(then.speedup_cv or 0.0)}"
-        bound = f"a speedup {name} {varied}, which bounds nothing until more are recorded"
-        return _Judgement(Outcome.NO_BASELINE, bound, empty=True)
+def _against_history(speedups: Sequence[Estimate], name: str, then: History, allowed: float) -> _Judgement:
     bound = f"the {name} {units.ratio(then.speedup)} -{units.percent(allowed)}"
     said = votes(speedups, then.speedup, allowed)
-    return _Judgement(voted(said), bound, disputed=disputed(said))
+    by_anchor = name == "anchored"
+    outcome = voted(said)
+    if by_anchor and outcome is Outcome.IMPROVED:
+        outcome = Outcome.PASS
+    return _Judgement(outcome, bound, by_anchor, disputed(said))
+
+
+def _too_varied(cv_by_name: Mapping[str, float]) -> str:
+    """`a recorded and an anchored speedup whose processes vary by 13 and 17 %, too much to bound anything`."""
+    if not cv_by_name:
+        return ""
+    names = " and ".join(f"{'an' if name[0] == 'a' else 'a'} {name}" for name in cv_by_name)
+    varied = " and ".join(dict.fromkeys(f"{100 * cv:.0f}" for cv in cv_by_name.values()))
+    return f"{names} speedup whose processes vary by {varied} %, too much to bound anything"
 
 
 def _inert(measurement: Measurement, speedup: Estimate) -> Outcome | None:
@@ -261,7 +266,7 @@ def judge_throughput(measurement: Measurement, summaries: Sequence[Summary], rem
     said = votes([_speed(then.optimized_ms, one.optimized_ms) for one in summaries], 1.0, allowed)
     outcome, counts = voted(said), _middle_one(summaries, lambda one: one.optimized_ms.median)
     reason = f"{_times_told(summaries, said)} against {units.milliseconds(then.optimized_ms)} recorded, "
-    reason += f"tolerance {units.percent(allowed)}"
+    reason += f"tolerance {units.percent(allowed)}" + (", which bounds nothing" if allowed >= BOUNDS_NOTHING else "")
     if outcome is not Outcome.PASS:
         moved = units.milliseconds(counts.reference_ms.median)
         reason += f"; reference {units.milliseconds(then.reference_ms)} -> {moved}"

@@ -3,6 +3,8 @@
 import weakref
 from collections.abc import Callable
 from functools import partial
+from random import Random
+from statistics import median
 
 import pytest
 import torch
@@ -86,29 +88,29 @@ def test_what_is_allocated_once_or_given_back_is_no_growth(monkeypatch) -> None:
     assert memory.steps == LOOKED_AGAIN * growth.STEPS, "garbage looked like growth at first"
 
 
-# How many blocks a library still holds after each round, first while nothing is collected: now more, now less.
-HELD = [4, 4, 9, 4, 5, 9, 4, 9, 9, 5, 4]
+def of_a_library(monkeypatch, leaked: int) -> list[float]:
+    """What is found of 100 sides that leak so many blocks a step, beside a library that holds 0 to 80 of them."""
+    monkeypatch.setattr(growth.gc, "collect", lambda: 0)  # which takes a fifth of a second each time
+    found, random = list[float](), Random(0)  # noqa: S311
+    for _ in range(100):
+        memory, ours, its = Memory(), list[object](), list[object]()
+
+        def step(memory: Memory = memory, ours: list[object] = ours, its: list[object] = its) -> None:
+            ours.extend(memory.allocate() for _ in range(leaked))
+            its[:] = [memory.allocate() for _ in range(20 * random.randrange(5))]
+
+        found.append(memory.grown(monkeypatch, step))
+    return found
 
 
 def test_what_a_library_gives_back_at_its_next_call_is_no_growth(monkeypatch) -> None:
-    memory = Memory()
-
-    def step() -> None:
-        memory.kept[:] = [memory.allocate() for _ in range(HELD[memory.rounds])]
-
-    assert memory.grown(monkeypatch, step) == 0.0
-    assert memory.rounds + 1 == LOOKED_AGAIN == len(HELD), "it looked like growth at first"
+    assert sum(grown > 0 for grown in of_a_library(monkeypatch, 0)) <= 2
 
 
 def test_what_a_library_holds_hides_no_leak(monkeypatch) -> None:
-    memory, leaked = Memory(), list[object]()
-
-    def step() -> None:
-        leaked.append(memory.allocate())
-        memory.kept[:] = [memory.allocate() for _ in range(10 * HELD[memory.rounds])]
-
-    assert 500 < memory.grown(monkeypatch, step) < 2000
-    assert memory.rounds + 1 == LOOKED_AGAIN
+    found = of_a_library(monkeypatch, 4)  # in a round a quarter of what it may hold
+    assert sum(grown > 0 for grown in found) >= 70
+    assert 2000 < median(found) < 6000
 
 
 def test_what_is_allocated_while_it_looks_again_is_no_growth(monkeypatch) -> None:

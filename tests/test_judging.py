@@ -63,21 +63,35 @@ def test_a_baseline_whose_tolerance_no_speedup_is_below_is_none() -> None:
     then = remembered(past(8.0, cv=0.3))
     verdict = judge_speedup(MEASURED, summary(about(0.01)), None, then)
     assert verdict.outcome is NO_BASELINE
-    assert "has a speedup recorded whose processes vary by 30 %, which bounds nothing until more" in verdict.reason
+    varied = "a recorded and an anchored speedup whose processes vary by 30 %, too much to bound anything"
+    assert f" has {varied}: record more, or on a quieter machine; " in verdict.reason
     assert judge_speedup(MEASURED, summary(about(0.01)), None, then, asked_tolerance=0.5).outcome is REGRESSED
 
 
-def test_beside_a_baseline_that_bounds_nothing_the_promise_alone_judges() -> None:
+def test_beside_a_baseline_that_bounds_nothing_the_promise_judges() -> None:
     then = remembered(past(8.0, cv=0.3))
     kept = judge_speedup(MEASURED, summary(about(2.01)), 2.0, then)
+    varied = "; it has a recorded and an anchored speedup whose processes vary by 30 %, too much to bound anything ("
     assert kept.outcome is PASS
-    assert "holds the promised 2.00x; the promise alone bounds it, beside a speedup recorded whose" in kept.reason
+    assert f"holds the promised 2.00x{varied}" in kept.reason
     assert judge_speedup(MEASURED, summary(about(1.9)), 2.0, then).outcome is REGRESSED
-    # What the anchor bounds is still judged, and too few processes are no baseline all the same.
-    steady = replace(then, anchor=past(8.0))
-    assert judge_speedup(MEASURED, summary(about(2.01)), 2.0, steady).outcome is REGRESSED
-    young = remembered(past(8.0, cv=0.9, processes=3))
-    assert judge_speedup(MEASURED, summary(about(2.01)), 2.0, young).outcome is NO_BASELINE
+
+
+def test_beside_a_record_that_bounds_nothing_the_anchor_judges_and_too_few_processes_are_no_baseline() -> None:
+    then = replace(remembered(past(8.0, cv=0.3)), anchor=past(8.0))
+    slow = judge_speedup(MEASURED, summary(about(2.01)), 2.0, then)
+    assert slow.outcome is REGRESSED
+    assert "is below the anchored 8.00x -1 %" in slow.reason
+    assert "; it has a recorded speedup whose processes vary by 30 %, too much to bound anything (" in slow.reason
+    young = judge_speedup(MEASURED, summary(about(2.01)), 2.0, remembered(past(8.0, cv=0.9, processes=3)))
+    assert young.outcome is NO_BASELINE
+    assert "has a baseline of 3 processes, where a gate needs 5" in young.reason
+
+
+def test_a_time_that_varies_too_much_is_told() -> None:
+    then = remembered(past(cv=0.3))
+    assert "tolerance 120 %, which bounds nothing" in judge_throughput(MEASURED, summary(about(3.0)), then).reason
+    assert "bounds nothing" not in judge_throughput(MEASURED, summary(about(3.0)), remembered(past())).reason
 
 
 def test_without_any_evidence_nothing_is_concluded() -> None:

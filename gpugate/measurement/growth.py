@@ -14,15 +14,16 @@ from gpugate.measurement.warm_up import steps_for
 
 ROUNDS, STEPS = 3, 5  # steps of a round, or as many as one block has where that is fewer
 ROUND_MS = 300.0  # a round of steps that would take longer has fewer
-LEVELS, LOOKS = 3, 3  # of what is allocated at least, each the least of so many looks, with a round between two of them
+LEVELS, LOOKS = 4, 3  # of what is allocated at least, each the least of so many looks, with a round between two of them
 
 
 def grown_bytes(side: BuiltSide, inputs: Sequence[Any], step_ms: float = 0.0) -> float:  # cuda only
-    """Bytes per step by which a warmed-up side's allocated device memory grows, exactly; 0 when it does not.
+    """Bytes per step by which a warmed-up side's allocated device memory grows; 0 when it does not.
 
-    What is allocated or freed once is no leak, nor what the garbage collector gives back, or a library at its next
-    call: CV-CUDA holds what its last operators needed, now more of it, now less. So where any of three rounds left more
-    allocated, the least of every three looks counts, with a collection before each, and it must rise twice.
+    Exactly so many, where nothing else comes and goes. What is allocated or freed once is no leak, nor what the garbage
+    collector gives back, or a library at its next call: CV-CUDA holds what its last operators needed, now more of it,
+    now less. So where any of three rounds left more allocated, the least of every three looks counts, with a collection
+    before each, and it must rise every time.
     """
     side.flags.apply()
     steps = min(STEPS, side.steps_per_block, steps_for(step_ms, ROUND_MS))
