@@ -11,7 +11,7 @@ from gpugate.autopsy.state import State
 from gpugate.autopsy.words import shortened
 from gpugate.case_states import RECORDED, explained, optimized_side, recorded
 from gpugate.measurement.record import Difference, Instance, Mismatch, Pair, Shown
-from gpugate.measurement.step_profile import StepProfile
+from gpugate.measurement.step_profile import OTHERS, StepProfile
 from gpugate.summary import history
 from tests import stored_runs
 
@@ -127,7 +127,17 @@ CAUSES = [
     (
         now(12.0, WAITED, counters={"synchronizing_calls": 1.0}),
         "synchronization",
-        "0 -> 1 calls per step, most of it in cudaDeviceSynchronize",
+        "0 -> 1 calls per step, more of them in cudaDeviceSynchronize",
+    ),
+    (
+        now(12.0, replace(PROFILE, waits={}), counters={"synchronizing_calls": 1.0}),
+        "synchronization",
+        "0 -> 1 calls per step",
+    ),
+    (
+        now(12.0, profile=None, counters={"synchronizing_calls": 1.0}),
+        "synchronization",
+        "0 -> 1 calls per step",
     ),
     (
         now(10.1, kernels(conv=6.0, relu=2.0, mul=0.1), {"kernels": 11.0}),
@@ -190,6 +200,27 @@ def test_new_work_after_the_steps_is_named_also_where_the_host_was_slower_by_as_
     joined = replace(then, profile=replace(PROFILE, after={"spin_kernel": (1.0, 0.5)}))
     longer = replace(PROFILE, after={"spin_kernel": (1.0, 3.9)})
     assert likely_cause(joined, replace(slowed, profile=longer)).kind == "launch gaps"  # of what was there before
+
+
+def test_the_call_that_waits_more_often_is_named_not_the_one_that_waits_longest() -> None:
+    """The counts are those of `sync` on an H200, in resnet18-training/pinned."""
+    waits = {"cudaStreamSynchronize": (32.0, 46.0)}
+    then = replace(THEN, counters={**COUNTED, "synchronizing_calls": 32.0}, profile=replace(PROFILE, waits=waits))
+    synced = replace(PROFILE, waits={**waits, "cudaDeviceSynchronize": (1.0, 2.0)})
+    found = likely_cause(then, now(10.0, synced, {"synchronizing_calls": 33.0}))
+    assert found.words.endswith("32 -> 33 calls per step, more of them in cudaDeviceSynchronize")
+
+
+@pytest.mark.parametrize(("added", "named"), [("fill", "fill"), (OTHERS, "short ones")])
+def test_the_kernel_that_comes_more_often_is_named_not_one_that_another_was_taken_for(added: str, named: str) -> None:
+    """As of `launch` on an H200, in resnet18-training/amp-fp16, where cuDNN took other kernels in another process."""
+    parts = {"gemm_a": (16.0, 6.0), "gemm_b": (4.0, 2.0), added: (100.0, 0.4)}
+    then = replace(THEN, profile=replace(PROFILE, kernels=parts))
+    other = {"gemm_b": (20.0, 8.1), added: (101.0, 0.401)}
+    found = likely_cause(
+        then, now(10.0, replace(PROFILE, kernels=other, copies={"Memset": (9.0, 1.0)}), {"kernels": 11.0})
+    )
+    assert found.words == f"more kernels run: 10 -> 11 per step, among them {named}"
 
 
 def test_what_one_of_them_did_not_count_is_no_change() -> None:

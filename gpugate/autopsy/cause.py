@@ -10,6 +10,7 @@ from gpugate import units
 from gpugate.autopsy.account import NOTHING, Account, Move, account, moves
 from gpugate.autopsy.state import State
 from gpugate.autopsy.words import change, short, signed
+from gpugate.measurement.step_profile import OTHERS
 
 Kind = Literal[
     "stale output",
@@ -151,16 +152,25 @@ def _synchronization(then: State, now: State) -> Cause | None:
     if now.more(then, "synchronizing_calls") < ONE:
         return None
     said = f"the host waits for the device more often: {_counted(then, now, 'synchronizing_calls')} calls per step"
-    longest = next(iter(now.profile.waits if now.profile else ()), None)
-    return Cause("synchronization", f"{said}, most of it in {longest}" if longest else said)
+    if then.profile is None or now.profile is None:
+        return Cause("synchronization", said)
+    before = then.profile.waits
+    more = {name: count - before.get(name, NOTHING)[0] for name, (count, _) in now.profile.waits.items()}
+    most = max(more, key=more.__getitem__, default="")
+    return Cause("synchronization", f"{said}, more of them in {most}" if more.get(most, 0.0) >= ONE else said)
 
 
 def _kernels(then: State, now: State) -> Cause | None:
     if now.more(then, "kernels") < ONE:
         return None
     said = f"more kernels run: {_counted(then, now, 'kernels')} per step"
-    more = [move for move in moved(then, now) if move.count >= ONE]
-    return Cause("more kernels", f"{said}, among them {short(more[0].name)}" if more else said)
+    more = [move for move in moved(then, now) if move.is_kernel and move.count >= ONE]
+    if not more:
+        return Cause("more kernels", said)
+    # Libraries take one kernel for another from process to process, so that some come more often and others less.
+    wanted = now.more(then, "kernels")
+    name = min(more, key=lambda move: abs(move.count - wanted)).name
+    return Cause("more kernels", f"{said}, among them {'short ones' if name == OTHERS else short(name)}")
 
 
 def _after(then: State, now: State) -> Cause | None:
