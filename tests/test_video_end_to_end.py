@@ -24,6 +24,7 @@ from PIL import Image
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side, for_device_class
+from tests.copied_clips import copied
 from tests.patience import HANGS_S
 from workloads.video_segmentation import __main__ as program
 from workloads.video_segmentation import chain, compositing, end_to_end, end_to_end_proofs, segmenting, video_file
@@ -55,6 +56,7 @@ from workloads.video_segmentation.video_file import VideoError
 TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p
 IN_NV12 = Plan(preprocess="torch", composite="torch", encode="x264")
 AS_JPEG = replace(IN_NV12, encode="nvjpeg")
+INDEX_FIRST = {"movflags": "faststart"}  # of MP4, where cutting it short leaves it
 BACKGROUND_ALONE = torch.tensor([1.0, 0.0])[:, None, None]
 PLANS = [plan for base in (plans.BASELINE, IN_NV12, AS_JPEG) for plan in (base, replace(base, overlapped=True))]
 
@@ -775,13 +777,17 @@ def test_the_share_of_the_gpu_is_told_as_an_upper_bound(
     assert said in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("variant", ["baseline", "optimized-on-cpu"])
+@pytest.mark.parametrize(
+    ("variant", "suffix"), [("baseline", ".mp4"), ("optimized-on-cpu", ".mp4"), ("baseline", ".mkv")]
+)
 def test_what_decodes_of_a_video_that_was_cut_short_is_written_and_then_it_fails(
-    variant: str, video: Path, cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    variant: str, suffix: str, cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = clip_path(cache_dir, replace(TINY, frames=90))
-    short, target = tmp_path / "short.mp4", tmp_path / "out.mp4"
-    short.write_bytes(_index_first(whole, tmp_path / "indexed.mp4")[: whole.stat().st_size // 2])
+    short, target = tmp_path / f"short{suffix}", tmp_path / "out.mp4"
+    short.write_bytes(
+        copied(whole, tmp_path / f"indexed{suffix}", **INDEX_FIRST).read_bytes()[: whole.stat().st_size // 2]
+    )
     status = main([str(short), str(target), f"--variant={variant}", "--quiet", f"--cache={cache_dir}"])
     warning, told = capsys.readouterr().err.splitlines(keepends=True)
     assert warning.startswith("warning: without --checkpoint")
@@ -796,15 +802,16 @@ def test_what_decodes_of_a_video_that_was_cut_short_is_written_and_then_it_fails
         assert len(decoder.read(100)) == int(held) > 8
 
 
-def _index_first(whole: Path, target: Path) -> bytes:
-    """The same video with its index at the beginning, where cutting it short leaves it."""
-    with av.open(str(whole)) as source, av.open(str(target), "w", options={"movflags": "faststart"}) as container:
-        stream = container.add_stream_from_template(source.streams.video[0])
-        for packet in source.demux(video=0):
-            if packet.dts is not None:
-                packet.stream = stream
-                container.mux(packet)
-    return target.read_bytes()
+@pytest.mark.parametrize(("ending", "status"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
+def test_a_program_that_is_interrupted_says_that_nothing_is_written(
+    ending: BaseException, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(*_: object) -> Run:
+        raise ending
+
+    monkeypatch.setattr(program, "_run", ended)
+    assert main(["in.mp4", "out.mp4", "--variant=baseline"]) == status
+    assert capsys.readouterr().err == "interrupted: out.mp4 is not written\n"
 
 
 def test_a_video_that_is_refused_says_why_once(context: Context, tmp_path: Path) -> None:
@@ -865,7 +872,7 @@ def test_the_output_may_not_be_the_input(video: Path, cache_dir: Path, capsys: p
 def test_a_clip_that_is_cut_short_says_so_in_the_suite_too(video: Path, context: Context, tmp_path: Path) -> None:
     whole = clip_path(context.cache_dir, replace(TINY, frames=90))
     short = tmp_path / "short.mp4"
-    short.write_bytes(_index_first(whole, tmp_path / "indexed.mp4")[: whole.stat().st_size // 2])
+    short.write_bytes(copied(whole, tmp_path / "indexed.mp4", **INDEX_FIRST).read_bytes()[: whole.stat().st_size // 2])
     for plan in (plans.BASELINE, plans.ON_CPU):
         side = build(plan, replace(context, input_path=short))
         with pytest.raises(VideoError, match="of its 90 frames, since it was cut short"):

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -24,6 +24,7 @@ from rich.table import Table
 
 from gpugate.workload import Context
 from workloads.video_segmentation import plan as plans
+from workloads.video_segmentation.announced_end import announced_frames
 from workloads.video_segmentation.asked_files import (
     NETWORKS,
     is_our_own,
@@ -37,6 +38,7 @@ from workloads.video_segmentation.asked_files import (
 from workloads.video_segmentation.catalogue.needs import INSTALL_VIDEO
 from workloads.video_segmentation.chain import Chain, decoder_of, encoder_of
 from workloads.video_segmentation.contact_sheet import contact_sheet
+from workloads.video_segmentation.decoding import missing_frames
 from workloads.video_segmentation.encoding import Encoded
 from workloads.video_segmentation.flow import Flow
 from workloads.video_segmentation.muxing import replacing_file
@@ -86,9 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _errors() as error:
         print(f"error: {_said(error)}", file=sys.stderr)  # VideoError and EncodingError among them
         return FAILED
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as ending:  # the latter on SIGTERM
         print(f"interrupted: {asked.output} is not written", file=sys.stderr)
-        return 130  # as shells say it
+        return int(getattr(ending, "code", 130))  # as shells say it
     _tell(run, asked.variant)
     return 0
 
@@ -180,8 +182,10 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
         built = time.perf_counter()
         _through(Flow(chain, decoder, chain.encode), info, asked.quiet)
     encoded = encoder.close()
-    if chain.shortage is not None:
-        raise VideoError(f"{chain.shortage}; {target} holds the {encoded.frames} frames")
+    announced = replace(info, frames=announced_frames(info))
+    shortage = chain.shortage if announced == info else missing_frames(announced, encoded.frames)
+    if shortage is not None:
+        raise VideoError(f"{shortage}; {target} holds the {encoded.frames} frames")
     seconds, process_s = time.perf_counter() - built, age_s()
     if asked.contact_sheet is not None:
         with replacing_file(asked.contact_sheet) as file:
