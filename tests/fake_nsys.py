@@ -12,7 +12,7 @@ import pytest
 from tests.profile_exports import ExportWriter
 
 NSYS = """#!{python}
-import json, os, shutil, sqlite3, subprocess, sys
+import json, os, shutil, sqlite3, subprocess, sys, time
 from pathlib import Path
 
 here = Path(__file__).resolve().parent
@@ -62,7 +62,10 @@ elif words[0] == "profile":
     ranges = [*folder.glob("range-stopped-*"), *folder.glob("range-started")]
     for each in range(len(ranges)):  # when all have ended
         report(each + 1)
-    sys.exit(status)
+    sys.exit(3 if "fails" in mode else status)
+elif words[0] == "export" and "slow" in mode:
+    (here / "exporting").touch()
+    time.sleep(600)
 elif words[0] == "export":
     shutil.copyfile(here / "export.sqlite", option("output"))
     database = sqlite3.connect(option("output"))
@@ -145,8 +148,9 @@ class FakeNsys:
         export.written()
 
     def mode(self, name: str) -> None:
-        """`good`, `curious` (about other processes), `old`, `broken` (its importer), `silent` (no report at all), or
-        several of them."""
+        """`good`, `curious` (about other processes), `old`, `broken` (its importer), `silent` (no report at all),
+        `slow` (exports for ever, and says so by a file), `fails` (after the program ended well), or several of them.
+        """
         (self.folder / "mode").write_text(name, encoding="utf-8")
 
     def importer(self, said: str) -> None:

@@ -260,6 +260,23 @@ def test_a_proof_that_named_too_few_or_showed_nothing_is_red(tmp_path: Path, mon
     assert "8 of 10 causes named, 80 %" in capsys.readouterr().out
 
 
+def test_the_table_in_the_documents_is_that_of_the_trials_beside_it(capsys) -> None:
+    folder = Path(__file__).parents[1] / "docs/results/autopsy"
+    assert main_of_proof("--of", *map(str, sorted(folder.glob("*.json")))) == 0
+    assert capsys.readouterr().out in (folder / "h200.md").read_text(encoding="utf-8")
+
+
+def test_trials_that_cannot_be_read_are_named(tmp_path: Path, capsys) -> None:
+    damaged = tmp_path / "proof.json"
+    damaged.write_text('{"format": "gpugate-autopsy-proof", "format_version": 1}')
+    for path, said in ((damaged, "make it again with --json"), (tmp_path / "none.json", "give what --json wrote")):
+        with pytest.raises(SystemExit, match="2"):
+            main_of_proof("--of", str(path))
+        told = capsys.readouterr().err
+        assert f"{path} cannot be " in told
+        assert told.endswith(f"{said}\n")
+
+
 def main_of_proof(*words: str) -> int:
     return proof.main(words)
 

@@ -16,9 +16,10 @@ import pytest
 
 from gpugate.profiling import artifact_folder, capture_index, capture_ranges, nsight_tools, nsys_capture, nsys_reports
 from gpugate.profiling.apart import stands_apart
-from gpugate.profiling.capture_index import CaptureIndex
+from gpugate.profiling.capture_index import Capture, CaptureIndex
+from gpugate.profiling.self_start import ProfiledRun
 from tests.fake_nsys import NVTX, RANGES, FakeNsys
-from tests.patience import wait_until
+from tests.patience import HANGS_S, wait_until
 from tests.tiny_project import CONFTEST, TinyProject, check_no_traceback, children, running
 
 # pytester forgets what a run in this process was the first to import: what is patched here must stay what runs.
@@ -188,6 +189,87 @@ def test_an_interrupt_while_reports_are_read_keeps_none_that_was_not_searched(
     assert "--nsys was interrupted: not all of its reports are kept" in said
     check_no_traceback(said)
     assert artifacts(profiled, "found") == [".lock"]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 2), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_while_reports_are_exported_ends_it_and_leaves_nobody(
+    profiled: TinyProject, nsys: FakeNsys, number: int, status: int
+) -> None:
+    nsys.mode("slow")
+    outer = profiled.start("-k", "quick", "--perf-device=cpu", "--nsys", output=subprocess.PIPE)
+    wait_until(lambda: (nsys.folder / "exporting").exists())
+    started = children(outer.pid)
+    outer.send_signal(number)
+    outer.send_signal(number)  # as who is in a hurry does
+    said, _ = outer.communicate(timeout=HANGS_S)
+    try:
+        wait_until(lambda: not any(map(running, started)))
+    finally:
+        for pid in filter(running, started):
+            os.kill(pid, signal.SIGKILL)
+    assert outer.returncode == status, said
+    assert "--nsys was interrupted: not all of its reports are kept" in said
+    check_no_traceback(said)
+    assert started
+    assert artifacts(profiled) == [".lock"]
+
+
+@pytest.mark.parametrize("error", [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no text"), TypeError("NULL")])
+def test_a_report_that_nothing_can_be_made_of_costs_no_other_one(
+    profiled: TinyProject,
+    nsys: FakeNsys,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    found, (lost, kept) = nsys_reports._found, REPORTS
+
+    def damaged(run: ProfiledRun, capture: Capture) -> Path | None:
+        if capture.label == "optimized":
+            raise error
+        return found(run, capture)
+
+    monkeypatch.setattr(nsys_reports, "_found", damaged)
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
+    assert result.status == pytest.ExitCode.TESTS_FAILED
+    said = " ".join((capfd.readouterr().out + result.text).split())
+    stem = lost.removesuffix(".nsys-rep")
+    assert f"ERROR: {stem} was not kept ({type(error).__name__}: {error}): report this" in said
+    check_no_traceback(said)
+    assert kept in artifacts(profiled, "found")
+    assert f"{stem} was not kept" in (profiled.path / "found/summary.md").read_text().replace("\\", "")
+
+
+def test_what_stands_in_the_way_of_a_report_is_named(
+    profiled: TinyProject, nsys: FakeNsys, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (profiled.path / "found" / REPORTS[0]).mkdir(parents=True)
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
+    assert result.status == pytest.ExitCode.TESTS_FAILED
+    said = "".join((capfd.readouterr().out + result.text).split())
+    assert f"{REPORTS[0]}'):movewhatisinitsway" in said
+    assert REPORTS[1] in artifacts(profiled, "found")
+
+
+def test_an_nsys_that_fails_after_all_tests_passed_is_told(
+    profiled: TinyProject, nsys: FakeNsys, capfd: pytest.CaptureFixture[str]
+) -> None:
+    nsys.mode("fails")
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys")
+    assert result.status == 3
+    said = capfd.readouterr().out + result.text
+    assert "ERROR: nsys ended with status 3, after all tests had passed" in said
+
+
+def test_the_record_of_a_night_is_not_written_over(
+    profiled: TinyProject, nsys: FakeNsys, capfd: pytest.CaptureFixture[str]
+) -> None:
+    night = profiled.write("night/run.json", "{}").parent
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=night")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    said = " ".join((capfd.readouterr().err + result.text).split())
+    assert "is the record of a night, with its run.json: give a folder beside it" in said
+    assert [path.name for path in night.iterdir()] == ["run.json"]
 
 
 def test_a_run_that_is_killed_in_a_capture_leaves_nobody_and_no_report(profiled: TinyProject, nsys: FakeNsys) -> None:

@@ -1,13 +1,16 @@
 """Exports that cannot be used, or only in part: one sentence each, with what to do next."""
 
 import os
+import random
 import sqlite3
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpugate.profiling.export_schema import ProfileError, opened
+from gpugate.profiling.foreign_variables import scrubbed_of
 from gpugate.profiling.summary import summarize
 from tests.profile_exports import ExportWriter
 
@@ -175,3 +178,38 @@ def test_a_path_may_hold_what_a_uri_must_not(tmp_path: Path) -> None:
     folder = tmp_path / "a b?mode=rw#%20"
     folder.mkdir()
     assert summarize(export(folder)).steps == 1
+
+
+REAL = Path(__file__).parent / "data/two-layer-net+all+cuda.optimized.sqlite"
+TREACHEROUS = (158, 170, 255)  # seeds that spoil a name, which SQLite itself finds nothing wrong with
+
+
+def refusal(look: Callable[[Path], object], path: Path) -> str:
+    try:
+        look(path)
+    except ProfileError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("seed", [*range(20), *TREACHEROUS])
+def test_an_export_with_a_few_bytes_changed_is_read_or_refused(tmp_path: Path, seed: int) -> None:
+    chosen, content = random.Random(seed), bytearray(REAL.read_bytes())  # noqa: S311 no secret
+    for _ in range(chosen.randint(1, 10)):
+        content[chosen.randrange(len(content))] = chosen.randrange(256)
+    path = tmp_path / "damaged.sqlite"
+    path.write_bytes(content)
+    for told in filter(None, (refusal(summarize, path), refusal(scrubbed_of, path))):
+        assert str(path) in told
+        assert "\n" not in told
+
+
+def test_a_number_that_is_missing_is_damage(tmp_path: Path) -> None:
+    loose = """
+        CREATE TABLE loose AS SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL;
+        DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL;
+        ALTER TABLE loose RENAME TO CUPTI_ACTIVITY_KIND_KERNEL;
+        UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = NULL;
+    """
+    path = changed(export(tmp_path), loose)
+    assert "is damaged (" in said(path)

@@ -307,6 +307,14 @@ def test_a_summary_survives_its_file(writer: ExportWriter, tmp_path: Path) -> No
         read(path)
 
 
+@pytest.mark.parametrize(("field", "value"), [("steps", 0), ("span_ms", 0.0)])
+def test_a_summary_of_nothing_is_none(writer: ExportWriter, tmp_path: Path, field: str, value: float) -> None:
+    path = tmp_path / "profile.json"
+    write(path, replace(summary_of(two_steps(writer)), **{field: value}))
+    with pytest.raises(ProfileError, match=r"it is of \d steps in [\d.]+ ms, and a profile has some: make it again"):
+        read(path)
+
+
 def test_what_touches_leaves_no_gap(writer: ExportWriter) -> None:
     writer.step(1 * MS, 11 * MS)
     for start in (3, 4, 6):

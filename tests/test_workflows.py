@@ -116,6 +116,8 @@ def ran(name: str, folder: Path, **programs: str) -> "subprocess.CompletedProces
     script = folder / "step.sh"
     script.write_text(STEPS[name]["run"])
     files = {key: str(folder / key.lower()) for key in ("GITHUB_ENV", "GITHUB_STEP_SUMMARY", "NIGHT", "NIGHTS", "HOME")}
+    (folder / "runner_temp").mkdir(exist_ok=True)
+    files["RUNNER_TEMP"] = str(folder / "runner_temp")
     given = {"PATH": f"{folder}:{os.environ['PATH']}", "SELECT": "a or b", "ALLOW_MISSING": "nvenc", **files}
     run_ids = {"GITHUB_RUN_ID": "17", "GITHUB_RUN_ATTEMPT": "2"}
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)]
@@ -146,8 +148,23 @@ def test_the_gates_status_is_the_steps(tmp_path: Path, status: int) -> None:
 
 def test_an_autopsy_that_fails_fails_and_is_kept(tmp_path: Path) -> None:
     (tmp_path / "night").mkdir()
+    (tmp_path / ".pytest_cache").mkdir()
     assert ran("Autopsy of what failed", tmp_path, pytest="echo the copy; exit 1").returncode == 1
     assert (tmp_path / "night/autopsy.txt").read_text() == "the copy\n"
+
+
+def test_what_the_autopsy_sees_pass_is_profiled_nevertheless(tmp_path: Path) -> None:
+    """Without --gate it may pass; pytest would then no longer know it as failed."""
+    (tmp_path / "night").mkdir()
+    failed = tmp_path / ".pytest_cache/v/cache/lastfailed"
+    failed.parent.mkdir(parents=True)
+    failed.write_text("of the gate")
+    forgets = 'for word; do case "$word" in cache_dir=*) rm "${word#cache_dir=}/v/cache/lastfailed";; esac; done'
+    ended = ran("Autopsy of what failed", tmp_path, pytest=forgets)
+    assert ended.returncode == 0, ended.stderr
+    assert not (tmp_path / "runner_temp/autopsy-cache/v/cache/lastfailed").exists()
+    assert failed.read_text() == "of the gate"
+    assert "cache_dir" not in STEPS["Profiles of what failed"]["run"]
 
 
 def test_the_summary_is_the_nights(tmp_path: Path) -> None:

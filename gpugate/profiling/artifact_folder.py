@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpugate.errors import OptionError
+from gpugate.report.night_files import RUN
 
 LOCK_NAME = ".lock"
 _UNFINISHED = ".capturing-"
@@ -20,8 +21,10 @@ _UNFINISHED = ".capturing-"
 def held(folder: Path, option: str) -> Iterator[Path]:
     """Makes the folder, keeps other runs out of it, and yields one inside it that goes when all is over.
 
-    Raises OptionError, naming `option`, where it cannot be written or another run is at work in it.
+    Raises OptionError, naming `option`, where it cannot be written, holds a night, or another run is at work in it.
     """
+    if (folder / RUN).exists():  # whose summary.md would be replaced
+        raise OptionError(f"{option} {folder} is the record of a night, with its {RUN}: give a folder beside it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o666)

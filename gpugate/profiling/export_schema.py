@@ -120,6 +120,8 @@ def opened(path: Path) -> Iterator[Export]:
         if getattr(error, "sqlite_errorname", "") == "SQLITE_ERROR":  # a query of ours is wrong, and not the file
             raise
         raise _problem(path, error) from error
+    except (TypeError, ValueError) as error:  # what stands there is of another type than nsys writes
+        raise _problem(path, error) from error
 
 
 def _must_be_a_file(path: Path) -> None:
@@ -134,7 +136,7 @@ def _must_be_a_file(path: Path) -> None:
         raise ProfileError(f"{path} is empty, so its export was cut off: {EXPORT_AGAIN}")
 
 
-def _problem(path: Path, error: sqlite3.Error) -> ProfileError:
+def _problem(path: Path, error: Exception) -> ProfileError:
     words = str(error)
     if "not a database" in words:
         return ProfileError(f"{path} is no SQLite database: give a .nsys-rep, or what nsys exported from it")

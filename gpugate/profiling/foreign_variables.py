@@ -39,7 +39,7 @@ def scrubbed_of(sqlite: Path) -> list[str]:
                     connection.execute(f'UPDATE "{table}" SET "{column}" = \'\' WHERE rowid = ?', [row])  # noqa: S608
             if found:
                 connection.execute("VACUUM")  # an update alone leaves the old text in the file
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise ProfileError(f"{sqlite} could not be searched for foreign variables ({error}): profile again") from None
     return sorted(found)
 

@@ -99,6 +99,20 @@ def answer(command: Sequence[str], environment: Mapping[str, str]) -> str:
         return str(error)
 
 
+_running: set[subprocess.Popen[str]] = set()
+
+
+def end_all() -> None:
+    """Kills what `ended` is waiting for in other threads, which then tell of it as of any command that failed."""
+    for process in tuple(_running):
+        _kill(process)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def ended(
     command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
@@ -117,10 +131,11 @@ def ended(
         errors="replace",
         start_new_session=True,
     )
+    _running.add(process)
     try:
         said, _ = process.communicate(timeout=timeout_s)
     finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill(process)
         process.wait()
+        _running.discard(process)
     return subprocess.CompletedProcess(command, process.returncode, said)

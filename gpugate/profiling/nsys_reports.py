@@ -6,7 +6,8 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from gpugate.profiling.apart import stands_apart
 from gpugate.profiling.artifact_names import EXPORT, NOT_IMPORTED, REPORT, safe_name
 from gpugate.profiling.capture_index import REPORT_STEM, Capture
 from gpugate.profiling.foreign_variables import scrubbed_of, values_in
-from gpugate.profiling.nsight_tools import Nsys
+from gpugate.profiling.nsight_tools import Nsys, end_all
 from gpugate.profiling.nsys_tool import exported
+from gpugate.profiling.profiled_process import LOOK_S, TO_END
 from gpugate.profiling.self_start import ProfiledRun
 from gpugate.report.markdown import escaped, plain, table_row
 
@@ -50,11 +52,7 @@ class Kept:
 
 def keep_reports(run: ProfiledRun, nsys: Nsys, say: Callable[[str], None]) -> list[str]:
     """Moves all reports of the run into its folder, says which they are, and returns what is wrong with them."""
-    pool = ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1))  # the work is nsys's and SQLite's
-    try:
-        kept = list(pool.map(lambda capture: _kept(run, nsys, capture), run.index.captures))
-    finally:
-        pool.shutdown(cancel_futures=True)
+    kept = _all_kept(run, nsys)
     folder = run.profiling.folder
     rows = [_row(each) for each in kept]
     write_atomically(folder / LIST, _listed([*_rows_before(folder, rows), *rows]))
@@ -71,6 +69,22 @@ def keep_reports(run: ProfiledRun, nsys: Nsys, say: Callable[[str], None]) -> li
     return list(dict.fromkeys(each.problem for each in kept if each.problem and each.capture.complete))
 
 
+def _all_kept(run: ProfiledRun, nsys: Nsys) -> list[Kept]:
+    """In the order of the captures. Where we are to end, nothing of nsys goes on running, and the threads end."""
+    with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:  # the work is nsys's and SQLite's
+        makings = [pool.submit(_kept, run, nsys, capture) for capture in run.index.captures]
+        try:
+            return [making.result() for making in makings]
+        except TO_END:
+            for making in makings:
+                making.cancel()
+            while not all(making.done() for making in makings):
+                with suppress(*TO_END):  # once is enough
+                    end_all()
+                    wait(makings, LOOK_S)
+            raise
+
+
 def _told(capture: Capture, report: Path) -> str:
     size_mb = report.stat().st_size / 1e6
     large = f", {size_mb:.0f} MB: more than {LARGEST_MB:g} MB, so pass on its summary" if size_mb > LARGEST_MB else ""
@@ -78,7 +92,17 @@ def _told(capture: Capture, report: Path) -> str:
 
 
 def _kept(run: ProfiledRun, nsys: Nsys, capture: Capture) -> Kept:
+    """Whatever is wrong with one capture, the others are kept."""
     stem = f"{safe_name(capture.case_id)}.{capture.label}"
+    try:
+        return _made(run, nsys, capture, stem)
+    except OSError as error:
+        return Kept(capture, problem=f"{stem} was not kept ({error}): move what is in its way")
+    except Exception as error:
+        return Kept(capture, problem=f"{stem} was not kept ({type(error).__name__}: {error}): report this")
+
+
+def _made(run: ProfiledRun, nsys: Nsys, capture: Capture, stem: str) -> Kept:
     paths = {ending: run.profiling.folder / f"{stem}{ending}" for ending in ENDINGS}
     for path in paths.values():
         path.unlink(missing_ok=True)  # of an earlier run: it must not pass for what this report says

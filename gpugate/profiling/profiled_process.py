@@ -29,11 +29,19 @@ class Ended:
     cut_off: bool = False
 
 
-class _EndedFromOutsideError(BaseException):
-    """SIGTERM or SIGHUP reached this process."""
+class EndedFromOutsideError(BaseException):
+    """SIGTERM or SIGHUP reached this process; `status` is the exit status that says so."""
 
     def __init__(self, number: int) -> None:
-        self.number = number
+        self.status = 128 + number
+
+
+TO_END = (KeyboardInterrupt, EndedFromOutsideError)  # what says that we are to end
+
+
+def status_of(ending: BaseException) -> int:
+    """The exit status of a run that one of `TO_END` has ended."""
+    return ending.status if isinstance(ending, EndedFromOutsideError) else INTERRUPTED
 
 
 def run_profiled(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Ended:
@@ -50,14 +58,13 @@ def run_profiled(command: Sequence[str], folder: Path, environment: Mapping[str,
     except OSError as error:
         raise EnvironmentUnfitError(f"{command[0]} cannot be started ({error.strerror}): install it anew") from None
     try:
-        with _signals_as_errors():
+        with signals_as_errors():
             try:
                 return Ended(process.wait())
-            except (KeyboardInterrupt, _EndedFromOutsideError) as error:
-                with suppress(KeyboardInterrupt, _EndedFromOutsideError):
+            except TO_END as ending:
+                with suppress(*TO_END):
                     _interrupt(process, folder)
-                status = 128 + error.number if isinstance(error, _EndedFromOutsideError) else INTERRUPTED
-                return Ended(status, cut_off=True)
+                return Ended(status_of(ending), cut_off=True)
     finally:
         _kill_all(process, folder)
 
@@ -75,13 +82,14 @@ def _interrupt(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 @contextmanager
-def _signals_as_errors() -> Iterator[None]:
+def signals_as_errors() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise EndedFromOutsideError in the main thread; elsewhere nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def raise_it(number: int, frame: FrameType | None) -> None:
-        raise _EndedFromOutsideError(number)
+        raise EndedFromOutsideError(number)
 
     before = {number: signal.signal(number, raise_it) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:

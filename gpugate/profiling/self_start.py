@@ -13,7 +13,7 @@ from gpugate.options import Profiling
 from gpugate.profiling import artifact_folder, capture_index
 from gpugate.profiling.capture_index import FOLDER_VARIABLE, CaptureIndex
 from gpugate.profiling.environment_allow_list import allowed
-from gpugate.profiling.profiled_process import INTERRUPTED, run_profiled
+from gpugate.profiling.profiled_process import TO_END, run_profiled, signals_as_errors, status_of
 
 FAILED, NOTHING_COLLECTED = 1, 5
 
@@ -40,6 +40,17 @@ def start_profiled(
     `tell` keeps the artifacts and returns what is wrong with them, which makes an exit status of 0 one of 1. Raises
     OptionError for a folder that cannot be written and EnvironmentUnfitError for a profiler that cannot be used.
     """
+    try:
+        with signals_as_errors():
+            return _started(profiling, arguments, command, tell, say)
+    except TO_END as ending:
+        say(f"--{profiling.tool} was interrupted: not all of its reports are kept")
+        return status_of(ending)
+
+
+def _started(
+    profiling: Profiling, arguments: Sequence[str], command: Command, tell: Tell, say: Callable[[str], None]
+) -> int:
     with artifact_folder.held(profiling.folder, f"--{profiling.tool}") as folder:
         environment = {**allowed(os.environ), FOLDER_VARIABLE: str(folder), "COLUMNS": str(_columns())}
         pytest = [sys.executable, "-m", "pytest", *arguments, *_colour()]
@@ -48,19 +59,17 @@ def start_profiled(
             say(f"--{profiling.tool} was interrupted: none of its reports is kept")
             return ended.status
         run = ProfiledRun(profiling, folder, environment, capture_index.read(folder))
-        try:
-            problems = tell(run)
-        except KeyboardInterrupt:
-            say(f"--{profiling.tool} was interrupted: not all of its reports are kept")
-            return INTERRUPTED
+        problems = tell(run)
         if run.index.status is None:
             problems.append(
                 f"pytest did not end by itself under {profiling.tool}, which ended with status {ended.status}"
             )
+        elif run.index.status == 0 and ended.status:
+            problems.append(f"{profiling.tool} ended with status {ended.status}, after all tests had passed")
         for problem in problems:
             say(f"ERROR: {problem}")
     # What pytest says counts; the profiler's own status only where pytest could say nothing, or all went well.
-    status = ended.status if run.index.status in (None, 0) else run.index.status
+    status = run.index.status or (ended.status if ended.status >= 0 else 128 - ended.status)
     return status or (FAILED if problems else 0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpugate.codec import (
+    FormatError,
     from_json,
     naming_the_file,
     parse,
@@ -45,6 +46,8 @@ def read(path: Path) -> ProfileSummary:
         damaged="make it again with `gpugate profile --json`",
         instead_of_upgrading="make the summary again",
     ):
-        return from_json(
-            ProfileSummary, without_header(FORMAT, FORMAT_VERSION, parse(path.read_text(encoding="utf-8")))
-        )
+        text = path.read_text(encoding="utf-8")
+        summary = from_json(ProfileSummary, without_header(FORMAT, FORMAT_VERSION, parse(text)))
+        if summary.steps < 1 or summary.span_ms <= 0:
+            raise FormatError(f"it is of {summary.steps} steps in {summary.span_ms:g} ms, and a profile has some")
+        return summary

@@ -16,8 +16,17 @@ from typing import TYPE_CHECKING
 
 from gpugate.autopsy.autopsy import autopsy
 from gpugate.case_states import optimized_side
-from gpugate.codec import pretty, to_json, with_header, write_atomically
-from gpugate.errors import SideError
+from gpugate.codec import (
+    from_json,
+    naming_the_file,
+    parse,
+    pretty,
+    to_json,
+    with_header,
+    without_header,
+    write_atomically,
+)
+from gpugate.errors import SideError, TrustError
 from gpugate.faults.fault import EXAMPLE, SPELLING, Fault
 from gpugate.result import CaseResult, Promise
 from gpugate.units import percent
@@ -135,11 +144,42 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--budget", type=float, default=3.0, metavar="SECONDS", help="of a measurement (default: 3)")
     parser.add_argument("-k", default="", metavar="WORDS", help="only the cases whose id holds this (default: all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep every trial in FILE (default: nowhere)")
+    parser.add_argument(
+        "--of", type=Path, nargs="+", metavar="FILE", help="the table of trials that --json kept; nothing is measured"
+    )
     arguments = parser.parse_args(words)
     found: list[Trial] = []
+    if arguments.of:
+        try:
+            found.extend(trial for path in arguments.of for trial in kept(path))
+        except TrustError as error:
+            parser.error(str(error))
+        return _shown(found)
     with tempfile.TemporaryDirectory(prefix="gpugate-proof-") as folder:
         cases, contexts = _selected(arguments.modules, arguments.device, arguments.k, Path(folder))
         found.extend(_told(trials(cases, contexts, arguments.budget), arguments.json))
+    return _shown(found)
+
+
+def kept(path: Path) -> list[Trial]:
+    """The trials in a file of `--json`. Raises TrustError for one that is not there, damaged or of another format."""
+    with naming_the_file(
+        path,
+        TrustError,
+        unreadable="give what --json wrote",
+        damaged="make it again with --json",
+        instead_of_upgrading="make it again",
+    ):
+        body = without_header(FORMAT, FORMAT_VERSION, parse(path.read_text(encoding="utf-8")))
+        return list(from_json(_Kept, body).trials)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    trials: tuple[Trial, ...]
+
+
+def _shown(found: Sequence[Trial]) -> int:
     sys.stdout.write(table(found))
     shown = [trial for trial in found if trial.cannot is None]
     return 0 if shown and sum(trial.named for trial in shown) >= GOAL * len(shown) else 1
@@ -147,15 +187,15 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _told(found: Iterable[Trial], path: Path | None) -> Iterator[Trial]:
     """The trials as they come, each told on stderr and kept in the file."""
-    kept: list[Trial] = []
+    taken: list[Trial] = []
     for trial in found:
-        kept.append(trial)
+        taken.append(trial)
         print(
             f"{trial.case_id} {trial.fault}: {trial.cannot or trial.failed or f'{trial.kind}: {trial.words}'}",
             file=sys.stderr,
         )
         if path is not None:
-            body = {"trials": [to_json(one) for one in kept]}
+            body = {"trials": [to_json(one) for one in taken]}
             write_atomically(path, pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n")
         yield trial
 
