@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -75,7 +74,7 @@ class ClockTimer(HostTimer):
 def clock(monkeypatch: pytest.MonkeyPatch, quick_to_collect: None) -> Clock:
     made = Clock()
     for module in (run, warm_up, instance, sides, slow):
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=made.perf_counter))
+        monkeypatch.setattr(module, "perf_counter", made.perf_counter)
     monkeypatch.setattr(run, "timer_for", lambda device, timing: ClockTimer(made))
     return made
 

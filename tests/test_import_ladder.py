@@ -112,3 +112,13 @@ def test_help_loads_nothing_heavy() -> None:
     run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env={}, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")
     assert "--nsys-args" in run.stdout
+
+
+# Modules whose times decide something.
+TIMED = sorted((*ROOT.glob("gpugate/measurement/*.py"), *ROOT.glob("gpugate/faults/*.py")))
+
+
+@pytest.mark.parametrize("path", TIMED, ids=lambda path: path.stem)
+def test_the_engine_takes_the_clock_by_name_so_that_no_side_can_replace_it(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert "time" not in {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}

@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,7 +111,7 @@ class BenchTimer(HostTimer):
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench()
     for module in (run, warm_up, instance, sides):
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: made.now_ms / 1e3))
+        monkeypatch.setattr(module, "perf_counter", lambda: made.now_ms / 1e3)
     monkeypatch.setattr(run, "timer_for", lambda device, timing: BenchTimer(made))
     return made
 

@@ -292,8 +292,8 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts back afterwards what the project's conftest.py changes in this process."""
-    for module in work_clock.READERS:
-        monkeypatch.setattr(module, "time", time)
+    for module, name in work_clock.readers():
+        monkeypatch.setattr(module, name, getattr(time, name))
     for table in (settings.BLOCK_MS, settings.WARM_UP_S):
         monkeypatch.setitem(table, "cpu", table["cpu"])
     for name in ("PROBES", "CPU_MATMUL", "CPU_COPY_BYTES"):

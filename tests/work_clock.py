@@ -4,15 +4,18 @@ A busy machine makes a thread wait, which this clock does not see, and a step of
 """
 
 import time
+from collections.abc import Iterator
+from types import ModuleType
 
 from gpugate.faults import slow
 from gpugate.measurement import device_timer, instance, run, sides, warm_up
 
 READERS = (device_timer, instance, run, sides, slow, warm_up)
+NAMES = ("perf_counter", "perf_counter_ns")
 
 
 class WorkClock:
-    """Takes the place of the module `time` where the engine measures."""
+    """Takes the place of the functions of `time` by which the engine measures."""
 
     def __init__(self) -> None:
         self._slept_ns = 0
@@ -31,6 +34,11 @@ clock = WorkClock()
 
 
 def install() -> None:
-    """Until the modules' own `time` is put back, which a process of its own need not do."""
-    for module in READERS:
-        vars(module)["time"] = clock
+    """Until the functions of `time` are put back, which a process of its own need not do."""
+    for module, name in readers():
+        setattr(module, name, getattr(clock, name))
+
+
+def readers() -> Iterator[tuple[ModuleType, str]]:
+    """Every engine module that measures time, with the name by which it reads the clock."""
+    return ((module, name) for module in READERS for name in NAMES if hasattr(module, name))

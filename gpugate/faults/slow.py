@@ -8,10 +8,10 @@ wrapper, which would be a third of a percent of a step of 30 us.
 from __future__ import annotations
 
 import statistics
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from time import perf_counter
 from typing import Any, Protocol
 
 import torch
@@ -39,12 +39,12 @@ class HostExtraWork:
         self._began_s = 0.0
 
     def begin(self) -> None:
-        self._began_s = time.perf_counter()
+        self._began_s = perf_counter()
 
     def end(self) -> None:
-        now_s = time.perf_counter()
+        now_s = perf_counter()
         until_s = now_s + self.share * (now_s - self._began_s)
-        while time.perf_counter() < until_s:
+        while perf_counter() < until_s:
             pass
 
 

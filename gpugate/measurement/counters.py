@@ -6,11 +6,11 @@ import json
 import os
 import statistics
 import tempfile
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from time import perf_counter_ns, sleep
 from typing import Any
 
 import torch
@@ -122,7 +122,7 @@ def detach(device: torch.device) -> None:
     if device.type == "cuda":
         for _ in range(DETACH_CALLS):  # cuda only
             torch.cuda.synchronize(device)
-            time.sleep(DETACH_PAUSE_S)
+            sleep(DETACH_PAUSE_S)
 
 
 def _events(profiler: profile) -> list[dict[str, Any]]:
@@ -146,9 +146,9 @@ def enqueue_ms(side: BuiltSide, inputs: Sequence[Any]) -> float:
                 break
             synchronize(side.device)
             step = side.side.step  # a fault begins its work where it is asked for
-            started = time.perf_counter_ns()
+            started = perf_counter_ns()
             step(inputs[number % len(inputs)])
-            times_ms.append((time.perf_counter_ns() - started) / 1e6)
+            times_ms.append((perf_counter_ns() - started) / 1e6)
             side.side.finish()
     synchronize(side.device)
     return statistics.median(times_ms)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from time import get_clock_info, perf_counter_ns
 from typing import Literal, Protocol
 
 import torch
@@ -23,15 +23,15 @@ class HostTimer:
     """The monotonic host clock; the work is over when `run` returns."""
 
     name: Literal["cuda events", "host clock"] = "host clock"
-    resolution_ms = time.get_clock_info("perf_counter").resolution * 1e3
+    resolution_ms = get_clock_info("perf_counter").resolution * 1e3
 
     def __init__(self) -> None:
         self.event_host_ratios: list[float] = []
 
     def time_ms(self, run: Callable[[], None]) -> float:
-        start = time.perf_counter_ns()
+        start = perf_counter_ns()
         run()
-        return (time.perf_counter_ns() - start) / 1e6
+        return (perf_counter_ns() - start) / 1e6
 
 
 class CudaEventTimer:  # cuda only
@@ -68,10 +68,10 @@ class SynchronizedHostTimer:  # cuda only
 
     def time_ms(self, run: Callable[[], None]) -> float:
         torch.cuda.synchronize(self.device)
-        start = time.perf_counter_ns()
+        start = perf_counter_ns()
         event_ms = self._events.time_ms(run)
         torch.cuda.synchronize(self.device)
-        host_ms = (time.perf_counter_ns() - start) / 1e6
+        host_ms = (perf_counter_ns() - start) / 1e6
         self.event_host_ratios.append(event_ms / host_ms)
         return host_ms
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from time import perf_counter
 
 from gpugate.errors import SideError
 from gpugate.measurement.cold_inputs import Inputs, check_untouched
@@ -52,7 +52,7 @@ def build_both(case: Case, context: Context, inputs: Inputs, reference_first: bo
     Raises SideError when one cannot be built, writes to its inputs or changes the other's model; what was built by
     then is closed.
     """
-    started = time.perf_counter()
+    started = perf_counter()
 
     names = (case.reference_name, case.optimization.name)
     built, before = {}, ""
@@ -64,7 +64,7 @@ def build_both(case: Case, context: Context, inputs: Inputs, reference_first: bo
             if name == case.reference_name:
                 before = fingerprint(built[name].side.model)
         reference, optimized = (built[name] for name in names)
-        both = BothSides(reference, optimized, reference_first, time.perf_counter() - started, before)
+        both = BothSides(reference, optimized, reference_first, perf_counter() - started, before)
         both.check_apart()
         undo.pop_all()
     return both

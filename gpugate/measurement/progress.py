@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Literal
 
 # Counting is under the profiler; watching, after it, is what counters say that need none, such as growing memory.
@@ -36,7 +36,7 @@ class Progress:
 class Spent:
     """Where the time of a measurement goes, by what is being done."""
 
-    clock: Callable[[], float] = time.perf_counter
+    clock: Callable[[], float] = perf_counter
     _seconds: dict[str, float] = field(default_factory=dict)
     _now: tuple[str, float] | None = None
 

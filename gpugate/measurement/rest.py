@@ -7,9 +7,9 @@ block at the clock that it has for short bursts, the same for both sides.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import sleep
 
 FIRST_REST_S = 0.02  # as long as a block
 LONGEST_REST_S = 0.16
@@ -21,7 +21,7 @@ class Rest:
     """How long the device idles before every block of one measurement; nothing until a clock was capped."""
 
     seconds: float = 0.0
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], None] = sleep
 
     def take(self) -> None:
         if self.seconds:

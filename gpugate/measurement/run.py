@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import random
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from gpugate.faults.mutated import mutated
 from gpugate.intervals import Estimate
@@ -90,7 +90,7 @@ class _Run:
 
     @property
     def seconds_left(self) -> float:
-        return self.deadline_s - time.perf_counter()
+        return self.deadline_s - perf_counter()
 
     def tell(self, doing: Doing, side: str, taking: Instance | None = None) -> None:
         self.spent.begin(doing)
@@ -121,7 +121,7 @@ def measure(
     fault that the settings ask for. An output that is not comparable (NaN, another shape or dtype) ends the measurement
     without samples.
     """
-    started = time.perf_counter()
+    started = perf_counter()
     known = known or Known()
     known.begin(case.workload.name)
     if settings.fault is not None:
@@ -138,7 +138,7 @@ def measure(
         stopped_because = _measure_instances(run)
         if not run.found.baseline_unchanged:
             check_baseline_unchanged(case, context, inputs, expected)
-        return _record(run, stopped_because, time.perf_counter() - started)
+        return _record(run, stopped_because, perf_counter() - started)
     finally:
         release(context.device)
 
@@ -211,19 +211,19 @@ def _begin(run: _Run, both: BothSides) -> None:
         run.found.differences += found
         if run.found.comparable and max(one.relative_l2 for one in found) > run.case.optimization.tolerated.relative_l2:
             run.found.mismatch = mismatch(both.optimized, run.inputs, run.expected)
-    run.deadline_s = time.perf_counter() + run.settings.budget_s
+    run.deadline_s = perf_counter() + run.settings.budget_s
 
 
 def _measure_instance(run: _Run, both: BothSides) -> StopReason | None:
     """Warms both sides up and takes pairs; None asks for a fresh instance."""
     share = REWARM_SHARE if run.found.instances else 1.0
     kind = run.context.device.type
-    started = time.perf_counter()
+    started = perf_counter()
     for side in (both.reference, both.optimized):
         run.tell("warming up", side.name)
         warm_up(side, run.inputs.timed, run.timer.time_ms, least_block_ms(side), share * WARM_UP_S[kind])
         check_untouched(run.inputs, side.name)  # while it has run alone, so that the other is not blamed
-    run.rebuild_s = both.build_s + (time.perf_counter() - started) * REWARM_SHARE / share
+    run.rebuild_s = both.build_s + (perf_counter() - started) * REWARM_SHARE / share
     pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, run.draw.random() < 0.5, run.rest)
     pairing.settle()
     stopped = _take_pairs(run, pairing)
@@ -244,9 +244,9 @@ def _take_pairs(run: _Run, pairing: Pairing) -> StopReason | None:
         return run.seconds_left > 0 or found.pairs + len(pairing.pairs) < settings.min_pairs
 
     while True:
-        started = time.perf_counter()
+        started = perf_counter()
         pairing.take(settings.pairs_per_instance, go_on)
-        round_s = time.perf_counter() - started  # what a fresh build costs at least
+        round_s = perf_counter() - started  # what a fresh build costs at least
         pairing.take(_more_pairs(run, pairing, round_s), go_on)
         estimate = _estimate([*found.instances, pairing.instance()])
         found.half_widths.append(estimate.half_width if estimate else math.inf)

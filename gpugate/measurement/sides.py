@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import hashlib
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -114,17 +114,17 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
     """Builds a side from the suite's default flags and runs its first step, both timed: they are never samples."""
     TorchFlags().apply()
     allocated_bytes = _start_counting_memory(context.device)
-    started = time.perf_counter()
+    started = perf_counter()
     with blamed_on(name, "being built"):
         side = build(context)
         synchronize(context.device)
         flags = TorchFlags.current()
-    built = time.perf_counter()
+    built = perf_counter()
     with blamed_on(name, "running its first step"), _closed_on_error(side):
         side.step(first_input)
         side.finish()
         synchronize(context.device)
-        stepped = time.perf_counter()
+        stepped = perf_counter()
         _await_compile_workers()
     peak_bytes = _peak_above(context.device, allocated_bytes)
     cost = SideCost(build_s=built - started, first_step_s=stepped - built, peak_bytes=peak_bytes)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 from scipy import stats
@@ -71,11 +71,11 @@ def warm_up(
     seconds: float,
 ) -> None:
     """Runs blocks for at least `seconds` and until they are steady; leaves `side.steps_per_block` calibrated."""
-    started, seen = time.perf_counter(), []
+    started, seen = perf_counter(), []
     while True:
         step_ms = side.timed_block(inputs, time_ms)
         seen.append(step_ms)
-        elapsed = time.perf_counter() - started
+        elapsed = perf_counter() - started
         warm = elapsed >= seconds and (steady(seen) or elapsed >= PATIENCE * seconds)
         stocks, round_steps = 1, 1
         if warm:
