@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from gpugate.contracts import judge_counters
 from gpugate.equivalence import judge_equivalence
-from gpugate.judging import judge_speedup, judge_throughput
+from gpugate.judging import MOVED, judge_speedup, judge_throughput
 from gpugate.machine_state import with_environment
 from gpugate.measurement.record import Measurement
 from gpugate.next_steps import as_run_here, unless_wrong
@@ -53,17 +53,22 @@ def decide(result: CaseResult, command: str, recording: bool, asked_tolerance: f
 
 
 def wants_more_pairs(verdicts: Sequence[Verdict]) -> bool:
-    """An interval on both sides of a bound, which more pairs narrow, or below it, which they must repeat."""
-    open_ones = (Outcome.INCONCLUSIVE, Outcome.REGRESSED)
-    return any(verdict.check in TIMED and verdict.outcome in open_ones for verdict in verdicts)
+    """An interval on both sides of a bound, which more pairs narrow, or below it, which they must repeat.
+
+    An open question that comes of a reference that moved is one for another process.
+    """
+    timed = [verdict for verdict in verdicts if verdict.check in TIMED]
+    if any(verdict.outcome is Outcome.REGRESSED for verdict in timed):
+        return True
+    return any(verdict.outcome is Outcome.INCONCLUSIVE and MOVED not in verdict.numbers for verdict in timed)
 
 
 def wants_fresh_process(result: CaseResult) -> bool:
     """Whether one more process is to be heard.
 
     One is before every alarm: what differs between processes (placement, autotuned algorithms, the host's state) looks
-    like a regression in one of them. And one more where two contradict each other. What is wrong or did not engage is
-    so in every process, and a sick machine is sick for all.
+    like a regression in one of them, or like a gain where it slows the reference alone. And one more where two
+    contradict each other. What is wrong or did not engage is so in every process, and a sick machine is sick for all.
     """
     outcomes = {verdict.check: verdict.outcome for verdict in result.verdicts}
     if result.environment_problem or {Outcome.WRONG, Outcome.NOT_ENGAGED} & set(outcomes.values()):
@@ -71,7 +76,8 @@ def wants_fresh_process(result: CaseResult) -> bool:
     contradicted = Outcome.INCONCLUSIVE in (outcomes[one] for one in TIMED)
     if not result.attempts:
         # Without a record an open promise is one question more of a case that no gate passes anyway.
-        return Outcome.REGRESSED in outcomes.values() or (contradicted and result.remembered is not None)
+        moved = any(MOVED in verdict.numbers for verdict in result.verdicts)
+        return moved or Outcome.REGRESSED in outcomes.values() or (contradicted and result.remembered is not None)
     counted = result.measurement is not None and result.measurement.counters_missing is None
     return contradicted or (counted and outcomes["counters"] is Outcome.INCONCLUSIVE)
 

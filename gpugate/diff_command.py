@@ -20,6 +20,7 @@ from gpugate.codec import pretty, to_json, with_header
 from gpugate.environment import compare
 from gpugate.errors import ReplayError
 from gpugate.intervals import Estimate
+from gpugate.moved_side import Times, in_words
 from gpugate.profiling.artifact_names import EXPORT, REPORT
 from gpugate.report.night_files import RUN
 from gpugate.report.rows import NOT_JUDGED, worst_of
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 FORMAT = "gpugate-diff"
 # History: 1: an autopsy of every case that both runs measured, by its id; 2: what else differs, as warnings; 3: what
-# either run said of a case, as `before` and `after`.
-FORMAT_VERSION = 3
+# either run said of a case, as `before` and `after`. 4: with the times of both sides.
+FORMAT_VERSION = 4
 PROFILES = (REPORT, EXPORT)
 HEADER_CHARACTERS = 200  # in which a JSON file of ours says its format
 MOST_NAMED = 5
@@ -43,10 +44,17 @@ ANOTHER_MACHINE = "measured on two machines"
 
 @dataclass(frozen=True)
 class Said:
-    """What a run said of a case: the worst of its verdicts, None where there is none, and the speedup."""
+    """What a run said of a case: the worst of its verdicts, None where there is none, the speedup, and the medians of
+    the times of both sides."""
 
     outcome: Outcome | None
     speedup: Estimate
+    reference_ms: float
+    optimized_ms: float
+
+    @property
+    def times(self) -> Times:
+        return Times(self.reference_ms, self.optimized_ms)
 
 
 class Became(NamedTuple):
@@ -170,7 +178,10 @@ def differences(before: RunResult, after: RunResult, against: str) -> list[Becam
 
 
 def _said(case: CaseResult) -> Said | None:
-    return Said(worst_of(case), summary_of(case.measurement).speedup) if case.measurement is not None else None
+    if case.measurement is None:
+        return None
+    found = summary_of(case.measurement)
+    return Said(worst_of(case), found.speedup, found.reference_ms.median, found.optimized_ms.median)
 
 
 def _mutated(which: str, run: RunResult) -> Iterator[str]:
@@ -209,7 +220,7 @@ def _paragraph(one: Became) -> Iterator[RenderableType]:
 
 
 def _judged(one: Became) -> Iterator[str]:
-    """`verdict: PASS -> REGRESSED; speedup: 3.00x (2.99..3.01) -> 2.80x (2.79..2.81)`."""
+    """`verdict: PASS -> REGRESSED; speedup: 3.00x (2.99..3.01) -> 2.80x (2.79..2.81)`, and which side moved."""
     if one.before is None or one.after is None:
         return
     words = [said.outcome.value if said.outcome else NOT_JUDGED for said in (one.before, one.after)]
@@ -219,6 +230,7 @@ def _judged(one: Became) -> Iterator[str]:
         for said in (one.before, one.after)
     ]
     yield f"verdict: {verdict}; speedup: {' -> '.join(speedups)}"
+    yield in_words(one.before.times, one.after.times)
 
 
 def _as_json(one: Became) -> dict[str, object]:

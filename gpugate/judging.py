@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from gpugate import units
 from gpugate.intervals import Estimate
 from gpugate.measurement.record import Counters, Measurement
+from gpugate.moved_side import Times, in_words, mostly_the_reference
 from gpugate.next_steps import next_step, record_step, rerun
 from gpugate.summary import MIN_PROCESSES, History, Summary
 from gpugate.tolerances import (
@@ -23,6 +24,7 @@ from gpugate.voting import decider, disputed, elsewhere, predicate, voted
 
 # The same words for every case, so that a report says them once; the numbers stand in its table.
 NOTHING_RECORDED = "nothing is recorded for this machine yet"
+MOVED = "moved_side"  # among a verdict's numbers: `reference` where the optimized side did not move
 SAME_SPEED = 0.03  # two identical sides may differ by 1 % for their whole life
 
 
@@ -44,12 +46,15 @@ class Remembered:
 
 
 class _Judgement(NamedTuple):
-    """What one bound says: `bound` is the bound in words, `disputed` that processes disagree about it."""
+    """What one bound says: `bound` is the bound in words, `disputed` that processes disagree about it, `promised` and
+    `by_anchor` which kind of bound it is, `no_gain` that a speedup rose above it because the reference is slower."""
 
     outcome: Outcome
     bound: str
     by_anchor: bool = False
     disputed: bool = False
+    promised: bool = False
+    no_gain: bool = False
 
 
 def against_minimum(speedup: Estimate, minimum: float) -> Outcome:
@@ -99,15 +104,16 @@ def judge_speedup(
         return _not_timed("speedup", measurement)
     summary, speedups = summaries[0], [summary.speedup for summary in summaries]
     speedup = summary.speedup
-    judgements, too_varied = _against_record(speedups, remembered, asked_tolerance)
+    judgements, too_varied = _against_record(summaries, remembered, asked_tolerance)
     if minimum is not None:
         kept = [against_minimum(one, minimum) for one in speedups]
         bound = f"the promised {units.ratio(minimum)}"
-        judgements.insert(0, _Judgement(voted(kept), bound, disputed=disputed(kept)))
+        judgements.insert(0, _Judgement(voted(kept), bound, disputed=disputed(kept), promised=True))
     elif too_varied:
         judgements.append(_Judgement(Outcome.NO_BASELINE, f"{too_varied}: record more, or on a quieter machine"))
     outcome = _inert(measurement, speedup) or worst([judgement.outcome for judgement in judgements])
-    reason = _speedup_reason(outcome, summaries, judgements, remembered)
+    moved = _reference_moved(outcome, summaries, judgements, remembered)
+    reason = _speedup_reason(outcome, summaries, judgements, remembered, moved)
     reason += f"; it has {too_varied}" if too_varied and minimum is not None else ""
     reason += f" ({_evidence(measurement, summaries)})"
     if outcome is Outcome.NO_BASELINE and remembered is None:
@@ -117,19 +123,20 @@ def judge_speedup(
         case_id,
         outcome,
         reason,
-        _speedup_step(case_id, outcome, judgements),
+        _speedup_step(case_id, outcome, judgements, moved),
         {
             "speedup": speedup.median,
             "speedup_low": speedup.low,
             "speedup_high": speedup.high,
             "min_speedup": minimum,
             "recorded_speedup": remembered.current.speedup if remembered else None,
+            **({MOVED: "reference"} if moved else {}),
         },
     )
 
 
 def _against_record(
-    speedups: Sequence[Estimate], remembered: Remembered | None, asked_tolerance: float | None
+    summaries: Sequence[Summary], remembered: Remembered | None, asked_tolerance: float | None
 ) -> tuple[list[_Judgement], str]:
     """Against the current record and against the anchor, which a recorded improvement has passed for good.
 
@@ -144,21 +151,39 @@ def _against_record(
         if allowed >= BOUNDS_NOTHING:
             empty[name] = then.speedup_cv or 0.0
         else:
-            judgements.append(_against_history(speedups, name, then, allowed))
+            judgements.append(_against_history(summaries, name, then, allowed))
     if remembered.current.processes < MIN_PROCESSES:
         known = f"a baseline of {remembered.current.processes} processes, where a gate needs {MIN_PROCESSES}"
         judgements.append(_Judgement(Outcome.NO_BASELINE, known))
     return judgements, _too_varied(empty)
 
 
-def _against_history(speedups: Sequence[Estimate], name: str, then: History, allowed: float) -> _Judgement:
+def _against_history(summaries: Sequence[Summary], name: str, then: History, allowed: float) -> _Judgement:
     bound = f"the {name} {units.ratio(then.speedup)} -{units.percent(allowed)}"
-    said = votes(speedups, then.speedup, allowed)
+    by_ratio = votes([one.speedup for one in summaries], then.speedup, allowed)
+    said = [_gained(vote, one, then, allowed) for vote, one in zip(by_ratio, summaries, strict=True)]
     by_anchor = name == "anchored"
     outcome = voted(said)
     if by_anchor and outcome is Outcome.IMPROVED:
         outcome = Outcome.PASS
-    return _Judgement(outcome, bound, by_anchor, disputed(said))
+    return _Judgement(outcome, bound, by_anchor, disputed(said), no_gain=said != by_ratio)
+
+
+def _gained(outcome: Outcome, summary: Summary, then: History, allowed: float) -> Outcome:
+    """No improvement where the speedup rose because the reference is slower. The optimized side then answers for itself
+    by its time: as long as recorded it is a PASS, and a longer time may be the machine's or the optimization's."""
+    if outcome is not Outcome.IMPROVED or not mostly_the_reference(_recorded_times(then), _medians(summary)):
+        return outcome
+    kept = summary.optimized_ms.median <= then.optimized_ms * (1 + allowed)
+    return Outcome.PASS if kept else Outcome.INCONCLUSIVE
+
+
+def _recorded_times(then: History) -> Times:
+    return Times(then.reference_ms, then.optimized_ms)
+
+
+def _medians(summary: Summary) -> Times:
+    return Times(summary.reference_ms.median, summary.optimized_ms.median)
 
 
 def _too_varied(cv_by_name: Mapping[str, float]) -> str:
@@ -176,7 +201,11 @@ def _inert(measurement: Measurement, speedup: Estimate) -> Outcome | None:
 
 
 def _speedup_reason(
-    outcome: Outcome, summaries: Sequence[Summary], judgements: list[_Judgement], remembered: Remembered | None
+    outcome: Outcome,
+    summaries: Sequence[Summary],
+    judgements: list[_Judgement],
+    remembered: Remembered | None,
+    moved: bool,
 ) -> str:
     speedup = summaries[0].speedup
     found = _with_interval(speedup)
@@ -187,10 +216,10 @@ def _speedup_reason(
     if outcome is Outcome.NOT_ENGAGED:
         return f"{found} with the same kernels and bitwise the same outputs as the reference: it did nothing"
     text = f"{found}{':' if len(summaries) > 1 else ''} {_said(outcome, judgements, len(summaries))}"
-    if outcome is Outcome.PASS:
+    if remembered is None or not (moved or (outcome is not Outcome.PASS and remembered.match == "exact")):
         return text
-    moved = _where_it_moved(_middle_one(summaries, lambda one: one.speedup.median), remembered)
-    return f"{text}; {'in the process that decided ' if len(summaries) > 1 else ''}{moved}" if moved else text
+    where = in_words(_recorded_times(remembered.current), _medians(_middle_by_speedup(summaries)))
+    return f"{text}; {'in the process that decided ' if len(summaries) > 1 else ''}{where}"
 
 
 def _with_interval(speedup: Estimate) -> str:
@@ -231,22 +260,29 @@ def _times(count: int) -> str:
     return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
-def _speedup_step(case_id: str, outcome: Outcome, judgements: list[_Judgement]) -> str:
-    """What to run next; where only the anchor objects, how to accept what the record already has."""
+def _speedup_step(case_id: str, outcome: Outcome, judgements: list[_Judgement], moved: bool) -> str:
+    """What to run next; where only the anchor objects, or the reference moved, how to accept what is measured now."""
     blamed = [judgement for judgement in judgements if judgement.outcome is outcome]
     if outcome is Outcome.REGRESSED and all(judgement.by_anchor for judgement in blamed):
         return f"{record_step(case_id)} --perf-new-anchor, if this is meant to be the new normal"
+    if moved and outcome is not Outcome.PASS and not any(judgement.promised for judgement in blamed):
+        return f"{record_step(case_id)}, if the reference is meant to take what it takes now"
     return next_step(outcome, case_id)
 
 
-def _where_it_moved(summary: Summary, remembered: Remembered | None) -> str:
-    if remembered is None or remembered.match != "exact":
-        return ""
-    then = remembered.current
-    return (
-        f"optimized {units.milliseconds(then.optimized_ms)} -> {units.milliseconds(summary.optimized_ms.median)}, "
-        f"reference {units.milliseconds(then.reference_ms)} -> {units.milliseconds(summary.reference_ms.median)}"
-    )
+def _reference_moved(
+    outcome: Outcome, summaries: Sequence[Summary], judgements: list[_Judgement], remembered: Remembered | None
+) -> bool:
+    """Whether the speedup of the process that decided left the recorded one because its reference moved."""
+    if remembered is None or outcome not in (Outcome.PASS, Outcome.REGRESSED, Outcome.INCONCLUSIVE):
+        return False
+    if not mostly_the_reference(_recorded_times(remembered.current), _medians(_middle_by_speedup(summaries))):
+        return False
+    return outcome is Outcome.REGRESSED or any(judgement.no_gain for judgement in judgements)
+
+
+def _middle_by_speedup(summaries: Sequence[Summary]) -> Summary:
+    return _middle_one(summaries, lambda one: one.speedup.median)
 
 
 def judge_throughput(measurement: Measurement, summaries: Sequence[Summary], remembered: Remembered | None) -> Verdict:

@@ -243,15 +243,34 @@ def test_what_would_be_written_as_nothing_is_left_out() -> None:
 
 
 def test_on_a_cpu_the_pace_of_the_machine_is_taken_out() -> None:
-    slower_machine = replace(ON_A_CPU.in_the_pace_of(replace(ON_A_CPU, reference_ms=60.0)))
+    slower_machine = ON_A_CPU.in_the_pace_of(replace(ON_A_CPU, step_ms=20.0, reference_ms=60.0))
     assert (slower_machine.step_ms, slower_machine.profile.kernel_ms) == (20.0, 16.0)
     assert autopsy(ON_A_CPU, slower_machine, "then").kind == "nothing"
     assert autopsy(ON_A_CPU, replace(slower_machine, step_ms=24.0), "then").kind == "host"
     assert THEN.in_the_pace_of(now(reference_ms=60.0)) is THEN
 
 
+@pytest.mark.parametrize("then", [THEN, ON_A_CPU], ids=["GPU", "CPU"])
+@pytest.mark.parametrize(
+    ("reference_ms", "step_ms", "words"),
+    [
+        (43.5, 10.0, "one of the reference 30.00 ms -> 43.50 ms (+45 %)"),
+        (43.5, 10.35, "+45 %); besides, the host takes longer"),
+        (27.0, 10.0, "one of the reference 30.00 ms -> 27.00 ms (-10 %)"),
+        (27.0, 9.8, "-10 %); besides, the host takes less time"),
+    ],
+)
+def test_a_reference_that_moved_alone_is_the_cause_and_no_pace_of_the_machine(
+    then: State, reference_ms: float, step_ms: float, words: str
+) -> None:
+    found = autopsy(then, replace(then, step_ms=step_ms, reference_ms=reference_ms), "then")
+    assert (found.kind, words in found.cause) == ("another reference", True), found.cause
+    assert "pace" not in " ".join(found.lines)
+    assert found.lines[0].startswith(f"a step: 10.00 ms -> {step_ms:.2f} ms")
+
+
 def test_another_pace_of_the_machine_is_told() -> None:
-    slower_machine = ON_A_CPU.in_the_pace_of(replace(ON_A_CPU, reference_ms=60.0))
+    slower_machine = ON_A_CPU.in_the_pace_of(replace(ON_A_CPU, step_ms=20.0, reference_ms=60.0))
     assert autopsy(ON_A_CPU, slower_machine, "then").lines[0] == (
         "the machine's pace was another one, by the reference: the 10.00 ms of then are told as 20.00 ms"
     )

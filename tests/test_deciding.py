@@ -21,12 +21,18 @@ RECORDED = History(3.0, 0.001, 30.0, 10.0, 0.001, 5)
 
 
 def measured(speedup: float, error: float = 0.0, **counted: float) -> Measurement:
-    """Of three instances, at 10 ms per optimized step."""
-    instances = (Instance(True, (Pair(10.0 * speedup, 10.0, True),) * 4),) * 3
+    """Of three instances, at 30 ms per step of the reference."""
+    instances = (Instance(True, (Pair(30.0, 30.0 / speedup, True),) * 4),) * 3
     difference = Difference(error, error, None, "fresh inputs")
     cost = SideCost(0.1, 0.1)
     found = Measurement(CASE_ID, instances, "narrow", (difference,), cost, cost)
     return replace(found, optimized_counters={**COUNTED, **counted})
+
+
+def timed(reference_ms: float, optimized_ms: float) -> Measurement:
+    """As `measured`, by the times of both sides; 30 and 10 ms are recorded."""
+    instances = (Instance(True, (Pair(reference_ms, optimized_ms, True),) * 4),) * 3
+    return replace(measured(3.0), instances=instances)
 
 
 def case(first: Measurement, *others: Attempt, **changed: object) -> CaseResult:
@@ -162,3 +168,44 @@ def test_what_was_not_measured_cannot_be_decided() -> None:
     empty = CaseResult(CASE_ID, "net", "fast", "baseline", Size(1, 0, 0))
     with pytest.raises(ValueError, match="net/fast/cuda was not measured"):
         decide(empty, COMMAND, recording=False)
+
+
+@pytest.mark.parametrize(
+    ("optimized_ms", "alone", "outcome", "in_the_end"),
+    [
+        (10.0, PASS, PASS, PASS),
+        (9.95, PASS, PASS, PASS),
+        (10.35, INCONCLUSIVE, REGRESSED, INCONCLUSIVE),  # 3.5 % slower, behind a speedup that rose by 40 %
+    ],
+)
+def test_a_speedup_that_rose_with_the_reference_alone_is_no_improvement_and_is_confirmed(
+    optimized_ms: float, alone: Outcome, outcome: Outcome, in_the_end: Outcome
+) -> None:
+    risen, well = timed(43.5, optimized_ms), Attempt(timed(30.0, optimized_ms))
+    found = case(risen)
+    assert (outcomes(found)["speedup"], wants_fresh_process(found)) == (alone, True)
+    assert "optimized 10.00 ms -> " in reason(found, "speedup")
+    assert "reference 30.00 ms -> 43.50 ms: mostly the reference moved" in reason(found, "speedup")
+    assert not wants_more_pairs(found.verdicts)  # of the same build of the reference
+    assert outcomes(case(risen, well, well))["speedup"] is outcome
+    everywhere = case(risen, Attempt(risen), Attempt(risen))
+    assert (outcomes(everywhere)["speedup"], wants_fresh_process(everywhere)) == (in_the_end, in_the_end is not PASS)
+
+
+def test_a_gain_of_the_optimized_side_is_an_improvement_whatever_the_reference_did() -> None:
+    for reference_ms, optimized_ms in ((30.0, 9.0), (28.0, 8.0), (30.3, 9.0)):
+        found = case(timed(reference_ms, optimized_ms))
+        assert (outcomes(found)["speedup"], wants_fresh_process(found)) == (Outcome.IMPROVED, False)
+
+
+def test_a_speedup_that_fell_with_the_reference_alone_blames_the_reference() -> None:
+    fallen = case(timed(27.0, 10.0))
+    assert outcomes(fallen)["speedup"] is REGRESSED
+    assert wants_fresh_process(fallen)
+    assert "reference 30.00 ms -> 27.00 ms: mostly the reference moved" in reason(fallen, "speedup")
+    assert "--update-baselines" in fallen.verdicts[1].next_step
+    slower = case(timed(30.0, 11.0))
+    assert "mostly the reference" not in reason(slower, "speedup")
+    assert "--update-baselines" not in slower.verdicts[1].next_step
+    broken = case(timed(14.0, 10.0))  # of its promise, which no recording changes
+    assert "--update-baselines" not in broken.verdicts[1].next_step

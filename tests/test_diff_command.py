@@ -54,11 +54,12 @@ def test_what_differs_between_two_runs_is_told_with_its_cause(runs, capsys) -> N
     assert complaints == ""
     net = said[said.index("tiny/net/cuda\n") :].splitlines()
     assert net[1] == "  verdict: PASS -> REGRESSED; speedup: 3.00x (3.00..3.00) -> 3.00x (3.00..3.00)"
-    assert net[2].startswith("  likely cause, against a.json: more kernels run: 57 -> 59 per step, among them mul")
+    assert net[2] == "  optimized 10.00 ms -> 10.00 ms, reference 30.00 ms -> 30.00 ms"
+    assert net[3].startswith("  likely cause, against a.json: more kernels run: 57 -> 59 per step, among them mul")
     assert "  new: mul 0.500 ms\n" in said
     same = said[said.index("tiny/same/cuda\n") :].splitlines()
     assert same[1] == "  verdict: PASS in both; speedup: 3.00x (3.00..3.00) -> 3.00x (3.00..3.00)"
-    assert same[2].startswith("  likely cause, against a.json: a step takes as long as before")
+    assert same[3].startswith("  likely cause, against a.json: a step takes as long as before")
     assert said.startswith("measured in A (a.json) only: tiny/gone/cuda\n\ntiny/")
     assert "measured on" not in said
     assert "measured with" not in said
@@ -77,6 +78,8 @@ def test_what_got_slower_the_most_comes_first_and_words_select(runs, capsys) -> 
     assert found["cases"]["tiny/same/cuda"]["before"] == {
         "outcome": "PASS",
         "speedup": {"median": pytest.approx(3.0, abs=1e-3), "low": ANY, "high": ANY},
+        "reference_ms": ANY,
+        "optimized_ms": ANY,
     }
     assert found["cases"]["tiny/same/cuda"]["after"]["outcome"] == "REGRESSED"
     assert found["warnings"] == ["measured in A (a.json) only: tiny/gone/cuda"]
@@ -84,6 +87,18 @@ def test_what_got_slower_the_most_comes_first_and_words_select(runs, capsys) -> 
     said = capsys.readouterr().out
     assert said.startswith("tiny/net/cuda\n")
     assert "tiny/same" not in said
+
+
+def test_the_side_that_moved_is_named_with_the_times_of_both(runs, capsys) -> None:
+    before, night = runs
+    stored(night / "run.json", case("net", 4.35))
+    assert main(["diff", str(before), str(night)]) == 0
+    said = capsys.readouterr().out
+    assert "  optimized 10.00 ms -> 10.00 ms, reference 30.00 ms -> 43.50 ms: mostly the reference moved\n" in said
+    main(["diff", str(before), str(night), "--json"])
+    found = json.loads(capsys.readouterr().out)["cases"]["tiny/net/cuda"]
+    assert (found["kind"], found["before"]["reference_ms"]) == ("another reference", pytest.approx(30.0, abs=0.01))
+    assert found["after"]["optimized_ms"] == pytest.approx(10.0, abs=0.01)
 
 
 def test_two_machines_are_named(runs, capsys) -> None:

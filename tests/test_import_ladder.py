@@ -28,7 +28,7 @@ ROWS = (
     ("catalogue", "environment", "source_hash"),
     ("faults",),
     ("measurement",),
-    ("summary", "tolerances", "series"),
+    ("moved_side", "summary", "tolerances", "series"),
     ("autopsy",),
     ("verdict", "voting", "next_steps", "machine_state", "equivalence", "judging", "contracts", "bottleneck"),
     ("result", "deciding", "asked_tolerance", "ladder", "knee"),

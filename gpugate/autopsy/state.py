@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from gpugate.measurement.record import Counters, Mismatch
 from gpugate.measurement.step_profile import StepProfile
+from gpugate.moved_side import Times, mostly_the_reference
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,20 @@ class State:
     reference_ms: float | None = None
 
     def in_the_pace_of(self, other: State) -> State:
-        """The same on a machine that is as fast as it was then: a CPU's pace changes from minute to minute, and its
-        reference side tells by how much. A GPU's clock is known, and what else changed its reference is worth a word.
+        """This state on a machine as fast as `other`'s: a CPU's pace changes from minute to minute, and the time of
+        the reference shows by how much, unless the reference moved alone. A GPU's clock is known.
         """
-        if self.counters or not (self.reference_ms and other.reference_ms):
+        if self.counters or not (self.reference_ms and other.reference_ms) or other.left_by_its_reference(self):
             return self
         pace = other.reference_ms / self.reference_ms
         profile = self.profile.longer(pace) if self.profile else None
         return replace(self, step_ms=pace * self.step_ms, profile=profile, reference_ms=other.reference_ms)
+
+    def left_by_its_reference(self, then: State) -> bool:
+        """Whether mostly the time of the reference changed since `then`, and not that of this side."""
+        if not (self.reference_ms and then.reference_ms):
+            return False
+        return mostly_the_reference(Times(then.reference_ms, then.step_ms), Times(self.reference_ms, self.step_ms))
 
     def within_its_step(self) -> State:
         """The same with a CPU's operators taking no longer than a step does: under the profiler, and in threads that
