@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpugate import __version__
+from gpugate.errors import SideError
 from gpugate.nvml import gpu_facts
 from gpugate.workload import DeviceKind, Needs
 
@@ -138,7 +139,8 @@ def differences(environments: Sequence[Environment]) -> tuple[str, ...]:
 def missing_needs(needs: Needs, environment: Environment) -> Missing | None:
     """What `needs` asks for and this machine lacks, or None.
 
-    No package is imported to find out, but an engine may be tried in a child process.
+    No package is imported to find out, but an engine may be tried in a child process. Raises SideError, naming the
+    engine, where its `why_not` raises.
     """
     missing = dict(_missing(needs, environment)) or dict(_missing_engine(needs, environment))
     return Missing(tuple(missing), next(iter(missing.values()))) if missing else None
@@ -173,7 +175,12 @@ def _missing_on_gpu(needs: Needs, environment: Environment) -> Iterator[tuple[st
 
 def _missing_engine(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]]:
     if needs.engine is not None and environment.device_kind == "cuda":
-        problem = needs.engine.why_not(environment.gpu_index or 0)
+        try:
+            problem = needs.engine.why_not(environment.gpu_index or 0)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a user's function may raise anything, pytest's outcomes too
+            raise SideError(needs.engine.name, "being looked for", error) from error
         if problem is not None:
             yield needs.engine.name, problem
 

@@ -56,13 +56,33 @@ class SideError(GpugateError):
     @property
     def out_of_memory(self) -> bool:
         return type(self.cause).__name__ == "OutOfMemoryError" or any(
-            words in str(self.cause) for words in _OUT_OF_MEMORY
+            words in _text(self.cause) for words in _OUT_OF_MEMORY
         )
+
+
+def skip_reason(error: BaseException) -> str | None:
+    """The reason in a `pytest.skip`, `pytest.importorskip` or `pytest.xfail`, also as the cause of a SideError.
+
+    None for every other error.
+    """
+    if isinstance(error, SideError):
+        return skip_reason(error.cause)
+    import pytest
+
+    return _message(error) if isinstance(error, (pytest.skip.Exception, pytest.xfail.Exception)) else None
+
+
+def _text(cause: BaseException) -> str:
+    try:
+        return str(cause).strip()
+    except Exception:  # an error of a user's own class
+        return ""
 
 
 def _message(cause: BaseException) -> str:
     """Its first line; of an error that a loader's worker sent with its traceback, the line that says what happened."""
-    lines = str(cause).strip().splitlines() or ["no message"]
-    if lines[0].startswith("Caught ") and "Original Traceback" in str(cause):
+    text = _text(cause)
+    lines = text.splitlines() or ["no message"]
+    if lines[0].startswith("Caught ") and "Original Traceback" in text:
         return f"{lines[-1].removeprefix(f'{type(cause).__name__}: ')} ({lines[0].partition(' in ')[2].rstrip('.')})"
     return lines[0]

@@ -16,7 +16,7 @@ from gpugate.case_states import explained
 from gpugate.codec import from_json, to_json
 from gpugate.deciding import decide, wants_fresh_process, wants_more_pairs
 from gpugate.environment import Environment, Missing, compare, machine_name, missing_needs
-from gpugate.errors import EnvironmentUnfitError, FreshProcessError, GpugateError, SideError
+from gpugate.errors import EnvironmentUnfitError, FreshProcessError, GpugateError, SideError, skip_reason
 from gpugate.fresh_process import run_fresh
 from gpugate.judging import Remembered
 from gpugate.knee import sweeps
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 CACHE_FOLDER = ".gpugate-cache"
 FRESH_PROCESS_S = 900.0  # within which one case is measured, its compilation or engine included; a hung one is killed
+NEEDS_NOT_SKIPS = "a gate and a recording accept no skip: declare what it needs with Needs, for --allow-missing"
 NO_GPU = Missing(("cuda",), "needs a CUDA GPU, and torch sees none: run it on a machine with one")
 
 
@@ -108,11 +109,15 @@ class PerfSession:
         """Measures and judges the case, once per session; what goes wrong is kept as its error or its skip."""
         result = self.case_result(case)
         if not (result.measurement or result.error or result.skipped or result.verdicts):
-            missing = self.missing(case)
-            if missing is not None:
-                result.skipped, result.lacking = missing.reason, missing.names
+            try:
+                missing = self.missing(case)
+            except SideError as error:
+                self._note_failure(case, result, error)
             else:
-                self._measure(case, result, report)
+                if missing is not None:
+                    result.skipped, result.lacking = missing.reason, missing.names
+                else:
+                    self._measure(case, result, report)
             self.save()
         return result
 
@@ -136,14 +141,13 @@ class PerfSession:
             if not self.result.yardsticks:
                 self._probe("before")
             self._measure_until_decided(case, result, report)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             from gpugate.measurement.device_health import lost
 
             _LOG.debug("measuring %s failed", case.id, exc_info=True)
-            if case.optimization.point is not None and isinstance(error, SideError) and error.out_of_memory:
-                result.skipped, result.lacking = "out of memory", ("memory",)
-            else:
-                result.error = _error_sentence(error, case)
+            self._note_failure(case, result, error)
             self.lost = lost(self.device)
             if self.lost is None:
                 result.measurement, result.summary, result.verdicts = None, None, []
@@ -151,6 +155,19 @@ class PerfSession:
             _say_lost(result, self.lost)
         elif result.error is not None or result.skipped is not None:
             self._release()  # once more: while the error was on its way it kept what the failed side held
+
+    def _note_failure(self, case: Case, result: CaseResult, error: BaseException) -> None:
+        """Makes a skip of what a developer's run may skip, and an error of everything else."""
+        reason = skip_reason(error)
+        if case.optimization.point is not None and isinstance(error, SideError) and error.out_of_memory:
+            result.skipped, result.lacking = "out of memory", ("memory",)
+        elif reason is None:
+            result.error = _error_sentence(error, case)
+        elif self.options.gate or self.options.update_baselines:
+            result.error = f"{_error_sentence(error, case)}; {NEEDS_NOT_SKIPS}"
+        else:
+            skipped = f"{error.side} was skipped while {error.doing}" if isinstance(error, SideError) else "skipped"
+            result.skipped = f"{skipped}: {reason}"
 
     def _measure_until_decided(self, case: Case, result: CaseResult, report: Report) -> None:
         """More pairs for an open question, then fresh processes for that and before any alarm."""
@@ -318,7 +335,7 @@ def _say_lost(result: CaseResult, problem: str) -> None:
     result.verdicts = [Verdict(check, result.case_id, Outcome.ENV_INVALID, problem) for check in CASE_CHECKS]
 
 
-def _error_sentence(error: Exception, case: Case) -> str:
+def _error_sentence(error: BaseException, case: Case) -> str:
     disk_problem = not_taken(error)
     if disk_problem is not None:
         return f"{case.id}: {disk_problem}"

@@ -20,8 +20,9 @@ from gpugate.session import PerfSession
 from gpugate.source_hash import source_hash
 from gpugate.summary import summarize
 from gpugate.verdict import Outcome, Verdict
-from gpugate.workload import Case, Context, Optimization, Side, Size, Workload
+from gpugate.workload import Case, Context, Engine, Needs, Optimization, Side, Size, Workload
 from tests import stored_runs
+from tests.conftest import H200
 from tests.stored_runs import COUNTED
 from tests.test_xdist_workers import OPTIONS
 
@@ -99,6 +100,25 @@ def test_an_interrupt_is_no_error_of_a_case(session, monkeypatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         session.measured(CASE)
     assert session.result.cases[CASE.id].error is None
+
+
+@pytest.mark.parametrize("error", [pytest.skip.Exception("no licence"), RuntimeError("no licence")])
+@pytest.mark.parametrize("gate", [True, False])
+def test_an_engine_that_cannot_be_looked_for_is_an_error_of_its_case(session, error, gate: bool) -> None:
+    def why_not(gpu: int) -> str | None:
+        raise error
+
+    needy = replace(FAST, needs=Needs(engine=Engine("nvenc", why_not)))
+    session.options = replace(OPTIONS, gate=gate, allow_missing=frozenset({"nvenc"}))
+    session.device, session.result.environment = torch.device("cuda"), H200
+    result = session.measured(Case(replace(NET, optimizations=(needy,)), needy, "cuda"))
+    if isinstance(error, RuntimeError) or gate:
+        kind = type(error).__name__
+        assert result.error is not None
+        assert result.error.startswith(f"net/fast/cuda: nvenc failed while being looked for: {kind}: no licence")
+        assert result.skipped is None
+    else:
+        assert (result.error, result.skipped) == (None, "nvenc was skipped while being looked for: no licence")
 
 
 @pytest.mark.parametrize("gate", [True, False])

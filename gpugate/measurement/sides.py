@@ -29,12 +29,15 @@ def synchronize(device: torch.device) -> None:
 
 @contextmanager
 def blamed_on(side: str, doing: str) -> Iterator[None]:
-    """Whatever goes wrong inside is the side's: it is named, the cause is kept, and Ctrl-C passes."""
+    """Raises SideError, with the side and the cause, for everything that a user's code raises inside; Ctrl-C passes.
+
+    pytest's own outcomes, such as that of `pytest.skip`, are BaseExceptions, and so are those of asyncio.
+    """
     try:
         yield
-    except SideError:
+    except (SideError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise SideError(side, doing, error) from error
 
 
