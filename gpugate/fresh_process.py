@@ -47,7 +47,7 @@ def run_fresh(
             ended = subprocess.run(
                 command,
                 cwd=root,
-                env={**os.environ, FRESH_VARIABLE: "1"},
+                env={**os.environ, FRESH_VARIABLE: str(os.getpid())},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 check=False,

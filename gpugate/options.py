@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PROCESSES = 5
 DEFAULT_BASELINES = "baselines"
-FRESH_VARIABLE = "GPUGATE_FRESH_PROCESS"  # set for a process that measures for another one
+FRESH_VARIABLE = "GPUGATE_FRESH_PROCESS"  # the id of the process that started this one to measure for it
 # What a user may measure instead of what the workloads come with.
 OWN = tuple(option.removeprefix("--").replace("-", "_") for option in next_steps.OWN)
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -202,9 +202,10 @@ def read_options(config: pytest.Config) -> Options:
     """Raises OptionError, naming the option and the value, for what cannot be used."""
     value = config.getoption
     _check_together(config)
+    judges = not _measures_for_its_parent()  # --gate may come of the project's own settings
     return Options(
-        gate=value("gate"),
-        update_baselines=value("update_baselines"),
+        gate=value("gate") and judges,
+        update_baselines=value("update_baselines") and judges,
         reason=value("perf_reason"),
         processes=whole_number("--perf-processes", value("perf_processes")),
         runs_path=_path(config, value("perf_runs")),
@@ -283,8 +284,14 @@ def _split(words: str) -> tuple[str, ...]:
         raise OptionError(f"--nsys-args {words!r} cannot be split into words ({error}): close its quotes") from None
 
 
+def _measures_for_its_parent() -> bool:
+    """Whether this is a fresh process: the variable alone, which a shell may have set, makes none."""
+    return os.environ.get(FRESH_VARIABLE) == str(os.getppid())
+
+
 def _check_together(config: pytest.Config) -> None:
     """Raises OptionError for options that contradict or do nothing without another."""
+    _check_fresh(config)
     _check_own(config)
     _check_allowed(config)
     if not config.getoption("update_baselines"):
@@ -298,11 +305,21 @@ def _check_together(config: pytest.Config) -> None:
     elif config.getoption("perf_tolerance") is not None:
         raise OptionError("--perf-tolerance judges and --update-baselines records: run one after the other")
     held = next((name for name in ("gate", "update_baselines") if config.getoption(name)), None)
-    # A fresh process may have --gate from the project's own settings, and is held to nothing.
-    if held and config.getoption("perf_skip_proofs") and not os.environ.get(FRESH_VARIABLE):
+    if held and config.getoption("perf_skip_proofs") and not _measures_for_its_parent():
         raise OptionError(f"{_spelled(held)} must not hold by what was not shown: leave out --perf-skip-proofs")
     if config.getoption("perf_replay") is not None:
         _check_replay(config)
+
+
+def _check_fresh(config: pytest.Config) -> None:
+    """Raises OptionError for a fresh process that judges or records: gpugate never starts one so."""
+    given = [str(word) for word in config.invocation_params.args]
+    typed = next((word for word in ("--gate", "--update-baselines") if word in given), None)
+    if typed and _measures_for_its_parent():
+        raise OptionError(
+            f"{typed} cannot be given where {FRESH_VARIABLE}={os.environ[FRESH_VARIABLE]} says that this process "
+            f"measures for process {os.getppid()}, which judges: unset {FRESH_VARIABLE}"
+        )
 
 
 def _check_own(config: pytest.Config) -> None:
@@ -318,7 +335,7 @@ def _check_own(config: pytest.Config) -> None:
 def _check_allowed(config: pytest.Config) -> None:
     """A fresh process may have --allow-missing from the project's own settings, and never --gate from its parent."""
     names = config.getoption("allow_missing")
-    if names and not config.getoption("gate") and not os.environ.get(FRESH_VARIABLE):
+    if names and not config.getoption("gate") and not _measures_for_its_parent():
         raise OptionError(f"--allow-missing {names} says what a gate accepts: give --gate too")
 
 

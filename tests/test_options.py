@@ -1,5 +1,6 @@
 """The command line: every option is in the help, and a value that cannot be used is refused in one sentence."""
 
+import os
 import re
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpugate.errors import OptionError
 from gpugate.measurement.settings import ATTEMPTS, Settings
 from gpugate.options import DEFAULT_PROCESSES, FRESH_VARIABLE, read_options
 from tests.tiny_project import CACHES, ROOT, TinyProject, check_no_traceback
@@ -186,9 +188,23 @@ def test_a_folder_of_baselines_is_seen_from_where_pytest_was_started_and_the_def
 def test_a_fresh_process_may_have_what_a_gate_accepts_from_the_projects_settings(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(FRESH_VARIABLE, "1")
-    config = pytester.parseconfig("-p", "gpugate.plugin", "--allow-missing=nvenc")
-    assert read_options(config).allow_missing == {"nvenc"}
+    monkeypatch.setenv(FRESH_VARIABLE, str(os.getppid()))
+    pytester.makeini("[pytest]\naddopts = --gate --allow-missing=nvenc")
+    config = pytester.parseconfig("-p", "gpugate.plugin", "--perf-skip-proofs")
+    options = read_options(config)
+    assert (options.gate, options.update_baselines, options.skip_proofs) == (False, False, True)
+    assert options.allow_missing == {"nvenc"}
+
+
+@pytest.mark.parametrize("held", ["--gate", "--update-baselines"])
+@pytest.mark.parametrize("parent", ["1", "", "0", str(os.getpid()), None])
+def test_a_variable_that_a_shell_has_set_makes_no_fresh_process(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, parent: str | None, held: str
+) -> None:
+    monkeypatch.setenv(FRESH_VARIABLE, str(os.getppid()) if parent is None else parent)
+    config = pytester.parseconfig("-p", "gpugate.plugin", held, "--perf-skip-proofs")
+    with pytest.raises(OptionError, match=f"^{held} "):
+        read_options(config)
 
 
 def test_a_selection_of_nothing_says_how_to_see_what_there_is(tiny: TinyProject) -> None:
