@@ -30,6 +30,7 @@ from gpugate.codec import (
 from gpugate.environment import Environment, differences, machine_name
 from gpugate.errors import BaselineError
 from gpugate.measurement.record import Counters, Difference, Instance, Measurement
+from gpugate.quantities import Positive
 from gpugate.result import CaseResult, RunResult
 from gpugate.summary import MIN_PROCESSES, History, by_sitting, counted, history, one_process, undisturbed
 from gpugate.tolerances import speedup_tolerance
@@ -54,7 +55,7 @@ class Record:
     source_hash: str  # of the workload, see `source_hash`
     environment: Environment
     processes: tuple[tuple[Instance, ...], ...]
-    yardsticks: Mapping[str, float] = field(default_factory=dict)  # medians, by name
+    yardsticks: Mapping[str, Positive] = field(default_factory=dict)  # medians, by name
     reference_counters: Counters = field(default_factory=dict)  # the largest over the processes
     optimized_counters: Counters = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()  # the largest of each kind

@@ -22,16 +22,21 @@ from enum import Enum
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from gpugate.errors import GpugateError
+from gpugate.intervals import Estimate
 from gpugate.measurement.record import Difference, Instance, Pair
+from gpugate.quantities import Milliseconds, Range
 from gpugate.verdict import Verdict
 
 T = TypeVar("T")
 SIGNIFICANT_DIGITS = 6
+_INT64 = 2**63
+_LAST_DIGIT = 1e-9
 _PROCESS = tuple[Instance, ...]
 _TIMES = ("reference_ms", "optimized_ms")
+_TIME: Range = get_args(Milliseconds)[1]
 _MAY_BE_INFINITE = ((Difference, "relative_l2"), (Difference, "max_error"))
 _NOT_FINITE = ("Infinity", "-Infinity", "NaN")
 _PLAIN: Mapping[object, tuple[str, tuple[type, ...]]] = {
@@ -195,7 +200,12 @@ def _decode(hint: Any, data: object, where: str) -> Any:
     if hint == _PROCESS:
         return _process_from_json(data, where)
     if dataclasses.is_dataclass(hint):
-        return cast(Any, hint)(**_decode_fields(_hints(cast(type, hint)), data, where))
+        made = cast(Any, hint)(**_decode_fields(_hints(cast(type, hint)), data, where))
+        if isinstance(made, Estimate):
+            _check_ordered(made, where)
+        return made
+    if origin is Annotated:
+        return _decode_ranged(hint, data, where)
     if origin in (Union, types.UnionType):
         return _decode_union(arguments, data, where)
     if origin is Literal:
@@ -214,9 +224,9 @@ def _decode(hint: Any, data: object, where: str) -> Any:
 @cache
 def _hints(cls: type) -> Mapping[str, Any]:
     """The type of each field; where infinity may be, its word is a choice beside the number."""
-    known = get_type_hints(cls)
+    known = get_type_hints(cls, include_extras=True)
     wanted = {field.name: known[field.name] for field in dataclasses.fields(cls)}
-    infinite = {name: float | Literal["Infinity"] for owner, name in _MAY_BE_INFINITE if owner is cls}
+    infinite = {name: known[name] | Literal["Infinity"] for owner, name in _MAY_BE_INFINITE if owner is cls}
     return {**wanted, **infinite}
 
 
@@ -238,7 +248,6 @@ def _process_from_json(data: object, where: str) -> tuple[Instance, ...]:
     of_instance = {name: _many(hint) for name, hint in _hints(Instance).items() if name != "pairs"}
     of_pair = {name: _many(_many(hint)) for name, hint in _hints(Pair).items()}
     columns = _decode_fields({**of_instance, **of_pair}, data, where)
-    _check_times(columns, where)
     _check_lengths({name: len(column) for name, column in columns.items()}, where)
     return tuple(_instance(columns, index, where) for index in range(len(columns[_TIMES[0]])))
 
@@ -266,8 +275,7 @@ def _check_times(columns: Mapping[str, Sequence[Sequence[float]]], where: str) -
     for name in _TIMES:
         for index, values in enumerate(columns[name]):
             for place, value in enumerate(values):
-                if not value > 0:
-                    _refuse(f"{_under(where, name)}[{index}][{place}]", value, "a time above 0")
+                _check_range(_TIME, value, f"{_under(where, name)}[{index}][{place}]")
 
 
 def _decode_union(options: Sequence[Any], data: object, where: str) -> Any:
@@ -281,12 +289,39 @@ def _decode_union(options: Sequence[Any], data: object, where: str) -> Any:
             value = _decode(option, data, where)
         except FormatError:
             continue
-        return float(value) if float in options and value in _NOT_FINITE else value
+        return float(value) if float in map(_plain, options) and value in _NOT_FINITE else value
     return _refuse(where, data, " or ".join(_called(option) for option in options))
 
 
+def _plain(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
 def _called(hint: Any) -> str:
+    if get_origin(hint) is Annotated:
+        return _range_of(hint).words
     return _PLAIN[hint][0] if hint in _PLAIN else " or ".join(repr(choice) for choice in get_args(hint))
+
+
+def _decode_ranged(hint: Any, data: object, where: str) -> Any:
+    value = _decode(_plain(hint), data, where)
+    _check_range(_range_of(hint), value, where)
+    return value
+
+
+def _range_of(hint: Any) -> Range:
+    return next(mark for mark in get_args(hint) if isinstance(mark, Range))
+
+
+def _check_ordered(found: Estimate, where: str) -> None:
+    """A median may lie outside its interval by the last digit of a float."""
+    if not found.low * (1 - _LAST_DIGIT) <= found.median <= found.high * (1 + _LAST_DIGIT):
+        _refuse(_under(where, "median"), found.median, f"a number from low, {found.low:g}, to high, {found.high:g}")
+
+
+def _check_range(known: Range, value: float, where: str) -> None:
+    if not known.low <= value <= known.high:
+        _refuse(where, value, known.words)
 
 
 def _decode_choice(choices: Mapping[Any, Any], data: object, where: str) -> Any:
@@ -304,13 +339,26 @@ def _decode_entries(hint: Any, data: object, where: str) -> list[Any]:
 def _decode_mapping(hint: Any, data: object, where: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         _refuse(where, data, "an object")
+    for name in data:
+        _decode_plain(str, name, f"a name in {where or 'the document'}")
     return {name: _decode(hint, entry, _under(where, name)) for name, entry in data.items()}
+
+
+def _check_unicode(text: str, where: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can hold and no file or terminal takes
+        _refuse(where, text, "a text that UTF-8 can hold")
 
 
 def _decode_plain(hint: Any, data: object, where: str) -> Any:
     called, accepted = _PLAIN[hint]
     if not isinstance(data, accepted) or (isinstance(data, bool) and hint is not bool):
         _refuse(where, data, called)
+    if isinstance(data, str) and not data.isascii():
+        _check_unicode(data, where)
+    if hint is int and not -_INT64 <= cast(int, data) < _INT64:
+        _refuse(where, data, "a whole number of 64 bits")
     if hint is not float:
         return data
     if not abs(cast(float, data)) <= sys.float_info.max:  # JSON may hold 1e999, and whole numbers of any length

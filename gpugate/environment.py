@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpugate import __version__
 from gpugate.errors import SideError
 from gpugate.nvml import gpu_facts
+from gpugate.quantities import Count, Natural, NotNegative
 from gpugate.workload import DeviceKind, Needs
 
 if TYPE_CHECKING:
@@ -50,18 +51,18 @@ class Environment:
     device_kind: DeviceKind
     device_name: str  # 'NVIDIA H200', or the CPU's model name
     cpu_model: str
-    cpu_count: int  # that this process may use; where the device is the CPU, with as many threads
+    cpu_count: Natural  # that this process may use; where the device is the CPU, with as many threads
     python: str
     packages: Mapping[str, str] = field(default_factory=dict)  # torch, torchvision, triton, tensorrt, gpugate ...
-    gpu_index: int | None = None
+    gpu_index: Count | None = None
     compute_capability: str | None = None  # '9.0'
     driver: str | None = None
     cuda: str | None = None
     cudnn: str | None = None
     mig: bool | None = None
     ecc: bool | None = None
-    power_limit_w: float | None = None
-    l2_bytes: int | None = None
+    power_limit_w: NotNegative | None = None
+    l2_bytes: Count | None = None
 
     @property
     def device_classes(self) -> tuple[str, ...]:

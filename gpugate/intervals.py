@@ -10,6 +10,8 @@ from functools import cache
 import numpy as np
 from scipy import stats
 
+from gpugate.quantities import Bound, Positive
+
 CONFIDENCE = 0.99  # one-sided: a bound is wrong at most once in a hundred
 MIN_DEGREES_OF_FREEDOM = 2
 MIN_BUILDS_OF_AN_ORDER = 2
@@ -22,9 +24,9 @@ UNSEEN_INSTANCE_SPREAD = 0.01
 class Estimate:
     """A median with its lower and upper bound, each at one-sided 99 %."""
 
-    median: float
-    low: float
-    high: float
+    median: Positive
+    low: Bound
+    high: Bound
 
     @property
     def half_width(self) -> float:

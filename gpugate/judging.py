@@ -11,6 +11,7 @@ from gpugate.intervals import Estimate
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.moved_side import Times, in_words, mostly_the_reference
 from gpugate.next_steps import next_step, record_step, rerun
+from gpugate.quantities import Positive, Processes
 from gpugate.summary import MIN_PROCESSES, History, Summary
 from gpugate.tolerances import (
     BOUNDS_NOTHING,
@@ -41,8 +42,8 @@ class Remembered:
     match: Literal["exact", "same device"]
     differences: tuple[str, ...] = ()
     optimized_counters: Counters = field(default_factory=dict)
-    yardsticks: Mapping[str, float] = field(default_factory=dict)
-    checks: int = 1  # of time, that a night makes with the baselines of this machine: each may alarm by chance
+    yardsticks: Mapping[str, Positive] = field(default_factory=dict)
+    checks: Processes = 1  # of time, that a night makes with the baselines of this machine: each may alarm by chance
 
 
 class _Judgement(NamedTuple):

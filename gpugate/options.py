@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import re
+import reprlib
 import shlex
 import tempfile
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ from gpugate import next_steps
 from gpugate.errors import OptionError
 from gpugate.faults.fault import SPELLING, Fault
 from gpugate.measurement.settings import ATTEMPTS, Settings
+from gpugate.quantities import MOST_PROCESSES, MOST_SECONDS, natural, seconds
 from gpugate.report.night_files import RUN
 
 if TYPE_CHECKING:
     import pytest
 
+MOST_SEED_DIGITS = 18  # what 64 bits hold
 DEFAULT_PROCESSES = 5
 DEFAULT_BASELINES = "baselines"
 FRESH_VARIABLE = "GPUGATE_FRESH_PROCESS"  # the id of the process that started this one to measure for it
@@ -395,13 +398,12 @@ def _are_the_default(config: pytest.Config) -> bool:
 
 
 def _seconds(option: str, text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not (seconds > 0 and math.isfinite(seconds)):
-        raise OptionError(f"{option} is {text!r}: give a number of seconds above 0, such as 6")
-    return seconds
+    value = seconds(text)
+    if value is None:
+        raise OptionError(
+            f"{option} is {reprlib.repr(text)}: give seconds above 0, {MOST_SECONDS:g} at most, such as 6"
+        )
+    return value
 
 
 def share(option: str, text: str) -> float:
@@ -416,16 +418,20 @@ def share(option: str, text: str) -> float:
 
 
 def whole_number(option: str, text: str) -> int:
-    """From 1 on. Raises OptionError, naming the option, for anything else."""
-    if not text.isdecimal() or int(text) < 1:
-        raise OptionError(f"{option} is {text!r}: give a whole number from 1 on, such as {DEFAULT_PROCESSES}")
-    return int(text)
+    """From 1 to MOST_PROCESSES. Raises OptionError, naming the option, for anything else."""
+    number = natural(text)
+    if number is None:
+        allowed = f"a whole number from 1 to {MOST_PROCESSES}"
+        raise OptionError(f"{option} is {reprlib.repr(text)}: give {allowed}, such as {DEFAULT_PROCESSES}")
+    return number
 
 
 def _seed(text: str | None) -> int | None:
-    if text is not None and not text.isdecimal():
-        raise OptionError(f"--perf-seed is {text!r}: give the whole number that a run printed")
-    return None if text is None else int(text)
+    if text is None:
+        return None
+    if not text.isdecimal() or len(text) > MOST_SEED_DIGITS:
+        raise OptionError(f"--perf-seed is {reprlib.repr(text)}: give the whole number that a run printed")
+    return int(text)
 
 
 def device_name(text: str) -> str:

@@ -8,6 +8,7 @@ from gpugate.autopsy.autopsy import Autopsy
 from gpugate.environment import Environment
 from gpugate.judging import Remembered
 from gpugate.measurement.record import Measurement, Yardstick
+from gpugate.quantities import Natural, NotNegative, Positive, Share
 from gpugate.series import Ladder, Sweep
 from gpugate.summary import Summary
 from gpugate.verdict import Verdict
@@ -18,7 +19,7 @@ from gpugate.workload import Contract, Point, Size, Tolerance
 class Promise:
     """What an optimization promises on this class of device."""
 
-    min_speedup: float | None
+    min_speedup: Positive | None
     tolerance: Tolerance  # of its outputs
     contract: Contract | None
 
@@ -53,7 +54,7 @@ class CaseResult:
     attempts: list[Attempt] = field(default_factory=list)  # further ones, in fresh processes
     promise: Promise | None = None
     remembered: Remembered | None = None  # None: this machine has no baseline of it
-    rung: int | None = None  # of its workload's ladder, from 1
+    rung: Natural | None = None  # of its workload's ladder, from 1
     point: Point | None = None  # of a sweep
     why: str = ""  # what bounds it, as its author says
     autopsy: Autopsy | None = None  # of one that fails, or that was to be explained
@@ -75,10 +76,10 @@ class RunResult:
     cases: dict[str, CaseResult] = field(default_factory=dict)
     yardsticks: list[Yardstick] = field(default_factory=list)
     source_hashes: dict[str, str] = field(default_factory=dict)  # by workload
-    wall_s: float = 0.0
+    wall_s: NotNegative = 0.0
     command: str = "pytest perf_tests"  # that selects the same tests with the same baselines
     recording: bool = False
-    asked_tolerance: float | None = None  # the share by which a speedup may fall; None: what the machine resolves
+    asked_tolerance: Share | None = None  # the share by which a speedup may fall; None: what the machine resolves
     mutated: str | None = None  # the fault that was put into every optimized side, on purpose
     ladders: list[Ladder] = field(default_factory=list)  # what the cases show together, derived from them
     sweeps: list[Sweep] = field(default_factory=list)

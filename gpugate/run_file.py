@@ -9,6 +9,7 @@ from typing import cast
 
 from gpugate import __version__
 from gpugate.codec import (
+    FormatError,
     from_json,
     naming_the_file,
     parse,
@@ -64,7 +65,11 @@ def read(path: Path) -> RunResult:
         if found < FORMAT_VERSION:
             older = f"was written by an older gpugate (format {found}, this one reads {FORMAT_VERSION})"
             raise RunFileError(f"{path} {older}: measure again")
-        return from_json(RunResult, body)
+        run = from_json(RunResult, body)
+        problem = _contradiction(run)
+        if problem is not None:
+            raise FormatError(problem)
+        return run
 
 
 def _refuse_another_of_ours(path: Path, document: object) -> None:
@@ -82,13 +87,14 @@ def read_to_decide_again(path: Path) -> RunResult:
             f"{path} was decided by gpugate {version} and this is gpugate {__version__}, whose rules may be others: "
             "decide it again with the same version, or measure again"
         )
-    problem = _undecidable(run)
-    if problem is not None:
-        raise RunFileError(f"{path} cannot be used because {problem}: write it again with --perf-json")
+    for case_id, case in run.cases.items():
+        if case.measurement is not None and case.promise is None:
+            problem = f"cases.{case_id} was measured and has no promise"
+            raise RunFileError(f"{path} cannot be used because {problem}: write it again with --perf-json")
     return run
 
 
-def _undecidable(run: RunResult) -> str | None:
+def _contradiction(run: RunResult) -> str | None:
     try:
         known = datetime.datetime.fromisoformat(run.started_at).tzinfo is not None
     except ValueError:
@@ -98,6 +104,4 @@ def _undecidable(run: RunResult) -> str | None:
     for case_id, case in run.cases.items():
         if case.case_id != case_id:
             return f"cases.{case_id} is of the case {case.case_id!r}"
-        if case.measurement is not None and case.promise is None:
-            return f"cases.{case_id} was measured and has no promise"
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpugate.intervals import Estimate
+from gpugate.quantities import Positive
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Rung:
     """
 
     name: str
-    items_per_s: float | None
+    items_per_s: Positive | None
     gain: Estimate | None = None
     total: Estimate | None = None
     why: str = ""
@@ -36,9 +37,9 @@ class SweepPoint:
     former with the reason as `problem`, where there is none."""
 
     value: int
-    items_per_s: float | None
-    speedup: float | None
-    recorded: float | None = None
+    items_per_s: Positive | None
+    speedup: Positive | None
+    recorded: Positive | None = None
     problem: str | None = None
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from gpugate.intervals import Estimate, coefficient_of_variation, median_interval, robust_spread
 from gpugate.measurement.record import Instance, Measurement, Pair
 from gpugate.measurement.speedup import speedup_of
+from gpugate.quantities import Count, Milliseconds, NotNegative, Positive, Processes
 
 MIN_SITTINGS = 5  # occasions that tell how much nights differ
 MIN_PROCESSES = 5  # fresh processes that tell how much runs differ
@@ -30,11 +31,11 @@ class Summary:
     speedup: Estimate
     reference_ms: Estimate
     optimized_ms: Estimate
-    pairs: int
-    discarded: int
-    instances: int
-    pair_spread: float  # robust standard deviation of the paired log-ratio
-    instance_spread: float | None  # standard deviation of the log-ratio between fresh instances
+    pairs: Count
+    discarded: Count
+    instances: Count
+    pair_spread: NotNegative  # robust standard deviation of the paired log-ratio
+    instance_spread: NotNegative | None  # standard deviation of the log-ratio between fresh instances
 
 
 def summarize(measurement: Measurement) -> Summary:
@@ -61,15 +62,15 @@ class History:
     `*_cv` is the coefficient of variation of the process medians; None with a single process.
     """
 
-    speedup: float
-    speedup_cv: float | None
-    reference_ms: float
-    optimized_ms: float
-    optimized_ms_cv: float | None
-    processes: int
-    sittings: int = 1  # how many occasions, hours apart, the processes were measured on
-    sm_clock_mhz: float | None = None  # median over all pairs, of a GPU
-    optimized_steps_per_block: float = 1.0  # median over all builds
+    speedup: Positive
+    speedup_cv: NotNegative | None
+    reference_ms: Milliseconds
+    optimized_ms: Milliseconds
+    optimized_ms_cv: NotNegative | None
+    processes: Processes
+    sittings: Processes = 1  # how many occasions, hours apart, the processes were measured on
+    sm_clock_mhz: NotNegative | None = None  # median over all pairs, of a GPU
+    optimized_steps_per_block: Positive = 1.0  # median over all builds
 
 
 def by_sitting(started_at: Sequence[str]) -> list[list[int]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from gpugate.errors import CatalogueError
+from gpugate.quantities import Natural, NotNegative, Share
 
 if TYPE_CHECKING:
     import torch
@@ -92,10 +93,10 @@ class Size:
     `whole_run_items` is how many items a run has from its start to its end, for a workload whose start-up counts.
     """
 
-    items: int
-    flops: float
-    bytes: float
-    whole_run_items: int | None = None
+    items: Natural
+    flops: NotNegative
+    bytes: NotNegative
+    whole_run_items: Natural | None = None
 
     def items_per_second(self, step_ms: float) -> float:
         return self.items / (step_ms / 1e3)
@@ -136,9 +137,9 @@ class Tolerance:
     the smallest share of equal argmax over the last dimension (0 turns it off).
     """
 
-    relative_l2: float
-    max_error: float
-    top1_agreement: float = 0.0
+    relative_l2: NotNegative
+    max_error: NotNegative
+    top1_agreement: Share = 0.0
 
 
 TOLERANCE_BY_DTYPE: Mapping[str, Tolerance] = {

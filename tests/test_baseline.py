@@ -255,13 +255,13 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     ),
     "negative sample": (
         lambda text: text.replace(COLUMN, '"reference_ms": [[-2.0, ', 1),
-        "cannot be used because cases.tf32/cuda.anchor.processes[0].reference_ms[0][0] is -2.0, not a time above 0: "
-        + REPAIR,
+        "cannot be used because cases.tf32/cuda.anchor.processes[0].reference_ms[0][0] is -2.0, "
+        f"not a time from 1e-9 to 1e12 ms: {REPAIR}",
     ),
     "zero sample": (
         lambda text: text.replace(COLUMN, '"reference_ms": [[0, ', 1),
-        "cannot be used because cases.tf32/cuda.anchor.processes[0].reference_ms[0][0] is 0.0, not a time above 0: "
-        + REPAIR,
+        "cannot be used because cases.tf32/cuda.anchor.processes[0].reference_ms[0][0] is 0.0, "
+        f"not a time from 1e-9 to 1e12 ms: {REPAIR}",
     ),
     "text for a sample": (
         lambda text: text.replace(COLUMN, '"reference_ms": [["2", ', 1),

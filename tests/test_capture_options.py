@@ -28,7 +28,7 @@ SAYS_HOW = ("README.md", "docs/profiles.md", "gpugate/options.py", "gpugate/prof
         (["--nsys", "--nsys-args='x"], "cannot be split into words (No closing quotation): close its quotes"),
         (["--nsys", "perf_tests"], "--nsys perf_tests could mean tests to run: write --nsys=perf_tests"),
         (["--nsys="], "--nsys= names nothing: give a value behind it, or --nsys alone"),
-        (["--ncu=0"], "--ncu is '0': give a whole number from 1 on"),
+        (["--ncu=0"], "--ncu is '0': give a whole number from 1 to 10000"),
         (["--nsys", "-n2"], "--nsys with -n would put the steps of several tests into one profile: use -n 0"),
     ],
 )

@@ -15,6 +15,7 @@ ROWS = (
     (
         "errors",
         "units",
+        "quantities",
         "counter_names",
         "cuda_calls",
         "intervals",

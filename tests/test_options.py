@@ -79,14 +79,20 @@ def test_a_project_that_measures_nothing_pays_nothing(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} - {"test_plain.py", "__pycache__"} <= CACHES
 
 
+TOO_LONG = f"1{22 * '0'}"  # for 64 bits, and to count so far
+
+
 @pytest.mark.parametrize(
     ("option", "value", "next_step"),
     [
-        ("--perf-attempts", "0", "give a whole number from 1 on"),
-        *(("--perf-budget", value, "give a number of seconds above 0") for value in ("0", "-1", "nan", "inf", "soon")),
-        *(("--perf-processes", value, "give a whole number from 1 on") for value in ("0", "-2", "1.5", "many")),
+        ("--perf-attempts", "0", "give a whole number from 1 to 10000"),
+        *(("--perf-budget", value, "give seconds above 0") for value in ("0", "-1", "nan", "inf", "soon", "1e300")),
+        *(
+            ("--perf-processes", value, "give a whole number from 1 to 10000")
+            for value in ("0", "-2", "1.5", "many", "10001", TOO_LONG)
+        ),
         *(("--perf-device", value, "use auto, cpu, cuda or cuda:N") for value in ("gpu", "cuda:", "cuda:x", "tpu:0")),
-        *(("--perf-seed", value, "give the whole number that a run printed") for value in ("-1", "x")),
+        *(("--perf-seed", value, "give the whole number that a run printed") for value in ("-1", "x", TOO_LONG)),
         *(("--perf-device", value, "torch sees no GPU: use auto, cpu") for value in ("cuda", "cuda:7")),
         *(
             ("--perf-json", value, "give a file name in a folder that can be written")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import reprlib
 import sys
 from pathlib import Path
+
+from gpugate.quantities import MOST_PROCESSES, natural
 
 DEFAULT_LAST = 42  # six weeks
 
@@ -26,9 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _nights(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"it is {text!r}: give a whole number from 1 on, such as {DEFAULT_LAST}")
-    return int(text)
+    number = natural(text)
+    if number is None:
+        allowed = f"a whole number from 1 to {MOST_PROCESSES}"
+        raise argparse.ArgumentTypeError(f"it is {reprlib.repr(text)}: give {allowed}, such as {DEFAULT_LAST}")
+    return number
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from gpugate.codec import FormatError, from_json, naming_the_file, parse, withou
 from gpugate.environment import Environment, machine_name
 from gpugate.errors import GpugateError
 from gpugate.intervals import Estimate
+from gpugate.quantities import Milliseconds, Positive
 from gpugate.report.night_files import RUN
 from gpugate.run_file import FORMAT, FORMAT_VERSION
 from gpugate.verdict import Outcome, worst
@@ -140,16 +141,16 @@ def _seen(case: Mapping[str, Any], where: str) -> Seen | None:
     if not isinstance(verdicts, list):
         raise FormatError(f"{where}.verdicts is not a list")
     outcomes = [_read(Outcome, verdict, f"{where}.verdicts", "outcome") for verdict in verdicts]
-    median, low, high = (_read(float, case, where, "summary", "speedup", name) for name in ("median", "low", "high"))
+    speedup = {name: _read(float, case, where, "summary", "speedup", name) for name in ("median", "low", "high")}
     recorded = case.get("remembered") is not None
     return Seen(
         case_id=_read(str, case, where, "case_id"),
         workload=_read(str, case, where, "workload"),
-        speedup=Estimate(median, low, high),
-        reference_ms=_read(float, case, where, "summary", "reference_ms", "median"),
-        optimized_ms=_read(float, case, where, "summary", "optimized_ms", "median"),
+        speedup=from_json(Estimate, speedup, f"{where}.summary.speedup"),
+        reference_ms=_read(Milliseconds, case, where, "summary", "reference_ms", "median"),
+        optimized_ms=_read(Milliseconds, case, where, "summary", "optimized_ms", "median"),
         outcome=worst(outcomes) if outcomes else None,
-        anchor_speedup=_read(float, case, where, "remembered", "anchor", "speedup") if recorded else None,
+        anchor_speedup=_read(Positive, case, where, "remembered", "anchor", "speedup") if recorded else None,
     )
 
 

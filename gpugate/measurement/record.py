@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gpugate.measurement.step_profile import StepProfile
+from gpugate.quantities import Count, Milliseconds, Natural, NotNegative, Positive, Share
 
 StopReason = Literal["narrow", "noise", "budget", "outputs not comparable"]
 # A counter that this machine could not measure is absent from the mapping: never 0.
-Counters = Mapping[str, float]
+Counters = Mapping[str, NotNegative]
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,10 @@ class ClockReading:
 class Pair:
     """One block of each side, next to each other: time per step of each, and who went first."""
 
-    reference_ms: float
-    optimized_ms: float
+    reference_ms: Milliseconds
+    optimized_ms: Milliseconds
     reference_first: bool
-    sm_clock_mhz: int | None = None
+    sm_clock_mhz: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,10 @@ class Instance:
 
     reference_built_first: bool
     pairs: tuple[Pair, ...]
-    discarded: int = 0
+    discarded: Count = 0
     throttled_by: tuple[str, ...] = ()
-    reference_steps_per_block: int = 1
-    optimized_steps_per_block: int = 1
+    reference_steps_per_block: Natural = 1
+    optimized_steps_per_block: Natural = 1
 
     @property
     def log_ratios(self) -> list[float]:
@@ -54,9 +55,9 @@ class Instance:
 class SideCost:
     """What it took to build a side; never part of a sample."""
 
-    build_s: float  # model, buffers, engines and compilation
-    first_step_s: float  # lazy compilation, autotuning, graph capture
-    peak_bytes: int | None = None
+    build_s: NotNegative  # model, buffers, engines and compilation
+    first_step_s: NotNegative  # lazy compilation, autotuning, graph capture
+    peak_bytes: Count | None = None
 
     @property
     def compile_s(self) -> float:
@@ -67,9 +68,9 @@ class SideCost:
 class Difference:
     """How far one output is from the FP32 baseline's output for the same input."""
 
-    relative_l2: float
-    max_error: float
-    top1_agreement: float | None
+    relative_l2: NotNegative
+    max_error: NotNegative
+    top1_agreement: Share | None
     when: Literal["fresh inputs", "timed steps"]
     problem: str | None = None  # NaN, another shape, another dtype: the numbers are then infinite
 
@@ -78,8 +79,8 @@ class Difference:
 class Mismatch:
     """What an output that is too far off looks like; None where it cannot be told."""
 
-    from_step_before: float | None  # relative L2 error against what the input before it should give: stale outputs
-    rows_right: float | None  # share of its rows that are ten times closer than the whole: work that was left out
+    from_step_before: NotNegative | None  # relative L2 error against the output for the input before: stale outputs
+    rows_right: Share | None  # share of its rows that are ten times closer than the whole: work that was left out
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Shown:
 class Yardstick:
     """A one-second probe of this machine's own ceilings, by name; the unit is in the name."""
 
-    values: Mapping[str, float]
+    values: Mapping[str, Positive]
     taken: Literal["before", "between", "after"] = "between"
 
 
@@ -118,14 +119,14 @@ class Measurement:
     not_engaged: str | None = None  # what Side.engaged() said
     inert: bool = False  # the same bits by the same kernels or operators, and nothing said
     counters_missing: str | None = None  # why there are no counters
-    event_host_ratio: float | None = None  # event time over host time of the same window
+    event_host_ratio: NotNegative | None = None  # event time over host time of the same window
     timer: Literal["cuda events", "host clock"] = "host clock"
-    input_sets: int = 1
-    resolution_ms: float = 0.0
+    input_sets: Natural = 1
+    resolution_ms: NotNegative = 0.0
     seed: int = 0
-    attempts: int = 1  # 1, plus the times that an inconclusive result asked for more pairs
-    wall_s: float = 0.0
-    spent_s: Mapping[str, float] = field(default_factory=dict)  # by what was done, see `Progress.doing`
+    attempts: Natural = 1  # 1, plus the times that an inconclusive result asked for more pairs
+    wall_s: NotNegative = 0.0
+    spent_s: Mapping[str, NotNegative] = field(default_factory=dict)  # by what was done, see `Progress.doing`
 
     @property
     def pairs(self) -> tuple[Pair, ...]:

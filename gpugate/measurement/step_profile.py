@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpugate.measurement.trace import Activity, Event, length, union
+from gpugate.quantities import NotNegative
 
 MOST_PARTS = 60  # by name; the rest of a long list is one part
 LONGEST_NAME = 160  # C++ templates go on for thousands of characters
@@ -15,7 +16,7 @@ OTHERS = "(others)"
 DIGITS = 6
 
 
-Parts = Mapping[str, tuple[float, float]]  # by name: how often in a step, and milliseconds of it in all
+Parts = Mapping[str, tuple[NotNegative, NotNegative]]  # by name: how often in a step, and milliseconds of it in all
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class StepProfile:
     waits: Parts = field(default_factory=dict)
     after: Parts = field(default_factory=dict)
     stages: Parts = field(default_factory=dict)
-    kernel_ms: float = 0.0
-    copy_ms: float = 0.0
+    kernel_ms: NotNegative = 0.0
+    copy_ms: NotNegative = 0.0
 
     def longer(self, factor: float) -> StepProfile:
         """The same with every time so many times as long."""

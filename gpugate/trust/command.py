@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import math
+import reprlib
 import sys
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpugate.errors import OptionError, TrustError
 from gpugate.measurement.settings import Settings
+from gpugate.quantities import MOST_PROCESSES, MOST_SECONDS, natural, seconds
 from gpugate.trust import trials_file
 from gpugate.trust.folder import Taken, held, read_all, trials_path
 from gpugate.trust.plan import Plan, counted, missing
@@ -198,9 +199,11 @@ def _print(made: TrustFile) -> None:
 
 def _whole_number(example: int) -> Callable[[str], int]:
     def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < 1:
-            raise argparse.ArgumentTypeError(f"it is {text!r}: give a whole number from 1 on, such as {example}")
-        return int(text)
+        value = natural(text)
+        if value is None:
+            allowed = f"a whole number from 1 to {MOST_PROCESSES}"
+            raise argparse.ArgumentTypeError(f"it is {reprlib.repr(text)}: give {allowed}, such as {example}")
+        return value
 
     return number
 
@@ -218,10 +221,8 @@ def _percents(slowdowns: Iterable[float]) -> str:
 
 
 def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not (seconds > 0 and math.isfinite(seconds)):
-        raise argparse.ArgumentTypeError(f"it is {text!r}: give seconds above 0, such as {Settings.budget_s:g}")
-    return seconds
+    value = seconds(text)
+    if value is None:
+        allowed = f"seconds above 0, {MOST_SECONDS:g} at most"
+        raise argparse.ArgumentTypeError(f"it is {reprlib.repr(text)}: give {allowed}, such as {Settings.budget_s:g}")
+    return value

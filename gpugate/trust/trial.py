@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpugate.measurement.record import Instance
+from gpugate.quantities import Natural, NotNegative, Share
 
 SLOWDOWNS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.10)  # 0 is A/A: nothing changed, so every alarm is false
 
@@ -18,7 +19,7 @@ class Trial:
     """
 
     case_id: str
-    process: int
-    slowdown: float
+    process: Natural
+    slowdown: Share
     instances: tuple[Instance, ...]
-    wall_s: float
+    wall_s: NotNegative

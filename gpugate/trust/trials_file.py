@@ -18,6 +18,7 @@ from gpugate.codec import (
 )
 from gpugate.environment import Environment, compare
 from gpugate.errors import TrustError
+from gpugate.quantities import Natural, Positive
 from gpugate.trust.trial import Trial
 
 FORMAT = "gpugate-trials"
@@ -30,7 +31,7 @@ class Conditions:
     """What trials have in common that are counted together."""
 
     environment: Environment
-    budget_s: float
+    budget_s: Positive
     source_hashes: Mapping[str, str]  # by workload
 
     def differences(self, now: Conditions) -> list[str]:
@@ -53,7 +54,7 @@ class Conditions:
 class TrialsFile:
     """One process. `case_ids` were selected and can be measured here, `skipped` (with the reason) cannot."""
 
-    process: int
+    process: Natural
     conditions: Conditions
     case_ids: tuple[str, ...]
     skipped: Mapping[str, str]
