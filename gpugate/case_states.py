@@ -47,6 +47,7 @@ def optimized_side(result: CaseResult) -> State | None:
         disproved=next((f"{one.name}: {one.problem}" for one in found.proofs if one.problem), None),
         mismatch=found.mismatch,
         reference_ms=summary.reference_ms.median,
+        reference_counters=found.reference_counters,
     )
 
 

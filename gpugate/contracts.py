@@ -39,12 +39,14 @@ def judge_counters(
     numbers: dict[str, float | str | None] = dict(found)
     if measurement.not_engaged is not None:
         return Verdict("counters", case_id, Outcome.NOT_ENGAGED, measurement.not_engaged, rerun(case_id), numbers)
-    if measurement.counters_missing is not None:
-        return _without_counters(measurement, contract)
-    if not found:
+    contract = contract or Contract()
+    unknown = {limit.counter for limit in (*contract.engaged, *contract.limits)} - found.keys()
+    if measurement.counters_missing is not None and unknown:
+        reason = f"the contract was not checked: {measurement.counters_missing}"
+        return Verdict("counters", case_id, Outcome.INCONCLUSIVE, reason, "run it on a CUDA device")
+    if not found and measurement.counters_missing is None:
         why = next((one.problem for one in measurement.differences if one.problem), "nothing was measured")
         return Verdict("counters", case_id, Outcome.WRONG, f"not counted: {why}", rerun(case_id))
-    contract = contract or Contract()
     idle = _broken(contract.engaged, measurement)
     if idle:
         return Verdict("counters", case_id, Outcome.NOT_ENGAGED, "; ".join(idle.values()), rerun(case_id), numbers)
@@ -58,23 +60,22 @@ def judge_counters(
         return Verdict("counters", case_id, Outcome.REGRESSED, grown, next_step(Outcome.REGRESSED, case_id), numbers)
     if broken:
         return with_environment(over, problem)
-    reason = f"{found['kernel_launches']:g} launches, {found['graph_launches']:g} graph launches, "
-    return Verdict("counters", case_id, Outcome.PASS, reason + f"{found['kernels']:g} kernels", numbers=numbers)
+    return Verdict("counters", case_id, Outcome.PASS, _counted(measurement), numbers=numbers)
+
+
+def _counted(measurement: Measurement) -> str:
+    """What was counted. Where kernels were not, `Side.engaged` and the CPU's counters were checked all the same."""
+    found = measurement.optimized_counters
+    if measurement.counters_missing is not None:
+        return f"engaged by its own account; not measured: {measurement.counters_missing}"
+    launches = f"{found['kernel_launches']:g} launches, {found['graph_launches']:g} graph launches"
+    return f"{launches}, {found['kernels']:g} kernels"
 
 
 def _broken(limits: Sequence[Limit], measurement: Measurement) -> dict[str, str]:
     """By the counter, how its limit is broken."""
     found, reference = measurement.optimized_counters, measurement.reference_counters
     return {limit.counter: text for limit in limits if (text := broken_limit(limit, found, reference))}
-
-
-def _without_counters(measurement: Measurement, contract: Contract | None) -> Verdict:
-    """What needs no counter was checked: `Side.engaged`. A contract that could not be checked is not a pass."""
-    if contract is not None and (contract.engaged or contract.limits):
-        reason = f"the contract was not checked: {measurement.counters_missing}"
-        return Verdict("counters", measurement.case_id, Outcome.INCONCLUSIVE, reason, "run it on a CUDA device")
-    reason = f"engaged by its own account; not measured: {measurement.counters_missing}"
-    return Verdict("counters", measurement.case_id, Outcome.PASS, reason)
 
 
 def broken_limit(limit: Limit, found: Counters, reference: Counters) -> str | None:

@@ -31,7 +31,14 @@ COUNTER_MEANING: Mapping[str, str] = {
     "grown_bytes": "device memory that a step leaves allocated, in bytes",
     "autotuned": "1 where cuDNN chose its algorithms by timing them, which another process may end otherwise",
     "peak_bytes": "peak device memory of the side, in bytes",
+    "minor_faults": "page faults of this process that needed no disk, in a timed step",
+    "major_faults": "page faults of this process that waited for a disk, in a timed step",
+    "voluntary_switches": "context switches of this process to wait for something, in a timed step",
+    "involuntary_switches": "context switches of this process forced by other work on its cores, in a timed step",
+    "other_cores": "cores that other processes kept busy while both sides were timed",
 }
+# What the operating system counts, on every machine. The others are counted on CUDA only.
+CPU_COUNTERS = frozenset({"minor_faults", "major_faults", "voluntary_switches", "involuntary_switches", "other_cores"})
 COUNTER_NAMES = tuple(COUNTER_MEANING)
 # What a machine that is sick makes worse, as it does times. The others count what happens.
 OF_TIME = frozenset(
@@ -46,5 +53,9 @@ OF_TIME = frozenset(
         "bus_share",
         "data_path_efficiency",
         "whole_run_speedup",
+        "major_faults",
+        "voluntary_switches",
+        "involuntary_switches",
+        "other_cores",
     }
 )

@@ -269,6 +269,27 @@ def test_a_reference_that_moved_alone_is_the_cause_and_no_pace_of_the_machine(
     assert found.lines[0].startswith(f"a step: 10.00 ms -> {step_ms:.2f} ms")
 
 
+FAULTS = {"minor_faults": 820.0, "involuntary_switches": 0.2, "other_cores": 1.5}
+QUIET = {"minor_faults": 0.5, "involuntary_switches": 0.1, "other_cores": 0.0}
+
+
+def test_page_faults_and_other_work_stand_beside_a_move_of_their_side() -> None:
+    then = replace(ON_A_CPU, counters=QUIET, reference_counters=QUIET)
+    assert not then.on_gpu
+    slower = autopsy(then, replace(then, step_ms=12.0, counters=FAULTS), "then")
+    assert slower.kind == "host"
+    assert "per step: minor faults 0.5 -> 820, other cores 0 -> 1.5" in slower.lines
+    moved = autopsy(then, replace(then, reference_ms=40.0, reference_counters=FAULTS), "then")
+    assert moved.kind == "another reference"
+    assert "per step of the reference: minor faults 0.5 -> 820, other cores 0 -> 1.5" in moved.lines
+    unknown = autopsy(
+        replace(then, reference_counters={}), replace(then, reference_ms=40.0, reference_counters=FAULTS), ""
+    )
+    assert "per step of the reference: minor faults 820, other cores 1.5" in unknown.lines
+    as_before = autopsy(then, replace(then, counters=FAULTS, reference_counters=FAULTS), "then")
+    assert not any("faults" in line for line in as_before.lines)
+
+
 def test_another_pace_of_the_machine_is_told() -> None:
     slower_machine = ON_A_CPU.in_the_pace_of(replace(ON_A_CPU, step_ms=20.0, reference_ms=60.0))
     assert autopsy(ON_A_CPU, slower_machine, "then").lines[0] == (

@@ -614,6 +614,22 @@ def test_a_contract_that_could_not_be_checked_is_not_passed(contract, expected) 
     assert "counted on CUDA only" in verdict.reason
 
 
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ((), PASS),
+        ((Limit("minor_faults", at_most=10),), PASS),
+        ((Limit("minor_faults", at_most=1),), REGRESSED),
+        ((Limit("minor_faults", at_most=1), CHEAP), INCONCLUSIVE),
+    ],
+)
+def test_cpu_counters_are_judged_where_kernels_cannot_be_counted(limits, expected) -> None:
+    measured = replace(MEASURED, optimized_counters={"minor_faults": 5.0}, counters_missing="counted on CUDA only")
+    verdict = judge_counters(measured, Contract(limits=limits), None)
+    assert verdict.outcome is expected
+    assert ("not measured: counted on CUDA only" in verdict.reason) is (expected is PASS)
+
+
 @pytest.mark.parametrize("name", [*EXACT_COUNTERS, *EXACT_UNLESS_AUTOTUNED])
 @pytest.mark.parametrize(
     ("more", "match", "expected"),

@@ -3,6 +3,7 @@
 import gc
 import itertools
 import math
+import mmap
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from gpugate.counter_names import CPU_COUNTERS
 from gpugate.equivalence import judge_equivalence
 from gpugate.errors import DisprovedError, SideError
 from gpugate.faults.fault import Fault
@@ -133,7 +135,26 @@ def test_what_a_quiet_measurement_records(bench: Bench) -> None:
     assert found.reference_cost.first_step_s == pytest.approx(0.003)
     assert (found.inert, found.not_engaged, found.input_sets, found.timer) == (False, None, 2, "host clock")
     assert found.counters_missing == "kernels and copies are counted on CUDA only"
-    assert found.optimized_counters == {}
+    assert set(found.optimized_counters) == set(found.reference_counters) <= CPU_COUNTERS
+
+
+def test_page_faults_of_both_sides_are_counted_in_their_timed_blocks(bench: Bench) -> None:
+    def touching(inputs: torch.Tensor) -> torch.Tensor:
+        with mmap.mmap(-1, 32 * mmap.PAGESIZE) as fresh:
+            for page in range(32):
+                fresh[page * mmap.PAGESIZE] = 1
+        return other_kernels(inputs)
+
+    found = bench.measure(bench.case(bench.side("fast", 1.0, touching)))
+    assert set(found.optimized_counters) >= {
+        "minor_faults",
+        "major_faults",
+        "voluntary_switches",
+        "involuntary_switches",
+    }
+    assert found.optimized_counters["minor_faults"] >= 32 > found.reference_counters["minor_faults"]
+    one_not_comparable = bench.measure(bench.case(bench.side("fast", 1.0, lambda inputs: None)))
+    assert one_not_comparable.optimized_counters == {}
 
 
 def test_pairs_alternate_within_an_instance(bench: Bench) -> None:
@@ -538,7 +559,7 @@ def test_what_needs_no_profiler_is_told_apart_from_counting(bench: Bench, monkey
         ("checking", "fast"),
     ]
     assert {"counting", "watching"} <= set(found.spent_s)
-    assert (found.reference_counters, found.optimized_counters) == ({"kernels": 2.0}, {"kernels": 1.0})
+    assert (found.reference_counters["kernels"], found.optimized_counters["kernels"]) == (2.0, 1.0)
 
 
 def test_the_seed_draws_the_fresh_inputs_and_nothing_else(bench: Bench) -> None:

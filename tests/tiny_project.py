@@ -29,7 +29,7 @@ import torch
 from gpugate import machine_state
 from gpugate.catalogue import catalogue
 from gpugate.environment import describe, machine_name
-from gpugate.measurement import settings, yardsticks
+from gpugate.measurement import other_work, settings, yardsticks
 from tests import work_clock
 from tests.patience import HANGS_S
 
@@ -294,6 +294,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts back afterwards what the project's conftest.py changes in this process."""
     for module, name in work_clock.readers():
         monkeypatch.setattr(module, name, getattr(time, name))
+    monkeypatch.setattr(other_work, "PROC", other_work.PROC)
     for table in (settings.BLOCK_MS, settings.WARM_UP_S):
         monkeypatch.setitem(table, "cpu", table["cpu"])
     for name in ("PROBES", "CPU_MATMUL", "CPU_COPY_BYTES"):

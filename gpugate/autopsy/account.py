@@ -50,7 +50,7 @@ def account(then: State, now: State) -> Account | None:
     whole = now.step_ms - then.step_ms
     after = _after_ms(now) - _after_ms(then)
     kernels = now.profile.kernel_ms - then.profile.kernel_ms + after
-    if not now.counters:
+    if not now.on_gpu:
         return Account(kernels=kernels, host=whole - kernels)
     clocks = _by_clocks(then, now)
     copies = now.profile.copy_ms - then.profile.copy_ms

@@ -114,8 +114,8 @@ def _gained(then: State, now: State) -> Cause | None:
     said = f"a step takes {less} less than there; where the {units.milliseconds(now.step_ms)} that are left go"
     if now.profile is None:
         return Cause("left to gain", f"{said} was not profiled")
-    work = {"kernels" if now.counters else "operators": now.profile.kernel_ms, "copies alone": now.profile.copy_ms}
-    nothing = "the device does nothing" if now.counters else "the host"
+    work = {"kernels" if now.on_gpu else "operators": now.profile.kernel_ms, "copies alone": now.profile.copy_ms}
+    nothing = "the device does nothing" if now.on_gpu else "the host"
     parts = {**work, nothing: max(0.0, now.step_ms - sum(work.values()))}
     ordered = sorted(parts, key=parts.__getitem__, reverse=True)
     told = ", ".join(f"{name} {units.milliseconds(parts[name])}" for name in ordered if parts[name])
@@ -234,7 +234,7 @@ def _in_words(word: str, share: str, faster: bool, moved: list[Move], then: Stat
     if word == "kernels":
         most = next((move for move in moved if (move.ms < 0) == faster), None)
         said = f", most of all {short(most.name)}, {signed(most.ms)}" if most else ""
-        unit = "kernels" if now.counters else "operators"
+        unit = "kernels" if now.on_gpu else "operators"
         return Cause("slower kernels", f"{unit} take {longer}{said} ({share})")
     if word == "clocks":
         clocks = f"{then.sm_clock_mhz:.0f} -> {now.sm_clock_mhz:.0f} MHz"
@@ -244,7 +244,7 @@ def _in_words(word: str, share: str, faster: bool, moved: list[Move], then: Stat
     if word == "launch_gaps":
         enqueue = " -> ".join(units.milliseconds(state.counters["enqueue_ms"]) for state in (then, now))
         return Cause("launch gaps", f"the host takes {longer} to enqueue a step, {enqueue} ({share})")
-    where = "while the device waits" if now.counters else "outside of all operators"
+    where = "while the device waits" if now.on_gpu else "outside of all operators"
     return Cause("host", f"the host takes {longer} {where}, with the same calls ({share})")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from gpugate.counter_names import CPU_COUNTERS
 from gpugate.measurement.record import Counters, Mismatch
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.moved_side import Times, mostly_the_reference
@@ -11,7 +12,7 @@ from gpugate.moved_side import Times, mostly_the_reference
 
 @dataclass(frozen=True)
 class State:
-    """A counter that is absent was not measured.
+    """A counter that is absent was not measured; `reference_counters` are those of the side that it is compared with.
 
     `steps_per_block` is how many steps share what comes after the last one. `reference_ms` is what a step of the side
     takes that it is compared with. `wrong` says by how much outputs are further off than they may be, `disproved` what
@@ -28,12 +29,18 @@ class State:
     disproved: str | None = None
     mismatch: Mismatch | None = None
     reference_ms: float | None = None
+    reference_counters: Counters = field(default_factory=dict)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether kernels were counted: the operating system's counters are those of every machine."""
+        return bool(self.counters.keys() - CPU_COUNTERS)
 
     def in_the_pace_of(self, other: State) -> State:
         """This state on a machine as fast as `other`'s: a CPU's pace changes from minute to minute, and the time of
         the reference shows by how much, unless the reference moved alone. A GPU's clock is known.
         """
-        if self.counters or not (self.reference_ms and other.reference_ms) or other.left_by_its_reference(self):
+        if self.on_gpu or not (self.reference_ms and other.reference_ms) or other.left_by_its_reference(self):
             return self
         pace = other.reference_ms / self.reference_ms
         profile = self.profile.longer(pace) if self.profile else None
@@ -49,7 +56,7 @@ class State:
         """The same with a CPU's operators taking no longer than a step does: under the profiler, and in threads that
         run at once, they may add up to more.
         """
-        if self.counters or self.profile is None or self.profile.kernel_ms <= self.step_ms:
+        if self.on_gpu or self.profile is None or self.profile.kernel_ms <= self.step_ms:
             return self
         return replace(self, profile=self.profile.longer(self.step_ms / self.profile.kernel_ms))
 

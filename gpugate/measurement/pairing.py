@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpugate.measurement.cpu_counters import CpuCounters
 from gpugate.measurement.device_timer import Timer
 from gpugate.measurement.gpu_clock import POWER_CAP, ReadClock
 from gpugate.measurement.instance import BothSides
@@ -28,6 +29,7 @@ class Pairing:
     read_clock: ReadClock
     reference_first: bool
     rest: Rest = field(default_factory=Rest)
+    cpu: tuple[CpuCounters, CpuCounters] = field(default_factory=lambda: (CpuCounters(), CpuCounters()))
     pairs: list[Pair] = field(default_factory=list)
     discarded: int = 0
     throttled_by: set[str] = field(default_factory=set)
@@ -72,7 +74,8 @@ class Pairing:
 
     def _block_ms(self, side: BuiltSide) -> float:
         self.rest.take()
-        return side.timed_block(self.inputs, self.timer.time_ms)
+        with self.cpu[side is self.both.optimized].counting(side.steps_per_block):
+            return side.timed_block(self.inputs, self.timer.time_ms)
 
     def _keep(self, pair: Pair, throttled_by: set[str]) -> None:
         self.throttled_by |= throttled_by

@@ -14,10 +14,12 @@ from gpugate.intervals import Estimate
 from gpugate.measurement import counters, trace
 from gpugate.measurement.allocation import pairs_worth_taking
 from gpugate.measurement.cold_inputs import Inputs, check_untouched, make_inputs
+from gpugate.measurement.cpu_counters import CpuCounters
 from gpugate.measurement.device_timer import Timer, timer_for
 from gpugate.measurement.gpu_clock import ReadClock, clock_reader
 from gpugate.measurement.instance import BothSides, build_both
 from gpugate.measurement.known import Counted, Known
+from gpugate.measurement.other_work import OtherWork
 from gpugate.measurement.outputs import (
     Expected,
     check_baseline_unchanged,
@@ -30,7 +32,16 @@ from gpugate.measurement.outputs import (
 from gpugate.measurement.pairing import Pairing
 from gpugate.measurement.progress import Doing, Progress, Report, Spent
 from gpugate.measurement.proving import shown
-from gpugate.measurement.record import Difference, Instance, Measurement, Mismatch, Shown, SideCost, StopReason
+from gpugate.measurement.record import (
+    Counters,
+    Difference,
+    Instance,
+    Measurement,
+    Mismatch,
+    Shown,
+    SideCost,
+    StopReason,
+)
 from gpugate.measurement.rest import Rest
 from gpugate.measurement.settings import WARM_UP_S, Settings
 from gpugate.measurement.sides import blamed_on, build_side, garbage_collection_paused, release
@@ -84,6 +95,8 @@ class _Run:
     known: Known = field(default_factory=Known)
     found: _Found = field(default_factory=_Found)
     rest: Rest = field(default_factory=Rest)
+    cpu: tuple[CpuCounters, CpuCounters] = field(default_factory=lambda: (CpuCounters(), CpuCounters()))
+    other_work: OtherWork = field(default_factory=OtherWork)
     spent: Spent = field(default_factory=Spent)
     deadline_s: float = math.inf
     rebuild_s: float = 0.0  # what the next build and its shorter warm-up will take
@@ -194,7 +207,8 @@ def _measure_instances(run: _Run) -> StopReason:
         try:
             if not run.found.instances:
                 _begin(run, both)
-            stopped = _measure_instance(run, both) if run.found.comparable else "outputs not comparable"
+            with run.other_work.watched():
+                stopped = _measure_instance(run, both) if run.found.comparable else "outputs not comparable"
             if stopped is not None:
                 _finish(run, both)
                 return stopped
@@ -224,7 +238,7 @@ def _measure_instance(run: _Run, both: BothSides) -> StopReason | None:
         warm_up(side, run.inputs.timed, run.timer.time_ms, least_block_ms(side), share * WARM_UP_S[kind])
         check_untouched(run.inputs, side.name)  # while it has run alone, so that the other is not blamed
     run.rebuild_s = both.build_s + (perf_counter() - started) * REWARM_SHARE / share
-    pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, run.draw.random() < 0.5, run.rest)
+    pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, run.draw.random() < 0.5, run.rest, run.cpu)
     pairing.settle()
     stopped = _take_pairs(run, pairing)
     if pairing.pairs:  # none where the budget ended during the warm-up
@@ -315,6 +329,15 @@ def _counted(run: _Run, both: BothSides) -> tuple[Counted, Counted]:
     return known[reference.name], ours
 
 
+def _with_cpu(run: _Run, side: int) -> Counters:
+    """The counters of one side, 0 for the reference: of the counting pass, and of its timed blocks."""
+    if run.found.counted is None:
+        return {}
+    cores = run.other_work.cores
+    other_cores = {} if cores is None else {"other_cores": cores}
+    return {**run.found.counted[side].counters, **run.cpu[side].per_step(), **other_cores}
+
+
 def _record(run: _Run, stopped_because: StopReason, wall_s: float) -> Measurement:
     found, ratios = run.found, sorted(run.timer.event_host_ratios)
     reference_cost, optimized_cost = found.costs
@@ -326,8 +349,8 @@ def _record(run: _Run, stopped_because: StopReason, wall_s: float) -> Measuremen
         proofs=tuple(found.proofs),
         reference_cost=reference_cost,
         optimized_cost=optimized_cost,
-        reference_counters=found.counted[0].counters if found.counted else {},
-        optimized_counters=found.counted[1].counters if found.counted else {},
+        reference_counters=_with_cpu(run, 0),
+        optimized_counters=_with_cpu(run, 1),
         reference_profile=found.counted[0].profile if found.counted else None,
         optimized_profile=found.counted[1].profile if found.counted else None,
         mismatch=found.mismatch,

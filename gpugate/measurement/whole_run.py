@@ -46,6 +46,6 @@ def whole_run(size: Size, measurement: Measurement) -> WholeRun | None:
 def with_whole_run(found: Measurement, size: Size) -> Measurement:
     """The measurement with the counter `whole_run_speedup` of the optimized side, where it was counted and has one."""
     whole = whole_run(size, found)
-    if whole is None or not found.optimized_counters:
+    if whole is None or found.counters_missing is not None or not found.optimized_counters:
         return found
     return replace(found, optimized_counters={**found.optimized_counters, "whole_run_speedup": whole.speedup})

@@ -1,0 +1,71 @@
+"""The cores that other processes keep busy while a case is measured, of those that this process may use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+
+PROC = Path("/proc")
+SHORTEST_S = 0.2  # the system counts ticks of 10 ms, which say little of less
+# Fields of a `cpuN` line that are time in which a core could run nothing else: all but idle, iowait, and the guests'
+# time, which is in the first two. `steal` is what a hypervisor gave to others. See proc_stat(5).
+_BUSY = (1, 2, 3, 6, 7, 8)
+
+
+class OtherWork:
+    """Sums over the timed stretches of a measurement; `cores` is None where the system does not tell."""
+
+    def __init__(self) -> None:
+        self._busy_s = 0.0
+        self._wall_s = 0.0
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Adds the time until the block ends; nothing where /proc cannot be read."""
+        before, started = _others_s(), monotonic()
+        yield
+        after = _others_s()
+        if before is not None and after is not None:
+            self._busy_s += after - before
+            self._wall_s += monotonic() - started
+
+    @property
+    def cores(self) -> float | None:
+        return round(max(0.0, self._busy_s / self._wall_s), 2) if self._wall_s >= SHORTEST_S else None
+
+
+def _others_s() -> float | None:
+    """Seconds of the cores that this process may use, spent by all but this process and its descendants."""
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    try:
+        lines = (PROC / "stat").read_text(encoding="ascii").splitlines()
+        mine = _own_ticks()
+    except (OSError, ValueError):
+        return None
+    wanted = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    cores = (words for line in lines if (words := line.split()) and words[0] in wanted)
+    return (sum(int(words[field]) for words in cores for field in _BUSY) - mine) / ticks_per_s
+
+
+def _own_ticks() -> int:
+    """Of this process and its descendants, those that have ended included."""
+    ticks: dict[int, int] = {}
+    parents: dict[int, int] = {}
+    for path in PROC.iterdir():
+        if not path.name.isdigit():
+            continue
+        try:
+            # The second field is the program's name in brackets, and may hold blanks and brackets itself.
+            words = (path / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except OSError:  # it has ended since
+            continue
+        parents[int(path.name)] = int(words[1])
+        ticks[int(path.name)] = sum(map(int, words[11:15]))
+    mine, new = set[int](), {os.getpid()}
+    while new:
+        mine |= new
+        new = {process for process, parent in parents.items() if parent in new}
+    return sum(ticks.get(process, 0) for process in mine)
