@@ -1,7 +1,15 @@
 """The few errors that a user of the suite can cause; each message is one sentence with the value and the next step."""
 
+import re
+
 # What PyTorch, cuBLAS and cuDNN say where memory is short: only its own allocator raises an error of that name.
 _OUT_OF_MEMORY = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+# Lines of pytest's output that name an error: a usage error, an exception in a test, a conftest.py or pytest itself, a
+# crash. Its last line is often `no tests ran in 0.01s`.
+_NAMES_ERROR = re.compile(
+    r"(?:E {3}|ERROR: |INTERNALERROR> )?((?:[\w.]*(?:Error|Exception|Exit)|\S.*: error|Fatal Python error): .*)"
+    r"|(?:ERROR: |E {3})(.*)"
+)
 
 
 class GpugateError(Exception):
@@ -38,6 +46,13 @@ class FreshProcessError(GpugateError):
     def __init__(self, how: str, said: str) -> None:
         self.said = said
         super().__init__(f"a fresh process {how}")
+
+    @property
+    def cause(self) -> str:
+        """The last line of `said` that names an error, else its last line."""
+        lines = self.said.splitlines()
+        named = [match for match in map(_NAMES_ERROR.fullmatch, lines) if match]
+        return str(named[-1][1] or named[-1][2]) if named else "".join(lines[-1:])
 
 
 class DisprovedError(GpugateError):

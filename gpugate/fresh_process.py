@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpugate import run_file
+from gpugate.child_process import module_command
 from gpugate.errors import FreshProcessError
 from gpugate.options import FRESH_VARIABLE, Options
 from gpugate.result import RunResult
@@ -37,15 +37,15 @@ def run_fresh(
     """
     log_path = json_path.with_suffix(".log")
     # Node ids are relative to the root folder; the plugin may have come by `-p` alone.
-    pytest = [sys.executable, "-m", "pytest", "-p", "gpugate.plugin", f"--rootdir={root}"]
-    command = [*pytest, *node_ids, *_same_options(options, device), "-p", "no:cacheprovider", "-q"]
+    words = ["-p", "gpugate.plugin", f"--rootdir={root}", *node_ids, *_same_options(options, device)]
+    words += ["-p", "no:cacheprovider", "-q"]
     with log_path.open("wb") as log, tempfile.TemporaryDirectory(prefix="gpugate-no-baselines-") as nothing:
-        command += ["--perf-json", str(json_path), "--perf-baselines", nothing, "--perf-attempts", "1"]
-        command += ["--perf-skip-proofs", "--perf-report", ""]
+        words += ["--perf-json", str(json_path), "--perf-baselines", nothing, "--perf-attempts", "1"]
+        words += ["--perf-skip-proofs", "--perf-report", ""]
         try:
             # Kills the child when Ctrl-C arrives here, and at the time limit: no orphan goes on using the GPU.
             ended = subprocess.run(
-                command,
+                module_command("pytest", words),
                 cwd=root,
                 env={**os.environ, FRESH_VARIABLE: str(os.getpid())},
                 stdout=log,

@@ -209,7 +209,7 @@ class PerfSession:
                 run = run_fresh(self.options, self.device, self.root, node_ids, json_path, timeout_s)
                 found = run.cases[case.id]
             except FreshProcessError as error:
-                return Attempt(None, " ".join([f"{error}:", *error.said.splitlines()[-1:]]))
+                return Attempt(None, f"{error}: {error.cause}")
             except (GpugateError, OSError, LookupError) as error:  # what this process measured must not be lost by it
                 return Attempt(None, f"a fresh process gave no result ({type(error).__name__}: {error})")
         return Attempt(found.measurement, found.error or found.skipped or found.environment_problem)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpugate import fresh_process
 from gpugate.errors import FreshProcessError
 from gpugate.fresh_process import run_fresh
 from tests.patience import started_once
 from tests.test_xdist_workers import OPTIONS
+from tests.tiny_project import TinyProject
 
 CPU = torch.device("cpu")
 
@@ -21,7 +21,7 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
     python = tmp_path / "python"
     python.write_text(f"#!{sys.executable}\n{script}\n", encoding="utf-8")
     python.chmod(0o755)
-    monkeypatch.setattr(fresh_process.sys, "executable", str(python))
+    monkeypatch.setattr(sys, "executable", str(python))
     return tmp_path / "run-1.json"
 
 
@@ -50,7 +50,34 @@ def test_it_is_told_what_this_process_was_told(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(FreshProcessError) as caught:
         run_fresh(options, CPU, tmp_path, ["a.py::b"], path)
     words = caught.value.said.split()
-    assert words[:3] == ["-m", "pytest", "-p"]
+    assert words[words.index("pytest") + 1] == "-p"
     for wanted in ("a.py::b", "--perf-skip-proofs", "--perf-mutate=slow:5", "2.5", str(tmp_path), str(path)):
         assert wanted in words
     assert words[words.index("--perf-attempts") + 1] == "1"  # it asks nobody itself
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("\nno tests ran in 0.00s\nERROR: file or directory not found: a.py\n", "file or directory not found: a.py"),
+        ("a.py:1: in <module>\nE   ValueError: bad value\nERROR a.py\n1 error in 0.06s", "ValueError: bad value"),
+        ("INTERNALERROR>   raise it\nINTERNALERROR> m.BadError: no\n\nno tests ran in 0.02s", "m.BadError: no"),
+        (
+            "ERROR: usage: pytest [options]\npytest: error: unrecognized: -x\n  rootdir: /",
+            "pytest: error: unrecognized: -x",
+        ),
+        ("Fatal Python error: Aborted\n\nThread 0x7:\n  File a.py", "Fatal Python error: Aborted"),
+        ("compiling\nstill compiling", "still compiling"),
+        ("", ""),
+    ],
+)
+def test_its_own_error_is_the_cause(said: str, cause: str) -> None:
+    assert FreshProcessError("ended with status 4", said).cause == cause
+
+
+def test_a_folder_named_as_the_package_hides_nothing(tiny: TinyProject) -> None:
+    """Such as a checkout of gpugate in the rootdir."""
+    tiny.write("gpugate/__init__.py", "raise ImportError('not the package of this process')")
+    result = tiny.run("--update-baselines", "--perf-processes", "2")
+    assert result.status == 0, result.text
+    assert tiny.baseline.exists()

@@ -24,6 +24,7 @@ ROWS = (
         "writable_folder",
         "termination",
         "left_over",
+        "child_process",
     ),
     ("workload",),
     ("catalogue", "environment", "source_hash"),

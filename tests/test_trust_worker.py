@@ -217,14 +217,6 @@ def test_a_full_disk_ends_it_and_keeps_what_is_there(worker: Worker, monkeypatch
     assert taken.error == f"ERROR: {said}"
 
 
-def test_it_ends_when_its_command_was_killed(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    parents = iter([100, 100, 100])
-    monkeypatch.setattr(os, "getppid", lambda: next(parents, 1))
-    taken = worker.take(worker.plan(aa_trials=9))
-    assert (taken.status, taken.error) == (USAGE_ERROR, "ERROR: the command that started it has ended")
-    assert taken.slowdowns == [0.0] * 3  # two under its parent, and the one it was at
-
-
 def test_trials_of_other_conditions_are_refused_before_the_first(worker: Worker) -> None:
     now = describe(torch.device("cpu"))
     earlier = Conditions(replace(now, python="2.7"), 6.0, {"tiny": "another"})

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 import gpugate
+from gpugate.child_process import program_command
 from gpugate.errors import EnvironmentUnfitError, GpugateError, OptionError
 
 ANSWER = "gpugate-answer "  # starts the line of the output that holds the answer
@@ -118,7 +119,7 @@ class Children:
                 raise ChildError("the doctor was interrupted")
             try:
                 process = subprocess.Popen(
-                    command,
+                    program_command(command),
                     cwd=folder,
                     env=environment,
                     stdin=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gpugate.child_process import program_command
 from gpugate.errors import EnvironmentUnfitError
 
 # Nsight Compute brings an nsys of its own, which no PATH names.
@@ -122,7 +123,7 @@ def ended(
     """
     # A session of its own: these tools start programs, and they must end with them.
     process = subprocess.Popen(
-        command,
+        program_command(command),
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

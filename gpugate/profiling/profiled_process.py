@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from gpugate.child_process import program_command
 from gpugate.errors import EnvironmentUnfitError
 from gpugate.profiling.capture_index import FOLDER_VARIABLE, INNER_PID, OUTER_PID
 
@@ -54,7 +55,8 @@ def run_profiled(command: Sequence[str], folder: Path, environment: Mapping[str,
     (folder / OUTER_PID).write_text(str(os.getpid()), encoding="utf-8")
     try:
         # A session of its own: a terminal's Ctrl-C would make the profiler give up before pytest has ended.
-        process = subprocess.Popen(command, env=dict(environment), stdin=subprocess.DEVNULL, start_new_session=True)
+        started = program_command(command)
+        process = subprocess.Popen(started, env=dict(environment), stdin=subprocess.DEVNULL, start_new_session=True)
     except OSError as error:
         raise EnvironmentUnfitError(f"{command[0]} cannot be started ({error.strerror}): install it anew") from None
     try:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from gpugate.child_process import module_command
 from gpugate.codec import to_json
 from gpugate.errors import TrustError
 from gpugate.trust.plan import Plan
@@ -28,12 +28,11 @@ def run_worker(plan: Plan, pytest_words: Sequence[str], lock: int, watch: Callab
     """Runs the plan in a process of its own; `watch` is called twice a second meanwhile, `lock` is handed down.
 
     Raises TrustError, naming process and cause, when it ends early; what it has measured is in its file. It ends with
-    this process: on Ctrl-C at once, and after the trial at hand when this one is killed.
+    this process, however that ends.
     """
-    command = [sys.executable, "-m", "gpugate.trust.worker", *pytest_words]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            command,
+            module_command("gpugate.trust.worker", pytest_words),
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 import sys
 import time
@@ -38,7 +37,6 @@ class TrialTaker:
         self.plan = plan
         self.done = False
         self._path = Path(plan.output)
-        self._parent = os.getppid()
 
     @pytest.hookimpl(tryfirst=True)  # before xdist's, which would run tests in workers of its own
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -74,12 +72,6 @@ class TrialTaker:
             for trial in take(perf, case, self.plan):
                 file = replace(file, trials=(*file.trials, trial))
                 trials_file.write(self._path, file)
-                self._check_parent()
-
-    def _check_parent(self) -> None:
-        """Raises TrustError when the command was killed: nobody would stop this process any more."""
-        if os.getppid() != self._parent:
-            raise TrustError("the command that started it has ended")
 
 
 def take(perf: PerfSession, case: Case, plan: Plan) -> Iterator[Trial]:
