@@ -37,8 +37,9 @@ def judge_counters(
     """
     case_id, found = measurement.case_id, measurement.optimized_counters
     numbers: dict[str, float | str | None] = dict(found)
+    step = next_step(Outcome.NOT_ENGAGED, case_id)
     if measurement.not_engaged is not None:
-        return Verdict("counters", case_id, Outcome.NOT_ENGAGED, measurement.not_engaged, rerun(case_id), numbers)
+        return Verdict("counters", case_id, Outcome.NOT_ENGAGED, measurement.not_engaged, step, numbers)
     contract = contract or Contract()
     unknown = {limit.counter for limit in (*contract.engaged, *contract.limits)} - found.keys()
     if measurement.counters_missing is not None and unknown:
@@ -49,7 +50,7 @@ def judge_counters(
         return Verdict("counters", case_id, Outcome.WRONG, f"not counted: {why}", rerun(case_id))
     idle = _broken(contract.engaged, measurement)
     if idle:
-        return Verdict("counters", case_id, Outcome.NOT_ENGAGED, "; ".join(idle.values()), rerun(case_id), numbers)
+        return Verdict("counters", case_id, Outcome.NOT_ENGAGED, "; ".join(idle.values()), step, numbers)
     broken = _broken(contract.limits, measurement)
     over = Verdict("counters", case_id, Outcome.REGRESSED, "; ".join(broken.values()), rerun(case_id), numbers)
     if broken and (problem is None or broken.keys() - OF_TIME):

@@ -6,16 +6,16 @@ A stored run is decided again by the same function: what it rests on is all in t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gpugate.contracts import judge_counters
 from gpugate.equivalence import judge_equivalence
-from gpugate.judging import MOVED, judge_speedup, judge_throughput
+from gpugate.judging import MOVED, judge_speedup, judge_throughput, middle_by_speedup
 from gpugate.machine_state import with_environment
 from gpugate.measurement.record import Measurement
 from gpugate.next_steps import as_run_here, unless_wrong
 from gpugate.result import CaseResult, Promise
-from gpugate.summary import summarize
+from gpugate.summary import Summary, summarize
 from gpugate.verdict import Check, Outcome, Verdict
 from gpugate.voting import voted
 
@@ -32,7 +32,7 @@ def decide(result: CaseResult, command: str, recording: bool, asked_tolerance: f
     measurement, promise = result.measurement, result.promise
     if measurement is None or promise is None:
         raise ValueError(f"{result.case_id} was not measured: there is nothing to decide")
-    confirming = [one.measurement for one in result.attempts if one.measurement is not None and one.problem is None]
+    confirming = _confirming(result)
     summaries = [summarize(one) for one in (measurement, *confirming) if one.pairs] if measurement.pairs else []
     timed = (
         judge_speedup(measurement, summaries, promise.min_speedup, result.remembered, asked_tolerance),
@@ -50,6 +50,26 @@ def decide(result: CaseResult, command: str, recording: bool, asked_tolerance: f
     if recording:
         verdicts = [_about_to_be_recorded(verdict) for verdict in verdicts]
     return unless_wrong([as_run_here(verdict, command) for verdict in verdicts])
+
+
+def _confirming(result: CaseResult) -> list[Measurement]:
+    return [one.measurement for one in result.attempts if one.measurement is not None and one.problem is None]
+
+
+@dataclass(frozen=True)
+class Decider:
+    """The process whose speedup decided about a case, and how many processes were measured."""
+
+    summary: Summary
+    processes: int
+
+
+def decider(result: CaseResult) -> Decider | None:
+    """None for a case without times."""
+    if result.summary is None:
+        return None
+    summaries = [result.summary, *(summarize(one) for one in _confirming(result) if one.pairs)]
+    return Decider(middle_by_speedup(summaries), len(summaries))
 
 
 def wants_more_pairs(verdicts: Sequence[Verdict]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gpugate.measurement.record import Difference, Measurement
-from gpugate.next_steps import rerun
+from gpugate.next_steps import next_step, tolerance_step
 from gpugate.verdict import Outcome, Verdict
 from gpugate.workload import Tolerance
 
@@ -21,10 +21,12 @@ def judge_equivalence(measurement: Measurement, allowed: Tolerance) -> Verdict:
         "max_error": _finite(max(d.max_error for d in measurement.differences)),
         "compared_outputs": float(len(measurement.differences)),
     }
-    problems = [problem for d in measurement.differences if (problem := _output_problem(d, allowed))]
-    problems += [f"{proof.name}: {proof.problem}" for proof in measurement.proofs if proof.problem]
+    off = [problem for d in measurement.differences if (problem := _output_problem(d, allowed))]
+    problems = [*off, *(f"{proof.name}: {proof.problem}" for proof in measurement.proofs if proof.problem)]
     if problems:
-        return Verdict("equivalence", case_id, Outcome.WRONG, problems[0], rerun(case_id), numbers)
+        comparable = off and all(d.problem is None for d in measurement.differences)
+        step = tolerance_step(case_id) if comparable else next_step(Outcome.WRONG, case_id)
+        return Verdict("equivalence", case_id, Outcome.WRONG, problems[0], step, numbers)
     reason = (
         f"relative L2 error {worst_difference.relative_l2:.1e} of at most {allowed.relative_l2:.1e} "
         f"over {len(measurement.differences)} outputs"

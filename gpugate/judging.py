@@ -219,7 +219,7 @@ def _speedup_reason(
     text = f"{found}{':' if len(summaries) > 1 else ''} {_said(outcome, judgements, len(summaries))}"
     if remembered is None or not (moved or (outcome is not Outcome.PASS and remembered.match == "exact")):
         return text
-    where = in_words(_recorded_times(remembered.current), _medians(_middle_by_speedup(summaries)))
+    where = in_words(_recorded_times(remembered.current), _medians(middle_by_speedup(summaries)))
     return f"{text}; {'in the process that decided ' if len(summaries) > 1 else ''}{where}"
 
 
@@ -277,12 +277,13 @@ def _reference_moved(
     """Whether the speedup of the process that decided left the recorded one because its reference moved."""
     if remembered is None or outcome not in (Outcome.PASS, Outcome.REGRESSED, Outcome.INCONCLUSIVE):
         return False
-    if not mostly_the_reference(_recorded_times(remembered.current), _medians(_middle_by_speedup(summaries))):
+    if not mostly_the_reference(_recorded_times(remembered.current), _medians(middle_by_speedup(summaries))):
         return False
     return outcome is Outcome.REGRESSED or any(judgement.no_gain for judgement in judgements)
 
 
-def _middle_by_speedup(summaries: Sequence[Summary]) -> Summary:
+def middle_by_speedup(summaries: Sequence[Summary]) -> Summary:
+    """The process that decides about the speedup."""
     return _middle_one(summaries, lambda one: one.speedup.median)
 
 

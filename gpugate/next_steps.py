@@ -18,9 +18,20 @@ MOST_NAMED = 3  # of cases, else of workloads, by one command: where more lack a
 
 
 def next_step(outcome: Outcome, case_id: str) -> str:
+    """What to run next: a longer measurement is for times alone, and changes neither outputs nor engagement."""
     if outcome in (Outcome.NO_BASELINE, Outcome.IMPROVED):
         return record_step(case_id)
+    if outcome is Outcome.NOT_ENGAGED:
+        return f"{rerun(case_id)} --torch-trace=DIR, which shows what the optimized side runs instead"
+    if outcome is Outcome.WRONG:
+        return rerun(case_id)
     return "" if outcome is Outcome.PASS else f"{rerun(case_id)} --perf-budget 30"
+
+
+def tolerance_step(case_id: str) -> str:
+    """For outputs that are off: what shows where they part, and where they are declared as right."""
+    shown = f"{rerun(case_id)} --torch-trace=DIR, which shows what both sides run"
+    return f"{shown}; if these outputs are meant, raise the tolerance of the Optimization"
 
 
 def rerun(case_id: str) -> str:

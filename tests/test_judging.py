@@ -403,6 +403,8 @@ def test_what_does_the_same_at_the_same_speed_did_nothing(speedup, expected) -> 
     verdict = judge_speedup(replace(MEASURED, inert=True), summary(speedup), 0.5, None)
     assert verdict.outcome is expected
     assert ("it did nothing" in verdict.reason) is (expected is NOT_ENGAGED)
+    assert ("--torch-trace" in verdict.next_step) is (expected is NOT_ENGAGED)
+    assert "--perf-budget" not in verdict.next_step
 
 
 def test_the_same_speed_by_other_means_is_no_proof_of_doing_nothing() -> None:
@@ -541,6 +543,7 @@ def test_one_wrong_output_among_good_ones_is_wrong(changed, words, place) -> Non
     verdict = judge_equivalence(replace(MEASURED, differences=tuple(differences)), ALLOWED)
     assert verdict.outcome is WRONG
     assert words in verdict.reason
+    assert ("--torch-trace" in verdict.next_step and "tolerance" in verdict.next_step) is ("problem" not in changed)
 
 
 def test_outputs_on_the_border_are_equivalent() -> None:
@@ -597,6 +600,7 @@ def test_what_a_side_says_of_itself_needs_no_counter(missing) -> None:
     measured = replace(MEASURED, optimized_counters=COUNTED, not_engaged="2 graph breaks", counters_missing=missing)
     verdict = judge_counters(measured, None, None)
     assert (verdict.outcome, verdict.reason) == (NOT_ENGAGED, "2 graph breaks")
+    assert "--torch-trace" in verdict.next_step
 
 
 @pytest.mark.parametrize(

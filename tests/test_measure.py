@@ -471,6 +471,33 @@ def test_a_baseline_that_nothing_can_be_compared_with_is_blamed_itself(bench: Be
     assert bench.log == ["build baseline", "close baseline"]
 
 
+def from_an_iterator() -> Step:
+    """A step that takes its batch from an iterator of its own, whatever it is given."""
+    batches = (torch.randn(2, 4, generator=torch.Generator().manual_seed(seed)) for seed in itertools.count(100))
+    return lambda inputs: product(next(batches))
+
+
+def test_a_baseline_whose_output_depends_on_more_than_its_input_is_named(bench: Bench) -> None:
+    words = "^baseline failed while computing an output: ValueError: it gives another output for the same input"
+    with pytest.raises(SideError, match=words):
+        bench.measure(bench.case(baseline=bench.side(BASELINE, 3.0, from_an_iterator())))
+    assert bench.log == ["build baseline", "close baseline"]
+
+
+def test_an_optimized_side_whose_output_depends_on_more_than_its_input_is_named_and_not_timed(bench: Bench) -> None:
+    found = bench.measure(bench.case(bench.side("fast", 1.0, from_an_iterator())))
+    verdict = judge_equivalence(found, TOLERANCE_BY_DTYPE["float32"])
+    assert (verdict.outcome, found.pairs) == (Outcome.WRONG, ())
+    assert "it gives another output for the same input" in verdict.reason
+
+
+def test_a_stale_or_noisy_output_is_no_state_of_its_own(bench: Bench) -> None:
+    for fault in ("stale", "wrong:0.5"):
+        found = bench.measure(bench.case(), fault=Fault.parse(fault))
+        assert {one.problem for one in found.differences} == {None}
+        assert found.pairs
+
+
 def test_inputs_that_cannot_be_made_are_blamed_on_the_workload(bench: Bench) -> None:
     case = bench.case()
 

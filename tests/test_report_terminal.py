@@ -7,12 +7,12 @@ import pytest
 from rich.text import Text
 
 from gpugate.judging import Remembered
-from gpugate.measurement.record import Yardstick
+from gpugate.measurement.record import Instance, Pair, Yardstick
 from gpugate.report.markdown import results_table
 from gpugate.report.rows import notes, rows
 from gpugate.report.terminal import LOG_COLUMNS, printed, terminal_columns, text
-from gpugate.result import RunResult
-from gpugate.summary import History
+from gpugate.result import Attempt, CaseResult, RunResult
+from gpugate.summary import History, summarize
 from gpugate.verdict import Outcome, Verdict
 
 WIDTHS = [50, 80, 100, 120, LOG_COLUMNS, 200]
@@ -70,7 +70,17 @@ def test_a_row_says_times_rate_speedup_verdict_share_counters_and_compilation(gp
     heading = "optimization reference optimized items speedup interval verdict matmul kernels launches start-up"
     assert row_of(summary, "optimization") == heading.split()
     row = row_of(summary, "cudnn-fused")
-    expected = ["cudnn-fused", "35.91 ms", "4.05 ms", "31,613/s", "8.87x", "8.78..8.96", "REGRESSED", "33 %", "62"]
+    expected = [
+        "cudnn-fused",
+        "35.91 ms",
+        "4.05 ms",
+        "31,613/s",
+        "8.87x",
+        "8.78..8.96",
+        "REGRESSED speedup",
+        "33 %",
+        "62",
+    ]
     assert row == [*expected, "1 graph", "12.4 s"]
 
 
@@ -91,14 +101,69 @@ def test_a_comparison_with_another_optimization_names_it(gpu_run: RunResult) -> 
 def test_the_worst_check_gives_the_verdict_of_the_row(gpu_run: RunResult) -> None:
     case_id = "resnet50-inference/cudnn-fused/cuda"
     gpu_run.cases[case_id].verdicts.insert(0, Verdict("equivalence", case_id, Outcome.WRONG, "NaN"))
-    assert "WRONG" in row_of(text(gpu_run, 80, False), "cudnn-fused")
+    assert "WRONG equivalence" in row_of(text(gpu_run, 80, False), "cudnn-fused")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "words"),
+    [
+        ({"throughput": Outcome.IMPROVED}, "IMPROVED throughput"),
+        ({"throughput": Outcome.REGRESSED}, "REGRESSED throughput"),
+        ({"speedup": Outcome.REGRESSED, "throughput": Outcome.REGRESSED}, "REGRESSED speedup, throughput"),
+        ({"speedup": Outcome.REGRESSED, "equivalence": Outcome.WRONG}, "WRONG equivalence"),
+        ({"speedup": Outcome.NO_BASELINE, "throughput": Outcome.NO_BASELINE}, "NO_BASELINE"),
+        ({}, "PASS"),
+    ],
+)
+def test_the_verdict_of_a_row_names_its_checks(gpu_run: RunResult, outcomes: dict[str, Outcome], words: str) -> None:
+    case = gpu_run.cases["resnet50-inference/cudnn-fused/cuda"]
+    case.verdicts = [replace(one, outcome=outcomes.get(one.check, Outcome.PASS)) for one in case.verdicts]
+    assert words in row_of(text(gpu_run, 200, False), "cudnn-fused")
+    assert f"| {words} |" in results_table(gpu_run)
+
+
+def of_pairs(run: RunResult, *times: tuple[float, float]) -> CaseResult:
+    """The case cudnn-fused, measured by these pairs of a reference and an optimized time, over and over."""
+    case = run.cases["resnet50-inference/cudnn-fused/cuda"]
+    assert case.measurement is not None
+    pairs = tuple(Pair(*both, True) for both in times) * 9
+    case.measurement = replace(case.measurement, instances=(Instance(True, pairs),) * 3)
+    case.summary = summarize(case.measurement)
+    return case
+
+
+def test_a_row_whose_times_do_not_give_its_speedup_says_why(gpu_run: RunResult) -> None:
+    assert not any(row.remarks for row in rows(gpu_run))
+    # The medians of the sides are 3.16 and 0.313 ms, and two of three pairs are far from their ratio.
+    of_pairs(gpu_run, (3.16, 1.785), (0.5, 0.282), (3.16, 0.313), (3.16, 0.30), (0.554, 0.313))
+    (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
+    assert (row.reference, row.optimized, row.speedup) == ("3.16 ms", "0.313 ms", "1.77x*")
+    said = text(gpu_run, 200, False)
+    assert "* resnet50-inference/cudnn-fused/cuda: 3.16 ms / 0.313 ms is 10.10x" in said
+    assert said.isascii()
+    assert "10.10x" in results_table(gpu_run)
+
+
+def test_a_row_that_fresh_processes_decided_shows_the_process_that_decided(gpu_run: RunResult) -> None:
+    case = of_pairs(gpu_run, (36.0, 4.5))
+    found = case.measurement
+    assert found is not None
+    others = [
+        replace(found, instances=(Instance(True, (Pair(*both, True),) * 9),) * 3) for both in ((36.0, 4.0), (33.0, 3.0))
+    ]
+    case.attempts = [Attempt(others[0]), Attempt(others[1]), Attempt(others[1], "it was throttled")]
+    (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
+    assert (row.reference, row.optimized, row.speedup) == ("36.00 ms", "4.00 ms", "9.00x")
+    assert "resnet50-inference/cudnn-fused/cuda: the row is of the process in the middle of 3" in text(
+        gpu_run, 200, False
+    )
 
 
 def test_narrow_windows_drop_the_least_important_columns_and_say_so(gpu_run: RunResult) -> None:
     summary = text(gpu_run, 80, False)
-    kept = "optimization reference optimized speedup interval verdict"
+    kept = "optimization optimized speedup interval verdict"
     assert row_of(summary, "optimization") == kept.split()
-    assert "left out at 80 columns: items, kernels, launches, matmul, start-up" in summary
+    assert "left out at 80 columns: reference, items, kernels, launches, matmul, start-up" in summary
     assert "left out" not in text(gpu_run, LOG_COLUMNS, False)
 
 

@@ -32,11 +32,35 @@ class Expected:
 def expected_outputs(case: Case, context: Context, inputs: Inputs) -> Expected:
     """Outputs of a baseline that is built for nothing else.
 
-    Raises SideError when the baseline writes to its inputs or gives what nothing can be compared with.
+    Raises SideError when the baseline writes to its inputs, gives what nothing can be compared with, or gives another
+    output for the same input.
     """
-    fresh, timed = _baseline_outputs(case, context, (inputs.fresh, inputs.timed))
+    fresh, timed, (again,) = _baseline_outputs(case, context, (inputs.fresh, inputs.timed, inputs.fresh[:1]))
     check_untouched(inputs, BASELINE)
+    problem = another_output(again, fresh[0], SAME_BASELINE_L2)
+    if problem is not None:
+        raise SideError(BASELINE, "computing an output", ValueError(problem))
     return Expected(fresh, timed)
+
+
+def another_output(again: torch.Tensor, before: torch.Tensor, tolerated: float) -> str | None:
+    """Why a side whose two outputs for one input differ cannot be compared with anything, or None."""
+    off = difference(again, before, "fresh inputs").relative_l2
+    if off <= tolerated:
+        return None
+    return (
+        f"it gives another output for the same input (relative L2 error {off:.2g} from call to call): a step's output "
+        "must depend on its input alone, and not on an iterator, random numbers or weights that the step trains"
+    )
+
+
+def state_of_its_own(optimized: BuiltSide, inputs: Inputs, tolerated: float) -> str | None:
+    """As `another_output`, of a side that is off: None for one that is wrong in the same way every time.
+
+    The first of three outputs does not count: a side that returns the output of the step before is no such side.
+    """
+    _, before, again = (optimized.output_for(inputs.fresh[-1]) for _ in range(3))
+    return None if problem_with(again, before) else another_output(again, before, tolerated)
 
 
 def _baseline_outputs(case: Case, context: Context, groups: Sequence[Sequence[Any]]) -> list[list[torch.Tensor]]:

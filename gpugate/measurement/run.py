@@ -6,7 +6,7 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from gpugate.faults.mutated import mutated
@@ -28,6 +28,7 @@ from gpugate.measurement.outputs import (
     compare_timed,
     expected_outputs,
     mismatch,
+    state_of_its_own,
 )
 from gpugate.measurement.pairing import Pairing
 from gpugate.measurement.progress import Doing, Progress, Report, Spent
@@ -223,8 +224,11 @@ def _begin(run: _Run, both: BothSides) -> None:
     if run.expected is not None:
         found, run.found.same_bits = compare_fresh(both, run.inputs, run.expected)
         run.found.differences += found
-        if run.found.comparable and max(one.relative_l2 for one in found) > run.case.optimization.tolerated.relative_l2:
+        tolerated = run.case.optimization.tolerated.relative_l2
+        if run.found.comparable and max(one.relative_l2 for one in found) > tolerated:
             run.found.mismatch = mismatch(both.optimized, run.inputs, run.expected)
+            problem = state_of_its_own(both.optimized, run.inputs, tolerated)
+            run.found.differences = [replace(one, problem=problem) for one in run.found.differences]
     run.deadline_s = perf_counter() + run.settings.budget_s
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gpugate import run_file, units
 from gpugate.codec import write_atomically
+from gpugate.deciding import decider
 from gpugate.errors import GpugateError
 from gpugate.judging import Remembered
 from gpugate.report.findings import (
@@ -181,9 +182,9 @@ class Move:
 def moves(run: RunResult) -> list[Move]:
     """The cases that moved by more than WORTH_TELLING of what the gate tolerates, the furthest first."""
     made = [
-        Move(case.case_id, case.remembered, case.summary, _share(case.remembered, case.summary, run.asked_tolerance))
+        Move(case.case_id, case.remembered, now, _share(case.remembered, now, run.asked_tolerance))
         for case in run.cases.values()
-        if case.remembered is not None and case.summary is not None
+        if case.remembered is not None and (decided := decider(case)) and (now := decided.summary)
     ]
     return sorted((move for move in made if move.share > WORTH_TELLING), key=lambda move: -move.share)
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpugate import units
+from gpugate.deciding import Decider, decider
 from gpugate.judging import Remembered
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.report.machine import fastest_matmul, medians
@@ -20,11 +21,15 @@ from gpugate.workload import BASELINE
 NOT_MEASURED = "not measured"
 NOT_JUDGED = "not judged"
 UNDETECTABLE = "none"
+ROUNDING = 0.01  # by which the ratio of two times of three digits may miss the speedup that is shown
+ALIKE = 0.1  # however wide the interval is: by more they contradict each other
+MARK = "*"  # behind a speedup that the times of its row do not give
 
 
 @dataclass(frozen=True)
 class Row:
-    """The cells of one measured case. `group` is its workload, device and size; `outcome` the worst of its checks."""
+    """The cells of one measured case. `group` is its workload, device and size; `outcome` the worst of its checks;
+    `remarks` are sentences that its figures need."""
 
     group: str
     optimization: str
@@ -41,6 +46,7 @@ class Row:
     launches: str
     compiling: str
     outcome: Outcome | None
+    remarks: tuple[str, ...] = ()
 
 
 HEADINGS = {
@@ -64,14 +70,25 @@ def worst_of(case: CaseResult) -> Outcome | None:
     return worst([verdict.outcome for verdict in case.verdicts]) if case.verdicts else None
 
 
+def verdict_words(case: CaseResult) -> str:
+    """`REGRESSED throughput`: the worst outcome and the checks that it is of. PASS is of all, and what has no baseline
+    has none for any."""
+    outcome = worst_of(case)
+    if outcome is None:
+        return NOT_JUDGED
+    if outcome in (Outcome.PASS, Outcome.NO_BASELINE):
+        return str(outcome.value)
+    return f"{outcome.value} {', '.join(one.check for one in case.verdicts if one.outcome is outcome)}"
+
+
 def rows(run: RunResult) -> list[Row]:
     """The rows of all measured cases, those of one workload next to each other."""
     ceiling = fastest_matmul(medians(run))
     flops_per_second = ceiling[1] if ceiling else None
     made = [
-        _row(case, case.measurement, case.summary, flops_per_second, run.asked_tolerance)
+        _row(case, case.measurement, decided, flops_per_second, run.asked_tolerance)
         for case in run.cases.values()
-        if case.measurement and case.summary
+        if case.measurement and (decided := decider(case))
     ]
     groups = list(dict.fromkeys(row.group for row in made))
     return sorted(made, key=lambda row: groups.index(row.group))
@@ -101,6 +118,7 @@ def notes(run: RunResult, made: Sequence[Row], shown: Collection[str]) -> list[s
         told.append("kernels, launches: of one step of the optimized side")
     if "compiling" in shown:
         told.append("start-up: building the optimized side, and its first step: compilation, workers, buffers")
+    told.extend(remark for row in made for remark in row.remarks)
     missing = [HEADINGS[name] for name in unmeasured_columns(made)]
     if missing:
         told.append(f"{', '.join(missing)}: {NOT_MEASURED}{_because(run)}")
@@ -114,9 +132,12 @@ def _because(run: RunResult) -> str:
 
 
 def _row(
-    case: CaseResult, measurement: Measurement, summary: Summary, ceiling: float | None, asked_tolerance: float | None
+    case: CaseResult, measurement: Measurement, decided: Decider, ceiling: float | None, asked_tolerance: float | None
 ) -> Row:
-    outcome = worst_of(case)
+    summary = decided.summary
+    remarks = [] if decided.processes == 1 else [f"{case.case_id}: {_whose(decided.processes)}"]
+    other = _other_ratio(summary)
+    remarks += [f"{MARK} {case.case_id}: {other}"] if other else []
     return Row(
         group=f"{case.workload}/{case.device_kind}, {_count(case.size.items)} per step",
         optimization=case.optimization,
@@ -124,15 +145,34 @@ def _row(
         reference=units.milliseconds(summary.reference_ms.median),
         optimized=units.milliseconds(summary.optimized_ms.median),
         items=units.items_per_second(case.size.items_per_second(summary.optimized_ms.median)),
-        speedup=units.ratio(summary.speedup.median),
+        speedup=f"{units.ratio(summary.speedup.median)}{MARK if other else ''}",
         interval=units.interval(summary.speedup.low, summary.speedup.high),
         detectable=_detectable(case.remembered, asked_tolerance),
-        verdict=outcome.value if outcome else NOT_JUDGED,
+        verdict=verdict_words(case),
         of_matmul=_share(case, summary, ceiling),
         kernels=_counter(measurement.optimized_counters, "kernels"),
         launches=_launches(measurement),
         compiling=f"{measurement.optimized_cost.compile_s:.1f} s",
-        outcome=outcome,
+        outcome=worst_of(case),
+        remarks=tuple(remarks),
+    )
+
+
+def _whose(processes: int) -> str:
+    return f"the row is of the process in the middle of {processes}, by its speedup"
+
+
+def _other_ratio(summary: Summary) -> str:
+    """Why the times of a row do not give its speedup; empty where they do, within rounding and interval."""
+    reference_ms, optimized_ms = summary.reference_ms.median, summary.optimized_ms.median
+    ratio, speedup = reference_ms / optimized_ms, summary.speedup
+    low, high = max(speedup.low, (1 - ALIKE) * speedup.median), min(speedup.high, (1 + ALIKE) * speedup.median)
+    if (1 - ROUNDING) * low <= ratio <= (1 + ROUNDING) * high:
+        return ""
+    times = f"{units.milliseconds(reference_ms)} / {units.milliseconds(optimized_ms)} is {units.ratio(ratio)}"
+    return (
+        f"{times}, of medians over all blocks of a side, and {units.ratio(speedup.median)} is the median over pairs: "
+        "the blocks of a side are not alike, as beside other work or after another build"
     )
 
 

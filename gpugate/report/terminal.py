@@ -42,7 +42,7 @@ LOG_COLUMNS = 140  # where nobody has a window, such as a CI log
 GAP = 2
 NARROWEST_NAME = 12
 # Columns that a narrow window drops, the least important first. The others always stay.
-DROP_ORDER = ("compiling", "of_matmul", "launches", "kernels", "items", "interval", "reference")
+DROP_ORDER = ("compiling", "of_matmul", "launches", "kernels", "items", "reference", "interval")
 STYLES = {
     Outcome.PASS: "green",
     Outcome.IMPROVED: "cyan",
