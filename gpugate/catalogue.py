@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from operator import itemgetter
 
 from gpugate.counter_names import COUNTER_NAMES
-from gpugate.errors import CatalogueError
+from gpugate.errors import CatalogueError, skip_reason
 from gpugate.workload import BASELINE, DEVICE_KINDS, Case, Limit, Optimization, SweepCases, Workload
 
 ENTRY_POINT_GROUP = "gpugate.workloads"
@@ -32,6 +32,7 @@ class Catalogue:
         self._workloads: dict[str, Workload] = {}
         self._registered: list[Workload] = []
         self._modules: list[str] = []
+        self.skipped: dict[str, str] = {}  # modules that skipped themselves, with their reasons
 
     def register(self, workload: Workload) -> Workload:
         """Adds a workload. It is checked when tests are collected, so that a mistake is an error of the collection."""
@@ -48,9 +49,35 @@ class Catalogue:
             if entry_point.value not in self._modules:
                 self._modules.append(entry_point.value)
         for name in self._modules:
-            self._registered.extend(_workloads_of(name))
+            if name not in self.skipped:
+                self._registered.extend(self._workloads_of(name))
         for workload in self._registered:
             self._add(workload)
+
+    def left_out(self) -> list[str]:
+        """A sentence for every module that skipped itself."""
+        return [
+            f"module {name!r} skipped itself ({reason}), so its workloads are not measured: let it be imported, and "
+            "declare with Needs what its optimizations cannot do without"
+            for name, reason in self.skipped.items()
+        ]
+
+    def _workloads_of(self, module_name: str) -> Iterable[Workload]:
+        try:
+            workloads = getattr(importlib.import_module(module_name), "WORKLOADS", None)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # importing runs the module: it may raise anything, pytest's outcomes too
+            reason = skip_reason(error)
+            if reason is not None:
+                self.skipped[module_name] = reason
+                return ()
+            next_step = "correct its name, install what it imports or mend it"
+            problem = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+            raise CatalogueError(f"module {module_name!r} cannot be imported ({problem}): {next_step}") from error
+        if not isinstance(workloads, (tuple, list)):
+            raise CatalogueError(f"module {module_name!r} has no tuple WORKLOADS: add one with its workloads")
+        return workloads
 
     def _add(self, workload: Workload) -> None:
         if not isinstance(workload, Workload):
@@ -93,23 +120,12 @@ class Catalogue:
         self._workloads.clear()
         self._registered.clear()
         self._modules.clear()
+        self.skipped.clear()
 
 
 catalogue = Catalogue()
 register = catalogue.register
 register_module = catalogue.register_module
-
-
-def _workloads_of(module_name: str) -> Iterable[Workload]:
-    try:
-        workloads = getattr(importlib.import_module(module_name), "WORKLOADS", None)
-    except (Exception, SystemExit) as error:  # importing runs the module: it may raise anything
-        next_step = "correct its name, install what it imports or mend it"
-        problem = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
-        raise CatalogueError(f"module {module_name!r} cannot be imported ({problem}): {next_step}") from error
-    if not isinstance(workloads, (tuple, list)):
-        raise CatalogueError(f"module {module_name!r} has no tuple WORKLOADS: add one with its workloads")
-    return workloads
 
 
 def _module_of(workload: Workload) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpugate.errors import GpugateError
+from gpugate.held_verdicts import HeldVerdicts
 
 # Every pytest run with gpugate installed imports this module: what is heavy is imported where it is used.
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 SESSION: pytest.StashKey[PerfSession] = pytest.StashKey()
 ASKED: pytest.StashKey[PerfSession | ReplaySession] = pytest.StashKey()  # what tests get their cases from
+
+
+HELD = pytest.StashKey[HeldVerdicts]()
 
 
 class GpugateWarning(UserWarning):
@@ -124,6 +128,7 @@ def gate(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
         __tracebackhide__ = True
         # What `record_property` does: that fixture is missing under `-p no:junitxml`.
         request.node.user_properties.extend(properties(verdict).items())
+        request.config.stash[HELD].hold(request.node, verdict)
         if verdict.good:
             return
         if verdict.bad or strict:

@@ -253,6 +253,11 @@ def _profiling(config: pytest.Config) -> Profiling | None:
     return Profiling(tool, folder, _split(words or ""), kernels)
 
 
+def gates_by_settings(config: pytest.Config) -> bool:
+    """Whether --gate comes of the project's own settings alone, which cover all of its tests."""
+    return "--gate" in config.getini("addopts") and "--gate" not in config.invocation_params.args
+
+
 def profilers(config: pytest.Config) -> list[Tool]:
     """Those that are asked for."""
     return [tool for tool in PROFILERS if config.getoption(_field(tool)) is not None]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpugate.catalogue import catalogue
 from gpugate.errors import BaselineError, GpugateError
-from gpugate.fixtures import ASKED, SESSION, gate, replayed, sweep, workload
-from gpugate.options import Options, add_options, profilers, read_options
+from gpugate.fixtures import ASKED, HELD, SESSION, gate, replayed, sweep, workload
+from gpugate.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_problems
+from gpugate.options import Options, add_options, gates_by_settings, profilers, read_options
 from gpugate.selection import (
     cases_of,
     deselect_other_devices,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from gpugate.profiling.session import InnerRun
     from gpugate.replay_session import ReplaySession
     from gpugate.result import RunResult
+    from gpugate.session import PerfSession
 
 __all__ = ["gate", "replayed", "sweep", "workload"]  # fixtures are found in the plugin's namespace
 
@@ -75,6 +78,8 @@ def pytest_configure(config: pytest.Config) -> None:
         options = dataclasses.replace(options, json_path=None, report_path=None)  # the controller writes one for all
     config.stash[OPTIONS] = options
     config.stash[CLOSING] = ExitStack()
+    config.stash[HELD] = HeldVerdicts()
+    config.pluginmanager.register(config.stash[HELD])
 
 
 def _prepare_night(config: pytest.Config, options: Options) -> None:
@@ -158,8 +163,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
-    from gpugate.catalogue import catalogue
-
     _begin_night(config)
     replay = config.stash[REPLAY]
     if replay is not None:
@@ -186,35 +189,82 @@ def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    _finish(session, exitstatus)
+    perf = session.config.stash.get(ASKED, None)
+    try:
+        if perf is not None:
+            _finish(session, perf, ended_early(session, exitstatus, perf.result.cases))
+        else:
+            _finish_without_cases(session)
+    except GpugateError as error:
+        session.config.stash[SAID].append(f"ERROR: {error}")
+        session.exitstatus = exitstatus or pytest.ExitCode.TESTS_FAILED
+    except KeyboardInterrupt:
+        if perf is not None:
+            perf.finish(interrupted=True)
+        session.config.stash[SAID].append(f"ERROR: {NOT_RECORDED}")
+        session.exitstatus = pytest.ExitCode.INTERRUPTED
     inner = session.config.stash.get(INNER, None)
     if inner is not None:
         inner.end(int(session.exitstatus))
 
 
-def _finish(session: pytest.Session, exitstatus: int) -> None:
+def _finish(session: pytest.Session, perf: PerfSession | ReplaySession, interrupted: bool) -> None:
+    config, run, recording = session.config, perf.result, perf.options.update_baselines
+    config.stash[SAID].extend(sorted(perf.notes))
+    if not perf.options.gate:
+        config.stash[SAID].extend(catalogue.left_out())
+    if not interrupted and not recording:
+        _end_red(session, run, _problems(session, perf))
+    run.exit_status = None if recording else int(session.exitstatus)
+    perf.finish(interrupted)
+    _write_night(config, run)
+    if worker_number(config) is not None:
+        send(config, run)
+    elif recording:
+        _record(config, interrupted)
+
+
+def _finish_without_cases(session: pytest.Session) -> None:
+    """The end of a session that measured nothing itself: the controller of xdist, or one of plain tests alone."""
     config = session.config
-    perf = config.stash.get(ASKED, None)
-    if perf is None:
-        return
-    interrupted = ended_early(session, exitstatus, perf.result.cases)
-    try:
-        perf.finish(interrupted)
-        _write_night(config, perf.result)
-        config.stash[SAID].extend(sorted(perf.notes))
-        if worker_number(config) is not None:
-            send(config, perf.result)
-        elif perf.options.update_baselines:
-            _record(config, interrupted)
+    run, options = config.stash.get(COLLECTED, None), config.stash[OPTIONS]
+    if run is not None:
+        of_workers, run.problems = run.problems, []
+        _end_red(session, run, [*of_workers, *(() if run.interrupted else run_problems(run))])
+        run.exit_status = int(session.exitstatus)
+        from gpugate import run_file
+
+        for path in options.run_paths:
+            run_file.write(path, run)
+        _write_night(config, run)
+    elif not config.option.collectonly and session.exitstatus == pytest.ExitCode.OK:
+        problems = [*catalogue.left_out(), *([NOTHING_MEASURED] if options.gate else [])]
+        if options.gate and worker_number(config) is None and not gates_by_settings(config):
+            _end_red(session, None, problems)
         else:
-            perf.check_not_green_by_absence()
-    except GpugateError as error:
-        config.stash[SAID].append(f"ERROR: {error}")
-        session.exitstatus = exitstatus or pytest.ExitCode.TESTS_FAILED
-    except KeyboardInterrupt:
-        perf.finish(interrupted=True)
-        config.stash[SAID].append(f"ERROR: {NOT_RECORDED}")
-        session.exitstatus = pytest.ExitCode.INTERRUPTED
+            config.stash[SAID].extend(problems)
+
+
+def _problems(session: pytest.Session, perf: PerfSession | ReplaySession) -> list[str]:
+    """Why the session is red although no test failed; a worker of xdist knows of the tests that ran in it."""
+    config, run, of_worker = session.config, perf.result, worker_number(session.config) is not None
+    found: list[str] = []
+    if perf.options.gate:
+        held = config.stash[HELD]
+        items = [item for item in session.items if item.nodeid in held.failed] if of_worker else session.items
+        found += [*held.problems(items, run, perf.accepts_absence), *perf.problems(), *catalogue.left_out()]
+    if not of_worker and config.stash[REPLAY] is None:
+        found += run_problems(run)
+    return found
+
+
+def _end_red(session: pytest.Session, run: RunResult | None, problems: Iterable[str]) -> None:
+    """Keeps the problems in the run, prints them at the end, and makes them the exit status."""
+    for problem in problems:
+        if run is not None:
+            run.problems.append(problem)
+        session.config.stash[SAID].append(f"ERROR: {problem}")
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
 def _record(config: pytest.Config, interrupted: bool) -> None:
@@ -239,19 +289,14 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     perf = config.stash.get(ASKED, None)
     run = perf.result if perf is not None else config.stash.get(COLLECTED, None)
     if run is not None and run.cases:
-        _show(terminalreporter, config, run)
+        _show(terminalreporter, run)
     for line in config.stash[SAID]:
         terminalreporter.write_line(line)
 
 
-def _show(reporter: Any, config: pytest.Config, run: RunResult) -> None:
-    from gpugate import run_file
+def _show(reporter: Any, run: RunResult) -> None:
     from gpugate.report import terminal
 
-    if config.stash.get(ASKED, None) is None:  # of the workers of xdist
-        for path in config.stash[OPTIONS].run_paths:
-            run_file.write(path, run)
-        _write_night(config, run)
     reporter.section("gpugate")
     reporter.write(terminal.text(run, terminal.terminal_columns(), reporter._tw.hasmarkup))
 

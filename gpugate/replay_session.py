@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpugate import run_file
 from gpugate.environment import Environment, Missing
-from gpugate.errors import EnvironmentUnfitError, OptionError
+from gpugate.errors import OptionError
 from gpugate.measurement.progress import Report, silent
 from gpugate.options import Options
 from gpugate.replay import decided_again
@@ -27,7 +27,9 @@ class ReplaySession:
     notes: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.result = replace(self.stored, gate=self.options.gate, cases={}, interrupted=True)
+        self.result = replace(
+            self.stored, gate=self.options.gate, cases={}, interrupted=True, problems=[], exit_status=None
+        )
         self.notes.add(
             f"nothing was measured: {self.path}, started {self.stored.started_at}, was decided again, "
             "by the promises and baselines that it was judged by"
@@ -54,7 +56,7 @@ class ReplaySession:
         if known is None:
             names = (case.id, case.workload.name, case.optimization.name, case.reference_name)
             known = CaseResult(*names, case.size, skipped=f"not in {self.path.name}")
-        self.result.cases[case.id] = known
+        known = self.result.cases[case.id] = replace(known, held=())
         if not (known.measurement or known.skipped or known.error or known.verdicts):
             return replace(known, skipped=f"not finished in {self.path.name}, which was interrupted")
         return known
@@ -67,14 +69,12 @@ class ReplaySession:
         lacking = Missing(known.lacking, known.skipped or "")
         return bool(known.lacking) and lacking.allowed_by(self.options.allow_missing)
 
-    def check_not_green_by_absence(self) -> None:
-        """Raises EnvironmentUnfitError for a gate on a run that did not end, or of which nothing was asked for."""
-        if not self.options.gate:
-            return
+    def problems(self) -> Iterator[str]:
+        """A sentence for a gate on a run that did not end, and for one of which nothing was asked for."""
         if self.stored.interrupted:
-            raise EnvironmentUnfitError(f"{self.path} was interrupted: what it did not reach is no pass, measure again")
-        if not any(case.measurement is not None or case.error for case in self.result.cases.values()):
-            raise EnvironmentUnfitError(f"the gate judged nothing: select cases that were measured in {self.path}")
+            yield f"{self.path} was interrupted: what it did not reach is no pass, measure again"
+        elif not any(case.measurement or case.error for case in self.result.cases.values()):
+            yield f"the gate judged nothing: select cases that were measured in {self.path}"
 
     def finish(self, interrupted: bool) -> None:
         """Writes what was decided, where `--perf-json` asks for it."""

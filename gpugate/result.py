@@ -11,7 +11,7 @@ from gpugate.measurement.record import Measurement, Yardstick
 from gpugate.quantities import Natural, NotNegative, Positive, Share
 from gpugate.series import Ladder, Sweep
 from gpugate.summary import Summary
-from gpugate.verdict import Verdict
+from gpugate.verdict import Check, Verdict
 from gpugate.workload import Contract, Point, Size, Tolerance
 
 
@@ -58,6 +58,7 @@ class CaseResult:
     point: Point | None = None  # of a sweep
     why: str = ""  # what bounds it, as its author says
     autopsy: Autopsy | None = None  # of one that fails, or that was to be explained
+    held: tuple[Check, ...] = ()  # the checks whose verdicts a gate's tests held
 
     @property
     def device_kind(self) -> str:
@@ -83,3 +84,5 @@ class RunResult:
     mutated: str | None = None  # the fault that was put into every optimized side, on purpose
     ladders: list[Ladder] = field(default_factory=list)  # what the cases show together, derived from them
     sweeps: list[Sweep] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # why it is red where no test failed
+    exit_status: int | None = None  # pytest's; None: it has not ended

@@ -28,7 +28,8 @@ FORMAT = f"{FAMILY}run"
 # 3: the tolerance that was asked for, what a skipped case lacks, a fault put in on purpose, and times judged with the
 # digits that are stored. 4: proofs, ladders and sweeps. 5: how many items a whole run has.
 # 6: where the time of a step goes, and that of a measurement; what a wrong output looks like.
-FORMAT_VERSION = 6
+# 7: the checks that tests held, the exit status of pytest, and why it is 1 where no test failed.
+FORMAT_VERSION = 7
 
 
 class RunFileError(GpugateError):

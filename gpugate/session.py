@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,7 +17,7 @@ from gpugate.case_states import explained
 from gpugate.codec import from_json, to_json
 from gpugate.deciding import decide, wants_fresh_process, wants_more_pairs
 from gpugate.environment import Environment, Missing, compare, machine_name, missing_needs
-from gpugate.errors import EnvironmentUnfitError, FreshProcessError, GpugateError, SideError, skip_reason
+from gpugate.errors import FreshProcessError, GpugateError, SideError, skip_reason
 from gpugate.fresh_process import run_fresh
 from gpugate.judging import Remembered
 from gpugate.knee import sweeps
@@ -303,17 +304,12 @@ class PerfSession:
         for path in self.options.run_paths:
             run_file.write(path, self.result)
 
-    def check_not_green_by_absence(self) -> None:
-        """Raises EnvironmentUnfitError for a gate that measured nothing at all, or a fault that nothing caught."""
-        cases = self.result.cases.values()
-        if self.options.gate and not any(case.measurement is not None or case.error for case in cases):
-            raise EnvironmentUnfitError("the gate measured nothing: select cases that this machine can run")
-        missed = [case.case_id for case in cases if case.verdicts and not any(one.bad for one in case.verdicts)]
-        if self.result.mutated is not None and missed:
-            raise EnvironmentUnfitError(
-                f"nothing caught {self.result.mutated} in {', '.join(missed)}: record a baseline without the fault "
-                "first, make the fault larger, or give more --perf-budget"
-            )
+    def problems(self) -> Iterator[str]:
+        """A sentence for every record whose optimization the catalogue no longer has: red under a gate."""
+        folder = self.options.baselines_path
+        for case_id in self.unused:
+            delete = shlex.join(["gpugate", "record", "--delete", case_id, "--baselines", str(folder)])
+            yield f"{case_id} is recorded and no longer in the catalogue: restore it, or delete its record: {delete}"
 
     def finish(self, interrupted: bool) -> None:
         """Marks the last probe as the one after everything and writes the file for the last time."""

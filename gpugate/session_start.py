@@ -98,10 +98,12 @@ def open_session(
         interrupted=True,
     )
     session = PerfSession(options, device, root, result, node_ids)
-    known = {workload.name for workload in catalogue.workloads()}
+    # What a module that skipped itself would have had is not known.
+    known = None if catalogue.skipped else {workload.name for workload in catalogue.workloads()}
     files = {} if options.own_inputs else baseline.load_all(session.baselines_folder, known)
     session.baselines = {} if options.update_baselines else files
-    session.unused = baseline.unused(files, {case.id for case in catalogue.cases()})
+    if known is not None:
+        session.unused = baseline.unused(files, {case.id for case in catalogue.cases()})
     if options.tolerance is not None:
         unheard = replace(session, notes=set())  # what is to know of a baseline is told when it is judged by
         selected = [case for case in catalogue.cases() if case.id in node_ids]

@@ -80,5 +80,6 @@ def received(output: dict[str, Any], so_far: RunResult | None) -> RunResult | No
         yardsticks=[*so_far.yardsticks, *run.yardsticks],
         source_hashes={**so_far.source_hashes, **run.source_hashes},
         interrupted=so_far.interrupted or run.interrupted,
+        problems=list(dict.fromkeys([*so_far.problems, *run.problems])),
         wall_s=max(so_far.wall_s, run.wall_s),
     )

@@ -36,7 +36,7 @@ ROWS = (
     ("result", "deciding", "asked_tolerance", "ladder", "knee"),
     ("codec", "run_file", "baseline", "replay", "case_states", "profiles_file"),
     ("report",),
-    ("options", "selection", "xdist_workers"),
+    ("options", "selection", "held_verdicts", "xdist_workers"),
     ("fresh_process", "session", "session_start", "recording", "replay_session"),
     ("profiling",),
     ("fixtures", "plugin"),

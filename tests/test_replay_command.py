@@ -113,7 +113,7 @@ def test_bad_files_are_named_and_the_others_decided(nights: Path, capsys: pytest
     (nights / "c.json").write_text(good[:3000])
     (nights / "d.json").write_text(good.replace('"gpugate": "0.1.0"', '"gpugate": "0.0.9"'))
     (nights / "e.json").write_text(good.replace('"kernel_launches": 1.0', '"other": 1.0'))
-    (nights / "f.json").write_text(good.replace('"format_version": 6', '"format_version": 7'))
+    (nights / "f.json").write_text(good.replace('"format_version": 7', '"format_version": 99'))
     (nights / "g.json").mkdir()
     (nights / "h.json").write_text('{"format": "gpugate-baseline", "format_version": 1}')
     before = contents(nights)
@@ -123,7 +123,7 @@ def test_bad_files_are_named_and_the_others_decided(nights: Path, capsys: pytest
     assert c.startswith(f"gpugate replay: {nights}/c.json cannot be used because it is cut off or not JSON (line ")
     assert f"{nights}/d.json was decided by gpugate 0.0.9 and this is gpugate 0.1.0" in d
     assert f"{nights}/e.json cannot be used because tiny/net/cuda of 2030-01-01T19:00:00-05:00 cannot be decided" in e
-    assert f"{nights}/f.json was written by a newer gpugate (format 7, this one reads up to 6)" in f
+    assert f"{nights}/f.json was written by a newer gpugate (format 99, this one reads up to 7)" in f
     assert f"{nights}/g.json cannot be read (Is a directory)" in g
     assert f"{nights}/h.json is a 'gpugate-baseline' file, not a 'gpugate-run' one: give a file that" in h
     assert "2 runs: 0 verdicts now other" in said

@@ -78,7 +78,7 @@ def test_any_json_tool_accepts_it(tmp_path: Path, run: RunResult) -> None:
     run_file.write(path, run)
     subprocess.run([sys.executable, "-m", "json.tool", str(path)], check=True, capture_output=True)
     data = json.loads(path.read_text(), parse_constant=pytest.fail)
-    assert (data["format"], data["format_version"]) == ("gpugate-run", 6)
+    assert (data["format"], data["format_version"]) == ("gpugate-run", 7)
 
 
 def test_it_is_whole_after_every_case(tmp_path: Path, run: RunResult) -> None:
@@ -137,11 +137,11 @@ def test_a_link_stays_a_link(tmp_path: Path, run: RunResult) -> None:
 
 OUTCOMES = ", ".join(repr(outcome.value) for outcome in Outcome)
 DAMAGE = {
-    ('"format_version": 6', '"format_version": 9'): (
-        "was written by a newer gpugate (format 9, this one reads up to 6): upgrade gpugate or measure again"
+    ('"format_version": 7', '"format_version": 9'): (
+        "was written by a newer gpugate (format 9, this one reads up to 7): upgrade gpugate or measure again"
     ),
-    ('"format_version": 6', '"format_version": 2'): (
-        "was written by an older gpugate (format 2, this one reads 6): measure again"
+    ('"format_version": 7', '"format_version": 2'): (
+        "was written by an older gpugate (format 2, this one reads 7): measure again"
     ),
     ('"gate": true', '"gate": 1'): (
         "cannot be used because gate is 1, not true or false: write it again with --perf-json"

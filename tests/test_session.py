@@ -11,7 +11,8 @@ import gpugate.session
 from gpugate import baseline, recording
 from gpugate.baseline import BaselineFile, Entry, Record
 from gpugate.environment import describe, machine_name
-from gpugate.errors import EnvironmentUnfitError, FreshProcessError, SideError
+from gpugate.errors import FreshProcessError, SideError
+from gpugate.held_verdicts import NOTHING_MEASURED, run_problems
 from gpugate.measurement import device_health
 from gpugate.measurement.record import Instance, Measurement, Pair, SideCost, Yardstick
 from gpugate.measurement.whole_run import whole_run
@@ -125,20 +126,17 @@ def test_an_engine_that_cannot_be_looked_for_is_an_error_of_its_case(session, er
 def test_a_gate_that_measured_nothing_is_not_green(session, gate: bool) -> None:
     session.options = replace(OPTIONS, gate=gate)
     assert session.measured(ON_GPU).skipped is not None
-    if not gate:
-        session.check_not_green_by_absence()
-        return
-    with pytest.raises(EnvironmentUnfitError, match=r"^the gate measured nothing: select cases that this machine can"):
-        session.check_not_green_by_absence()
+    session.result.gate = gate
+    assert list(run_problems(session.result)) == ([NOTHING_MEASURED] if gate else [])
 
 
 @pytest.mark.parametrize("found", [MEASURED, RuntimeError("no")], ids=["measured", "failed"])
 def test_a_gate_that_measured_one_case_of_two_says_nothing_of_absence(session, monkeypatch, found) -> None:
     measuring(monkeypatch, found)
-    session.options = replace(OPTIONS, gate=True)
+    session.result.gate = True
     session.measured(ON_GPU)
     session.measured(CASE)
-    session.check_not_green_by_absence()
+    assert list(run_problems(session.result)) == []
 
 
 def test_a_baseline_of_this_source_and_software_needs_no_note(session, monkeypatch) -> None:
@@ -349,12 +347,10 @@ def test_a_fault_that_nothing_caught_is_red(session) -> None:
     for name in ("pass", "no-baseline"):
         found = session.result.cases[f"tiny/{name}/cuda"]
         found.verdicts = [Verdict("speedup", found.case_id, Outcome(name.upper().replace("-", "_")))]
-    with pytest.raises(
-        EnvironmentUnfitError, match=r"nothing caught slow:30 in tiny/pass/cuda, tiny/no-baseline/cuda: "
-    ):
-        session.check_not_green_by_absence()
+    (problem,) = run_problems(session.result)
+    assert problem.startswith("nothing caught slow:30 in tiny/pass/cuda, tiny/no-baseline/cuda: ")
     session.result.mutated = None
-    session.check_not_green_by_absence()
+    assert list(run_problems(session.result)) == []
 
 
 def test_a_slower_night_is_no_reason_for_a_spare_process(session, monkeypatch) -> None:

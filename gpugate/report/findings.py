@@ -10,7 +10,7 @@ from gpugate.asked_tolerance import floor_above, rounded_up
 from gpugate.next_steps import of_any_case, of_cases
 from gpugate.report.rows import NOT_JUDGED, worst_of
 from gpugate.result import RunResult
-from gpugate.verdict import SEVERITY, Outcome
+from gpugate.verdict import CASE_CHECKS, SEVERITY, Outcome
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,25 @@ def below_floor(run: RunResult) -> str | None:
         f"decided with a tolerance of {100 * run.asked_tolerance:g} %, below the {rounded_up(floor.smallest)} % that "
         f"the machine resolves for {floor.case_id}{others}: chance alone can make it alarm"
     )
+
+
+def warnings(run: RunResult) -> list[str]:
+    """What limits the run as a whole, a sentence each."""
+    return [words for words in (below_floor(run), interruption(run), unheld(run)) if words]
+
+
+def unheld(run: RunResult) -> str | None:
+    """One sentence with the checks of measured cases that no test of a gate held; None otherwise."""
+    measured = [case for case in run.cases.values() if case.verdicts]
+    if not run.gate or run.interrupted:
+        return None
+    counts = {check: sum(check not in case.held for case in measured) for check in CASE_CHECKS}
+    words = [
+        check if count == len(measured) else f"{check} ({count} of {len(measured)} cases)"
+        for check, count in counts.items()
+        if count
+    ]
+    return f"checks that no selected test held: {', '.join(words)}" if words else None
 
 
 def interruption(run: RunResult) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpugate.report.bounds import bounds, reasons
-from gpugate.report.findings import autopsies, below_floor, errors, findings, interruption, mutation, skips, tally
+from gpugate.report.findings import autopsies, errors, findings, mutation, skips, tally, warnings
 from gpugate.report.machine import facts, yardsticks
 from gpugate.report.rows import HEADINGS, Row, notes, rows, told_columns
 from gpugate.report.series_tables import WordTable, series_tables
@@ -89,7 +89,7 @@ def _below(run: RunResult) -> list[str]:
         *(f"autopsy of {case_id}: {'; '.join(lines)}" for case_id, lines in autopsies(run).items()),
         *(f"skipped {', '.join(ids)}: {reason}" for reason, ids in skips(run).items()),
         *(f"failed {case_id}: {error}" for case_id, error in errors(run).items()),
-        *(words for words in (below_floor(run), interruption(run)) if words),
+        *warnings(run),
     ]
 
 

@@ -18,13 +18,12 @@ from gpugate.judging import Remembered
 from gpugate.report.findings import (
     Finding,
     autopsies,
-    below_floor,
     errors,
     findings,
-    interruption,
     mutation,
     skips,
     tally,
+    warnings,
 )
 from gpugate.report.machine import facts, yardsticks
 from gpugate.report.markdown import escaped, plain, table_row
@@ -91,7 +90,8 @@ def _unwritable(folder: Path, error: OSError) -> NightReportError:
 
 def one_screen(run: RunResult) -> str:
     """The verdicts by workload, what failed, what moved, what was not measured and why: as GitHub Markdown."""
-    warned = [words for words in (mutation(run), interruption(run), below_floor(run)) if words]
+    said = mutation(run)
+    warned = [*([said] if said else []), *run.problems[:MAX_REASONS], *warnings(run)]
     blocks = [
         [f"### {_headline(run)}"],
         [f"{plain(', '.join(facts(run.environment)))}; {run.started_at}"],
@@ -115,6 +115,8 @@ def _headline(run: RunResult) -> str:
     bad = Counter(outcome for outcome in outcomes if outcome not in _GOOD)
     words = [f"{bad[outcome]} {outcome.value}" for outcome in SEVERITY if bad[outcome]]
     words += [f"{failed} failed"] if failed else []
+    words += [f"{len(run.problems)} problem{'' if len(run.problems) == 1 else 's'}"] if run.problems else []
+    words += [f"exit status {run.exit_status}"] if run.exit_status and not words else []
     kind = "gate" if run.gate else "run without --gate"
     if not outcomes and not failed:
         measured = any(case.measurement is not None for case in run.cases.values())

@@ -23,13 +23,12 @@ from gpugate.report.bounds import bounds, reasons
 from gpugate.report.findings import (
     Finding,
     autopsies,
-    below_floor,
     errors,
     findings,
-    interruption,
     mutation,
     skips,
     tally,
+    warnings,
 )
 from gpugate.report.machine import facts, yardsticks
 from gpugate.report.rows import HEADINGS, Row, notes, rows, told_columns
@@ -230,7 +229,7 @@ def _indented(words: str, columns: int) -> RenderableType:
 
 
 def _closing(run: RunResult) -> list[RenderableType]:
-    warned = (Text(words, style="yellow", overflow="fold") for words in (below_floor(run), interruption(run)) if words)
+    warned = (Text(words, style="yellow", overflow="fold") for words in warnings(run))
     return [*warned, *_mutated(run), Text(tally(run), overflow="fold")]
 
 
