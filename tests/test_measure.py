@@ -5,6 +5,8 @@ import itertools
 import math
 import mmap
 import random
+import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -715,3 +717,96 @@ def test_what_a_wrong_output_of_whole_numbers_looks_like(bench: Bench) -> None:
     found = bench.measure(bench.case(bench.side("fast", 1.0, half), bench.side(BASELINE, 3.0, levels)))
     assert found.mismatch is not None
     assert found.mismatch.rows_right == 0.5
+
+
+def delayed(bench: Bench, function: Step) -> Step:
+    def slow(*args: Any) -> Any:
+        bench.now_ms += 50.0
+        return function(*args)
+
+    return slow
+
+
+# Each makes the other side slow or wrong, or the clock, from inside a build or a step of the optimized side.
+CHEATS: dict[str, tuple[Any, str]] = {
+    "torch.matmul": (torch, "matmul"),
+    "torch.Tensor.__matmul__": (torch.Tensor, "__matmul__"),
+    "torch.Tensor.add": (torch.Tensor, "add"),
+    "time.perf_counter_ns": (time, "perf_counter_ns"),
+}
+
+
+@pytest.mark.parametrize("at_call", [0, 1, 2, 20])
+@pytest.mark.parametrize("name", CHEATS)
+def test_a_side_that_slows_the_other_one_by_a_replaced_function_is_caught_and_a_later_case_is_as_ever(
+    bench: Bench, name: str, at_call: int
+) -> None:
+    place, function = CHEATS[name]
+    before = bench.measure(bench.case())
+    usual, calls = getattr(place, function), itertools.count(1)
+
+    def cheat() -> None:
+        setattr(place, function, delayed(bench, usual))
+
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        if next(calls) == at_call:
+            cheat()
+        return other_kernels(inputs)
+
+    def cheating(context: Context) -> Side:
+        if at_call == 0:
+            cheat()
+        return bench.side("fast", 1.0, step)(context)
+
+    with pytest.raises(SideError, match=rf"^fast failed while .*: it changed .*{re.escape(name)}\b"):
+        bench.measure(bench.case(cheating))
+    assert speedups(bench.measure(bench.case())) == speedups(before)
+
+
+def test_inference_mode_and_autocast_that_a_side_leaves_on_are_its_own(bench: Bench) -> None:
+    seen: dict[str, set[tuple[bool, bool, bool]]] = {BASELINE: set(), "fast": set()}
+    kept: list[object] = []
+
+    def state() -> tuple[bool, bool, bool]:
+        return torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+
+    def watched(name: str, step: Step) -> Step:
+        def watching(inputs: torch.Tensor) -> torch.Tensor:
+            seen[name].add(state())
+            kept.append(inputs) if inputs.is_inference() else None
+            return step(inputs).float()
+
+        return watching
+
+    def leaving_modes_on(context: Context) -> Side:
+        modes = torch.inference_mode(), torch.autocast("cpu", torch.bfloat16)
+        for mode in modes:
+            mode.__enter__()
+        side = bench.side("fast", 1.0, watched("fast", lambda inputs: inputs @ NEARLY_WEIGHT))(context)
+        side.engaged = lambda: None if modes else "gone"  # the modes live as long as the side
+        return side
+
+    def measured() -> Measurement:
+        fast = bench.case(leaving_modes_on, bench.side(BASELINE, 3.0, watched(BASELINE, product)))
+        tolerated = {"float32": TOLERANCE_BY_DTYPE["bfloat16"]}
+        return bench.measure(replace(fast, optimization=replace(fast.optimization, tolerance=tolerated)))
+
+    found = measured()
+    assert len(found.instances) >= 2
+    assert seen == {BASELINE: {(False, True, False)}, "fast": {(True, False, True)}}
+    assert state() == (False, True, False)
+    assert kept == [], "an input became an inference tensor"
+    assert speedups(measured()) == speedups(found)
+
+
+def test_expected_outputs_of_a_baseline_in_inference_mode_are_ordinary_tensors(bench: Bench) -> None:
+    mode = torch.inference_mode()
+
+    def build(context: Context) -> Side:
+        mode.__enter__()
+        return bench.side(BASELINE, 3.0, product)(context)
+
+    known = Known()
+    bench.measure(bench.case(baseline=build), known)
+    (expected,) = known._expected.values()
+    assert not any(output.is_inference() for output in (*expected.fresh, *expected.timed))

@@ -7,7 +7,7 @@ import hashlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from gpugate.errors import SideError
+from gpugate.measurement.process_state import left_as_found
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Build, Context, Side
@@ -31,10 +32,12 @@ def synchronize(device: torch.device) -> None:
 def blamed_on(side: str, doing: str) -> Iterator[None]:
     """Raises SideError, with the side and the cause, for everything that a user's code raises inside; Ctrl-C passes.
 
-    pytest's own outcomes, such as that of `pytest.skip`, are BaseExceptions, and so are those of asyncio.
+    pytest's own outcomes, such as that of `pytest.skip`, are BaseExceptions, and so are those of asyncio. What the code
+    changes for the whole process is restored, and is an error as well.
     """
     try:
-        yield
+        with left_as_found():
+            yield
     except (SideError, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -105,7 +108,8 @@ class BuiltSide:
             output = self.side.step(inputs)
             self.side.finish()
             synchronize(self.device)
-            return output.clone() if isinstance(output, torch.Tensor) else output
+            with torch.inference_mode(False):  # a clone made in inference mode would stay an inference tensor
+                return output.clone() if isinstance(output, torch.Tensor) else output
 
     def close(self) -> None:
         self.last_output = None
@@ -117,30 +121,24 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
     """Builds a side from the suite's default flags and runs its first step, both timed: they are never samples."""
     TorchFlags().apply()
     allocated_bytes = _start_counting_memory(context.device)
-    started = perf_counter()
-    with blamed_on(name, "being built"):
-        side = build(context)
-        synchronize(context.device)
-        flags = TorchFlags.current()
-    built = perf_counter()
-    with blamed_on(name, "running its first step"), _closed_on_error(side):
-        side.step(first_input)
-        side.finish()
-        synchronize(context.device)
-        stepped = perf_counter()
-        _await_compile_workers()
+    with blamed_on(name, "being closed"), ExitStack() as undo:
+        started = perf_counter()
+        with blamed_on(name, "being built"):
+            side = build(context)
+            undo.callback(side.close)
+            synchronize(context.device)
+            flags = TorchFlags.current()
+            built = perf_counter()
+        with blamed_on(name, "running its first step"):
+            side.step(first_input)
+            side.finish()
+            synchronize(context.device)
+            stepped = perf_counter()
+            _await_compile_workers()
+        undo.pop_all()
     peak_bytes = _peak_above(context.device, allocated_bytes)
     cost = SideCost(build_s=built - started, first_step_s=stepped - built, peak_bytes=peak_bytes)
     return BuiltSide(name, side, flags, context.device, cost)
-
-
-@contextmanager
-def _closed_on_error(side: Side) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        side.close()
-        raise
 
 
 def _await_compile_workers() -> None:

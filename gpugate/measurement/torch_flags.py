@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 _THREADS_AT_START = torch.get_num_threads()
 _HAS_NEWER_PRECISION = hasattr(torch.backends, "fp32_precision")  # from torch 2.9 on
 _MKLDNN_OPERATIONS = 3 if _HAS_NEWER_PRECISION else 0
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+_ATTENTION_KERNELS = ("flash", "math", "mem_efficient", "cudnn")
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,14 @@ class TorchFlags:
     bf16_reduced_precision: bool = True
     mkldnn_enabled: bool = True
     deterministic_algorithms: bool = False
+    inference_mode: bool = False
     grad_enabled: bool = True
+    detect_anomaly: tuple[bool, bool] = (False, True)  # in backward; and whether NaN is looked for then
+    autocast: tuple[tuple[bool, torch.dtype], ...] = ((False, torch.bfloat16), (False, torch.float16))  # CPU, CUDA
+    autocast_cache: bool = True
+    autocast_nesting: int = 0  # torch forgets its cached casts when the outermost autocast ends
+    attention_kernels: tuple[bool, ...] = (True,) * len(_ATTENTION_KERNELS)
+    flush_denormal: bool = False
     default_dtype: torch.dtype = torch.float32
     num_threads: int = _THREADS_AT_START
 
@@ -46,7 +56,18 @@ class TorchFlags:
             bf16_reduced_precision=matmul.allow_bf16_reduced_precision_reduction,
             mkldnn_enabled=bool(torch.backends.mkldnn.enabled),
             deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
+            inference_mode=torch.is_inference_mode_enabled(),
             grad_enabled=torch.is_grad_enabled(),
+            detect_anomaly=(torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+            autocast=tuple(
+                (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in _AUTOCAST_DEVICES
+            ),
+            autocast_cache=torch.is_autocast_cache_enabled(),
+            autocast_nesting=_autocast_nesting(),
+            attention_kernels=tuple(
+                getattr(torch.backends.cuda, f"{kernel}_sdp_enabled")() for kernel in _ATTENTION_KERNELS
+            ),
+            flush_denormal=_flushes_denormal(),
             default_dtype=torch.get_default_dtype(),
             num_threads=torch.get_num_threads(),
         )
@@ -61,10 +82,29 @@ class TorchFlags:
         matmul.allow_bf16_reduced_precision_reduction = self.bf16_reduced_precision
         torch.backends.mkldnn.enabled = self.mkldnn_enabled  # type: ignore[assignment]
         torch.use_deterministic_algorithms(self.deterministic_algorithms)
-        torch.set_grad_enabled(self.grad_enabled)
+        _set_inference_mode(self.inference_mode)
+        torch.set_grad_enabled(self.grad_enabled)  # after inference mode, which sets it too
+        torch.set_anomaly_enabled(*self.detect_anomaly)
+        self._apply_autocast()
+        for kernel, enabled in zip(_ATTENTION_KERNELS, self.attention_kernels, strict=True):
+            getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(enabled)
+        if self.flush_denormal != _flushes_denormal():
+            torch.set_flush_denormal(self.flush_denormal)
         torch.set_default_dtype(self.default_dtype)
         if self.num_threads != torch.get_num_threads():
             torch.set_num_threads(self.num_threads)
+
+    def _apply_autocast(self) -> None:
+        """Casts that torch has cached are dropped where the nesting changes, as when an autocast ends."""
+        for device, (enabled, dtype) in zip(_AUTOCAST_DEVICES, self.autocast, strict=True):
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_cache_enabled(self.autocast_cache)
+        missing = self.autocast_nesting - _autocast_nesting()
+        if missing:
+            torch.clear_autocast_cache()
+        for _ in range(abs(missing)):
+            (torch.autocast_increment_nesting if missing > 0 else torch.autocast_decrement_nesting)()
 
     def _apply_precision(self) -> None:
         """By the older interface, which both can read afterwards, and the newer one for what only that can say."""
@@ -77,6 +117,33 @@ class TorchFlags:
             torch.set_float32_matmul_precision("medium")
         for operation, precision in zip(_mkldnn_operations(), self.mkldnn_precisions, strict=True):
             operation.fp32_precision = precision
+
+
+_guard: torch.inference_mode | None = None  # while it lives, the mode that it set can stand
+
+
+def _set_inference_mode(enabled: bool) -> None:
+    """Torch has no plain setter for inference mode, only guards, and a guard that is freed restores what it found.
+
+    So the previous guard goes before the new one comes: whatever the previous one restores, the new one has the last
+    word.
+    """
+    global _guard  # the mode is global, too
+    if torch.is_inference_mode_enabled() != enabled:
+        _guard = None
+        _guard = torch.inference_mode(enabled)
+        _guard.__enter__()
+
+
+def _autocast_nesting() -> int:
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
+def _flushes_denormal() -> bool:
+    """Torch has a setter only; half of the smallest normal number is denormal."""
+    smallest = sys.float_info.min
+    return smallest * 0.5 == 0.0
 
 
 def _allows_tf32(older: object, newer: object) -> bool:

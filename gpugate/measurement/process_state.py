@@ -1,0 +1,215 @@
+"""State of the whole process that a side must leave as it found it: functions of torch, modes, the interpreter's state.
+
+A function that one side replaces would run in the other side and in every later case. Switches that a side may choose
+for itself are in `torch_flags`. The state of random generators is in neither: inputs have generators of their own.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import chain
+from operator import is_
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.modules import module as all_modules
+
+from gpugate.measurement import device_timer
+
+_MISSING = object()
+# Torch's compiler replaces these itself when it is first used.
+_REPLACED_BY_TORCH = {"torch.manual_seed", "torch.nn.Module.__init__", "torch.nn.Module.__setstate__"}
+
+
+@contextmanager
+def left_as_found() -> Iterator[None]:
+    """Restores what the code inside changes for the whole process, and raises ValueError that names it.
+
+    An error of the code inside passes unchanged. The comparison takes about 0.3 ms.
+    """
+    functions, settings = [names.copy() for names in _NAMES], [setting.read() for setting in _SETTINGS]
+    try:
+        yield
+    except BaseException:
+        _restore(functions, settings)
+        raise
+    changed = _restore(functions, settings)
+    if changed:
+        raise ValueError(
+            f"it changed {', '.join(changed)} for the whole process: keep the change inside the side, or make it at "
+            "the top of the workload's module, where every side has it"
+        )
+
+
+def _classes(module: ModuleType) -> dict[str, type]:
+    """The classes of a module by their full names; a class with two names, once."""
+    named = {each: f"{module.__name__}.{name}" for name, each in vars(module).items() if isinstance(each, type)}
+    return {name: each for each, name in named.items()}
+
+
+_PLACES: Mapping[str, ModuleType | type] = {
+    "torch": torch,
+    "torch.Tensor": torch.Tensor,
+    "torch.nn.functional": torch.nn.functional,
+    **_classes(torch.nn),
+    "torch.autograd": torch.autograd,
+    "torch.linalg": torch.linalg,
+    "torch.cuda": torch.cuda,
+    "torch.cuda.Event": torch.cuda.Event,
+    "torch.cuda.Stream": torch.cuda.Stream,
+    "time": time,
+    device_timer.__name__: device_timer,
+    **_classes(device_timer),
+}
+
+
+_NAMES = [vars(place) for place in _PLACES.values()]
+
+
+def _same(functions: Sequence[Mapping[str, object]]) -> bool:
+    """By identity, since a function that replaces another one may call itself equal to it."""
+    now, before = ((names.values() for names in each) for each in (_NAMES, functions))
+    return [*map(len, _NAMES)] == [*map(len, functions)] and all(
+        map(is_, chain.from_iterable(now), chain.from_iterable(before))
+    )
+
+
+def _restore(functions: Sequence[Mapping[str, object]], settings: Sequence[Any]) -> list[str]:
+    """Restores all functions and settings, and returns the names of those that had changed."""
+    changed: list[str] = []
+    if not _same(functions):
+        for (path, place), found in zip(_PLACES.items(), functions, strict=True):
+            changed += _restore_functions(path, place, found)
+    for setting, value in zip(_SETTINGS, settings, strict=True):
+        if setting.read() != value:
+            changed.append(setting.name)
+            with suppress(OSError, TypeError, ValueError):  # a priority may not be raised, nor a signal set in a thread
+                setting.write(value)
+    return changed
+
+
+def _restore_functions(path: str, place: ModuleType | type, found: Mapping[str, object]) -> list[str]:
+    now, changed = dict(vars(place)), []
+    for name, value in found.items():
+        if _runs(value) and now.get(name, _MISSING) is not value and f"{path}.{name}" not in _REPLACED_BY_TORCH:
+            setattr(place, name, value)
+            changed.append(f"{path}.{name}")
+    for name in now.keys() - found.keys():
+        if isinstance(place, type) and _runs(now[name]) and (hasattr(super(place, place), name) or _is_special(name)):
+            delattr(place, name)
+            changed.append(f"{path}.{name}")
+    return changed
+
+
+def _runs(value: object) -> bool:
+    """True for functions, classes and descriptors; modules come when they are first imported."""
+    return callable(value) or hasattr(value, "__get__")
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+class _Setting(NamedTuple):
+    """A value of the process that can be read and written."""
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+
+
+def _function_modes() -> list[object]:
+    return [torch._C._get_function_stack_at(depth) for depth in range(torch._C._len_torch_function_stack())]
+
+
+def _dispatch_modes() -> list[object]:
+    return [torch._C._get_dispatch_stack_at(depth) for depth in range(torch._C._len_torch_dispatch_stack())]
+
+
+def _leave(modes: Callable[[], list[Any]], found: Sequence[object]) -> None:
+    while len(entered := modes()) > len(found):
+        entered[-1].__exit__(None, None, None)
+
+
+def _default_device() -> object:
+    return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+
+
+def _set_default_device(context: object) -> None:
+    torch._GLOBAL_DEVICE_CONTEXT.device_context = context
+
+
+def _stance() -> Any:
+    """How torch.compile treats compiled functions; None is its default."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    return None if dynamo is None or dynamo._stance == dynamo.DynamoStance() else dynamo._stance
+
+
+def _set_stance(stance: Any) -> None:
+    dynamo = sys.modules["torch._dynamo.eval_frame"]
+    dynamo._set_stance(stance or dynamo.DynamoStance())
+
+
+_HOOKS = [hooks for name, hooks in vars(all_modules).items() if name.startswith("_global_") and isinstance(hooks, dict)]
+
+
+def _set_hooks(found: Sequence[Mapping[int, object]]) -> None:
+    for hooks, before in zip(_HOOKS, found, strict=True):
+        hooks.clear()
+        hooks.update(before)
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+
+
+def _set_handlers(handlers: Sequence[Any]) -> None:
+    for number, handler in zip(_SIGNALS, handlers, strict=True):
+        signal.signal(number, handler)
+
+
+def _running_timers() -> list[bool]:
+    return [signal.getitimer(timer)[0] > 0 for timer in _TIMERS]
+
+
+def _stop_timers(found: Sequence[bool]) -> None:
+    for timer, ran in zip(_TIMERS, found, strict=True):
+        if not ran:
+            signal.setitimer(timer, 0)
+
+
+def _collection() -> tuple[bool, tuple[int, int, int]]:
+    return gc.isenabled(), gc.get_threshold()
+
+
+def _set_collection(found: tuple[bool, tuple[int, int, int]]) -> None:
+    enabled, threshold = found
+    (gc.enable if enabled else gc.disable)()
+    gc.set_threshold(*threshold)
+
+
+_SETTINGS = (
+    _Setting("torch's function modes", _function_modes, lambda found: _leave(_function_modes, found)),
+    _Setting("torch's dispatch modes", _dispatch_modes, lambda found: _leave(_dispatch_modes, found)),
+    _Setting("torch's default device", _default_device, _set_default_device),
+    _Setting("the stance of torch.compile", _stance, _set_stance),
+    _Setting("hooks of all modules", lambda: [dict(hooks) for hooks in _HOOKS], _set_hooks),
+    _Setting("signal timers", _running_timers, _stop_timers),
+    _Setting("signal handlers", lambda: [signal.getsignal(number) for number in _SIGNALS], _set_handlers),
+    _Setting("the garbage collector's state", _collection, _set_collection),
+    _Setting("the switch interval of threads", sys.getswitchinterval, sys.setswitchinterval),
+    _Setting("the interpreter's profile function", sys.getprofile, sys.setprofile),
+    _Setting("the CPU affinity", lambda: os.sched_getaffinity(0), lambda cpus: os.sched_setaffinity(0, cpus)),
+    _Setting(
+        "the process's priority",
+        lambda: os.getpriority(os.PRIO_PROCESS, 0),
+        lambda found: os.setpriority(os.PRIO_PROCESS, 0, found),
+    ),
+)

@@ -1,0 +1,295 @@
+"""What a side changes for the whole process is its error, is named, and is restored for later sides and cases."""
+
+import gc
+import operator
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpugate.errors import SideError
+from gpugate.measurement import device_timer, process_state
+from gpugate.measurement.process_state import left_as_found
+from gpugate.measurement.sides import build_side
+from gpugate.workload import Context, Side
+
+CONTEXT = Context(torch.device("cpu"), items=2, seed=0, cache_dir=Path())
+INPUT = torch.ones(2, 2)
+USUAL_CPUS = os.sched_getaffinity(0)
+
+
+class SlowFunctions(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class SlowOperators(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class EqualToAll:
+    """A function that calls itself equal to the one that it replaces."""
+
+    def __call__(self, *args: object) -> None:
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = object.__hash__
+
+
+def slowly(function: Callable[..., Any]) -> Callable[..., Any]:
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.001)
+        return function(*args, **kwargs)
+
+    return slow
+
+
+def replace(place: Any, name: str, by: Callable[..., Any] | None = None) -> Callable[[], object]:
+    return lambda: setattr(place, name, by or slowly(getattr(place, name)))
+
+
+# What is named in the error -> what a side does, and how its effect can be seen.
+FUNCTIONS: dict[str, tuple[Any, str]] = {
+    "torch.matmul": (torch, "matmul"),
+    "torch.Tensor.add": (torch.Tensor, "add"),  # of the base class: it is shadowed
+    "torch.Tensor.__matmul__": (torch.Tensor, "__matmul__"),
+    "torch.Tensor.backward": (torch.Tensor, "backward"),
+    "torch.nn.functional.relu": (nn.functional, "relu"),
+    "torch.nn.Module.__call__": (nn.Module, "__call__"),
+    "torch.nn.Linear.forward": (nn.Linear, "forward"),
+    "torch.nn.ReLU.__call__": (nn.ReLU, "__call__"),
+    "torch.cuda.synchronize": (torch.cuda, "synchronize"),
+    "torch.cuda.Event.elapsed_time": (torch.cuda.Event, "elapsed_time"),
+    "time.perf_counter_ns": (time, "perf_counter_ns"),
+    "time.perf_counter": (time, "perf_counter"),
+    "gpugate.measurement.device_timer.perf_counter_ns": (device_timer, "perf_counter_ns"),
+    "gpugate.measurement.device_timer.HostTimer.time_ms": (device_timer.HostTimer, "time_ms"),
+}
+SETTINGS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+    "torch's function modes": (lambda: SlowFunctions().__enter__(), torch._C._len_torch_function_stack),
+    "torch's dispatch modes": (lambda: SlowOperators().__enter__(), torch._C._len_torch_dispatch_stack),
+    "torch's default device": (lambda: torch.set_default_device("meta"), torch.get_default_device),
+    "hooks of all modules": (
+        lambda: nn.modules.module.register_module_forward_hook(lambda module, inputs, output: None),
+        lambda: len(nn.modules.module._global_forward_hooks),
+    ),
+    "signal timers": (
+        lambda: signal.setitimer(signal.ITIMER_REAL, 600),
+        lambda: signal.getitimer(signal.ITIMER_REAL),
+    ),
+    "signal handlers": (
+        lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        lambda: signal.getsignal(signal.SIGINT),
+    ),
+    "the garbage collector's state": (lambda: gc.set_threshold(1), gc.get_threshold),
+    "the switch interval of threads": (lambda: sys.setswitchinterval(1e-6), sys.getswitchinterval),
+    "the interpreter's profile function": (lambda: sys.setprofile(lambda *args: None), sys.getprofile),
+    "the CPU affinity": (
+        lambda: os.sched_setaffinity(0, {min(USUAL_CPUS)}),
+        lambda: os.sched_getaffinity(0),
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def as_found() -> Iterator[None]:
+    """Whatever a failed test leaves behind reaches no other one."""
+    functions, settings = (
+        [names.copy() for names in process_state._NAMES],
+        [setting.read() for setting in process_state._SETTINGS],
+    )
+    yield
+    process_state._restore(functions, settings)
+
+
+def build(change: Callable[[], object], at_call: int) -> Side:
+    """A side that makes the change while it is built (0), or in a later step."""
+    calls = [0]
+
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        calls[0] += 1
+        if calls[0] == at_call:
+            change()
+        return inputs
+
+    if at_call == 0:
+        change()
+    return Side(step)
+
+
+DOING = {0: "being built", 1: "running its first step", 2: "running timed steps"}
+
+
+def measured(change: Callable[[], object], at_call: int) -> SideError:
+    def run() -> None:
+        side = build_side("fast", lambda context: build(change, at_call), CONTEXT, INPUT)
+        side.timed_block([INPUT], lambda run: (run(), 1.0)[1])
+
+    with pytest.raises(SideError) as caught:
+        run()
+    assert caught.value.doing == DOING[at_call]
+    return caught.value
+
+
+@pytest.mark.parametrize("at_call", DOING)
+@pytest.mark.parametrize("named", FUNCTIONS)
+def test_a_function_that_a_side_replaces_is_named_and_restored(named: str, at_call: int) -> None:
+    place, name = FUNCTIONS[named]
+    usual, own = getattr(place, name), name in vars(place)
+    error = measured(replace(place, name), at_call)
+    assert f" {named} " in str(error)
+    assert (getattr(place, name), name in vars(place)) == (usual, own)
+
+
+@pytest.mark.parametrize("at_call", DOING)
+@pytest.mark.parametrize("named", SETTINGS)
+def test_a_setting_of_the_process_that_a_side_changes_is_named_and_restored(named: str, at_call: int) -> None:
+    if named == "the CPU affinity" and len(USUAL_CPUS) == 1:
+        pytest.skip("one CPU: there is no other affinity")
+    change, read = SETTINGS[named]
+    usual = read()
+    error = measured(change, at_call)
+    assert named in str(error)
+    assert read() == usual
+
+
+def test_every_setting_is_tried() -> None:
+    untried = {"the stance of torch.compile", "the process's priority"}  # below
+    assert {setting.name for setting in process_state._SETTINGS} == {*SETTINGS} | untried
+
+
+def test_a_build_that_raises_leaves_nothing_behind_and_keeps_its_own_error() -> None:
+    usual = torch.matmul
+
+    def broken(context: Context) -> Side:
+        torch.matmul = slowly(usual)
+        gc.disable()
+        raise KeyError("weights")
+
+    with pytest.raises(SideError, match="KeyError: 'weights'"):
+        build_side("fast", broken, CONTEXT, INPUT)
+    assert torch.matmul is usual
+    assert gc.isenabled()
+
+
+def test_a_side_that_is_refused_after_its_build_is_closed() -> None:
+    closed: list[bool] = []
+
+    def patching(context: Context) -> Side:
+        torch.matmul = slowly(torch.matmul)
+        return Side(lambda inputs: inputs, close=lambda: closed.append(True))
+
+    with pytest.raises(SideError, match=r"fast failed while being built: ValueError: it changed torch\.matmul"):
+        build_side("fast", patching, CONTEXT, INPUT)
+    assert closed == [True]
+
+
+def test_a_removed_function_comes_back() -> None:
+    usual = torch.relu
+    measured(lambda: delattr(torch, "relu"), 0)
+    assert torch.relu is usual
+
+
+def test_a_function_that_calls_itself_equal_to_the_replaced_one_is_seen() -> None:
+    usual = torch.matmul
+    assert EqualToAll() == usual
+    measured(replace(torch, "matmul", EqualToAll()), 0)
+    assert torch.matmul is usual
+
+
+def test_a_special_method_that_is_added_to_all_tensors_is_seen() -> None:
+    assert "torch.Tensor.__del__" in str(measured(lambda: setattr(torch.Tensor, "__del__", lambda self: None), 0))
+    assert not hasattr(torch.Tensor, "__del__")
+
+
+def test_several_changes_are_all_named() -> None:
+    def change() -> None:
+        torch.matmul = slowly(torch.matmul)
+        torch.Tensor.add = slowly(torch.Tensor.add)
+        gc.disable()
+
+    words = str(measured(change, 0))
+    assert "it changed torch.matmul, torch.Tensor.add, the garbage collector's state for the whole process" in words
+
+
+def test_what_is_changed_and_restored_inside_is_the_sides_own_matter() -> None:
+    usual = torch.matmul
+    with left_as_found():
+        torch.matmul = slowly(usual)
+        torch.matmul = usual
+        with SlowFunctions(), SlowOperators(), torch.device("meta"):
+            torch.ones(2)
+
+
+def test_what_was_replaced_before_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = slowly(torch.matmul)
+    monkeypatch.setattr(torch, "matmul", ours)
+    build_side("fast", lambda context: Side(lambda inputs: inputs), CONTEXT, INPUT)
+    assert torch.matmul is ours
+
+
+def test_new_names_and_new_methods_are_no_change() -> None:
+    with left_as_found():
+        torch.my_helper = operator.add
+        torch.Tensor.my_method = operator.neg
+    assert torch.my_helper is operator.add
+    del torch.my_helper, torch.Tensor.my_method
+
+
+def test_what_torch_itself_replaces_is_no_change() -> None:
+    """In a process of its own: torch's compiler, tracer and profiler are imported and used for the first time."""
+    program = """
+        import torch
+        from gpugate.measurement.process_state import left_as_found
+        with left_as_found():
+            model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+            optimizer = torch.optim.SGD(model.parameters())
+            torch.compile(model, backend="eager")(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            torch.jit.trace(model, torch.ones(2, 4))
+            torch.fx.symbolic_trace(model)
+            torch.func.vmap(torch.sin)(torch.ones(2))
+            torch.nested.nested_tensor([torch.ones(2)])
+            with torch.profiler.profile():
+                model(torch.ones(2, 4))
+            import torchvision
+            next(iter(torch.utils.data.DataLoader([torch.ones(2)], num_workers=1)))
+        assert torch.manual_seed.__module__ == "torch.random"
+        print("nothing changed")
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "nothing changed", done.stderr
+
+
+def test_the_stance_of_the_compiler_is_restored() -> None:
+    import torch._dynamo
+
+    measured(lambda: torch.compiler.set_stance("force_eager"), 0)
+    assert torch._dynamo.eval_frame._stance.stance == "default"
+
+
+def test_a_priority_that_cannot_be_restored_is_named_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a privilege nobody raises a priority again: the kernel's answer is made up."""
+    priority = [0]
+
+    def refuse(which: int, who: int, wanted: int) -> None:
+        raise PermissionError("Operation not permitted")
+
+    monkeypatch.setattr(os, "getpriority", lambda which, who: priority[0])
+    monkeypatch.setattr(os, "setpriority", refuse)
+    assert "the process's priority" in str(measured(lambda: priority.__setitem__(0, 10), 0))
