@@ -4,10 +4,12 @@ import gc
 import itertools
 import math
 import mmap
+import os
 import random
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -810,3 +812,23 @@ def test_expected_outputs_of_a_baseline_in_inference_mode_are_ordinary_tensors(b
     bench.measure(bench.case(baseline=build), known)
     (expected,) = known._expected.values()
     assert not any(output.is_inference() for output in (*expected.fresh, *expected.timed))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_variables_that_a_side_sets_reach_neither_a_later_case_nor_a_fresh_process(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setenv("GPUGATE_TEST_REMOVED", "1")
+    monkeypatch.setenv("GPUGATE_TEST_CHANGED", "1")
+    before = dict(os.environ)
+
+    def setting(context: Context) -> Side:
+        os.environ.update(GPUGATE_TEST_CHANGED="2", GPUGATE_TEST_ADDED="2")
+        os.environ.pop("GPUGATE_TEST_REMOVED", None)
+        if fails:
+            raise ValueError("no weights")
+        return bench.side("fast", 1.0, other_kernels)(context)
+
+    with pytest.raises(SideError, match="no weights") if fails else nullcontext():
+        bench.measure(bench.case(setting))
+    assert dict(os.environ) == before

@@ -48,6 +48,21 @@ def left_as_found() -> Iterator[None]:
         )
 
 
+@contextmanager
+def variables_restored() -> Iterator[None]:
+    """Restores environment variables at the end of a case: fresh processes inherit them, and libraries read them late.
+
+    A side may set them, and torch's compiler does, so a changed variable is no error.
+    """
+    found = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - found.keys():
+            del os.environ[name]
+        os.environ.update(found)
+
+
 def _classes(module: ModuleType) -> dict[str, type]:
     """The classes of a module by their full names; a class with two names, once."""
     named = {each: f"{module.__name__}.{name}" for name, each in vars(module).items() if isinstance(each, type)}

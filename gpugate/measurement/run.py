@@ -31,6 +31,7 @@ from gpugate.measurement.outputs import (
     state_of_its_own,
 )
 from gpugate.measurement.pairing import Pairing
+from gpugate.measurement.process_state import variables_restored
 from gpugate.measurement.progress import Doing, Progress, Report, Spent
 from gpugate.measurement.proving import shown
 from gpugate.measurement.record import (
@@ -125,6 +126,7 @@ class _Run:
         )
 
 
+@variables_restored()
 def measure(
     case: Case, context: Context, settings: Settings, report: Report, known: Known | None = None
 ) -> Measurement:
