@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from gpugate.contracts import judge_counters
 from gpugate.equivalence import judge_equivalence
 from gpugate.judging import MOVED, judge_speedup, judge_throughput, middle_by_speedup
-from gpugate.machine_state import with_environment
+from gpugate.machine_state import busy_cores, with_environment, with_other_work
 from gpugate.measurement.record import Measurement
 from gpugate.next_steps import as_run_here, unless_wrong
 from gpugate.result import CaseResult, Promise
@@ -39,9 +39,10 @@ def decide(result: CaseResult, command: str, recording: bool, asked_tolerance: f
         judge_throughput(measurement, summaries, result.remembered),
     )
     outputs = [judge_equivalence(one, promise.tolerance) for one in (measurement, *confirming)]
+    cores, on_cpu = busy_cores(measurement), result.device_kind == "cpu"
     verdicts = [
         next((one for one in outputs if one.outcome is Outcome.WRONG), outputs[0]),
-        *(with_environment(verdict, result.environment_problem) for verdict in timed),
+        *(with_other_work(with_environment(verdict, result.environment_problem), cores, on_cpu) for verdict in timed),
         _counters(result, promise, (measurement, *confirming)),
     ]
     problems = dict.fromkeys(one.problem for one in result.attempts if one.problem)
@@ -72,15 +73,25 @@ def decider(result: CaseResult) -> Decider | None:
     return Decider(middle_by_speedup(summaries), len(summaries))
 
 
-def wants_more_pairs(verdicts: Sequence[Verdict]) -> bool:
+def left_open_by_other_work(result: CaseResult) -> bool:
+    """Whether a CPU that other work shares could not answer: more pairs beside that work answer no better."""
+    if result.device_kind != "cpu" or result.measurement is None or busy_cores(result.measurement) is None:
+        return False
+    open_ones = (Outcome.INCONCLUSIVE, Outcome.ENV_INVALID)
+    timed = [verdict.outcome for verdict in result.verdicts if verdict.check in TIMED]
+    return Outcome.REGRESSED not in timed and any(outcome in open_ones for outcome in timed)
+
+
+def wants_more_pairs(result: CaseResult) -> bool:
     """An interval on both sides of a bound, which more pairs narrow, or below it, which they must repeat.
 
     An open question that comes of a reference that moved is one for another process.
     """
-    timed = [verdict for verdict in verdicts if verdict.check in TIMED]
+    timed = [verdict for verdict in result.verdicts if verdict.check in TIMED]
     if any(verdict.outcome is Outcome.REGRESSED for verdict in timed):
         return True
-    return any(verdict.outcome is Outcome.INCONCLUSIVE and MOVED not in verdict.numbers for verdict in timed)
+    still_open = any(verdict.outcome is Outcome.INCONCLUSIVE and MOVED not in verdict.numbers for verdict in timed)
+    return still_open and not left_open_by_other_work(result)
 
 
 def wants_fresh_process(result: CaseResult) -> bool:
@@ -97,7 +108,8 @@ def wants_fresh_process(result: CaseResult) -> bool:
     if not result.attempts:
         # Without a record an open promise is one question more of a case that no gate passes anyway.
         moved = any(MOVED in verdict.numbers for verdict in result.verdicts)
-        return moved or Outcome.REGRESSED in outcomes.values() or (contradicted and result.remembered is not None)
+        asked = contradicted and result.remembered is not None and not left_open_by_other_work(result)
+        return moved or Outcome.REGRESSED in outcomes.values() or asked
     counted = result.measurement is not None and result.measurement.counters_missing is None
     return contradicted or (counted and outcomes["counters"] is Outcome.INCONCLUSIVE)
 

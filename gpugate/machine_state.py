@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from gpugate import units
 from gpugate.measurement.record import Measurement, Yardstick
+from gpugate.next_steps import busy_step
 from gpugate.verdict import Outcome, Verdict
 
 MIN_EVENT_SHARE = 0.9  # of a pipeline's window on the host clock that CUDA events around it must cover
@@ -16,6 +18,23 @@ SICK_SHARE: Mapping[str, float] = {
     "pinned_copy_gb_per_s": 0.3,
     "matmul_fp32_tflops": 0.5,  # the probe of a CPU that is shared and noisy; its memcpy is too jumpy to say so
 }
+
+BUSY_CORES = 0.5  # taken by other processes: threads on all cores then wait for the one that has to share its core
+
+
+def busy_cores(measurement: Measurement) -> float | None:
+    """The cores that other processes kept busy meanwhile; None where they were too few to matter, or are not known."""
+    cores = measurement.optimized_counters.get("other_cores", 0.0)
+    return cores if cores >= BUSY_CORES else None
+
+
+def with_other_work(verdict: Verdict, cores: float | None, on_cpu: bool) -> Verdict:
+    """What other processes took, told of a time that stayed open or says nothing; on a CPU with what helps."""
+    if cores is None or verdict.outcome not in (Outcome.INCONCLUSIVE, Outcome.ENV_INVALID):
+        return verdict
+    reason = f"{verdict.reason}; other processes kept {cores:.2g} cores busy meanwhile"
+    step = busy_step(verdict.case_id) if on_cpu else verdict.next_step
+    return replace(verdict, reason=reason, next_step=step)
 
 
 def with_environment(verdict: Verdict, problem: str | None) -> Verdict:

@@ -28,6 +28,12 @@ def next_step(outcome: Outcome, case_id: str) -> str:
     return "" if outcome is Outcome.PASS else f"{rerun(case_id)} --perf-budget 30"
 
 
+def busy_step(case_id: str) -> str:
+    """For times of a CPU that other work shares, which no longer measurement makes sharper."""
+    fewer = f"OMP_NUM_THREADS=1 {rerun(case_id)}"
+    return f"end the other work and repeat, or leave it cores: {fewer}, which needs records of as many threads"
+
+
 def tolerance_step(case_id: str) -> str:
     """For outputs that are off: what shows where they part, and where they are declared as right."""
     shown = f"{rerun(case_id)} --torch-trace=DIR, which shows what both sides run"

@@ -7,7 +7,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,14 +15,14 @@ from gpugate import baseline, profiles_file, run_file
 from gpugate.autopsy.autopsy import Autopsy
 from gpugate.case_states import explained
 from gpugate.codec import from_json, to_json
-from gpugate.deciding import decide, wants_fresh_process, wants_more_pairs
+from gpugate.deciding import decide, left_open_by_other_work, wants_fresh_process, wants_more_pairs
 from gpugate.environment import Environment, Missing, compare, machine_name, missing_needs
 from gpugate.errors import FreshProcessError, GpugateError, SideError, skip_reason
 from gpugate.fresh_process import run_fresh
 from gpugate.judging import Remembered
 from gpugate.knee import sweeps
 from gpugate.ladder import ladders, rung_number
-from gpugate.machine_state import environment_problem
+from gpugate.machine_state import busy_cores, environment_problem
 from gpugate.measurement.bus_share import with_bus_share
 from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement, Yardstick
@@ -46,6 +46,9 @@ _LOG = logging.getLogger(__name__)
 CACHE_FOLDER = ".gpugate-cache"
 FRESH_PROCESS_S = 900.0  # within which one case is measured, its compilation or engine included; a hung one is killed
 NEEDS_NOT_SKIPS = "a gate and a recording accept no skip: declare what it needs with Needs, for --allow-missing"
+# On a CPU that other work shares: after so many cases in a row that it left open, each further one gets one second,
+# enough for its outputs and for what is clear all the same, until a case finds the cores free.
+BUSY_CASES, BUSY_BUDGET_S = 3, 1.0
 NO_GPU = Missing(("cuda",), "needs a CUDA GPU, and torch sees none: run it on a machine with one")
 
 
@@ -65,6 +68,7 @@ class PerfSession:
     # Takes profiles of a case's sides instead of measuring them, and says for the skip why nothing is judged.
     capture: Callable[[Case, Context], str] | None = None
     known: Known | None = None  # of the workload that was measured last
+    busy_cases: int = 0  # in a row that other work on the CPU left open
     started: float = field(default_factory=time.perf_counter)
 
     @property
@@ -176,9 +180,9 @@ class PerfSession:
         settings = Settings(
             budget_s=options.budget_s, seed=self.result.seed, fault=options.fault, prove=not options.skip_proofs
         )
-        result.measurement = self._measure_here(case, settings, report)
+        result.measurement = self._measure_here(case, self._shortened(settings), report)
         self._judge(result)
-        if result.measurement.pairs and wants_more_pairs(result.verdicts):
+        if result.measurement.pairs and wants_more_pairs(result):
             more = self._measure_here(case, settings.escalated(), report)
             result.measurement = _as_stored(result.measurement.with_more(more), case)
         self._probe("between")
@@ -190,8 +194,26 @@ class PerfSession:
             report(Progress(case.id, "confirming", f"fresh process {len(result.attempts) + 2} of {processes}"))
             result.attempts.append(self._fresh_attempt(case))
             self._judge(result)
+        self._count_busy(result)
         if self.options.explain or any(verdict.bad for verdict in result.verdicts):
             result.autopsy = self._explained(case, result)
+
+    def _shortened(self, settings: Settings) -> Settings:
+        """The settings for a machine that could not answer; a record is made of whole measurements alone."""
+        if self.busy_cases < BUSY_CASES or self.options.update_baselines:
+            return settings
+        return replace(settings, budget_s=min(settings.budget_s, BUSY_BUDGET_S))
+
+    def _count_busy(self, result: CaseResult) -> None:
+        if result.measurement is None or busy_cores(result.measurement) is None:
+            self.busy_cases = 0
+        elif left_open_by_other_work(result):
+            self.busy_cases += 1
+        if self.busy_cases == BUSY_CASES:
+            self.notes.add(
+                f"other work on the CPU left {BUSY_CASES} cases in a row open: the next ones were measured for "
+                f"{BUSY_BUDGET_S:g} s each until the cores were free, so end that work and repeat"
+            )
 
     def _measure_here(self, case: Case, settings: Settings, report: Report) -> Measurement:
         from gpugate.measurement.known import Known

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpugate.deciding import decide, wants_fresh_process, wants_more_pairs
+from gpugate.deciding import decide, left_open_by_other_work, wants_fresh_process, wants_more_pairs
 from gpugate.judging import Remembered
 from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost
 from gpugate.result import Attempt, CaseResult, Promise
@@ -68,19 +68,19 @@ def test_a_regression_is_asked_about_once_and_a_contradiction_once_more() -> Non
 
 def test_what_holds_asks_nobody() -> None:
     assert not wants_fresh_process(case(measured(3.0)))
-    assert not wants_more_pairs(case(measured(3.0)).verdicts)
-    assert wants_more_pairs(case(measured(2.9)).verdicts)
+    assert not wants_more_pairs(case(measured(3.0)))
+    assert wants_more_pairs(case(measured(2.9)))
 
 
 def test_an_open_question_asks_for_more_pairs_first() -> None:
     spread = tuple(Instance(True, (Pair(speedup, 1.0, True),) * 4) for speedup in (2.9, 3.0, 3.1))
     undecided = case(replace(measured(3.0), instances=spread))
     assert outcomes(undecided)["speedup"] is INCONCLUSIVE
-    assert wants_more_pairs(undecided.verdicts)
+    assert wants_more_pairs(undecided)
     assert wants_fresh_process(undecided)
     unrecorded = case(replace(measured(3.0), instances=spread), remembered=None, promise=Promise(2.95, LOOSE, None))
     assert outcomes(unrecorded)["speedup"] is INCONCLUSIVE
-    assert wants_more_pairs(unrecorded.verdicts)
+    assert wants_more_pairs(unrecorded)
     assert not wants_fresh_process(unrecorded)
 
 
@@ -186,7 +186,7 @@ def test_a_speedup_that_rose_with_the_reference_alone_is_no_improvement_and_is_c
     assert (outcomes(found)["speedup"], wants_fresh_process(found)) == (alone, True)
     assert "optimized 10.00 ms -> " in reason(found, "speedup")
     assert "reference 30.00 ms -> 43.50 ms: mostly the reference moved" in reason(found, "speedup")
-    assert not wants_more_pairs(found.verdicts)  # of the same build of the reference
+    assert not wants_more_pairs(found)  # of the same build of the reference
     assert outcomes(case(risen, well, well))["speedup"] is outcome
     everywhere = case(risen, Attempt(risen), Attempt(risen))
     assert (outcomes(everywhere)["speedup"], wants_fresh_process(everywhere)) == (in_the_end, in_the_end is not PASS)
@@ -209,3 +209,41 @@ def test_a_speedup_that_fell_with_the_reference_alone_blames_the_reference() -> 
     assert "--update-baselines" not in slower.verdicts[1].next_step
     broken = case(timed(14.0, 10.0))  # of its promise, which no recording changes
     assert "--update-baselines" not in broken.verdicts[1].next_step
+
+
+SPREAD = tuple(Instance(True, (Pair(speedup, 1.0, True),) * 4) for speedup in (2.9, 3.0, 3.1))
+
+
+def beside(other_cores: float, kind: str = "cpu", **changed: object) -> CaseResult:
+    """An open question, measured while other processes kept so many cores busy."""
+    counted = {**COUNTED, "other_cores": other_cores}
+    found = replace(measured(3.0), instances=SPREAD, optimized_counters=counted)
+    return case(found, case_id=f"net/fast/{kind}", **changed)
+
+
+def test_an_open_question_beside_other_work_on_a_cpu_asks_for_no_more_of_the_same() -> None:
+    busy, quiet, on_gpu = beside(1.4), beside(0.1), beside(1.4, "cuda")
+    assert {outcomes(one)["speedup"] for one in (busy, quiet, on_gpu)} == {INCONCLUSIVE}
+    assert [wants_more_pairs(one) for one in (busy, quiet, on_gpu)] == [False, True, True]
+    assert [wants_fresh_process(one) for one in (busy, quiet, on_gpu)] == [False, True, True]
+    assert [left_open_by_other_work(one) for one in (busy, quiet, on_gpu)] == [True, False, False]
+
+
+def test_an_alarm_beside_other_work_is_confirmed_all_the_same() -> None:
+    slow = replace(measured(2.5), optimized_counters={**COUNTED, "other_cores": 1.4})
+    found = case(slow, case_id="net/fast/cpu")
+    assert (outcomes(found)["speedup"], wants_more_pairs(found), wants_fresh_process(found)) == (REGRESSED, True, True)
+    assert "other processes" not in reason(found, "speedup")
+
+
+@pytest.mark.parametrize("problem", [None, "the machine gave 1 instead of 2"])
+def test_other_work_is_told_with_advice_that_helps(problem: str | None) -> None:
+    found = beside(1.4, environment_problem=problem)
+    speedup = found.verdicts[1]
+    assert speedup.outcome is (Outcome.ENV_INVALID if problem else INCONCLUSIVE)
+    assert "; other processes kept 1.4 cores busy" in speedup.reason
+    assert "end the other work" in speedup.next_step
+    assert f"OMP_NUM_THREADS=1 {COMMAND} -k" in speedup.next_step
+    assert "--perf-budget" not in speedup.next_step
+    assert "other processes" not in reason(beside(0.1, environment_problem=problem), "speedup")
+    assert "OMP_NUM_THREADS" not in beside(1.4, "cuda", environment_problem=problem).verdicts[1].next_step

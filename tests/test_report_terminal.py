@@ -9,6 +9,7 @@ from rich.text import Text
 from gpugate.judging import Remembered
 from gpugate.measurement.record import Instance, Pair, Yardstick
 from gpugate.report.markdown import results_table
+from gpugate.report.night import one_screen
 from gpugate.report.rows import notes, rows
 from gpugate.report.terminal import LOG_COLUMNS, printed, terminal_columns, text
 from gpugate.result import Attempt, CaseResult, RunResult
@@ -186,6 +187,17 @@ def test_the_share_is_printed_only_with_a_matmul_yardstick(gpu_run: RunResult) -
     summary = text(gpu_run, 200, False)
     assert "matmul" not in summary
     assert "device copy 4.3 TB/s, something else 3" in summary
+
+
+def test_other_work_stands_in_the_header(cpu_run: RunResult) -> None:
+    assert "load" not in text(cpu_run, 120, False)
+    for case, cores in zip(cpu_run.cases.values(), (0.25, 1.4), strict=True):
+        assert case.measurement is not None
+        case.measurement = replace(case.measurement, optimized_counters={"other_cores": cores})
+    said = "other processes kept up to 1.4 of 2 cores busy"
+    assert re.match(rf"machine .*\nyardsticks .*\nload +{said}\n", text(cpu_run, 140, False))
+    assert f"- load: {said}\n" in results_table(cpu_run)
+    assert said in one_screen(cpu_run)
 
 
 def test_without_a_probe_no_yardstick_is_claimed(cpu_run: RunResult) -> None:

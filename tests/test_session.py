@@ -15,9 +15,10 @@ from gpugate.errors import FreshProcessError, SideError
 from gpugate.held_verdicts import NOTHING_MEASURED, run_problems
 from gpugate.measurement import device_health
 from gpugate.measurement.record import Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.measurement.settings import Settings
 from gpugate.measurement.whole_run import whole_run
 from gpugate.result import CaseResult, RunResult
-from gpugate.session import PerfSession
+from gpugate.session import BUSY_BUDGET_S, BUSY_CASES, PerfSession
 from gpugate.source_hash import source_hash
 from gpugate.summary import summarize
 from gpugate.verdict import Outcome, Verdict
@@ -194,7 +195,7 @@ def test_the_bus_is_compared_with_the_probe_taken_before(session, monkeypatch) -
 def test_a_whole_run_is_judged_as_it_is_told_more_pairs_included(session, monkeypatch) -> None:
     counted = replace(MEASURED, counters_missing=None, optimized_counters=COUNTED)
     runs = iter([counted, replace(counted, optimized_cost=SideCost(50.0, 0.0))])  # of the second start nothing counts
-    monkeypatch.setattr("gpugate.session.wants_more_pairs", lambda verdicts: True)
+    monkeypatch.setattr("gpugate.session.wants_more_pairs", lambda result: True)
     monkeypatch.setattr("gpugate.measurement.run.measure", lambda *arguments: next(runs))
     endless = {kind: replace(size, whole_run_items=100 * size.items) for kind, size in NET.sizes.items()}
     case = Case(replace(NET, sizes=endless), FAST, "cpu")
@@ -363,3 +364,37 @@ def test_a_slower_night_is_no_reason_for_a_spare_process(session, monkeypatch) -
     assert recording._disturbed([*[result] * 5, other], 6) == CASE.id
     next_night = replace(other, started_at="2030-01-02T00:00:00+00:00")
     assert recording._disturbed([*[result] * 5, next_night], 6) is None
+
+
+def test_after_cases_that_other_work_left_open_the_next_ones_are_short_until_the_cores_are_free(
+    session, monkeypatch
+) -> None:
+    budgets_s: list[float] = []
+    other_cores = 1.9
+    spread = tuple(Instance(True, (Pair(speedup, 1.0, True),) * 4) for speedup in (0.9, 1.0, 1.1))
+
+    def measure(self: PerfSession, case: Case, settings: Settings, report: object) -> Measurement:
+        budgets_s.append(settings.budget_s)
+        counters = {"other_cores": other_cores}
+        return replace(MEASURED, case_id=case.id, instances=spread, optimized_counters=counters)
+
+    monkeypatch.setattr(PerfSession, "_measure_here", measure)
+    names = [f"fast-{number}" for number in range(7)]
+    net = replace(NET, optimizations=tuple(replace(FAST, name=name) for name in names))
+    cases = [Case(net, optimization, "cpu") for optimization in net.optimizations]
+    whole_s = session.options.budget_s
+    for case in cases[:4]:
+        result = session.measured(case)
+        said = {verdict.check: verdict for verdict in result.verdicts}
+        assert said["speedup"].outcome is Outcome.INCONCLUSIVE  # never green
+    assert budgets_s == [whole_s, whole_s, whole_s, BUSY_BUDGET_S]
+    assert any("measured for 1 s" in note for note in session.notes)
+    other_cores = 0.0
+    session.measured(cases[4])
+    assert budgets_s[4:] == [BUSY_BUDGET_S, 2 * whole_s]  # the machine is free now: what it left open gets its time
+    session.measured(cases[5])
+    assert budgets_s[6] == whole_s
+    other_cores, session.options = 1.9, replace(session.options, update_baselines=True)
+    session.busy_cases = BUSY_CASES
+    session.measured(cases[6])
+    assert budgets_s[-1] == whole_s  # no record is made of a short measurement

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
+from gpugate import units
 from gpugate.environment import Environment
 from gpugate.result import RunResult
 from gpugate.units import YARDSTICK_RATES, yardstick_label, yardstick_value
@@ -34,6 +35,14 @@ def medians(run: RunResult) -> dict[str, float]:
 def yardsticks(run: RunResult) -> list[str]:
     """`matmul bf16 788 TFLOP/s` and so on: the medians of the run's probes."""
     return [f"{yardstick_label(name)} {yardstick_value(name, value)}" for name, value in medians(run).items()]
+
+
+def load(run: RunResult) -> list[str]:
+    """`other processes kept up to 1.4 of 2 cores busy` while cases were measured; empty where it is not known."""
+    measured = [case.measurement for case in run.cases.values() if case.measurement is not None]
+    cores = [one.optimized_counters["other_cores"] for one in measured if "other_cores" in one.optimized_counters]
+    count = run.environment.cpu_count
+    return [f"other processes kept up to {max(cores):.2g} of {units.number_of(count, 'core')} busy"] if cores else []
 
 
 def fastest_matmul(values: Mapping[str, float]) -> tuple[str, float] | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpugate.report.bounds import bounds, reasons
 from gpugate.report.findings import autopsies, errors, findings, mutation, skips, tally, warnings
-from gpugate.report.machine import facts, yardsticks
+from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.rows import HEADINGS, Row, notes, rows, told_columns
 from gpugate.report.series_tables import WordTable, series_tables
 from gpugate.report.whole_runs import whole_runs
@@ -44,9 +44,9 @@ def plain(words: str) -> str:
 
 
 def _header(run: RunResult) -> list[str]:
-    probes = yardsticks(run)
-    lines = [f"date: {run.started_at}", f"machine: {', '.join(facts(run.environment))}"]
-    return [*lines, *([f"yardsticks: {', '.join(probes)}"] if probes else []), f"versions: {_versions(run)}"]
+    told = {"machine": facts(run.environment), "yardsticks": yardsticks(run), "load": load(run)}
+    lines = [f"{label}: {', '.join(parts)}" for label, parts in told.items() if parts]
+    return [f"date: {run.started_at}", *lines, f"versions: {_versions(run)}"]
 
 
 def _versions(run: RunResult) -> str:

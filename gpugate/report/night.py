@@ -25,7 +25,7 @@ from gpugate.report.findings import (
     tally,
     warnings,
 )
-from gpugate.report.machine import facts, yardsticks
+from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.markdown import escaped, plain, table_row
 from gpugate.report.night_files import JUNIT, RUN, SUMMARY
 from gpugate.report.rows import NOT_JUDGED, worst_of
@@ -95,7 +95,7 @@ def one_screen(run: RunResult) -> str:
     blocks = [
         [f"### {_headline(run)}"],
         [f"{plain(', '.join(facts(run.environment)))}; {run.started_at}"],
-        [plain(", ".join(yardsticks(run)))] if run.yardsticks else [],
+        [plain(line) for line in (", ".join(yardsticks(run)), *load(run)) if line],
         [f"**{_cut(words, 400)}**" for words in warned],
         _verdict_table(run),
         _listed("Not PASS", [_told(finding) for finding in findings(run)], MAX_FINDINGS),

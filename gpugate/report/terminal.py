@@ -30,7 +30,7 @@ from gpugate.report.findings import (
     tally,
     warnings,
 )
-from gpugate.report.machine import facts, yardsticks
+from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.rows import HEADINGS, Row, notes, rows, told_columns
 from gpugate.report.series_tables import WordTable, series_tables
 from gpugate.report.whole_runs import whole_runs
@@ -104,9 +104,8 @@ def tables(run: RunResult, width: int) -> list[RenderableType]:
 
 
 def _machine(run: RunResult, width: int) -> list[RenderableType]:
-    probes = yardsticks(run)
-    lines = [_labelled("machine", facts(run.environment), width)]
-    return [*lines, _labelled("yardsticks", probes, width)] if probes else [*lines]
+    lines = {"machine": facts(run.environment), "yardsticks": yardsticks(run), "load": load(run)}
+    return [_labelled(label, parts, width) for label, parts in lines.items() if parts]
 
 
 def _labelled(label: str, parts: Sequence[str], width: int) -> RenderableType:
