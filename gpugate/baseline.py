@@ -98,8 +98,7 @@ def load_all(folder: Path, workload_names: Collection[str] | None = None) -> dic
 
     Raises BaselineError for a bad file, and for one of a workload that is not among `workload_names`, where given.
     """
-    paths = sorted((*folder.glob("*.json"), *folder.glob("*/*.json")))
-    files = {name: _load(folder, name) for name in (_workload_at(folder, path) for path in paths)}
+    files = {name: _load(folder, name) for name in _workloads(folder)}
     for name in files:
         if workload_names is not None and name not in workload_names:
             path = _path(folder, name)
@@ -110,6 +109,11 @@ def load_all(folder: Path, workload_names: Collection[str] | None = None) -> dic
 def _path(folder: Path, workload: str) -> Path:
     """A workload of a family, such as `video/decode`, has its file in the family's folder."""
     return folder / f"{workload}.json"
+
+
+def _workloads(folder: Path) -> list[str]:
+    """The names of the workloads that have a file."""
+    return [_workload_at(folder, path) for path in sorted((*folder.glob("*.json"), *folder.glob("*/*.json")))]
 
 
 def _workload_at(folder: Path, path: Path) -> str:
@@ -173,6 +177,35 @@ def write(folder: Path, file: BaselineFile) -> tuple[str, ...]:
         problem = error.strerror or str(error)
         raise BaselineError(f"{path} cannot be written ({problem}): make room or mend its permissions") from error
     return tuple(line for key, entry in file.cases.items() for line in _change(file, key, old.get(key), entry))
+
+
+def without(folder: Path, case_id: str) -> BaselineFile | None:
+    """The file of the case's workload without its record; None where there is none.
+
+    Raises BaselineError for a bad file.
+    """
+    workload, *names = case_id.rsplit("/", 2)
+    key = "/".join(names)
+    file = _load(folder, workload) if workload in _workloads(folder) else None
+    if file is None or key not in file.cases:
+        return None
+    return replace(file, cases={name: entry for name, entry in file.cases.items() if name != key})
+
+
+def replace_or_delete(folder: Path, file: BaselineFile) -> Path:
+    """Writes the file, or deletes it where it holds no case any more, and returns its path.
+
+    Raises BaselineError where that cannot be done.
+    """
+    path = _path(folder, file.workload)
+    if file.cases:
+        write(folder, file)
+        return path
+    try:
+        path.unlink()
+    except OSError as error:
+        raise BaselineError(f"{path} cannot be deleted ({error.strerror}): mend its permissions") from error
+    return path
 
 
 def unused(files: Mapping[str, BaselineFile], case_ids: Collection[str]) -> tuple[str, ...]:

@@ -46,6 +46,11 @@ COMMANDS = (
         "gpugate.replay_command",
     ),
     Command(
+        "verdict",
+        "whether a stored night is green, as an exit status: 0 green, 1 red, 2 no gate that ended",
+        "gpugate.verdict_command",
+    ),
+    Command(
         "record",
         "baselines from runs that are stored already, each of a process of its own, without a GPU",
         "gpugate.record_command",

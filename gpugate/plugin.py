@@ -183,8 +183,8 @@ def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
         from gpugate.profiling.session import begin_profiles
 
         begin_profiles(opened, config.stash[INNER])
-    if opened.unused:
-        config.stash[SAID].append(f"baselines no longer in the catalogue, to delete: {', '.join(opened.unused)}")
+    if not opened.options.gate:
+        config.stash[SAID].extend(opened.problems())
 
 
 @pytest.hookimpl(tryfirst=True)

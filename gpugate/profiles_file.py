@@ -68,6 +68,15 @@ def made(baselines: Path, machine: str, runs: Iterable[RunResult]) -> dict[Path,
     return files
 
 
+def without(path: Path, key: str) -> dict[Path, str]:
+    """The file without one case, to be written; empty where it has none. Raises BaselineError for a bad file."""
+    cases = load(path).cases
+    if key not in cases:
+        return {}
+    rest = Profiles({name: profile for name, profile in cases.items() if name != key})
+    return {path: pretty(with_header(FORMAT, FORMAT_VERSION, to_json(rest))) + "\n"}
+
+
 def write(files: Mapping[Path, str]) -> str | None:
     """Writes what was made, each in one step; what could not be written, in one sentence, or None."""
     for path, text in files.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import datetime
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from gpugate import baseline, profiles_file, run_file
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder",
         metavar="DIR",
         type=Path,
+        nargs="?",
         help="its *.json, each what --perf-json wrote in a process of its own; or a folder of nights",
     )
     parser.add_argument("--reason", metavar="TEXT", default="", help="why the baseline is recorded, kept in it")
@@ -37,14 +39,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--add", action="store_true", help="add the runs to the processes that are recorded, say those of another night"
     )
     parser.add_argument("--new-anchor", action="store_true", help="move the fixed anchor to what is recorded")
+    parser.add_argument(
+        "--delete", metavar="CASE", help="record nothing: delete the record of CASE, of every machine (default: none)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes all baselines or none, and prints what changed; runs that were interrupted do not count.
 
+    With `--delete` it deletes the record of one case instead.
     Raises OptionError for a number of processes that is none, RunFileError for a file that is no run, and BaselineError
     where the runs cannot be one record.
     """
+    if (arguments.folder is None) == (arguments.delete is None):
+        raise BaselineError("give either DIR, a folder of runs to record, or --delete CASE")
+    if arguments.delete is not None:
+        _delete(arguments.baselines, arguments.delete)
+        return 0
     processes = whole_number("--processes", arguments.processes)
     runs = _runs(arguments.folder)
     machine = machine_name(runs[0].environment)
@@ -60,6 +71,27 @@ def run(arguments: argparse.Namespace) -> int:
         # All files are made before the first is written: a refusal leaves every one as it was.
         print(*written(folder, files, profiles), sep="\n")
     return 0
+
+
+def _delete(baselines: Path, case_id: str) -> None:
+    """Raises BaselineError where no machine has a record of the case, or a file of it is damaged."""
+    machines = [path for path in sorted(baselines.glob("*/")) if path.name != profiles_file.FOLDER]
+    workload, *names = case_id.rsplit("/", 2)
+    with ExitStack() as stack:
+        for folder in machines:
+            stack.enter_context(baseline.exclusive(folder))
+        # Every file is made before the first is written.
+        found = {folder: file for folder in machines if (file := baseline.without(folder, case_id))}
+        if not found:
+            raise BaselineError(f"{case_id!r} is recorded nowhere in {baselines}: give a case such as a gate names")
+        paths = [profiles_file.path_of(baselines, folder.name, workload) for folder in found]
+        profiles = [profiles_file.without(path, "/".join(names)) for path in paths]
+        for (folder, file), profile, path in zip(found.items(), profiles, paths, strict=True):
+            print(f"{case_id}: deleted from {baseline.replace_or_delete(folder, file)}; commit the difference")
+            if file.cases:
+                profiles_file.write(profile)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def _runs(folder: Path) -> list[RunResult]:

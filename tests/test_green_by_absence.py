@@ -1,7 +1,10 @@
 """A gate is never green by absence: every selected case gets a verdict or an error, whatever its code raises."""
 
+import shlex
+
 import pytest
 
+from gpugate import cli
 from tests.tiny_project import PROMISE, QUICK, TinyProject, check_no_traceback
 
 RIGHT = "\ndef right(context):\n    return sleeping(2)\n"
@@ -301,3 +304,20 @@ def test_a_module_that_skips_itself_and_leaves_nothing_is_red(tiny: TinyProject,
     assert "the gate measured nothing" in result.text
     if not workers:
         assert "module 'tiny' skipped itself (no licence)" in result.text
+
+
+def test_a_record_whose_optimization_is_gone_is_red_until_it_is_deleted(
+    tiny: TinyProject, recorded_project: TinyProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.take_baseline(recorded_project)
+    tiny.workload(RIGHT, 'Optimization("right", right, {"cpu": 0.01})')
+    lenient = tiny.run("--perf-device=cpu", "-k", "outputs")
+    assert lenient.status == 0
+    assert "tiny/quick/cpu is recorded and no longer in the catalogue" in lenient.text
+    status, (error,) = gate(tiny, "-k", "outputs")
+    assert status == 1
+    assert error.startswith("ERROR: tiny/quick/cpu is recorded and no longer in the catalogue: ")
+    command = shlex.split(error.rpartition(": ")[2])
+    assert command[0] == "gpugate"
+    assert cli.main(command[1:]) == 0
+    assert gate(tiny, "-k", "outputs") == (0, [])

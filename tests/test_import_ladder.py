@@ -41,7 +41,7 @@ ROWS = (
     ("profiling",),
     ("fixtures", "plugin"),
     ("trust",),
-    ("doctor", "history", "record_command", "replay_command", "diff_command", "cli", "__main__"),
+    ("doctor", "history", "record_command", "replay_command", "diff_command", "verdict_command", "cli", "__main__"),
 )
 ITSELF = ("gpugate", "gpugate.__version__")
 LADDER = [name for row in ROWS for name in row]

@@ -1,5 +1,6 @@
 """`gpugate record DIR`: baselines from stored runs, each of a process of its own, all of them or none."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -251,3 +252,42 @@ def test_what_nights_differ_by_is_known_after_five_of_them(here: Path) -> None:
     assert found.sittings == 5
     assert found.processes == 6
     assert found.speedup == pytest.approx(3.06, rel=1e-3)
+
+
+# --- deleting the record of one case ----------------------------------------------------------------------------------
+
+
+def test_a_record_is_deleted_and_a_file_that_holds_no_other_goes_too(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, hour in enumerate(HOURS[4:]):
+        stored(Path(f"runs/more-{number}.json"), of("net", "plain", 2 + number / 100), started_at=hour)
+    assert record() == 0
+    folder, profiles = Path("baselines/nvidia-h200"), Path("baselines/profiles/nvidia-h200")
+    shutil.copytree(folder, "baselines/other-gpu")
+    before = {path: path.read_bytes() for path in folder.glob("*.json")}
+    capsys.readouterr()
+    assert main(["record", "--delete", "net/fused/cuda"]) == 2, "the copy is of another machine than its folder"
+    assert {path: path.read_bytes() for path in folder.glob("*.json")} == before, "all machines or none"
+    shutil.rmtree("baselines/other-gpu")
+    assert main(["record", "--delete", "net/fused/cuda"]) == 0
+    assert capsys.readouterr().out == f"net/fused/cuda: deleted from {folder}/net.json; commit the difference\n"
+    assert list(baseline.load_all(folder)["net"].cases) == ["plain/cuda"]
+    assert list(profiles_file.load(profiles / "net.json").cases) == ["plain/cuda"]
+    assert main(["record", "--delete", "net/plain/cuda", "--baselines", "baselines"]) == 0
+    assert sorted(baseline.load_all(folder)) == ["ring"]
+    assert [path.name for path in profiles.iterdir()] == ["ring.json"]
+
+
+@pytest.mark.parametrize("case_id", ["net/gone/cuda", "gone/fused/cuda", "net", "../nvidia-h200/net/fused/cuda", ""])
+def test_a_case_that_is_not_recorded_cannot_be_deleted(
+    here: Path, capsys: pytest.CaptureFixture[str], case_id: str
+) -> None:
+    assert record() == 0
+    before = sorted((path, path.read_bytes()) for path in Path("baselines").rglob("*.json"))
+    capsys.readouterr()
+    assert main(["record", "--delete", case_id]) == 2
+    assert capsys.readouterr().err.startswith(f"gpugate record: {case_id!r} is recorded nowhere in baselines: ")
+    assert main(["record", "--delete", "net/fused/cuda", "runs"]) == 2
+    assert main(["record"]) == 2
+    assert sorted((path, path.read_bytes()) for path in Path("baselines").rglob("*.json")) == before
