@@ -80,7 +80,7 @@ class Options:
 
     @property
     def run_paths(self) -> tuple[Path, ...]:
-        """Where the run is written after every case, so that one that is killed keeps what it has."""
+        """Where the run is written, case by case, so that one that is killed keeps what it has."""
         night = None if self.report_path is None else self.report_path / RUN
         return tuple(path for path in (self.json_path, night) if path is not None)
 

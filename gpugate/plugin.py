@@ -178,6 +178,7 @@ def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
     opened = open_session(config.stash[OPTIONS], config.rootpath, catalogue, worker_number(config), node_ids)
     if opened.options.update_baselines:
         config.stash[CLOSING].enter_context(allowed_to_record(opened))
+    opened.begin()
     config.stash[SESSION] = config.stash[ASKED] = opened
     if opened.options.profiling is not None:
         from gpugate.profiling.session import begin_profiles

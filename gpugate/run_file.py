@@ -1,11 +1,20 @@
-"""The file of `--perf-json`: everything that one session knows, rewritten after every case and valid at any moment."""
+"""The file of `--perf-json`: everything that one session knows, readable at any moment.
+
+While a session goes on, the file holds its beginning, marked as interrupted, and each finished case is one line that is
+appended to `<file>.cases` beside it: a case costs as much at the end of a session as at its start. The end of the
+session writes one whole file and removes the lines. Every reader joins both, so a killed session keeps its cases.
+"""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+import errno
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from gpugate import __version__
 from gpugate.codec import (
@@ -20,7 +29,10 @@ from gpugate.codec import (
     write_atomically,
 )
 from gpugate.errors import GpugateError
-from gpugate.result import RunResult
+from gpugate.knee import sweeps
+from gpugate.ladder import ladders
+from gpugate.measurement.record import Yardstick
+from gpugate.result import CaseResult, RunResult
 
 FAMILY = "gpugate-"  # which every format of ours begins with
 FORMAT = f"{FAMILY}run"
@@ -36,8 +48,64 @@ class RunFileError(GpugateError):
     """A `--perf-json` file cannot be written or read."""
 
 
+def begin(path: Path, run: RunResult) -> None:
+    """Writes the file of a session that begins, marked as interrupted, without a case. Raises as `write` does."""
+    write(path, replace(run, interrupted=True, cases={}, yardsticks=[], ladders=[], sweeps=[]))
+    _append(path, {"started_at": run.started_at, "seed": run.seed})
+
+
+def append(path: Path, case: CaseResult, yardsticks: Sequence[Yardstick], run: RunResult) -> None:
+    """Adds a finished case to the lines beside the file that `begin` wrote, with the probes since the case before.
+
+    Raises RunFileError where they cannot be written and FormatError for a number that JSON cannot carry: the lines
+    that are there stay.
+    """
+    source_hash = run.source_hashes.get(case.workload)
+    part = {
+        "cases": {case.case_id: to_json(case)},
+        "yardsticks": to_json(list(yardsticks)),
+        "source_hashes": {} if source_hash is None else {case.workload: source_hash},
+        "wall_s": run.wall_s,
+    }
+    _append(path, part)
+
+
+def remove(path: Path) -> None:
+    """Removes a run, where there is one, with the lines of its cases. Raises OSError."""
+    for each in (path, _lines_beside(path)):
+        each.unlink(missing_ok=True)
+
+
+def _lines_beside(path: Path) -> Path:
+    target = path.resolve()
+    return target.with_name(f"{target.name}.cases")
+
+
+def _append(path: Path, part: Mapping[str, Any]) -> None:
+    line = json.dumps(part, allow_nan=False).encode() + b"\n"
+    try:
+        descriptor = os.open(_lines_beside(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            before = os.fstat(descriptor).st_size
+            try:
+                if os.write(descriptor, line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(descriptor)
+            except BaseException:
+                os.ftruncate(descriptor, before)
+                raise
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> RunFileError:
+    return RunFileError(f"{path} cannot be written ({error.strerror or error}): give --perf-json another path")
+
+
 def write(path: Path, run: RunResult) -> None:
-    """Replaces the file at `path`, in a folder that exists, in one step.
+    """Replaces the file at `path`, in a folder that exists, in one step, and removes the lines of its cases.
 
     Raises RunFileError where it cannot be written (the old file then stays) and FormatError for a number in `run` that
     JSON cannot carry.
@@ -45,9 +113,9 @@ def write(path: Path, run: RunResult) -> None:
     text = pretty(with_header(FORMAT, FORMAT_VERSION, to_json(run))) + "\n"
     try:
         write_atomically(path, text)
+        _lines_beside(path).unlink(missing_ok=True)
     except OSError as error:
-        problem = error.strerror or str(error)
-        raise RunFileError(f"{path} cannot be written ({problem}): give --perf-json another path") from error
+        raise _unwritable(path, error) from error
 
 
 def read(path: Path) -> RunResult:
@@ -59,7 +127,7 @@ def read(path: Path) -> RunResult:
         damaged="write it again with --perf-json",
         instead_of_upgrading="measure again",
     ):
-        document = parse(path.read_text(encoding="utf-8"))
+        document = read_document(path)
         _refuse_another_of_ours(path, document)
         body = without_header(FORMAT, FORMAT_VERSION, document)
         found = cast(Mapping[str, int], document)["format_version"]
@@ -70,7 +138,46 @@ def read(path: Path) -> RunResult:
         problem = _contradiction(run)
         if problem is not None:
             raise FormatError(problem)
-        return run
+        return replace(run, ladders=ladders(run.cases), sweeps=sweeps(run.cases)) if run.interrupted else run
+
+
+def read_document(path: Path) -> object:
+    """The JSON document of a run, with the lines beside it where the session did not end.
+
+    Raises OSError, UnicodeDecodeError and FormatError.
+    """
+    document = parse(path.read_text(encoding="utf-8"))
+    if not isinstance(document, dict) or document.get("interrupted") is not True or document.get("cases"):
+        return document
+    try:
+        *lines, _cut_off = _lines_beside(path).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return document
+    parts = [_part(line, f"line {number} of {_lines_beside(path).name}") for number, line in enumerate(lines, 1)]
+    if not parts or any(parts[0].get(name) != document.get(name) for name in ("started_at", "seed")):
+        return document  # the lines of an earlier session
+    whole: dict[str, Any] = {**document, "cases": {}, "source_hashes": {}, "yardsticks": []}
+    for part in parts[1:]:
+        for name in ("cases", "source_hashes"):
+            whole[name].update(part[name])
+        whole["yardsticks"] += part["yardsticks"]
+        whole["wall_s"] = part["wall_s"]
+    return whole
+
+
+def _part(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        part = parse(line.decode())
+    except FormatError as error:
+        raise FormatError(f"{where} is no case of a run ({error})") from None
+    kinds = {"cases": dict, "source_hashes": dict, "yardsticks": list}
+    known = ({"started_at", "seed"}, {*kinds, "wall_s"})
+    if not isinstance(part, dict) or set(part) not in known:
+        raise FormatError(f"{where} is no case of a run")
+    for name, kind in kinds.items():
+        if not isinstance(part.get(name, kind()), kind):
+            raise FormatError(f"{where} has {name} that are no {kind.__name__}")
+    return part
 
 
 def _refuse_another_of_ours(path: Path, document: object) -> None:

@@ -69,6 +69,7 @@ class PerfSession:
     capture: Callable[[Case, Context], str] | None = None
     known: Known | None = None  # of the workload that was measured last
     busy_cases: int = 0  # in a row that other work on the CPU left open
+    saved_probes: int = 0  # of the yardsticks, how many the JSON file has
     started: float = field(default_factory=time.perf_counter)
 
     @property
@@ -123,7 +124,7 @@ class PerfSession:
                     result.skipped, result.lacking = missing.reason, missing.names
                 else:
                     self._measure(case, result, report)
-            self.save()
+            self.save_case(result)
         return result
 
     def _measure(self, case: Case, result: CaseResult, report: Report) -> None:
@@ -319,12 +320,17 @@ class PerfSession:
         file = profiles_file.load(profiles_file.path_of(self.options.baselines_path, machine, workload))
         return file.cases.get(f"{case.optimization.name}/{case.device_kind}")
 
-    def save(self) -> None:
-        """Rewrites the JSON file, so that it is valid at every moment."""
-        self.result.wall_s = time.perf_counter() - self.started
-        self.result.ladders, self.result.sweeps = ladders(self.result.cases), sweeps(self.result.cases)
+    def begin(self) -> None:
+        """Writes the JSON file without a case: a session that is killed leaves it, and no older file in its place."""
         for path in self.options.run_paths:
-            run_file.write(path, self.result)
+            run_file.begin(path, self.result)
+
+    def save_case(self, result: CaseResult) -> None:
+        """Appends a finished case to the JSON file, with the probes since the case before."""
+        self.result.wall_s = time.perf_counter() - self.started
+        probes, self.saved_probes = self.result.yardsticks[self.saved_probes :], len(self.result.yardsticks)
+        for path in self.options.run_paths:
+            run_file.append(path, result, probes, self.result)
 
     def problems(self) -> Iterator[str]:
         """A sentence for every record whose optimization the catalogue no longer has: red under a gate."""
@@ -339,7 +345,10 @@ class PerfSession:
         if self.result.yardsticks:
             last = self.result.yardsticks.pop()
             self.result.yardsticks.append(Yardstick(last.values, "after"))
-        self.save()
+        self.result.wall_s = time.perf_counter() - self.started
+        self.result.ladders, self.result.sweeps = ladders(self.result.cases), sweeps(self.result.cases)
+        for path in self.options.run_paths:
+            run_file.write(path, self.result)
 
 
 def _as_stored(found: Measurement, case: Case) -> Measurement:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpugate import run_file
+from gpugate.cli import main
 from gpugate.verdict import Outcome
 from tests.patience import wait_until
 from tests.tiny_project import (
@@ -364,6 +365,38 @@ def test_a_signal_on_a_terminal_while_a_step_blocks_ends_at_once(
     assert "interrupted; not finished: tiny/quick/cpu" in text
     assert re.search(r"tiny/right/cpu.* \d+ pairs", text), "no live line"
     check_no_traceback(text)
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "os._exit(0)"])
+def test_a_killed_session_leaves_its_cases_to_every_command(
+    tiny: TinyProject, capsys: pytest.CaptureFixture[str], end: str
+) -> None:
+    tiny.write("nights/1/run.json", "an older night\n")
+    killed = f"import os\ndef quick(context):\n    return Side(lambda x: {end})"
+    tiny.workload(RIGHT + killed, f'Optimization("right", right, {{"cpu": 0.01}}), {PROMISE}')
+    assert tiny.run_apart("--perf-device=cpu", "--perf-report=nights/1").status in (0, -signal.SIGKILL)
+    night = tiny.path / "nights/1"
+    run = run_file.read(night / "run.json")
+    assert run.interrupted
+    assert list(run.cases) == ["tiny/right/cpu"]
+    assert run.cases["tiny/right/cpu"].measurement is not None
+    assert run.source_hashes
+    assert run.yardsticks
+
+    assert main(["diff", str(night), str(night)]) == 0
+    assert "tiny/right/cpu" in capsys.readouterr().out
+    assert main(["history", str(night.parent)]) == 0
+    assert "right" in capsys.readouterr().out
+    assert main(["replay", str(night.parent)]) == 0
+    assert "right" in capsys.readouterr().out
+    assert main(["record", str(night.parent)]) == 2
+    assert "was interrupted" in capsys.readouterr().out
+    again = tiny.run("--perf-replay=nights/1/run.json", "-k", "right")
+    assert again.status == 0, again.text
+
+    tiny.workload()
+    assert tiny.run("--perf-device=cpu", "--perf-report=nights/1").status == 0
+    assert sorted(path.name for path in night.iterdir()) == ["junit.xml", "run.json", "summary.md"]
 
 
 def test_ctrl_c_while_fresh_processes_record_leaves_no_orphan_and_a_second_recorder_is_refused(

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -81,13 +82,89 @@ def test_any_json_tool_accepts_it(tmp_path: Path, run: RunResult) -> None:
     assert (data["format"], data["format_version"]) == ("gpugate-run", 7)
 
 
+def begun(path: Path, run: RunResult) -> RunResult:
+    """The run as `--perf-json` has it when a process is killed after its last case; the probe is of the last one."""
+    run_file.begin(path, run)
+    *before, last = run.cases.values()
+    for case in before:
+        run_file.append(path, case, [], run)
+    run_file.append(path, last, run.yardsticks, run)
+    return replace(run, interrupted=True)
+
+
 def test_it_is_whole_after_every_case(tmp_path: Path, run: RunResult) -> None:
     path = tmp_path / "run.json"
-    growing = replace(run, cases={}, interrupted=True)
+    run_file.begin(path, run)
+    assert run_file.read(path) == replace(run, cases={}, yardsticks=[], source_hashes={}, interrupted=True)
+    growing = replace(run, cases={}, yardsticks=[], interrupted=True)
     for case_id, result in run.cases.items():
         growing.cases[case_id] = result
-        run_file.write(path, growing)
-        assert list(run_file.read(path).cases) == list(growing.cases)
+        run_file.append(path, result, [], run)
+        assert run_file.read(path) == growing
+
+
+def test_a_case_costs_the_same_bytes_however_many_came_before(tmp_path: Path, run: RunResult) -> None:
+    path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
+    run_file.begin(path, run)
+    whole, sizes = path.stat(), [lines.stat().st_size]
+    for number in range(100):
+        run_file.append(path, measured(f"case-{number:03}"), run.yardsticks, run)
+        sizes.append(lines.stat().st_size)
+    assert len({after - before for before, after in pairwise(sizes)}) == 1
+    now = path.stat()
+    assert (now.st_ino, now.st_mtime_ns) == (whole.st_ino, whole.st_mtime_ns), "the whole file was not written again"
+    assert len(run_file.read(path).cases) == 100
+
+
+def test_the_end_leaves_one_file(tmp_path: Path, run: RunResult) -> None:
+    path = tmp_path / "run.json"
+    begun(path, run)
+    run_file.write(path, run)
+    assert list(tmp_path.iterdir()) == [path]
+    assert run_file.read(path) == run
+
+
+def test_a_line_that_was_cut_off_costs_its_case_alone(tmp_path: Path, run: RunResult) -> None:
+    path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
+    begun(path, run)
+    lines.write_bytes(lines.read_bytes()[:-10])
+    assert list(run_file.read(path).cases) == list(run.cases)[:-1]
+
+
+def test_the_lines_of_another_session_are_not_its_cases(tmp_path: Path, run: RunResult) -> None:
+    path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
+    begun(path, run)
+    earlier = lines.read_bytes()
+    later = replace(run, seed=8)
+    run_file.begin(path, later)
+    lines.write_bytes(earlier)
+    assert run_file.read(path).cases == {}
+
+
+@pytest.mark.parametrize("line", [b"[1]", b'{"cases": {}}', b"{", b'{"cases": [], "source_hashes": {}}', b"\xff"])
+def test_a_damaged_line_is_named(tmp_path: Path, run: RunResult, line: bytes) -> None:
+    path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
+    begun(path, run)
+    lines.write_bytes(lines.read_bytes() + line + b"\n")
+    with pytest.raises(RunFileError) as refused:
+        run_file.read(path)
+    assert str(refused.value).startswith(f"{path} cannot be ")
+    assert str(refused.value).endswith(("write it again with --perf-json", "give a file that --perf-json wrote"))
+
+
+def test_a_full_disk_keeps_the_cases_before(tmp_path: Path, run: RunResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.json"
+    run_file.begin(path, run)
+    first, second, _ = run.cases.values()
+    run_file.append(path, first, [], run)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:20]))
+    with pytest.raises(RunFileError) as refused:
+        run_file.append(path, second, [], run)
+    monkeypatch.undo()
+    assert str(refused.value) == f"{path} cannot be written (No space left on device): give --perf-json another path"
+    run_file.append(path, second, [], run)
+    assert list(run_file.read(path).cases.values()) == [first, second]
 
 
 @pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])

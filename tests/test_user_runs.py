@@ -335,8 +335,13 @@ def test_what_torch_writes_down_of_compiling_is_not_shown_with_a_failure(
 def test_a_full_disk_is_one_sentence_for_each_test_and_leaves_no_half_file(
     tiny: TinyProject, monkeypatch: pytest.MonkeyPatch, tests: str
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    room = 2  # for the file of the session that begins, and the first line beside it
+
+    def full(_: int) -> None:
+        nonlocal room
+        room -= 1
+        if room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     point = PROMISE.replace('"cuda": 0.01}', '"cuda": 0.01}, point=Point("batch", 8)')
     tiny.workload(optimizations=point)
@@ -353,6 +358,24 @@ def test_a_full_disk_is_one_sentence_for_each_test_and_leaves_no_half_file(
     assert len(lines) == count, result.text
     assert "During handling" not in result.text
     assert "direct cause" not in result.text
+    assert sorted(name for name in tiny.files() if "run.json" in name) == ["run.json", "run.json.cases"]
+    run = run_file.read(path)
+    assert run.interrupted
+    assert run.cases == {}
+
+
+def test_a_disk_that_is_full_is_one_sentence_before_anything_is_measured(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    said = f"{tiny.path / 'run.json'} cannot be written (No space left on device): give --perf-json another path"
+    assert f"ERROR: {said}" in result.text
+    assert "= gpugate =" not in result.text
     assert [name for name in tiny.files() if "run.json" in name] == []
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpugate.codec import FormatError, from_json, naming_the_file, parse, without_header
+from gpugate.codec import FormatError, from_json, naming_the_file, without_header
 from gpugate.environment import Environment, machine_name
 from gpugate.errors import GpugateError
 from gpugate.intervals import Estimate
 from gpugate.quantities import Milliseconds, Positive
 from gpugate.report.night_files import RUN
-from gpugate.run_file import FORMAT, FORMAT_VERSION
+from gpugate.run_file import FORMAT, FORMAT_VERSION, read_document
 from gpugate.verdict import Outcome, worst
 
 T = TypeVar("T")
@@ -106,9 +106,7 @@ def _read_night(folder: Path) -> Night:
             raise HistoryError(
                 f"{folder} has no {RUN}: give a folder of nights alone, none of them cut off before its first case"
             )
-        night, mutated = _night(
-            folder.name, without_header(FORMAT, FORMAT_VERSION, parse(path.read_text(encoding="utf-8")))
-        )
+        night, mutated = _night(folder.name, without_header(FORMAT, FORMAT_VERSION, read_document(path)))
     if mutated is not None:
         raise HistoryError(f"{path} was mutated by {mutated}, which says nothing of the program: delete the night")
     return night

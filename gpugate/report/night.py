@@ -64,7 +64,8 @@ def begin_night(folder: Path) -> None:
     To be called once it is known that a case runs. Raises NightReportError where that cannot be done.
     """
     try:
-        for name in (RUN, SUMMARY, JUNIT):
+        run_file.remove(folder / RUN)
+        for name in (SUMMARY, JUNIT):
             (folder / name).unlink(missing_ok=True)
         write_atomically(folder / SUMMARY, "**The run was cut off**: it wrote no summary.\n")
     except OSError as error:
