@@ -63,11 +63,14 @@ work() {
       continue
     fi
     status=0
+    rm -f "$folder/$name.json"
     # shellcheck disable=SC2086 # more arguments are several words
     CUDA_VISIBLE_DEVICES=$gpu taskset --cpu-list "$ours" \
       timeout --foreground --signal INT --kill-after 30 $((limit - began)) \
       "$python" -m pytest perf_tests -m gpu -p no:cacheprovider -k "$expression" --perf-json "$folder/$name.json" $more \
       >"$folder/$name.txt" 2>&1 </dev/null || status=$?
+    # A process that ended itself with 0 may have left no whole run.
+    ((status)) || "$python" -m gpugate verdict --without-gate "$folder/$name.json" >>"$folder/$name.txt" 2>&1 || status=$?
     echo "$name status $status on GPU $gpu, $((SECONDS - began)) s from $began s on" >>"$folder/log.txt"
   done
 }

@@ -80,11 +80,12 @@ def test_the_image_is_nvidias_of_a_fixed_release_and_not_root() -> None:
     assert GATE["image"].rpartition(":")[2] in base
 
 
-def stand_ins(folder: Path, gate: int, doctor: int = 0) -> dict[str, str]:
+def stand_ins(folder: Path, gate: int, doctor: int = 0, verdict: int = 0) -> dict[str, str]:
     """An environment in whose PATH srun runs what it is given, and pytest and gpugate only write down their words."""
+    statuses = f"case $1 in doctor) exit {doctor};; verdict) exit {verdict};; esac;"
     programs = {
         "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
-        "gpugate": f'echo gpugate "$@" >> "$CALLS"; [ "$1" != doctor ] || exit {doctor}; exit 2',
+        "gpugate": f'echo gpugate "$@" >> "$CALLS"; {statuses} exit 2',
         "pytest": f'for word; do echo "[$word]" >> "$CALLS"; done; exit {gate}',
     }
     for name, body in programs.items():
@@ -140,6 +141,19 @@ def test_the_status_is_the_gates_and_the_history_cannot_change_it(tmp_path: Path
     (night,) = (tmp_path / "nights").iterdir()
     assert f"[{night}]" in gate
     assert (night / "doctor.txt").exists()
+
+
+@pytest.mark.parametrize("run", [slurm, kubernetes])
+@pytest.mark.parametrize("verdict", [0, 1, 2])
+def test_a_gate_that_ended_with_0_is_green_only_by_the_verdict_of_its_night(
+    tmp_path: Path, run: Any, verdict: int
+) -> None:
+    assert run(tmp_path, gate=0, verdict=verdict) == verdict
+    (night,) = (tmp_path / "nights").iterdir()
+    assert (tmp_path / "calls").read_text().splitlines()[-2:] == [
+        f"gpugate verdict {night}",
+        f"gpugate history {tmp_path}/nights",
+    ]
 
 
 @pytest.mark.parametrize("run", [slurm, kubernetes])

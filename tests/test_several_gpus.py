@@ -33,7 +33,11 @@ words = sys.argv[1:]
 if words[0] == "-c":
     print("4 5 6 7 8")
     sys.exit()
+if words[:3] == ["-m", "gpugate", "verdict"]:
+    sys.exit(2 if os.path.basename(words[-1]) == os.environ.get("CUT_OFF") else 0)
 path = pathlib.Path(words[words.index("--perf-json") + 1])
+if path.exists():
+    sys.exit(3)
 told = {{"words": words, "gpu": os.environ["CUDA_VISIBLE_DEVICES"], "cores": os.environ["CORES"]}}
 path.with_suffix(".part").write_text(json.dumps(told))
 path.with_suffix(".part").rename(path)
@@ -131,6 +135,19 @@ def test_the_status_says_whether_all_passed(machine: Machine) -> None:
     assert machine.run()[::2] == (0, "")
     assert machine.run(FAILS="net/third")[0] == 1
     assert "third status 1 on GPU" in (machine.runs / "log.txt").read_text()
+
+
+def test_a_process_that_ended_with_0_and_left_no_whole_run_is_no_success(machine: Machine) -> None:
+    status, output, _ = machine.run(CUT_OFF="third.json")
+    assert status == 1
+    assert "third status 2 on GPU" in output
+    assert output.count(" status 0 on GPU ") == 2
+
+
+def test_the_run_of_an_earlier_time_does_not_count(machine: Machine) -> None:
+    machine.runs.mkdir()
+    (machine.runs / "third.json").write_text("{}")
+    assert machine.run()[0] == 0
 
 
 def test_jobs_that_nobody_took_are_no_success(machine: Machine) -> None:

@@ -141,9 +141,15 @@ def test_the_doctor_is_kept_and_stops_what_he_would_not_trust(tmp_path: Path, st
 
 @pytest.mark.parametrize("status", [0, 1, 2, 130])
 def test_the_gates_status_is_the_steps(tmp_path: Path, status: int) -> None:
-    ended = ran("Gate", tmp_path, pytest=f'for word; do echo "[$word]"; done; exit {status}')
+    ended = ran("Gate", tmp_path, pytest=f'for word; do echo "[$word]"; done; exit {status}', gpugate="exit 0")
     assert ended.returncode == status
     assert "[-k]\n[a or b]\n[--gate]\n[--allow-missing]\n[nvenc]\n[--perf-report]" in ended.stdout
+
+
+@pytest.mark.parametrize("verdict", [0, 1, 2])
+def test_a_gate_that_ended_with_0_is_green_only_by_the_verdict_of_its_night(tmp_path: Path, verdict: int) -> None:
+    ended = ran("Gate", tmp_path, pytest="exit 0", gpugate=f'echo "$@"; exit {verdict}')
+    assert (ended.returncode, ended.stdout) == (verdict, f"verdict {tmp_path}/night\n")
 
 
 def test_an_autopsy_that_fails_fails_and_is_kept(tmp_path: Path) -> None:

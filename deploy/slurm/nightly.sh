@@ -21,5 +21,7 @@ srun --ntasks=1 --gpus=1 gpugate doctor | tee "$night/doctor.txt"
 
 status=0
 srun --ntasks=1 --gpus=1 pytest perf_tests -m gpu --gate --perf-report "$night" "$@" || status=$?
+# A process that ended itself with 0 has judged nothing: what it stored decides.
+((status)) || gpugate verdict "$night" || status=$?
 gpugate history "$nights" || true
-exit "$status" # the gate's own, which Slurm then shows as the job's
+exit "$status" # which Slurm then shows as the job's
