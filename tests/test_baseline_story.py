@@ -146,6 +146,23 @@ def test_another_torch_is_said_and_another_cpu_is_no_baseline(tiny: TinyProject,
     assert tiny.outcomes()["throughput"] == Outcome.NO_BASELINE
 
 
+def test_a_slower_reference_is_no_improvement_and_a_fresh_process_measures_it_again(
+    tiny: TinyProject, recorded_project: TinyProject
+) -> None:
+    def a_faster_reference(document: dict[str, Any]) -> None:
+        for record in document["cases"]["quick/cpu"].values():
+            for process in record["processes"]:
+                process["reference_ms"] = [[0.5 * ms for ms in pairs] for pairs in process["reference_ms"]]
+                process["optimized_ms"] = [[1.1 * ms for ms in pairs] for pairs in process["optimized_ms"]]
+
+    tiny.take_baseline(recorded_project)
+    tiny.edit_baseline(a_faster_reference)
+    result = tiny.run(*GATE, "--perf-attempts=2")
+    assert (result.status, tiny.outcomes()["speedup"]) == (0, Outcome.PASS), result.text
+    assert len(tiny.json()["cases"]["tiny/quick/cpu"]["attempts"]) == 1
+    assert "mostly the reference moved" in tiny.verdict("speedup")["reason"]
+
+
 def test_improve_record_creep_and_be_caught_by_the_anchor(tiny: TinyProject) -> None:
     tiny.quick_ms(8)
     first = tiny.run(*RECORD, "--perf-reason=the first")
