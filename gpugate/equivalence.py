@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from gpugate.measurement.record import Difference, Measurement
+from gpugate import units
+from gpugate.measurement.record import Difference, Measurement, Resemblance, StepChecks
+from gpugate.measurement.settings import REMEMBERS
 from gpugate.next_steps import next_step, tolerance_step
 from gpugate.verdict import Outcome, Verdict
 from gpugate.workload import Tolerance
+
+LEFT_OUT = 0.6  # of a step's CPU time: a side that computes one step of three in a block takes a third
 
 
 def judge_equivalence(measurement: Measurement, allowed: Tolerance) -> Verdict:
@@ -22,7 +27,8 @@ def judge_equivalence(measurement: Measurement, allowed: Tolerance) -> Verdict:
         "compared_outputs": float(len(measurement.differences)),
     }
     off = [problem for d in measurement.differences if (problem := _output_problem(d, allowed))]
-    problems = [*off, *(f"{proof.name}: {proof.problem}" for proof in measurement.proofs if proof.problem)]
+    problems = [*off, *step_problems(measurement.step_checks)]
+    problems += [f"{proof.name}: {proof.problem}" for proof in measurement.proofs if proof.problem]
     if problems:
         comparable = off and all(d.problem is None for d in measurement.differences)
         step = tolerance_step(case_id) if comparable else next_step(Outcome.WRONG, case_id)
@@ -31,8 +37,41 @@ def judge_equivalence(measurement: Measurement, allowed: Tolerance) -> Verdict:
         f"relative L2 error {worst_difference.relative_l2:.1e} of at most {allowed.relative_l2:.1e} "
         f"over {len(measurement.differences)} outputs"
     )
+    if measurement.step_checks is not None:
+        reason += f", and the sums of {measurement.step_checks.steps} further steps agree"
     reason = "; ".join([reason, *(f"{proof.name}: {proof.words}" for proof in measurement.proofs)])
     return Verdict("equivalence", case_id, Outcome.PASS, reason, numbers=numbers)
+
+
+_RESEMBLES: Mapping[Resemblance, str] = {
+    "": "",
+    "zeros": "zeros",
+    "not finite": "NaN or infinity",
+    "step before": "the output of the step before",
+    "other input": "the output of another input: the side remembers outputs, and the inputs' contents changed places",
+    "unreadable": "no output that can be compared",
+    "unknown": "another output than the baseline's",
+}
+
+
+def step_problems(checks: StepChecks | None) -> list[str]:
+    """What the checking pass found against a side: wrong outputs, remembered ones, and steps that it left out."""
+    if checks is None:
+        return []
+    problems = []
+    if checks.wrong:
+        found = checks.problem or f"it returned {_RESEMBLES[checks.resembles]}"
+        which = f"{checks.wrong} of {checks.steps} steps are wrong, the first is step {checks.first_wrong}"
+        problems.append(f"{which}: {found}")
+    if checks.block_share is not None and checks.block_share < LEFT_OUT:
+        share = units.percent(checks.block_share)
+        problems.append(
+            f"a step in a block takes {share} of the CPU time of a step by itself: the side leaves steps out"
+        )
+    if checks.new_input_ratio is not None and checks.new_input_ratio > REMEMBERS:
+        times = f"{checks.new_input_ratio:.3g} times as long on a new input as on the same input again"
+        problems.append(f"a step takes {times}: the side remembers outputs")
+    return problems
 
 
 def _output_problem(found: Difference, allowed: Tolerance) -> str | None:

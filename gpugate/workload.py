@@ -43,8 +43,12 @@ class Context:
     data_path: Path | None = None
 
 
-def _nothing() -> None:
-    """The default of `Side.finish` and `Side.close`."""
+def nothing_to_join() -> None:
+    """The default of `Side.finish`: an output is there, in stream order, when its step returns."""
+
+
+def _nothing_to_close() -> None:
+    """The default of `Side.close`."""
 
 
 def nothing_to_say() -> str | None:
@@ -56,8 +60,9 @@ def nothing_to_say() -> str | None:
 class Side:
     """One built side of a comparison: it owns its model, buffers, graphs and streams.
 
-    `step(inputs)` does one step and returns its output, which may be overwritten by the next step. A pipeline may
-    return before its output is there: `finish()` joins every stream and thread it uses, and is called inside the
+    `step(inputs)` does one step and returns its output, which may be overwritten by a later step that returns the same
+    memory. The output depends on `inputs` alone, whose contents change between blocks. A pipeline may return before its
+    output is there: `finish()` joins every stream and thread it uses, completes the outputs, and is called inside the
     timed window. `model` lets the engine prove that nobody else changed it. `engaged()` returns why the optimization
     did not really happen, or None: it did, even where the same kernels run at the same speed. `close()` frees what
     garbage collection would not.
@@ -73,9 +78,9 @@ class Side:
 
     step: Callable[[Any], torch.Tensor]
     model: torch.nn.Module | None = None
-    finish: Callable[[], None] = _nothing
+    finish: Callable[[], None] = nothing_to_join
     engaged: Callable[[], str | None] = nothing_to_say
-    close: Callable[[], None] = _nothing
+    close: Callable[[], None] = _nothing_to_close
     stock_steps: int = 0
     cached_step: Callable[[], object] | None = None
     works_ahead: bool = False

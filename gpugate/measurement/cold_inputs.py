@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +19,10 @@ FALLBACK_CACHE_BYTES = 32 * 2**20  # a CPU's last-level cache, where the machine
 MAX_SETS = 1024
 HOT_SETS = 2  # even a hot workload alternates, so that a step that returns a stale output is seen
 FIRST_FRESH_INDEX = 1_000_000
+CHECKSUM_CHUNK = 2**22  # words
+# What changes places between two pairs of blocks: 8 sets took 0.2 ms on two cores, where a pair takes 20 ms.
+EXCHANGED_BYTES = {"cpu": 4 * 2**20, "cuda": 256 * 2**20}
+MOST_EXCHANGED = 8
 
 
 def tensors(inputs: Any) -> list[torch.Tensor]:
@@ -43,21 +49,48 @@ def sets_needed(input_bytes: int, cache_bytes: int, cold: bool) -> int:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The sets that are timed, and sets drawn anew in every session for the equivalence check."""
+    """The sets that are timed, and sets drawn anew in every session for the equivalence check.
+
+    `contents[i]` is the number of the content that timed set i holds now; it is empty where contents cannot change
+    places between the sets, see `exchange`.
+    """
 
     timed: tuple[Any, ...]
     fresh: tuple[Any, ...]
     fresh_index: int
     checksum: int
+    contents: list[int] = field(default_factory=list)
+
+    def content_of(self, set_number: int) -> int:
+        """The number of the content that a timed set holds now."""
+        return self.contents[set_number] if self.contents else set_number
 
 
 def checksum(inputs: Any) -> int:
-    """A sum over the bits of every tensor: equal unless something wrote to them."""
+    """A sum over the tensors of their bits by position and of their versions: equal unless something wrote to them.
+
+    Tensors may exchange their contents, which changes no term of the sum.
+    """
     total = 0
     for tensor in tensors(inputs):
-        total += int(tensor.detach().reshape(-1).contiguous().view(torch.uint8).sum(dtype=torch.int64).item())
+        total += _bits(tensor)
         total += 0 if tensor.is_inference() else tensor._version
     return total
+
+
+def _bits(tensor: torch.Tensor) -> int:
+    """A sum of a tensor's 64-bit words, each times another odd number, modulo 2^64: a permutation changes it."""
+    values = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+    whole = values.numel() // 8 * 8
+    words, rest = values[:whole], values[whole:]
+    if words.data_ptr() % 8:
+        words = words.clone()
+    factors = torch.arange(min(CHECKSUM_CHUNK, max(8, whole // 8)), device=tensor.device).mul_(2).add_(1)
+    total = int(rest.to(torch.int64).mul(factors[: rest.numel()]).sum())
+    for start in range(0, whole // 8, CHECKSUM_CHUNK):
+        chunk = words.view(torch.int64)[start : start + CHECKSUM_CHUNK]
+        total += (2 * start + 1) * int(chunk.mul(factors[: chunk.numel()]).sum())
+    return total % 2**64
 
 
 def check_untouched(inputs: Inputs, side: str) -> None:
@@ -74,4 +107,82 @@ def make_inputs(workload: Workload, context: Context, fresh_count: int, draw: ra
     timed = (first, *(workload.inputs(context, index) for index in range(1, count)))
     fresh_index = FIRST_FRESH_INDEX + draw.randrange(2**30)
     fresh = tuple(workload.inputs(context, fresh_index + offset) for offset in range(fresh_count))
-    return Inputs(timed, fresh, fresh_index, checksum((timed, fresh)))
+    contents = list(range(count)) if _exchangeable(timed) else []
+    return Inputs(timed, fresh, fresh_index, checksum((timed, fresh)), contents)
+
+
+def new_set(workload: Workload, context: Context, inputs: Inputs, number: int) -> Any:
+    """An input set that no step of this measurement has met; `number` counts from 0."""
+    return workload.inputs(context, inputs.fresh_index + len(inputs.fresh) + number)
+
+
+def _exchangeable(sets: Sequence[Any]) -> bool:
+    """Whether contents can change places: the sets hold tensors of one form, each in memory of its own, and nothing
+    else that differs."""
+    flat, structures = zip(*(_pytree.tree_flatten(one) for one in sets), strict=True)
+    if any(structure != structures[0] for structure in structures):
+        return False
+    memory = set[int]()
+    for column in zip(*flat, strict=True):
+        first = column[0]
+        if not isinstance(first, torch.Tensor):
+            if any(not (one is first or (isinstance(one, int | float | str) and one == first)) for one in column):
+                return False
+            continue
+        if any(_form(one) != _form(first) or not _owns_its_memory(one) for one in column):
+            return False
+        places = {one.untyped_storage().data_ptr() for one in column}
+        if len(places) < len(column) or places & memory:
+            return False
+        memory |= places
+    return bool(memory)
+
+
+def _form(leaf: Any) -> tuple[Any, ...]:
+    if type(leaf) is not torch.Tensor or leaf.layout is not torch.strided:
+        return (type(leaf),)
+    return leaf.shape, leaf.dtype, leaf.device, leaf.stride(), leaf.is_pinned()
+
+
+def _owns_its_memory(tensor: torch.Tensor) -> bool:
+    """Whether no other tensor can be a view of the same memory."""
+    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.numel() > 0
+    return plain and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+
+
+def exchange(inputs: Inputs, sets: Sequence[int], draw: random.Random) -> None:
+    """Gives each of these timed sets the content of another one of them, in place and unseen by `Tensor._version`.
+
+    What a side remembers of an address, of a tensor object or of its version is wrong afterwards. Does nothing where
+    contents cannot change places, and for a single set. The device is idle before and after.
+    """
+    order = draw.sample(list(sets), len(sets))
+    if not inputs.contents or len(order) < 2:
+        return
+    places = [tensors(inputs.timed[number]) for number in order]
+    with torch.inference_mode():
+        kept = [tensor.data.clone() for tensor in places[0]]
+        for into, source in itertools.pairwise(places):
+            for tensor, other in zip(into, source, strict=True):
+                tensor.data.copy_(other.data)
+        for tensor, saved in zip(places[-1], kept, strict=True):
+            tensor.data.copy_(saved)
+    if kept[0].is_cuda:
+        torch.cuda.synchronize(kept[0].device)  # cuda only  # a side may read them on a stream of its own
+    moved = [inputs.contents[number] for number in order]
+    for number, content in zip(order, [*moved[1:], moved[0]], strict=True):
+        inputs.contents[number] = content
+
+
+def exchange_used(inputs: Inputs, next_input: int, steps: int, draw: random.Random) -> None:
+    """Exchanges contents among the timed sets that the last `steps` steps of a side met.
+
+    These are in the cache already, so that the next block finds its own as cold as ever. At most EXCHANGED_BYTES are
+    moved, but always two sets: a few percent of the time of the block.
+    """
+    if not inputs.contents:
+        return
+    count, device = len(inputs.timed), tensors(inputs.timed[0])[0].device.type
+    most = max(2, EXCHANGED_BYTES[device] // max(1, byte_size(inputs.timed[0])))
+    used = [(next_input - back) % count for back in range(1, min(count, max(2, steps)) + 1)]
+    exchange(inputs, draw.sample(used, min(len(used), most, MOST_EXCHANGED)), draw)

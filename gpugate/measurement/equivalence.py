@@ -10,13 +10,15 @@ import torch
 from gpugate.measurement.record import Difference
 
 When = Literal["fresh inputs", "timed steps"]
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
-def difference(output: torch.Tensor, expected: torch.Tensor, when: When) -> Difference:
+def difference(output: object, expected: torch.Tensor, when: When) -> Difference:
     """||output - expected|| / ||expected||, max|output - expected| / max|expected| and top-1 agreement, in FP64."""
     problem = problem_with(output, expected)
     if problem is not None:
         return Difference(math.inf, math.inf, None, when, problem)
+    assert isinstance(output, torch.Tensor)  # noqa: S101  # for the type checker
     out, ref = output.detach().cpu().double(), expected.detach().cpu().double()
     error = out - ref
     norm, largest = float(ref.norm()), float(ref.abs().max()) if ref.numel() else 0.0
@@ -36,16 +38,32 @@ def _relative(error: float, scale: float) -> float:
 
 def problem_with(output: object, expected: torch.Tensor) -> str | None:
     """Why the output cannot be compared with what is expected, or None."""
-    if not isinstance(output, torch.Tensor):
-        return f"it returned a {type(output).__name__}, not a tensor"
-    if output.shape != expected.shape:
-        return f"it returned shape {tuple(output.shape)} instead of {tuple(expected.shape)}"
-    if output.dtype != expected.dtype:
-        return f"it returned dtype {output.dtype} instead of {expected.dtype}"
+    problem = form_problem(output, expected)
+    if problem is not None:
+        return problem
+    assert isinstance(output, torch.Tensor)  # noqa: S101  # for the type checker
     if output.numel() == 0:
         return "it returned an empty tensor, with nothing to compare"
     if not bool(torch.isfinite(output).all()):
         return "it returned NaN or infinity"
+    return None
+
+
+def form_problem(output: object, expected: torch.Tensor) -> str | None:
+    """Why the output cannot be compared with what is expected, told by its form alone: no value is read, so that a
+    running device is not waited for."""
+    if not isinstance(output, torch.Tensor):
+        return f"it returned a {type(output).__name__}, not a tensor"
+    if type(output) not in PLAIN_TENSORS:
+        kind = type(output).__qualname__
+        return f"it returned a {kind}, a subclass of torch.Tensor, which may compute later: return a plain tensor"
+    if output.is_meta or output.layout is not torch.strided:
+        kind = "meta tensor, which holds no values" if output.is_meta else f"tensor of layout {output.layout}"
+        return f"it returned a {kind}: return a dense tensor on a device"
+    if output.shape != expected.shape:
+        return f"it returned shape {tuple(output.shape)} instead of {tuple(expected.shape)}"
+    if output.dtype != expected.dtype:
+        return f"it returned dtype {output.dtype} instead of {expected.dtype}"
     return None
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -135,11 +136,20 @@ def _rows_right(output: torch.Tensor, expected: torch.Tensor) -> float | None:
     return float((error * norm.norm() < 0.1 * error.norm() * norm).double().mean())
 
 
-def compare_timed(optimized: BuiltSide, expected: Expected) -> Difference | None:
-    """The last output of the last timed block against the baseline's for that very input."""
-    if optimized.last_output is None:
-        return None
-    return difference(optimized.last_output, expected.timed[optimized.last_input], "timed steps")
+def compare_timed(
+    optimized: BuiltSide,
+    inputs: Inputs,
+    expected: Expected,
+    time_ms: Callable[[Callable[[], None]], float],
+    draw: random.Random,
+) -> Difference:
+    """A timed block that ends after a random step, and that step's output against the baseline's for its input.
+
+    The time is no sample. For the side it is a block as every other one.
+    """
+    optimized.timed_block(inputs.timed, time_ms, steps=draw.randint(1, optimized.steps_per_block))
+    content = inputs.content_of(optimized.last_input)
+    return difference(optimized.last_output, expected.timed[content], "timed steps")
 
 
 def _same_bits(ours: object, theirs: object) -> bool:

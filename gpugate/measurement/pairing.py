@@ -19,6 +19,10 @@ MAX_DISCARDED_PER_KEPT = 1
 FREE_DISCARDS = 4
 
 
+def _keep_inputs(side: BuiltSide) -> None:
+    """The default of `Pairing.exchange`: the inputs stay as they are."""
+
+
 @dataclass
 class Pairing:
     """Takes pairs of one instance and remembers what was kept and what was not."""
@@ -30,6 +34,7 @@ class Pairing:
     reference_first: bool
     rest: Rest = field(default_factory=Rest)
     cpu: tuple[CpuCounters, CpuCounters] = field(default_factory=lambda: (CpuCounters(), CpuCounters()))
+    exchange: Callable[[BuiltSide], None] = _keep_inputs  # of inputs' contents, after the optimized side's blocks
     pairs: list[Pair] = field(default_factory=list)
     discarded: int = 0
     throttled_by: set[str] = field(default_factory=set)
@@ -65,6 +70,7 @@ class Pairing:
             reference_first=self.reference_first,
             sm_clock_mhz=after.sm_clock_mhz,
         )
+        self.exchange(self.both.optimized)
         self.reference_first = not self.reference_first
         throttled_by = {reason for reading in (before, between, after) for reason in reading.throttled_by}
         # Right after a block a clock tells how it ran; before the first one, only how the GPU idled.

@@ -92,6 +92,29 @@ class Shown:
     problem: str | None = None
 
 
+Resemblance = Literal["", "zeros", "not finite", "step before", "other input", "unreadable", "unknown"]
+
+
+@dataclass(frozen=True)
+class StepChecks:
+    """What the checking pass found: how many steps were compared, and how many of them gave another output.
+
+    `exchanged` says that the contents of the inputs changed places. `new_input_ratio` is the time of a step on an input
+    that the side has not met, over its time on the same input again, as a multiple of the reference's where that is
+    above 1. `block_share` is the CPU time of a step in a block over that of a step by itself. Both are None where they
+    were not measured.
+    """
+
+    steps: int
+    wrong: int = 0
+    first_wrong: int | None = None  # from 1
+    resembles: Resemblance = ""  # what the first wrong output is
+    problem: str = ""  # why it could not be read
+    exchanged: bool = False
+    new_input_ratio: float | None = None
+    block_share: float | None = None
+
+
 @dataclass(frozen=True)
 class Yardstick:
     """A one-second probe of this machine's own ceilings, by name; the unit is in the name."""
@@ -115,6 +138,9 @@ class Measurement:
     reference_profile: StepProfile | None = None
     optimized_profile: StepProfile | None = None
     mismatch: Mismatch | None = None
+    step_checks: StepChecks | None = None  # None: outputs were not comparable
+    ceilings: Mapping[str, float] = field(default_factory=dict)  # of this machine, see `gpugate.ceilings`
+    accounts_for_itself: bool = False  # it has a `Side.engaged` of its own
     proofs: tuple[Shown, ...] = ()
     not_engaged: str | None = None  # what Side.engaged() said
     inert: bool = False  # the same bits by the same kernels or operators, and nothing said
@@ -147,6 +173,7 @@ class Measurement:
             reference_cost=self.reference_cost,
             optimized_cost=self.optimized_cost,
             not_engaged=self.not_engaged or second.not_engaged,
+            step_checks=_more_wrong(self.step_checks, second.step_checks),
             inert=self.inert and second.inert,
             attempts=self.attempts + 1,
             wall_s=self.wall_s + second.wall_s,
@@ -173,6 +200,10 @@ def _worse(first: Counters, second: Counters) -> Counters:
         name: (min if name in MORE_IS_BETTER else max)(first.get(name, value), second.get(name, value))
         for name, value in both.items()
     }
+
+
+def _more_wrong(first: StepChecks | None, second: StepChecks | None) -> StepChecks | None:
+    return first if second is None or (first is not None and first.wrong > second.wrong) else second
 
 
 def _added(first: Mapping[str, float], second: Mapping[str, float]) -> Mapping[str, float]:

@@ -8,12 +8,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import Any
 
 from gpugate.faults.mutated import mutated
 from gpugate.intervals import Estimate
 from gpugate.measurement import counters, trace
 from gpugate.measurement.allocation import pairs_worth_taking
-from gpugate.measurement.cold_inputs import Inputs, check_untouched, make_inputs
+from gpugate.measurement.cold_inputs import Inputs, check_untouched, exchange_used, make_inputs, new_set
 from gpugate.measurement.cpu_counters import CpuCounters
 from gpugate.measurement.device_timer import Timer, timer_for
 from gpugate.measurement.gpu_clock import ReadClock, clock_reader
@@ -42,16 +43,18 @@ from gpugate.measurement.record import (
     Mismatch,
     Shown,
     SideCost,
+    StepChecks,
     StopReason,
 )
 from gpugate.measurement.rest import Rest
-from gpugate.measurement.settings import WARM_UP_S, Settings
-from gpugate.measurement.sides import blamed_on, build_side, garbage_collection_paused, release
+from gpugate.measurement.settings import REMEMBERS, WARM_UP_S, Settings
+from gpugate.measurement.sides import BuiltSide, blamed_on, build_side, garbage_collection_paused, release
 from gpugate.measurement.speedup import speedup_of
+from gpugate.measurement.step_checks import check_steps, time_on_new_inputs, work_in_blocks
 from gpugate.measurement.step_profile import step_profile
 from gpugate.measurement.stopping import stop_reason
 from gpugate.measurement.warm_up import least_block_ms, warm_up
-from gpugate.workload import BASELINE, Case, Context
+from gpugate.workload import BASELINE, Case, Context, nothing_to_say
 
 REWARM_SHARE = 0.3  # of the warm-up time, for every instance after the first: the clock is up already
 
@@ -70,6 +73,8 @@ class _Found:
     baseline_unchanged: bool = False  # shown already, by a reference that was built after the optimization
     not_engaged: str | None = None
     mismatch: Mismatch | None = None
+    step_checks: StepChecks | None = None
+    accounts_for_itself: bool = False
     counted: tuple[Counted, Counted] | None = None  # None: outputs were not comparable
 
     @property
@@ -106,6 +111,10 @@ class _Run:
     @property
     def seconds_left(self) -> float:
         return self.deadline_s - perf_counter()
+
+    def exchange(self, side: BuiltSide) -> None:
+        """Between two pairs: no side meets the same content at the same address for long."""
+        exchange_used(self.inputs, side.next_input, side.steps_per_block, self.draw)
 
     def tell(self, doing: Doing, side: str, taking: Instance | None = None) -> None:
         self.spent.begin(doing)
@@ -244,13 +253,15 @@ def _measure_instance(run: _Run, both: BothSides) -> StopReason | None:
         warm_up(side, run.inputs.timed, run.timer.time_ms, least_block_ms(side), share * WARM_UP_S[kind])
         check_untouched(run.inputs, side.name)  # while it has run alone, so that the other is not blamed
     run.rebuild_s = both.build_s + (perf_counter() - started) * REWARM_SHARE / share
-    pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, run.draw.random() < 0.5, run.rest, run.cpu)
+    first = run.draw.random() < 0.5
+    pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, first, run.rest, run.cpu, run.exchange)
     pairing.settle()
     stopped = _take_pairs(run, pairing)
     if pairing.pairs:  # none where the budget ended during the warm-up
         run.found.instances.append(pairing.instance())
-    timed = compare_timed(both.optimized, run.expected) if run.expected is not None else None
-    run.found.differences += [timed] if timed else []
+    if run.expected is not None:
+        compared = compare_timed(both.optimized, run.inputs, run.expected, run.timer.time_ms, run.draw)
+        run.found.differences.append(compared)
     check_untouched(run.inputs, both.optimized.name)
     both.check_apart()
     return stopped
@@ -297,18 +308,49 @@ def _finish(run: _Run, both: BothSides) -> None:
     """The counting pass over the last instance, when all times are taken, and what can be told only afterwards."""
     if run.expected is None or not run.found.comparable:
         return
+    run.tell("checking", both.optimized.name)
+    run.found.step_checks = _checked_steps(run, both, run.expected)
     run.tell("counting", both.optimized.name)
     theirs, ours = _counted(run, both)
     run.tell("checking", both.optimized.name)
     run.found.inert = run.found.same_bits and theirs.same_work(ours)
     with blamed_on(both.optimized.name, "being asked whether it engaged"):
         run.found.not_engaged = both.optimized.side.engaged()
+    run.found.accounts_for_itself = both.optimized.side.engaged is not nothing_to_say
     run.found.counted = (theirs, ours)
     check_untouched(run.inputs, both.optimized.name)
     both.check_apart()
     if run.case.reference_name == BASELINE and not both.reference_built_first:
         check_same_baseline(run.case, both.reference, run.inputs, run.expected)
         run.found.baseline_unchanged = True
+
+
+def _checked_steps(run: _Run, both: BothSides, expected: Expected) -> StepChecks:
+    """The checking pass of the optimized side, before anything is counted."""
+    side, budget_s, timed = both.optimized, run.settings.budget_s, run.inputs.timed
+    pairs = [pair for instance in run.found.instances for pair in instance.pairs]
+    step_ms = statistics.median(pair.optimized_ms for pair in pairs) if pairs else None
+    with garbage_collection_paused():
+        checks = check_steps(side, run.inputs, expected, run.case.optimization.tolerated, budget_s, step_ms, run.draw)
+        if step_ms is None:
+            return checks
+        share = work_in_blocks(side, timed, budget_s, step_ms)
+        return replace(checks, new_input_ratio=_new_input_ratio(run, both, step_ms), block_share=share)
+
+
+def _new_input_ratio(run: _Run, both: BothSides, step_ms: float) -> float | None:
+    """None for a side that reads ahead: what its step waits for does not depend on its input."""
+    if any(side.side.stock_steps or side.side.works_ahead for side in (both.reference, both.optimized)):
+        return None
+
+    def make_input(number: int) -> Any:
+        return new_set(run.case.workload, run.context, run.inputs, number)
+
+    ratio = time_on_new_inputs(both.optimized, make_input, run.timer.time_ms, step_ms)
+    if ratio <= REMEMBERS:
+        return ratio
+    # The reference tells how much is the first use of an input, not of what a side remembers.
+    return ratio / max(1.0, time_on_new_inputs(both.reference, make_input, run.timer.time_ms, step_ms))
 
 
 def _counted(run: _Run, both: BothSides) -> tuple[Counted, Counted]:
@@ -360,6 +402,8 @@ def _record(run: _Run, stopped_because: StopReason, wall_s: float) -> Measuremen
         reference_profile=found.counted[0].profile if found.counted else None,
         optimized_profile=found.counted[1].profile if found.counted else None,
         mismatch=found.mismatch,
+        step_checks=found.step_checks,
+        accounts_for_itself=found.accounts_for_itself,
         not_engaged=found.not_engaged,
         inert=found.inert,
         counters_missing=counters.missing(run.context.device),

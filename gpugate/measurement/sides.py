@@ -16,6 +16,7 @@ import torch
 
 from gpugate.errors import SideError
 from gpugate.measurement.process_state import left_as_found
+from gpugate.measurement.equivalence import PLAIN_TENSORS
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Build, Context, Side
@@ -110,6 +111,7 @@ class BuiltSide:
             synchronize(self.device)
             with torch.inference_mode(False):  # a clone made in inference mode would stay an inference tensor
                 return output.clone() if isinstance(output, torch.Tensor) else output
+            return output.clone() if type(output) in PLAIN_TENSORS else output
 
     def close(self) -> None:
         self.last_output = None

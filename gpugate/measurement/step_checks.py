@@ -1,0 +1,238 @@
+"""The checking pass: every step of an unannounced stretch is compared with the baseline, at the cost of a few sums.
+
+One output of each build is compared value by value (`gpugate.measurement.outputs`). This pass finds a side that is
+right in that step and does not do the work of the others: it remembers outputs, leaves steps out, or returns zeros now
+and then. The pass runs after all times are taken.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter, process_time_ns
+from typing import Any
+
+import torch
+
+from gpugate.measurement.cold_inputs import Inputs, exchange, exchange_used
+from gpugate.measurement.equivalence import form_problem
+from gpugate.measurement.outputs import Expected
+from gpugate.measurement.record import Resemblance, StepChecks
+from gpugate.measurement.sides import BuiltSide, blamed_on, synchronize
+from gpugate.workload import Tolerance, nothing_to_join
+
+SUMS = 64
+# The sums estimate an error that is spread over the output within 10 %. An error in one part alone appears four times
+# as large as it is in 1 of 16,000 steps.
+SURE = 4.0
+FEWEST_STEPS, MOST_STEPS = 4, 1000
+CHECKED_SHARE = 0.1  # of the budget
+MOST_HELD, HELD_BYTES = 8, 2**28  # outputs that `Side.finish` completes
+NEW_INPUTS, NEW_INPUTS_S = 5, 0.5
+JOINED_STEPS, FEWEST_JOINED = 8, 3
+JOINED_ROUNDS = 3
+LEAST_CPU_MS = 0.5  # below it, joining a step takes most of its CPU time
+
+
+class Sketch:
+    """Sums of an output's values with random signs, over 64 parts: their norm estimates the norm of the output.
+
+    The tug-of-war sketch: for independent signs, E ||sums||^2 = ||values||^2 (Alon, Matias and Szegedy, The space
+    complexity of approximating the frequency moments, 1996). No side knows the signs.
+    """
+
+    def __init__(self, draw: random.Random) -> None:
+        self._generator = torch.Generator().manual_seed(draw.randrange(2**62))
+        self._signs: dict[tuple[int, str], torch.Tensor] = {}
+
+    def __call__(self, output: torch.Tensor) -> torch.Tensor:
+        """float64 [64] on the output's device, computed in stream order without waiting."""
+        values = output.detach().resolve_conj().resolve_neg()
+        values = (torch.view_as_real(values) if values.is_complex() else values).reshape(-1)
+        wide = torch.float64 if values.dtype in (torch.float64, torch.int64) else torch.float32
+        signs = self._signs_of(values.numel(), values.device)
+        padded = torch.nn.functional.pad(values.to(wide), (0, signs.numel() - values.numel()))
+        return (padded * signs).view(SUMS, -1).sum(1, dtype=torch.float64)
+
+    def _signs_of(self, count: int, device: torch.device) -> torch.Tensor:
+        """int8 [count, rounded up to whole parts], each -1 or 1."""
+        on_host = self._signs.get((count, "cpu"))
+        if on_host is None:
+            length = -(-count // SUMS) * SUMS
+            drawn = torch.randint(0, 2, (length,), generator=self._generator, dtype=torch.int8)
+            on_host = self._signs[count, "cpu"] = drawn * 2 - 1
+        return self._signs.setdefault((count, str(device)), on_host.to(device) if device.type != "cpu" else on_host)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The output of one step as sums, or why it has none; which content its input had, and that of the step before."""
+
+    content: int
+    content_before: int | None
+    sums: torch.Tensor | None
+    problem: str = ""
+
+
+def check_steps(
+    side: BuiltSide,
+    inputs: Inputs,
+    expected: Expected,
+    tolerance: Tolerance,
+    budget_s: float,
+    step_ms: float | None,
+    draw: random.Random,
+) -> StepChecks:
+    """Runs the optimized side in stretches of random length and compares the sums of every output.
+
+    The contents of the input sets change places before and during the pass. `step_ms` says how many steps fit into
+    CHECKED_SHARE of the budget. An output that `Side.finish` completes is read after it, where no later step has
+    returned the same memory. Raises SideError for a step that fails.
+    """
+    sketch, steps, until = Sketch(draw), list[_Step](), perf_counter() + 2 * CHECKED_SHARE * budget_s
+    most = max(FEWEST_STEPS, min(MOST_STEPS, int(1e3 * CHECKED_SHARE * budget_s / (step_ms or 1.0))))
+    exchange(inputs, range(len(inputs.timed)), draw)
+    ran = 0
+    with blamed_on(side.name, "running the steps that are compared"):
+        side.flags.apply()
+        side.take_stock(inputs.timed)
+        while ran < FEWEST_STEPS or (ran < most and perf_counter() < until):
+            length = draw.randint(1, _most_held(expected))
+            steps += _stretch(side, inputs, expected, length, sketch)
+            synchronize(side.device)
+            exchange_used(inputs, side.next_input, length, draw)
+            ran += length
+    return _compared(steps, expected, sketch, tolerance, bool(inputs.contents))
+
+
+def _most_held(expected: Expected) -> int:
+    size = expected.timed[0].numel() * expected.timed[0].element_size()
+    return max(1, min(MOST_HELD, HELD_BYTES // max(1, size)))
+
+
+def _stretch(side: BuiltSide, inputs: Inputs, expected: Expected, length: int, sketch: Sketch) -> Iterator[_Step]:
+    """Runs `length` steps and their join; yields those whose output can be read."""
+    deferred = side.side.finish is not nothing_to_join
+    held: dict[int, tuple[int, int | None, Any]] = {}
+    before = None
+    for number in range(length):
+        content = inputs.content_of(side.next_input)
+        output = side.side.step(inputs.timed[side.next_input])
+        side.next_input = (side.next_input + 1) % len(inputs.timed)
+        if not deferred:
+            yield _step(output, content, before, expected, sketch)
+        elif isinstance(output, torch.Tensor) and not side.side.works_ahead and type(output) is torch.Tensor:
+            held[output.data_ptr()] = content, before, output
+        else:
+            held = {number: (content, before, output)}
+        before = content
+    side.side.finish()
+    synchronize(side.device)
+    for content, previous, output in held.values():
+        yield _step(output, content, previous, expected, sketch)
+
+
+def _step(output: Any, content: int, before: int | None, expected: Expected, sketch: Sketch) -> _Step:
+    problem = form_problem(output, expected.timed[content])
+    return _Step(content, before, None if problem else sketch(output), problem or "")
+
+
+def _compared(
+    steps: Sequence[_Step], expected: Expected, sketch: Sketch, tolerance: Tolerance, exchanged: bool
+) -> StepChecks:
+    wanted: dict[int, torch.Tensor] = {}
+
+    def sums_of(content: int) -> torch.Tensor:
+        if content not in wanted:
+            wanted[content] = sketch(expected.timed[content]).cpu()
+        return wanted[content]
+
+    def close(sums: torch.Tensor, content: int) -> bool:
+        error, norm = float((sums - sums_of(content)).norm()), float(expected.timed[content].double().norm())
+        return error <= SURE * tolerance.relative_l2 * norm
+
+    ours = [None if step.sums is None else step.sums.cpu() for step in steps]
+    wrong = [
+        number
+        for number, (step, sums) in enumerate(zip(steps, ours, strict=True))
+        if sums is None or not close(sums, step.content)
+    ]
+    if not wrong:
+        return StepChecks(len(steps), exchanged=exchanged)
+    first, sums = steps[wrong[0]], ours[wrong[0]]
+    return StepChecks(
+        len(steps),
+        len(wrong),
+        wrong[0] + 1,
+        _resemblance(first, sums, len(expected.timed), close),
+        first.problem,
+        exchanged,
+    )
+
+
+def _resemblance(
+    step: _Step, sums: torch.Tensor | None, contents: int, close: Callable[[torch.Tensor, int], bool]
+) -> Resemblance:
+    """What the output of a wrong step is instead."""
+    if sums is None:
+        return "unreadable"
+    if not bool(sums.any()):
+        return "zeros"
+    if not bool(sums.isfinite().all()):
+        return "not finite"
+    if step.content_before is not None and close(sums, step.content_before):
+        return "step before"
+    return "other input" if any(close(sums, content) for content in range(contents)) else "unknown"
+
+
+def time_on_new_inputs(
+    side: BuiltSide, make_input: Callable[[int], Any], time_ms: Callable[[Callable[[], None]], float], step_ms: float
+) -> float:
+    """The time of a joined step on an input that the process has not met, over its time on the same input again.
+
+    A side that remembers outputs by content needs many times as long at first. The median over as many inputs as take
+    NEW_INPUTS_S, at most NEW_INPUTS. Raises SideError for a step that fails.
+    """
+    count = max(1, min(NEW_INPUTS, int(1e3 * NEW_INPUTS_S / (2 * step_ms))))
+    ratios = []
+    for number in range(count):
+        new = make_input(number)
+        side.flags.apply()
+        with blamed_on(side.name, "running steps on new inputs"):
+            synchronize(side.device)
+
+            def joined(new: Any = new) -> None:
+                side.side.step(new)
+                side.side.finish()
+
+            first_ms = time_ms(joined)
+            ratios.append(first_ms / max(time_ms(joined), 1e-6))
+    return statistics.median(ratios)
+
+
+def work_in_blocks(side: BuiltSide, inputs: Sequence[Any], budget_s: float, step_ms: float) -> float | None:
+    """CPU time of a step in a block that is joined once, over that of a step that is joined by itself.
+
+    A side that computes only some of a block's steps, in `finish` or on a thread, spends a fraction. The CPU time is
+    that of all threads of this process. None on a GPU, for a side that has nothing to join or works ahead, and where
+    a step takes too little CPU time to tell.
+    """
+    ahead = side.side.works_ahead or side.side.stock_steps
+    if side.device.type != "cpu" or ahead or side.side.finish is nothing_to_join:
+        return None
+    fitting = int(1e3 * CHECKED_SHARE * budget_s / (2 * JOINED_ROUNDS * step_ms))
+    steps, rounds = (JOINED_STEPS, JOINED_ROUNDS) if fitting >= JOINED_STEPS else (FEWEST_JOINED, 1)
+
+    def cpu_ms(lengths: Sequence[int]) -> float:
+        started = process_time_ns()
+        for length in lengths:
+            side.run_steps(inputs, length)
+        return (process_time_ns() - started) / 1e6 / sum(lengths)
+
+    side.flags.apply()
+    with blamed_on(side.name, "running steps one by one and in a block"):
+        both = [(cpu_ms([1] * steps), cpu_ms([steps])) for _ in range(rounds)]
+    alone_ms = statistics.median(alone for alone, _ in both)
+    return statistics.median(block for _, block in both) / alone_ms if alone_ms >= LEAST_CPU_MS else None
