@@ -9,6 +9,7 @@ from gpugate.judging import Remembered
 from gpugate.machine_state import with_environment
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.next_steps import next_step, rerun
+from gpugate.plausibility import vanished_work
 from gpugate.verdict import Outcome, Verdict
 from gpugate.workload import Contract, Limit
 
@@ -41,6 +42,11 @@ def judge_counters(
     if measurement.not_engaged is not None:
         return Verdict("counters", case_id, Outcome.NOT_ENGAGED, measurement.not_engaged, step, numbers)
     contract = contract or Contract()
+    question = vanished_work(measurement, contract)
+    if question is not None:
+        reason = f"is the work done? {question}, and nothing declares why"
+        declare = "say in Side.engaged what the side does, or limit its kernels in a contract"
+        return Verdict("counters", case_id, Outcome.INCONCLUSIVE, reason, declare, numbers)
     unknown = {limit.counter for limit in (*contract.engaged, *contract.limits)} - found.keys()
     if measurement.counters_missing is not None and unknown:
         reason = f"the contract was not checked: {measurement.counters_missing}"

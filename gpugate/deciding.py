@@ -14,6 +14,7 @@ from gpugate.judging import MOVED, judge_speedup, judge_throughput, middle_by_sp
 from gpugate.machine_state import busy_cores, with_environment, with_other_work
 from gpugate.measurement.record import Measurement
 from gpugate.next_steps import as_run_here, unless_wrong
+from gpugate.plausibility import impossible_rate, without_result
 from gpugate.result import CaseResult, Promise
 from gpugate.summary import Summary, summarize
 from gpugate.verdict import Check, Outcome, Verdict
@@ -38,11 +39,17 @@ def decide(result: CaseResult, command: str, recording: bool, asked_tolerance: f
         judge_speedup(measurement, summaries, promise.min_speedup, result.remembered, asked_tolerance),
         judge_throughput(measurement, summaries, result.remembered),
     )
+    impossible = impossible_rate(measurement, summaries[0], result.size) if summaries else None
     outputs = [judge_equivalence(one, promise.tolerance) for one in (measurement, *confirming)]
     cores, on_cpu = busy_cores(measurement), result.device_kind == "cpu"
     verdicts = [
         next((one for one in outputs if one.outcome is Outcome.WRONG), outputs[0]),
-        *(with_other_work(with_environment(verdict, result.environment_problem), cores, on_cpu) for verdict in timed),
+        *(
+            with_other_work(
+                with_environment(without_result(verdict, impossible), result.environment_problem), cores, on_cpu
+            )
+            for verdict in timed
+        ),
         _counters(result, promise, (measurement, *confirming)),
     ]
     problems = dict.fromkeys(one.problem for one in result.attempts if one.problem)

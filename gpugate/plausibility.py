@@ -1,0 +1,75 @@
+"""Whether a measured rate is possible on this machine, and whether a side's work was seen at all. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpugate import units
+from gpugate.measurement.record import Measurement
+from gpugate.summary import Summary
+from gpugate.verdict import Outcome, Verdict
+from gpugate.workload import Contract, Size
+
+MOST = 1.2  # of a ceiling: the probes of a yardstick are no more exact
+FEW_OPERATORS = 0.1  # of a step's time
+MOSTLY_OPERATORS = 0.5
+ABOUT_KERNELS = ("kernels", "kernel_launches", "graph_launches", "tensor_core_kernels")
+
+
+def impossible_rate(measurement: Measurement, summary: Summary, size: Size) -> str | None:
+    """The first side whose step is faster than MOST of what this machine's yardsticks allow, in words, or None."""
+    for side, step_ms in (("the optimized side", summary.optimized_ms), ("the reference", summary.reference_ms)):
+        for name, rate in _rates(measurement, size, step_ms.median):
+            ceiling = measurement.ceilings.get(name)
+            if ceiling and rate > MOST * ceiling:
+                share = units.percent(rate / ceiling)
+                return (
+                    f"{side} would reach {units.yardstick_value(name, rate)}, {share} of {units.yardstick_label(name)} "
+                    f"{units.yardstick_value(name, ceiling)}, the fastest that this machine did"
+                )
+    share = measurement.optimized_counters.get("bus_share", 0.0)
+    if share > MOST:
+        return f"the optimized side would carry {units.percent(share)} of what page-locked copies carry over the bus"
+    return None
+
+
+def _rates(measurement: Measurement, size: Size, step_ms: float) -> Iterator[tuple[str, float]]:
+    """Every yardstick that bounds a step, with the rate of the step's work in its unit."""
+    uncached = max(0.0, size.bytes - measurement.ceilings.get("cache_bytes", 0.0))
+    for name in measurement.ceilings:
+        if name.endswith("_tflops"):
+            yield name, size.flops / step_ms / 1e9
+        elif name.endswith("_gb_per_s"):
+            yield name, uncached / step_ms / 1e6
+
+
+def without_result(verdict: Verdict, impossible: str | None) -> Verdict:
+    """A time that is impossible is no result, good or bad; what is wrong or did not engage stays so."""
+    if impossible is None or verdict.outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED):
+        return verdict
+    next_step = "compare Size.flops and Size.bytes with what a step does, then look for the work that is left out"
+    return replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=f"no result: {impossible}", next_step=next_step)
+
+
+def vanished_work(measurement: Measurement, contract: Contract | None) -> str | None:
+    """A question about work of the reference that was not seen of the optimized side, or None.
+
+    A side that declares what it does is not questioned: by `Side.engaged`, or by a contract about kernels.
+    """
+    declared = contract is not None and any(limit.counter in ABOUT_KERNELS for limit in contract.engaged)
+    ours, theirs = measurement.optimized_profile, measurement.reference_profile
+    if measurement.accounts_for_itself or declared or ours is None or theirs is None or not measurement.pairs:
+        return None
+    if measurement.counters_missing is None:
+        ran, reference_ran = (
+            side.get("kernels") for side in (measurement.optimized_counters, measurement.reference_counters)
+        )
+        return "it runs no kernel, and the reference does" if reference_ran and ran == 0 else None
+    share = ours.kernel_ms / statistics.median(pair.optimized_ms for pair in measurement.pairs)
+    reference_share = theirs.kernel_ms / statistics.median(pair.reference_ms for pair in measurement.pairs)
+    if share >= FEW_OPERATORS or reference_share < MOSTLY_OPERATORS:
+        return None
+    of_reference = units.percent(reference_share)
+    return f"PyTorch's operators take {units.percent(share)} of its step and {of_reference} of the reference's"
