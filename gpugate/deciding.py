@@ -14,7 +14,7 @@ from gpugate.judging import MOVED, judge_speedup, judge_throughput, middle_by_sp
 from gpugate.machine_state import busy_cores, with_environment, with_other_work
 from gpugate.measurement.record import Measurement
 from gpugate.next_steps import as_run_here, unless_wrong
-from gpugate.plausibility import impossible_rate, without_result
+from gpugate.plausibility import TIMES_CEILING, impossible_rate, without_result
 from gpugate.result import CaseResult, Promise
 from gpugate.summary import Summary, summarize
 from gpugate.verdict import Check, Outcome, Verdict
@@ -92,9 +92,10 @@ def left_open_by_other_work(result: CaseResult) -> bool:
 def wants_more_pairs(result: CaseResult) -> bool:
     """An interval on both sides of a bound, which more pairs narrow, or below it, which they must repeat.
 
-    An open question that comes of a reference that moved is one for another process.
+    An open question that comes of a reference that moved is one for another process, and no pair makes an impossible
+    time possible.
     """
-    timed = [verdict for verdict in result.verdicts if verdict.check in TIMED]
+    timed = [one for one in result.verdicts if one.check in TIMED and TIMES_CEILING not in one.numbers]
     if any(verdict.outcome is Outcome.REGRESSED for verdict in timed):
         return True
     still_open = any(verdict.outcome is Outcome.INCONCLUSIVE and MOVED not in verdict.numbers for verdict in timed)
@@ -106,9 +107,12 @@ def wants_fresh_process(result: CaseResult) -> bool:
 
     One is before every alarm: what differs between processes (placement, autotuned algorithms, the host's state) looks
     like a regression in one of them, or like a gain where it slows the reference alone. And one more where two
-    contradict each other. What is wrong or did not engage is so in every process, and a sick machine is sick for all.
+    contradict each other. What is wrong or did not engage is so in every process, a sick machine is sick for all, and
+    an impossible time is no question.
     """
     outcomes = {verdict.check: verdict.outcome for verdict in result.verdicts}
+    if any(TIMES_CEILING in verdict.numbers for verdict in result.verdicts):
+        return False
     if result.environment_problem or {Outcome.WRONG, Outcome.NOT_ENGAGED} & set(outcomes.values()):
         return False
     contradicted = Outcome.INCONCLUSIVE in (outcomes[one] for one in TIMED)

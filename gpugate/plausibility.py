@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from dataclasses import replace
+from typing import NamedTuple
 
 from gpugate import units
 from gpugate.measurement.record import Measurement
@@ -13,25 +13,33 @@ from gpugate.verdict import Outcome, Verdict
 from gpugate.workload import Contract, Size
 
 MOST = 1.2  # of a ceiling: the probes of a yardstick are no more exact
+TIMES_CEILING = "times_ceiling"  # the number of a verdict whose time is impossible
 FEW_OPERATORS = 0.1  # of a step's time
 MOSTLY_OPERATORS = 0.5
 ABOUT_KERNELS = ("kernels", "kernel_launches", "graph_launches", "tensor_core_kernels")
 
 
-def impossible_rate(measurement: Measurement, summary: Summary, size: Size) -> str | None:
-    """The first side whose step is faster than MOST of what this machine's yardsticks allow, in words, or None."""
+class Impossible(NamedTuple):
+    """A rate beyond a ceiling of this machine: how many times the ceiling, and in words."""
+
+    times: float
+    words: str
+
+
+def impossible_rate(measurement: Measurement, summary: Summary, size: Size) -> Impossible | None:
+    """The first side whose step is faster than MOST of what this machine's yardsticks allow, or None."""
     for side, step_ms in (("the optimized side", summary.optimized_ms), ("the reference", summary.reference_ms)):
         for name, rate in _rates(measurement, size, step_ms.median):
             ceiling = measurement.ceilings.get(name)
             if ceiling and rate > MOST * ceiling:
-                share = units.percent(rate / ceiling)
-                return (
-                    f"{side} would reach {units.yardstick_value(name, rate)}, {share} of {units.yardstick_label(name)} "
-                    f"{units.yardstick_value(name, ceiling)}, the fastest that this machine did"
-                )
+                of_what = f"{units.percent(rate / ceiling)} of {units.yardstick_label(name)}"
+                fastest = f"{units.yardstick_value(name, ceiling)}, the most that this machine reached"
+                words = f"{side} would reach {units.yardstick_value(name, rate)}, {of_what} {fastest}"
+                return Impossible(rate / ceiling, words)
     share = measurement.optimized_counters.get("bus_share", 0.0)
     if share > MOST:
-        return f"the optimized side would carry {units.percent(share)} of what page-locked copies carry over the bus"
+        carried = f"{units.percent(share)} of what page-locked copies carry over the bus"
+        return Impossible(share, f"the optimized side would carry {carried}")
     return None
 
 
@@ -45,12 +53,19 @@ def _rates(measurement: Measurement, size: Size, step_ms: float) -> Iterator[tup
             yield name, uncached / step_ms / 1e6
 
 
-def without_result(verdict: Verdict, impossible: str | None) -> Verdict:
+def without_result(verdict: Verdict, impossible: Impossible | None) -> Verdict:
     """A time that is impossible is no result, good or bad; what is wrong or did not engage stays so."""
     if impossible is None or verdict.outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED):
         return verdict
     next_step = "compare Size.flops and Size.bytes with what a step does, then look for the work that is left out"
-    return replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=f"no result: {impossible}", next_step=next_step)
+    return Verdict(
+        verdict.check,
+        verdict.case_id,
+        Outcome.INCONCLUSIVE,
+        f"no result: {impossible.words}",
+        next_step,
+        {**verdict.numbers, TIMES_CEILING: impossible.times},
+    )
 
 
 def vanished_work(measurement: Measurement, contract: Contract | None) -> str | None:
@@ -63,9 +78,8 @@ def vanished_work(measurement: Measurement, contract: Contract | None) -> str | 
     if measurement.accounts_for_itself or declared or ours is None or theirs is None or not measurement.pairs:
         return None
     if measurement.counters_missing is None:
-        ran, reference_ran = (
-            side.get("kernels") for side in (measurement.optimized_counters, measurement.reference_counters)
-        )
+        both = measurement.optimized_counters, measurement.reference_counters
+        ran, reference_ran = (counters.get("kernels") for counters in both)
         return "it runs no kernel, and the reference does" if reference_ran and ran == 0 else None
     share = ours.kernel_ms / statistics.median(pair.optimized_ms for pair in measurement.pairs)
     reference_share = theirs.kernel_ms / statistics.median(pair.reference_ms for pair in measurement.pairs)

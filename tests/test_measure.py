@@ -1,6 +1,5 @@
 """Measuring a case from beginning to end on a CPU, with a clock that only the sides' steps move."""
 
-import gc
 import itertools
 import math
 import mmap
@@ -8,10 +7,9 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,13 +20,9 @@ from gpugate.counter_names import CPU_COUNTERS
 from gpugate.equivalence import judge_equivalence
 from gpugate.errors import DisprovedError, SideError
 from gpugate.faults.fault import Fault
-from gpugate.measurement import cold_inputs, instance, run, sides, warm_up
-from gpugate.measurement.device_timer import HostTimer
+from gpugate.measurement import cold_inputs, run
 from gpugate.measurement.known import Known
-from gpugate.measurement.progress import Progress
 from gpugate.measurement.record import ClockReading, Measurement
-from gpugate.measurement.run import measure
-from gpugate.measurement.settings import Settings
 from gpugate.measurement.step_checks import NEW_INPUTS
 from gpugate.verdict import Outcome
 from gpugate.workload import (
@@ -43,84 +37,9 @@ from gpugate.workload import (
     Size,
     Workload,
 )
+from tests.bench import NEARLY_WEIGHT, WEIGHT, Bench, Step, bench, other_kernels, product, quick_collections
 
-CPU = torch.device("cpu")
-WEIGHT = torch.linspace(-1.0, 1.0, 12).reshape(4, 3)
-NEARLY_WEIGHT = WEIGHT + 1e-7
-Step = Callable[[Any], Any]
-StepMs = float | Callable[[], float]
-
-
-def product(inputs: torch.Tensor) -> torch.Tensor:
-    return inputs @ WEIGHT
-
-
-def other_kernels(inputs: torch.Tensor) -> torch.Tensor:
-    return torch.einsum("ij,jk->ik", inputs, WEIGHT) + 0.0
-
-
-@pytest.fixture(autouse=True)
-def quick_collections() -> Iterator[None]:
-    """Every released side is followed by a garbage collection: what torch holds need not be looked through again."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-class Bench:
-    """A made-up clock, a log of what was built and closed, and builders of sides that take a scripted time."""
-
-    def __init__(self) -> None:
-        self.now_ms = 0.0
-        self.log: list[str] = []
-        self.told: list[Progress] = []
-        self.made: list[int] = []
-
-    def side(self, name: str, step_ms: StepMs, step: Step = product, build_s: float = 0.0, **more: Any) -> Build:
-        def timed(inputs: Any) -> Any:
-            self.now_ms += step_ms() if callable(step_ms) else step_ms
-            return step(inputs)
-
-        def build(context: Context) -> Side:
-            self.log.append(f"build {name}")
-            self.now_ms += 1e3 * build_s
-            return Side(timed, close=lambda: self.log.append(f"close {name}"), **more)
-
-        return build
-
-    def inputs(self, context: Context, index: int) -> torch.Tensor:
-        self.made.append(index)
-        return torch.randn(2, 4, generator=torch.Generator().manual_seed(index))
-
-    def case(self, optimized: Build | None = None, baseline: Build | None = None, **more: Any) -> Case:
-        optimization = Optimization("fast", optimized or self.side("fast", 1.0, other_kernels), {"cpu": 1.0})
-        build = baseline or self.side(BASELINE, 3.0)
-        workload = Workload("net", build, self.inputs, {"cpu": Size(2, 0, 0)}, (optimization,), cold=False, **more)
-        return Case(workload, optimization, "cpu")
-
-    def measure(self, case: Case, known: Known | None = None, **settings: Any) -> Measurement:
-        context = Context(CPU, items=2, seed=0, cache_dir=Path())
-        return measure(case, context, Settings(**settings), self.told.append, known)
-
-
-class BenchTimer(HostTimer):
-    def __init__(self, bench: Bench) -> None:
-        super().__init__()
-        self.bench = bench
-
-    def time_ms(self, run: Callable[[], None]) -> float:
-        before_ms = self.bench.now_ms
-        run()
-        return self.bench.now_ms - before_ms
-
-
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
-    made = Bench()
-    for module in (run, warm_up, instance, sides):
-        monkeypatch.setattr(module, "perf_counter", lambda: made.now_ms / 1e3)
-    monkeypatch.setattr(run, "timer_for", lambda device, timing: BenchTimer(made))
-    return made
+__all__ = ["bench", "quick_collections"]  # fixtures
 
 
 def speedups(measurement: Measurement) -> list[float]:

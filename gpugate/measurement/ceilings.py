@@ -9,7 +9,7 @@ from gpugate.measurement.record import Measurement, Yardstick
 
 # The fastest matmul of a device, by the precision that an optimization computes in. A precision that is not named, such
 # as float8, may be faster than every yardstick: nothing bounds its FLOPs.
-ON_CUDA = {dtype: "matmul_bf16_tflops" for dtype in ("float32", "tf32", "float16", "bfloat16")}
+ON_CUDA = dict.fromkeys(("float32", "tf32", "float16", "bfloat16"), "matmul_bf16_tflops")
 ON_CPU = {"float32": "matmul_fp32_tflops", "bfloat16": "matmul_bf16_cpu_tflops"}
 BANDWIDTH = {"cuda": "device_copy_gb_per_s", "cpu": "memcpy_gb_per_s"}
 
