@@ -13,9 +13,12 @@ from gpugate.measurement.cold_inputs import (
     HOT_SETS,
     MAX_SETS,
     Inputs,
+    _exchangeable,
     byte_size,
     check_untouched,
     checksum,
+    exchange,
+    exchange_used,
     make_inputs,
     sets_needed,
     tensors,
@@ -133,3 +136,58 @@ def test_timed_sets_are_numbered_and_fresh_ones_are_drawn_anew(monkeypatch: pyte
 def test_a_hot_workload_has_two_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold_inputs, "FALLBACK_CACHE_BYTES", 4 * 1024)
     assert len(made(cold=False, seed=1)[0].timed) == 2
+
+
+def test_contents_change_places_unseen_and_every_set_gets_another_one() -> None:
+    inputs, _ = made(cold=False, seed=1)
+    drawn = random.Random(1)  # noqa: S311
+    for _ in range(5):
+        before = list(inputs.contents)
+        exchange(inputs, range(len(inputs.timed)), drawn)
+        assert all(now != then for now, then in zip(inputs.contents, before, strict=True))
+        for number, content in enumerate(inputs.contents):
+            assert bool((inputs.timed[number] == float(content)).all())
+    check_untouched(inputs, "fast")
+    assert [tensor._version for tensor in inputs.timed] == [0, 0]
+
+
+def test_what_was_used_last_changes_places_within_the_bytes_that_a_pair_is_worth(monkeypatch) -> None:
+    monkeypatch.setattr(cold_inputs, "FALLBACK_CACHE_BYTES", 40 * 1024)
+    monkeypatch.setitem(cold_inputs.EXCHANGED_BYTES, "cpu", 3 * 1024)
+    inputs, _ = made(cold=True, seed=1)
+    exchange_used(inputs, next_input=5, steps=4, draw=random.Random(1))  # noqa: S311
+    moved = {number for number, content in enumerate(inputs.contents) if number != content}
+    assert len(moved) == 3
+    assert moved <= {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        (torch.ones(4), torch.ones(5)),
+        (torch.arange(8.0)[:4], torch.arange(8.0)[4:]),
+        (torch.ones(1).expand(4), torch.ones(1).expand(4)),
+        ((1, torch.ones(4)), (2, torch.ones(4))),
+        ([torch.ones(4)], (torch.ones(4),)),
+        (1, 2),
+    ],
+    ids=["another shape", "views of a bank", "expanded", "another number", "another structure", "no tensor"],
+)
+def test_contents_that_cannot_change_places_stay(sets: tuple[object, ...]) -> None:
+    assert not _exchangeable(sets)
+
+
+def test_one_tensor_in_two_sets_stays() -> None:
+    shared = torch.ones(4)
+    assert not _exchangeable((shared, shared))
+    assert _exchangeable((shared, shared.clone()))
+
+
+@pytest.mark.parametrize("swapped", [(0, 1), (3, 900), (17, 1016)])
+def test_a_permutation_that_no_version_shows_changes_the_checksum(swapped: tuple[int, int]) -> None:
+    values = torch.arange(1017, dtype=torch.uint8)
+    before = checksum(values)
+    one, other = swapped
+    values.data[[one, other]] = values.data[[other, one]]
+    assert values._version == 0
+    assert checksum(values) != before
