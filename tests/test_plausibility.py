@@ -68,7 +68,7 @@ def test_a_time_that_is_impossible_is_no_result_and_nothing_is_measured_again_fo
     timed = [verdict for verdict in result.verdicts if verdict.check in ("speedup", "throughput")]
     assert [verdict.outcome for verdict in timed] == [Outcome.INCONCLUSIVE] * 2
     assert all("1250 % of matmul bf16" in verdict.reason for verdict in timed)
-    assert not wants_more_pairs(result.verdicts)
+    assert not wants_more_pairs(result)
     assert not wants_fresh_process(result)
 
 

@@ -53,6 +53,7 @@ from gpugate.measurement.speedup import speedup_of
 from gpugate.measurement.step_checks import check_steps, time_on_new_inputs, work_in_blocks
 from gpugate.measurement.step_profile import step_profile
 from gpugate.measurement.stopping import stop_reason
+from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.measurement.warm_up import least_block_ms, warm_up
 from gpugate.workload import BASELINE, Case, Context, nothing_to_say
 
@@ -344,7 +345,9 @@ def _new_input_ratio(run: _Run, both: BothSides, step_ms: float) -> float | None
         return None
 
     def make_input(number: int) -> Any:
-        return new_set(run.case.workload, run.context, run.inputs, number)
+        TorchFlags().apply()
+        with blamed_on(f"inputs of {run.case.workload.name}", "being made"):
+            return new_set(run.case.workload, run.context, run.inputs, number)
 
     ratio = time_on_new_inputs(both.optimized, make_input, run.timer.time_ms, step_ms)
     if ratio <= REMEMBERS:

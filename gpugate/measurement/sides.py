@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from gpugate.errors import SideError
-from gpugate.measurement.process_state import left_as_found
 from gpugate.measurement.equivalence import PLAIN_TENSORS
+from gpugate.measurement.process_state import left_as_found
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Build, Context, Side
