@@ -215,8 +215,8 @@ def unused(files: Mapping[str, BaselineFile], case_ids: Collection[str]) -> tupl
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Only one process at a time gets in; the system lets go of the lock when the process ends, however it ends.
+def exclusive(folder: Path) -> Iterator[int]:
+    """Lets only one process in at a time, until it and every child that it passes the yielded descriptor to have ended.
 
     Raises BaselineError at once where another one is inside, or where the folder cannot be written.
     """
@@ -228,7 +228,7 @@ def exclusive(folder: Path) -> Iterator[None]:
     try:
         _lock(descriptor, folder)
         try:
-            yield
+            yield descriptor
         finally:
             os.ftruncate(descriptor, 0)
             fcntl.flock(descriptor, fcntl.LOCK_UN)

@@ -28,8 +28,10 @@ def run_fresh(
     node_ids: Sequence[str],
     json_path: Path,
     timeout_s: float | None = None,
+    lock: int | None = None,
 ) -> RunResult:
-    """Runs `node_ids` in one child, which writes its run to `json_path` and its output beside it, as `.log`.
+    """Runs `node_ids` in one child, which writes its run to `json_path` and its output beside it, as `.log`. The child
+    keeps the file descriptor `lock` open.
 
     The child compares with nothing, its baseline folder is empty, asks for no confirmation of its own, and leaves the
     proofs to the process that asks. Raises
@@ -52,6 +54,7 @@ def run_fresh(
                 stderr=subprocess.STDOUT,
                 check=False,
                 timeout=timeout_s,
+                pass_fds=() if lock is None else (lock,),
             )
         except subprocess.TimeoutExpired:
             raise FreshProcessError(f"did not end within {timeout_s:g} s", _last_lines(log_path)) from None
@@ -66,6 +69,7 @@ def _last_lines(log_path: Path) -> str:
 
 def _same_options(options: Options, device: torch.device) -> list[str]:
     words = ["--perf-device", str(device), "--perf-budget", str(options.budget_s)]
+    words += ["--perf-step-timeout", str(options.step_timeout_s)]
     words += ["--perf-input", str(options.input_path)] if options.input_path else []
     words += [f"--perf-mutate={options.fault}"] if options.fault else []
     words += ["--perf-data", str(options.data_path)] if options.data_path else []

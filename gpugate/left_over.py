@@ -20,10 +20,11 @@ def none_left_over() -> Iterator[None]:
     try:
         yield
     finally:
-        _end()
+        end_daemons()
 
 
-def _end() -> None:
+def end_daemons() -> None:
+    """Ends the daemonic children of multiprocessing, the stubborn ones by SIGKILL."""
     # Others are waited for as whoever started them wants it.
     daemons = [child for child in multiprocessing.active_children() if child.daemon]
     for child in daemons:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from gpugate import next_steps
 from gpugate.errors import OptionError
 from gpugate.faults.fault import SPELLING, Fault
+from gpugate.measurement import time_limit
 from gpugate.measurement.settings import ATTEMPTS, Settings
 from gpugate.quantities import MOST_PROCESSES, MOST_SECONDS, natural, seconds
 from gpugate.report.night_files import RUN
@@ -74,6 +75,7 @@ class Options:
     tolerance: float | None = None  # the share by which a speedup may fall; None: what the machine resolves
     report_path: Path | None = None  # the directory of this night
     replay_path: Path | None = None  # the stored run that is decided again instead of measuring
+    step_timeout_s: float = time_limit.DEFAULT_S  # of what a side does without an end
     skip_proofs: bool = False  # another process shows them
     explain: bool = False  # an autopsy of every case, not only of those that fail
     profiling: Profiling | None = None  # what is taken instead of measurements
@@ -120,6 +122,14 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="N",
         default=str(ATTEMPTS),
         help="processes that an open or red result may be asked from, this one included (default: %(default)s)",
+    )
+    add(
+        "--perf-step-timeout",
+        metavar="SECONDS",
+        default=f"{time_limit.DEFAULT_S:g}",
+        help="a block of steps, finish, engaged or close that takes longer is an error of its case, with the stacks of "
+        f"all threads; a build, its first step and a proof may take {time_limit.BUILD_SHARE} times as long "
+        "(default: %(default)s)",
     )
     add("--perf-seed", metavar="N", help="draws fresh inputs as the run that printed N (default: new each time)")
     add("--perf-json", metavar="FILE", help="write everything that was measured to FILE (default: nowhere)")
@@ -216,6 +226,7 @@ def read_options(config: pytest.Config) -> Options:
         device=device_name(value("perf_device")),
         seed=_seed(value("perf_seed")),
         budget_s=_seconds("--perf-budget", value("perf_budget")),
+        step_timeout_s=_seconds("--perf-step-timeout", value("perf_step_timeout")),
         attempts=whole_number("--perf-attempts", value("perf_attempts")),
         json_path=_writable("--perf-json", _path(config, value("perf_json"))),
         report_path=_path(config, value("perf_report")),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gpugate.catalogue import catalogue
-from gpugate.errors import BaselineError, GpugateError
+from gpugate.errors import BaselineError, GpugateError, SideError
 from gpugate.fixtures import ASKED, HELD, SESSION, gate, replayed, sweep, workload
 from gpugate.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_problems
 from gpugate.options import Options, add_options, gates_by_settings, profilers, read_options
@@ -41,6 +42,7 @@ CLOSING = pytest.StashKey[ExitStack]()
 COLLECTED: pytest.StashKey[RunResult | None] = pytest.StashKey()  # by the xdist controller, from its workers
 BEGUN = pytest.StashKey[bool]()  # by the xdist controller: its workers have selected cases
 CASES_COLLECTED = pytest.StashKey[bool]()
+RECORDED = pytest.StashKey[bool]()  # the baselines are written
 SAID = pytest.StashKey[list[str]]()
 NOT_RECORDED = "no baseline was written because the session ended early: record again"
 
@@ -180,12 +182,30 @@ def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
         config.stash[CLOSING].enter_context(allowed_to_record(opened))
     opened.begin()
     config.stash[SESSION] = config.stash[ASKED] = opened
+    _limit_time(config, opened)
     if opened.options.profiling is not None:
         from gpugate.profiling.session import begin_profiles
 
         begin_profiles(opened, config.stash[INNER])
     if not opened.options.gate:
         config.stash[SAID].extend(opened.problems())
+
+
+def _limit_time(config: pytest.Config, opened: PerfSession) -> None:
+    """The plugins that print are pytest's, so the last words of a run that hangs are printed here."""
+    from gpugate.left_over import end_daemons
+    from gpugate.measurement.time_limit import watched
+
+    def end_run(error: SideError) -> None:
+        sentence = opened.end_hung(error)
+        capture: Any = config.pluginmanager.getplugin("capturemanager")
+        if capture is not None:
+            capture.suspend_global_capture()
+        print(f"\nERROR: {sentence}", flush=True)
+        end_daemons()
+        os._exit(pytest.ExitCode.INTERRUPTED)
+
+    config.stash[CLOSING].enter_context(watched(opened.options.step_timeout_s, end_run))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -200,9 +220,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.config.stash[SAID].append(f"ERROR: {error}")
         session.exitstatus = exitstatus or pytest.ExitCode.TESTS_FAILED
     except KeyboardInterrupt:
-        if perf is not None:
+        if perf is not None and not session.config.stash.get(RECORDED, False):
             perf.finish(interrupted=True)
-        session.config.stash[SAID].append(f"ERROR: {NOT_RECORDED}")
+            session.config.stash[SAID].extend([f"ERROR: {NOT_RECORDED}"] if perf.options.update_baselines else [])
         session.exitstatus = pytest.ExitCode.INTERRUPTED
     inner = session.config.stash.get(INNER, None)
     if inner is not None:
@@ -273,10 +293,15 @@ def _record(config: pytest.Config, interrupted: bool) -> None:
 
     if interrupted:
         raise BaselineError(NOT_RECORDED)
+
+    def tell(lines: Sequence[str]) -> None:
+        config.stash[RECORDED] = True
+        said.extend(lines)
+
     reporter: Any = config.pluginmanager.getplugin("terminalreporter")  # None under `-p no:terminal`
     said = config.stash[SAID]
     say = said.append if reporter is None else reporter.write_line
-    said.extend(record(config.stash[SESSION], say))
+    record(config.stash[SESSION], say, tell)
 
 
 @pytest.hookimpl(optionalhook=True)

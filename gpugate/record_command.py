@@ -15,7 +15,7 @@ from gpugate import baseline, profiles_file, run_file
 from gpugate.environment import differences, machine_name
 from gpugate.errors import BaselineError
 from gpugate.options import DEFAULT_BASELINES, DEFAULT_PROCESSES, whole_number
-from gpugate.recording import user_name, written
+from gpugate.recording import user_name, write
 from gpugate.report.night_files import RUN
 from gpugate.result import RunResult
 
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         ]
         profiles = profiles_file.made(arguments.baselines, machine, runs)
         # All files are made before the first is written: a refusal leaves every one as it was.
-        print(*written(folder, files, profiles), sep="\n")
+        write(folder, files, profiles, lambda lines: print(*lines, sep="\n"))
     return 0
 
 

@@ -17,15 +17,17 @@ from gpugate.nvml import foreign_processes
 from gpugate.result import RunResult
 from gpugate.session import PerfSession
 from gpugate.summary import by_sitting, one_process, undisturbed
+from gpugate.termination import signals_held
 from gpugate.writable_folder import made_writable
 
 RUN_FILES = "run-*.json"
 SPARE_PROCESSES = 2  # beyond those asked for, where a case was disturbed in some
 Say = Callable[[str], None]
+Tell = Callable[[Sequence[str]], object]
 
 
-def record(session: PerfSession, say: Say) -> tuple[str, ...]:
-    """Runs the session's tests in fresh processes besides this one and writes the baselines; returns what changed.
+def record(session: PerfSession, say: Say, tell: Tell) -> None:
+    """Runs the session's tests in fresh processes besides this one, writes the baselines and tells what changed.
 
     With `--perf-runs` every run is kept, and runs that are there already count: a recording that was cut off goes on.
     Raises BaselineError, with every baseline as it was, when a process or a case failed.
@@ -49,15 +51,19 @@ def record(session: PerfSession, say: Say) -> tuple[str, ...]:
     # All files are made before the first is written: a refusal leaves every one as it was.
     files = _files(session, runs, processes)
     profiles = profiles_file.made(session.options.baselines_path, machine_name(session.environment), runs[-1:])
-    return written(session.baselines_folder, files, profiles)
+    write(session.baselines_folder, files, profiles, tell)
 
 
-def written(folder: Path, files: Sequence[baseline.BaselineFile], profiles: Mapping[Path, str]) -> tuple[str, ...]:
-    """Writes what was made, and says what changed. Raises BaselineError for a baseline that cannot be written."""
-    lines = [line for file in files for line in baseline.write(folder, file)]
-    problem = profiles_file.write(profiles)
-    lines += [problem] if problem else []
-    return (*lines, f"written to {folder}: read the difference and commit it")
+def write(folder: Path, files: Sequence[baseline.BaselineFile], profiles: Mapping[Path, str], tell: Tell) -> None:
+    """Writes the files and tells what changed; a signal such as Ctrl-C takes effect after both.
+
+    Raises BaselineError for a baseline that cannot be written.
+    """
+    with signals_held():
+        lines = [line for file in files for line in baseline.write(folder, file)]
+        problem = profiles_file.write(profiles)
+        lines += [problem] if problem else []
+        tell([*lines, f"written to {folder}: read the difference and commit it"])
 
 
 def _disturbed(runs: Sequence[RunResult], processes: int) -> str | None:
@@ -116,7 +122,7 @@ def user_name() -> str:
 def _fresh_run(session: PerfSession, json_path: Path) -> RunResult:
     node_ids = list(dict.fromkeys(session.node_ids.values()))
     try:
-        return run_fresh(session.options, session.device, session.root, node_ids, json_path)
+        return run_fresh(session.options, session.device, session.root, node_ids, json_path, lock=session.lock)
     except FreshProcessError as error:
         raise BaselineError(f"{error}; nothing was written; it said:\n{error.said}") from error
 
@@ -135,7 +141,7 @@ def allowed_to_record(session: PerfSession) -> Iterator[None]:
         if others:
             pids = ", ".join(str(pid) for pid in others)
             raise EnvironmentUnfitError(f"process {pids} also uses {session.device}: record when it has ended")
-    with baseline.exclusive(session.baselines_folder):
+    with baseline.exclusive(session.baselines_folder) as session.lock:
         yield
 
 

@@ -65,6 +65,8 @@ class PerfSession:
     node_ids: Mapping[str, str] = field(default_factory=dict)  # one test of each case: enough to measure it again
     baselines: dict[str, baseline.BaselineFile] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  # recorded cases that the catalogue no longer has
+    measuring: Case | None = None  # at this moment
+    lock: int | None = None  # the descriptor that holds the folder of baselines, while it is recorded
     lost: str | None = None  # why the device cannot be measured on any more
     notes: set[str] = field(default_factory=set)  # what a reader of the verdicts must know about the baselines
     # Takes profiles of a case's sides instead of measuring them, and says for the skip why nothing is judged.
@@ -125,7 +127,9 @@ class PerfSession:
                 if missing is not None:
                     result.skipped, result.lacking = missing.reason, missing.names
                 else:
+                    self.measuring = case
                     self._measure(case, result, report)
+            self.measuring = None
             self.save_case(result)
         return result
 
@@ -163,6 +167,19 @@ class PerfSession:
             _say_lost(result, self.lost)
         elif result.error is not None or result.skipped is not None:
             self._release()  # once more: while the error was on its way it kept what the failed side held
+
+    def end_hung(self, error: SideError) -> str:
+        """Writes the run with the error of the case that hangs in C code; returns the sentence about it.
+
+        It runs in another thread, when the main one will not come back.
+        """
+        sentence = str(error)
+        if self.measuring is not None:
+            result, sentence = self.case_result(self.measuring), _error_sentence(error, self.measuring)
+            result.error, result.measurement, result.summary, result.verdicts = sentence, None, None, []
+        self.finish(interrupted=True)
+        kept = " and ".join(str(path) for path in self.options.run_paths) or "nothing: give --perf-json"
+        return f"{sentence}; it hangs in code that is not Python, so the run ends here; what was measured is in {kept}"
 
     def _note_failure(self, case: Case, result: CaseResult, error: BaseException) -> None:
         """Makes a skip of what a developer's run may skip, and an error of everything else."""

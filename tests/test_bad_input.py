@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -345,7 +346,7 @@ def test_ctrl_c_in_a_step_leaves_valid_json_and_the_baselines(tiny: TinyProject,
     assert "ERROR: no baseline was written because the session ended early: record again" in result.text
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_on_a_terminal_while_a_step_blocks_ends_at_once(
     tiny: TinyProject, recorded_project: TinyProject, number: signal.Signals
 ) -> None:
@@ -416,6 +417,8 @@ def quick(context):
     process = tiny.start("--perf-device=cpu", "--update-baselines", "--perf-processes=3", "--perf-json=run.json")
     wait_until((tiny.path / "blocking").exists)
     (fresh,) = children(process.pid)
+    # A recorder that is killed lets go of the lock only when its child has ended.
+    assert tiny.baselines / ".lock" in [path.readlink() for path in Path(f"/proc/{fresh}/fd").iterdir()]
 
     second = tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1")
     assert second.status == pytest.ExitCode.USAGE_ERROR
@@ -459,3 +462,22 @@ def test_one_worker_measures_and_the_controller_shows_and_writes(tiny: TinyProje
     assert not run.interrupted
     assert set(run.cases) == {"tiny/quick/cpu", "tiny/quick/cuda"}
     assert 'name="speedup_low"' in (tiny.path / "junit.xml").read_text(encoding="utf-8")
+
+
+def test_ctrl_c_while_a_baseline_is_written_is_no_reason_to_record_again(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = Path.replace
+
+    def interrupted(path: Path, target: Path) -> Path:
+        if target.name == "tiny.json":
+            os.kill(os.getpid(), signal.SIGINT)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    result = tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1", "--perf-json=run.json")
+    assert result.status == pytest.ExitCode.INTERRUPTED
+    assert tiny.baseline.exists()
+    assert f"written to {tiny.baselines}" in result.text
+    assert "no baseline was written" not in result.text
+    assert not run_file.read(tiny.path / "run.json").interrupted

@@ -24,6 +24,7 @@ DEFAULTS = {
     "--perf-device": "auto",
     "--perf-budget": str(Settings.budget_s),
     "--perf-attempts": str(ATTEMPTS),
+    "--perf-step-timeout": "300",
     "--perf-json": "nowhere",
     "--perf-input": "none",
     "--perf-checkpoint": "none",

@@ -1,6 +1,8 @@
 """`gpugate record DIR`: baselines from stored runs, each of a process of its own, all of them or none."""
 
+import os
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -291,3 +293,21 @@ def test_a_case_that_is_not_recorded_cannot_be_deleted(
     assert main(["record", "--delete", "net/fused/cuda", "runs"]) == 2
     assert main(["record"]) == 2
     assert sorted((path, path.read_bytes()) for path in Path("baselines").rglob("*.json")) == before
+
+
+def test_ctrl_c_takes_effect_after_the_last_file(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = baseline.write
+
+    def interrupted(folder: Path, file: baseline.BaselineFile) -> tuple[str, ...]:
+        lines = write(folder, file)
+        os.kill(os.getpid(), signal.SIGINT)
+        return lines
+
+    monkeypatch.setattr(baseline, "write", interrupted)
+    assert record() == 130
+    assert sorted(baseline.load_all(Path("baselines/nvidia-h200"))) == ["net", "ring"]
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-1].startswith("written to baselines/nvidia-h200")
+    assert said.err == "gpugate record: interrupted\n"

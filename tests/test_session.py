@@ -329,7 +329,7 @@ def test_a_recording_takes_spare_processes_for_disturbed_ones(session, monkeypat
 
     monkeypatch.setattr(recording, "_fresh_run", fresh)
     monkeypatch.setattr(recording, "_files", lambda *arguments: [])
-    recording.record(session, said.append)
+    recording.record(session, said.append, said.extend)
     assert [line for line in said if "disturbed" in line] == [
         f"recording: fresh process {6 + number}, since {CASE.id} was disturbed in one" for number in range(more)
     ]

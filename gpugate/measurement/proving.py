@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gpugate.errors import DisprovedError
 from gpugate.measurement.record import Shown
 from gpugate.measurement.sides import blamed_on, release
+from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Case, Context, Proof
 
@@ -26,7 +27,7 @@ def shown(case: Case, context: Context, tell: Callable[[str], None]) -> list[Sho
 
 def _said(case: Case, context: Context, proof: Proof) -> Shown:
     TorchFlags().apply()
-    with blamed_on(case.optimization.name, f"showing {proof.name}"):
+    with blamed_on(case.optimization.name, f"showing {proof.name}", BUILD_SHARE):
         try:
             return Shown(proof.name, proof.show(context))
         except DisprovedError as error:

@@ -53,6 +53,7 @@ from gpugate.measurement.speedup import speedup_of
 from gpugate.measurement.step_checks import check_steps, time_on_new_inputs, work_in_blocks
 from gpugate.measurement.step_profile import step_profile
 from gpugate.measurement.stopping import stop_reason
+from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.measurement.warm_up import least_block_ms, warm_up
 from gpugate.workload import BASELINE, Case, Context, nothing_to_say
@@ -153,7 +154,7 @@ def measure(
     if settings.fault is not None:
         case = mutated(case, settings.fault, context.device)
     try:
-        with blamed_on(f"inputs of {case.workload.name}", "being made"):
+        with blamed_on(f"inputs of {case.workload.name}", "being made", BUILD_SHARE):
             inputs = make_inputs(case.workload, context, settings.fresh_inputs, _draw(settings, case.workload.name))
         expected = known.expected(inputs, lambda: expected_outputs(case, context, inputs))
         run = _begun(case, context, settings, report, inputs, expected, known)

@@ -15,9 +15,11 @@ from typing import Any
 import torch
 
 from gpugate.errors import SideError
+from gpugate.measurement import time_limit
 from gpugate.measurement.equivalence import PLAIN_TENSORS
 from gpugate.measurement.process_state import left_as_found
 from gpugate.measurement.record import SideCost
+from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Build, Context, Side
 
@@ -30,15 +32,20 @@ def synchronize(device: torch.device) -> None:
 
 
 @contextmanager
-def blamed_on(side: str, doing: str) -> Iterator[None]:
+def blamed_on(side: str, doing: str, share: float = 1) -> Iterator[None]:
     """Raises SideError, with the side and the cause, for everything that a user's code raises inside; Ctrl-C passes.
 
     pytest's own outcomes, such as that of `pytest.skip`, are BaseExceptions, and so are those of asyncio. What the code
-    changes for the whole process is restored, and is an error as well.
+    changes for the whole process is restored, and is an error as well, and so is what has not ended within `share` of
+    `--perf-step-timeout`.
     """
     try:
-        with left_as_found():
-            yield
+        before = time_limit.begin(side, doing, share)
+        try:
+            with left_as_found():
+                yield
+        finally:
+            time_limit.end(before)
     except (SideError, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -125,13 +132,13 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
     allocated_bytes = _start_counting_memory(context.device)
     with blamed_on(name, "being closed"), ExitStack() as undo:
         started = perf_counter()
-        with blamed_on(name, "being built"):
+        with blamed_on(name, "being built", BUILD_SHARE):
             side = build(context)
             undo.callback(side.close)
             synchronize(context.device)
             flags = TorchFlags.current()
             built = perf_counter()
-        with blamed_on(name, "running its first step"):
+        with blamed_on(name, "running its first step", BUILD_SHARE):
             side.step(first_input)
             side.finish()
             synchronize(context.device)

@@ -15,6 +15,7 @@ from gpugate.measurement.counters import FLUSH_STEPS
 from gpugate.measurement.device_timer import timer_for
 from gpugate.measurement.settings import WARM_UP_S
 from gpugate.measurement.sides import BuiltSide, blamed_on, build_side, release, synchronize
+from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.warm_up import least_block_ms, warm_up
 from gpugate.profiling.capture_index import SideLabel
 from gpugate.workload import Case, Context
@@ -53,7 +54,7 @@ def profile_sides(
         ("optimized", case.optimization.name),
     )
     try:
-        with blamed_on(f"inputs of {case.workload.name}", "being made"):
+        with blamed_on(f"inputs of {case.workload.name}", "being made", BUILD_SHARE):
             inputs = make_inputs(case.workload, context, 0, random.Random(case.id)).timed  # noqa: S311
         for label, name in sides:
             side = build_side(name, case.builder(name), context, inputs[0])

@@ -82,6 +82,7 @@ def take(perf: PerfSession, case: Case, plan: Plan) -> Iterator[Trial]:
     from gpugate.measurement.cold_inputs import make_inputs
     from gpugate.measurement.run import measure_times
     from gpugate.measurement.sides import blamed_on, build_side
+    from gpugate.measurement.time_limit import BUILD_SHARE
     from gpugate.trust.itself import against_itself
 
     slowdowns, seed = share_of(plan, case.id), perf.result.seed
@@ -89,7 +90,7 @@ def take(perf: PerfSession, case: Case, plan: Plan) -> Iterator[Trial]:
         return
     context = perf.context(case)
     try:
-        with blamed_on(f"inputs of {case.workload.name}", "being made"):
+        with blamed_on(f"inputs of {case.workload.name}", "being made", BUILD_SHARE):
             inputs = make_inputs(case.workload, context, 0, random.Random(seed))  # noqa: S311  # for repeatability
         # A gate has built and run a baseline before it measures: what libraries load and compile once is then done.
         build_side(case.optimization.name, case.optimization.build, context, inputs.timed[0]).close()

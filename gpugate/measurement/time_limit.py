@@ -1,0 +1,154 @@
+"""Time limits for what a side does (`--perf-step-timeout`): a call that does not end becomes an error of its case.
+
+A thread wakes when the earliest limit may be over, once in `--perf-step-timeout`; setting a limit is one attribute,
+which takes less than a microsecond. At the limit the thread sends the main thread a real-time signal, whose handler
+raises; SIGALRM stays free for pytest-timeout and for users. Where the main thread does not return from C code, no
+handler runs, and the thread ends the process.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from gpugate.errors import SideError
+
+DEFAULT_S = 300.0
+BUILD_SHARE = 6  # builds, first steps, inputs and proofs compile, load and train: they may take this many times as long
+GRACE_S = 30.0  # from the error, for the side to be closed; then once more
+RAISED = 2  # errors, before the process is ended
+SHOWN_FRAMES, SHOWN_THREADS = 3, 8
+_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 1
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+class StepTimeout(BaseException):  # no error that a user's `except Exception` may keep
+    """What a side does has not ended within its time limit."""
+
+
+EndRun = Callable[[SideError], None]
+
+
+@dataclass
+class Limit:
+    """The time limit of what the main thread does now."""
+
+    side: str
+    doing: str
+    seconds: float
+    since: float  # by time.monotonic()
+    due: float  # when something is to be done about it
+    raised: int = 0  # signals that were sent
+    heeded: int = 0  # errors that were raised
+
+
+class Watch:
+    """Watches the limits of one thread. `end_run` gets the error, and does not return."""
+
+    def __init__(self, seconds: float, end_run: EndRun) -> None:
+        self.seconds = seconds
+        self.limit: Limit | None = None
+        self.thread = threading.get_ident()
+        self._end_run = end_run
+        self._closed = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="gpugate-time-limit", daemon=True)
+        self._watcher.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._watcher.join()
+
+    def heed(self, number: int, frame: FrameType | None) -> None:
+        """The signal's handler, in the watched thread."""
+        limit = self.limit
+        if limit is not None and limit.heeded < limit.raised:
+            limit.heeded = limit.raised
+            raise StepTimeout(_sentence(limit, self.thread))
+
+    def _watch(self) -> None:
+        wait_s = self.seconds
+        while not self._closed.wait(wait_s):
+            limit, now = self.limit, time.monotonic()
+            if limit is None or now < limit.due:
+                # No limit is shorter than this, so none that is set meanwhile is over before.
+                wait_s = self.seconds if limit is None else min(self.seconds, limit.due - now)
+                continue
+            if limit.raised == RAISED:
+                self._end_run(SideError(limit.side, limit.doing, StepTimeout(_sentence(limit, self.thread))))
+            wait_s = min(self.seconds, GRACE_S)
+            limit.due, limit.raised = now + GRACE_S, limit.raised + 1
+            signal.pthread_kill(self.thread, _SIGNAL)
+
+
+_watch: Watch | None = None
+
+
+@contextmanager
+def watched(seconds: float, end_run: EndRun) -> Iterator[None]:
+    """Sets time limits inside, in the main thread; in another thread nothing changes."""
+    global _watch
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before, outer = signal.getsignal(_SIGNAL), _watch
+    _watch = watch = Watch(seconds, end_run)
+    signal.signal(_SIGNAL, watch.heed)
+    try:
+        yield
+    finally:
+        _watch = outer
+        watch.close()
+        signal.signal(_SIGNAL, before)
+
+
+def begin(side: str, doing: str, share: float) -> Limit | None:
+    """Limits what this thread does until `end` is called with what is returned, the limit around it."""
+    watch = _watch
+    if watch is None or watch.thread != threading.get_ident():
+        return None
+    before, seconds, now = watch.limit, watch.seconds * share, time.monotonic()
+    watch.limit = Limit(side, doing, seconds, now, now + seconds)
+    return before
+
+
+def end(before: Limit | None) -> None:
+    """Goes on with the limit around, which does not count the time of the inner one."""
+    watch = _watch
+    if watch is not None and watch.thread == threading.get_ident() and watch.limit is not None:
+        if before is not None:
+            before.due += time.monotonic() - watch.limit.since
+        watch.limit = before
+
+
+def _sentence(limit: Limit, first: int) -> str:
+    """`no end within 300 s (--perf-step-timeout); MainThread: loader.py:12 wait, step.py:7 step`."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = {
+        ident: frame for ident, frame in sys._current_frames().items() if names.get(ident) != "gpugate-time-limit"
+    }
+    order = sorted(frames, key=lambda ident: ident != first)
+    shown = [f"{names.get(ident, 'a thread')}: {_stack(frames[ident])}" for ident in order[:SHOWN_THREADS]]
+    more = [f"{len(order) - SHOWN_THREADS} more threads"] if len(order) > SHOWN_THREADS else []
+    return "; ".join([f"no end within {limit.seconds:g} s (--perf-step-timeout)", *shown, *more])
+
+
+def _stack(frame: FrameType | None) -> str:
+    """`file:line function` of the innermost frames outside of this package, the innermost first."""
+    places: list[str] = []
+    while frame is not None and len(places) < SHOWN_FRAMES:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(_PACKAGE):
+            if places:
+                break
+        else:
+            shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name
+            places.append(f"{shown}:{frame.f_lineno} {frame.f_code.co_name}")
+        frame = frame.f_back
+    return ", ".join(places) or "in gpugate"
