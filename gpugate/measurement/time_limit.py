@@ -11,11 +11,11 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from types import FrameType
 
 from gpugate.errors import SideError
@@ -43,7 +43,7 @@ class Limit:
     side: str
     doing: str
     seconds: float
-    since: float  # by time.monotonic()
+    since: float  # by monotonic()
     due: float  # when something is to be done about it
     raised: int = 0  # signals that were sent
     heeded: int = 0  # errors that were raised
@@ -75,7 +75,7 @@ class Watch:
     def _watch(self) -> None:
         wait_s = self.seconds
         while not self._closed.wait(wait_s):
-            limit, now = self.limit, time.monotonic()
+            limit, now = self.limit, monotonic()
             if limit is None or now < limit.due:
                 # No limit is shorter than this, so none that is set meanwhile is over before.
                 wait_s = self.seconds if limit is None else min(self.seconds, limit.due - now)
@@ -113,7 +113,7 @@ def begin(side: str, doing: str, share: float) -> Limit | None:
     watch = _watch
     if watch is None or watch.thread != threading.get_ident():
         return None
-    before, seconds, now = watch.limit, watch.seconds * share, time.monotonic()
+    before, seconds, now = watch.limit, watch.seconds * share, monotonic()
     watch.limit = Limit(side, doing, seconds, now, now + seconds)
     return before
 
@@ -123,7 +123,7 @@ def end(before: Limit | None) -> None:
     watch = _watch
     if watch is not None and watch.thread == threading.get_ident() and watch.limit is not None:
         if before is not None:
-            before.due += time.monotonic() - watch.limit.since
+            before.due += monotonic() - watch.limit.since
         watch.limit = before
 
 
