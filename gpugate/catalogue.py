@@ -23,6 +23,7 @@ _DEVICE_CLASS = re.compile(r"cpu|cuda|sm_\d+")
 _NAME_RULE = "use a-z, 0-9, '.', '_' and '-'"
 _FAMILY_NAME = re.compile(rf"({_NAME.pattern}/)?{_NAME.pattern}")
 _FAMILY_RULE = f"{_NAME_RULE}, and '/' once, behind a family's name"
+LONGEST_NAME = 200  # characters of each part of an id: a file name has 255, with our endings
 
 
 class Catalogue:
@@ -134,8 +135,13 @@ def _module_of(workload: Workload) -> str:
 
 def check(workload: Workload) -> None:
     """Raises CatalogueError, in one sentence, for a workload that cannot be measured as declared."""
-    if not _FAMILY_NAME.fullmatch(workload.name):
+    if not (isinstance(workload.name, str) and _FAMILY_NAME.fullmatch(workload.name)):
         raise CatalogueError(f"workload name {workload.name!r} fits no test id and no file name: {_FAMILY_RULE}")
+    _check_lengths(f"workload {workload.name!r}", *workload.name.split("/"))
+    for role in ("baseline", "inputs"):
+        if not callable(getattr(workload, role)):
+            given = getattr(workload, role)
+            raise CatalogueError(f"workload {workload.name!r} has {role} {given!r}, which is no function: give one")
     if not workload.sizes or not set(workload.sizes) <= set(DEVICE_KINDS):
         known = sorted(workload.sizes)
         raise CatalogueError(f"workload {workload.name!r} has sizes for {known}: give 'cuda', 'cpu' or both")
@@ -159,6 +165,13 @@ def check(workload: Workload) -> None:
         )
 
 
+def _check_lengths(what: str, *names: str) -> None:
+    """Raises CatalogueError for a name with which a file of ours could not be written."""
+    longest = max(names, key=len)
+    if len(longest) > LONGEST_NAME:
+        raise CatalogueError(f"{what} has a name of {len(longest)} characters: give one of {LONGEST_NAME} at most")
+
+
 def _check_sweeps(workload: Workload) -> None:
     """Points of one sweep share what they are compared with, and no value comes twice."""
     seen: dict[str, dict[int, Optimization]] = {}
@@ -169,6 +182,7 @@ def _check_sweeps(workload: Workload) -> None:
         where = f"{workload.name}/{optimization.name}"
         if not _NAME.fullmatch(point.sweep):
             raise CatalogueError(f"{where} is a point of sweep {point.sweep!r}, which fits no test id: {_NAME_RULE}")
+        _check_lengths(f"{where} is a point of sweep {point.sweep!r}, which", point.sweep)
         others = seen.setdefault(point.sweep, {})
         if point.value in others:
             twin = others[point.value].name
@@ -186,6 +200,9 @@ def _check_optimization(workload: Workload, optimization: Optimization) -> None:
     where = f"{workload.name}/{optimization.name}"
     if not _NAME.fullmatch(optimization.name):
         raise CatalogueError(f"optimization name {where!r} fits no test id: {_NAME_RULE}")
+    _check_lengths(f"optimization {where!r}", optimization.name)
+    if not callable(optimization.build):
+        raise CatalogueError(f"{where} has build {optimization.build!r}, which is no function: give one")
     if not optimization.min_speedup:
         raise CatalogueError(f"{where} has no min_speedup: give one per device class, such as {{'cuda': 1.2}}")
     for device_class in (*optimization.min_speedup, *optimization.contract):

@@ -185,7 +185,30 @@ FAILURES: dict[str, tuple[str, str]] = {
         "import sys\ndef quick(context):\n    sys.exit('no licence')",
         "tiny/quick/cpu: quick failed while being built: SystemExit: no licence",
     ),
-    "returns no side": ("def quick(context):\n    return None", "tiny/quick/cpu: quick failed while "),
+    "returns no side": (
+        "def quick(context):\n    Side(lambda x: 2 * x)",
+        "quick failed while being built: TypeError: its build function returned None: return a gpugate.workload.Side",
+    ),
+    "returns the step": (
+        "def quick(context):\n    return len",
+        "TypeError: its build function returned <built-in function len>: return a gpugate.workload.Side",
+    ),
+    "has no step": (
+        "def quick(context):\n    return Side(None)",
+        "TypeError: step of its Side is None, which cannot be called: give a function",
+    ),
+    "has a finish that ran already": (
+        "def quick(context):\n    return Side(lambda x: 2 * x, finish=print())",
+        "TypeError: finish of its Side is None, which cannot be called: give a function",
+    ),
+    **{
+        f"engaged() returns {answer}": (
+            f"def quick(context):\n    return Side(lambda x: 2 * x, engaged=lambda: {answer})",
+            f"quick failed while being asked whether it engaged: TypeError: engaged() returned {answer}: return None "
+            "where the optimization engaged, and why not, as a text, where it did not",
+        )
+        for answer in ("False", "''", "True", "0", "' '")
+    },
     "raises in a step": (
         "def quick(context):\n    return Side(lambda x: x.nothing)",
         "tiny/quick/cpu: quick failed while running its first step: AttributeError: ",
@@ -240,6 +263,27 @@ def test_a_broken_optimization_fails_its_tests_alone(tiny: TinyProject, kind: st
     assert tiny.outcomes("tiny/right/cpu")["equivalence"] == Outcome.PASS
     assert "2 failed, 2 passed" in result.text
     check_no_traceback(result.text)
+
+
+def test_inputs_that_are_none_are_named(tiny: TinyProject) -> None:
+    source = (tiny.path / "tiny.py").read_text(encoding="utf-8")
+    tiny.write("tiny.py", source.replace("return torch.randn(32", "torch.randn(32"))
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs")
+    assert result.status == 1
+    words = "TypeError: inputs(context, 0) returned None: return what step() takes"
+    error = tiny.json()["cases"]["tiny/quick/cpu"]["error"]
+    assert error == f"tiny/quick/cpu: inputs of tiny failed while being made: {words}"
+    check_no_traceback(result.text)
+
+
+def test_a_workload_whose_name_is_as_long_as_it_may_be_is_recorded(tiny: TinyProject) -> None:
+    source = (tiny.path / "tiny.py").read_text(encoding="utf-8")
+    name = f"{200 * 'f'}/{200 * 'w'}"
+    source = source.replace('Workload("tiny"', f'Workload("{name}"').replace('("quick"', f'("{200 * "o"}"')
+    tiny.write("tiny.py", source)
+    result = tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1")
+    assert result.status == 0, result.text
+    assert (tiny.baselines / f"{name}.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -101,19 +101,26 @@ def check_untouched(inputs: Inputs, side: str) -> None:
 
 
 def make_inputs(workload: Workload, context: Context, fresh_count: int, draw: random.Random) -> Inputs:
-    """Timed sets 0, 1, ...; fresh sets at a random index that is recorded."""
-    first = workload.inputs(context, 0)
+    """Timed sets 0, 1, ...; fresh sets at a random index that is recorded. Raises TypeError for a set that is None."""
+    first = _input_set(workload, context, 0)
     count = sets_needed(byte_size(first), cache_bytes(context.device), workload.cold)
-    timed = (first, *(workload.inputs(context, index) for index in range(1, count)))
+    timed = (first, *(_input_set(workload, context, index) for index in range(1, count)))
     fresh_index = FIRST_FRESH_INDEX + draw.randrange(2**30)
-    fresh = tuple(workload.inputs(context, fresh_index + offset) for offset in range(fresh_count))
+    fresh = tuple(_input_set(workload, context, fresh_index + offset) for offset in range(fresh_count))
     contents = list(range(count)) if _exchangeable(timed) else []
     return Inputs(timed, fresh, fresh_index, checksum((timed, fresh)), contents)
 
 
+def _input_set(workload: Workload, context: Context, index: int) -> Any:
+    inputs = workload.inputs(context, index)
+    if inputs is None:
+        raise TypeError(f"inputs(context, {index}) returned None: return what step() takes")
+    return inputs
+
+
 def new_set(workload: Workload, context: Context, inputs: Inputs, number: int) -> Any:
     """An input set that no step of this measurement has met; `number` counts from 0."""
-    return workload.inputs(context, inputs.fresh_index + len(inputs.fresh) + number)
+    return _input_set(workload, context, inputs.fresh_index + len(inputs.fresh) + number)
 
 
 def _exchangeable(sets: Sequence[Any]) -> bool:

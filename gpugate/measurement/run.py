@@ -316,9 +316,8 @@ def _finish(run: _Run, both: BothSides) -> None:
     theirs, ours = _counted(run, both)
     run.tell("checking", both.optimized.name)
     run.found.inert = run.found.same_bits and theirs.same_work(ours)
-    with blamed_on(both.optimized.name, "being asked whether it engaged"):
-        run.found.not_engaged = both.optimized.side.engaged()
     run.found.accounts_for_itself = both.optimized.side.engaged is not nothing_to_say
+    run.found.not_engaged = both.optimized.why_not_engaged()
     run.found.counted = (theirs, ours)
     check_untouched(run.inputs, both.optimized.name)
     both.check_apart()

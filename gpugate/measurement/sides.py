@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import reprlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -120,6 +121,15 @@ class BuiltSide:
                 return output.clone() if isinstance(output, torch.Tensor) else output
             return output.clone() if type(output) in PLAIN_TENSORS else output
 
+    def why_not_engaged(self) -> str | None:
+        """The reason that the side gives; None: it engaged. Raises SideError for an answer that is neither."""
+        with blamed_on(self.name, "being asked whether it engaged"):
+            reason = self.side.engaged()
+            if reason is None or (isinstance(reason, str) and reason.strip()):
+                return reason
+            next_step = "return None where the optimization engaged, and why not, as a text, where it did not"
+            raise TypeError(f"engaged() returned {reprlib.repr(reason)}: {next_step}")
+
     def close(self) -> None:
         self.last_output = None
         with blamed_on(self.name, "being closed"):
@@ -133,7 +143,7 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
     with blamed_on(name, "being closed"), ExitStack() as undo:
         started = perf_counter()
         with blamed_on(name, "being built", BUILD_SHARE):
-            side = build(context)
+            side = _checked(build(context))
             undo.callback(side.close)
             synchronize(context.device)
             flags = TorchFlags.current()
@@ -148,6 +158,17 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
     peak_bytes = _peak_above(context.device, allocated_bytes)
     cost = SideCost(build_s=built - started, first_step_s=stepped - built, peak_bytes=peak_bytes)
     return BuiltSide(name, side, flags, context.device, cost)
+
+
+def _checked(side: object) -> Side:
+    """The side that a build function returned. Raises TypeError, naming the mistake, for what is none."""
+    if not isinstance(side, Side):
+        raise TypeError(f"its build function returned {reprlib.repr(side)}: return a gpugate.workload.Side")
+    for name in ("step", "finish", "engaged", "close", "cached_step"):
+        given = getattr(side, name)
+        if not (callable(given) or (name == "cached_step" and given is None)):
+            raise TypeError(f"{name} of its Side is {reprlib.repr(given)}, which cannot be called: give a function")
+    return side
 
 
 def _await_compile_workers() -> None:
