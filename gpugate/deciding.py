@@ -121,8 +121,9 @@ def wants_fresh_process(result: CaseResult) -> bool:
         moved = any(MOVED in verdict.numbers for verdict in result.verdicts)
         asked = contradicted and result.remembered is not None and not left_open_by_other_work(result)
         return moved or Outcome.REGRESSED in outcomes.values() or asked
-    counted = result.measurement is not None and result.measurement.counters_missing is None
-    return contradicted or (counted and outcomes["counters"] is Outcome.INCONCLUSIVE)
+    counters = next(verdict for verdict in result.verdicts if verdict.check == "counters")
+    # A contract that could not be checked has no numbers, and no further process can check it.
+    return contradicted or (counters.outcome is Outcome.INCONCLUSIVE and bool(counters.numbers))
 
 
 def _counters(result: CaseResult, promise: Promise, measurements: Sequence[Measurement]) -> Verdict:

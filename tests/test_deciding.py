@@ -247,3 +247,15 @@ def test_other_work_is_told_with_advice_that_helps(problem: str | None) -> None:
     assert "--perf-budget" not in speedup.next_step
     assert "other processes" not in reason(beside(0.1, environment_problem=problem), "speedup")
     assert "OMP_NUM_THREADS" not in beside(1.4, "cuda", environment_problem=problem).verdicts[1].next_step
+
+
+def test_cpu_counters_that_processes_dispute_ask_a_third_one_and_an_unchecked_contract_asks_nobody() -> None:
+    def on_a_cpu(faults: float) -> Measurement:
+        return replace(
+            measured(3.0), optimized_counters={"minor_faults": faults}, counters_missing="counted on CUDA only"
+        )
+
+    for limit, outcome, asked in (("minor_faults", INCONCLUSIVE, True), ("kernels", INCONCLUSIVE, False)):
+        promise = Promise(1.5, LOOSE, Contract(limits=(Limit(limit, at_most=10),)))
+        found = case(on_a_cpu(20.0), Attempt(on_a_cpu(1.0)), promise=promise, case_id="net/fast/cpu")
+        assert (outcomes(found)["counters"], wants_fresh_process(found)) == (outcome, asked)

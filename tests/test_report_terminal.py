@@ -114,6 +114,7 @@ def test_the_worst_check_gives_the_verdict_of_the_row(gpu_run: RunResult) -> Non
         ({"speedup": Outcome.REGRESSED, "equivalence": Outcome.WRONG}, "WRONG equivalence"),
         ({"speedup": Outcome.NO_BASELINE, "throughput": Outcome.NO_BASELINE}, "NO_BASELINE"),
         ({}, "PASS"),
+        (dict.fromkeys(("equivalence", "speedup", "throughput", "counters"), Outcome.ENV_INVALID), "ENV_INVALID"),
     ],
 )
 def test_the_verdict_of_a_row_names_its_checks(gpu_run: RunResult, outcomes: dict[str, Outcome], words: str) -> None:
@@ -155,9 +156,19 @@ def test_a_row_that_fresh_processes_decided_shows_the_process_that_decided(gpu_r
     case.attempts = [Attempt(others[0]), Attempt(others[1]), Attempt(others[1], "it was throttled")]
     (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
     assert (row.reference, row.optimized, row.speedup) == ("36.00 ms", "4.00 ms", "9.00x")
-    assert "resnet50-inference/cudnn-fused/cuda: the row is of the process in the middle of 3" in text(
+    assert "resnet50-inference/cudnn-fused/cuda: the row is of the middle one of 3 processes" in text(
         gpu_run, 200, False
     )
+
+
+def test_of_two_processes_the_row_shows_the_one_of_the_lower_speedup(gpu_run: RunResult) -> None:
+    case = of_pairs(gpu_run, (36.0, 4.0))
+    assert case.measurement is not None
+    slower = (Instance(True, (Pair(36.0, 4.5, True),) * 9),) * 3
+    case.attempts = [Attempt(replace(case.measurement, instances=slower))]
+    (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
+    assert (row.optimized, row.speedup) == ("4.50 ms", "8.00x")
+    assert row.remarks == ("resnet50-inference/cudnn-fused/cuda: the row is of the slower one of 2 processes",)
 
 
 def test_narrow_windows_drop_the_least_important_columns_and_say_so(gpu_run: RunResult) -> None:

@@ -71,14 +71,14 @@ def worst_of(case: CaseResult) -> Outcome | None:
 
 
 def verdict_words(case: CaseResult) -> str:
-    """`REGRESSED throughput`: the worst outcome and the checks that it is of. PASS is of all, and what has no baseline
-    has none for any."""
+    """`REGRESSED throughput`: the worst outcome and the checks that it is of. An outcome of all checks names none, and
+    NO_BASELINE is of both times."""
     outcome = worst_of(case)
     if outcome is None:
         return NOT_JUDGED
-    if outcome in (Outcome.PASS, Outcome.NO_BASELINE):
-        return str(outcome.value)
-    return f"{outcome.value} {', '.join(one.check for one in case.verdicts if one.outcome is outcome)}"
+    checks = [one.check for one in case.verdicts if one.outcome is outcome]
+    named = len(checks) < len(case.verdicts) and outcome is not Outcome.NO_BASELINE
+    return f"{outcome.value} {', '.join(checks)}" if named else str(outcome.value)
 
 
 def rows(run: RunResult) -> list[Row]:
@@ -159,7 +159,8 @@ def _row(
 
 
 def _whose(processes: int) -> str:
-    return f"the row is of the process in the middle of {processes}, by its speedup"
+    which = "slower" if processes == 2 else "middle"
+    return f"the row is of the {which} one of {processes} processes"
 
 
 def _other_ratio(summary: Summary) -> str:
