@@ -206,6 +206,15 @@ def test_a_selection_of_tests_selects_checks_and_the_report_says_which_none_held
     assert "no selected test" not in tiny.run("--perf-device=cpu", "-k", "outputs").text
 
 
+def test_a_bad_verdict_that_no_selected_test_held_is_in_that_line(tiny: TinyProject) -> None:
+    tiny.workload(f"{QUICK}\n{RIGHT}", f'{REGRESSED}, Optimization("right", right, {{"cpu": 0.01}})')
+    result = tiny.run("--gate", "--perf-device=cpu", "-k", "outputs or (right and engaged)")
+    assert result.status == 0
+    assert (
+        "checks that no selected test held: speedup (1 REGRESSED), throughput, counters (1 of 2 cases)" in result.text
+    )
+
+
 def test_a_test_that_fails_needs_no_second_sentence(tiny: TinyProject) -> None:
     tiny.workload(optimizations=REGRESSED)
     assert gate(tiny, "-k", "speedup") == (1, [])
@@ -230,6 +239,16 @@ def test_a_replay_is_held_to_the_same(tiny: TinyProject) -> None:
     promises(tiny, "pass")
     assert tiny.run(*replay).status == 1
     assert tiny.json("again.json")["problems"][0].startswith("no test held a verdict of tiny/quick/cpu: ")
+
+
+def test_a_fresh_process_of_a_gate_by_settings_measures_and_judges_nothing(tiny: TinyProject) -> None:
+    tiny.workload(optimizations=REGRESSED)
+    tiny.write("pytest.ini", "[pytest]\naddopts = --gate\n")
+    options = ("--perf-device=cpu", "-k", "speedup", "--perf-json=run.json", "--perf-attempts=2")
+    assert tiny.run(*options).status == 1
+    (attempt,) = tiny.json()["cases"]["tiny/quick/cpu"]["attempts"]
+    assert attempt["problem"] is None
+    assert attempt["measurement"] is not None
 
 
 # --- nothing is measured --------------------------------------------------------------------------------------------

@@ -11,8 +11,10 @@ from gpugate import nvml, selection
 from gpugate.catalogue import Catalogue
 from gpugate.errors import OptionError
 from gpugate.options import Options
+from gpugate.result import RunResult
 from gpugate.workload import Context, Optimization, Side, Size, Workload
-from gpugate.xdist_workers import check_workers
+from gpugate.xdist_workers import check_workers, received, send
+from tests.conftest import TWO_CORES
 
 OPTIONS = Options(
     gate=False,
@@ -98,6 +100,18 @@ def test_a_worker_checks_nothing_of_its_own(gpus) -> None:
 
 def build(context: Context) -> Side:
     return Side(lambda inputs: inputs)
+
+
+def test_what_workers_say_of_a_gate_is_joined_and_said_once() -> None:
+    said = None
+    for name, problem in (("1", "the absence of a"), ("2", "the error of b")):
+        run = RunResult(TWO_CORES, f"2030-01-01T00:00:0{name}+00:00", seed=1)
+        run.problems = ["module 'c' skipped itself", problem]
+        worker = SimpleNamespace(workeroutput={})
+        send(worker, run)  # type: ignore[arg-type]
+        said = received(worker.workeroutput, said)
+    assert said is not None
+    assert said.problems == ["module 'c' skipped itself", "the absence of a", "the error of b"]
 
 
 @pytest.mark.parametrize("has_xdist", [True, False])

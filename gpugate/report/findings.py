@@ -101,12 +101,13 @@ def unheld(run: RunResult) -> str | None:
     measured = [case for case in run.cases.values() if case.verdicts]
     if not run.gate or run.interrupted:
         return None
-    counts = {check: sum(check not in case.held for case in measured) for check in CASE_CHECKS}
-    words = [
-        check if count == len(measured) else f"{check} ({count} of {len(measured)} cases)"
-        for check, count in counts.items()
-        if count
-    ]
+    words = []
+    for check in CASE_CHECKS:
+        found = [one for case in measured for one in case.verdicts if one.check == check and check not in case.held]
+        bad = Counter(one.outcome.value for one in found if one.bad)
+        told = [f"{len(found)} of {len(measured)} cases"] if len(found) < len(measured) else []
+        told += [f"{count} {word}" for word, count in bad.items()]
+        words += [f"{check} ({', '.join(told)})" if told else check] if found else []
     return f"checks that no selected test held: {', '.join(words)}" if words else None
 
 
