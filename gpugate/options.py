@@ -9,9 +9,10 @@ import re
 import reprlib
 import shlex
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpugate import next_steps
 from gpugate.errors import OptionError
@@ -30,6 +31,8 @@ DEFAULT_BASELINES = "baselines"
 FRESH_VARIABLE = "GPUGATE_FRESH_PROCESS"  # the id of the process that started this one to measure for it
 # What a user may measure instead of what the workloads come with.
 OWN = tuple(option.removeprefix("--").replace("-", "_") for option in next_steps.OWN)
+PATH_OPTIONS: set[str] = set()  # which take a path, filled by `add_options`
+_PATHS = ("DIR", "FILE", "PATH")  # what the help calls the value of such an option
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 Tool = Literal["nsys", "ncu", "torch-trace"]
 # What asks for a profile, and where it goes unless a folder is given.
@@ -90,7 +93,12 @@ class Options:
 def add_options(parser: pytest.Parser) -> None:
     """Every option of the suite, in one group of `pytest --help`, each with its default."""
     group = parser.getgroup("gpugate", "gpugate: does a GPU optimization still pay?")
-    add = group.addoption
+
+    def add(name: str, **how: Any) -> None:
+        if how.get("metavar") in _PATHS and "nargs" not in how:
+            PATH_OPTIONS.add(name)
+        group.addoption(name, **how)
+
     add("--gate", action="store_true", help="fail on all but PASS and IMPROVED, on missing GPUs too (default: off)")
     add("--update-baselines", action="store_true", help="record what is measured as the new baseline (default: off)")
     add("--perf-reason", metavar="TEXT", default="", help="why the baseline is recorded, kept in it (default: none)")
@@ -209,6 +217,21 @@ def add_options(parser: pytest.Parser) -> None:
         help="judge nothing: PyTorch's trace of a few warm steps per test parameter and side, for Perfetto, in DIR, "
         f"{PROFILERS['torch-trace']} where none is given (default: off)",
     )
+
+
+def words_without_ambiguity(words: Sequence[str]) -> list[str]:
+    """`--perf-report DIR` as `--perf-report=DIR`, where DIR exists.
+
+    pytest reads the command line once before it knows our options, and takes DIR for tests that are to run: in a
+    project without settings of pytest its folder then decides the rootdir.
+    """
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in PATH_OPTIONS and Path(word).exists():
+            joined[-1] = f"{joined[-1]}={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def read_options(config: pytest.Config) -> Options:

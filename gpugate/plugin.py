@@ -14,7 +14,7 @@ from gpugate.catalogue import catalogue
 from gpugate.errors import BaselineError, GpugateError, SideError
 from gpugate.fixtures import ASKED, HELD, SESSION, gate, replayed, sweep, workload
 from gpugate.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_problems
-from gpugate.options import Options, add_options, gates_by_settings, profilers, read_options
+from gpugate.options import Options, add_options, gates_by_settings, profilers, read_options, words_without_ambiguity
 from gpugate.selection import (
     cases_of,
     deselect_other_devices,
@@ -53,6 +53,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    words, started_in = [str(word) for word in config.invocation_params.args], config.invocation_params.dir
+    at_home = config.inipath is not None and started_in.is_relative_to(config.inipath.parent)
+    if not at_home and (clear := words_without_ambiguity(words)) != words:
+        return int(pytest.main(clear, plugins=config.invocation_params.plugins))
+    return _start_profiler(config)
+
+
+def _start_profiler(config: pytest.Config) -> int | None:
     if not profilers(config) or config.option.collectonly or config.option.help:
         return None
     from gpugate.profiling.session import outer_run

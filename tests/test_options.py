@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from gpugate import run_file
 from gpugate.errors import OptionError
 from gpugate.measurement.settings import ATTEMPTS, Settings
-from gpugate.options import DEFAULT_PROCESSES, FRESH_VARIABLE, read_options
+from gpugate.options import DEFAULT_PROCESSES, FRESH_VARIABLE, add_options, read_options
 from tests.tiny_project import CACHES, ROOT, TinyProject, check_no_traceback
 
 DEFAULTS = {
@@ -249,3 +250,39 @@ def test_the_device_asked_for_is_the_only_one_measured(tiny: TinyProject) -> Non
     assert "tiny/quick/cpu] PASSED" in result.text
     assert "1 deselected" not in result.text.replace("6 deselected", "")
     assert "cuda" not in result.text.partition("= gpugate =")[2]
+
+
+def path_options() -> list[str]:
+    """Every option of ours that takes a path, by what its help calls the value."""
+    parser = pytest.Parser(_ispytest=True)
+    add_options(parser)
+    given = [(one.names()[0], one.attrs()) for one in parser.getgroup("gpugate").options]
+    return [name for name, how in given if how.get("metavar") in ("DIR", "FILE", "PATH") and how.get("nargs") is None]
+
+
+@pytest.mark.parametrize("foreign", ["", "[pytest]"], ids=["no settings", "another project's settings"])
+@pytest.mark.parametrize("option", path_options())
+def test_a_path_behind_a_space_does_not_move_the_rootdir(
+    tiny: TinyProject, tmp_path_factory: pytest.TempPathFactory, option: str, foreign: str
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "there").mkdir()
+    if foreign:
+        (elsewhere / "pytest.ini").write_text(foreign, encoding="utf-8")
+    write = f"open({str(tiny.path / 'rootdir')!r}, 'w').write(str(config.rootpath))"
+    hook = f"\n\ndef pytest_configure(config):\n    {write}\n"
+    tiny.write("conftest.py", (tiny.path / "conftest.py").read_text() + hook)
+    tiny.run("perf_tests", "--collect-only", option, str(elsewhere / "there"))
+    assert (tiny.path / "rootdir").read_text() == str(tiny.path)
+
+
+def test_a_folder_behind_a_space_is_judged_by_the_same_record(
+    tiny: TinyProject, recorded_project: TinyProject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tiny.take_baseline(recorded_project)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    result = tiny.run("perf_tests", "-k", "outputs", "--perf-device=cpu", "--perf-report", str(elsewhere))
+    assert result.status == 0, result.text
+    assert f"rootdir: {tiny.path}\n" in result.text
+    (case,) = run_file.read(elsewhere / "run.json").cases.values()
+    assert case.remembered is not None
