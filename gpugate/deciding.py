@@ -41,17 +41,14 @@ def decide(result: CaseResult, command: str, recording: bool, asked_tolerance: f
     )
     impossible = impossible_rate(measurement, summaries[0], result.size) if summaries else None
     outputs = [judge_equivalence(one, promise.tolerance) for one in (measurement, *confirming)]
-    cores, on_cpu = busy_cores(measurement), result.device_kind == "cpu"
     verdicts = [
         next((one for one in outputs if one.outcome is Outcome.WRONG), outputs[0]),
-        *(
-            with_other_work(
-                with_environment(without_result(verdict, impossible), result.environment_problem), cores, on_cpu
-            )
-            for verdict in timed
-        ),
+        *(with_environment(without_result(verdict, impossible), result.environment_problem) for verdict in timed),
         _counters(result, promise, (measurement, *confirming)),
     ]
+    if impossible is None:
+        on_cpu = result.device_kind == "cpu"
+        verdicts = [with_other_work(one, measurement, on_cpu) if one.check in TIMED else one for one in verdicts]
     problems = dict.fromkeys(one.problem for one in result.attempts if one.problem)
     unheard = "; ".join(f"a fresh process could not confirm it ({problem})" for problem in problems)
     verdicts = [verdict if verdict.check == "equivalence" else _saying(verdict, unheard) for verdict in verdicts]
@@ -85,7 +82,7 @@ def left_open_by_other_work(result: CaseResult) -> bool:
     if result.device_kind != "cpu" or result.measurement is None or busy_cores(result.measurement) is None:
         return False
     open_ones = (Outcome.INCONCLUSIVE, Outcome.ENV_INVALID)
-    timed = [verdict.outcome for verdict in result.verdicts if verdict.check in TIMED]
+    timed = [one.outcome for one in result.verdicts if one.check in TIMED and TIMES_CEILING not in one.numbers]
     return Outcome.REGRESSED not in timed and any(outcome in open_ones for outcome in timed)
 
 
@@ -121,9 +118,15 @@ def wants_fresh_process(result: CaseResult) -> bool:
         moved = any(MOVED in verdict.numbers for verdict in result.verdicts)
         asked = contradicted and result.remembered is not None and not left_open_by_other_work(result)
         return moved or Outcome.REGRESSED in outcomes.values() or asked
-    counters = next(verdict for verdict in result.verdicts if verdict.check == "counters")
-    # A contract that could not be checked has no numbers, and no further process can check it.
-    return contradicted or (counters.outcome is Outcome.INCONCLUSIVE and bool(counters.numbers))
+    return contradicted or (outcomes["counters"] is Outcome.INCONCLUSIVE and not _open_by_itself(result))
+
+
+def _open_by_itself(result: CaseResult) -> bool:
+    """Whether the counters of this process alone leave their question open, which further processes cannot answer."""
+    if result.measurement is None or result.promise is None:
+        return True
+    alone = judge_counters(result.measurement, result.promise.contract, result.remembered, result.environment_problem)
+    return alone.outcome is Outcome.INCONCLUSIVE
 
 
 def _counters(result: CaseResult, promise: Promise, measurements: Sequence[Measurement]) -> Verdict:

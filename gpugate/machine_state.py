@@ -28,13 +28,18 @@ def busy_cores(measurement: Measurement) -> float | None:
     return cores if cores >= BUSY_CORES else None
 
 
-def with_other_work(verdict: Verdict, cores: float | None, on_cpu: bool) -> Verdict:
-    """What other processes took, told of a time that stayed open or says nothing; on a CPU with what helps."""
-    if cores is None or verdict.outcome not in (Outcome.INCONCLUSIVE, Outcome.ENV_INVALID):
+def with_other_work(verdict: Verdict, measurement: Measurement, on_cpu: bool) -> Verdict:
+    """The verdict with the load in its reason, where a time stayed open or says nothing.
+
+    The next step on a CPU that is loaded or noisy is one that helps there: a larger budget does not.
+    """
+    if verdict.outcome not in (Outcome.INCONCLUSIVE, Outcome.ENV_INVALID):
         return verdict
-    reason = f"{verdict.reason}; other processes kept {cores:.2g} cores busy meanwhile"
-    step = busy_step(verdict.case_id) if on_cpu else verdict.next_step
-    return replace(verdict, reason=reason, next_step=step)
+    cores = busy_cores(measurement)
+    noisy = verdict.outcome is Outcome.INCONCLUSIVE and measurement.stopped_because == "noise"
+    load = "" if cores is None else f"; other processes kept {cores:.2g} cores busy meanwhile"
+    step = busy_step(verdict.case_id) if on_cpu and (cores is not None or noisy) else verdict.next_step
+    return replace(verdict, reason=verdict.reason + load, next_step=step)
 
 
 def with_environment(verdict: Verdict, problem: str | None) -> Verdict:

@@ -29,9 +29,9 @@ def next_step(outcome: Outcome, case_id: str) -> str:
 
 
 def busy_step(case_id: str) -> str:
-    """For times of a CPU that other work shares, which no longer measurement makes sharper."""
+    """For times of a CPU that is noisy or that other work shares, which no longer measurement makes sharper."""
     fewer = f"OMP_NUM_THREADS=1 {rerun(case_id)}"
-    return f"end the other work and repeat, or leave it cores: {fewer}, which needs records of as many threads"
+    return f"end the other work on this machine, or leave it cores: {fewer}, which needs records of as many threads"
 
 
 def tolerance_step(case_id: str) -> str:

@@ -255,7 +255,27 @@ def test_cpu_counters_that_processes_dispute_ask_a_third_one_and_an_unchecked_co
             measured(3.0), optimized_counters={"minor_faults": faults}, counters_missing="counted on CUDA only"
         )
 
-    for limit, outcome, asked in (("minor_faults", INCONCLUSIVE, True), ("kernels", INCONCLUSIVE, False)):
+    for limit, asked in (("minor_faults", True), ("kernels", False)):
         promise = Promise(1.5, LOOSE, Contract(limits=(Limit(limit, at_most=10),)))
         found = case(on_a_cpu(20.0), Attempt(on_a_cpu(1.0)), promise=promise, case_id="net/fast/cpu")
-        assert (outcomes(found)["counters"], wants_fresh_process(found)) == (outcome, asked)
+        assert (outcomes(found)["counters"], wants_fresh_process(found)) == (INCONCLUSIVE, asked)
+
+
+@pytest.mark.parametrize(
+    ("stopped_because", "kind", "helps"), [("noise", "cpu", True), ("budget", "cpu", False), ("noise", "cuda", False)]
+)
+def test_noise_that_stopped_changing_on_a_cpu_asks_for_a_quieter_machine_and_no_larger_budget(
+    stopped_because: str, kind: str, helps: bool
+) -> None:
+    noisy = replace(measured(3.0), instances=SPREAD, stopped_because=stopped_because)
+    step = case(noisy, case_id=f"net/fast/{kind}").verdicts[1].next_step
+    assert ("OMP_NUM_THREADS=1" in step, "--perf-budget" in step) == (helps, not helps)
+
+
+def test_an_impossible_time_is_not_laid_to_other_work() -> None:
+    counted = {**COUNTED, "other_cores": 1.4}
+    found = replace(measured(3.0), instances=SPREAD, optimized_counters=counted, ceilings={"matmul_fp32_tflops": 1e-6})
+    impossible = case(found, case_id="net/fast/cpu", size=Size(1, 1e9, 0))
+    assert impossible.verdicts[1].reason.startswith("no result")
+    assert "OMP_NUM_THREADS" not in impossible.verdicts[1].next_step
+    assert not left_open_by_other_work(impossible)
