@@ -33,7 +33,7 @@ from gpugate.measurement.record import Counters, Difference, Instance, Measureme
 from gpugate.quantities import Positive
 from gpugate.result import CaseResult, RunResult
 from gpugate.summary import MIN_PROCESSES, History, by_sitting, counted, history, one_process, undisturbed
-from gpugate.tolerances import speedup_tolerance
+from gpugate.tolerances import detectable_slowdown, speedup_tolerance
 from gpugate.verdict import Outcome
 from gpugate.workload import DEVICE_KINDS
 
@@ -42,6 +42,7 @@ FORMAT = "gpugate-baseline"
 FORMAT_VERSION = 2
 LOCK_NAME = ".lock"  # in the folder that it guards; .gitignore lists it
 _REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
+BLUNT = 1.0  # a record that misses a step of twice the time is not a record of a quiet machine
 _UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
 
 
@@ -50,7 +51,7 @@ class Record:
     """What several fresh processes measured for one case. A counter that is absent was not measured."""
 
     recorded_at: str  # ISO 8601 with the UTC offset: the start of the last process
-    recorded_by: str
+    recorded_by: str  # of older files; empty since, as version control knows who recorded
     reason: str
     source_hash: str  # of the workload, see `source_hash`
     environment: Environment
@@ -85,12 +86,13 @@ class BaselineFile:
 
 @dataclass(frozen=True)
 class Occasion:
-    """Who records, and why."""
+    """Why is recorded, and what may be replaced."""
 
-    who: str
     reason: str
     new_anchor: bool = False
     adding: bool = False  # to the processes that are recorded, in place of replacing them
+    force: bool = False  # a disturbed record may replace a sharper one
+    force_option: str = "--perf-force"  # by which the user says so
 
 
 def load_all(folder: Path, workload_names: Collection[str] | None = None) -> dict[str, BaselineFile]:
@@ -132,7 +134,8 @@ def updated(
     Raises BaselineError when nothing was measured, when a case failed, was judged WRONG, NOT_ENGAGED or ENV_INVALID, or
     was measured by fewer than `min_processes` runs, and when the runs were interrupted or differ in environment or in
     the workload's source. Where runs are added, what is recorded counts as runs do, each run may be added once, and a
-    case that was judged REGRESSED is refused, too.
+    case that was judged REGRESSED is refused, too. Otherwise a disturbed record does not replace a sharper one, unless
+    that is forced.
     """
     _check_runs(workload, runs)
     machine = machine_name(runs[0].environment)
@@ -151,6 +154,8 @@ def updated(
             if onto is not None:
                 _check_alike(case_id, onto, record)
                 record = _joined(onto, record)
+            elif key in cases and not occasion.force:
+                _check_worth_replacing(case_id, cases[key].current, record, occasion.force_option)
             keeps_anchor = key in cases and not occasion.new_anchor and not _beats(record, cases[key].anchor)
             cases[key] = Entry(cases[key].anchor if keeps_anchor else record, record)
     if not cases:
@@ -328,7 +333,7 @@ def _record(of_case: Sequence[tuple[RunResult, Measurement]], occasion: Occasion
     packages = {name: version for run in runs for name, version in run.environment.packages.items()}
     return Record(
         recorded_at=max(run.started_at for run in runs),
-        recorded_by=occasion.who,
+        recorded_by="",
         reason=occasion.reason,
         source_hash=source,
         environment=replace(runs[0].environment, packages=packages),
@@ -352,6 +357,29 @@ def _check_alike(case_id: str, recorded: Record, added: Record) -> None:
     for started_at, process in zip(added.started_at, added.processes, strict=True):
         if process in recorded.processes:
             raise BaselineError(f"the run of {started_at} is in the baseline of {case_id} already: take it away")
+
+
+def _check_worth_replacing(case_id: str, old: Record, new: Record, force_option: str) -> None:
+    """Raises BaselineError where the processes of `new` were disturbed and it detects less than `old` does."""
+    told = [one_process(process) for process in new.processes]
+    disturbed = len(told) - len(undisturbed(told, by_sitting(new.started_at)))
+    before, after = _detectable(old), _detectable(new)
+    if (2 * disturbed > len(told) or after > BLUNT) and after >= before:
+        if 2 * disturbed > len(told):
+            why = f"{disturbed} of its {len(told)} processes were disturbed"
+        else:
+            why = f"its {len(told)} processes vary by {units.percent(new.history.speedup_cv or 0.0)}"
+        raise BaselineError(
+            f"the record of {case_id} stays: it detects a slowdown of {units.percent(before)}, and the new one of "
+            f"{units.percent(after)}, since {why}: record again on a quieter machine, or give {force_option}"
+        )
+
+
+def _detectable(record: Record) -> float:
+    """The smallest slowdown that a gate of this case alone detects, as a share of the time per step."""
+    known = record.history
+    allowed = speedup_tolerance(known.speedup_cv, known.processes, known.sittings, checks=1)
+    return detectable_slowdown(known.speedup_cv, known.processes, known.sittings, allowed)
 
 
 def _joined(recorded: Record, added: Record) -> Record:

@@ -61,6 +61,7 @@ class Options:
     reason: str
     processes: int
     new_anchor: bool
+    force: bool
     runs_path: Path | None
     device: str
     seed: int | None  # None: another one each session
@@ -112,6 +113,11 @@ def add_options(parser: pytest.Parser) -> None:
         "--perf-runs",
         metavar="DIR",
         help="with --update-baselines: keep every process's run in DIR and go on from those there (default: none kept)",
+    )
+    add(
+        "--perf-force",
+        action="store_true",
+        help="with --update-baselines: replace a record also by processes that were disturbed (default: it stays)",
     )
     add(
         "--perf-new-anchor",
@@ -246,6 +252,7 @@ def read_options(config: pytest.Config) -> Options:
         processes=whole_number("--perf-processes", value("perf_processes")),
         runs_path=_path(config, value("perf_runs")),
         new_anchor=value("perf_new_anchor"),
+        force=value("perf_force"),
         device=device_name(value("perf_device")),
         seed=_seed(value("perf_seed")),
         budget_s=_seconds("--perf-budget", value("perf_budget")),
@@ -337,7 +344,7 @@ def _check_together(config: pytest.Config) -> None:
     _check_own(config)
     _check_allowed(config)
     if not config.getoption("update_baselines"):
-        for name, idle in (("perf_reason", ""), ("perf_runs", None), ("perf_new_anchor", False)):
+        for name, idle in (("perf_reason", ""), ("perf_runs", None), ("perf_new_anchor", False), ("perf_force", False)):
             if config.getoption(name) != idle:
                 raise OptionError(f"{_spelled(name)} says how to record: give --update-baselines too")
     elif config.getoption("gate"):

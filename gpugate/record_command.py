@@ -15,7 +15,7 @@ from gpugate import baseline, profiles_file, run_file
 from gpugate.environment import differences, machine_name
 from gpugate.errors import BaselineError
 from gpugate.options import DEFAULT_BASELINES, DEFAULT_PROCESSES, whole_number
-from gpugate.recording import user_name, write
+from gpugate.recording import write
 from gpugate.report.night_files import RUN
 from gpugate.result import RunResult
 
@@ -37,6 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--add", action="store_true", help="add the runs to the processes that are recorded, say those of another night"
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="replace a record also by processes that were disturbed (default: it stays)",
     )
     parser.add_argument("--new-anchor", action="store_true", help="move the fixed anchor to what is recorded")
     parser.add_argument(
@@ -60,7 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
     runs = _runs(arguments.folder)
     machine = machine_name(runs[0].environment)
     folder = arguments.baselines / machine
-    occasion = baseline.Occasion(user_name(), arguments.reason, arguments.new_anchor, arguments.add)
+    occasion = baseline.Occasion(
+        arguments.reason, arguments.new_anchor, arguments.add, arguments.force, force_option="--force"
+    )
     with baseline.exclusive(folder):
         old = baseline.load_all(folder)
         files = [

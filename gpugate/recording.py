@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import tempfile
+import shlex
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpugate import baseline, profiles_file, run_file
@@ -15,7 +15,7 @@ from gpugate.errors import BaselineError, EnvironmentUnfitError, FreshProcessErr
 from gpugate.fresh_process import run_fresh
 from gpugate.nvml import foreign_processes
 from gpugate.result import RunResult
-from gpugate.session import PerfSession
+from gpugate.session import CACHE_FOLDER, PerfSession
 from gpugate.summary import by_sitting, one_process, undisturbed
 from gpugate.termination import signals_held
 from gpugate.writable_folder import made_writable
@@ -30,28 +30,48 @@ def record(session: PerfSession, say: Say, tell: Tell) -> None:
     """Runs the session's tests in fresh processes besides this one, writes the baselines and tells what changed.
 
     With `--perf-runs` every run is kept, and runs that are there already count: a recording that was cut off goes on.
+    Without it the runs of a recording that ends early are kept in a folder that is named.
     Raises BaselineError, with every baseline as it was, when a process or a case failed.
     """
     _files(session, [session.result], 1)  # what this process already refuses needs no others
+    with _runs_folder(session, say) as folder:
+        runs = _runs(session, folder, say)
+        # All files are made before the first is written: a refusal leaves every one as it was.
+        files = _files(session, runs, session.options.processes)
+        profiles = profiles_file.made(session.options.baselines_path, machine_name(session.environment), runs[-1:])
+        write(session.baselines_folder, files, profiles, tell)
+
+
+@contextmanager
+def _runs_folder(session: PerfSession, say: Say) -> Iterator[Path]:
+    """The folder of `--perf-runs`, or else one that stays where the recording ends early, and says so."""
+    given = session.options.runs_path
+    folder = given or session.root / CACHE_FOLDER / f"recording-{os.getpid()}-{session.result.seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield folder
+    except BaseException:
+        again = shlex.join(["--perf-runs", str(folder)])
+        say(f"recording: what was measured is kept in {folder}: the same command with {again} goes on from it")
+        raise
+    if given is None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs(session: PerfSession, folder: Path, say: Say) -> list[RunResult]:
+    """The earlier runs of the folder, this one, and as many fresh processes as are missing."""
     processes = session.options.processes
-    with ExitStack() as stack:
-        folder = session.options.runs_path
-        if folder is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpugate-record-")))
-        runs = [*_earlier_runs(session, folder), session.result]
-        if len(runs) > 1:
-            say(f"recording: goes on from {len(runs) - 1} of {processes} processes in {folder}")
-        run_file.write(_free_path(folder), session.result)
-        while len(runs) < processes:
-            say(f"recording: fresh process {len(runs) + 1} of {processes}")
-            runs.append(_fresh_run(session, _free_path(folder)))
-        while len(runs) < processes + SPARE_PROCESSES and (disturbed := _disturbed(runs, processes)):
-            say(f"recording: fresh process {len(runs) + 1}, since {disturbed} was disturbed in one")
-            runs.append(_fresh_run(session, _free_path(folder)))
-    # All files are made before the first is written: a refusal leaves every one as it was.
-    files = _files(session, runs, processes)
-    profiles = profiles_file.made(session.options.baselines_path, machine_name(session.environment), runs[-1:])
-    write(session.baselines_folder, files, profiles, tell)
+    runs = [*_earlier_runs(session, folder), session.result]
+    if len(runs) > 1:
+        say(f"recording: goes on from {len(runs) - 1} of {processes} processes in {folder}")
+    run_file.write(_free_path(folder), session.result)
+    while len(runs) < processes:
+        say(f"recording: fresh process {len(runs) + 1} of {processes}")
+        runs.append(_fresh_run(session, _free_path(folder)))
+    while len(runs) < processes + SPARE_PROCESSES and (disturbed := _disturbed(runs, processes)):
+        say(f"recording: fresh process {len(runs) + 1}, since {disturbed} was disturbed in one")
+        runs.append(_fresh_run(session, _free_path(folder)))
+    return runs
 
 
 def write(folder: Path, files: Sequence[baseline.BaselineFile], profiles: Mapping[Path, str], tell: Tell) -> None:
@@ -102,21 +122,13 @@ def _free_path(folder: Path) -> Path:
 
 def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> list[baseline.BaselineFile]:
     """The files with what `runs` measured."""
-    folder = session.baselines_folder
+    options, folder = session.options, session.baselines_folder
     names = {case.workload for case in session.result.cases.values() if case.skipped is None}
     if not names:
         raise BaselineError("every case was skipped, so no baseline was written: record where they can be measured")
     old = baseline.load_all(folder)
-    occasion = baseline.Occasion(user_name(), session.options.reason, session.options.new_anchor)
+    occasion = baseline.Occasion(options.reason, options.new_anchor, force=options.force)
     return [baseline.updated(old.get(name), name, runs, occasion, processes) for name in sorted(names)]
-
-
-def user_name() -> str:
-    """Who records."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container's user has no name
-        return f"uid {os.getuid()}"
 
 
 def _fresh_run(session: PerfSession, json_path: Path) -> RunResult:

@@ -273,6 +273,13 @@ def test_a_fresh_process_that_dies_is_told_and_nothing_is_touched(
     assert "the last words" in result.text
     check_no_traceback(result.text)
     assert {name: data for name, data in tiny.files().items() if name != "die"} == before
+    (kept,) = (tiny.path / ".gpugate-cache").glob("recording-*")
+    words = f"recording: what was measured is kept in {kept}: the same command with --perf-runs {kept} goes on from it"
+    assert words in result.text
+    (tiny.path / "die").unlink()
+    tiny.workload()
+    again = tiny.run("--update-baselines", "--perf-processes=2", "--perf-device=cpu", f"--perf-runs={kept}")
+    assert "goes on from 1 of 2 processes" in again.text
 
 
 def test_a_recording_that_was_cut_off_goes_on_from_the_runs_that_it_kept(tiny: TinyProject) -> None:

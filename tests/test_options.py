@@ -20,6 +20,7 @@ DEFAULTS = {
     "--perf-reason": "none",
     "--perf-processes": str(DEFAULT_PROCESSES),
     "--perf-new-anchor": "it stays",
+    "--perf-force": "it stays",
     "--perf-runs": "none kept",
     "--perf-seed": "new each time",
     "--perf-device": "auto",
@@ -139,6 +140,7 @@ def test_an_anchor_moves_only_where_it_is_asked_for(pytester: pytest.Pytester, a
             ["--update-baselines", "--perf-input=quick_ms", "--perf-baselines=./baselines"],
             "--perf-input quick_ms is your own, and baselines/ is of what the workloads come with",
         ),
+        (["--perf-force"], "--perf-force says how to record: give --update-baselines too"),
         (["--perf-new-anchor"], "--perf-new-anchor says how to record: give --update-baselines too"),
         *(
             ([option, "--perf-skip-proofs"], f"{option} must not hold by what was not shown: leave out --perf-skip-")

@@ -56,6 +56,38 @@ def test_each_workload_is_recorded_from_the_runs_that_have_it(here: Path, capsys
     assert said.splitlines()[-1].startswith("written to baselines/nvidia-h200")
 
 
+def test_who_recorded_stands_in_no_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "ada-lovelace")
+    assert record() == 0
+    texts = [path.read_text(encoding="utf-8") for path in here.glob("baselines/**/*.json")]
+    assert len(texts) == 4
+    assert not any("ada-lovelace" in text for text in texts)
+
+
+def test_disturbed_runs_replace_a_record_only_where_that_is_forced(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in Path("runs").iterdir():
+        path.unlink()
+    for number, hour in enumerate(HOURS[:5]):
+        stored(Path(f"runs/{number}.json"), of("net", "fused", 3 + number / 1000), started_at=hour)
+    assert record() == 0
+    before = baseline.load_all(Path("baselines/nvidia-h200"))
+    for number, hour in enumerate(HOURS[:5]):
+        found = of("net", "fused", 3.0)
+        noisy = replace(found, measurement=measured(found.case_id, 3 + number / 10, spread=0.7))
+        stored(Path(f"runs/{number}.json"), noisy, started_at=hour)
+    capsys.readouterr()
+    assert record() == 2
+    said = capsys.readouterr().err
+    assert "the record of net/fused/cuda stays: it detects a slowdown of 1" in said
+    assert "of its 5 processes were disturbed: record again on a quieter machine, or give --force" in said
+    assert said.count("\n") == 1
+    assert baseline.load_all(Path("baselines/nvidia-h200")) == before
+    assert record("--force") == 0
+    assert baseline.load_all(Path("baselines/nvidia-h200")) != before
+
+
 def test_an_interrupted_run_does_not_count_and_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stored(Path("runs/run-9.json"), of("net", "fused", 1.0), started_at=HOURS[5], interrupted=True)
     assert record() == 0

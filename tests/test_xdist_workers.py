@@ -22,6 +22,7 @@ OPTIONS = Options(
     reason="",
     processes=5,
     new_anchor=False,
+    force=False,
     runs_path=None,
     device="auto",
     seed=None,
