@@ -36,11 +36,12 @@ from gpugate.summary import MIN_PROCESSES, History, by_sitting, counted, history
 from gpugate.tolerances import detectable_slowdown, speedup_tolerance
 from gpugate.verdict import Outcome
 from gpugate.workload import DEVICE_KINDS
+from gpugate.writable_folder import hide_own_files
 
 FORMAT = "gpugate-baseline"
 # History: 1: per case an anchor and a current record; the samples of each process in columns. 2: when each one started.
 FORMAT_VERSION = 2
-LOCK_NAME = ".lock"  # in the folder that it guards; .gitignore lists it
+LOCK_NAME = ".lock"  # in the folder that it guards
 _REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
 BLUNT = 1.0  # a record that misses a step of twice the time is not a record of a quiet machine
 _UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
@@ -227,6 +228,7 @@ def exclusive(folder: Path) -> Iterator[int]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        hide_own_files(folder.parent)
         descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise BaselineError(f"{folder} cannot be written ({error.strerror}): mend its permissions") from error

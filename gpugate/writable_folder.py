@@ -1,7 +1,9 @@
-"""Folders that a run will write to: tried before it measures anything."""
+"""Folders that a run will write to: tried before it measures anything, and kept free of unfinished files."""
 
 from __future__ import annotations
 
+import glob
+import os
 import tempfile
 from pathlib import Path
 
@@ -14,3 +16,32 @@ def made_writable(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass
+
+
+def unfinished(target: Path, ending: str = ".tmp") -> Path:
+    """The path beside `target` that this process writes to until the file is whole.
+
+    Removes what processes that were killed have left there. Raises OSError where that cannot be done.
+    """
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*{ending}"):
+        writer = left.name.removesuffix(ending).rpartition(".")[2]
+        if writer.isdecimal() and not _runs(int(writer)):
+            left.unlink(missing_ok=True)
+    return target.with_name(f".{target.name}.{os.getpid()}{ending}")
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
+
+
+def hide_own_files(folder: Path) -> None:
+    """Makes git ignore locks and unfinished files in a folder that is committed. Raises OSError as writing does."""
+    path = folder / ".gitignore"
+    if not path.exists():
+        path.write_text(".*\n", encoding="utf-8")  # which ignores this file, too

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -683,3 +684,16 @@ def test_a_file_says_what_it_is(recorded: Path) -> None:
     assert list(document) == ["format", "format_version", "workload", "machine", "cases"]
     assert isinstance(load_all(recorded.parent, ["net"])["net"], BaselineFile)
     assert time.strptime(document["cases"]["tf32/cuda"]["anchor"]["recorded_at"][:10], "%Y-%m-%d")
+
+
+def test_git_sees_records_alone_in_a_project_without_settings_of_ours(tmp_path: Path) -> None:
+    folder = tmp_path / "baselines/nvidia-h200"
+    with exclusive(folder):
+        (folder / "video").mkdir()
+        for name in ("net.json", ".net.json.1234.tmp", "video/decode.json", "video/.decode.json.1234.tmp"):
+            (folder / name).touch()
+    git = shutil.which("git") or "git"
+    subprocess.run([git, "init", "-q"], cwd=tmp_path, check=True)
+    listed = [git, "ls-files", "--others", "--exclude-standard"]
+    found = subprocess.run(listed, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.split()
+    assert found == [f"baselines/nvidia-h200/{name}" for name in ("net.json", "video/decode.json")]

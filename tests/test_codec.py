@@ -2,8 +2,12 @@
 
 import json
 import math
+import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -18,6 +22,7 @@ from gpugate.codec import (
     to_json,
     with_header,
     without_header,
+    write_atomically,
 )
 from gpugate.environment import Environment
 from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost, StopReason, Yardstick
@@ -211,3 +216,13 @@ def test_the_header_says_what_the_document_is() -> None:
 def test_pretty_is_the_json_that_it_is_given() -> None:
     data = {"a": [], "b": {}, "c": [{"d": [1, [2, 3]]}, None], "e": "ü\n"}
     assert json.loads(pretty(data)) == data
+
+
+def test_the_next_writer_removes_what_a_killed_one_left_and_nothing_of_a_living_one(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    names = [f".run.json.{os.getppid()}.tmp", ".run.json.mine.tmp", f".other.json.{ended.pid}.tmp"]
+    for name in [*names, f".run.json.{ended.pid}.tmp", f".run.json.{10**30}.tmp"]:
+        (tmp_path / name).touch()
+    write_atomically(tmp_path / "run.json", "{}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names, "run.json"])

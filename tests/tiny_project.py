@@ -42,7 +42,12 @@ with torch.profiler.profile(acc_events=True):
 ROOT = Path(__file__).parents[1]
 # A process that confirms an alarm takes seconds to import torch: only who is about it asks for more than one.
 SHORT = {"--perf-budget": "0.2", "--perf-attempts": "1"}
-CACHES = {".pytest_cache", ".benchmarks", ".gpugate-cache"}  # the first two are pytest's and pytest-benchmark's
+CACHES = {
+    ".pytest_cache",
+    ".benchmarks",
+    ".gpugate-cache",
+    ".gitignore",
+}  # of pytest, of pytest-benchmark, ours
 CONFTEST = """
     from gpugate import machine_state
     from gpugate.catalogue import register_module
@@ -171,7 +176,7 @@ class TinyProject:
     def files(self) -> dict[str, bytes]:
         """Every file outside the caches, by its path in the project."""
         paths = {path.relative_to(self.path): path for path in self.path.rglob("*") if path.is_file()}
-        return {str(name): path.read_bytes() for name, path in paths.items() if name.parts[0] not in CACHES}
+        return {str(name): path.read_bytes() for name, path in paths.items() if not CACHES & {name.parts[0], name.name}}
 
     def take_baseline(self, other: "TinyProject") -> bytes:
         """Copies what another project has recorded, as if five processes had, and returns the bytes of the file."""

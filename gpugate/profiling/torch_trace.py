@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from gpugate.measurement.sides import synchronize
 from gpugate.profiling.artifact_names import safe_name
 from gpugate.profiling.warm_steps import Window, profile_sides
 from gpugate.workload import Case, Context
-from gpugate.writable_folder import made_writable
+from gpugate.writable_folder import made_writable, unfinished
 
 ENDING = ".trace.json.gz"
 
@@ -50,12 +49,12 @@ class TorchTraces:
         with profiled(device, record_shapes=True) as profiler:
             yield
             synchronize(device)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}{ENDING}")
+        partial = unfinished(path, ENDING)
         try:
-            profiler.export_chrome_trace(str(unfinished))
-            unfinished.replace(path)
+            profiler.export_chrome_trace(str(partial))
+            partial.replace(path)
         finally:
-            unfinished.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
         detach(device)
         self.written.append(path)
 
