@@ -1,6 +1,7 @@
 """The files of deploy/: what a schema cannot ask of them, and that their scripts keep the gate's exit status."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -101,9 +102,10 @@ def catches(pid: int, number: signal.Signals) -> bool:
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
-def test_a_pod_that_ends_tells_pytest_and_waits_for_it(tmp_path: Path) -> None:
-    *command, script = GATE["command"]
-    here = script.replace("/nights", str(tmp_path / "nights"))
+@pytest.mark.parametrize("kind", ["pod", "image"])
+def test_a_pod_that_ends_tells_pytest_and_waits_for_it(tmp_path: Path, kind: str) -> None:
+    *command, script = GATE["command"] if kind == "pod" else image_command(tmp_path)
+    here = script.replace("/nights", str(tmp_path / "nights")) if kind == "pod" else script
     environment = stand_ins(tmp_path, gate=0)
     slow = 'trap "echo told >> $CALLS; exit 2" TERM\ntouch begun\nwhile :; do sleep 0.02; done\n'
     (tmp_path / "pytest").write_text(f"#!/bin/sh\n{slow}")
@@ -115,7 +117,8 @@ def test_a_pod_that_ends_tells_pytest_and_waits_for_it(tmp_path: Path) -> None:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pod.pid, signal.SIGKILL)  # and what a failed test has left
-    assert (tmp_path / "calls").read_text().splitlines()[1:] == ["told", f"gpugate history {tmp_path}/nights"]
+    history = [f"gpugate history {tmp_path}/nights"] if kind == "pod" else []
+    assert (tmp_path / "calls").read_text().splitlines()[1:] == ["told", *history]
 
 
 def slurm(folder: Path, *words: str, **statuses: int) -> int:
@@ -128,6 +131,27 @@ def kubernetes(folder: Path, **statuses: int) -> int:
     here = script.replace("/nights", str(folder / "nights"))
     environment = stand_ins(folder, **statuses)
     return subprocess.run([*command, here], cwd=folder, env=environment, capture_output=True, check=False).returncode
+
+
+def docker(folder: Path, **statuses: int) -> int:
+    environment = stand_ins(folder, **statuses)
+    return subprocess.run(image_command(folder), cwd=folder, env=environment, check=False).returncode
+
+
+def image_command(folder: Path) -> list[str]:
+    """What the image runs, with a folder of nights that can be written here."""
+    (command,) = re.findall(r"^CMD (.*)$", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    return [word.replace("/nights", str(folder / "nights")) for word in json.loads(command)]
+
+
+@pytest.mark.parametrize(("gate", "verdict", "status"), [(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 0, 1), (5, 0, 5)])
+def test_the_image_ends_as_its_gate_and_with_the_verdict_of_the_night(
+    tmp_path: Path, gate: int, verdict: int, status: int
+) -> None:
+    assert docker(tmp_path, gate=gate, verdict=verdict) == status
+    calls = (tmp_path / "calls").read_text().splitlines()
+    night = calls[calls.index("[--perf-report]") + 1].strip("[]")
+    assert (f"gpugate verdict {night}" in calls) is (gate == 0)
 
 
 @pytest.mark.parametrize("run", [slurm, kubernetes])
