@@ -26,7 +26,7 @@ PLAIN = """
     sizes = {kind: Size(items=1, flops=1, bytes=1) for kind in ("cpu", "cuda")}
     promises = {kind: 1.0 for kind in sizes}
     names = ("pass", "regressed", "no-baseline", "skipped", "failed", "unfinished", "newer")
-    register(Workload("tiny", build, None, sizes, tuple(Optimization(name, build, promises) for name in names)))
+    register(Workload("tiny", build, build, sizes, tuple(Optimization(name, build, promises) for name in names)))
 
     def pytest_unconfigure():
         import sys
