@@ -1,26 +1,73 @@
-"""No process outlives a run: children that are to end with it and do not are killed."""
+"""No process outlives a run: children that outlive the `close()` of their side are named, and ended with daemonic ones.
+
+Inductor's compile workers and the helpers of multiprocessing serve the whole run and stay: they end with this process.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 ENDING_S = 5.0  # for all of them together, once they are told to end
+CLOSING_S = 1.0  # for a process that `close()` has told to end
+_STAY = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
+_named: set[int] = set()  # children that outlived their side
+
+
+def own_children() -> dict[int, str]:
+    """The command of every child of this process that has not ended, by its id, without those that stay on purpose."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError):  # one that ends meanwhile
+            state, parent = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if int(parent) == os.getpid() and state not in "XZ":
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                if not any(word in command for word in _STAY):
+                    found[int(folder.name)] = command
+    return found
+
+
+def outlived(before: Collection[int]) -> dict[int, str]:
+    """The children that are not in `before`, by their ids; they are ended with the run."""
+    until = time.monotonic() + CLOSING_S
+    while (left := {pid: name for pid, name in own_children().items() if pid not in before}) and (
+        time.monotonic() < until
+    ):
+        time.sleep(CLOSING_S / 20)
+    _named.update(left)
+    return left
+
+
+def _end_named() -> None:
+    for number, seconds in ((signal.SIGTERM, ENDING_S), (signal.SIGKILL, ENDING_S)):
+        until = time.monotonic() + seconds
+        for pid in _named & own_children().keys():  # an id may belong to another process by now
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        while _named & own_children().keys() and time.monotonic() < until:
+            with suppress(RuntimeError):  # as in `_await`
+                time.sleep(CLOSING_S / 20)
+    _named.clear()
 
 
 @contextmanager
 def none_left_over() -> Iterator[None]:
-    """Ends daemonic children when it ends. Python itself would wait for them without end when it exits.
+    """Ends daemonic children, and those that outlived their side, when it ends.
 
-    A worker process of a loader that is stopped does not answer SIGTERM.
+    Python itself would wait for them without end when it exits. A worker process of a loader that is stopped does not
+    answer SIGTERM.
     """
     try:
         yield
     finally:
         end_daemons()
+        _end_named()
 
 
 def end_daemons() -> None:

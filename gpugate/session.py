@@ -7,6 +7,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -22,6 +23,7 @@ from gpugate.fresh_process import run_fresh
 from gpugate.judging import Remembered
 from gpugate.knee import sweeps
 from gpugate.ladder import ladders, rung_number
+from gpugate.left_over import outlived, own_children
 from gpugate.machine_state import busy_cores, environment_problem
 from gpugate.measurement.bus_share import with_bus_share
 from gpugate.measurement.ceilings import with_ceilings
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from gpugate.measurement.known import Known
 
 _LOG = logging.getLogger(__name__)
+LONGEST_COMMAND = 80  # characters
 CACHE_FOLDER = ".gpugate-cache"
 FRESH_PROCESS_S = 900.0  # within which one case is measured, its compilation or engine included; a hung one is killed
 NEEDS_NOT_SKIPS = "a gate and a recording accept no skip: declare what it needs with Needs, for --allow-missing"
@@ -128,10 +131,23 @@ class PerfSession:
                     result.skipped, result.lacking = missing.reason, missing.names
                 else:
                     self.measuring = case
-                    self._measure(case, result, report)
+                    with self._naming_left_over(case):
+                        self._measure(case, result, report)
             self.measuring = None
             self.save_case(result)
         return result
+
+    @contextmanager
+    def _naming_left_over(self, case: Case) -> Iterator[None]:
+        before = own_children()
+        try:
+            yield
+        finally:
+            self.notes.update(
+                f"{case.id}: process {pid} ({command[:LONGEST_COMMAND]}) outlived close(): end it there; this run ends "
+                "it at its end"
+                for pid, command in outlived(before).items()
+            )
 
     def _measure(self, case: Case, result: CaseResult, report: Report) -> None:
         if self.lost is not None:

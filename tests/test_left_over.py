@@ -1,8 +1,11 @@
 """Children that are left over when a run ends."""
 
 import multiprocessing
+import multiprocessing.resource_tracker
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,8 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from gpugate import left_over
-from gpugate.left_over import none_left_over
+from gpugate.left_over import none_left_over, outlived, own_children
 from tests.patience import HANGS_S
+from tests.tiny_project import TinyProject, running
 
 ENDING_S = 0.2
 FORK = multiprocessing.get_context("fork")
@@ -55,3 +59,41 @@ def test_one_that_may_outlive_it_goes_on() -> None:
     finally:
         child.kill()
         child.join()
+
+
+def test_a_child_of_a_side_that_outlives_close_is_named_and_ended_with_the_run() -> None:
+    with subprocess.Popen(["/bin/sleep", "3601"]) as older:
+        before = own_children()
+        assert before[older.pid] == "/bin/sleep 3601"
+        with none_left_over(), subprocess.Popen(["/bin/sleep", "3602"]) as left:
+            assert outlived(before) == {left.pid: "/bin/sleep 3602"}
+            left_over._end_named()
+        assert left.returncode == -signal.SIGTERM
+        assert older.poll() is None
+        older.kill()
+
+
+def test_workers_that_serve_the_whole_run_are_not_named() -> None:
+    multiprocessing.resource_tracker.ensure_running()
+    script = ["-c", "import time; time.sleep(3600)", "/a/torch/_inductor/compile_worker/__main__.py"]
+    with subprocess.Popen([sys.executable, *script]) as worker:
+        commands = own_children()
+        assert worker.pid not in commands
+        assert multiprocessing.resource_tracker._resource_tracker._pid not in commands
+        worker.kill()
+
+
+def test_the_report_names_the_case_whose_process_is_left(tiny: TinyProject) -> None:
+    leaves = """
+import subprocess
+
+def quick(context):
+    child = subprocess.Popen(["/bin/sleep", "3603"])
+    Path(__file__).with_name("child").write_text(str(child.pid))
+    return sleeping(1)
+"""
+    tiny.workload(leaves)
+    result = tiny.run("--perf-device=cpu", "-k", "outputs")
+    child = int((tiny.path / "child").read_text())
+    assert f"tiny/quick/cpu: process {child} (/bin/sleep 3603) outlived close()" in result.text
+    assert not running(child)
