@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import shlex
 import tempfile
@@ -162,6 +163,7 @@ class PerfSession:
             contract=for_device_class(case.optimization.contract, classes),
         )
         result.remembered = self.remembered(case)
+        _collect_garbage()
         try:
             if self.capture is not None:
                 result.skipped = self.capture(case, self.context(case))
@@ -394,6 +396,16 @@ class PerfSession:
         self.result.ladders, self.result.sweeps = ladders(self.result.cases), sweeps(self.result.cases)
         for path in self.options.run_paths:
             run_file.write(path, self.result)
+
+
+def _collect_garbage() -> None:
+    """Collects what earlier cases left, and leaves what stays, imports above all, out of each collection of this case.
+
+    Every build is followed by a collection: it took 70 ms for 100,000 objects that had been there before.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def _as_stored(found: Measurement, case: Case) -> Measurement:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import gc
 import logging
 import os
 import secrets
@@ -82,7 +81,6 @@ def open_session(
         _check_allowed(options.allow_missing, _absence_names(catalogue))
     device = choose_device(options.device, worker)
     _keep_compiling_quiet()
-    gc.freeze()  # what is imported by now stays: collecting between cases need not look at it each time
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     seed = secrets.randbits(32) if options.seed is None else options.seed
     # Interrupted until `finish` says otherwise: a process that is killed leaves a file that tells so.

@@ -331,6 +331,20 @@ def test_what_torch_writes_down_of_compiling_is_not_shown_with_a_failure(
     assert "torch.__trace" not in result.text
 
 
+def test_a_case_collects_no_garbage_of_imports_and_of_earlier_cases(tiny: TinyProject) -> None:
+    step = """
+    import gc
+
+    def right(context):
+        Path("tracked").write_text(str(len(gc.get_objects())))
+        return sleeping(1)
+    """
+    tiny.workload(QUICK + textwrap.dedent(step), f'{PROMISE}, Optimization("right", right, {{"cpu": 0.01}})')
+    ended = tiny.run_apart("--perf-device=cpu")
+    assert ended.status == 0, ended.text
+    assert int((tiny.path / "tracked").read_text()) < 20_000, "torch alone has several times as many"
+
+
 @pytest.mark.parametrize("tests", ["test_promises", "test_sweeps"])
 def test_a_full_disk_is_one_sentence_for_each_test_and_leaves_no_half_file(
     tiny: TinyProject, monkeypatch: pytest.MonkeyPatch, tests: str
