@@ -117,6 +117,21 @@ def _run_window(side: BuiltSide, inputs: Sequence[Any], steps: int, window: str)
     synchronize(side.device)
 
 
+def kernels_by_join(side: BuiltSide, inputs: Sequence[Any], steps: int) -> tuple[int, int]:  # cuda only
+    """How many kernels and copies ran for `steps` steps, each joined by itself, and for as many in one block."""
+    side.flags.apply()
+    with profiled(side.device) as profiler:
+        for number, lengths in enumerate(([1] * steps, [steps])):
+            with record_function(_window(number)):
+                for length in lengths:
+                    side.run_steps(inputs, length)
+            synchronize(side.device)
+    events = _events(profiler)
+    detach(side.device)
+    alone, block = (read_activity(events, steps, _window(number)) for number in range(2))
+    return len(alone.kernels) + len(alone.copies), len(block.kernels) + len(block.copies)
+
+
 def detach(device: torch.device) -> None:
     """Gives CUPTI the CUDA calls in which it detaches, so that nothing that is timed later pays for it."""
     if device.type == "cuda":

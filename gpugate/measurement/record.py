@@ -101,8 +101,8 @@ class StepChecks:
 
     `exchanged` says that the contents of the inputs changed places. `new_input_ratio` is the time of a step on an input
     that the side has not met, over its time on the same input again, as a multiple of the reference's where that is
-    above 1. `block_share` is the CPU time of a step in a block over that of a step by itself. Both are None where they
-    were not measured.
+    above 1. `block_share` is the work of a step in a block over that of a step by itself, see `work_in_blocks`. Both
+    are None where they were not measured.
     """
 
     steps: int

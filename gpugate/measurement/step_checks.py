@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from gpugate.measurement.cold_inputs import Inputs, exchange, exchange_used
+from gpugate.measurement.counters import kernels_by_join
 from gpugate.measurement.equivalence import form_problem
 from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Resemblance, StepChecks
@@ -213,26 +214,29 @@ def time_on_new_inputs(
 
 
 def work_in_blocks(side: BuiltSide, inputs: Sequence[Any], budget_s: float, step_ms: float) -> float | None:
-    """CPU time of a step in a block that is joined once, over that of a step that is joined by itself.
+    """The work of a step in a block that is joined once, over that of a step that is joined by itself.
 
-    A side that computes only some of a block's steps, in `finish` or on a thread, spends a fraction. The CPU time is
-    that of all threads of this process. None on a GPU, for a side that has nothing to join or works ahead, and where
-    a step takes too little CPU time to tell.
+    Work is the CPU time of all threads of this process, on a GPU the number of kernels and copies. A side that computes
+    only some of a block's steps, in `finish` or on a thread, does a fraction. None for a side that has nothing to join
+    or works ahead, and where a step takes too little CPU time to tell. Raises SideError for a step that fails.
     """
-    ahead = side.side.works_ahead or side.side.stock_steps
-    if side.device.type != "cpu" or ahead or side.side.finish is nothing_to_join:
+    if side.side.works_ahead or side.side.stock_steps or side.side.finish is nothing_to_join:
         return None
     fitting = int(1e3 * CHECKED_SHARE * budget_s / (2 * JOINED_ROUNDS * step_ms))
     steps, rounds = (JOINED_STEPS, JOINED_ROUNDS) if fitting >= JOINED_STEPS else (FEWEST_JOINED, 1)
-
-    def cpu_ms(lengths: Sequence[int]) -> float:
-        started = process_time_ns()
-        for length in lengths:
-            side.run_steps(inputs, length)
-        return (process_time_ns() - started) / 1e6 / sum(lengths)
-
-    side.flags.apply()
     with blamed_on(side.name, "running steps one by one and in a block"):
-        both = [(cpu_ms([1] * steps), cpu_ms([steps])) for _ in range(rounds)]
-    alone_ms = statistics.median(alone for alone, _ in both)
-    return statistics.median(block for _, block in both) / alone_ms if alone_ms >= LEAST_CPU_MS else None
+        if side.device.type == "cuda":
+            alone, block = kernels_by_join(side, inputs, steps)  # cuda only
+            return block / alone if alone else None  # cuda only
+        side.flags.apply()
+        both = [(_cpu_ms(side, inputs, [1] * steps), _cpu_ms(side, inputs, [steps])) for _ in range(rounds)]
+    alone_ms, block_ms = (statistics.median(column) for column in zip(*both, strict=True))
+    return block_ms / alone_ms if alone_ms >= LEAST_CPU_MS else None
+
+
+def _cpu_ms(side: BuiltSide, inputs: Sequence[Any], lengths: Sequence[int]) -> float:
+    """CPU time of a step in blocks of these lengths."""
+    started = process_time_ns()
+    for length in lengths:
+        side.run_steps(inputs, length)
+    return (process_time_ns() - started) / 1e6 / sum(lengths)

@@ -1,0 +1,161 @@
+"""Sides that do not do the work are caught on a GPU as on a CPU, and honest ones are not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gpugate.equivalence import judge_equivalence
+from gpugate.measurement.progress import silent
+from gpugate.measurement.record import Measurement
+from gpugate.measurement.run import measure
+from gpugate.measurement.settings import Settings
+from gpugate.verdict import Outcome
+from gpugate.workload import TOLERANCE_BY_DTYPE, Build, Case, Context, Optimization, Side, Size, Workload
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="runs sides on a GPU, and torch sees none"),
+]
+ROWS = 2048
+Step = Callable[[torch.Tensor], torch.Tensor]
+
+
+def inputs(context: Context, index: int) -> torch.Tensor:
+    return torch.randn(ROWS, ROWS, generator=torch.Generator().manual_seed(index)).to(context.device)
+
+
+def weight(context: Context) -> torch.Tensor:
+    return torch.randn(ROWS, ROWS, generator=torch.Generator().manual_seed(7)).to(context.device) / ROWS**0.5
+
+
+def baseline(context: Context) -> Side:
+    weights = weight(context)
+    return Side(lambda x: x @ weights)
+
+
+def remembering(key: Callable[[torch.Tensor], Any]) -> Build:
+    def build(context: Context) -> Side:
+        weights, outputs = weight(context), dict[Any, torch.Tensor]()
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            known = key(x)
+            if known not in outputs:
+                outputs[known] = x @ weights
+            return outputs[known]
+
+        return Side(step)
+
+    return build
+
+
+def newest_alone(context: Context) -> Side:
+    weights, buffer, newest = weight(context), torch.empty(ROWS, ROWS, device=context.device), list[torch.Tensor]()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        newest[:] = [x]
+        return buffer
+
+    def finish() -> None:
+        for x in newest:
+            torch.mm(x, weights, out=buffer)
+        newest.clear()
+        torch.cuda.synchronize(context.device)
+
+    return Side(step, finish=finish)
+
+
+def now_and_then(context: Context) -> Side:
+    weights, ran = weight(context), iter(range(10**9))
+    return Side(lambda x: torch.zeros_like(x) if next(ran) % 30 == 29 else x @ weights)
+
+
+def unjoined(context: Context) -> Side:
+    """It computes on a stream of its own and joins it nowhere."""
+    weights, stream = weight(context), torch.cuda.Stream(context.device)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        output = torch.zeros_like(x)
+        stream.wait_stream(torch.cuda.current_stream(context.device))
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(2_000_000)
+            torch.mm(x, weights, out=output)
+        return output
+
+    return Side(step)
+
+
+def graphed(context: Context) -> Side:
+    """An honest one: a CUDA graph over a static input, with one output that every replay fills."""
+    weights, static = weight(context), torch.empty(ROWS, ROWS, device=context.device)
+    output, stream, graph = torch.empty_like(static), torch.cuda.Stream(context.device), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        torch.mm(static, weights, out=output)
+    torch.cuda.synchronize(context.device)
+    with torch.cuda.graph(graph, stream=stream):
+        torch.mm(static, weights, out=output)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        static.copy_(x)
+        graph.replay()
+        return output
+
+    return Side(step)
+
+
+def streamed(context: Context) -> Side:
+    """An honest one: two streams in turn, joined by `finish`."""
+    weights = weight(context)
+    streams = [torch.cuda.Stream(context.device) for _ in range(2)]
+    places = [torch.empty(ROWS, ROWS, device=context.device) for _ in streams]
+    turns = iter(range(10**9))
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        turn = next(turns) % len(streams)
+        streams[turn].wait_stream(torch.cuda.current_stream(context.device))
+        with torch.cuda.stream(streams[turn]):
+            torch.mm(x, weights, out=places[turn])
+        return places[turn]
+
+    def finish() -> None:
+        for stream in streams:
+            torch.cuda.current_stream(context.device).wait_stream(stream)
+
+    return Side(step, finish=finish)
+
+
+def measured(build: Build) -> Measurement:
+    size = Size(ROWS, 2.0 * ROWS**3, 12.0 * ROWS**2)
+    fast = Optimization("fast", build, {"cuda": 0.01})
+    workload = Workload("products", baseline, inputs, {"cuda": size}, (fast,))
+    device = torch.device("cuda", 0)
+    torch.cuda.set_device(0)
+    context = Context(device, ROWS, 0, None)  # type: ignore[arg-type]  # no side looks for a cache
+    return measure(Case(workload, fast, "cuda"), context, Settings(budget_s=1.0), silent)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (remembering(torch.Tensor.data_ptr), "the side remembers outputs"),
+        (remembering(lambda x: float(x[0, 0])), "the side remembers outputs"),
+        (newest_alone, "the side leaves steps out"),
+        (now_and_then, "zeros"),
+        (unjoined, "wrong|exceeds"),
+    ],
+    ids=["by address", "by content", "newest alone", "zeros now and then", "unjoined stream"],
+)
+def test_a_side_that_does_not_do_the_work_is_wrong(build: Build, words: str) -> None:
+    verdict = judge_equivalence(measured(build), TOLERANCE_BY_DTYPE["float32"])
+    assert verdict.outcome is Outcome.WRONG
+    assert any(word in verdict.reason for word in words.split("|")), verdict.reason
+
+
+@pytest.mark.parametrize("build", [graphed, streamed])
+def test_an_honest_side_is_right(build: Build) -> None:
+    found = measured(build)
+    assert judge_equivalence(found, TOLERANCE_BY_DTYPE["float32"]).outcome is Outcome.PASS
+    assert found.step_checks is not None
+    assert found.step_checks.exchanged
+    assert found.step_checks.block_share in (None, 1.0)
