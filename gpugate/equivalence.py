@@ -27,7 +27,9 @@ def judge_equivalence(measurement: Measurement, allowed: Tolerance) -> Verdict:
         "compared_outputs": float(len(measurement.differences)),
     }
     off = [problem for d in measurement.differences if (problem := _output_problem(d, allowed))]
-    problems = [*off, *step_problems(measurement.step_checks)]
+    found, checks = step_problems(measurement.step_checks), measurement.step_checks
+    named = checks is not None and checks.resembles != "unknown"
+    problems = [*found, *off] if named else [*off, *found]  # a cause says more than an error
     problems += [f"{proof.name}: {proof.problem}" for proof in measurement.proofs if proof.problem]
     if problems:
         comparable = off and all(d.problem is None for d in measurement.differences)

@@ -23,7 +23,7 @@ from gpugate.faults.fault import Fault
 from gpugate.measurement import cold_inputs, run
 from gpugate.measurement.known import Known
 from gpugate.measurement.record import ClockReading, Measurement
-from gpugate.measurement.step_checks import NEW_INPUTS
+from gpugate.measurement.step_checks import NEW_INPUTS_MS
 from gpugate.verdict import Outcome
 from gpugate.workload import (
     BASELINE,
@@ -518,7 +518,8 @@ def test_what_needs_no_profiler_is_told_apart_from_counting(bench: Bench, monkey
 def test_the_seed_draws_the_fresh_inputs_and_nothing_else(bench: Bench) -> None:
     one, same, other = (bench.measure(bench.case(), seed=seed) for seed in (1, 1, 2))
     assert one.seed == same.seed != other.seed
-    new = {found.seed + offset for found in (one, other) for offset in range(3 + NEW_INPUTS)}
+    new_inputs = int(NEW_INPUTS_MS / 1.0)  # of 1 ms a step, in one round
+    new = {found.seed + offset for found in (one, other) for offset in range(3 + new_inputs)}
     assert set(bench.made) == {0, 1} | new
 
 

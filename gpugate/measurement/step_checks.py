@@ -7,10 +7,12 @@ and then. The pass runs after all times are taken.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter, process_time_ns
 from typing import Any
 
@@ -21,7 +23,8 @@ from gpugate.measurement.counters import kernels_by_join
 from gpugate.measurement.equivalence import form_problem
 from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Resemblance, StepChecks
-from gpugate.measurement.sides import BuiltSide, blamed_on, synchronize
+from gpugate.measurement.settings import REMEMBERS
+from gpugate.measurement.sides import BuiltSide, blamed_on, garbage_collection_paused, synchronize
 from gpugate.workload import Tolerance, nothing_to_join
 
 SUMS = 64
@@ -31,7 +34,7 @@ SURE = 4.0
 FEWEST_STEPS, MOST_STEPS = 4, 1000
 CHECKED_SHARE = 0.1  # of the budget
 MOST_HELD, HELD_BYTES = 8, 2**28  # outputs that `Side.finish` completes
-NEW_INPUTS, NEW_INPUTS_S = 5, 0.5
+NEW_INPUTS_MS, MOST_NEW_INPUTS, NEW_INPUTS_ROUNDS = 2.0, 256, 5
 JOINED_STEPS, FEWEST_JOINED = 8, 3
 JOINED_ROUNDS = 3
 LEAST_CPU_MS = 0.5  # below it, joining a step takes most of its CPU time
@@ -191,26 +194,28 @@ def _resemblance(
 def time_on_new_inputs(
     side: BuiltSide, make_input: Callable[[int], Any], time_ms: Callable[[Callable[[], None]], float], step_ms: float
 ) -> float:
-    """The time of a joined step on an input that the process has not met, over its time on the same input again.
+    """The time of a block over inputs that the process has not met, over its time on the same inputs again.
 
-    A side that remembers outputs by content needs many times as long at first. The median over as many inputs as take
-    NEW_INPUTS_S, at most NEW_INPUTS. Raises SideError for a step that fails.
+    A side that remembers outputs by content needs many times as long at first. A block lasts NEW_INPUTS_MS or one step.
+    Other work of the machine lengthens some blocks: the least ratio of up to NEW_INPUTS_ROUNDS counts, and one that is
+    no larger than REMEMBERS ends the rounds. Raises SideError for a step that fails.
     """
-    count = max(1, min(NEW_INPUTS, int(1e3 * NEW_INPUTS_S / (2 * step_ms))))
-    ratios = []
-    for number in range(count):
-        new = make_input(number)
+    count = max(1, min(MOST_NEW_INPUTS, int(NEW_INPUTS_MS / max(step_ms, 1e-3))))
+    ratios: list[float] = []
+    while len(ratios) < NEW_INPUTS_ROUNDS and min(ratios, default=math.inf) > REMEMBERS:
+        new = [make_input(len(ratios) * count + number) for number in range(count)]
         side.flags.apply()
-        with blamed_on(side.name, "running steps on new inputs"):
+        with blamed_on(side.name, "running steps on new inputs"), garbage_collection_paused():
             synchronize(side.device)
+            first_ms = time_ms(partial(_block_over, side, new))
+            ratios.append(first_ms / max(time_ms(partial(_block_over, side, new)), 1e-6))
+    return min(ratios)
 
-            def joined(new: Any = new) -> None:
-                side.side.step(new)
-                side.side.finish()
 
-            first_ms = time_ms(joined)
-            ratios.append(first_ms / max(time_ms(joined), 1e-6))
-    return statistics.median(ratios)
+def _block_over(side: BuiltSide, new: Sequence[Any]) -> None:
+    for inputs in new:
+        side.side.step(inputs)
+    side.side.finish()
 
 
 def work_in_blocks(side: BuiltSide, inputs: Sequence[Any], budget_s: float, step_ms: float) -> float | None:

@@ -1,6 +1,7 @@
 """Sides that do not do the work are caught on a GPU as on a CPU, and honest ones are not."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -101,7 +102,7 @@ def graphed(context: Context) -> Side:
         graph.replay()
         return output
 
-    return Side(step)
+    return Side(step, close=partial(weights.resize_, 0))  # the graph does not keep its weights alive
 
 
 def streamed(context: Context) -> Side:
@@ -142,7 +143,7 @@ def measured(build: Build) -> Measurement:
         (remembering(lambda x: float(x[0, 0])), "the side remembers outputs"),
         (newest_alone, "the side leaves steps out"),
         (now_and_then, "zeros"),
-        (unjoined, "wrong|exceeds"),
+        (unjoined, "steps are wrong|NaN|exceeds"),
     ],
     ids=["by address", "by content", "newest alone", "zeros now and then", "unjoined stream"],
 )
