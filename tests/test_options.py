@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -207,11 +208,11 @@ def test_a_fresh_process_may_have_what_a_gate_accepts_from_the_projects_settings
 
 
 @pytest.mark.parametrize("held", ["--gate", "--update-baselines"])
-@pytest.mark.parametrize("parent", ["1", "", "0", str(os.getpid()), None])
+@pytest.mark.parametrize("parent", ["1", "", "0", os.getpid, os.getppid], ids=["1", "empty", "0", "own", "parent"])
 def test_a_variable_that_a_shell_has_set_makes_no_fresh_process(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, parent: str | None, held: str
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, parent: str | Callable[[], int], held: str
 ) -> None:
-    monkeypatch.setenv(FRESH_VARIABLE, str(os.getppid()) if parent is None else parent)
+    monkeypatch.setenv(FRESH_VARIABLE, parent if isinstance(parent, str) else str(parent()))
     config = pytester.parseconfig("-p", "gpugate.plugin", held, "--perf-skip-proofs")
     with pytest.raises(OptionError, match=f"^{held} "):
         read_options(config)
