@@ -32,6 +32,7 @@ class Catalogue:
     def __init__(self) -> None:
         self._workloads: dict[str, Workload] = {}
         self._registered: list[Workload] = []
+        self._earlier: list[Workload] = []
         self._modules: list[str] = []
         self.skipped: dict[str, str] = {}  # modules that skipped themselves, with their reasons
 
@@ -52,8 +53,17 @@ class Catalogue:
         for name in self._modules:
             if name not in self.skipped:
                 self._registered.extend(self._workloads_of(name))
-        for workload in self._registered:
+        again = {getattr(workload, "name", None) for workload in self._registered}
+        for workload in [earlier for earlier in self._earlier if earlier.name not in again] + self._registered:
             self._add(workload)
+
+    def let_be_replaced(self) -> None:
+        """Lets what is registered from now on replace workloads of the same names, because pytest starts once more.
+
+        pytest executes conftest.py a second time, but not the modules that conftest.py imports.
+        """
+        self._earlier += [workload for workload in self._registered if isinstance(workload, Workload)]
+        self._registered = []
 
     def left_out(self) -> list[str]:
         """A sentence for every module that skipped itself."""
@@ -120,6 +130,7 @@ class Catalogue:
     def clear(self) -> None:
         self._workloads.clear()
         self._registered.clear()
+        self._earlier.clear()
         self._modules.clear()
         self.skipped.clear()
 

@@ -1,14 +1,29 @@
 """Workloads of a user: registered in conftest.py, named there by module, by an entry point, or as in the README."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from gpugate import run_file
 from gpugate.measurement import cold_inputs, settings, yardsticks
 from gpugate.verdict import Outcome
 from tests import work_clock
-from tests.tiny_project import CONFTEST, PROMISE, QUICK, ROOT, TINY, TinyProject, check_no_traceback
+from tests.tiny_project import (
+    CONFTEST,
+    PROMISE,
+    QUICK,
+    ROOT,
+    TINY,
+    Ended,
+    TinyProject,
+    check_no_traceback,
+    ended,
+    environment,
+)
 
 SHORTENED = CONFTEST.replace('register_module("tiny")', "").replace("from gpugate.catalogue import register_module", "")
 README = ROOT / "README.md"
@@ -130,3 +145,39 @@ def test_the_readmes_example_is_short_and_runs_as_it_stands(tiny: TinyProject, m
     assert cases, "the example measures nothing on a CPU"
     assert all(case["summary"] is not None for case in cases.values())
     assert "= gpugate =" in result.text
+
+
+def run_apart(folder: Path, *words: str) -> Ended:
+    """pytest in a process of its own in `folder`, which need not have settings."""
+    command = [sys.executable, "-m", "pytest", "-p", "gpugate.plugin", "--perf-device=cpu", "--perf-budget=0.2", *words]
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, **environment(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    return ended(process)
+
+
+@pytest.mark.parametrize("importing", [False, True], ids=["conftest", "module"])
+def test_the_readmes_example_runs_the_same_with_a_report_folder_behind_a_space(tmp_path: Path, importing: bool) -> None:
+    """`importing`: conftest.py imports the module that registers the workload."""
+    folder, night = tmp_path / "example", tmp_path / "elsewhere/night"
+    night.mkdir(parents=True)
+    folder.mkdir()
+    for name, block in readme_example(README).items():
+        lenient = block.replace('"cpu": 0.7', '"cpu": 0.01')  # so that no timing decides this test
+        assert (lenient != block) is (name == "conftest.py")
+        (folder / name).write_text(lenient, encoding="utf-8")
+    if importing:
+        (folder / "conftest.py").rename(folder / "mine.py")
+        (folder / "conftest.py").write_text("import mine\n", encoding="utf-8")
+    apart = run_apart(folder, "--perf-report", str(night))
+    assert apart.status == 0, apart.text
+    assert f"rootdir: {folder}\n" in apart.text
+    assert list(run_file.read(night / "run.json").cases) == ["projection/fused-qkv/cpu"]
+    joined = run_apart(folder, f"--perf-report={night}", "--collect-only")
+    assert (joined.status, f"rootdir: {folder}\n" in joined.text) == (0, True)
