@@ -142,8 +142,8 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         default=f"{time_limit.DEFAULT_S:g}",
         help="a block of steps, finish, engaged or close that takes longer is an error of its case, with the stacks of "
-        f"all threads; a build, its first step and a proof may take {time_limit.BUILD_SHARE} times as long "
-        "(default: %(default)s)",
+        f"all threads; a build, its first step and a proof may take {time_limit.BUILD_SHARE} times as long, and "
+        "a debugger ends the limits (default: %(default)s)",
     )
     add("--perf-seed", metavar="N", help="draws fresh inputs as the run that printed N (default: new each time)")
     add("--perf-json", metavar="FILE", help="write everything that was measured to FILE (default: nowhere)")

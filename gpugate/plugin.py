@@ -217,6 +217,12 @@ def _limit_time(config: pytest.Config, opened: PerfSession) -> None:
     config.stash[CLOSING].enter_context(watched(opened.options.step_timeout_s, end_run))
 
 
+def pytest_enter_pdb() -> None:
+    from gpugate.measurement.time_limit import end_limits
+
+    end_limits()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     perf = session.config.stash.get(ASKED, None)

@@ -19,6 +19,7 @@ from gpugate.measurement.time_limit import StepTimeout, watched
 from tests.tiny_project import PROMISE, TinyProject, check_no_traceback
 
 LIMIT_S, LONG_S = 0.2, 60.0
+SHORT_S = 1.5  # of --perf-step-timeout
 RIGHT = "def right(context):\n    return sleeping(1)\n\n"
 BOTH = f'{PROMISE}, Optimization("right", right, {{"cpu": 0.01}})'
 ENDLESS = {
@@ -116,7 +117,7 @@ def test_another_thread_has_no_limit() -> None:
 @pytest.mark.parametrize("where", ENDLESS)
 def test_a_case_without_an_end_is_an_error_and_the_next_one_goes_on(tiny: TinyProject, where: str) -> None:
     tiny.workload(f"import threading\n\n{RIGHT}{ENDLESS[where]}", BOTH)
-    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs", "--perf-step-timeout=1.5")
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs", f"--perf-step-timeout={SHORT_S}")
     assert result.status == pytest.ExitCode.TESTS_FAILED
     cases = run_file.read(tiny.path / "run.json").cases
     error = cases["tiny/quick/cpu"].error
@@ -126,6 +127,24 @@ def test_a_case_without_an_end_is_an_error_and_the_next_one_goes_on(tiny: TinyPr
     assert "tiny.py:" in error
     assert cases["tiny/right/cpu"].measurement is not None
     check_no_traceback(result.text)
+
+
+def test_a_debugger_ends_the_time_limits(tiny: TinyProject) -> None:
+    waiting = f"""
+import pdb, time
+from pathlib import Path
+
+class Pdb(pdb.Pdb):
+    def set_trace(self, frame=None):
+        Path("entered").touch()
+        time.sleep({2 * SHORT_S})
+"""
+    tiny.write("waiting.py", waiting)
+    engaged = "lambda: None if Path('entered').exists() else breakpoint()"
+    tiny.workload(f"def quick(context):\n    return Side(lambda x: x + x, engaged={engaged})")
+    result = tiny.run("--perf-device=cpu", "-k", "outputs", f"--perf-step-timeout={SHORT_S}", "--pdbcls=waiting:Pdb")
+    assert (tiny.path / "entered").exists()
+    assert result.status == 0, result.text
 
 
 def test_c_code_without_an_end_ends_the_run_and_what_was_measured_is_kept(tiny: TinyProject) -> None:
