@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from gpugate.errors import GpugateError
-from gpugate.intervals import Estimate
 from gpugate.measurement.record import Difference, Instance, Pair
 from gpugate.quantities import Milliseconds, Range
 from gpugate.verdict import Verdict
@@ -36,6 +35,7 @@ SIGNIFICANT_DIGITS = 6
 _INT64 = 2**63
 _LAST_DIGIT = 1e-9
 _PROCESS = tuple[Instance, ...]
+_INTERVAL = {"median", "low", "high"}  # the fields of an interval
 _TIMES = ("reference_ms", "optimized_ms")
 _TIME: Range = get_args(Milliseconds)[1]
 _MAY_BE_INFINITE = ((Difference, "relative_l2"), (Difference, "max_error"))
@@ -201,8 +201,9 @@ def _decode(hint: Any, data: object, where: str) -> Any:
     if hint == _PROCESS:
         return _process_from_json(data, where)
     if dataclasses.is_dataclass(hint):
-        made = cast(Any, hint)(**_decode_fields(_hints(cast(type, hint)), data, where))
-        if isinstance(made, Estimate):
+        hints = _hints(cast(type, hint))
+        made = cast(Any, hint)(**_decode_fields(hints, data, where))
+        if hints.keys() == _INTERVAL:
             _check_ordered(made, where)
         return made
     if origin is Annotated:
@@ -314,7 +315,7 @@ def _range_of(hint: Any) -> Range:
     return next(mark for mark in get_args(hint) if isinstance(mark, Range))
 
 
-def _check_ordered(found: Estimate, where: str) -> None:
+def _check_ordered(found: Any, where: str) -> None:
     """A median may lie outside its interval by the last digit of a float."""
     if not found.low * (1 - _LAST_DIGIT) <= found.median <= found.high * (1 + _LAST_DIGIT):
         _refuse(_under(where, "median"), found.median, f"a number from low, {found.low:g}, to high, {found.high:g}")

@@ -45,7 +45,7 @@ def judge_counters(
     question = vanished_work(measurement, contract)
     if question is not None:
         reason = f"is the work done? {question}, and nothing declares why"
-        declare = "say in Side.engaged what the side does, or limit its kernels in a contract"
+        declare = "let Side.engaged return None where the side did what it is for, and else the reason"
         return Verdict("counters", case_id, Outcome.INCONCLUSIVE, reason, declare, numbers)
     unknown = {limit.counter for limit in (*contract.engaged, *contract.limits)} - found.keys()
     if measurement.counters_missing is not None and unknown:

@@ -57,7 +57,7 @@ _RESEMBLES: Mapping[Resemblance, str] = {
 
 
 def step_problems(checks: StepChecks | None) -> list[str]:
-    """What the checking pass found against a side: wrong outputs, remembered ones, and steps that it left out."""
+    """A sentence for each finding of the checking pass: wrong outputs, remembered ones, and steps left out."""
     if checks is None:
         return []
     problems = []

@@ -1,4 +1,4 @@
-"""Whether a measured rate is possible on this machine, and whether a side's work was seen at all. Pure."""
+"""Rates that this machine cannot reach, and work of the reference that was not seen of the optimized side. Pure."""
 
 from __future__ import annotations
 
@@ -73,11 +73,12 @@ def vanished_work(measurement: Measurement, contract: Contract | None) -> str | 
 
     A side that declares what it does is not questioned: by `Side.engaged`, or by a contract about kernels.
     """
-    declared = contract is not None and any(limit.counter in ABOUT_KERNELS for limit in contract.engaged)
+    counted = measurement.counters_missing is None
+    declared = counted and contract is not None and any(one.counter in ABOUT_KERNELS for one in contract.engaged)
     ours, theirs = measurement.optimized_profile, measurement.reference_profile
     if measurement.accounts_for_itself or declared or ours is None or theirs is None or not measurement.pairs:
         return None
-    if measurement.counters_missing is None:
+    if counted:
         both = measurement.optimized_counters, measurement.reference_counters
         ran, reference_ran = (counters.get("kernels") for counters in both)
         return "it runs no kernel, and the reference does" if reference_ran and ran == 0 else None

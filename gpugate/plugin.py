@@ -189,7 +189,6 @@ def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
     opened = open_session(config.stash[OPTIONS], config.rootpath, catalogue, worker_number(config), node_ids)
     if opened.options.update_baselines:
         config.stash[CLOSING].enter_context(allowed_to_record(opened))
-    opened.begin()
     config.stash[SESSION] = config.stash[ASKED] = opened
     _limit_time(config, opened)
     if opened.options.profiling is not None:
@@ -221,6 +220,12 @@ def pytest_enter_pdb() -> None:
     from gpugate.measurement.time_limit import end_limits
 
     end_limits()
+
+
+def pytest_runtestloop(session: pytest.Session) -> None:
+    perf = session.config.stash.get(SESSION, None)
+    if perf is not None:
+        perf.begin()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -273,6 +278,8 @@ def _finish_without_cases(session: pytest.Session) -> None:
         for path in options.run_paths:
             run_file.write(path, run)
         _write_night(config, run)
+    elif any(cases_of(item) for item in session.items):
+        pass  # another plugin measured them, such as that of `gpugate trust`
     elif not config.option.collectonly and session.exitstatus == pytest.ExitCode.OK:
         problems = [*catalogue.left_out(), *([NOTHING_MEASURED] if options.gate else [])]
         if options.gate and worker_number(config) is None and not gates_by_settings(config):

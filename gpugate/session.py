@@ -266,9 +266,9 @@ class PerfSession:
         return _as_stored(with_bus_share(found, self.result.yardsticks[-1].values), case)
 
     def _with_ceilings(self, found: Measurement, case: Case) -> Measurement:
-        from gpugate.measurement.cold_inputs import cache_bytes
+        from gpugate.measurement.cold_inputs import most_cached_bytes
 
-        dtype, cache = case.optimization.dtype, cache_bytes(self.device)
+        dtype, cache = case.optimization.dtype, most_cached_bytes(self.device)
         return with_ceilings(found, dtype, self.device.type, cache, self.result.yardsticks)
 
     def _fresh_attempt(self, case: Case) -> Attempt:

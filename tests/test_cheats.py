@@ -1,7 +1,8 @@
 """Sides that are fast because they do not do the work: each is caught, by name."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from gpugate.equivalence import judge_equivalence
+from gpugate.measurement import step_checks
 from gpugate.measurement.record import Measurement
 from gpugate.verdict import Outcome
 from gpugate.workload import BASELINE, TOLERANCE_BY_DTYPE, Build, Context, Side
@@ -287,12 +289,78 @@ def test_honest_sides_of_every_kind_are_found_right(bench: Bench) -> None:
 
         return Side(step)
 
-    for build in (ring, single, bench.side("fast", 1.0, other_kernels)):
+    def flushed(context: Context) -> Side:
+        """One buffer, and a join that costs as much as three steps."""
+
+        def finish() -> None:
+            bench.now_ms += 3.0
+
+        return Side(single(context).step, finish=finish)
+
+    def batched(context: Context) -> Side:
+        """All steps of a block are computed at once when it is joined, for less than one by one."""
+        pending: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            bench.now_ms += 0.1
+            pending.append((torch.empty(2, 3), inputs.clone()))
+            return pending[-1][0]
+
+        def finish() -> None:
+            bench.now_ms += 1.0
+            for place, inputs in pending:
+                place.copy_(other_kernels(inputs))
+            pending.clear()
+
+        return Side(step, finish=finish)
+
+    for build in (ring, single, flushed, batched, bench.side("fast", 1.0, other_kernels)):
         measured = found(bench, build)
         assert judge_equivalence(measured, TOLERANCE_BY_DTYPE["float32"]).outcome is Outcome.PASS
         assert measured.step_checks is not None
         assert (measured.step_checks.wrong, measured.step_checks.exchanged) == (0, True)
-        assert measured.step_checks.steps > 30
+        assert measured.step_checks.steps > 20
+
+
+def test_a_side_that_tunes_itself_for_every_new_shape_is_honest(bench: Bench) -> None:
+    """The number of rows depends on the index, and the first step of a shape takes long."""
+
+    def rows(context: Context, index: int) -> torch.Tensor:
+        return bench.inputs(context, index).repeat(1 + index % 97, 1)
+
+    def tuning(context: Context) -> Side:
+        tuned: set[torch.Size] = set()
+
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            bench.now_ms += 1.0 if inputs.shape in tuned else 50.0
+            tuned.add(inputs.shape)
+            return other_kernels(inputs)
+
+        return Side(step)
+
+    case = bench.case(tuning, bench.side(BASELINE, WORK_MS))
+    measured = bench.measure(replace(case, workload=replace(case.workload, inputs=rows)), **FEW)
+    assert judge_equivalence(measured, TOLERANCE_BY_DTYPE["float32"]).outcome is Outcome.PASS
+
+
+def test_a_side_whose_steps_are_long_gets_a_time_limit_for_each_stretch(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checking pass of a step of 40 s takes minutes, and no call of it more than a step."""
+    took_ms: list[float] = []
+    blamed = step_checks.blamed_on
+
+    @contextmanager
+    def timing(side: str, doing: str) -> Iterator[None]:
+        before_ms = bench.now_ms
+        with blamed(side, doing):
+            yield
+        took_ms.append(bench.now_ms - before_ms)
+
+    monkeypatch.setattr(step_checks, "blamed_on", timing)
+    found(bench, bench.side("fast", 40_000.0, other_kernels))
+    assert len(took_ms) > 4
+    assert max(took_ms) <= 2 * 40_000.0  # a new input twice
 
 
 def test_inputs_that_are_no_tensors_keep_their_places(bench: Bench) -> None:

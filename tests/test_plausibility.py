@@ -111,9 +111,11 @@ def test_work_that_was_not_seen_is_a_question(seen: dict[str, object]) -> None:
         ({"accounts_for_itself": True}, None),
         ({"optimized_profile": OPERATORS}, None),
         ({"reference_profile": StepProfile({"aten::mm": (1.0, 3.0)}, kernel_ms=3.0)}, None),  # 10 % of its step
-        ({}, Contract(engaged=(Limit("kernels", at_most=0),))),
+        (NO_KERNELS | {"counters_missing": None}, Contract(engaged=(Limit("kernels", at_most=0),))),
     ],
     ids=["it accounts for itself", "operators", "the reference has few too", "declared"],
 )
 def test_declared_or_visible_work_is_no_question(changed: dict[str, object], contract: Contract | None) -> None:
-    assert vanished_work(measured(30.0, 1.0, **{**ON_CPU, **changed}), contract) is None
+    found = measured(30.0, 1.0, **{**ON_CPU, **changed})
+    assert vanished_work(found, contract) is None
+    assert judge_counters(found, contract, None).outcome is Outcome.PASS

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from torch.utils import _pytree
 from gpugate.errors import SideError
 from gpugate.workload import Context, Workload
 
-FALLBACK_CACHE_BYTES = 32 * 2**20  # a CPU's last-level cache, where the machine does not tell
+FALLBACK_CACHE_BYTES = 32 * 2**20  # a CPU's last-level cache
+LAST_LEVEL_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")  # such as 32768K
 MAX_SETS = 1024
 HOT_SETS = 2  # even a hot workload alternates, so that a step that returns a stale output is seen
 FIRST_FRESH_INDEX = 1_000_000
@@ -38,6 +40,17 @@ def cache_bytes(device: torch.device) -> int:
     if device.type == "cuda":  # cuda only
         return int(torch.cuda.get_device_properties(device).L2_cache_size)
     return FALLBACK_CACHE_BYTES
+
+
+def most_cached_bytes(device: torch.device) -> int:
+    """Bytes that may stay in a cache from step to step: a GPU's L2, or a CPU's largest cache as Linux reports it."""
+    if device.type == "cuda":  # cuda only
+        return cache_bytes(device)
+    try:
+        size = LAST_LEVEL_CACHE.read_text(encoding="ascii").strip()
+        return max(FALLBACK_CACHE_BYTES, int(size.removesuffix("K")) * 1024)
+    except (OSError, ValueError):
+        return FALLBACK_CACHE_BYTES
 
 
 def sets_needed(input_bytes: int, cache_bytes: int, cold: bool) -> int:
@@ -145,6 +158,12 @@ def _exchangeable(sets: Sequence[Any]) -> bool:
     return bool(memory)
 
 
+def same_form(one: Any, other: Any) -> bool:
+    """Whether two input sets differ in values alone."""
+    (leaves, structure), (others, of_other) = _pytree.tree_flatten(one), _pytree.tree_flatten(other)
+    return structure == of_other and [*map(_form, leaves)] == [*map(_form, others)]
+
+
 def _form(leaf: Any) -> tuple[Any, ...]:
     if type(leaf) is not torch.Tensor or leaf.layout is not torch.strided:
         return (type(leaf),)
@@ -185,11 +204,14 @@ def exchange_used(inputs: Inputs, next_input: int, steps: int, draw: random.Rand
     """Exchanges contents among the timed sets that the last `steps` steps of a side met.
 
     These are in the cache already, so that the next block finds its own as cold as ever. At most EXCHANGED_BYTES are
-    moved, but always two sets: a few percent of the time of the block.
+    moved each time; of larger sets two are moved so much more rarely.
     """
     if not inputs.contents:
         return
-    count, device = len(inputs.timed), tensors(inputs.timed[0])[0].device.type
-    most = max(2, EXCHANGED_BYTES[device] // max(1, byte_size(inputs.timed[0])))
+    count, size = len(inputs.timed), byte_size(inputs.timed[0])
+    allowed = EXCHANGED_BYTES[tensors(inputs.timed[0])[0].device.type]
+    most = max(2, allowed // size)
+    if draw.random() * 2 * size > allowed:
+        return
     used = [(next_input - back) % count for back in range(1, min(count, max(2, steps)) + 1)]
     exchange(inputs, draw.sample(used, min(len(used), most, MOST_EXCHANGED)), draw)

@@ -117,19 +117,23 @@ def _run_window(side: BuiltSide, inputs: Sequence[Any], steps: int, window: str)
     synchronize(side.device)
 
 
-def kernels_by_join(side: BuiltSide, inputs: Sequence[Any], steps: int) -> tuple[int, int]:  # cuda only
-    """How many kernels and copies ran for `steps` steps, each joined by itself, and for as many in one block."""
+def kernels_by_join(side: BuiltSide, inputs: Sequence[Any], steps: int) -> Sequence[int]:  # cuda only
+    """Counts the kernels and copies of `steps` steps that are joined one by one, of as many in one block, and of as
+    many joins that have nothing to join. Zeros where the profiler lost kernels."""
     side.flags.apply()
     with profiled(side.device) as profiler:
-        for number, lengths in enumerate(([1] * steps, [steps])):
+        side.run_steps(inputs, FLUSH_STEPS)
+        synchronize(side.device)
+        for number, lengths in enumerate(([1] * steps, [steps], [0] * steps)):
             with record_function(_window(number)):
                 for length in lengths:
                     side.run_steps(inputs, length)
             synchronize(side.device)
     events = _events(profiler)
     detach(side.device)
-    alone, block = (read_activity(events, steps, _window(number)) for number in range(2))
-    return len(alone.kernels) + len(alone.copies), len(block.kernels) + len(block.copies)
+    activities = [read_activity(events, steps, _window(number)) for number in range(3)]
+    lost = any(map(trace.lost_kernels, activities))
+    return [0 if lost else len(one.kernels) + len(one.copies) for one in activities]
 
 
 def detach(device: torch.device) -> None:

@@ -105,14 +105,15 @@ class StepChecks:
     are None where they were not measured.
     """
 
-    steps: int
-    wrong: int = 0
-    first_wrong: int | None = None  # from 1
+    steps: Natural
+    wrong: Count = 0
+    first_wrong: Natural | None = None
     resembles: Resemblance = ""  # what the first wrong output is
     problem: str = ""  # why it could not be read
     exchanged: bool = False
-    new_input_ratio: float | None = None
-    block_share: float | None = None
+    overwritten: bool = False  # most outputs were, before they could be read
+    new_input_ratio: Positive | None = None
+    block_share: NotNegative | None = None
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,9 @@ class Measurement:
     optimized_profile: StepProfile | None = None
     mismatch: Mismatch | None = None
     step_checks: StepChecks | None = None  # None: outputs were not comparable
-    ceilings: Mapping[str, float] = field(default_factory=dict)  # of this machine, see `gpugate.ceilings`
+    ceilings: Mapping[str, Positive] = field(
+        default_factory=dict
+    )  # of this machine, see `gpugate.measurement.ceilings`
     accounts_for_itself: bool = False  # it has a `Side.engaged` of its own
     proofs: tuple[Shown, ...] = ()
     not_engaged: str | None = None  # what Side.engaged() said
@@ -203,6 +206,7 @@ def _worse(first: Counters, second: Counters) -> Counters:
 
 
 def _more_wrong(first: StepChecks | None, second: StepChecks | None) -> StepChecks | None:
+    """The checks of the second measurement, unless the first one found more wrong steps."""
     return first if second is None or (first is not None and first.wrong > second.wrong) else second
 
 

@@ -14,7 +14,7 @@ from gpugate.faults.mutated import mutated
 from gpugate.intervals import Estimate
 from gpugate.measurement import counters, trace
 from gpugate.measurement.allocation import pairs_worth_taking
-from gpugate.measurement.cold_inputs import Inputs, check_untouched, exchange_used, make_inputs, new_set
+from gpugate.measurement.cold_inputs import Inputs, check_untouched, exchange_used, make_inputs, new_set, same_form
 from gpugate.measurement.cpu_counters import CpuCounters
 from gpugate.measurement.device_timer import Timer, timer_for
 from gpugate.measurement.gpu_clock import ReadClock, clock_reader
@@ -335,7 +335,8 @@ def _checked_steps(run: _Run, both: BothSides, expected: Expected) -> StepChecks
         checks = check_steps(side, run.inputs, expected, run.case.optimization.tolerated, budget_s, step_ms, run.draw)
         if step_ms is None:
             return checks
-        share = work_in_blocks(side, timed, budget_s, step_ms)
+        # Where every step fills memory of its own, its output was compared.
+        share = work_in_blocks(side, timed, budget_s, step_ms) if checks.overwritten else None
         return replace(checks, new_input_ratio=_new_input_ratio(run, both, step_ms), block_share=share)
 
 
@@ -343,6 +344,9 @@ def _new_input_ratio(run: _Run, both: BothSides, step_ms: float) -> float | None
     """None for a side that reads ahead: what its step waits for does not depend on its input."""
     if any(side.side.stock_steps or side.side.works_ahead for side in (both.reference, both.optimized)):
         return None
+
+    if not same_form(new_set(run.case.workload, run.context, run.inputs, 0), run.inputs.timed[0]):
+        return None  # another shape is other work: compilation, autotuning
 
     def make_input(number: int) -> Any:
         TorchFlags().apply()

@@ -11,14 +11,14 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter, process_time_ns
 from typing import Any
 
 import torch
 
-from gpugate.measurement.cold_inputs import Inputs, exchange, exchange_used
+from gpugate.measurement.cold_inputs import Inputs, byte_size, exchange, exchange_used
 from gpugate.measurement.counters import kernels_by_join
 from gpugate.measurement.equivalence import form_problem
 from gpugate.measurement.outputs import Expected
@@ -33,8 +33,9 @@ SUMS = 64
 SURE = 4.0
 FEWEST_STEPS, MOST_STEPS = 4, 1000
 CHECKED_SHARE = 0.1  # of the budget
-MOST_HELD, HELD_BYTES = 8, 2**28  # outputs that `Side.finish` completes
-NEW_INPUTS_MS, MOST_NEW_INPUTS, NEW_INPUTS_ROUNDS = 2.0, 256, 5
+MOST_HELD, HELD_BYTES = 8, 2**28  # outputs that `Side.finish` completes, and new inputs
+STRETCH_MS = 2000.0
+NEW_INPUTS_MS, MOST_NEW_INPUTS, NEW_INPUTS_ROUNDS, MAKING_S = 2.0, 256, 5, 0.3
 JOINED_STEPS, FEWEST_JOINED = 8, 3
 JOINED_ROUNDS = 3
 LEAST_CPU_MS = 0.5  # below it, joining a step takes most of its CPU time
@@ -98,22 +99,28 @@ def check_steps(
     sketch, steps, until = Sketch(draw), list[_Step](), perf_counter() + 2 * CHECKED_SHARE * budget_s
     most = max(FEWEST_STEPS, min(MOST_STEPS, int(1e3 * CHECKED_SHARE * budget_s / (step_ms or 1.0))))
     exchange(inputs, range(len(inputs.timed)), draw)
-    ran = 0
+    ran = stretches = 0
+    longest = _longest_stretch(expected, step_ms)
     with blamed_on(side.name, "running the steps that are compared"):
         side.flags.apply()
         side.take_stock(inputs.timed)
-        while ran < FEWEST_STEPS or (ran < most and perf_counter() < until):
-            length = draw.randint(1, _most_held(expected))
+    while ran < FEWEST_STEPS or (ran < most and perf_counter() < until):
+        length = draw.randint(1, longest)
+        with blamed_on(side.name, "running the steps that are compared"):
+            side.flags.apply()
             steps += _stretch(side, inputs, expected, length, sketch)
             synchronize(side.device)
-            exchange_used(inputs, side.next_input, length, draw)
-            ran += length
-    return _compared(steps, expected, sketch, tolerance, bool(inputs.contents))
+        exchange_used(inputs, side.next_input, length, draw)
+        ran += length
+        stretches += 1
+    checks = _compared(steps, expected, sketch, tolerance, bool(inputs.contents))
+    return replace(checks, overwritten=2 * (ran - len(steps)) > ran - stretches)
 
 
-def _most_held(expected: Expected) -> int:
+def _longest_stretch(expected: Expected, step_ms: float | None) -> int:
+    """The most outputs that are held at once, and no more steps than STRETCH_MS takes."""
     size = expected.timed[0].numel() * expected.timed[0].element_size()
-    return max(1, min(MOST_HELD, HELD_BYTES // max(1, size)))
+    return max(1, min(MOST_HELD, HELD_BYTES // max(1, size), int(STRETCH_MS / (step_ms or 1.0))))
 
 
 def _stretch(side: BuiltSide, inputs: Inputs, expected: Expected, length: int, sketch: Sketch) -> Iterator[_Step]:
@@ -146,16 +153,15 @@ def _step(output: Any, content: int, before: int | None, expected: Expected, ske
 def _compared(
     steps: Sequence[_Step], expected: Expected, sketch: Sketch, tolerance: Tolerance, exchanged: bool
 ) -> StepChecks:
-    wanted: dict[int, torch.Tensor] = {}
-
-    def sums_of(content: int) -> torch.Tensor:
-        if content not in wanted:
-            wanted[content] = sketch(expected.timed[content]).cpu()
-        return wanted[content]
+    known: dict[int, tuple[torch.Tensor, float]] = {}
 
     def close(sums: torch.Tensor, content: int) -> bool:
-        error, norm = float((sums - sums_of(content)).norm()), float(expected.timed[content].double().norm())
-        return error <= SURE * tolerance.relative_l2 * norm
+        if content not in known:
+            wanted = expected.timed[content]
+            exact = wanted.to(torch.complex128 if wanted.is_complex() else torch.float64)
+            known[content] = sketch(wanted).cpu(), float(exact.norm())
+        wanted_sums, norm = known[content]
+        return float((sums - wanted_sums).norm()) <= SURE * tolerance.relative_l2 * norm
 
     ours = [None if step.sums is None else step.sums.cpu() for step in steps]
     wrong = [
@@ -198,12 +204,16 @@ def time_on_new_inputs(
 
     A side that remembers outputs by content needs many times as long at first. A block lasts NEW_INPUTS_MS or one step.
     Other work of the machine lengthens some blocks: the least ratio of up to NEW_INPUTS_ROUNDS counts, and one that is
-    no larger than REMEMBERS ends the rounds. Raises SideError for a step that fails.
+    no larger than REMEMBERS ends the rounds. A round makes its inputs within MAKING_S and HELD_BYTES. Raises SideError
+    for a step that fails.
     """
     count = max(1, min(MOST_NEW_INPUTS, int(NEW_INPUTS_MS / max(step_ms, 1e-3))))
-    ratios: list[float] = []
+    ratios, made = list[float](), 0
     while len(ratios) < NEW_INPUTS_ROUNDS and min(ratios, default=math.inf) > REMEMBERS:
-        new = [make_input(len(ratios) * count + number) for number in range(count)]
+        new, until = list[Any](), perf_counter() + MAKING_S
+        while not new or (len(new) < count and perf_counter() < until and len(new) * byte_size(new[0]) < HELD_BYTES):
+            new.append(make_input(made))
+            made += 1
         side.flags.apply()
         with blamed_on(side.name, "running steps on new inputs"), garbage_collection_paused():
             synchronize(side.device)
@@ -221,27 +231,31 @@ def _block_over(side: BuiltSide, new: Sequence[Any]) -> None:
 def work_in_blocks(side: BuiltSide, inputs: Sequence[Any], budget_s: float, step_ms: float) -> float | None:
     """The work of a step in a block that is joined once, over that of a step that is joined by itself.
 
-    Work is the CPU time of all threads of this process, on a GPU the number of kernels and copies. A side that computes
-    only some of a block's steps, in `finish` or on a thread, does a fraction. None for a side that has nothing to join
-    or works ahead, and where a step takes too little CPU time to tell. Raises SideError for a step that fails.
+    Work is the CPU time of all threads of this process, on a GPU the number of kernels and copies, both without what a
+    join costs that has nothing to join. A side that computes only some of a block's steps, in `finish` or on a thread,
+    does a fraction. None for a side that has nothing to join or works ahead, and where a step takes too little CPU time
+    to tell. Raises SideError for a step that fails.
     """
     if side.side.works_ahead or side.side.stock_steps or side.side.finish is nothing_to_join:
         return None
     fitting = int(1e3 * CHECKED_SHARE * budget_s / (2 * JOINED_ROUNDS * step_ms))
     steps, rounds = (JOINED_STEPS, JOINED_ROUNDS) if fitting >= JOINED_STEPS else (FEWEST_JOINED, 1)
-    with blamed_on(side.name, "running steps one by one and in a block"):
-        if side.device.type == "cuda":
-            alone, block = kernels_by_join(side, inputs, steps)  # cuda only
-            return block / alone if alone else None  # cuda only
-        side.flags.apply()
-        both = [(_cpu_ms(side, inputs, [1] * steps), _cpu_ms(side, inputs, [steps])) for _ in range(rounds)]
-    alone_ms, block_ms = (statistics.median(column) for column in zip(*both, strict=True))
-    return block_ms / alone_ms if alone_ms >= LEAST_CPU_MS else None
+    if side.device.type == "cuda":
+        with blamed_on(side.name, "running steps one by one and in a block"):
+            counted = kernels_by_join(side, inputs, steps)  # cuda only
+        alone, block, join = (count / steps for count in counted)  # cuda only
+        return (block - join / steps) / (alone - join) if alone > join else None  # cuda only
+    found = [[_cpu_ms(side, inputs, lengths) for lengths in ([1] * steps, [steps], [0] * steps)] for _ in range(rounds)]
+    alone_ms, block_ms, join_ms = (statistics.median(column) / steps for column in zip(*found, strict=True))
+    step_alone_ms = alone_ms - join_ms
+    return (block_ms - join_ms / steps) / step_alone_ms if step_alone_ms >= LEAST_CPU_MS else None
 
 
 def _cpu_ms(side: BuiltSide, inputs: Sequence[Any], lengths: Sequence[int]) -> float:
-    """CPU time of a step in blocks of these lengths."""
-    started = process_time_ns()
-    for length in lengths:
-        side.run_steps(inputs, length)
-    return (process_time_ns() - started) / 1e6 / sum(lengths)
+    """CPU time of blocks of these lengths; one of no steps is a join alone."""
+    with blamed_on(side.name, "running steps one by one and in a block"):
+        side.flags.apply()
+        started = process_time_ns()
+        for length in lengths:
+            side.run_steps(inputs, length)
+        return max(0.0, (process_time_ns() - started) / 1e6)
