@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,8 +43,10 @@ CLOSING = pytest.StashKey[ExitStack]()
 COLLECTED: pytest.StashKey[RunResult | None] = pytest.StashKey()  # by the xdist controller, from its workers
 BEGUN = pytest.StashKey[bool]()  # by the xdist controller: its workers have selected cases
 CASES_COLLECTED = pytest.StashKey[bool]()
+MARKED = pytest.StashKey[list[Path]]()  # earlier runs that this session is to replace
 RECORDED = pytest.StashKey[bool]()  # the baselines are written
 SAID = pytest.StashKey[list[str]]()
+NOTHING_BEGAN = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.USAGE_ERROR)
 NOT_RECORDED = "no baseline was written because the session ended early: record again"
 
 
@@ -144,6 +147,19 @@ def _inner_run(options: Options) -> InnerRun | None:
     from gpugate.profiling.session import inner_run
 
     return inner_run()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Where this session dies before its first case, an earlier run must not pass for this one."""
+    paths = session.config.stash[OPTIONS].run_paths
+    if paths and not session.config.option.collectonly:
+        from gpugate import run_file
+
+        try:
+            session.config.stash[MARKED] = [path for path in paths if run_file.mark_outdated(path)]
+        except GpugateError as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -286,6 +302,11 @@ def _finish_without_cases(session: pytest.Session) -> None:
             _end_red(session, None, problems)
         else:
             config.stash[SAID].extend(problems)
+    if run is None and session.exitstatus in NOTHING_BEGAN and (marked := config.stash.get(MARKED, [])):
+        from gpugate import run_file
+
+        for path in marked:
+            run_file.clear_mark(path)
 
 
 def _problems(session: pytest.Session, perf: PerfSession | ReplaySession) -> list[str]:

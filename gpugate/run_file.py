@@ -3,6 +3,9 @@
 While a session goes on, the file holds its beginning, marked as interrupted, and each finished case is one line that is
 appended to `<file>.cases` beside it: a case costs as much at the end of a session as at its start. The end of the
 session writes one whole file and removes the lines. Every reader joins both, so a killed session keeps its cases.
+
+From the start of a session until its first case the file of an earlier session stays, with `<file>.outdated` beside it:
+where the session dies meanwhile, the earlier run is no answer to a question about the later one.
 """
 
 from __future__ import annotations
@@ -71,14 +74,49 @@ def append(path: Path, case: CaseResult, yardsticks: Sequence[Yardstick], run: R
 
 
 def remove(path: Path) -> None:
-    """Removes a run, where there is one, with the lines of its cases. Raises OSError."""
-    for each in (path, _lines_beside(path)):
+    """Removes a run, where there is one, with the lines of its cases and its mark. Raises OSError."""
+    for each in (path, _lines_beside(path), _mark_beside(path)):
         each.unlink(missing_ok=True)
 
 
+def mark_outdated(path: Path) -> bool:
+    """Marks the run of an earlier session until `write` replaces it. Returns False where there is no run, or a mark.
+
+    Raises RunFileError where the folder cannot be written.
+    """
+    try:
+        if not path.is_file() or is_outdated(path):
+            return False
+        _mark_beside(path).touch()
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    return True
+
+
+def clear_mark(path: Path) -> None:
+    """Takes the mark off a run that no later session replaces. Raises RunFileError where that cannot be done."""
+    try:
+        _mark_beside(path).unlink(missing_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def is_outdated(path: Path) -> bool:
+    """Reports a mark: a later session was to replace this run and died before its first case, or still collects."""
+    return _mark_beside(path).exists()
+
+
 def _lines_beside(path: Path) -> Path:
+    return _beside(path, "cases")
+
+
+def _mark_beside(path: Path) -> Path:
+    return _beside(path, "outdated")
+
+
+def _beside(path: Path, ending: str) -> Path:
     target = path.resolve()
-    return target.with_name(f"{target.name}.cases")
+    return target.with_name(f"{target.name}.{ending}")
 
 
 def _append(path: Path, part: Mapping[str, Any]) -> None:
@@ -105,7 +143,7 @@ def _unwritable(path: Path, error: OSError) -> RunFileError:
 
 
 def write(path: Path, run: RunResult) -> None:
-    """Replaces the file at `path`, in a folder that exists, in one step, and removes the lines of its cases.
+    """Replaces the file at `path`, in a folder that exists, in one step, and removes what is beside it.
 
     Raises RunFileError where it cannot be written (the old file then stays) and FormatError for a number in `run` that
     JSON cannot carry.
@@ -113,7 +151,8 @@ def write(path: Path, run: RunResult) -> None:
     text = pretty(with_header(FORMAT, FORMAT_VERSION, to_json(run))) + "\n"
     try:
         write_atomically(path, text)
-        _lines_beside(path).unlink(missing_ok=True)
+        for beside in (_lines_beside(path), _mark_beside(path)):
+            beside.unlink(missing_ok=True)
     except OSError as error:
         raise _unwritable(path, error) from error
 

@@ -31,17 +31,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "Exit status: 0 for a green gate, 1 for a red one, 2 where NIGHT is missing, unreadable, interrupted, a "
-        "recording, or a run without --gate."
+        "recording, a run without --gate, or of an earlier run than the last."
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints one sentence and returns GREEN or RED.
 
-    Raises RunFileError for a file that cannot be read, and NoVerdictError for a run that was interrupted or is no gate.
+    Raises RunFileError for a file that cannot be read, and NoVerdictError for a run that was interrupted, is outdated
+    or is no gate.
     """
     path = arguments.night / RUN if arguments.night.is_dir() else arguments.night
     stored = run_file.read(path)
+    if run_file.is_outdated(path):
+        raise NoVerdictError(f"{path} is outdated, because a later run ended before its first case: measure again")
     if stored.interrupted:
         raise NoVerdictError(f"{path} was interrupted, so it has no verdict: measure again")
     if stored.recording or not (stored.gate or arguments.without_gate):

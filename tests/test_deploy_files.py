@@ -155,6 +155,17 @@ def test_the_image_ends_as_its_gate_and_with_the_verdict_of_the_night(
 
 
 @pytest.mark.parametrize("run", [slurm, kubernetes])
+def test_a_job_that_is_started_again_begins_without_its_older_run(tmp_path: Path, run: Any) -> None:
+    run(tmp_path, gate=0)
+    (night,) = (tmp_path / "nights").iterdir()
+    for name in ("run.json", "run.json.cases"):
+        (night / name).touch()
+    run(tmp_path, gate=0)
+    nights = list((tmp_path / "nights").iterdir())  # two, where midnight came between
+    assert len(nights) == 2 or list(night.glob("run.json*")) == []
+
+
+@pytest.mark.parametrize("run", [slurm, kubernetes])
 @pytest.mark.parametrize("status", [0, 1, 5, 130])
 def test_the_status_is_the_gates_and_the_history_cannot_change_it(tmp_path: Path, run: Any, status: int) -> None:
     assert run(tmp_path, gate=status) == status

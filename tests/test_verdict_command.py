@@ -65,3 +65,46 @@ def test_a_step_that_ends_the_process_with_0_is_no_green_night(
     assert tiny.run_apart(*gate).status == 0
     assert main(["verdict", night]) == 2
     check_no_traceback(capsys.readouterr().err)
+
+
+def test_a_process_that_ends_before_its_first_case_leaves_no_older_green_night(
+    tiny: TinyProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    night = tiny.path / "night"
+    gate = ("--gate", "--perf-device=cpu", "-k", "outputs", f"--perf-report={night}")
+    assert tiny.run(*gate).status == 0
+    files, before = sorted(night.iterdir()), (night / "run.json").read_bytes()
+    tiny.write("tiny.py", "import os\n\nos._exit(0)")
+    assert tiny.run_apart(*gate).status == 0
+    tiny.workload()
+    assert tiny.run(*gate, "-k", "nowhere").status == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert main(["verdict", str(night)]) == 2
+    assert (night / "run.json").read_bytes() == before
+    assert tiny.run(*gate).status == 0
+    assert main(["verdict", str(night)]) == 0
+    assert sorted(night.iterdir()) == files
+    check_no_traceback(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "verdict"),
+    [
+        (("-k", "nowhere"), pytest.ExitCode.NO_TESTS_COLLECTED, 0),
+        (("perf_tests/nowhere.py",), pytest.ExitCode.USAGE_ERROR, 0),
+        (("--perf-budget=none",), pytest.ExitCode.USAGE_ERROR, 0),
+        (("--no-such-option",), pytest.ExitCode.USAGE_ERROR, 0),
+        (("--collect-only",), 0, 0),
+        (("--help",), 0, 0),
+        (("broken",), pytest.ExitCode.INTERRUPTED, 2),
+    ],
+)
+def test_a_command_that_selects_no_case_leaves_an_earlier_night_and_a_gate_that_breaks_off_leaves_it_no_verdict(
+    tiny: TinyProject, words: tuple[str, ...], status: int, verdict: int
+) -> None:
+    stored(tiny.path / "run.json", case("pass"), **ENDED)
+    before = (tiny.path / "run.json").read_bytes()
+    tiny.write("broken/test_broken.py", "raise ValueError('broken')\n")
+    assert tiny.run("--perf-device=cpu", "--gate", "--perf-json=run.json", *words).status == status
+    assert main(["verdict", str(tiny.path)]) == verdict
+    assert (tiny.path / "run.json").read_bytes() == before
+    assert len(list(tiny.path.glob("run.json*"))) == (1 if verdict == 0 else 2)

@@ -16,6 +16,7 @@ export PATH="$PWD/.venv/bin:$PATH"
 nights="${GPUGATE_NIGHTS:-$HOME/gpugate-nights}"
 night="$nights/$(date -u +%Y-%m-%d)-${SLURM_JOB_ID:-$$}"
 mkdir -p "$night"
+rm -f "$night"/run.json* # of a job that was started again
 
 srun --ntasks=1 --gpus=1 gpugate doctor | tee "$night/doctor.txt"
 
