@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from gpugate import run_file
 from gpugate.child_process import module_command
 from gpugate.errors import FreshProcessError
-from gpugate.options import FRESH_VARIABLE, Options
+from gpugate.options import FRESH_OPTION, FRESH_VARIABLE, Options
 from gpugate.result import RunResult
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def run_fresh(
     log_path = json_path.with_suffix(".log")
     # Node ids are relative to the root folder; the plugin may have come by `-p` alone.
     words = ["-p", "gpugate.plugin", f"--rootdir={root}", *node_ids, *_same_options(options, device)]
-    words += ["-p", "no:cacheprovider", "-q"]
+    token = secrets.token_hex(16)
+    words += ["-p", "no:cacheprovider", "-q", f"{FRESH_OPTION}={token}"]
     with log_path.open("wb") as log, tempfile.TemporaryDirectory(prefix="gpugate-no-baselines-") as nothing:
         words += ["--perf-json", str(json_path), "--perf-baselines", nothing, "--perf-attempts", "1"]
         words += ["--perf-skip-proofs", "--perf-report", ""]
@@ -49,7 +51,7 @@ def run_fresh(
             ended = subprocess.run(
                 module_command("pytest", words),
                 cwd=root,
-                env={**os.environ, FRESH_VARIABLE: str(os.getpid())},
+                env={**os.environ, FRESH_VARIABLE: f"{os.getpid()}:{token}"},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 check=False,

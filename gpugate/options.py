@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
 import os
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 MOST_SEED_DIGITS = 18  # what 64 bits hold
 DEFAULT_PROCESSES = 5
 DEFAULT_BASELINES = "baselines"
-FRESH_VARIABLE = "GPUGATE_FRESH_PROCESS"  # the id of the process that started this one to measure for it
+# The process that starts this one to measure for it sets `PID:TOKEN`, and gives the random TOKEN as an option too.
+FRESH_VARIABLE, FRESH_OPTION = "GPUGATE_FRESH_PROCESS", "--perf-fresh"
 # What a user may measure instead of what the workloads come with.
 OWN = tuple(option.removeprefix("--").replace("-", "_") for option in next_steps.OWN)
 PATH_OPTIONS: set[str] = set()  # which take a path, filled by `add_options`
@@ -100,6 +102,7 @@ def add_options(parser: pytest.Parser) -> None:
             PATH_OPTIONS.add(name)
         group.addoption(name, **how)
 
+    add(FRESH_OPTION, help=argparse.SUPPRESS)  # given by `run_fresh` alone
     add("--gate", action="store_true", help="fail on all but PASS and IMPROVED, on missing GPUs too (default: off)")
     add("--update-baselines", action="store_true", help="record what is measured as the new baseline (default: off)")
     add("--perf-reason", metavar="TEXT", default="", help="why the baseline is recorded, kept in it (default: none)")
@@ -244,7 +247,7 @@ def read_options(config: pytest.Config) -> Options:
     """Raises OptionError, naming the option and the value, for what cannot be used."""
     value = config.getoption
     _check_together(config)
-    judges = not _measures_for_its_parent()  # --gate may come of the project's own settings
+    judges = not _measures_for_its_parent(config)  # --gate may come of the project's own settings
     return Options(
         gate=value("gate") and judges,
         update_baselines=value("update_baselines") and judges,
@@ -333,14 +336,15 @@ def _split(words: str) -> tuple[str, ...]:
         raise OptionError(f"--nsys-args {words!r} cannot be split into words ({error}): close its quotes") from None
 
 
-def _measures_for_its_parent() -> bool:
-    """Whether this is a fresh process: the variable alone, which a shell may have set, makes none."""
-    return os.environ.get(FRESH_VARIABLE) == str(os.getppid())
+def _measures_for_its_parent(config: pytest.Config) -> bool:
+    """Tells a fresh process by its variable and its command line: what a shell or settings hold makes none."""
+    parent, _, token = os.environ.get(FRESH_VARIABLE, "").partition(":")
+    typed = [str(word) for word in config.invocation_params.args]
+    return parent == str(os.getppid()) and bool(token) and f"{FRESH_OPTION}={token}" in typed
 
 
 def _check_together(config: pytest.Config) -> None:
     """Raises OptionError for options that contradict or do nothing without another."""
-    _check_fresh(config)
     _check_own(config)
     _check_allowed(config)
     if not config.getoption("update_baselines"):
@@ -354,21 +358,10 @@ def _check_together(config: pytest.Config) -> None:
     elif config.getoption("perf_tolerance") is not None:
         raise OptionError("--perf-tolerance judges and --update-baselines records: run one after the other")
     held = next((name for name in ("gate", "update_baselines") if config.getoption(name)), None)
-    if held and config.getoption("perf_skip_proofs") and not _measures_for_its_parent():
+    if held and config.getoption("perf_skip_proofs") and not _measures_for_its_parent(config):
         raise OptionError(f"{_spelled(held)} must not hold by what was not shown: leave out --perf-skip-proofs")
     if config.getoption("perf_replay") is not None:
         _check_replay(config)
-
-
-def _check_fresh(config: pytest.Config) -> None:
-    """Raises OptionError for a fresh process that judges or records: gpugate never starts one so."""
-    given = [str(word) for word in config.invocation_params.args]
-    typed = next((word for word in ("--gate", "--update-baselines") if word in given), None)
-    if typed and _measures_for_its_parent():
-        raise OptionError(
-            f"{typed} cannot be given where {FRESH_VARIABLE}={os.environ[FRESH_VARIABLE]} says that this process "
-            f"measures for process {os.getppid()}, which judges: unset {FRESH_VARIABLE}"
-        )
 
 
 def _check_own(config: pytest.Config) -> None:
@@ -384,7 +377,7 @@ def _check_own(config: pytest.Config) -> None:
 def _check_allowed(config: pytest.Config) -> None:
     """A fresh process may have --allow-missing from the project's own settings, and never --gate from its parent."""
     names = config.getoption("allow_missing")
-    if names and not config.getoption("gate") and not _measures_for_its_parent():
+    if names and not config.getoption("gate") and not _measures_for_its_parent(config):
         raise OptionError(f"--allow-missing {names} says what a gate accepts: give --gate too")
 
 

@@ -199,9 +199,9 @@ def test_a_folder_of_baselines_is_seen_from_where_pytest_was_started_and_the_def
 def test_a_fresh_process_may_have_what_a_gate_accepts_from_the_projects_settings(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(FRESH_VARIABLE, str(os.getppid()))
+    monkeypatch.setenv(FRESH_VARIABLE, f"{os.getppid()}:0f1e")
     pytester.makeini("[pytest]\naddopts = --gate --allow-missing=nvenc")
-    config = pytester.parseconfig("-p", "gpugate.plugin", "--perf-skip-proofs")
+    config = pytester.parseconfig("-p", "gpugate.plugin", "--perf-skip-proofs", "--perf-fresh=0f1e")
     options = read_options(config)
     assert (options.gate, options.update_baselines, options.skip_proofs) == (False, False, True)
     assert options.allow_missing == {"nvenc"}
@@ -216,6 +216,26 @@ def test_a_variable_that_a_shell_has_set_makes_no_fresh_process(
     config = pytester.parseconfig("-p", "gpugate.plugin", held, "--perf-skip-proofs")
     with pytest.raises(OptionError, match=f"^{held} "):
         read_options(config)
+
+
+@pytest.mark.parametrize("settings", ["--gate", "--gate --perf-fresh=0f1e"])
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        ("{}", ()),
+        ("{}:", ()),
+        ("{}:0f1e", ()),
+        ("{}:0f1e", ("--perf-fresh=1e0f",)),
+        ("1{}:0f1e", ("--perf-fresh=0f1e",)),
+    ],
+)
+def test_variables_alone_turn_no_gate_of_the_settings_off(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, settings: str, variable: str, words: tuple[str, ...]
+) -> None:
+    """Such as in a container whose shell is process 1."""
+    monkeypatch.setenv(FRESH_VARIABLE, variable.format(os.getppid()))
+    monkeypatch.setenv("PYTEST_ADDOPTS", settings)
+    assert read_options(pytester.parseconfig("-p", "gpugate.plugin", *words)).gate
 
 
 def test_a_selection_of_nothing_says_how_to_see_what_there_is(tiny: TinyProject) -> None:
