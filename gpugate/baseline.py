@@ -87,13 +87,13 @@ class BaselineFile:
 
 @dataclass(frozen=True)
 class Occasion:
-    """Why is recorded, and what may be replaced."""
+    """The reason of a recording, and the records that it may replace."""
 
     reason: str
     new_anchor: bool = False
     adding: bool = False  # to the processes that are recorded, in place of replacing them
     force: bool = False  # a disturbed record may replace a sharper one
-    force_option: str = "--perf-force"  # by which the user says so
+    force_option: str = "--perf-force"  # the option that sets `force`
 
 
 def load_all(folder: Path, workload_names: Collection[str] | None = None) -> dict[str, BaselineFile]:
@@ -185,7 +185,7 @@ def write(folder: Path, file: BaselineFile) -> tuple[str, ...]:
     return tuple(line for key, entry in file.cases.items() for line in _change(file, key, old.get(key), entry))
 
 
-def without(folder: Path, case_id: str) -> BaselineFile | None:
+def drop_case(folder: Path, case_id: str) -> BaselineFile | None:
     """The file of the case's workload without its record; None where there is none.
 
     Raises BaselineError for a bad file.
@@ -354,8 +354,8 @@ def _check_alike(case_id: str, recorded: Record, added: Record) -> None:
     if recorded.source_hash != added.source_hash:
         found.append("the workload's source changed")
     if found:
-        told = ", ".join(found)
-        raise BaselineError(f"{case_id} was recorded under other conditions ({told}): record it anew, without --add")
+        changes = ", ".join(found)
+        raise BaselineError(f"{case_id} was recorded under other conditions ({changes}): record it anew, without --add")
     for started_at, process in zip(added.started_at, added.processes, strict=True):
         if process in recorded.processes:
             raise BaselineError(f"the run of {started_at} is in the baseline of {case_id} already: take it away")
@@ -363,14 +363,14 @@ def _check_alike(case_id: str, recorded: Record, added: Record) -> None:
 
 def _check_worth_replacing(case_id: str, old: Record, new: Record, force_option: str) -> None:
     """Raises BaselineError where the processes of `new` were disturbed and it detects less than `old` does."""
-    told = [one_process(process) for process in new.processes]
-    disturbed = len(told) - len(undisturbed(told, by_sitting(new.started_at)))
+    measured = [one_process(process) for process in new.processes]
+    disturbed = len(measured) - len(undisturbed(measured, by_sitting(new.started_at)))
     before, after = _detectable(old), _detectable(new)
-    if (2 * disturbed > len(told) or after > BLUNT) and after >= before:
-        if 2 * disturbed > len(told):
-            why = f"{disturbed} of its {len(told)} processes were disturbed"
+    if (2 * disturbed > len(measured) or after > BLUNT) and after >= before:
+        if 2 * disturbed > len(measured):
+            why = f"{disturbed} of its {len(measured)} processes were disturbed"
         else:
-            why = f"its {len(told)} processes vary by {units.percent(new.history.speedup_cv or 0.0)}"
+            why = f"its {len(measured)} processes vary by {units.percent(new.history.speedup_cv or 0.0)}"
         raise BaselineError(
             f"the record of {case_id} stays: it detects a slowdown of {units.percent(before)}, and the new one of "
             f"{units.percent(after)}, since {why}: record again on a quieter machine, or give {force_option}"
@@ -435,16 +435,16 @@ def _left_out(old: Record, new: Record) -> str:
 
 def _told(record: Record) -> str:
     """`2.09x, 2.08..2.10 over 5 of 6 processes, cv 0.4 %`: of those that count."""
-    found, told = record.history, [one_process(process) for process in record.processes]
+    found, measured = record.history, [one_process(process) for process in record.processes]
     groups = by_sitting(record.started_at)
-    kept = counted(told, groups)
-    each = [told[index].speedup.median for index in kept]
-    of_all = f"{len(kept)} of {len(told)}" if len(kept) < len(told) else f"{len(kept)}"
+    kept = counted(measured, groups)
+    each = [measured[index].speedup.median for index in kept]
+    of_all = f"{len(kept)} of {len(measured)}" if len(kept) < len(measured) else f"{len(kept)}"
     nights = f" on {found.sittings} nights" if found.sittings > 1 else ""
     spread = f"{units.interval(min(each), max(each))} over {of_all} processes{nights}"
-    if len(told) < MIN_PROCESSES:
+    if len(measured) < MIN_PROCESSES:
         return f"{units.ratio(found.speedup)}, {spread}: a gate needs {MIN_PROCESSES}"
-    disturbed = len(set(kept) - set(undisturbed(told, groups)))
+    disturbed = len(set(kept) - set(undisturbed(measured, groups)))
     doubt = f", {disturbed} of them disturbed: record again on a quieter machine" if disturbed else ""
     return f"{units.ratio(found.speedup)}, {spread}, cv {units.percent(found.speedup_cv or 0.0)}{doubt}"
 

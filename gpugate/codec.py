@@ -28,7 +28,7 @@ from gpugate.errors import GpugateError
 from gpugate.measurement.record import Difference, Instance, Pair
 from gpugate.quantities import Milliseconds, Range
 from gpugate.verdict import Verdict
-from gpugate.writable_folder import unfinished
+from gpugate.writable_folder import prepare_unfinished
 
 T = TypeVar("T")
 SIGNIFICANT_DIGITS = 6
@@ -138,7 +138,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     target = path.resolve()
     if target.exists() and not target.is_file():
         raise OSError("it is not a regular file")
-    temporary = unfinished(target)
+    temporary = prepare_unfinished(target)
     try:
         with temporary.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)

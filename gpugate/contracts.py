@@ -71,7 +71,7 @@ def judge_counters(
 
 
 def _counted(measurement: Measurement) -> str:
-    """What was counted. Where kernels were not, `Side.engaged` and the CPU's counters were checked all the same."""
+    """The counts in words. Without counted kernels, `Side.engaged` and the CPU's counters were still checked."""
     found = measurement.optimized_counters
     if measurement.counters_missing is not None:
         return f"engaged by its own account; not measured: {measurement.counters_missing}"

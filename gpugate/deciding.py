@@ -78,7 +78,7 @@ def decider(result: CaseResult) -> Decider | None:
 
 
 def left_open_by_other_work(result: CaseResult) -> bool:
-    """Whether a CPU that other work shares could not answer: more pairs beside that work answer no better."""
+    """True where other work on the CPU left a time open: more pairs beside that work would not narrow its interval."""
     if result.device_kind != "cpu" or result.measurement is None or busy_cores(result.measurement) is None:
         return False
     open_ones = (Outcome.INCONCLUSIVE, Outcome.ENV_INVALID)
@@ -87,9 +87,9 @@ def left_open_by_other_work(result: CaseResult) -> bool:
 
 
 def wants_more_pairs(result: CaseResult) -> bool:
-    """An interval on both sides of a bound, which more pairs narrow, or below it, which they must repeat.
+    """True where a time is INCONCLUSIVE, which more pairs can settle, or REGRESSED, which more pairs must repeat.
 
-    An open question that comes of a reference that moved is one for another process, and no pair makes an impossible
+    A result that is open because the reference moved needs another process, and more pairs do not make an impossible
     time possible.
     """
     timed = [one for one in result.verdicts if one.check in TIMED and TIMES_CEILING not in one.numbers]
@@ -100,12 +100,12 @@ def wants_more_pairs(result: CaseResult) -> bool:
 
 
 def wants_fresh_process(result: CaseResult) -> bool:
-    """Whether one more process is to be heard.
+    """True where one more process must measure.
 
-    One is before every alarm: what differs between processes (placement, autotuned algorithms, the host's state) looks
-    like a regression in one of them, or like a gain where it slows the reference alone. And one more where two
-    contradict each other. What is wrong or did not engage is so in every process, a sick machine is sick for all, and
-    an impossible time is no question.
+    A second process measures before every alarm: a difference between processes (placement, autotuned algorithms, the
+    host's state) looks like a regression in one of them, or like a gain where it slows the reference alone. A third one
+    measures where two contradict each other. No further process changes a wrong output, a side that did not engage, an
+    unfit machine or an impossible time.
     """
     outcomes = {verdict.check: verdict.outcome for verdict in result.verdicts}
     if any(TIMES_CEILING in verdict.numbers for verdict in result.verdicts):
@@ -114,15 +114,15 @@ def wants_fresh_process(result: CaseResult) -> bool:
         return False
     contradicted = Outcome.INCONCLUSIVE in (outcomes[one] for one in TIMED)
     if not result.attempts:
-        # Without a record an open promise is one question more of a case that no gate passes anyway.
+        # Without a record no gate passes the case, so an open promise needs no further process.
         moved = any(MOVED in verdict.numbers for verdict in result.verdicts)
-        asked = contradicted and result.remembered is not None and not left_open_by_other_work(result)
-        return moved or Outcome.REGRESSED in outcomes.values() or asked
+        still_open = contradicted and result.remembered is not None and not left_open_by_other_work(result)
+        return moved or Outcome.REGRESSED in outcomes.values() or still_open
     return contradicted or (outcomes["counters"] is Outcome.INCONCLUSIVE and not _open_by_itself(result))
 
 
 def _open_by_itself(result: CaseResult) -> bool:
-    """Whether the counters of this process alone leave their question open, which further processes cannot answer."""
+    """True where the counters of this process alone are INCONCLUSIVE, which further processes cannot change."""
     if result.measurement is None or result.promise is None:
         return True
     alone = judge_counters(result.measurement, result.promise.contract, result.remembered, result.environment_problem)

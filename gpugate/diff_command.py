@@ -44,8 +44,8 @@ ANOTHER_MACHINE = "measured on two machines"
 
 @dataclass(frozen=True)
 class Said:
-    """What a run said of a case: the worst of its verdicts, None where there is none, the speedup, and the medians of
-    the times of both sides."""
+    """The result of one case in one run: its worst outcome, None without a verdict, its speedup, and both sides' median
+    times."""
 
     outcome: Outcome | None
     speedup: Estimate

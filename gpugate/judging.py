@@ -47,8 +47,8 @@ class Remembered:
 
 
 class _Judgement(NamedTuple):
-    """What one bound says: `bound` is the bound in words, `disputed` that processes disagree about it, `promised` and
-    `by_anchor` which kind of bound it is, `no_gain` that a speedup rose above it because the reference is slower."""
+    """The outcome at one bound. `bound` is the bound in words; `disputed`: processes disagree about it; `promised` and
+    `by_anchor`: the kind of the bound; `no_gain`: a speedup rose above it because the reference is slower."""
 
     outcome: Outcome
     bound: str
@@ -262,7 +262,7 @@ def _times(count: int) -> str:
 
 
 def _speedup_step(case_id: str, outcome: Outcome, judgements: list[_Judgement], moved: bool) -> str:
-    """What to run next; where only the anchor objects, or the reference moved, how to accept what is measured now."""
+    """The next command: it accepts the new times where only the anchor is missed or the reference moved."""
     blamed = [judgement for judgement in judgements if judgement.outcome is outcome]
     if outcome is Outcome.REGRESSED and all(judgement.by_anchor for judgement in blamed):
         return f"{record_step(case_id)} --perf-new-anchor, if this is meant to be the new normal"
@@ -274,7 +274,7 @@ def _speedup_step(case_id: str, outcome: Outcome, judgements: list[_Judgement], 
 def _reference_moved(
     outcome: Outcome, summaries: Sequence[Summary], judgements: list[_Judgement], remembered: Remembered | None
 ) -> bool:
-    """Whether the speedup of the process that decided left the recorded one because its reference moved."""
+    """True where the deciding process's speedup left the recorded one because its reference moved."""
     if remembered is None or outcome not in (Outcome.PASS, Outcome.REGRESSED, Outcome.INCONCLUSIVE):
         return False
     if not mostly_the_reference(_recorded_times(remembered.current), _medians(middle_by_speedup(summaries))):
@@ -283,7 +283,7 @@ def _reference_moved(
 
 
 def middle_by_speedup(summaries: Sequence[Summary]) -> Summary:
-    """The process that decides about the speedup."""
+    """The process that decides about the speedup: the median one, and of two the lower one."""
     return _middle_one(summaries, lambda one: one.speedup.median)
 
 

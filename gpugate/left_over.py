@@ -14,13 +14,13 @@ from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-ENDING_S = 5.0  # for all of them together, once they are told to end
-CLOSING_S = 1.0  # for a process that `close()` has told to end
+ENDING_S = 5.0  # for all of them together, from SIGTERM on
+CLOSING_S = 1.0  # for a process that ends because of `close()`
 _STAY = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _named: set[int] = set()  # children that outlived their side
 
 
-def own_children() -> dict[int, str]:
+def list_children() -> dict[int, str]:
     """The command of every child of this process that has not ended, by its id, without those that stay on purpose."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -33,10 +33,10 @@ def own_children() -> dict[int, str]:
     return found
 
 
-def outlived(before: Collection[int]) -> dict[int, str]:
-    """The children that are not in `before`, by their ids; they are ended with the run."""
+def await_new_children(before: Collection[int]) -> dict[int, str]:
+    """Waits for the children that are not in `before`; returns those that still run, which are ended with the run."""
     until = time.monotonic() + CLOSING_S
-    while (left := {pid: name for pid, name in own_children().items() if pid not in before}) and (
+    while (left := {pid: name for pid, name in list_children().items() if pid not in before}) and (
         time.monotonic() < until
     ):
         time.sleep(CLOSING_S / 20)
@@ -47,10 +47,10 @@ def outlived(before: Collection[int]) -> dict[int, str]:
 def _end_named() -> None:
     for number, seconds in ((signal.SIGTERM, ENDING_S), (signal.SIGKILL, ENDING_S)):
         until = time.monotonic() + seconds
-        for pid in _named & own_children().keys():  # an id may belong to another process by now
+        for pid in _named & list_children().keys():  # an id may belong to another process by now
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-        while _named & own_children().keys() and time.monotonic() < until:
+        while _named & list_children().keys() and time.monotonic() < until:
             with suppress(RuntimeError):  # as in `_await`
                 time.sleep(CLOSING_S / 20)
     _named.clear()

@@ -1,4 +1,4 @@
-"""Which side of a pair moved between two measurements: the reference, the optimized one, or both alike. Pure."""
+"""Attribution of a changed speedup to the side whose time changed: the reference or the optimized side. Pure."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Times(NamedTuple):
 
 
 def mostly_the_reference(then: Times, now: Times) -> bool:
-    """Whether the reference's time changed by more than twice as much as the optimized side's, in either direction.
+    """True where the reference's time changed by more than twice as much as the optimized side's, up or down.
 
-    A machine that became slower or faster moves both sides alike.
+    A machine that became slower or faster changes the times of both sides by the same factor.
     """
     reference, optimized = (abs(math.log(after / before)) for before, after in zip(then, now, strict=True))
     return reference >= LEAST and optimized < MOST * reference

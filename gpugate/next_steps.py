@@ -18,7 +18,7 @@ MOST_NAMED = 3  # of cases, else of workloads, by one command: where more lack a
 
 
 def next_step(outcome: Outcome, case_id: str) -> str:
-    """What to run next: a longer measurement is for times alone, and changes neither outputs nor engagement."""
+    """The command for an outcome. Only times profit from a longer measurement; outputs and engagement do not."""
     if outcome in (Outcome.NO_BASELINE, Outcome.IMPROVED):
         return record_step(case_id)
     if outcome is Outcome.NOT_ENGAGED:
@@ -29,13 +29,13 @@ def next_step(outcome: Outcome, case_id: str) -> str:
 
 
 def busy_step(case_id: str) -> str:
-    """For times of a CPU that is noisy or that other work shares, which no longer measurement makes sharper."""
+    """The step for times on a noisy or shared CPU, where a longer measurement does not narrow the interval."""
     fewer = f"OMP_NUM_THREADS=1 {rerun(case_id)}"
     return f"end the other work on this machine, or leave it cores: {fewer}, which needs records of as many threads"
 
 
 def tolerance_step(case_id: str) -> str:
-    """For outputs that are off: what shows where they part, and where they are declared as right."""
+    """The step for wrong outputs: a trace of both sides, or a larger tolerance where the outputs are intended."""
     shown = f"{rerun(case_id)} --torch-trace=DIR, which shows what both sides run"
     return f"{shown}; if these outputs are meant, raise the tolerance of the Optimization"
 

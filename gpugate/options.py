@@ -20,7 +20,7 @@ from gpugate.errors import OptionError
 from gpugate.faults.fault import SPELLING, Fault
 from gpugate.measurement import time_limit
 from gpugate.measurement.settings import ATTEMPTS, Settings
-from gpugate.quantities import MOST_PROCESSES, MOST_SECONDS, natural, seconds
+from gpugate.quantities import MOST_PROCESSES, MOST_SECONDS, parse_count, parse_seconds
 from gpugate.report.night_files import RUN
 
 if TYPE_CHECKING:
@@ -298,12 +298,12 @@ def _profiling(config: pytest.Config) -> Profiling | None:
 
 
 def gates_by_settings(config: pytest.Config) -> bool:
-    """Whether --gate comes of the project's own settings alone, which cover all of its tests."""
+    """True where only the project's settings give --gate: they apply to all of its tests."""
     return "--gate" in config.getini("addopts") and "--gate" not in config.invocation_params.args
 
 
 def profilers(config: pytest.Config) -> list[Tool]:
-    """Those that are asked for."""
+    """The profilers that options select."""
     return [tool for tool in PROFILERS if config.getoption(_field(tool)) is not None]
 
 
@@ -337,7 +337,7 @@ def _split(words: str) -> tuple[str, ...]:
 
 
 def _measures_for_its_parent(config: pytest.Config) -> bool:
-    """Tells a fresh process by its variable and its command line: what a shell or settings hold makes none."""
+    """True in a fresh process of gpugate, which its variable and its command line show together."""
     parent, _, token = os.environ.get(FRESH_VARIABLE, "").partition(":")
     typed = [str(word) for word in config.invocation_params.args]
     return parent == str(os.getppid()) and bool(token) and f"{FRESH_OPTION}={token}" in typed
@@ -437,7 +437,7 @@ def _are_the_default(config: pytest.Config) -> bool:
 
 
 def _seconds(option: str, text: str) -> float:
-    value = seconds(text)
+    value = parse_seconds(text)
     if value is None:
         raise OptionError(
             f"{option} is {reprlib.repr(text)}: give seconds above 0, {MOST_SECONDS:g} at most, such as 6"
@@ -458,7 +458,7 @@ def share(option: str, text: str) -> float:
 
 def whole_number(option: str, text: str) -> int:
     """From 1 to MOST_PROCESSES. Raises OptionError, naming the option, for anything else."""
-    number = natural(text)
+    number = parse_count(text)
     if number is None:
         allowed = f"a whole number from 1 to {MOST_PROCESSES}"
         raise OptionError(f"{option} is {reprlib.repr(text)}: give {allowed}, such as {DEFAULT_PROCESSES}")

@@ -218,7 +218,7 @@ def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
 def _limit_time(config: pytest.Config, opened: PerfSession) -> None:
     """The plugins that print are pytest's, so the last words of a run that hangs are printed here."""
     from gpugate.left_over import end_daemons
-    from gpugate.measurement.time_limit import watched
+    from gpugate.measurement.time_limit import limit_time
 
     def end_run(error: SideError) -> None:
         sentence = opened.end_hung(error)
@@ -229,7 +229,7 @@ def _limit_time(config: pytest.Config, opened: PerfSession) -> None:
         end_daemons()
         os._exit(pytest.ExitCode.INTERRUPTED)
 
-    config.stash[CLOSING].enter_context(watched(opened.options.step_timeout_s, end_run))
+    config.stash[CLOSING].enter_context(limit_time(opened.options.step_timeout_s, end_run))
 
 
 def pytest_enter_pdb() -> None:

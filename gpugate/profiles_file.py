@@ -68,7 +68,7 @@ def made(baselines: Path, machine: str, runs: Iterable[RunResult]) -> dict[Path,
     return files
 
 
-def without(path: Path, key: str) -> dict[Path, str]:
+def drop_case(path: Path, key: str) -> dict[Path, str]:
     """The file without one case, to be written; empty where it has none. Raises BaselineError for a bad file."""
     cases = load(path).cases
     if key not in cases:

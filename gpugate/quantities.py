@@ -30,13 +30,13 @@ MOST_SECONDS = 1e6
 Processes = Annotated[int, Range(1, MOST_PROCESSES, f"a whole number from 1 to {MOST_PROCESSES}")]
 
 
-def natural(text: str) -> int | None:
+def parse_count(text: str) -> int | None:
     """The number that a user typed, from 1 to MOST_PROCESSES; None for anything else."""
     fits = text.isdecimal() and len(text) <= len(str(MOST_PROCESSES)) and 1 <= int(text) <= MOST_PROCESSES
     return int(text) if fits else None
 
 
-def seconds(text: str) -> float | None:
+def parse_seconds(text: str) -> float | None:
     """The seconds that a user typed, above 0 and at most MOST_SECONDS; None for anything else."""
     try:
         value = float(text)

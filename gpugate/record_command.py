@@ -88,11 +88,11 @@ def _delete(baselines: Path, case_id: str) -> None:
         for folder in machines:
             stack.enter_context(baseline.exclusive(folder))
         # Every file is made before the first is written.
-        found = {folder: file for folder in machines if (file := baseline.without(folder, case_id))}
+        found = {folder: file for folder in machines if (file := baseline.drop_case(folder, case_id))}
         if not found:
             raise BaselineError(f"{case_id!r} is recorded nowhere in {baselines}: give a case such as a gate names")
         paths = [profiles_file.path_of(baselines, folder.name, workload) for folder in found]
-        profiles = [profiles_file.without(path, "/".join(names)) for path in paths]
+        profiles = [profiles_file.drop_case(path, "/".join(names)) for path in paths]
         for (folder, file), profile, path in zip(found.items(), profiles, paths, strict=True):
             print(f"{case_id}: deleted from {baseline.replace_or_delete(folder, file)}; commit the difference")
             if file.cases:

@@ -17,34 +17,34 @@ from gpugate.nvml import foreign_processes
 from gpugate.result import RunResult
 from gpugate.session import CACHE_FOLDER, PerfSession
 from gpugate.summary import by_sitting, one_process, undisturbed
-from gpugate.termination import signals_held
-from gpugate.writable_folder import made_writable
+from gpugate.termination import delay_signals
+from gpugate.writable_folder import make_writable
 
 RUN_FILES = "run-*.json"
-SPARE_PROCESSES = 2  # beyond those asked for, where a case was disturbed in some
-Say = Callable[[str], None]
-Tell = Callable[[Sequence[str]], object]
+SPARE_PROCESSES = 2  # beyond `--perf-processes`, where a case was disturbed in some
+PrintLine = Callable[[str], None]
+PrintLines = Callable[[Sequence[str]], object]
 
 
-def record(session: PerfSession, say: Say, tell: Tell) -> None:
-    """Runs the session's tests in fresh processes besides this one, writes the baselines and tells what changed.
+def record(session: PerfSession, print_line: PrintLine, print_lines: PrintLines) -> None:
+    """Runs the session's tests in fresh processes besides this one, writes the baselines and prints what changed.
 
     With `--perf-runs` every run is kept, and runs that are there already count: a recording that was cut off goes on.
     Without it the runs of a recording that ends early are kept in a folder that is named.
     Raises BaselineError, with every baseline as it was, when a process or a case failed.
     """
     _files(session, [session.result], 1)  # what this process already refuses needs no others
-    with _runs_folder(session, say) as folder:
-        runs = _runs(session, folder, say)
+    with _runs_folder(session, print_line) as folder:
+        runs = _runs(session, folder, print_line)
         # All files are made before the first is written: a refusal leaves every one as it was.
         files = _files(session, runs, session.options.processes)
         profiles = profiles_file.made(session.options.baselines_path, machine_name(session.environment), runs[-1:])
-        write(session.baselines_folder, files, profiles, tell)
+        write(session.baselines_folder, files, profiles, print_lines)
 
 
 @contextmanager
-def _runs_folder(session: PerfSession, say: Say) -> Iterator[Path]:
-    """The folder of `--perf-runs`, or else one that stays where the recording ends early, and says so."""
+def _runs_folder(session: PerfSession, print_line: PrintLine) -> Iterator[Path]:
+    """The folder of `--perf-runs`, or else a new one, which is kept and named where the recording ends early."""
     given = session.options.runs_path
     folder = given or session.root / CACHE_FOLDER / f"recording-{os.getpid()}-{session.result.seed}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,38 +52,40 @@ def _runs_folder(session: PerfSession, say: Say) -> Iterator[Path]:
         yield folder
     except BaseException:
         again = shlex.join(["--perf-runs", str(folder)])
-        say(f"recording: what was measured is kept in {folder}: the same command with {again} goes on from it")
+        print_line(f"recording: what was measured is kept in {folder}: the same command with {again} goes on from it")
         raise
     if given is None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _runs(session: PerfSession, folder: Path, say: Say) -> list[RunResult]:
+def _runs(session: PerfSession, folder: Path, print_line: PrintLine) -> list[RunResult]:
     """The earlier runs of the folder, this one, and as many fresh processes as are missing."""
     processes = session.options.processes
     runs = [*_earlier_runs(session, folder), session.result]
     if len(runs) > 1:
-        say(f"recording: goes on from {len(runs) - 1} of {processes} processes in {folder}")
+        print_line(f"recording: goes on from {len(runs) - 1} of {processes} processes in {folder}")
     run_file.write(_free_path(folder), session.result)
     while len(runs) < processes:
-        say(f"recording: fresh process {len(runs) + 1} of {processes}")
+        print_line(f"recording: fresh process {len(runs) + 1} of {processes}")
         runs.append(_fresh_run(session, _free_path(folder)))
     while len(runs) < processes + SPARE_PROCESSES and (disturbed := _disturbed(runs, processes)):
-        say(f"recording: fresh process {len(runs) + 1}, since {disturbed} was disturbed in one")
+        print_line(f"recording: fresh process {len(runs) + 1}, since {disturbed} was disturbed in one")
         runs.append(_fresh_run(session, _free_path(folder)))
     return runs
 
 
-def write(folder: Path, files: Sequence[baseline.BaselineFile], profiles: Mapping[Path, str], tell: Tell) -> None:
-    """Writes the files and tells what changed; a signal such as Ctrl-C takes effect after both.
+def write(
+    folder: Path, files: Sequence[baseline.BaselineFile], profiles: Mapping[Path, str], print_lines: PrintLines
+) -> None:
+    """Writes the files and prints what changed; a signal such as Ctrl-C takes effect after both.
 
     Raises BaselineError for a baseline that cannot be written.
     """
-    with signals_held():
+    with delay_signals():
         lines = [line for file in files for line in baseline.write(folder, file)]
         problem = profiles_file.write(profiles)
         lines += [problem] if problem else []
-        tell([*lines, f"written to {folder}: read the difference and commit it"])
+        print_lines([*lines, f"written to {folder}: read the difference and commit it"])
 
 
 def _disturbed(runs: Sequence[RunResult], processes: int) -> str | None:
@@ -91,9 +93,9 @@ def _disturbed(runs: Sequence[RunResult], processes: int) -> str | None:
     for case_id in runs[-1].cases:
         of_case = [(run.started_at, case.measurement) for run in runs if (case := run.cases.get(case_id))]
         measured = [(started_at, found.instances) for started_at, found in of_case if found is not None and found.pairs]
-        told = [one_process(instances) for _, instances in measured]
+        processes_of_case = [one_process(instances) for _, instances in measured]
         nights = by_sitting([started_at for started_at, _ in measured])
-        if told and len(undisturbed(told, nights)) < processes:
+        if processes_of_case and len(undisturbed(processes_of_case, nights)) < processes:
             return case_id
     return None
 
@@ -159,7 +161,7 @@ def allowed_to_record(session: PerfSession) -> Iterator[None]:
 
 def _make(folder: Path) -> None:
     try:
-        made_writable(folder)
+        make_writable(folder)
     except OSError as error:
         problem = error.strerror or str(error)
         raise BaselineError(

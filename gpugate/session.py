@@ -24,7 +24,7 @@ from gpugate.fresh_process import run_fresh
 from gpugate.judging import Remembered
 from gpugate.knee import sweeps
 from gpugate.ladder import ladders, rung_number
-from gpugate.left_over import outlived, own_children
+from gpugate.left_over import await_new_children, list_children
 from gpugate.machine_state import busy_cores, environment_problem
 from gpugate.measurement.bus_share import with_bus_share
 from gpugate.measurement.ceilings import with_ceilings
@@ -140,14 +140,14 @@ class PerfSession:
 
     @contextmanager
     def _naming_left_over(self, case: Case) -> Iterator[None]:
-        before = own_children()
+        before = list_children()
         try:
             yield
         finally:
             self.notes.update(
                 f"{case.id}: process {pid} ({command[:LONGEST_COMMAND]}) outlived close(): end it there; this run ends "
                 "it at its end"
-                for pid, command in outlived(before).items()
+                for pid, command in await_new_children(before).items()
             )
 
     def _measure(self, case: Case, result: CaseResult, report: Report) -> None:

@@ -23,7 +23,7 @@ def termination_as_ctrl_c() -> Iterator[None]:
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
+def delay_signals() -> Iterator[None]:
     """Delays Ctrl-C, SIGTERM and SIGHUP until the block ends, so that files which belong together are all written."""
     came: list[int] = []
 

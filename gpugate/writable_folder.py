@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 
-def made_writable(folder: Path) -> None:
-    """Makes the folder and writes a nameless file in it: permissions do not tell of /proc or of a read-only disk.
+def make_writable(folder: Path) -> None:
+    """Makes the folder and writes a nameless file in it: permissions do not show /proc or a read-only disk.
 
     Raises OSError where either cannot be done.
     """
@@ -18,7 +18,7 @@ def made_writable(folder: Path) -> None:
         pass
 
 
-def unfinished(target: Path, ending: str = ".tmp") -> Path:
+def prepare_unfinished(target: Path, ending: str = ".tmp") -> Path:
     """The path beside `target` that this process writes to until the file is whole.
 
     Removes what processes that were killed have left there. Raises OSError where that cannot be done.

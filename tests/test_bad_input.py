@@ -204,7 +204,7 @@ FAILURES: dict[str, tuple[str, str]] = {
     **{
         f"engaged() returns {answer}": (
             f"def quick(context):\n    return Side(lambda x: 2 * x, engaged=lambda: {answer})",
-            f"quick failed while being asked whether it engaged: TypeError: engaged() returned {answer}: return None "
+            f"quick failed while calling engaged(): TypeError: engaged() returned {answer}: return None "
             "where the optimization engaged, and why not, as a text, where it did not",
         )
         for answer in ("False", "''", "True", "0", "' '")

@@ -40,7 +40,7 @@ PLACES = {
         "def quick(context):\n    def engaged():\n        {0}\n    return Side(lambda x: x + x, engaged=engaged)",
         "quick",
         "quick",
-        "being asked whether it engaged",
+        "calling engaged()",
     ),
     "baseline": (f"{QUICK}\ndef baseline(context):\n    {{0}}", "quick right", "baseline", "being built"),
     "inputs": (f"{QUICK}\ndef inputs(context, index):\n    {{0}}", "quick right", "inputs of tiny", "being made"),

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpugate import left_over
-from gpugate.left_over import none_left_over, outlived, own_children
+from gpugate.left_over import await_new_children, list_children, none_left_over
 from tests.patience import HANGS_S
 from tests.tiny_project import TinyProject, running
 
@@ -63,10 +63,10 @@ def test_one_that_may_outlive_it_goes_on() -> None:
 
 def test_a_child_of_a_side_that_outlives_close_is_named_and_ended_with_the_run() -> None:
     with subprocess.Popen(["/bin/sleep", "3601"]) as older:
-        before = own_children()
+        before = list_children()
         assert before[older.pid] == "/bin/sleep 3601"
         with none_left_over(), subprocess.Popen(["/bin/sleep", "3602"]) as left:
-            assert outlived(before) == {left.pid: "/bin/sleep 3602"}
+            assert await_new_children(before) == {left.pid: "/bin/sleep 3602"}
             left_over._end_named()
         assert left.returncode == -signal.SIGTERM
         assert older.poll() is None
@@ -77,7 +77,7 @@ def test_workers_that_serve_the_whole_run_are_not_named() -> None:
     multiprocessing.resource_tracker.ensure_running()
     script = ["-c", "import time; time.sleep(3600)", "/a/torch/_inductor/compile_worker/__main__.py"]
     with subprocess.Popen([sys.executable, *script]) as worker:
-        commands = own_children()
+        commands = list_children()
         assert worker.pid not in commands
         assert multiprocessing.resource_tracker._resource_tracker._pid not in commands
         worker.kill()

@@ -45,7 +45,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def test_the_cores_of_others_are_those_that_are_busy_without_this_process_and_its_children(machine: Machine) -> None:
     found = OtherWork()
-    with found.watched():
+    with found.measure():
         machine.now_s = 2.0
         core = {"user": 100, "nice": 5, "system": 15, "idle": 40, "iowait": 10, "irq": 5, "softirq": 5, "steal": 20}
         machine.write({0: core, 1: {"user": 150, "idle": 50, "guest": 30}, 2: {"user": 200}}, {ME: 100, GRANDCHILD: 50})
@@ -55,7 +55,7 @@ def test_the_cores_of_others_are_those_that_are_busy_without_this_process_and_it
 def test_stretches_are_summed_and_what_the_machine_does_between_them_does_not_count(machine: Machine) -> None:
     found = OtherWork()
     for stretch in (1, 2):
-        with found.watched():
+        with found.measure():
             machine.now_s += 1.0
             machine.write({0: {"user": 100 * stretch}}, {})
         machine.now_s += 5.0
@@ -64,11 +64,11 @@ def test_stretches_are_summed_and_what_the_machine_does_between_them_does_not_co
 
 def test_too_short_a_stretch_and_a_system_without_proc_say_nothing(machine: Machine, monkeypatch) -> None:
     found = OtherWork()
-    with found.watched():
+    with found.measure():
         machine.now_s += 0.1
         machine.write({0: {"user": 10}}, {})
     assert found.cores is None
     monkeypatch.setattr(other_work, "PROC", Path("/nowhere"))
-    with found.watched():
+    with found.measure():
         machine.now_s += 1.0
     assert found.cores is None

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpugate.errors import SideError
 from gpugate.measurement import device_timer, process_state
-from gpugate.measurement.process_state import left_as_found
+from gpugate.measurement.process_state import restore_process_state
 from gpugate.measurement.sides import build_side
 from gpugate.workload import Context, Side
 
@@ -229,7 +229,7 @@ def test_several_changes_are_all_named() -> None:
 
 def test_what_is_changed_and_restored_inside_is_the_sides_own_matter() -> None:
     usual = torch.matmul
-    with left_as_found():
+    with restore_process_state():
         torch.matmul = slowly(usual)
         torch.matmul = usual
         with SlowFunctions(), SlowOperators(), torch.device("meta"):
@@ -244,7 +244,7 @@ def test_what_was_replaced_before_stays(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_new_names_and_new_methods_are_no_change() -> None:
-    with left_as_found():
+    with restore_process_state():
         torch.my_helper = operator.add
         torch.Tensor.my_method = operator.neg
     assert torch.my_helper is operator.add
@@ -255,8 +255,8 @@ def test_what_torch_itself_replaces_is_no_change() -> None:
     """In a process of its own: torch's compiler, tracer and profiler are imported and used for the first time."""
     program = """
         import torch
-        from gpugate.measurement.process_state import left_as_found
-        with left_as_found():
+        from gpugate.measurement.process_state import restore_process_state
+        with restore_process_state():
             model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
             optimizer = torch.optim.SGD(model.parameters())
             torch.compile(model, backend="eager")(torch.ones(2, 4)).sum().backward()

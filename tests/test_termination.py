@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from gpugate.termination import signals_held, termination_as_ctrl_c
+from gpugate.termination import delay_signals, termination_as_ctrl_c
 
 ENDING = [signal.SIGTERM, signal.SIGHUP]
 
@@ -28,7 +28,7 @@ def nohup() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize("changed", [termination_as_ctrl_c, signals_held])
+@pytest.mark.parametrize("changed", [termination_as_ctrl_c, delay_signals])
 def test_what_nohup_ignores_stays_ignored(nohup: None, changed: Callable[[], AbstractContextManager[None]]) -> None:
     with changed():
         os.kill(os.getpid(), signal.SIGHUP)
@@ -40,7 +40,7 @@ def test_a_signal_that_is_held_takes_effect_at_the_end(number: signal.Signals) -
     done = []
 
     def write_both() -> None:
-        with signals_held():
+        with delay_signals():
             for name in ("first", "second"):
                 os.kill(os.getpid(), number)
                 done.append(name)
@@ -53,7 +53,7 @@ def test_a_signal_that_is_held_takes_effect_at_the_end(number: signal.Signals) -
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_ends_by_it() -> None:
-    with termination_as_ctrl_c(), signals_held():
+    with termination_as_ctrl_c(), delay_signals():
         child = os.fork()
         if not child:
             try:

@@ -15,7 +15,7 @@ from gpugate import run_file
 from gpugate.errors import SideError
 from gpugate.measurement import time_limit
 from gpugate.measurement.sides import blamed_on
-from gpugate.measurement.time_limit import StepTimeout, watched
+from gpugate.measurement.time_limit import StepTimeout, limit_time
 from tests.tiny_project import PROMISE, TinyProject, check_no_traceback
 
 LIMIT_S, LONG_S = 0.2, 60.0
@@ -36,7 +36,7 @@ def never(error: SideError) -> None:
 
 @contextmanager
 def limited() -> Iterator[None]:
-    with watched(LIMIT_S, never):
+    with limit_time(LIMIT_S, never):
         yield
 
 

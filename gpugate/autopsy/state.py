@@ -33,7 +33,7 @@ class State:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether kernels were counted: the operating system's counters are those of every machine."""
+        """True where kernels were counted; the operating system's counters exist on every machine."""
         return bool(self.counters.keys() - CPU_COUNTERS)
 
     def in_the_pace_of(self, other: State) -> State:
@@ -47,7 +47,7 @@ class State:
         return replace(self, step_ms=pace * self.step_ms, profile=profile, reference_ms=other.reference_ms)
 
     def left_by_its_reference(self, then: State) -> bool:
-        """Whether mostly the time of the reference changed since `then`, and not that of this side."""
+        """True where the time of the reference changed since `then` and the time of this side hardly did."""
         if not (self.reference_ms and then.reference_ms):
             return False
         return mostly_the_reference(Times(then.reference_ms, then.step_ms), Times(self.reference_ms, self.step_ms))

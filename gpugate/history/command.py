@@ -7,7 +7,7 @@ import reprlib
 import sys
 from pathlib import Path
 
-from gpugate.quantities import MOST_PROCESSES, natural
+from gpugate.quantities import MOST_PROCESSES, parse_count
 
 DEFAULT_LAST = 42  # six weeks
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _nights(text: str) -> int:
-    number = natural(text)
+    number = parse_count(text)
     if number is None:
         allowed = f"a whole number from 1 to {MOST_PROCESSES}"
         raise argparse.ArgumentTypeError(f"it is {reprlib.repr(text)}: give {allowed}, such as {DEFAULT_LAST}")

@@ -9,22 +9,22 @@ from pathlib import Path
 from time import monotonic
 
 PROC = Path("/proc")
-SHORTEST_S = 0.2  # the system counts ticks of 10 ms, which say little of less
+SHORTEST_S = 0.2  # the system counts ticks of 10 ms, too coarse for less
 # Fields of a `cpuN` line that are time in which a core could run nothing else: all but idle, iowait, and the guests'
 # time, which is in the first two. `steal` is what a hypervisor gave to others. See proc_stat(5).
 _BUSY = (1, 2, 3, 6, 7, 8)
 
 
 class OtherWork:
-    """Sums over the timed stretches of a measurement; `cores` is None where the system does not tell."""
+    """Sums over the timed stretches of a measurement; `cores` is None without readable counts in /proc."""
 
     def __init__(self) -> None:
         self._busy_s = 0.0
         self._wall_s = 0.0
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Adds the time until the block ends; nothing where /proc cannot be read."""
+    def measure(self) -> Iterator[None]:
+        """Adds the time of the block, unless /proc cannot be read."""
         before, started = _others_s(), monotonic()
         yield
         after = _others_s()
@@ -51,7 +51,7 @@ def _others_s() -> float | None:
 
 
 def _own_ticks() -> int:
-    """Of this process and its descendants, those that have ended included."""
+    """Ticks of this process and its descendants, with those that have ended."""
     ticks: dict[int, int] = {}
     parents: dict[int, int] = {}
     for path in PROC.iterdir():

@@ -29,7 +29,7 @@ _REPLACED_BY_TORCH = {"torch.manual_seed", "torch.nn.Module.__init__", "torch.nn
 
 
 @contextmanager
-def left_as_found() -> Iterator[None]:
+def restore_process_state() -> Iterator[None]:
     """Restores what the code inside changes for the whole process, and raises ValueError that names it.
 
     An error of the code inside passes unchanged. Reading and comparing took 0.5 to 1 ms on two busy CPU cores.
@@ -49,7 +49,7 @@ def left_as_found() -> Iterator[None]:
 
 
 @contextmanager
-def variables_restored() -> Iterator[None]:
+def restore_variables() -> Iterator[None]:
     """Restores environment variables at the end of a case: fresh processes inherit them, and libraries read them late.
 
     A side may set them, and torch's compiler does, so a changed variable is no error.
@@ -162,7 +162,7 @@ def _set_default_device(context: object) -> None:
 
 
 def _stance() -> Any:
-    """How torch.compile treats compiled functions; None is its default."""
+    """The stance of torch.compile towards compiled functions (`torch.compiler.set_stance`); None is the default."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     return None if dynamo is None or dynamo._stance == dynamo.DynamoStance() else dynamo._stance
 

@@ -97,10 +97,10 @@ Resemblance = Literal["", "zeros", "not finite", "step before", "other input", "
 
 @dataclass(frozen=True)
 class StepChecks:
-    """What the checking pass found: how many steps were compared, and how many of them gave another output.
+    """The result of the checking pass: the number of steps that were compared, and of those with a wrong output.
 
-    `exchanged` says that the contents of the inputs changed places. `new_input_ratio` is the time of a step on an input
-    that the side has not met, over its time on the same input again, as a multiple of the reference's where that is
+    `exchanged`: the contents of the inputs changed places. `new_input_ratio` is the time of a step on an input that
+    the side has not met, over its time on the same input again, as a multiple of the reference's where that is
     above 1. `block_share` is the work of a step in a block over that of a step by itself, see `work_in_blocks`. Both
     are None where they were not measured.
     """
@@ -153,7 +153,7 @@ class Measurement:
     input_sets: Natural = 1
     resolution_ms: NotNegative = 0.0
     seed: int = 0
-    attempts: Natural = 1  # 1, plus the times that an inconclusive result asked for more pairs
+    attempts: Natural = 1  # 1, plus the times that an inconclusive result needed more pairs
     wall_s: NotNegative = 0.0
     spent_s: Mapping[str, NotNegative] = field(default_factory=dict)  # by what was done, see `Progress.doing`
 

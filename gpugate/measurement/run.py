@@ -32,7 +32,7 @@ from gpugate.measurement.outputs import (
     state_of_its_own,
 )
 from gpugate.measurement.pairing import Pairing
-from gpugate.measurement.process_state import variables_restored
+from gpugate.measurement.process_state import restore_variables
 from gpugate.measurement.progress import Doing, Progress, Report, Spent
 from gpugate.measurement.proving import shown
 from gpugate.measurement.record import (
@@ -137,7 +137,7 @@ class _Run:
         )
 
 
-@variables_restored()
+@restore_variables()
 def measure(
     case: Case, context: Context, settings: Settings, report: Report, known: Known | None = None
 ) -> Measurement:
@@ -221,7 +221,7 @@ def _measure_instances(run: _Run) -> StopReason:
         try:
             if not run.found.instances:
                 _begin(run, both)
-            with run.other_work.watched():
+            with run.other_work.measure():
                 stopped = _measure_instance(run, both) if run.found.comparable else "outputs not comparable"
             if stopped is not None:
                 _finish(run, both)

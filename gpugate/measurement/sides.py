@@ -18,7 +18,7 @@ import torch
 from gpugate.errors import SideError
 from gpugate.measurement import time_limit
 from gpugate.measurement.equivalence import PLAIN_TENSORS
-from gpugate.measurement.process_state import left_as_found
+from gpugate.measurement.process_state import restore_process_state
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
@@ -43,7 +43,7 @@ def blamed_on(side: str, doing: str, share: float = 1) -> Iterator[None]:
     try:
         before = time_limit.begin(side, doing, share)
         try:
-            with left_as_found():
+            with restore_process_state():
                 yield
         finally:
             time_limit.end(before)
@@ -122,8 +122,8 @@ class BuiltSide:
             return output.clone() if type(output) in PLAIN_TENSORS else output
 
     def why_not_engaged(self) -> str | None:
-        """The reason that the side gives; None: it engaged. Raises SideError for an answer that is neither."""
-        with blamed_on(self.name, "being asked whether it engaged"):
+        """The reason that the side gives; None: it engaged. Raises SideError for any other value."""
+        with blamed_on(self.name, "calling engaged()"):
             reason = self.side.engaged()
             if reason is None or (isinstance(reason, str) and reason.strip()):
                 return reason

@@ -1,4 +1,4 @@
-"""Time limits for what a side does (`--perf-step-timeout`): a call that does not end becomes an error of its case.
+"""Time limits for the calls of a side (`--perf-step-timeout`): a call that does not end becomes an error of its case.
 
 A thread wakes when the earliest limit may be over, once in `--perf-step-timeout`; setting a limit is one attribute,
 which takes less than a microsecond. At the limit the thread sends the main thread a real-time signal, whose handler
@@ -30,7 +30,7 @@ _PACKAGE = str(Path(__file__).parents[1])
 
 
 class StepTimeout(BaseException):  # no error that a user's `except Exception` may keep
-    """What a side does has not ended within its time limit."""
+    """A call of a side has not ended within its time limit."""
 
 
 EndRun = Callable[[SideError], None]
@@ -38,7 +38,7 @@ EndRun = Callable[[SideError], None]
 
 @dataclass
 class Limit:
-    """The time limit of what the main thread does now."""
+    """The time limit of the call that the main thread runs now."""
 
     side: str
     doing: str
@@ -91,7 +91,7 @@ _watch: Watch | None = None
 
 
 @contextmanager
-def watched(seconds: float, end_run: EndRun) -> Iterator[None]:
+def limit_time(seconds: float, end_run: EndRun) -> Iterator[None]:
     """Sets time limits inside, in the main thread; in another thread nothing changes."""
     global _watch
     if threading.current_thread() is not threading.main_thread():
@@ -117,7 +117,7 @@ def end_limits() -> None:
 
 
 def begin(side: str, doing: str, share: float) -> Limit | None:
-    """Limits what this thread does until `end` is called with what is returned, the limit around it."""
+    """Starts a limit for this thread and returns the limit around it, which `end` takes back."""
     watch = _watch
     if watch is None or watch.thread != threading.get_ident():
         return None
@@ -127,7 +127,7 @@ def begin(side: str, doing: str, share: float) -> Limit | None:
 
 
 def end(before: Limit | None) -> None:
-    """Goes on with the limit around, which does not count the time of the inner one."""
+    """Ends the inner limit and continues the limit around it, which does not count the inner time."""
     watch = _watch
     if watch is not None and watch.thread == threading.get_ident() and watch.limit is not None:
         if before is not None:

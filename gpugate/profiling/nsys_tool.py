@@ -10,7 +10,7 @@ from pathlib import Path
 from gpugate.profiling.artifact_names import EXPORT, REPORT
 from gpugate.profiling.export_schema import ProfileError
 from gpugate.profiling.nsight_tools import Nsys, ended, found
-from gpugate.writable_folder import unfinished
+from gpugate.writable_folder import prepare_unfinished
 
 EXPORT_S = 600.0
 LAST_WORDS = 200
@@ -61,7 +61,7 @@ def exported(report: Path, nsys: Nsys | None = None) -> Path:
     if sqlite.is_file() and sqlite.stat().st_size and sqlite.stat().st_mtime >= report.stat().st_mtime:
         return sqlite
     # A name of its own until it is whole: an export that is cut off must not pass for one.
-    partial = unfinished(report.with_suffix(""), EXPORT)
+    partial = prepare_unfinished(report.with_suffix(""), EXPORT)
     try:
         options = ["--type=sqlite", "--force-overwrite=true", f"--output={partial}"]
         run_nsys(["export", *options, report], EXPORT_S, nsys)

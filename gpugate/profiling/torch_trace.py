@@ -17,7 +17,7 @@ from gpugate.measurement.sides import synchronize
 from gpugate.profiling.artifact_names import safe_name
 from gpugate.profiling.warm_steps import Window, profile_sides
 from gpugate.workload import Case, Context
-from gpugate.writable_folder import made_writable, unfinished
+from gpugate.writable_folder import make_writable, prepare_unfinished
 
 ENDING = ".trace.json.gz"
 
@@ -32,7 +32,7 @@ class TorchTraces:
 
     def __post_init__(self) -> None:
         try:
-            made_writable(self.folder)
+            make_writable(self.folder)
         except OSError as error:
             raise OptionError(
                 f"--torch-trace {self.folder} cannot be written ({error.strerror}): give another folder"
@@ -49,7 +49,7 @@ class TorchTraces:
         with profiled(device, record_shapes=True) as profiler:
             yield
             synchronize(device)
-        partial = unfinished(path, ENDING)
+        partial = prepare_unfinished(path, ENDING)
         try:
             profiler.export_chrome_trace(str(partial))
             partial.replace(path)

@@ -92,11 +92,11 @@ def below_floor(run: RunResult) -> str | None:
 
 
 def warnings(run: RunResult) -> list[str]:
-    """What limits the run as a whole, a sentence each."""
-    return [words for words in (below_floor(run), interruption(run), unheld(run)) if words]
+    """One sentence for each condition that limits the run as a whole."""
+    return [words for words in (below_floor(run), interruption(run), describe_unheld_checks(run)) if words]
 
 
-def unheld(run: RunResult) -> str | None:
+def describe_unheld_checks(run: RunResult) -> str | None:
     """One sentence with the checks of measured cases that no test of a gate held; None otherwise."""
     measured = [case for case in run.cases.values() if case.verdicts]
     if not run.gate or run.interrupted:
@@ -105,9 +105,9 @@ def unheld(run: RunResult) -> str | None:
     for check in CASE_CHECKS:
         found = [one for case in measured for one in case.verdicts if one.check == check and check not in case.held]
         bad = Counter(one.outcome.value for one in found if one.bad)
-        told = [f"{len(found)} of {len(measured)} cases"] if len(found) < len(measured) else []
-        told += [f"{count} {word}" for word, count in bad.items()]
-        words += [f"{check} ({', '.join(told)})" if told else check] if found else []
+        counts = [f"{len(found)} of {len(measured)} cases"] if len(found) < len(measured) else []
+        counts += [f"{count} {word}" for word, count in bad.items()]
+        words += [f"{check} ({', '.join(counts)})" if counts else check] if found else []
     return f"checks that no selected test held: {', '.join(words)}" if words else None
 
 

@@ -33,7 +33,7 @@ from gpugate.result import CaseResult, RunResult
 from gpugate.summary import Summary
 from gpugate.tolerances import TIME_FLOOR, TIME_FLOOR_OTHER_SOFTWARE, speedup_tolerance, tolerance
 from gpugate.verdict import SEVERITY, Outcome
-from gpugate.writable_folder import made_writable
+from gpugate.writable_folder import make_writable
 
 # Of everything that grows with the suite so much is shown that all of it stays on one screen.
 MAX_WORKLOADS, MAX_FINDINGS, MAX_CAUSES, MAX_MOVES, MAX_KNEES, MAX_REASONS, MAX_IDS = 10, 5, 3, 5, 2, 4, 3
@@ -51,7 +51,7 @@ def prepare_night(folder: Path) -> None:
     Raises NightReportError where it cannot be made or written.
     """
     try:
-        made_writable(folder)
+        make_writable(folder)
         if not (folder / SUMMARY).exists():
             write_atomically(folder / SUMMARY, "**No case began**: none was selected, or the run was cut off before.\n")
     except OSError as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpugate.errors import OptionError, TrustError
 from gpugate.measurement.settings import Settings
-from gpugate.quantities import MOST_PROCESSES, MOST_SECONDS, natural, seconds
+from gpugate.quantities import MOST_PROCESSES, MOST_SECONDS, parse_count, parse_seconds
 from gpugate.trust import trials_file
 from gpugate.trust.folder import Taken, held, read_all, trials_path
 from gpugate.trust.plan import Plan, counted, missing
@@ -199,7 +199,7 @@ def _print(made: TrustFile) -> None:
 
 def _whole_number(example: int) -> Callable[[str], int]:
     def number(text: str) -> int:
-        value = natural(text)
+        value = parse_count(text)
         if value is None:
             allowed = f"a whole number from 1 to {MOST_PROCESSES}"
             raise argparse.ArgumentTypeError(f"it is {reprlib.repr(text)}: give {allowed}, such as {example}")
@@ -221,7 +221,7 @@ def _percents(slowdowns: Iterable[float]) -> str:
 
 
 def _seconds(text: str) -> float:
-    value = seconds(text)
+    value = parse_seconds(text)
     if value is None:
         allowed = f"seconds above 0, {MOST_SECONDS:g} at most"
         raise argparse.ArgumentTypeError(f"it is {reprlib.repr(text)}: give {allowed}, such as {Settings.budget_s:g}")
