@@ -22,7 +22,8 @@ MAX_SETS = 1024
 HOT_SETS = 2  # even a hot workload alternates, so that a step that returns a stale output is seen
 FIRST_FRESH_INDEX = 1_000_000
 CHECKSUM_CHUNK = 2**22  # words
-# What changes places between two pairs of blocks: 8 sets took 0.2 ms on two cores, where a pair takes 20 ms.
+# Between two pairs of blocks, at most so much changes places: 8 sets of 256 kB took 0.2 ms on one core, where a pair
+# takes 20 ms.
 EXCHANGED_BYTES = {"cpu": 4 * 2**20, "cuda": 256 * 2**20}
 MOST_EXCHANGED = 8
 

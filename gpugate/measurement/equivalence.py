@@ -50,8 +50,8 @@ def problem_with(output: object, expected: torch.Tensor) -> str | None:
 
 
 def form_problem(output: object, expected: torch.Tensor) -> str | None:
-    """Why the output cannot be compared with what is expected, told by its form alone: no value is read, so that a
-    running device is not waited for."""
+    """The reason why the output's form cannot be compared with the expected one, or None. It reads no value, so that
+    nothing waits for a running device."""
     if not isinstance(output, torch.Tensor):
         return f"it returned a {type(output).__name__}, not a tensor"
     if type(output) not in PLAIN_TENSORS:

@@ -356,7 +356,7 @@ def _new_input_ratio(run: _Run, both: BothSides, step_ms: float) -> float | None
     ratio = time_on_new_inputs(both.optimized, make_input, run.timer.time_ms, step_ms)
     if ratio <= REMEMBERS:
         return ratio
-    # The reference tells how much is the first use of an input, not of what a side remembers.
+    # The same ratio of the reference is what the first use of an input costs a side that remembers nothing.
     return ratio / max(1.0, time_on_new_inputs(both.reference, make_input, run.timer.time_ms, step_ms))
 
 
