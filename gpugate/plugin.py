@@ -241,7 +241,10 @@ def pytest_enter_pdb() -> None:
 def pytest_runtestloop(session: pytest.Session) -> None:
     perf = session.config.stash.get(SESSION, None)
     if perf is not None:
-        perf.begin()
+        try:
+            perf.begin()
+        except GpugateError as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 @pytest.hookimpl(tryfirst=True)
