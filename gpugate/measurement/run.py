@@ -345,14 +345,13 @@ def _new_input_ratio(run: _Run, both: BothSides, step_ms: float) -> float | None
     if any(side.side.stock_steps or side.side.works_ahead for side in (both.reference, both.optimized)):
         return None
 
-    if not same_form(new_set(run.case.workload, run.context, run.inputs, 0), run.inputs.timed[0]):
-        return None  # another shape is other work: compilation, autotuning
-
     def make_input(number: int) -> Any:
         TorchFlags().apply()
         with blamed_on(f"inputs of {run.case.workload.name}", "being made"):
             return new_set(run.case.workload, run.context, run.inputs, number)
 
+    if not same_form(make_input(0), run.inputs.timed[0]):
+        return None  # another shape is other work: compilation, autotuning
     ratio = time_on_new_inputs(both.optimized, make_input, run.timer.time_ms, step_ms)
     if ratio <= REMEMBERS:
         return ratio
