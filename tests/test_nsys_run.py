@@ -11,6 +11,7 @@ import textwrap
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -212,6 +213,27 @@ def test_a_signal_while_reports_are_exported_ends_it_and_leaves_nobody(
     check_no_traceback(said)
     assert started
     assert artifacts(profiled) == [".lock"]
+
+
+def test_a_second_interrupt_while_the_temporary_folder_is_removed_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink = os.unlink
+
+    def interrupted(*given: Any, **named: Any) -> None:
+        monkeypatch.setattr(os, "unlink", unlink)
+        signal.raise_signal(signal.SIGINT)
+        unlink(*given, **named)
+
+    def interrupt_while_it_is_held() -> None:
+        with artifact_folder.held(tmp_path, "--nsys") as inside:
+            (inside / "report").touch()
+            monkeypatch.setattr(os, "unlink", interrupted)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupt_while_it_is_held()
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize("error", [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no text"), TypeError("NULL")])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gpugate.errors import OptionError
 from gpugate.report.night_files import RUN
+from gpugate.termination import delay_signals
 
 LOCK_NAME = ".lock"
 _UNFINISHED = ".capturing-"
@@ -53,8 +54,11 @@ def _lock(descriptor: int, folder: Path, option: str) -> None:
 @contextmanager
 def _temporary(folder: Path, option: str) -> Iterator[Path]:
     try:
-        inside = tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=folder, ignore_cleanup_errors=True)
+        inside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder))
     except OSError as error:
         raise OptionError(f"{option} {folder} cannot be written ({error.strerror}): give another folder") from None
-    with inside as name:
-        yield Path(name)
+    try:
+        yield inside
+    finally:
+        with delay_signals():  # a second Ctrl-C would end the removal halfway
+            shutil.rmtree(inside, ignore_errors=True)
