@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 from gpugate import units
 from gpugate.codec import (
@@ -40,7 +41,9 @@ from gpugate.writable_folder import hide_own_files
 
 FORMAT = "gpugate-baseline"
 # History: 1: per case an anchor and a current record; the samples of each process in columns. 2: when each one started.
-FORMAT_VERSION = 2
+# 3: `source_hash` is of the code that a workload is made of; before, of the names and texts of its modules.
+FORMAT_VERSION = 3
+HASHES_CODE = 3  # the version from which on source hashes can be compared with today's
 LOCK_NAME = ".lock"  # in the folder that it guards
 _REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
 BLUNT = 1.0  # a record that misses a step of twice the time is not a record of a quiet machine
@@ -54,7 +57,7 @@ class Record:
     recorded_at: str  # ISO 8601 with the UTC offset: the start of the last process
     recorded_by: str  # of older files; empty since, as version control knows who recorded
     reason: str
-    source_hash: str  # of the workload, see `source_hash`
+    source_hash: str  # of the workload, see `source_hash`; empty where it is not known
     environment: Environment
     processes: tuple[tuple[Instance, ...], ...]
     yardsticks: Mapping[str, Positive] = field(default_factory=dict)  # medians, by name
@@ -259,7 +262,10 @@ def _load(folder: Path, workload: str) -> BaselineFile:
 
 
 def _decoded(text: str) -> BaselineFile:
-    file = from_json(BaselineFile, without_header(FORMAT, FORMAT_VERSION, parse(text)))
+    document = parse(text)
+    file = from_json(BaselineFile, without_header(FORMAT, FORMAT_VERSION, document))
+    if cast(Mapping[str, int], document)["format_version"] < HASHES_CODE:
+        file = _without_source_hashes(file)
     for key, entry in file.cases.items():
         if key.rpartition("/")[2] not in DEVICE_KINDS:
             raise FormatError(f"cases has {key!r}, which does not end in /cuda or /cpu")
@@ -276,6 +282,14 @@ def _decoded(text: str) -> BaselineFile:
             except (ValueError, TypeError):  # no time, or some with an offset and some without
                 raise FormatError(f"cases.{key}.{name}.started_at holds something else than ISO 8601 times") from None
     return file
+
+
+def _without_source_hashes(file: BaselineFile) -> BaselineFile:
+    cases = {
+        key: Entry(replace(entry.anchor, source_hash=""), replace(entry.current, source_hash=""))
+        for key, entry in file.cases.items()
+    }
+    return replace(file, cases=cases)
 
 
 def _beats(record: Record, anchor: Record) -> bool:
@@ -352,7 +366,8 @@ def _check_alike(case_id: str, recorded: Record, added: Record) -> None:
     """Raises BaselineError where the two cannot be one record."""
     found = list(differences([recorded.environment, added.environment]))
     if recorded.source_hash != added.source_hash:
-        found.append("the workload's source changed")
+        known = bool(recorded.source_hash)
+        found.append("the workload's source changed" if known else "an older gpugate recorded its source")
     if found:
         changes = ", ".join(found)
         raise BaselineError(f"{case_id} was recorded under other conditions ({changes}): record it anew, without --add")

@@ -27,7 +27,7 @@ ROWS = (
         "child_process",
     ),
     ("workload",),
-    ("catalogue", "environment", "source_hash"),
+    ("catalogue", "environment", "source_code", "source_hash"),
     ("faults",),
     ("measurement",),
     ("moved_side", "summary", "tolerances", "series"),

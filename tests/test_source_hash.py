@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -71,32 +70,6 @@ def test_what_a_build_is_given_to_call_counts_with_its_module() -> None:
     here, elsewhere = (replace(FAST, build=partial(made_by, work)) for work in (once, subprocess.run))
     assert of(here) != of(elsewhere)
     assert of(here) == of(replace(FAST, build=partial(made_by, once)))
-
-
-@pytest.mark.parametrize(
-    ("taken", "counts"), [("from of_a_user.stages import one", False), ("from of_a_user.stages import NAMES", True)]
-)
-def test_a_package_of_which_only_modules_are_taken_does_not_count(
-    taken: str, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stages = tmp_path / "of_a_user" / "stages"
-    stages.mkdir(parents=True)
-    (stages.parent / "__init__.py").write_text("")
-    (stages / "one.py").write_text("COUNT = 1\n")
-    (stages / "__init__.py").write_text("NAMES = ['one']\n")
-    (stages.parent / "sides.py").write_text(f"{taken}\n\n\ndef build(context):\n    return None\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    build = importlib.import_module("of_a_user.sides").build
-    try:
-        before = of(replace(FAST, build=build))
-        (stages / "__init__.py").write_text("NAMES = ['one', 'two']\n")
-        assert (of(replace(FAST, build=build)) != before) is counts
-        before = of(replace(FAST, build=build))
-        (stages / "one.py").write_text("COUNT = 2\n")
-        assert (of(replace(FAST, build=build)) != before) is not counts
-    finally:
-        for name in [name for name in sys.modules if name.split(".")[0] == "of_a_user"]:
-            del sys.modules[name]
 
 
 def test_it_is_the_same_in_every_process(tmp_path: Path) -> None:
