@@ -2,7 +2,7 @@
 
 import sys
 
-from gpugate.cli import main
+from gpugate.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

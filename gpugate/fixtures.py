@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpugate.errors import GpugateError
-from gpugate.held_verdicts import HeldVerdicts
+from gpugate.session.held_verdicts import HeldVerdicts
 
 # Every pytest run with gpugate installed imports this module: what is heavy is imported where it is used.
 if TYPE_CHECKING:
     from gpugate.measurement.progress import Report
-    from gpugate.replay_session import ReplaySession
-    from gpugate.result import CaseResult
-    from gpugate.session import PerfSession
-    from gpugate.verdict import Check, Verdict
+    from gpugate.results.case import CaseResult
+    from gpugate.results.verdict import Check, Verdict
+    from gpugate.session.perf_session import PerfSession
+    from gpugate.session.replay_session import ReplaySession
     from gpugate.workload import Case, SweepCases
 
 SESSION: pytest.StashKey[PerfSession] = pytest.StashKey()
@@ -102,9 +102,10 @@ class JudgedSweep:
 @pytest.fixture(scope="session")
 def sweep(request: pytest.FixtureRequest) -> JudgedSweep:
     """Every point of one sweep, each measured once per session. Skips where the machine can run none of them."""
-    from gpugate.knee import judge_knee, sweeps
-    from gpugate.machine_state import with_environment
-    from gpugate.next_steps import as_run_here
+    from gpugate.judging.knee import judge_knee
+    from gpugate.judging.machine_state import with_environment
+    from gpugate.judging.next_step import as_run_here
+    from gpugate.results.series_of_cases import sweeps
 
     session, asked = request.config.stash[ASKED], request.param
     __tracebackhide__ = True

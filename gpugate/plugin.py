@@ -14,9 +14,16 @@ import pytest
 from gpugate.catalogue import catalogue
 from gpugate.errors import BaselineError, GpugateError, SideError
 from gpugate.fixtures import ASKED, HELD, SESSION, gate, replayed, sweep, workload
-from gpugate.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_problems
-from gpugate.options import Options, add_options, gates_by_settings, profilers, read_options, words_without_ambiguity
-from gpugate.selection import (
+from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_problems
+from gpugate.session.options import (
+    Options,
+    add_options,
+    gates_by_settings,
+    profilers,
+    read_options,
+    words_without_ambiguity,
+)
+from gpugate.session.selection import (
     cases_of,
     deselect_other_devices,
     deselect_other_kinds,
@@ -25,14 +32,14 @@ from gpugate.selection import (
     parametrize,
     selected_nothing,
 )
-from gpugate.termination import termination_as_ctrl_c
-from gpugate.xdist_workers import check_workers, received, send, worker_number
+from gpugate.session.termination import termination_as_ctrl_c
+from gpugate.session.xdist_workers import check_workers, received, send, worker_number
 
 if TYPE_CHECKING:
     from gpugate.profiling.session import InnerRun
-    from gpugate.replay_session import ReplaySession
-    from gpugate.result import RunResult
-    from gpugate.session import PerfSession
+    from gpugate.results.run import RunResult
+    from gpugate.session.perf_session import PerfSession
+    from gpugate.session.replay_session import ReplaySession
 
 __all__ = ["gate", "replayed", "sweep", "workload"]  # fixtures are found in the plugin's namespace
 
@@ -136,7 +143,7 @@ def _write_night(config: pytest.Config, run: RunResult) -> None:
 def _prepare_replay(options: Options) -> ReplaySession | None:
     if options.replay_path is None:
         return None
-    from gpugate.replay_session import prepare_replay
+    from gpugate.session.replay_session import prepare_replay
 
     return prepare_replay(options)
 
@@ -154,7 +161,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Where this session dies before its first case, an earlier run must not pass for this one."""
     paths = session.config.stash[OPTIONS].run_paths
     if paths and not session.config.option.collectonly:
-        from gpugate import run_file
+        from gpugate.store import run_file
 
         try:
             session.config.stash[MARKED] = [path for path in paths if run_file.mark_outdated(path)]
@@ -196,9 +203,9 @@ def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
         replay.tell_what_is_gone({case.id for case in catalogue.cases()})
         config.stash[ASKED] = replay
         return
-    from gpugate.left_over import none_left_over
-    from gpugate.recording import allowed_to_record
-    from gpugate.session_start import open_session
+    from gpugate.session.left_over import none_left_over
+    from gpugate.session.opening import open_session
+    from gpugate.session.recording import allowed_to_record
 
     config.stash[CLOSING].enter_context(none_left_over())
     config.stash[CLOSING].enter_context(termination_as_ctrl_c())
@@ -217,8 +224,8 @@ def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
 
 def _limit_time(config: pytest.Config, opened: PerfSession) -> None:
     """The plugins that print are pytest's, so the last words of a run that hangs are printed here."""
-    from gpugate.left_over import end_daemons
     from gpugate.measurement.time_limit import limit_time
+    from gpugate.session.left_over import end_daemons
 
     def end_run(error: SideError) -> None:
         sentence = opened.end_hung(error)
@@ -292,7 +299,7 @@ def _finish_without_cases(session: pytest.Session) -> None:
         of_workers, run.problems = run.problems, []
         _end_red(session, run, [*of_workers, *(() if run.interrupted else run_problems(run))])
         run.exit_status = int(session.exitstatus)
-        from gpugate import run_file
+        from gpugate.store import run_file
 
         for path in options.run_paths:
             run_file.write(path, run)
@@ -306,7 +313,7 @@ def _finish_without_cases(session: pytest.Session) -> None:
         else:
             config.stash[SAID].extend(problems)
     if run is None and session.exitstatus in NOTHING_BEGAN and (marked := config.stash.get(MARKED, [])):
-        from gpugate import run_file
+        from gpugate.store import run_file
 
         for path in marked:
             run_file.clear_mark(path)
@@ -335,7 +342,7 @@ def _end_red(session: pytest.Session, run: RunResult | None, problems: Iterable[
 
 
 def _record(config: pytest.Config, interrupted: bool) -> None:
-    from gpugate.recording import record
+    from gpugate.session.recording import record
 
     if interrupted:
         raise BaselineError(NOT_RECORDED)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from gpugate.errors import CatalogueError
-from gpugate.quantities import Natural, NotNegative, Share
+from gpugate.units import Natural, NotNegative, Share
 
 if TYPE_CHECKING:
     import torch

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpugate.environment import Environment
+from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Counters, Instance, Measurement, Pair, SideCost, Yardstick
-from gpugate.result import CaseResult, RunResult
-from gpugate.summary import summarize
-from gpugate.verdict import Check, Outcome, Verdict
+from gpugate.results.case import CaseResult
+from gpugate.results.run import RunResult
+from gpugate.results.summary import summarize
+from gpugate.results.verdict import Check, Outcome, Verdict
 from gpugate.workload import Size
 
 if TYPE_CHECKING:
-    from tests.tiny_project import TinyProject
+    from tests.support.tiny_project import TinyProject
 
 pytest_plugins = ["pytester"]
 # A shell starts its background jobs with Ctrl-C ignored, and so would every child here that is to be interrupted.
@@ -128,7 +129,7 @@ def cpu_run() -> RunResult:
 @pytest.fixture
 def tiny(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, quick_to_collect: None) -> Iterator[TinyProject]:
     """A user's project with one small workload. Runs in this process leave the catalogue as they found it."""
-    from tests import tiny_project
+    from tests.support import tiny_project
 
     with tiny_project.alone_in_the_catalogue():
         tiny_project.without_gpu(monkeypatch)
@@ -143,7 +144,7 @@ def tiny(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, quick_to_co
 @pytest.fixture(scope="session")
 def quick_to_collect() -> Iterator[None]:
     """The engine collects garbage after every build: what was imported before is left out of it, which takes long."""
-    from tests import tiny_project  # noqa: F401  # with torch
+    from tests.support import tiny_project  # noqa: F401  # with torch
 
     gc.collect()
     gc.freeze()
@@ -154,6 +155,6 @@ def quick_to_collect() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def recorded_project(tmp_path_factory: pytest.TempPathFactory) -> TinyProject:
     """A project whose baseline two fresh processes have recorded, once for all tests: copy from it, change nothing."""
-    from tests import tiny_project
+    from tests.support import tiny_project
 
     return tiny_project.recorded(tmp_path_factory.mktemp("recorded"))

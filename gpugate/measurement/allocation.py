@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpugate.intervals import robust_spread
+from gpugate.statistics.intervals import robust_spread
 
 # What two identical builds typically differ by, as a log-ratio: 0.03 to 1 % were seen. A round is too early to know it.
 BUILD_SPREAD = 0.003

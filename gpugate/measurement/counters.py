@@ -14,6 +14,7 @@ from time import perf_counter_ns, sleep
 from typing import Any
 
 import torch
+from torch.autograd.profiler import profile as cpu_profile
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from gpugate.errors import SideError
@@ -85,11 +86,16 @@ def _counted(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequence[
 
 
 @contextmanager
-def profiled(device: torch.device, record_shapes: bool = False) -> Iterator[profile]:
+def profiled(device: torch.device, record_shapes: bool = False) -> Iterator[profile | cpu_profile]:
     """PyTorch's profiler, quiet, and without its own list of events, which takes 50 us of Python for each of them."""
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     if device.type != "cuda":
         os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else it complains on stderr that there is no GPU
+    if device.type != "cuda" and not record_shapes:
+        # `torch.profiler.profile` is this with a schedule, and first imports torch's compiler: 3 s of a session.
+        with cpu_profile(use_kineto=True) as profiler:
+            yield profiler
+        return
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     with ExitStack() as stack:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*clears events at the end of each cycle")
@@ -144,7 +150,7 @@ def detach(device: torch.device) -> None:
             sleep(DETACH_PAUSE_S)
 
 
-def _events(profiler: profile) -> list[dict[str, Any]]:
+def _events(profiler: profile | cpu_profile) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="gpugate-trace-") as folder:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))

@@ -1,4 +1,4 @@
-"""What happened while a case was measured: facts only. What they mean is derived, in `gpugate.summary`."""
+"""What happened while a case was measured: facts only. What they mean is derived, in `gpugate.results.summary`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gpugate.measurement.step_profile import StepProfile
-from gpugate.quantities import Count, Milliseconds, Natural, NotNegative, Positive, Share
+from gpugate.units import Count, Milliseconds, Natural, NotNegative, Positive, Share
 
 StopReason = Literal["narrow", "noise", "budget", "outputs not comparable"]
 # A counter that this machine could not measure is absent from the mapping: never 0.

@@ -11,7 +11,6 @@ from time import perf_counter
 from typing import Any
 
 from gpugate.faults.mutated import mutated
-from gpugate.intervals import Estimate
 from gpugate.measurement import counters, trace
 from gpugate.measurement.allocation import pairs_worth_taking
 from gpugate.measurement.cold_inputs import Inputs, check_untouched, exchange_used, make_inputs, new_set, same_form
@@ -56,6 +55,7 @@ from gpugate.measurement.stopping import stop_reason
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.measurement.warm_up import least_block_ms, warm_up
+from gpugate.statistics.intervals import Estimate
 from gpugate.workload import BASELINE, Case, Context, nothing_to_say
 
 REWARM_SHARE = 0.3  # of the warm-up time, for every instance after the first: the clock is up already

@@ -8,7 +8,6 @@ from gpugate.faults.fault import Fault
 
 BLOCK_MS = {"cuda": 20.0, "cpu": 10.0}
 WARM_UP_S = {"cuda": 0.3, "cpu": 0.3}
-ATTEMPTS = 3  # processes, this one included, of which the middle one decides what the first one leaves open
 
 REMEMBERS = 3.0  # times as long on a new input: the first use of an input costs no honest side that much
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpugate.intervals import Estimate, speedup_estimate
 from gpugate.measurement.record import Instance
+from gpugate.statistics.intervals import Estimate, speedup_estimate
 
 
 def speedup_of(instances: Sequence[Instance]) -> Estimate:
-    """See `gpugate.intervals.speedup_estimate`. Raises ValueError where no instance has a pair."""
+    """See `gpugate.statistics.intervals.speedup_estimate`. Raises ValueError where no instance has a pair."""
     return speedup_estimate(
         [instance.log_ratios for instance in instances], [instance.reference_built_first for instance in instances]
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpugate.measurement.trace import Activity, Event, length, union
-from gpugate.quantities import NotNegative
+from gpugate.units import NotNegative
 
 MOST_PARTS = 60  # by name; the rest of a long list is one part
 LONGEST_NAME = 160  # C++ templates go on for thousands of characters

@@ -81,7 +81,9 @@ class TorchFlags:
         matmul.allow_fp16_reduced_precision_reduction = self.fp16_reduced_precision
         matmul.allow_bf16_reduced_precision_reduction = self.bf16_reduced_precision
         torch.backends.mkldnn.enabled = self.mkldnn_enabled  # type: ignore[assignment]
-        torch.use_deterministic_algorithms(self.deterministic_algorithms)
+        warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        if warns_only or self.deterministic_algorithms != torch.are_deterministic_algorithms_enabled():
+            torch.use_deterministic_algorithms(self.deterministic_algorithms)  # imports torch's compiler: 3 s
         _set_inference_mode(self.inference_mode)
         torch.set_grad_enabled(self.grad_enabled)  # after inference mode, which sets it too
         torch.set_anomaly_enabled(*self.detect_anomaly)

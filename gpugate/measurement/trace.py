@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpugate.cuda_calls import FRAMEWORK, GRAPH_LAUNCH, LAUNCH, SYNCHRONIZING, TENSOR_CORES
+from gpugate.measurement.cuda_calls import FRAMEWORK, GRAPH_LAUNCH, LAUNCH, SYNCHRONIZING, TENSOR_CORES
 
 OURS = "gpugate: "
 WINDOW = f"{OURS}counted steps"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpugate.errors import OptionError
 from gpugate.report.night_files import RUN
-from gpugate.termination import delay_signals
+from gpugate.session.termination import delay_signals
 
 LOCK_NAME = ".lock"
 _UNFINISHED = ".capturing-"

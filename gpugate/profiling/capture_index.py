@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from gpugate.codec import from_json, parse, pretty, to_json, write_atomically
+from gpugate.store.codec import from_json, parse, pretty, to_json, write_atomically
 
 FOLDER_VARIABLE = "GPUGATE_PROFILED_IN"
 INNER_PID, OUTER_PID = "inner-pid", "outer-pid"  # files in it

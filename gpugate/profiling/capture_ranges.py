@@ -10,11 +10,11 @@ import torch
 
 from gpugate.faults.fault import Fault
 from gpugate.measurement.sides import synchronize
-from gpugate.options import Tool
 from gpugate.profiling import capture_index
 from gpugate.profiling.capture_index import Capture, CaptureIndex
 from gpugate.profiling.nvtx_ranges import step_range, window_range
 from gpugate.profiling.warm_steps import MOST_STEPS, Window, profile_sides
+from gpugate.session.options import Tool
 from gpugate.workload import Case, Context
 
 KIND = "cuda"  # of device that the ranges belong to

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpugate import cuda_calls
+from gpugate.measurement import cuda_calls
 from gpugate.profiling.export_schema import Export, ProfileError
 from gpugate.profiling.nvtx_ranges import DOMAIN, STEP
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpugate import cuda_calls
+from gpugate.measurement import cuda_calls
 from gpugate.profiling.export_schema import SHAPE, Export
 
 KERNEL, COPY, FILL, GRAPH = 0, 1, 2, 3  # device.kind; a graph is there as a whole where its nodes were not recorded

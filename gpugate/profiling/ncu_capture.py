@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from gpugate.codec import pretty, to_json, write_atomically
-from gpugate.options import Profiling
 from gpugate.profiling import nsight_tools
 from gpugate.profiling.capture_index import REPORT_STEM, Capture
 from gpugate.profiling.ncu_longest import Kernel, counted, filters, longest_kernels, markdown
 from gpugate.profiling.ncu_table import TIME, Launch, NcuError, read_launches
 from gpugate.profiling.nsight_tools import answer
 from gpugate.profiling.self_start import ProfiledRun, start_profiled
+from gpugate.session.options import Profiling
+from gpugate.store.codec import pretty, to_json, write_atomically
 
 REPORT, LIST, LIST_JSON = "kernels.ncu-rep", "kernels.md", "kernels.json"
 # What the table needs and no more: whole sections are 80 kB of each kernel.

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gpugate.child_process import program_command
 from gpugate.errors import EnvironmentUnfitError
+from gpugate.session.child_process import program_command
 
 # Nsight Compute brings an nsys of its own, which no PATH names.
 PLACES = {

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpugate.options import Profiling
 from gpugate.profiling import nsight_tools
 from gpugate.profiling.apart import command_apart
 from gpugate.profiling.capture_index import REPORT_STEM
@@ -15,6 +14,7 @@ from gpugate.profiling.environment_allow_list import allowed
 from gpugate.profiling.nsight_tools import Nsys
 from gpugate.profiling.nsys_reports import keep_reports
 from gpugate.profiling.self_start import start_profiled
+from gpugate.session.options import Profiling
 
 # Without CPU sampling: with it, a program of ten kernels made a report of 2 GB. A graph's kernels one by one, as the
 # counting pass has them. Ranges become reports when all of them have ended, in their order.

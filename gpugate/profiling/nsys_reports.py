@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpugate import units
-from gpugate.codec import write_atomically
 from gpugate.errors import GpugateError
 from gpugate.profiling import summary_file
 from gpugate.profiling.apart import stands_apart
@@ -24,6 +23,7 @@ from gpugate.profiling.nsys_tool import exported
 from gpugate.profiling.profiled_process import LOOK_S, TO_END
 from gpugate.profiling.self_start import ProfiledRun
 from gpugate.report.markdown import escaped, plain, table_row
+from gpugate.store.codec import write_atomically
 
 SUMMARY, SUMMARY_JSON, LIST = ".summary.md", ".summary.json", "summary.md"
 ENDINGS = (REPORT, NOT_IMPORTED, EXPORT, SUMMARY, SUMMARY_JSON)
@@ -74,6 +74,8 @@ def _all_kept(run: ProfiledRun, nsys: Nsys) -> list[Kept]:
     with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:  # the work is nsys's and SQLite's
         makings = [pool.submit(_kept, run, nsys, capture) for capture in run.index.captures]
         try:
+            while wait(makings, LOOK_S).not_done:  # an endless wait may not see a signal that comes as it begins
+                pass
             return [making.result() for making in makings]
         except TO_END:
             for making in makings:

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpugate.profiling.artifact_names import EXPORT, REPORT
 from gpugate.profiling.export_schema import ProfileError
 from gpugate.profiling.nsight_tools import Nsys, ended, found
-from gpugate.writable_folder import prepare_unfinished
+from gpugate.store.writable_folder import prepare_unfinished
 
 EXPORT_S = 600.0
 LAST_WORDS = 200

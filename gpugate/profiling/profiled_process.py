@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from gpugate.child_process import program_command
 from gpugate.errors import EnvironmentUnfitError
 from gpugate.profiling.capture_index import FOLDER_VARIABLE, INNER_PID, OUTER_PID
+from gpugate.session.child_process import program_command
 
 GRACE_S = 5.0  # for pytest to close what it has open
 KILLED_S, LOOK_S = 10.0, 0.1
@@ -62,13 +62,20 @@ def run_profiled(command: Sequence[str], folder: Path, environment: Mapping[str,
     try:
         with signals_as_errors():
             try:
-                return Ended(process.wait())
+                return Ended(_wait(process))
             except TO_END as ending:
                 with suppress(*TO_END):
                     _interrupt(process, folder)
                 return Ended(status_of(ending), cut_off=True)
     finally:
         _kill_all(process, folder)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Waits in short turns: an endless wait may not see a signal that comes as it begins."""
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(LOOK_S)
 
 
 def _interrupt(process: subprocess.Popen[bytes], folder: Path) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpugate import units
-from gpugate.autopsy.words import shortened
+from gpugate.explaining.words import shortened
 from gpugate.profiling.device_activity import Kernel
 from gpugate.profiling.expert_rules import Finding
 from gpugate.profiling.projection import ProjectedRange

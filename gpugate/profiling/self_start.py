@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpugate.options import Profiling
 from gpugate.profiling import artifact_folder, capture_index
 from gpugate.profiling.capture_index import FOLDER_VARIABLE, CaptureIndex
 from gpugate.profiling.environment_allow_list import allowed
 from gpugate.profiling.profiled_process import TO_END, run_profiled, signals_as_errors, status_of
+from gpugate.session.options import Profiling
 
 FAILED, NOTHING_COLLECTED = 1, 5
 

@@ -7,12 +7,12 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpugate.options import Options
 from gpugate.profiling import capture_index
 from gpugate.profiling.capture_index import CaptureIndex
+from gpugate.session.options import Options
 
 if TYPE_CHECKING:
-    from gpugate.session import PerfSession
+    from gpugate.session.perf_session import PerfSession
     from gpugate.workload import Case, Context
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpugate.codec import (
+from gpugate.profiling.export_schema import ProfileError
+from gpugate.profiling.summary import ProfileSummary
+from gpugate.store.codec import (
     FormatError,
     from_json,
     naming_the_file,
@@ -15,8 +17,6 @@ from gpugate.codec import (
     without_header,
     write_atomically,
 )
-from gpugate.profiling.export_schema import ProfileError
-from gpugate.profiling.summary import ProfileSummary
 
 FORMAT = "gpugate-profile"
 # History: 1: ProfileSummary as it is.

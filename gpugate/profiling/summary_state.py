@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from gpugate.autopsy.state import State
+from gpugate.explaining.state import State
 from gpugate.measurement.step_profile import Parts, StepProfile
 from gpugate.profiling.nvtx_ranges import DOMAIN, STEP
 from gpugate.profiling.summary import ProfileSummary

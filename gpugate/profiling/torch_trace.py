@@ -16,8 +16,8 @@ from gpugate.measurement.counters import detach, profiled
 from gpugate.measurement.sides import synchronize
 from gpugate.profiling.artifact_names import safe_name
 from gpugate.profiling.warm_steps import Window, profile_sides
+from gpugate.store.writable_folder import make_writable, prepare_unfinished
 from gpugate.workload import Case, Context
-from gpugate.writable_folder import make_writable, prepare_unfinished
 
 ENDING = ".trace.json.gz"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gpugate import run_file
 from gpugate.errors import GpugateError
 from gpugate.report.markdown import results_table
+from gpugate.store import run_file
 
 
 def main(arguments: list[str]) -> int:

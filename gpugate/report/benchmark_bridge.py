@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 import pytest
 
-from gpugate.environment import Environment
+from gpugate.machine.environment import Environment
 
 ASKED_BY = tuple(
     f"benchmark_{name}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gpugate import units
-from gpugate.bottleneck import bottleneck
-from gpugate.result import CaseResult, RunResult
+from gpugate.explaining.bottleneck import bottleneck
+from gpugate.results.case import CaseResult
+from gpugate.results.run import RunResult
 
 MATTERS = 0.01  # of what the bus can carry: of copies that are fewer there is nothing to say
 ALIKE = 0.05  # who has read how long kernels run knows how long the GPU is active

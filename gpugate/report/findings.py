@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpugate.asked_tolerance import floor_above, rounded_up
-from gpugate.next_steps import of_any_case, of_cases
+from gpugate.judging.asked_tolerance import floor_above, rounded_up
+from gpugate.judging.next_step import of_any_case, of_cases
 from gpugate.report.rows import NOT_JUDGED, worst_of
-from gpugate.result import RunResult
-from gpugate.verdict import CASE_CHECKS, SEVERITY, Outcome
+from gpugate.results.run import RunResult
+from gpugate.results.verdict import CASE_CHECKS, SEVERITY, Outcome
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from statistics import median
 
 from gpugate import units
-from gpugate.environment import Environment
-from gpugate.result import RunResult
+from gpugate.machine.environment import Environment
+from gpugate.results.run import RunResult
 from gpugate.units import YARDSTICK_RATES, yardstick_label, yardstick_value
 
 

@@ -10,7 +10,7 @@ from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.rows import HEADINGS, Row, notes, rows, told_columns
 from gpugate.report.series_tables import WordTable, series_tables
 from gpugate.report.whole_runs import whole_runs
-from gpugate.result import RunResult
+from gpugate.results.run import RunResult
 
 _LEFT = ("workload", "optimization", "verdict")
 

@@ -10,30 +10,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpugate import run_file, units
-from gpugate.codec import write_atomically
-from gpugate.deciding import decider
+from gpugate import units
 from gpugate.errors import GpugateError
-from gpugate.judging import Remembered
-from gpugate.report.findings import (
-    Finding,
-    autopsies,
-    errors,
-    findings,
-    mutation,
-    skips,
-    tally,
-    warnings,
-)
+from gpugate.judging.decide import decider
+from gpugate.report.findings import Finding, autopsies, errors, findings, mutation, skips, tally, warnings
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.markdown import escaped, plain, table_row
 from gpugate.report.night_files import JUNIT, RUN, SUMMARY
 from gpugate.report.rows import NOT_JUDGED, worst_of
-from gpugate.result import CaseResult, RunResult
-from gpugate.summary import Summary
-from gpugate.tolerances import TIME_FLOOR, TIME_FLOOR_OTHER_SOFTWARE, speedup_tolerance, tolerance
-from gpugate.verdict import SEVERITY, Outcome
-from gpugate.writable_folder import make_writable
+from gpugate.results.case import CaseResult, Remembered
+from gpugate.results.run import RunResult
+from gpugate.results.summary import Summary
+from gpugate.results.verdict import SEVERITY, Outcome
+from gpugate.statistics.tolerance import TIME_FLOOR, TIME_FLOOR_OTHER_SOFTWARE, speedup_tolerance, tolerance
+from gpugate.store import run_file
+from gpugate.store.codec import write_atomically
+from gpugate.store.writable_folder import make_writable
 
 # Of everything that grows with the suite so much is shown that all of it stays on one screen.
 MAX_WORKLOADS, MAX_FINDINGS, MAX_CAUSES, MAX_MOVES, MAX_KNEES, MAX_REASONS, MAX_IDS = 10, 5, 3, 5, 2, 4, 3

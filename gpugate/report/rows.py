@@ -7,15 +7,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpugate import units
-from gpugate.deciding import Decider, decider
-from gpugate.judging import Remembered
+from gpugate.judging.decide import Decider, decider
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.report.machine import fastest_matmul, medians
-from gpugate.result import CaseResult, RunResult
-from gpugate.summary import MIN_PROCESSES, Summary
-from gpugate.tolerances import detectable_slowdown, speedup_tolerance
+from gpugate.results.case import CaseResult, Remembered
+from gpugate.results.run import RunResult
+from gpugate.results.summary import Summary
+from gpugate.results.verdict import Outcome, worst
+from gpugate.statistics.policy import MIN_PROCESSES
+from gpugate.statistics.tolerance import detectable_slowdown, speedup_tolerance
 from gpugate.units import yardstick_label
-from gpugate.verdict import Outcome, worst
 from gpugate.workload import BASELINE
 
 NOT_MEASURED = "not measured"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpugate import units
-from gpugate.intervals import Estimate
-from gpugate.result import RunResult
-from gpugate.series import Ladder, Rung, Sweep, SweepPoint
+from gpugate.results.run import RunResult
+from gpugate.results.series import Ladder, Rung, Sweep, SweepPoint
+from gpugate.statistics.intervals import Estimate
 
 
 @dataclass(frozen=True)

@@ -20,22 +20,13 @@ from rich.table import Table
 from rich.text import Text
 
 from gpugate.report.bounds import bounds, reasons
-from gpugate.report.findings import (
-    Finding,
-    autopsies,
-    errors,
-    findings,
-    mutation,
-    skips,
-    tally,
-    warnings,
-)
+from gpugate.report.findings import Finding, autopsies, errors, findings, mutation, skips, tally, warnings
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.rows import HEADINGS, Row, notes, rows, told_columns
 from gpugate.report.series_tables import WordTable, series_tables
 from gpugate.report.whole_runs import whole_runs
-from gpugate.result import RunResult
-from gpugate.verdict import Outcome
+from gpugate.results.run import RunResult
+from gpugate.results.verdict import Outcome
 
 LOG_COLUMNS = 140  # where nobody has a window, such as a CI log
 GAP = 2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gpugate import units
 from gpugate.measurement.whole_run import whole_run
-from gpugate.result import CaseResult, RunResult
+from gpugate.results.case import CaseResult
+from gpugate.results.run import RunResult
 
 
 def whole_runs(run: RunResult) -> list[str]:

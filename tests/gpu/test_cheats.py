@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from gpugate.equivalence import judge_equivalence
+from gpugate.judging.equivalence import judge_equivalence
 from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.run import measure
 from gpugate.measurement.settings import Settings
-from gpugate.verdict import Outcome
+from gpugate.results.verdict import Outcome
 from gpugate.workload import TOLERANCE_BY_DTYPE, Build, Case, Context, Optimization, Side, Size, Workload
 
 pytestmark = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpugate.cli import main
+from gpugate.commands.cli import main
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,20 +12,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpugate.deciding import decide
-from gpugate.environment import describe
 from gpugate.errors import SideError
 from gpugate.faults.fault import SPELLING, Fault
 from gpugate.faults.slow import slowed
-from gpugate.judging import Remembered
+from gpugate.judging.decide import decide
+from gpugate.machine.environment import describe
 from gpugate.measurement import settings
 from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.run import measure
 from gpugate.measurement.settings import Settings
-from gpugate.result import CaseResult, Promise
-from gpugate.summary import history
-from gpugate.verdict import Verdict
+from gpugate.results.case import CaseResult, Promise, Remembered
+from gpugate.results.summary import history
+from gpugate.results.verdict import Verdict
 from gpugate.workload import Case, Context, Side, for_device_class
 from workloads import WORKLOADS
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpugate.environment import describe, missing_needs
+from gpugate.machine.environment import describe, missing_needs
 from gpugate.measurement import counters, trace
 from gpugate.measurement.cold_inputs import make_inputs
 from gpugate.measurement.device_timer import timer_for

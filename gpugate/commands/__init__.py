@@ -1,0 +1,1 @@
+"""The console command `gpugate`, with a module or a folder for each of its commands."""

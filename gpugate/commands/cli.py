@@ -1,0 +1,117 @@
+"""The console command `gpugate`, also `python -m gpugate`: each subcommand is a module of its own, imported when asked.
+
+A subcommand is one line in `COMMANDS` and a module with two functions: `add_arguments(parser)` and `run(arguments)`,
+which returns the exit status. A GpugateError that `run` raises is printed as one sentence, with status 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from gpugate import __version__
+from gpugate.errors import GpugateError
+
+READER_LEFT = 1  # as Python ends where nobody reads what it writes
+USAGE_ERROR = 2
+INTERRUPTED = 130  # as a shell says it of a program that Ctrl-C ended
+
+
+class Command(NamedTuple):
+    """A subcommand: its name, the line about it in `gpugate --help`, and the module that has it."""
+
+    name: str
+    help: str
+    module: str
+
+
+COMMANDS = (
+    Command(
+        "doctor",
+        "what this machine is, what it has, and whether a gate run here can be trusted",
+        "gpugate.commands.doctor.command",
+    ),
+    Command(
+        "trust",
+        "how often the gate cries wolf here and what it sleeps through: A/A trials and seeded slowdowns",
+        "gpugate.commands.trust.command",
+    ),
+    Command(
+        "replay",
+        "decides a folder of stored runs again: does every verdict stand, and would another tolerance have fired?",
+        "gpugate.commands.replay",
+    ),
+    Command(
+        "verdict",
+        "whether a stored night is green, as an exit status: 0 green, 1 red, 2 no gate that ended",
+        "gpugate.commands.verdict",
+    ),
+    Command(
+        "record",
+        "baselines from runs that are stored already, each of a process of its own, without a GPU",
+        "gpugate.commands.record",
+    ),
+    Command(
+        "history",
+        "what many nights say together: the trend of each case, and the night on which its level changed",
+        "gpugate.commands.history.command",
+    ),
+    Command(
+        "profile",
+        "what an Nsight Systems report says of the measured steps: kernels, copies, waits, idle gaps, ranges",
+        "gpugate.profiling.command",
+    ),
+    Command(
+        "diff",
+        "what became of every case between two stored runs, or of a step between two profiles, and the likely cause",
+        "gpugate.commands.diff",
+    ),
+)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Runs the subcommand that `words` (default: the command line) name and returns its exit status.
+
+    Where the reader of standard output leaves before the end, as `head` does, it ends without a word.
+    """
+    try:
+        try:
+            return _run(sys.argv[1:] if words is None else words)
+        finally:
+            sys.stdout.flush()  # here, where the error is caught
+    except BrokenPipeError:
+        # Python flushes once more when it ends: https://docs.python.org/3/library/signal.html#note-on-sigpipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_LEFT
+
+
+def _run(words: Sequence[str]) -> int:
+    arguments = _parser(words).parse_args(words)
+    try:
+        return int(_module(arguments.command).run(arguments))
+    except GpugateError as error:
+        print(f"gpugate {arguments.command}: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        print(f"gpugate {arguments.command}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """All subcommands by name, with the options of those that are named: no other module is imported."""
+    parser = argparse.ArgumentParser(prog="gpugate", description="Does a GPU optimization still pay?")
+    parser.add_argument("--version", action="version", version=f"gpugate {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        own = commands.add_parser(command.name, help=command.help, description=command.help)
+        if command.name in words:
+            _module(command.name).add_arguments(own)
+    return parser
+
+
+def _module(name: str) -> Any:
+    return import_module(next(command.module for command in COMMANDS if command.name == name))

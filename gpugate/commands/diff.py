@@ -1,0 +1,241 @@
+"""`gpugate diff A B`: what became of every case between two runs, or of the steps of two profiles, and why."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from gpugate import units
+from gpugate.errors import ReplayError
+from gpugate.explaining.autopsy import autopsy
+from gpugate.explaining.states_of_case import optimized_side
+from gpugate.machine.environment import compare
+from gpugate.profiling.artifact_names import EXPORT, REPORT
+from gpugate.report.night_files import RUN
+from gpugate.report.rows import NOT_JUDGED, worst_of
+from gpugate.report.terminal import printed, stdout_takes_colour, terminal_columns
+from gpugate.results.autopsy import Autopsy
+from gpugate.results.case import CaseResult
+from gpugate.results.moved_side import Times, in_words
+from gpugate.results.run import RunResult
+from gpugate.results.summary import summarize as summary_of
+from gpugate.results.verdict import Outcome
+from gpugate.statistics.intervals import Estimate
+from gpugate.store import run_file
+from gpugate.store.codec import pretty, to_json, with_header
+
+if TYPE_CHECKING:
+    from gpugate.profiling.summary import ProfileSummary
+
+FORMAT = "gpugate-diff"
+# History: 1: an autopsy of every case that both runs measured, by its id; 2: what else differs, as warnings; 3: what
+# either run said of a case, as `before` and `after`. 4: with the times of both sides.
+FORMAT_VERSION = 4
+PROFILES = (REPORT, EXPORT)
+HEADER_CHARACTERS = 200  # in which a JSON file of ours says its format
+MOST_NAMED = 5
+ANOTHER_MACHINE = "measured on two machines"
+
+
+@dataclass(frozen=True)
+class Said:
+    """The result of one case in one run: its worst outcome, None without a verdict, its speedup, and both sides' median
+    times."""
+
+    outcome: Outcome | None
+    speedup: Estimate
+    reference_ms: float
+    optimized_ms: float
+
+    @property
+    def times(self) -> Times:
+        return Times(self.reference_ms, self.optimized_ms)
+
+
+class Became(NamedTuple):
+    """What became of one case, by what share its step got longer, and what both runs said of it; a profile says
+    nothing."""
+
+    case_id: str
+    longer: float
+    autopsy: Autopsy
+    before: Said | None = None
+    after: Said | None = None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "exit status: 0, whatever differs; 2 a file cannot be used, or the two have no case in common"
+    which = (
+        f"a run that --perf-json wrote, the folder of a night with its {RUN}, or a profile: a .nsys-rep, its "
+        ".sqlite export or the JSON of its summary"
+    )
+    parser.add_argument("before", metavar="A", type=Path, help=which)
+    parser.add_argument("after", metavar="B", type=Path, help="another of its kind, of the same machine or not")
+    parser.add_argument(
+        "-k",
+        metavar="WORDS",
+        default="",
+        help="only the cases whose id holds this, in upper or lower case (default: all)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of paragraphs")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints what differs, what got slower the most first. Raises RunFileError or ProfileError for a file that cannot
+    be used, and ReplayError where nothing can be compared."""
+    first, second = arguments.before, arguments.after
+    profiles = [_is_profile(path) for path in (first, second)]
+    if profiles[0] != profiles[1]:
+        raise ReplayError(f"{first} and {second} are a run and a profile: give two runs or two profiles")
+    if profiles[0]:
+        if arguments.k:
+            raise ReplayError(f"-k {arguments.k!r} selects cases, and a profile is of one: leave it out")
+        found, warnings = _of_profiles(first, second)
+    else:
+        found, warnings = _of_runs(first, second, arguments.k.lower())
+    if not found:
+        selected = f" whose id holds {arguments.k!r}" if arguments.k else ""
+        raise ReplayError(f"{first} and {second} measured no case in common{selected}: give others")
+    if arguments.json:
+        body = {"warnings": warnings, "cases": {one.case_id: _as_json(one) for one in found}}
+        sys.stdout.write(pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n")
+    else:
+        parts = [*_warned(warnings), *(part for one in found for part in _paragraph(one))]
+        sys.stdout.write(printed(parts, terminal_columns(), stdout_takes_colour()))
+    return 0
+
+
+def _of_profiles(first: Path, second: Path) -> tuple[list[Became], list[str]]:
+    from gpugate.profiling.summary_state import state
+
+    summaries = [_profiled(path) for path in (first, second)]
+    before, after = map(state, summaries)
+    found = Became(second.name, after.step_ms / before.step_ms - 1, autopsy(before, after, first.name))
+    gpus = [summary.gpu or "a GPU without a name" for summary in summaries]
+    return [found], [
+        *([f"{ANOTHER_MACHINE}: {gpus[0]} -> {gpus[1]}"] if gpus[0] != gpus[1] else []),
+        *(f"{path.name}: {note}" for path, one in zip((first, second), summaries, strict=True) for note in one.notes),
+    ]
+
+
+def _of_runs(first: Path, second: Path, part: str) -> tuple[list[Became], list[str]]:
+    before, after = _read(first), _read(second)
+    found = [one for one in differences(before, after, first.name) if part in one.case_id.lower()]
+    measured = [
+        [name for name, case in run.cases.items() if part in name.lower() and optimized_side(case) is not None]
+        for run in (before, after)
+    ]
+    return found, [
+        *_mutated(f"A ({first.name})", before),
+        *_mutated(f"B ({second.name})", after),
+        *_another_environment(before, after, {after.cases[one.case_id].workload for one in found}),
+        *_only(f"A ({first.name})", measured[0], measured[1]),
+        *_only(f"B ({second.name})", measured[1], measured[0]),
+    ]
+
+
+def _is_profile(path: Path) -> bool:
+    """By its name, or as its first lines say."""
+    if path.suffix in PROFILES:
+        return True
+    from gpugate.profiling.summary_file import FORMAT as SUMMARY
+
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return f'"{SUMMARY}"' in file.read(HEADER_CHARACTERS)
+    except OSError:
+        return False  # reading it as a run says what is wrong
+
+
+def _profiled(path: Path) -> ProfileSummary:
+    from gpugate.profiling import nsys_tool, summary_file
+    from gpugate.profiling.summary import summarize
+
+    if path.suffix not in PROFILES:
+        return summary_file.read(path)
+    return summarize(nsys_tool.as_export(path))
+
+
+def _read(path: Path) -> RunResult:
+    return run_file.read(path / RUN if path.is_dir() else path)
+
+
+def differences(before: RunResult, after: RunResult, against: str) -> list[Became]:
+    """Of every case that both measured."""
+    found = []
+    for case_id, case in after.cases.items():
+        now = optimized_side(case)
+        then = optimized_side(before.cases[case_id]) if case_id in before.cases else None
+        if then is not None and now is not None:
+            longer, told = now.step_ms / then.step_ms - 1, autopsy(then, now, against)
+            found.append(Became(case_id, longer, told, _said(before.cases[case_id]), _said(case)))
+    return sorted(found, key=lambda one: -one.longer)
+
+
+def _said(case: CaseResult) -> Said | None:
+    if case.measurement is None:
+        return None
+    found = summary_of(case.measurement)
+    return Said(worst_of(case), found.speedup, found.reference_ms.median, found.optimized_ms.median)
+
+
+def _mutated(which: str, run: RunResult) -> Iterator[str]:
+    if run.mutated:
+        yield f"{which} was mutated by {run.mutated}: its optimized sides have this fault on purpose"
+
+
+def _another_environment(before: RunResult, after: RunResult, workloads: Collection[str]) -> Iterator[str]:
+    match = compare(before.environment, after.environment)
+    if match.differences:
+        what = ANOTHER_MACHINE if match.kind == "foreign" else "measured with other software or settings"
+        yield f"{what}: {'; '.join(match.differences)}"
+    hashes = before.source_hashes, after.source_hashes
+    edited = sorted(name for name in workloads if hashes[0].get(name) != hashes[1].get(name))
+    if edited:
+        yield f"measured of another source: {units.listed(edited, MOST_NAMED)}"
+
+
+def _only(which: str, here: Sequence[str], there: Sequence[str]) -> Iterator[str]:
+    alone = [case_id for case_id in here if case_id not in there]
+    if alone:
+        yield f"measured in {which} only: {units.listed(alone, MOST_NAMED)}"
+
+
+def _warned(warnings: Sequence[str]) -> Iterator[RenderableType]:
+    for warning in warnings:
+        yield Text(warning, style="yellow", overflow="fold")
+    if warnings:
+        yield Text()
+
+
+def _paragraph(one: Became) -> Iterator[RenderableType]:
+    yield Text(one.case_id, style="bold", overflow="fold")
+    for line in (*_judged(one), *one.autopsy.told):
+        yield Padding(Text(line, overflow="fold"), (0, 0, 0, 2))
+
+
+def _judged(one: Became) -> Iterator[str]:
+    """`verdict: PASS -> REGRESSED; speedup: 3.00x (2.99..3.01) -> 2.80x (2.79..2.81)`, and which side moved."""
+    if one.before is None or one.after is None:
+        return
+    words = [said.outcome.value if said.outcome else NOT_JUDGED for said in (one.before, one.after)]
+    verdict = f"{words[0]} in both" if words[0] == words[1] else " -> ".join(words)
+    speedups = [
+        f"{units.ratio(said.speedup.median)} ({units.interval(said.speedup.low, said.speedup.high)})"
+        for said in (one.before, one.after)
+    ]
+    yield f"verdict: {verdict}; speedup: {' -> '.join(speedups)}"
+    yield in_words(one.before.times, one.after.times)
+
+
+def _as_json(one: Became) -> dict[str, object]:
+    said = {"before": one.before, "after": one.after}
+    return {**to_json(one.autopsy), **{when: found and to_json(found) for when, found in said.items()}}

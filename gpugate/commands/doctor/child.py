@@ -1,0 +1,236 @@
+"""What a child of the doctor does: each function answers one question, and nothing of it happens in the doctor itself.
+
+An encoder that cannot be made leaves a CUDA context unusable, a driver may hang, a library may crash: a child takes
+that with it. Answers and errors go to standard output as one line of JSON. Modules are imported where they are used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from base64 import b64decode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpugate.commands.doctor.children import ANSWER
+from gpugate.errors import OptionError
+from gpugate.machine.environment import Environment, describe
+from gpugate.machine.nvml import foreign_processes, gpu_count
+from gpugate.store.codec import to_json
+
+if TYPE_CHECKING:
+    import torch
+
+LONGEST_ERROR = 160  # characters
+WARM_UP_S, LOADED_S = 0.5, 1.0  # an idle SM clock takes a while to rise
+LOAD_MATMUL = 4096
+JUST_ENDED_S = 0.5  # NVML may list a process for a moment after its end
+# Eight grey pictures of 128 x 128 as H.264 baseline in Annex B, by x264 without its SEI message.
+CLIP = b64decode(
+    "AAAAAWdCwAymEQgRoQAAAwABAAADADyPFCoRgAAAAAFoyEIPLIAAAAABZYiCAl5OTk5OTk5OTrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrr"
+    "rrrrrrrrrrrrrrrrrwAAAAFBmhwE/AgwAAAAAUGaKgFPAgwAAAABQZo7AU8CDAAAAAFBmkkAV8CDAAAAAUGaWUBXwIMAAAABQZppgFfAgwAAAAFB"
+    "mnnAV8CD"
+)
+PICTURE = 256  # pixels a side: NVENC refuses pictures much smaller
+# A kernel that does nothing. The driver compiles it for the GPU at hand.
+PTX = b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry gpugate_nothing()\n{\n ret;\n}\n\0"
+
+
+@dataclass(frozen=True)
+class Described:
+    """The machine, and how many GPUs the driver shows: torch may see fewer."""
+
+    environment: Environment
+    driver_gpus: int
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """The machine under load. The first three are empty on a CPU, or where NVML does not tell."""
+
+    clock_mhz: tuple[int, ...]  # of the SMs, sampled during one second of matmuls
+    throttled_by: tuple[str, ...]
+    foreign: tuple[int, ...]  # ids of other processes on the GPU
+    yardsticks: tuple[Mapping[str, float], ...]  # two probes, one after the other
+
+
+def machine(asked: str) -> Described:
+    """`asked` as `--device` takes it. Raises OptionError for a device that is not there."""
+    from gpugate.session.opening import choose_device
+
+    return Described(describe(choose_device(asked)), gpu_count())
+
+
+def gauge(kind: str) -> Gauge:
+    """`kind` is 'cpu', or 'cuda' for the only GPU that this process sees."""
+    import torch
+
+    from gpugate.measurement.yardsticks import probe
+
+    device = torch.device("cpu") if kind == "cpu" else torch.device("cuda", 0)
+    clock_mhz, throttled_by, foreign = ([], (), ()) if kind == "cpu" else _gpu_under_load(device)
+    probes = (probe(device, "before").values, probe(device, "after").values)
+    return Gauge(tuple(clock_mhz), tuple(throttled_by), tuple(foreign), probes)
+
+
+def workloads(folder: str) -> list[str]:
+    """Names of the workloads that pytest makes known in the folder, or in its `perf_tests`; no test is collected.
+
+    Raises CatalogueError for one that cannot be measured, and RuntimeError where pytest does not get that far.
+    """
+    import pytest
+
+    from gpugate.commands.doctor.known_workloads import KnownWorkloads
+
+    words = ["-p", "gpugate.plugin", "-p", "no:cacheprovider", "-q"]
+    if find_spec("pytest_benchmark"):  # else it makes a folder for what it stores
+        words += ["--benchmark-storage", f"file://{Path.cwd()}"]
+    os.chdir(folder)
+    sys.dont_write_bytecode = True
+    known = KnownWorkloads()
+    status = pytest.main([*(["perf_tests"] if Path("perf_tests").is_dir() else []), *words], plugins=[known])
+    return known.names(status)
+
+
+def package(name: str) -> str:
+    """Imports the package; its version, or an empty text where it does not tell."""
+    module = import_module(name)
+    version = getattr(module, "__version__", None)
+    if version is not None:
+        return str(version)
+    distributions = importlib.metadata.packages_distributions().get(name, [])
+    return importlib.metadata.version(distributions[0]) if distributions else ""
+
+
+def nvdec() -> dict[str, int]:
+    """Decodes a clip into GPU memory: the frames that came out, and the GPU's engines, 0 where it does not tell."""
+    nvc: Any = import_module("PyNvVideoCodec")
+    Path("clip.h264").write_bytes(CLIP)
+    demuxer = nvc.CreateDemuxer("clip.h264")
+    decoder = nvc.CreateDecoder(gpuid=0, codec=demuxer.GetNvCodecId(), usedevicememory=True)
+    frames = sum(len(decoder.Decode(packet)) for packet in demuxer)
+    capabilities = nvc.GetDecoderCaps(
+        gpuid=0,
+        codec=demuxer.GetNvCodecId(),
+        chromaformat=demuxer.ChromaFormat(),
+        bitdepth=demuxer.BitDepth(),
+    )
+    return {"frames": frames, "engines": int(capabilities.get("num_decoder_engines", 0))}
+
+
+def nvenc() -> int:
+    """Encodes four grey pictures from host memory: bytes that came out."""
+    import numpy as np
+
+    nvc: Any = import_module("PyNvVideoCodec")
+    encoder = nvc.CreateEncoder(PICTURE, PICTURE, "NV12", True, gpu_id=0, codec="h264")
+    grey = np.full((PICTURE * 3 // 2, PICTURE), 128, dtype=np.uint8)
+    return sum(len(encoder.Encode(grey)) for _ in range(4)) + len(encoder.EndEncode())
+
+
+def nvjpeg() -> float:  # cuda only
+    """Decodes a picture on the GPU and on the CPU: the largest difference of a pixel, of 255."""
+    import torch
+    from torchvision.io import decode_jpeg, encode_jpeg
+
+    ramp = torch.arange(PICTURE, dtype=torch.uint8).expand(3, PICTURE, PICTURE).contiguous()
+    data = encode_jpeg(ramp)
+    on_gpu = decode_jpeg(data, device="cuda").cpu()
+    return float((on_gpu.int() - decode_jpeg(data).int()).abs().max())
+
+
+def cupti() -> int:  # cuda only
+    """Kernels that torch's profiler sees of one addition on the GPU; it is asked twice, as the engine does."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    value = torch.ones(PICTURE, device="cuda")
+    for _ in range(2):
+        torch.cuda.synchronize()
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
+            value.add_(1)
+            torch.cuda.synchronize()
+        kernels = sum(bool(event.device_type.name == "CUDA") for event in profiler.events())
+        if kernels:
+            return kernels
+    return 0
+
+
+def kernel() -> str:  # cuda only
+    """Launches a kernel that does nothing, by the driver's own API: quick enough to be profiled."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    device = ctypes.c_int()
+    context, module, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    none = ctypes.c_void_p()
+    shape = [ctypes.c_uint(size) for size in (1, 1, 1, 32, 1, 1, 0)]  # grid, block, shared bytes
+    calls: list[tuple[str, list[Any]]] = [
+        ("cuInit", [0]),
+        ("cuDeviceGet", [ctypes.byref(device), 0]),
+        ("cuDevicePrimaryCtxRetain", [ctypes.byref(context), device]),
+        ("cuCtxSetCurrent", [context]),
+        ("cuModuleLoadData", [ctypes.byref(module), ctypes.c_char_p(PTX)]),
+        ("cuModuleGetFunction", [ctypes.byref(function), module, b"gpugate_nothing"]),
+        ("cuLaunchKernel", [function, *shape, none, none, none]),
+        ("cuCtxSynchronize", []),
+    ]
+    for name, arguments in calls:
+        status = getattr(cuda, name)(*arguments)
+        if status != 0:
+            raise RuntimeError(f"{name} returned CUDA error {status}")
+    return "launched"
+
+
+def _gpu_under_load(device: torch.device) -> tuple[list[int], list[str], list[int]]:  # cuda only
+    """SM clocks and throttle reasons during a second of matmuls, and who else is on the GPU."""
+    import torch
+
+    from gpugate.measurement.gpu_clock import clock_reader
+
+    torch.cuda.set_device(device)
+    left, right = torch.randn(2, LOAD_MATMUL, LOAD_MATMUL, device=device, dtype=torch.bfloat16)
+    read, readings = clock_reader(device), []
+    began = time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < WARM_UP_S + LOADED_S:
+        for _ in range(20):
+            torch.mm(left, right)
+        reading = read()  # while they run
+        torch.cuda.synchronize(device)
+        if elapsed >= WARM_UP_S:
+            readings.append(reading)
+    clocks = [reading.sm_clock_mhz for reading in readings if reading.sm_clock_mhz is not None]
+    foreign = foreign_processes(0)
+    if foreign:
+        time.sleep(JUST_ENDED_S)
+        foreign = foreign_processes(0)
+    return clocks, sorted({reason for reading in readings for reason in reading.throttled_by}), foreign
+
+
+QUESTIONS: Mapping[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (machine, gauge, workloads, package, nvdec, nvenc, nvjpeg, cupti, kernel)
+}
+
+
+def main(words: Sequence[str]) -> None:
+    """Answers and ends at once: what a library does when Python shuts down can no longer crash or hang it."""
+    print(f"\n{ANSWER}{json.dumps(answered(*words))}", flush=True)
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def answered(question: str, *arguments: str) -> dict[str, Any]:
+    """`value` of what the question returned, `refused` of an option that it cannot use, or `error` in one line."""
+    try:
+        return {"value": to_json(QUESTIONS[question](*arguments))}
+    except OptionError as error:
+        return {"refused": str(error)}
+    except BaseException as error:  # also SystemExit of a package that is imported
+        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:LONGEST_ERROR]}

@@ -1,0 +1,87 @@
+"""The profilers: not that they are there, but that they can do their work for this user on this machine."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import sys
+
+from gpugate.commands.doctor.children import ChildError, Ended, how_it_ended, python
+from gpugate.commands.doctor.finding import Answer, Group, Machine, Probe, absent, bad, ok
+from gpugate.machine.environment import missing_needs
+from gpugate.profiling.nsight_tools import LIBDW, PERMISSION, found, needs_library
+from gpugate.workload import Needs
+
+PROFILER_S = 60.0
+METRIC = "sm__cycles_elapsed.max"  # a hardware counter: what an ordinary user may be forbidden to read
+
+
+def nsys(machine: Machine) -> Answer:
+    """Profiles a program that does nothing. Without sampling: with it, nsys has filled a disk."""
+    path = found("nsys")
+    if path is None:
+        return absent("not found: install Nsight Systems, or put its nsys on PATH")
+    options = ["-s", "none", "--cpuctxsw=none", "-o", "report"]
+    ended = machine.children.run([path, "profile", *options, sys.executable, "-c", "pass"], PROFILER_S, own_home=True)
+    if any(ended.folder.glob("*.nsys-rep")):
+        return ok("makes reports" if shutil.which("nsys") else f"makes reports, though it is not on PATH: {path}")
+    if any(ended.folder.glob("*.qdstrm")):
+        return absent(f"{path} leaves a .qdstrm and no report: {_importer_problem(ended)}")
+    return absent(f"{path} made no report, {how_it_ended(ended, PROFILER_S)}: install Nsight Systems anew")
+
+
+def _importer_problem(ended: Ended) -> str:
+    if "libdw" in ended.output or not _has_library(LIBDW):
+        return needs_library(LIBDW)
+    return "its importer failed, so install Nsight Systems whole"
+
+
+def _has_library(name: str) -> bool:
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
+def ncu(machine: Machine) -> Answer:
+    """Reads one hardware counter of one kernel, with the clocks as they are: the machine is not ours alone."""
+    path = found("ncu")
+    if path is None:
+        return absent("not found: install Nsight Compute, or put its ncu on PATH")
+    options = ["--clock-control", "none", "--metrics", METRIC, "--launch-count", "1"]
+    ended = machine.children.run([path, *options, *python("kernel")], PROFILER_S, own_home=True)
+    if "ERR_NVGPUCTRPERM" in ended.output:
+        return absent(f"{path} may not read hardware counters (ERR_NVGPUCTRPERM): {PERMISSION}")
+    if re.search(rf"{re.escape(METRIC)}\s+\S+\s+[\d,.]+", ended.output):
+        return ok("reads hardware counters" if shutil.which("ncu") else f"reads counters, though not on PATH: {path}")
+    errors = re.findall(r"==ERROR== (.*)", ended.output)
+    problem = errors[0][:200] if errors else how_it_ended(ended, PROFILER_S)
+    return absent(f"{path} read no hardware counter ({problem}): run it by hand to see more")
+
+
+def cupti(machine: Machine) -> Answer:
+    """The gate counts kernels and copies through it, and a contract that was not checked is no pass."""
+    try:
+        kernels = machine.children.ask("cupti", timeout_s=PROFILER_S)
+    except ChildError as error:
+        return bad(
+            f"torch's profiler failed ({error}), and a gate counts kernels with it: install a CUDA build of torch"
+        )
+    if not kernels:
+        return bad(f"torch's profiler sees no kernel, and a gate counts them with it: {PERMISSION}")
+    return ok("torch's profiler sees kernels")
+
+
+def compiler(machine: Machine) -> Answer:
+    missing = missing_needs(Needs(cpp_compiler=True), machine.environment)
+    return absent(missing.reason) if missing else ok("found, as Inductor needs one")
+
+
+PROBES = (
+    Probe(Group.TOOLS, "nsys", nsys),
+    Probe(Group.TOOLS, "ncu", ncu, needs_gpu=True),
+    Probe(Group.TOOLS, "CUPTI", cupti, needs_gpu=True, vital=True),
+    Probe(Group.TOOLS, "C++ compiler", compiler),
+)

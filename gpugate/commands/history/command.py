@@ -1,0 +1,59 @@
+"""`gpugate history DIR`: its options, and its exit status, which is 0 where there was something to print."""
+
+from __future__ import annotations
+
+import argparse
+import reprlib
+import sys
+from pathlib import Path
+
+from gpugate.units import MOST_PROCESSES, parse_count
+
+DEFAULT_LAST = 42  # six weeks
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "exit status: 0 printed, 2 no night can be used or an option is wrong; a night that cannot be is named"
+    )
+    parser.add_argument("folder", metavar="DIR", type=Path, help="its directories, each a night of --perf-report")
+    parser.add_argument("-k", dest="part", metavar="PART", default="", help="only cases with this in their id")
+    parser.add_argument(
+        "--last",
+        metavar="N",
+        type=_nights,
+        default=DEFAULT_LAST,
+        help="only the newest N nights of each machine (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+
+
+def _nights(text: str) -> int:
+    number = parse_count(text)
+    if number is None:
+        allowed = f"a whole number from 1 to {MOST_PROCESSES}"
+        raise argparse.ArgumentTypeError(f"it is {reprlib.repr(text)}: give {allowed}, such as {DEFAULT_LAST}")
+    return number
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints what the nights say, and names on stderr each that cannot be used. Raises HistoryError where none can."""
+    from gpugate.commands.history.nights import HistoryError, read_nights
+    from gpugate.commands.history.render import document, text
+    from gpugate.commands.history.trends import histories
+    from gpugate.report.terminal import stdout_takes_colour, terminal_columns
+
+    nights, refused = read_nights(arguments.folder)
+    for sentence in refused:
+        print(f"gpugate history: {sentence}", file=sys.stderr)
+    if not nights:
+        raise HistoryError(f"none of the {len(refused)} directories of {arguments.folder} is a night that can be used")
+    if not any(arguments.part.lower() in case_id.lower() for night in nights for case_id in night.cases):
+        what = f"has {arguments.part!r} in its id" if arguments.part else "was measured"
+        raise HistoryError(f"no case of {arguments.folder} {what}: give another -k, or other nights")
+    made = histories(nights, arguments.part, arguments.last)
+    if arguments.json:
+        sys.stdout.write(document(made, refused))
+    else:
+        sys.stdout.write(text(made, terminal_columns(), stdout_takes_colour()))
+    return 0

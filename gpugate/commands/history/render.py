@@ -1,0 +1,219 @@
+"""A history in words: a table of trends for each machine, its level changes below; and the same as JSON."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gpugate import units
+from gpugate.commands.history.level_changes import FALSE_MARKS
+from gpugate.commands.history.nights import Night, Seen
+from gpugate.commands.history.trends import MachineHistory, Mark, Step, Trend
+from gpugate.report.night import change
+from gpugate.report.terminal import GAP, RULE_UNDER_HEAD, STYLES, printed
+from gpugate.store.codec import pretty, to_json, with_header
+
+FORMAT = "gpugate-history"
+# History: 1: machines with their nights, the series of every case, and the nights on which its level changed.
+FORMAT_VERSION = 1
+BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
+NEW_LEVEL = "|"
+FLATTEST = 0.02  # the share that a line of full height stands for at least: noise must not look like mountains
+SPARK_COLUMNS = 42
+NARROWEST_SPARK = 12
+OTHER_COLUMNS = 92  # beside the line: a name of 20, and every number
+NARROW = 100  # in so few columns the interval has no place
+
+
+def text(histories: Sequence[MachineHistory], width: int, colour: bool) -> str:
+    """All machines, for a stream of `width` columns; with `colour`, ANSI escapes."""
+    return printed((part for history in histories for part in _machine(history, width)), width, colour)
+
+
+def _machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
+    nights = history.nights
+    span = f"{night_name(nights[0])} to {night_name(nights[-1])}" if len(nights) > 1 else night_name(nights[0])
+    yield Text(f"{history.machine}: {len(nights)} night{'s' if len(nights) > 1 else ''}, {span}", style="bold")
+    groups: dict[str, list[Trend]] = {}
+    for trend in history.trends:  # a case that was added later comes after other workloads'
+        groups.setdefault(_group(trend), []).append(trend)
+    for group, trends in groups.items():
+        yield Text()
+        yield Text(group, style="bold", overflow="fold")
+        yield _table(trends, width)
+    yield Text()
+    marks = [(trend, mark) for trend in history.trends for mark in trend.marks]
+    for trend, mark in sorted(marks, key=lambda pair: pair[1].night.started):
+        yield Text(f"{night_name(mark.night)}: {trend.case_id}: {said(mark)}", style="yellow", overflow="fold")
+    for line in (*_events(history), *_limits(history)):
+        yield Text(line, style="dim", overflow="fold")
+    yield Text()
+
+
+def _group(trend: Trend) -> str:
+    return f"{trend.workload}/{trend.case_id.rpartition('/')[2]}"
+
+
+def _table(trends: Sequence[Trend], width: int) -> Table:
+    table = Table(box=RULE_UNDER_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False, header_style="")
+    rows = [_cells(trend, min(SPARK_COLUMNS, max(NARROWEST_SPARK, width - OTHER_COLUMNS))) for trend in trends]
+    for heading in (heading for heading in rows[0] if heading != "interval" or width >= NARROW):
+        left = heading in ("optimization", "over nights", "last")
+        table.add_column(heading, overflow="fold", justify="left" if left else "right")
+    for row in rows:
+        table.add_row(*(row[str(column.header)] for column in table.columns))
+    return table
+
+
+def _cells(trend: Trend, spark_columns: int) -> dict[str, Text]:
+    """By heading. The line and the speedup are of the same quantity, the newest night's verdict stands last."""
+    last = trend.seen[-1]
+    found = last.speedup
+    return {
+        "optimization": Text(trend.case_id.removeprefix(f"{trend.workload}/").rpartition("/")[0]),
+        "nights": Text(str(len(trend.nights))),
+        "per step": Text(units.milliseconds(last.optimized_ms)),
+        "speedup": Text(units.ratio(found.median)),
+        "interval": Text(units.interval(found.low, found.high)),
+        "over nights": Text(sparkline(trend, spark_columns, BLOCKS if _takes(BLOCKS) else ASCII_BLOCKS)),
+        "anchor": Text(_anchor(last)),
+        "last": Text("" if last.outcome is None else last.outcome.value, STYLES[last.outcome] if last.outcome else ""),
+    }
+
+
+def _takes(words: str) -> bool:
+    try:
+        words.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _anchor(seen: Seen) -> str:
+    """`11.50x -0.3 %`: the anchor, and where the newest night stands against it."""
+    if seen.anchor_speedup is None:
+        return ""
+    return f"{units.ratio(seen.anchor_speedup)} {change(seen.speedup.median / seen.anchor_speedup - 1)}"
+
+
+def sparkline(trend: Trend, columns: int, blocks: str = BLOCKS) -> str:
+    """The newest speedups as one character each, of a height by their logarithm, with a line before every new level."""
+    logs = [math.log(seen.speedup.median) for seen in trend.seen]
+    middle = (min(logs) + max(logs)) / 2
+    half = max((max(logs) - min(logs)) / 2, FLATTEST / 2)
+    heights = [min(int((value - middle + half) / (2 * half) * len(blocks)), len(blocks) - 1) for value in logs]
+    new = {mark.night.name for mark in trend.marks}
+    drawn = [
+        f"{NEW_LEVEL if night.name in new else ''}{blocks[height]}"
+        for night, height in zip(trend.nights, heights, strict=True)
+    ]
+    while sum(map(len, drawn)) > columns:
+        drawn.pop(0)
+    return "".join(drawn)
+
+
+def night_name(night: Night) -> str:
+    """`2026-02-10 03:17`, on the clock of the machine that measured."""
+    return night.started.strftime("%Y-%m-%d %H:%M")
+
+
+def said(mark: Mark) -> str:
+    """`level changed: speedup 3.00x -> 2.80x (-6.7 %); together with driver 580.1 -> 590.2`."""
+    moved = [_moved("speedup", mark.speedup, units.ratio)] if mark.speedup else []
+    moved += [_moved("per step", mark.optimized_ms, units.milliseconds)] if mark.optimized_ms else []
+    causes = f"; together with {'; '.join(mark.together_with)}" if mark.together_with else ""
+    return f"level changed: {', '.join(moved)}{causes}"
+
+
+def _moved(name: str, step: Step, written: Callable[[float], str]) -> str:
+    return f"{name} {written(step.before)} -> {written(step.after)} ({change(step.change)})"
+
+
+def _events(history: MachineHistory) -> Iterator[str]:
+    """What else is to be known of nights: other software, an edited workload, a run that was cut off."""
+    for night, differences in history.software_changed:
+        yield f"{night_name(night)}: {'; '.join(differences)}"
+    edited = {(trend.workload, night_name(night)) for trend in history.trends for night in trend.source_changed}
+    for workload, name in sorted(edited, key=lambda pair: pair[1]):
+        yield f"{name}: the source of {workload} changed"
+    for night in history.nights:
+        if night.interrupted:
+            yield f"{night_name(night)}: {night.name} was cut off, after {len(night.cases)} measured case(s)"
+
+
+def _limits(history: MachineHistory) -> Iterator[str]:
+    """What the marks are worth, and where there cannot be one."""
+    if not history.trends:
+        yield "no case was measured, or none is selected"
+        return
+    lengths = Counter(len(trend.nights) < history.fewest_nights for trend in history.trends)
+    if lengths[True]:
+        longest, all_cases = max(len(trend.nights) for trend in history.trends), len(history.trends)
+        of = f" of {lengths[True]} of {all_cases} cases" if lengths[False] else ""
+        fewer = "; fewer where -k selects fewer cases" if all_cases > 1 else ""
+        yield (
+            f"level changes{of} cannot be told yet: they need {history.fewest_nights} nights, and "
+            f"{'the longest series has' if all_cases > 1 else 'here are'} {longest}{fewer}"
+        )
+    if lengths[False]:
+        share = units.percent(FALSE_MARKS)
+        yield f"nights that differ by chance alone mark at most {share} of such tables (docs/history.md)"
+
+
+def document(histories: Sequence[MachineHistory], refused: Sequence[str]) -> str:
+    """One JSON document: machines, each with its nights and the series of every case."""
+    body = {"machines": [_machine_as_json(history) for history in histories], "refused": list(refused)}
+    return pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n"
+
+
+def _machine_as_json(history: MachineHistory) -> dict[str, Any]:
+    changed = {night.name: list(differences) for night, differences in history.software_changed}
+    return {
+        "machine": history.machine,
+        "level": history.level,
+        "fewest_nights": history.fewest_nights,
+        "nights": [
+            {
+                "name": night.name,
+                "started_at": night.started.isoformat(),
+                "interrupted": night.interrupted,
+                "changed": changed.get(night.name, []),
+            }
+            for night in history.nights
+        ],
+        "cases": [_trend_as_json(trend) for trend in history.trends],
+    }
+
+
+def _trend_as_json(trend: Trend) -> dict[str, Any]:
+    return {
+        "case_id": trend.case_id,
+        "workload": trend.workload,
+        "anchor_speedup": trend.seen[-1].anchor_speedup,
+        "nights": [night.name for night in trend.nights],
+        "outcomes": [None if seen.outcome is None else seen.outcome.value for seen in trend.seen],
+        "speedup": [seen.speedup.median for seen in trend.seen],
+        "speedup_low": [seen.speedup.low for seen in trend.seen],
+        "speedup_high": [seen.speedup.high for seen in trend.seen],
+        "optimized_ms": [seen.optimized_ms for seen in trend.seen],
+        "reference_ms": [seen.reference_ms for seen in trend.seen],
+        "source_changed": [night.name for night in trend.source_changed],
+        "level_changes": [_mark_as_json(mark) for mark in trend.marks],
+    }
+
+
+def _mark_as_json(mark: Mark) -> dict[str, Any]:
+    return {
+        "night": mark.night.name,
+        "speedup": None if mark.speedup is None else to_json(mark.speedup),
+        "optimized_ms": None if mark.optimized_ms is None else to_json(mark.optimized_ms),
+        "p_value": mark.p_value,
+        "together_with": list(mark.together_with),
+    }

@@ -1,0 +1,122 @@
+"""What the nights of one machine say of every case: its series, and the nights on which its level changed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from gpugate.commands.history.level_changes import LevelChange, fewest_values, level_changes, level_of_one
+from gpugate.commands.history.nights import Night, Seen
+from gpugate.machine.environment import compare
+
+SERIES_OF_A_CASE = 2  # its speedup, and the time per step of its optimized side
+SOURCE_CHANGED = "the workload's source changed"
+
+
+@dataclass(frozen=True)
+class Step:
+    """The medians before and after a level changed, each over the nights up to the next change."""
+
+    before: float
+    after: float
+
+    @property
+    def change(self) -> float:
+        return self.after / self.before - 1
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The first night of a new level. None: that series kept its level. `p_value` is the smaller one of both."""
+
+    night: Night
+    speedup: Step | None
+    optimized_ms: Step | None
+    p_value: float
+    together_with: tuple[str, ...]  # what else was another than on the night before
+
+
+@dataclass(frozen=True)
+class Trend:
+    """One case over the nights that measured it, the oldest first."""
+
+    case_id: str
+    workload: str
+    nights: tuple[Night, ...]
+    seen: tuple[Seen, ...]
+    marks: tuple[Mark, ...]
+    source_changed: tuple[Night, ...]  # the first nights with another source of the workload
+
+
+@dataclass(frozen=True)
+class MachineHistory:
+    """All nights of one machine. A series shorter than `fewest_nights` cannot be marked at `level`."""
+
+    machine: str
+    nights: tuple[Night, ...]
+    trends: tuple[Trend, ...]
+    level: float
+    fewest_nights: int
+
+    @property
+    def software_changed(self) -> list[tuple[Night, tuple[str, ...]]]:
+        """The nights whose environment is another than that of the night before, with what differs."""
+        pairs = ((now, compare(then.environment, now.environment).differences) for then, now in pairwise(self.nights))
+        return [(night, differences) for night, differences in pairs if differences]
+
+
+def histories(nights: Sequence[Night], part_of_case_id: str = "", last: int | None = None) -> list[MachineHistory]:
+    """One history a machine, of the `last` nights of each (default: all), and the cases whose id has the given part."""
+    by_machine: dict[str, list[Night]] = {}
+    for night in nights:
+        by_machine.setdefault(night.machine, []).append(night)
+    kept = {machine: own[-last:] if last else own for machine, own in by_machine.items()}
+    return [_history(machine, own, part_of_case_id.lower()) for machine, own in sorted(kept.items())]
+
+
+def _history(machine: str, nights: Sequence[Night], part: str) -> MachineHistory:
+    ids = dict.fromkeys(case_id for night in nights for case_id in night.cases if part in case_id.lower())
+    level = level_of_one(SERIES_OF_A_CASE * len(ids))
+    trends = tuple(_trend(case_id, nights, level) for case_id in ids)
+    return MachineHistory(machine, tuple(nights), trends, level, fewest_values(level))
+
+
+def _trend(case_id: str, nights: Sequence[Night], level: float) -> Trend:
+    of_case = [(night, night.cases[case_id]) for night in nights if case_id in night.cases]
+    own, seen = zip(*of_case, strict=True)
+    workload = seen[-1].workload
+    changed = tuple(now for then, now in pairwise(own) if SOURCE_CHANGED in _differences(then, now, workload))
+    return Trend(case_id, workload, own, seen, tuple(_marks(own, seen, level)), changed)
+
+
+def _differences(then: Night, now: Night, workload: str) -> tuple[str, ...]:
+    """What a night differs by from the one before that measured the same case."""
+    same_source = then.source_hashes.get(workload) == now.source_hashes.get(workload)
+    return (*compare(then.environment, now.environment).differences, *(() if same_source else (SOURCE_CHANGED,)))
+
+
+def _marks(nights: Sequence[Night], seen: Sequence[Seen], level: float) -> Iterator[Mark]:
+    """The level changes of both series, those of one night in one mark."""
+    speedups = [one.speedup.median for one in seen]
+    times_ms = [one.optimized_ms for one in seen]
+    of_speedup, of_time = level_changes(speedups, level), level_changes(times_ms, level)
+    for index in sorted({change.first for change in (*of_speedup, *of_time)}):
+        yield Mark(
+            night=nights[index],
+            speedup=_step(speedups, of_speedup, index),
+            optimized_ms=_step(times_ms, of_time, index),
+            p_value=min(change.p_value for change in (*of_speedup, *of_time) if change.first == index),
+            together_with=_differences(nights[index - 1], nights[index], seen[index].workload),
+        )
+
+
+def _step(values: Sequence[float], changes: Sequence[LevelChange], index: int) -> Step | None:
+    bounds = [0, *(change.first for change in changes), len(values)]
+    if index not in bounds:
+        return None
+    place = bounds.index(index)
+    before, after = values[bounds[place - 1] : index], values[index : bounds[place + 1]]
+    return Step(float(np.median(before)), float(np.median(after)))

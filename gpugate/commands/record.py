@@ -1,0 +1,139 @@
+"""`gpugate record DIR`: baselines from runs that are stored already, without a GPU.
+
+For machines with several GPUs, where one process each measures, and for runs whose baselines are wanted afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from gpugate.errors import BaselineError
+from gpugate.machine.environment import differences, machine_name
+from gpugate.report.night_files import RUN
+from gpugate.results.run import RunResult
+from gpugate.session.options import DEFAULT_BASELINES, DEFAULT_PROCESSES, whole_number
+from gpugate.session.recording import write
+from gpugate.store import baseline, profiles_file, run_file
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder",
+        metavar="DIR",
+        type=Path,
+        nargs="?",
+        help="its *.json, each what --perf-json wrote in a process of its own; or a folder of nights",
+    )
+    parser.add_argument("--reason", metavar="TEXT", default="", help="why the baseline is recorded, kept in it")
+    parser.add_argument(
+        "--processes", metavar="N", default=str(DEFAULT_PROCESSES), help="fewest processes of a case (default: 5)"
+    )
+    parser.add_argument(
+        "--baselines", metavar="DIR", type=Path, default=Path(DEFAULT_BASELINES), help="where baselines are"
+    )
+    parser.add_argument(
+        "--add", action="store_true", help="add the runs to the processes that are recorded, say those of another night"
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="replace a record also by processes that were disturbed (default: it stays)",
+    )
+    parser.add_argument("--new-anchor", action="store_true", help="move the fixed anchor to what is recorded")
+    parser.add_argument(
+        "--delete", metavar="CASE", help="record nothing: delete the record of CASE, of every machine (default: none)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes all baselines or none, and prints what changed; runs that were interrupted do not count.
+
+    With `--delete` it deletes the record of one case instead.
+    Raises OptionError for a number of processes that is none, RunFileError for a file that is no run, and BaselineError
+    where the runs cannot be one record.
+    """
+    if (arguments.folder is None) == (arguments.delete is None):
+        raise BaselineError("give either DIR, a folder of runs to record, or --delete CASE")
+    if arguments.delete is not None:
+        _delete(arguments.baselines, arguments.delete)
+        return 0
+    processes = whole_number("--processes", arguments.processes)
+    runs = _runs(arguments.folder)
+    machine = machine_name(runs[0].environment)
+    folder = arguments.baselines / machine
+    occasion = baseline.Occasion(
+        arguments.reason, arguments.new_anchor, arguments.add, arguments.force, force_option="--force"
+    )
+    with baseline.exclusive(folder):
+        old = baseline.load_all(folder)
+        files = [
+            baseline.updated(old.get(workload), workload, those, occasion, processes)
+            for workload, those in _by_workload(runs).items()
+        ]
+        profiles = profiles_file.made(arguments.baselines, machine, runs)
+        # All files are made before the first is written: a refusal leaves every one as it was.
+        write(folder, files, profiles, lambda lines: print(*lines, sep="\n"))
+    return 0
+
+
+def _delete(baselines: Path, case_id: str) -> None:
+    """Raises BaselineError where no machine has a record of the case, or a file of it is damaged."""
+    machines = [path for path in sorted(baselines.glob("*/")) if path.name != profiles_file.FOLDER]
+    workload, *names = case_id.rsplit("/", 2)
+    with ExitStack() as stack:
+        for folder in machines:
+            stack.enter_context(baseline.exclusive(folder))
+        # Every file is made before the first is written.
+        found = {folder: file for folder in machines if (file := baseline.drop_case(folder, case_id))}
+        if not found:
+            raise BaselineError(f"{case_id!r} is recorded nowhere in {baselines}: give a case such as a gate names")
+        paths = [profiles_file.path_of(baselines, folder.name, workload) for folder in found]
+        profiles = [profiles_file.drop_case(path, "/".join(names)) for path in paths]
+        for (folder, file), profile, path in zip(found.items(), profiles, paths, strict=True):
+            print(f"{case_id}: deleted from {baseline.replace_or_delete(folder, file)}; commit the difference")
+            if file.cases:
+                profiles_file.write(profile)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _runs(folder: Path) -> list[RunResult]:
+    if not folder.is_dir():
+        raise BaselineError(
+            f"{folder} is no folder: give the one that --perf-json wrote runs to, or that of your nights"
+        )
+    paths = sorted([*folder.glob("*.json"), *folder.glob(f"*/{RUN}")])
+    if not paths:
+        raise BaselineError(f"{folder} holds no run: write some there with --perf-json, each in a process of its own")
+    seen: dict[tuple[str, int], Path] = {}
+    runs = []
+    for path in paths:
+        run = run_file.read(path)
+        twin = seen.setdefault((run.started_at, run.seed), path)
+        if twin != path:
+            raise BaselineError(f"{path} is the run of {twin} once more: remove one of them")
+        if run.mutated is not None:
+            raise BaselineError(f"{path} was mutated by {run.mutated}, which no baseline may hold: take it away")
+        if run.interrupted:
+            print(f"{path} was interrupted and does not count")
+        else:
+            runs.append(run)
+    if not runs:
+        raise BaselineError(f"every run of {folder} was interrupted: measure again")
+    found = differences([run.environment for run in runs])
+    if found:
+        raise BaselineError(f"the runs' environments differ ({', '.join(found)}): give each its own folder")
+    return sorted(runs, key=lambda run: datetime.datetime.fromisoformat(run.started_at))
+
+
+def _by_workload(runs: Sequence[RunResult]) -> Mapping[str, list[RunResult]]:
+    """By every workload that was measured at all, the runs that had it."""
+    names = {case.workload for run in runs for case in run.cases.values() if case.skipped is None}
+    return {
+        name: [run for run in runs if any(case.workload == name for case in run.cases.values())]
+        for name in sorted(names)
+    }

@@ -1,0 +1,210 @@
+"""`gpugate replay DIR`: every stored run of a folder decided again, and what would have been decided otherwise."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gpugate.errors import GpugateError, ReplayError
+from gpugate.report.findings import below_floor, interruption, mutation, tally
+from gpugate.report.night_files import RUN
+from gpugate.report.rows import NOT_JUDGED, worst_of
+from gpugate.report.terminal import GAP, RULE_UNDER_HEAD, printed, stdout_takes_colour, terminal_columns
+from gpugate.results.case import CaseResult
+from gpugate.results.run import RunResult
+from gpugate.results.verdict import SEVERITY
+from gpugate.session.options import share
+from gpugate.session.replay import Change, changes, decided_again
+from gpugate.store import run_file
+from gpugate.store.codec import pretty, with_header
+from gpugate.units import number_of
+
+FORMAT = "gpugate-replay"
+# History: 1: runs by their start with what differs, and how often each outcome occurred.
+FORMAT_VERSION = 1
+SAME, DIFFERENT, UNUSABLE = 0, 1, 2
+SKIPPED, FAILED, NOT_FINISHED = "skipped", "failed", "not finished"
+WORDS = (*(outcome.value for outcome in SEVERITY), NOT_JUDGED, SKIPPED, FAILED, NOT_FINISHED)
+
+
+@dataclass(frozen=True)
+class Night:
+    """One stored run: decided again, and what that changed."""
+
+    file: str
+    decided: RunResult
+    changes: tuple[Change, ...]
+
+    @property
+    def started(self) -> datetime.datetime:
+        return datetime.datetime.fromisoformat(self.decided.started_at)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "exit status: 0 every verdict is the stored one, 1 some differ, 2 a file or an option is unusable"
+    parser.add_argument(
+        "folder", metavar="DIR", type=Path, help="its *.json, each a run that --perf-json wrote, or its nights"
+    )
+    parser.add_argument(
+        "--tolerance",
+        metavar="PERCENT",
+        help="how far a speedup may fall short of the recorded one (default: as each run was decided)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints every run that can be decided, and names on stderr each file that cannot. Raises OptionError for a
+    tolerance that is none, and ReplayError for a folder without files."""
+    tolerance = None if arguments.tolerance is None else share("--tolerance", arguments.tolerance)
+    nights: list[Night] = []
+    refused: list[str] = []
+    for path in _paths(arguments.folder):
+        try:
+            nights.append(_night(path, tolerance))
+        except GpugateError as error:
+            refused.append(str(error))
+    nights.sort(key=lambda night: night.started)
+    if arguments.json:
+        sys.stdout.write(document(nights, refused, tolerance))
+    elif nights:
+        _print(nights)
+    for sentence in refused:
+        print(f"gpugate replay: {sentence}", file=sys.stderr)
+    if refused:
+        return UNUSABLE
+    return DIFFERENT if any(night.changes for night in nights) else SAME
+
+
+def _paths(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise ReplayError(f"{folder} is no folder: give the one with the runs, or a single run to pytest --perf-replay")
+    paths = sorted([*folder.glob("*.json"), *folder.glob(f"*/{RUN}")])
+    if not paths:
+        wanted = "the folder that --perf-json wrote runs to, or the one of your nights"
+        raise ReplayError(f"{folder} holds no *.json and no night with its {RUN}: give {wanted}")
+    return paths
+
+
+def _night(path: Path, tolerance: float | None) -> Night:
+    stored = run_file.read_to_decide_again(path)
+    try:
+        decided = decided_again(stored, tolerance)
+    except ReplayError as error:
+        raise ReplayError(f"{path} cannot be used because {error}") from error
+    return Night(path.resolve().parent.name if path.name == RUN else path.name, decided, changes(stored, decided))
+
+
+def outcome_of(case: CaseResult) -> str:
+    """One of WORDS."""
+    if case.measurement is not None:
+        outcome = worst_of(case)
+        return outcome.value if outcome is not None else NOT_JUDGED
+    return FAILED if case.error is not None else SKIPPED if case.skipped is not None else NOT_FINISHED
+
+
+def occurrences(nights: Sequence[Night]) -> dict[str, Counter[str]]:
+    """How often each word was said of a case, over all nights without a fault on purpose, by case id."""
+    said: dict[str, Counter[str]] = {}
+    for night in (night for night in nights if night.decided.mutated is None):
+        for case in night.decided.cases.values():
+            said.setdefault(case.case_id, Counter())[outcome_of(case)] += 1
+    return said
+
+
+def document(nights: Sequence[Night], refused: Sequence[str], tolerance: float | None) -> str:
+    """One JSON document: `tolerance` is a share, or null for what each run was decided with."""
+    body = {
+        "tolerance": tolerance,
+        "differs": any(night.changes for night in nights),
+        "runs": [_run_as_json(night) for night in nights],
+        "occurrences": {case_id: _in_order(counted) for case_id, counted in occurrences(nights).items()},
+        "refused": list(refused),
+    }
+    return pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n"
+
+
+def _run_as_json(night: Night) -> dict[str, Any]:
+    return {
+        "file": night.file,
+        "started_at": night.decided.started_at,
+        "machine": night.decided.environment.device_name,
+        "interrupted": night.decided.interrupted,
+        "mutated": night.decided.mutated,
+        "tally": _in_order(Counter(outcome_of(case) for case in night.decided.cases.values())),
+        "changes": [
+            {"case_id": one.case_id, "check": one.check, "stored": one.stored, "decided": one.decided}
+            for one in night.changes
+        ],
+    }
+
+
+def _in_order(counted: Counter[str]) -> dict[str, int]:
+    return {word: counted[word] for word in WORDS if counted[word]}
+
+
+def _print(nights: Sequence[Night]) -> None:
+    sys.stdout.write(printed(_parts(nights), terminal_columns(), stdout_takes_colour()))
+
+
+def _parts(nights: Sequence[Night]) -> Iterator[RenderableType]:
+    yield _runs(nights)
+    yield Text()
+    yield _frequencies(nights)
+    yield Text()
+    mutated = sum(night.decided.mutated is not None for night in nights)
+    if mutated:
+        yield Text(f"not in this table: {number_of(mutated, 'run')} with a fault put in on purpose")
+    # The newest baseline tells the most of what the machine resolves now.
+    warning = next((words for night in reversed(nights) if (words := below_floor(night.decided))), None)
+    if warning is not None:
+        yield Text(warning, style="yellow", overflow="fold")
+    different = sum(len(night.changes) for night in nights)
+    runs = number_of(len(nights), "run")
+    yield Text(f"{runs}: {number_of(different, 'verdict')} now other than stored")
+
+
+def _runs(nights: Sequence[Night]) -> RenderableType:
+    table = _table("run", "machine", "decided again")
+    for night in nights:
+        decided = night.decided
+        told = Text(tally(decided))
+        for warning in filter(None, (mutation(decided), interruption(decided))):
+            told.append(f"\n{warning}", "yellow")
+        for change in night.changes:
+            told.append(f"\n{_words(change)}", "bold")
+        table.add_row(Text(f"{decided.started_at}\n{night.file}"), Text(decided.environment.device_name), told)
+    return table
+
+
+def _words(change: Change) -> str:
+    """`speedup of net/fast/cuda: PASS -> REGRESSED`."""
+    was, now = (outcome.value if outcome is not None else NOT_JUDGED for outcome in (change.stored, change.decided))
+    said = f"{was} -> {now}" if was != now else f"{now}, with another reason or other numbers"
+    return f"{change.check} of {change.case_id}: {said}"
+
+
+def _frequencies(nights: Sequence[Night]) -> RenderableType:
+    said = occurrences(nights)
+    words = [word for word in WORDS if any(counted[word] for counted in said.values())]
+    table = _table("case", *words, right=words)
+    for case_id, counted in said.items():
+        table.add_row(Text(case_id), *(Text(str(counted[word] or "")) for word in words))
+    return table
+
+
+def _table(*headings: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=RULE_UNDER_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False, header_style="")
+    for heading in headings:
+        table.add_column(heading, overflow="fold", justify="right" if heading in right else "left")
+    return table

@@ -1,0 +1,229 @@
+"""`python -m gpugate.commands.trust.autopsy_proof`: is the cause that an autopsy names the fault that was put in?
+
+Every fault of `--perf-mutate` is put into the optimized side of every case that can show it, and the faulty side is
+compared with the sound one, as the same process measured it before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpugate.errors import SideError, TrustError
+from gpugate.explaining.autopsy import autopsy
+from gpugate.explaining.states_of_case import optimized_side
+from gpugate.faults.fault import EXAMPLE, SPELLING, Fault
+from gpugate.results.case import CaseResult, Promise
+from gpugate.store.codec import (
+    from_json,
+    naming_the_file,
+    parse,
+    pretty,
+    to_json,
+    with_header,
+    without_header,
+    write_atomically,
+)
+from gpugate.units import percent
+
+if TYPE_CHECKING:
+    from gpugate.workload import Case, Context
+
+FORMAT = "gpugate-autopsy-proof"
+# History: 1: per fault and case the kind that was named, and whether it is one of those that the fault may be called.
+FORMAT_VERSION = 1
+# What the injected fault may truly be called. A graph break, and memory that is not page-locked, a side may notice
+# itself.
+NAMES: Mapping[str, Collection[str]] = {
+    "slow": ("more work after the steps",),
+    "sync": ("synchronization",),
+    "pageable": ("pageable copies", "not engaged"),
+    "launch": ("more kernels",),
+    "no-graph": ("no graph",),
+    "graph-break": ("not engaged",),
+    "copy": ("copies",),
+    "wrong": ("numerics",),
+    "stale": ("stale output",),
+    "leak": ("leak",),
+    "skip-work": ("work left out",),
+}
+ON_A_CPU: Mapping[str, Collection[str]] = {**NAMES, "slow": ("host",)}  # where the work is the host's
+SIZES = {**EXAMPLE, "slow": "slow:20", "wrong": "wrong:0.1"}  # well above what two measurements differ by
+GOAL = 0.9
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One fault in one case: what the autopsy named; `cannot` says why the case cannot show the fault, `failed` what
+    went wrong otherwise."""
+
+    fault: str
+    case_id: str
+    kind: str = ""
+    words: str = ""
+    named: bool = False
+    cannot: str | None = None
+    failed: str | None = None
+
+
+def trials(cases: Sequence[Case], context_of: Mapping[str, Context], budget_s: float) -> Iterator[Trial]:
+    """Every fault in every case, one after another."""
+    for case in cases:
+        try:
+            sound = _measured(case, context_of[case.id], budget_s, None)
+        except SideError as error:
+            yield Trial("none", case.id, failed=str(error))
+            continue
+        for kind in SPELLING:
+            fault = Fault.parse(SIZES.get(kind, kind))
+            try:
+                faulty = _measured(case, context_of[case.id], budget_s, fault)
+            except SideError as error:
+                # What refuses a fault says so with a ValueError; anything else went wrong.
+                refused = isinstance(error.cause, ValueError)
+                trial = Trial(str(fault), case.id, failed=str(error))
+                yield replace(trial, cannot=trial.failed, failed=None) if refused else trial
+                continue
+            yield _trial(fault, sound, faulty)
+
+
+def _trial(fault: Fault, sound: CaseResult, faulty: CaseResult) -> Trial:
+    then, now = optimized_side(sound), optimized_side(faulty)
+    if then is None or now is None:
+        return Trial(str(fault), sound.case_id, failed="no times were taken")
+    found = autopsy(then, now, "the sound side")
+    names = ON_A_CPU if sound.device_kind == "cpu" else NAMES
+    return Trial(str(fault), sound.case_id, found.kind, found.cause, found.kind in names[fault.kind])
+
+
+def _measured(case: Case, context: Context, budget_s: float, fault: Fault | None) -> CaseResult:
+    from gpugate.measurement.progress import silent
+    from gpugate.measurement.run import measure
+    from gpugate.measurement.settings import Settings
+
+    optimization = case.optimization
+    settings = Settings(budget_s=budget_s, fault=fault, prove=False)
+    return CaseResult(
+        case_id=case.id,
+        workload=case.workload.name,
+        optimization=optimization.name,
+        compared_with=case.reference_name,
+        size=case.size,
+        measurement=measure(case, context, settings, silent),
+        promise=Promise(None, optimization.tolerated, None),
+    )
+
+
+def table(found: Sequence[Trial]) -> str:
+    """Markdown: a line per fault, and how many causes were named in all."""
+    lines = ["| fault | named | cases | otherwise called |", "|---|---:|---:|---|"]
+    shown = [trial for trial in found if trial.cannot is None]
+    for fault in dict.fromkeys(trial.fault for trial in found):
+        of_fault = [trial for trial in shown if trial.fault == fault]
+        others = "; ".join(f"{one.case_id}: {one.kind or one.failed}" for one in of_fault if not one.named)
+        named = sum(trial.named for trial in of_fault)
+        told = others if of_fault else "no case here can show it"
+        lines.append(f"| `{fault}` | {named} | {len(of_fault)} | {told} |")
+    named = sum(trial.named for trial in shown)
+    lines.append("")
+    lines.append(f"{named} of {len(shown)} causes named" + (f", {percent(named / len(shown))}" if shown else ""))
+    return "\n".join(lines) + "\n"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Exit status 0 where at least 90 % of the causes are the injected ones, else 1."""
+    about = "is the cause that an autopsy names the fault that was put in?"
+    parser = argparse.ArgumentParser(prog="python -m gpugate.commands.trust.autopsy_proof", description=about)
+    parser.add_argument("modules", nargs="*", default=["workloads"], help="with workloads (default: workloads)")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N (default: auto)")
+    parser.add_argument("--budget", type=float, default=3.0, metavar="SECONDS", help="of a measurement (default: 3)")
+    parser.add_argument("-k", default="", metavar="WORDS", help="only the cases whose id holds this (default: all)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep every trial in FILE (default: nowhere)")
+    parser.add_argument(
+        "--of", type=Path, nargs="+", metavar="FILE", help="the table of trials that --json kept; nothing is measured"
+    )
+    arguments = parser.parse_args(words)
+    found: list[Trial] = []
+    if arguments.of:
+        try:
+            found.extend(trial for path in arguments.of for trial in kept(path))
+        except TrustError as error:
+            parser.error(str(error))
+        return _shown(found)
+    with tempfile.TemporaryDirectory(prefix="gpugate-proof-") as folder:
+        cases, contexts = _selected(arguments.modules, arguments.device, arguments.k, Path(folder))
+        found.extend(_told(trials(cases, contexts, arguments.budget), arguments.json))
+    return _shown(found)
+
+
+def kept(path: Path) -> list[Trial]:
+    """The trials in a file of `--json`. Raises TrustError for one that is not there, damaged or of another format."""
+    with naming_the_file(
+        path,
+        TrustError,
+        unreadable="give what --json wrote",
+        damaged="make it again with --json",
+        instead_of_upgrading="make it again",
+    ):
+        body = without_header(FORMAT, FORMAT_VERSION, parse(path.read_text(encoding="utf-8")))
+        return list(from_json(_Kept, body).trials)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    trials: tuple[Trial, ...]
+
+
+def _shown(found: Sequence[Trial]) -> int:
+    sys.stdout.write(table(found))
+    shown = [trial for trial in found if trial.cannot is None]
+    return 0 if shown and sum(trial.named for trial in shown) >= GOAL * len(shown) else 1
+
+
+def _told(found: Iterable[Trial], path: Path | None) -> Iterator[Trial]:
+    """The trials as they come, each told on stderr and kept in the file."""
+    taken: list[Trial] = []
+    for trial in found:
+        taken.append(trial)
+        print(
+            f"{trial.case_id} {trial.fault}: {trial.cannot or trial.failed or f'{trial.kind}: {trial.words}'}",
+            file=sys.stderr,
+        )
+        if path is not None:
+            body = {"trials": [to_json(one) for one in taken]}
+            write_atomically(path, pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n")
+        yield trial
+
+
+def _selected(modules: Sequence[str], device: str, words: str, folder: Path) -> tuple[list[Case], dict[str, Context]]:
+    """The cases that this machine can measure, and what their build functions are told."""
+    import torch
+
+    from gpugate.catalogue import Catalogue
+    from gpugate.machine.environment import describe, missing_needs
+    from gpugate.workload import BASELINE, Context
+
+    wanted = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    catalogue = Catalogue()
+    for module in modules:
+        catalogue.register_module(module)
+    catalogue.load()
+    environment = describe(wanted)
+    cases = []
+    for case in catalogue.cases():
+        needs = [case.optimization.needs]
+        needs += [case.workload.optimization(case.reference_name).needs] if case.reference_name != BASELINE else []
+        able = all(missing_needs(one, environment) is None for one in needs)
+        if able and case.device_kind == wanted.type and words in case.id:
+            cases.append(case)
+    contexts = {case.id: Context(wanted, case.size.items, case.workload.seed, folder) for case in cases}
+    return cases, contexts
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""How many trials of each kind, and which of them one more process is to take. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpugate.commands.trust.trial import SLOWDOWNS, Trial
+from gpugate.commands.trust.trials_file import Conditions
+
+SLOWED_SHARE = 5  # a rate near 1 or 0.5 needs fewer trials than a false-alarm rate near 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one process is told. `taken` counts, by case and by `str(slowdown)`, what earlier ones have measured."""
+
+    output: str  # path of its TrialsFile
+    process: int  # from 1 on
+    processes: int  # that the trials of every case are spread over
+    budget_s: float
+    aa_trials: int  # of every case, over all processes
+    slowdowns: tuple[float, ...] = SLOWDOWNS[1:]  # that are seeded
+    earlier: Conditions | None = None  # of the trials taken so far, which its own must meet
+    taken: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+def wanted(aa_trials: int, slowdowns: Iterable[float] = SLOWDOWNS[1:]) -> dict[float, int]:
+    """Trials of one case by slowdown: a fifth as many of each slowdown as of A/A."""
+    return {0.0: aa_trials, **dict.fromkeys(slowdowns, math.ceil(aa_trials / SLOWED_SHARE))}
+
+
+def counted(trials: Iterable[Trial]) -> dict[str, dict[str, int]]:
+    """How many there are, by case and by `str(slowdown)`."""
+    counts: dict[str, Counter[str]] = {}
+    for trial in trials:
+        counts.setdefault(trial.case_id, Counter())[str(trial.slowdown)] += 1
+    return {case_id: dict(of_case) for case_id, of_case in counts.items()}
+
+
+def missing(plan: Plan, case_id: str) -> int:
+    """How many trials of a case no process has taken yet."""
+    of_case = wanted(plan.aa_trials, plan.slowdowns)
+    return sum(max(0, count - _taken(plan, case_id, slowdown)) for slowdown, count in of_case.items())
+
+
+def share_of(plan: Plan, case_id: str) -> list[float]:
+    """The slowdowns of the trials that this process takes of one case, spread so that no kind comes in one piece."""
+    own = {
+        slowdown: _share(plan, count, _taken(plan, case_id, slowdown))
+        for slowdown, count in wanted(plan.aa_trials, plan.slowdowns).items()
+    }
+    placed = [((index + 0.5) / count, slowdown) for slowdown, count in own.items() for index in range(count)]
+    return [slowdown for _, slowdown in sorted(placed)]
+
+
+def _share(plan: Plan, count: int, taken: int) -> int:
+    """Of one kind: what is missing at the pace of `count` trials in `processes` processes.
+
+    It makes up for earlier processes that were cut off, though never by more than a whole process takes.
+    """
+    due = math.ceil(count * plan.process / plan.processes) - taken
+    return max(0, min(max(due, 1), math.ceil(count / plan.processes), count - taken))
+
+
+def _taken(plan: Plan, case_id: str, slowdown: float) -> int:
+    return plan.taken.get(case_id, {}).get(str(slowdown), 0)

@@ -1,0 +1,210 @@
+"""A trust report in words: one table of cases, one of rules, for a terminal of 100 columns and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from rich.cells import cell_len
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gpugate.commands.trust.analysis import CaseTrust, GroupTrust, RuleTrust, TrustReport
+from gpugate.commands.trust.rates import Rate
+from gpugate.report.markdown import escaped
+from gpugate.report.terminal import RULE_UNDER_HEAD, printed
+
+COLUMNS = 100
+NARROWEST_NAME = 8
+NOT_TRIED = "-"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One table: `cells` are rows as long as `headings`, their first column is a name."""
+
+    title: str
+    headings: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+
+
+def title(report: TrustReport) -> str:
+    """What was tried, on what."""
+    processes = f"{report.processes} fresh process{'es' if report.processes > 1 else ''}"
+    machine = f"{report.machine}: " if report.machine else ""
+    return f"{machine}{report.trials:,} trials of {_cases(len(report.cases))} in {processes}"
+
+
+def case_grids(report: TrustReport) -> list[Grid]:
+    """What our rule did with every case, one grid per group."""
+    slowdowns = _slowdowns(report)
+    headings = ("case", "trials", "runs", *_rule_headings(slowdowns), "cv %", "s")
+    grouped = groupby(report.cases, key=lambda case: case.group)
+    return [Grid(group, headings, tuple(_case_cells(case, slowdowns) for case in cases)) for group, cases in grouped]
+
+
+def rule_grids(report: TrustReport) -> list[Grid]:
+    """What every rule did with all trials of a group, one grid per group."""
+    slowdowns = _slowdowns(report)
+    headings = ("rule", *_rule_headings(slowdowns))
+    return [
+        Grid(_group_title(group), headings, tuple((rule.rule, *_rule_cells(rule, slowdowns)) for rule in group.rules))
+        for group in report.groups
+    ]
+
+
+def nightly_grid(report: TrustReport) -> Grid:
+    """False alarms of every rule when each case is judged once; a case without A/A trials is not counted."""
+    cases = report.nightly[0].cases
+    of_all = f" of {len(report.cases)}" if cases < len(report.cases) else ""
+    rows = tuple((one.rule, f"{one.expected:.2g}", f"{one.low:.2g}..{one.high:.2g}") for one in report.nightly)
+    return Grid(f"once a night, {_cases(cases)}{of_all}", ("rule", "false alarms expected", "interval"), rows)
+
+
+def notes(report: TrustReport) -> list[str]:
+    """What a stranger needs to read the tables: one sentence each."""
+    effects = [rate.design_effect for rate in _our_rates(report) if rate.design_effect is not None]
+    ours = report.nightly[0].rule
+    largest = f"at most {max(effects):.1f}" if effects else "not known"
+    return [
+        f"case: judged by {ours}; runs: fresh processes; s: median seconds per trial",
+        "alarms: false ones among A/A trials, in which nothing changed; interval: of their rate in %, at 95 %",
+        f"interval: allows for what trials of one process share (Korn and Graubard); design effect {largest}",
+        "0.5%, 1%, ...: trials with that slowdown in which the rule alarmed, in %",
+        "MDE: smallest slowdown tried from which on 95 % were caught (where the curve crosses 95 %)",
+        "none: no slowdown can be told from none, since the rule alarms as often where nothing changed",
+        "cv: standard deviation between processes of the ratio in A/A trials",
+        f"{ours}: allows for as many checks as these cases have; a larger suite tolerates a little more",
+    ]
+
+
+def text(report: TrustReport, width: int = COLUMNS, colour: bool = False) -> str:
+    """The tables as text for any stream; with `colour`, ANSI escapes."""
+    return printed(renderables(report, width), width, colour)
+
+
+def renderables(report: TrustReport, width: int) -> list[RenderableType]:
+    """The tables for rich in `width` columns, in the order of reading."""
+    tables = [
+        line
+        for grids in (case_grids(report), rule_grids(report), [nightly_grid(report)])
+        for grid in grids
+        for line in (Text(), Text(grid.title, style="bold"), _table(grid, _widths(grids, width)))
+    ]
+    told = [Text(note, style="dim", overflow="fold") for note in notes(report)]
+    return [Text(title(report), style="bold"), *tables, Text(), *told]
+
+
+def markdown(report: TrustReport) -> str:
+    """The same for docs/trust.md: one table of cases, one of rules, the notes and where the rules come from."""
+    sources = [f"- {escaped(rule)}: {escaped(source)}" for rule, source in report.sources.items()]
+    blocks = [
+        [escaped(title(report))],
+        _markdown_table("group", case_grids(report)),
+        _markdown_table("group", rule_grids(report)),
+        _markdown_table("suite", [nightly_grid(report)]),
+        [f"- {escaped(note)}" for note in notes(report)],
+        ["Rules:"],
+        sources,
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def _slowdowns(report: TrustReport) -> list[float]:
+    """Every slowdown above 0 that a case was tried with."""
+    tried = {slowdown for case in report.cases for slowdown in case.rules[0].rates}
+    return sorted(slowdown for slowdown in tried if slowdown > 0)
+
+
+def _rule_headings(slowdowns: Sequence[float]) -> tuple[str, ...]:
+    return ("alarms", "interval", *(f"{100 * slowdown:g}%" for slowdown in slowdowns), "MDE %")
+
+
+def _case_cells(case: CaseTrust, slowdowns: Sequence[float]) -> tuple[str, ...]:
+    cv = NOT_TRIED if case.between_run_cv is None else f"{100 * case.between_run_cv:.2g}"
+    ours = _rule_cells(case.rules[0], slowdowns)
+    return (case.case_id, str(case.trials), str(case.processes), *ours, cv, f"{case.median_trial_s:.3g}")
+
+
+def _rule_cells(rule: RuleTrust, slowdowns: Sequence[float]) -> tuple[str, ...]:
+    caught = (_caught(rule.rates.get(slowdown)) for slowdown in slowdowns)
+    return (*_false_alarms(rule.false_alarms), *caught, _smallest_effect(rule, slowdowns))
+
+
+def _false_alarms(rate: Rate | None) -> tuple[str, str]:
+    """`2/200` and `0.1..3.6`, the interval in percent."""
+    if rate is None:
+        return NOT_TRIED, NOT_TRIED
+    return f"{rate.alarms}/{rate.trials}", f"{100 * rate.low_by_process:.1f}..{100 * rate.high_by_process:.1f}"
+
+
+def _caught(rate: Rate | None) -> str:
+    """In percent; 100 and 0 mean all and none."""
+    if rate is None:
+        return NOT_TRIED
+    if 0 < rate.alarms < rate.trials:
+        return f"{min(99, max(1, round(100 * rate.share)))}"
+    return "100" if rate.alarms else "0"
+
+
+def _smallest_effect(rule: RuleTrust, slowdowns: Sequence[float]) -> str:
+    """`1 (0.72)`: tried, and interpolated; `>10` where not even the largest was caught, `none` where all alarm."""
+    if not slowdowns:
+        return NOT_TRIED
+    if rule.smallest_caught is None:
+        return f">{100 * slowdowns[-1]:g}"
+    if rule.minimum_detectable_effect is None:
+        return "none"
+    return f"{100 * rule.smallest_caught:g} ({100 * rule.minimum_detectable_effect:.2g})"
+
+
+def _group_title(group: GroupTrust) -> str:
+    return f"{group.name}, {_cases(group.cases)}"
+
+
+def _cases(count: int) -> str:
+    return f"{count} case{'' if count == 1 else 's'}"
+
+
+def _our_rates(report: TrustReport) -> list[Rate]:
+    return [detection.rate for case in report.cases for detection in case.rules[0].detections]
+
+
+def _table(grid: Grid, widths: Sequence[int]) -> Table:
+    table = Table(box=RULE_UNDER_HEAD, padding=0, pad_edge=False, show_edge=False, header_style="")
+    for index, (heading, columns) in enumerate(zip(grid.headings, widths, strict=True)):
+        if index == 0:
+            table.add_column(heading, width=columns, overflow="fold")
+        else:
+            table.add_column(heading, min_width=columns, justify="right")
+    for row in grid.cells:
+        table.add_row(*map(Text, (_within(grid.title, row[0]), *row[1:])))
+    return table
+
+
+def _widths(grids: Sequence[Grid], width: int) -> list[int]:
+    """The widest entry of each column over all grids, so that they stand below each other; names give way first."""
+    rows = [(_within(grid.title, row[0]), *row[1:]) for grid in grids for row in grid.cells]
+    name, *others = (max(map(cell_len, column)) for column in zip(grids[0].headings, *rows, strict=True))
+    return [max(NARROWEST_NAME, min(name, width - sum(others) - len(others))), *others]
+
+
+def _within(group: str, case_id: str) -> str:
+    """`fp16` of `resnet50-inference/fp16/cuda` below the heading `resnet50-inference/cuda`."""
+    first, _, last = group.rpartition("/")
+    if last and case_id.startswith(f"{first}/") and case_id.endswith(f"/{last}"):
+        return case_id[len(first) + 1 : -len(last) - 1] or case_id
+    return case_id
+
+
+def _markdown_table(group: str, grids: Sequence[Grid]) -> list[str]:
+    headings = (group, *grids[0].headings)
+    rule = "|" + "|".join("---" if index < 2 else "---:" for index in range(len(headings))) + "|"
+    rows = [(grid.title, *cells) for grid in grids for cells in grid.cells]
+    return [_line(headings), rule, *(_line([escaped(cell) for cell in row]) for row in rows)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,98 @@
+"""What others would have said of the same samples: alarm rules of other tools, each a pure function of a trial.
+
+All of them take the times of both sides as two unpaired samples, pooled over every instance of the trial, since that is
+what they would be given. A sample of ours is the mean over a block of steps, so that it varies less than the single
+steps that these tools collect: noise is no excuse for any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from gpugate.commands.trust.trial import Trial
+
+Times = npt.NDArray[np.float64]  # ms per step, one entry per block, shape (pairs,)
+MEDIAN_ALLOWED_PERCENT = 5
+MANN_WHITNEY_ALPHA = 0.05
+MANN_WHITNEY_MIN_RATIO = 1.1
+WELCH_ALPHA = 0.01
+NOISE_MIN_SAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule that looks at one trial and alarms or not. `source` is where its formula comes from."""
+
+    name: str
+    source: str
+    alarms: Callable[[Trial], bool]
+
+
+def unpaired(trial: Trial) -> tuple[Times, Times]:
+    """Times of the reference side and of the optimized side. Raises ValueError for a trial without pairs."""
+    pairs = [pair for instance in trial.instances for pair in instance.pairs]
+    if not pairs:
+        raise ValueError(f"a trial of {trial.case_id} has no pairs: leave it out or raise its budget")
+    return np.array([pair.reference_ms for pair in pairs]), np.array([pair.optimized_ms for pair in pairs])
+
+
+def median_5_percent(trial: Trial) -> bool:
+    """100 median(optimized) / median(reference) - 100 > 5.
+
+    What `--benchmark-compare-fail=median:5%` does (pytest-benchmark 5.3.1, utils.py, `PercentageRegressionCheck`).
+    """
+    reference, optimized = unpaired(trial)
+    return bool(np.median(optimized) / np.median(reference) * 100 - 100 > MEDIAN_ALLOWED_PERCENT)
+
+
+def mann_whitney_10_percent(trial: Trial) -> bool:
+    """p < 0.05 in a two-sided Mann-Whitney U test, and median(optimized) / median(reference) >= 1.1.
+
+    The test is the normal approximation with tie correction and without continuity correction (gpucheck,
+    src/gpucheck/analysis/regression.py, `detect_regression` and `mann_whitney_u`).
+    """
+    reference, optimized = unpaired(trial)
+    test = stats.mannwhitneyu(reference, optimized, alternative="two-sided", method="asymptotic", use_continuity=False)
+    ratio = np.median(optimized) / np.median(reference)
+    return bool(test.pvalue < MANN_WHITNEY_ALPHA and ratio >= MANN_WHITNEY_MIN_RATIO)
+
+
+def welch(trial: Trial) -> bool:
+    """p < 0.01 in a one-sided Welch t-test of mean(optimized) > mean(reference).
+
+    t = (m1 - m0) / sqrt(s1^2 / n + s0^2 / n), with the degrees of freedom of Welch, The generalization of Student's
+    problem when several different population variances are involved, Biometrika 34 (1947). A single pair has no
+    p value and raises no alarm.
+    """
+    reference, optimized = unpaired(trial)
+    test = stats.ttest_ind(optimized, reference, equal_var=False, alternative="greater")
+    return bool(test.pvalue < WELCH_ALPHA)
+
+
+def relative_noise(trial: Trial) -> bool:
+    """(m1 - m0) / m0 > min(s0 / m0, s1 / m1): the difference of the means exceeds the smaller relative noise.
+
+    m is the mean, s the sample standard deviation (n - 1) of a side, unknown below five samples; unknown noise is
+    "????", no alarm. The status SLOW of NVIDIA/nvbench, python/scripts/nvbench_compare_legacy.py,
+    `compare_gpu_timings`, with the noise of nvbench/detail/statistics.cuh, `standard_deviation`.
+    """
+    reference, optimized = unpaired(trial)
+    if len(reference) < NOISE_MIN_SAMPLES:
+        return False
+    noise = min(np.std(side, ddof=1) / np.mean(side) for side in (reference, optimized))
+    return bool((np.mean(optimized) - np.mean(reference)) / np.mean(reference) > noise)
+
+
+RIVALS = (
+    Rule("pytest-benchmark median:5%", "pytest-benchmark 5.3.1, --benchmark-compare-fail=median:5%", median_5_percent),
+    Rule("gpucheck", "gpucheck, detect_regression: Mann-Whitney p < 0.05, medians >= 1.10x", mann_whitney_10_percent),
+    Rule("Welch t-test", "Welch, Biometrika 34 (1947), one-sided at 1 %, unpaired", welch),
+    Rule(
+        "nvbench noise", "NVIDIA/nvbench, nvbench_compare_legacy.py: above the smaller relative noise", relative_noise
+    ),
+)

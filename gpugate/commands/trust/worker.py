@@ -1,0 +1,114 @@
+"""One fresh process of trials: pytest collects the cases as for any run, and trials are taken in the place of tests."""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpugate.commands.trust import trials_file
+from gpugate.commands.trust.plan import Plan, share_of
+from gpugate.commands.trust.trial import Trial
+from gpugate.commands.trust.trials_file import Conditions, TrialsFile
+from gpugate.errors import GpugateError, TrustError
+from gpugate.fixtures import ASKED, SESSION
+from gpugate.measurement.progress import silent
+from gpugate.measurement.settings import Settings
+from gpugate.session.perf_session import PerfSession
+from gpugate.session.selection import case_of
+from gpugate.store.codec import from_json, parse
+from gpugate.store.source_hash import source_hash
+from gpugate.workload import Case
+
+_LOG = logging.getLogger(__name__)
+FAILED = 1
+
+
+class TrialTaker:
+    """A plugin of one pytest run. What goes wrong is its usage error: one line on stderr."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.done = False
+        self._path = Path(plan.output)
+
+    @pytest.hookimpl(tryfirst=True)  # before xdist's, which would run tests in workers of its own
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        stash = session.config.stash
+        if SESSION not in stash:
+            raise pytest.UsageError("no case is selected: give a folder with perf tests, or another -k or -m")
+        perf = stash[SESSION]
+        del stash[SESSION], stash[ASKED]  # nothing is judged, recorded or shown when this session ends
+        try:
+            self._take_all(perf, {case.id: case for item in session.items if (case := case_of(item)) is not None})
+        except Exception as error:
+            _LOG.debug("taking trials failed", exc_info=True)
+            first_line = (str(error).splitlines() or ["no message"])[0]
+            named = isinstance(error, GpugateError)
+            raise pytest.UsageError(first_line if named else f"{type(error).__name__}: {first_line}") from None
+        self.done = True
+        return True
+
+    def _take_all(self, perf: PerfSession, selected: Mapping[str, Case]) -> None:
+        """Raises TrustError where nothing can be measured, or nothing that earlier trials can be counted with."""
+        skipped = {name: missing.reason for name, case in selected.items() if (missing := perf.missing(case))}
+        cases = {name: case for name, case in selected.items() if name not in skipped}
+        if not cases:
+            raise TrustError(f"none of {len(selected)} selected cases can be measured: {next(iter(skipped.values()))}")
+        workloads = {case.workload.name: case.workload for case in cases.values()}
+        hashes = {name: source_hash(workload) for name, workload in workloads.items()}
+        conditions = Conditions(perf.environment, self.plan.budget_s, hashes)
+        if self.plan.earlier is not None:
+            self.plan.earlier.check_same(conditions, "this run")
+        file = TrialsFile(self.plan.process, conditions, tuple(cases), skipped)
+        trials_file.write(self._path, file)
+        for case in cases.values():
+            for trial in take(perf, case, self.plan):
+                file = replace(file, trials=(*file.trials, trial))
+                trials_file.write(self._path, file)
+
+
+def take(perf: PerfSession, case: Case, plan: Plan) -> Iterator[Trial]:
+    """The trials of one case that this process is to take. Inputs are made once for all of them.
+
+    Raises TrustError, naming the case, when one of its sides cannot be built or run.
+    """
+    from gpugate.commands.trust.itself import against_itself
+    from gpugate.measurement.cold_inputs import make_inputs
+    from gpugate.measurement.run import measure_times
+    from gpugate.measurement.sides import blamed_on, build_side
+    from gpugate.measurement.time_limit import BUILD_SHARE
+
+    slowdowns, seed = share_of(plan, case.id), perf.result.seed
+    if not slowdowns:
+        return
+    context = perf.context(case)
+    try:
+        with blamed_on(f"inputs of {case.workload.name}", "being made", BUILD_SHARE):
+            inputs = make_inputs(case.workload, context, 0, random.Random(seed))  # noqa: S311  # for repeatability
+        # A gate has built and run a baseline before it measures: what libraries load and compile once is then done.
+        build_side(case.optimization.name, case.optimization.build, context, inputs.timed[0]).close()
+        for number, slowdown in enumerate(slowdowns):
+            started = time.perf_counter()
+            settings = Settings(budget_s=plan.budget_s, seed=seed + number)
+            instances = measure_times(against_itself(case, slowdown), context, settings, inputs, silent)
+            yield Trial(case.id, plan.process, slowdown, instances, time.perf_counter() - started)
+    except GpugateError as error:
+        raise TrustError(f"{case.id}: {error}") from error
+
+
+def main(words: list[str]) -> int:
+    """`words` are what pytest is told; the plan is read from stdin. The status is 0 when every trial was taken."""
+    taker = TrialTaker(from_json(Plan, parse(sys.stdin.read())))
+    status = int(pytest.main(words, plugins=[taker]))
+    return 0 if taker.done else status or FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

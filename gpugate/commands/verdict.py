@@ -1,0 +1,57 @@
+"""`gpugate verdict NIGHT`: the exit status of a stored gate, for scripts and schedulers.
+
+The exit status of pytest alone is no evidence: a step that calls `os._exit(0)` ends with 0 and has judged nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from gpugate.errors import GpugateError
+from gpugate.report.findings import tally
+from gpugate.report.night_files import RUN
+from gpugate.store import run_file
+
+GREEN, RED = 0, 1
+
+
+class NoVerdictError(GpugateError):
+    """A stored run has no verdict as a whole."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "night", metavar="NIGHT", type=Path, help="a folder of --perf-report, or a file that --perf-json wrote"
+    )
+    parser.add_argument(
+        "--without-gate",
+        action="store_true",
+        help="judge a run without --gate by its failed tests, such as one that is to be recorded (default: status 2)",
+    )
+    parser.epilog = (
+        "Exit status: 0 for a green gate, 1 for a red one, 2 where NIGHT is missing, unreadable, interrupted, a "
+        "recording, a run without --gate, or of an earlier run than the last."
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints one sentence and returns GREEN or RED.
+
+    Raises RunFileError for a file that cannot be read, and NoVerdictError for a run that was interrupted, is outdated
+    or is no gate.
+    """
+    path = arguments.night / RUN if arguments.night.is_dir() else arguments.night
+    stored = run_file.read(path)
+    if run_file.is_outdated(path):
+        raise NoVerdictError(f"{path} is outdated, because a later run ended before its first case: measure again")
+    if stored.interrupted:
+        raise NoVerdictError(f"{path} was interrupted, so it has no verdict: measure again")
+    if stored.recording or not (stored.gate or arguments.without_gate):
+        raise NoVerdictError(f"{path} was measured without --gate, so it has no verdict: measure with it")
+    if stored.exit_status is None:
+        raise NoVerdictError(f"{path} has no exit status, so its run did not end: measure again")
+    green = stored.exit_status == 0
+    said = [f"{path} is {'green' if green else f'red, with exit status {stored.exit_status}'}: {tally(stored)}"]
+    print(*said, *stored.problems, sep="; ")
+    return GREEN if green else RED

@@ -1,0 +1,111 @@
+"""Where the difference between two states of a side went, in terms that add up to it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpugate.explaining.state import State
+from gpugate.measurement.step_profile import Parts, StepProfile
+
+NOTHING = (0.0, 0.0)
+LONGER = 0.01
+
+
+@dataclass(frozen=True)
+class Account:
+    """Milliseconds per step that each part of a step takes more now: together they are the whole difference.
+
+    `kernels` with those that `finish()` adds (on a CPU: operators), without what a lower clock explains; `clocks` that;
+    `copies` in which no kernel runs; of the rest, in which the device does nothing, `syncs` is what came with new
+    waiting calls, `launch_gaps` what came with a longer time to enqueue a step, and `host` what is left.
+    """
+
+    kernels: float = 0.0
+    launch_gaps: float = 0.0
+    copies: float = 0.0
+    syncs: float = 0.0
+    clocks: float = 0.0
+    host: float = 0.0
+
+
+@dataclass(frozen=True)
+class Move:
+    """A kernel, copy or operator of both states, of the newer alone (`is_new`) or of the older alone (`is_gone`).
+
+    `count` and `ms` say how much more often it comes in a step and how much longer it takes there.
+    """
+
+    name: str
+    count: float
+    ms: float
+    is_new: bool
+    is_gone: bool
+    is_kernel: bool = True  # of the steps, or a CPU's operator
+
+
+def account(then: State, now: State) -> Account | None:
+    """None where one of them has no profile. Copies, gaps and clocks are told apart on a GPU only."""
+    if then.profile is None or now.profile is None:
+        return None
+    whole = now.step_ms - then.step_ms
+    after = _after_ms(now) - _after_ms(then)
+    kernels = now.profile.kernel_ms - then.profile.kernel_ms + after
+    if not now.on_gpu:
+        return Account(kernels=kernels, host=whole - kernels)
+    clocks = _by_clocks(then, now)
+    copies = now.profile.copy_ms - then.profile.copy_ms
+    idle = whole - kernels - copies
+    if now.more(then, "synchronizing_calls") >= 0.5:
+        syncs, launches = idle, 0.0
+    else:
+        syncs, launches = 0.0, _within(now.more(then, "enqueue_ms"), idle)
+    return Account(kernels - clocks, launches, copies, syncs, clocks, idle - syncs - launches)
+
+
+def moves(then: StepProfile, now: StepProfile) -> list[Move]:
+    """Everything of either profile, what moved most first."""
+    before, after = _named(then), _named(now)
+    found = []
+    for name in dict.fromkeys((*after, *before)):
+        (was_count, was_ms), (count, ms) = before.get(name, NOTHING), after.get(name, NOTHING)
+        is_kernel = name in then.kernels or name in now.kernels
+        found.append(Move(name, count - was_count, ms - was_ms, name not in before, name not in after, is_kernel))
+    return sorted(found, key=lambda move: -abs(move.ms))
+
+
+def first_longer_stage(then: State, now: State) -> Move | None:
+    """In the order of the step, the first one that takes longer by more than 1 % of a step; None where none does."""
+    before, after = (state.profile.stages if state.profile else {} for state in (then, now))
+    for name, (count, ms) in after.items():
+        was_count, was_ms = before.get(name, NOTHING)
+        if ms - was_ms > LONGER * then.step_ms:
+            return Move(name, count - was_count, ms - was_ms, name not in before, is_gone=False, is_kernel=False)
+    return None
+
+
+def _named(profile: StepProfile) -> Parts:
+    """What comes in every step and what comes after the last one, the latter under a name that says so."""
+    after = {f"{name}, after the steps": part for name, part in profile.after.items()}
+    return {**profile.kernels, **profile.copies, **after}
+
+
+def _after_ms(state: State) -> float:
+    """What `finish()` adds to a step of a block."""
+    return sum(ms for _, ms in state.profile.after.values()) / state.steps_per_block if state.profile else 0.0
+
+
+def _by_clocks(then: State, now: State) -> float:
+    """How much longer the kernels of both take since the SM clock is lower, at most: memory has a clock of its own."""
+    if not then.sm_clock_mhz or not now.sm_clock_mhz or then.profile is None or now.profile is None:
+        return 0.0
+    before, after = then.profile.kernels, now.profile.kernels
+    both = [(before[name][1], after[name][1]) for name in after if name in before]
+    grown = sum(ms - was_ms for was_ms, ms in both)
+    expected = sum(was_ms for was_ms, _ in both) * (then.sm_clock_mhz / now.sm_clock_mhz - 1)
+    return _within(grown, expected)
+
+
+def _within(value: float, bound: float) -> float:
+    """`value`, as far as it lies between 0 and `bound`."""
+    low, high = sorted((0.0, bound))
+    return max(low, min(high, value))

@@ -1,0 +1,92 @@
+"""The autopsy of a case: what its optimized side is compared with, where the time went, and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from gpugate import units
+from gpugate.counter_names import COUNTER_NAMES, CPU_COUNTERS
+from gpugate.explaining.account import Move, account, first_longer_stage
+from gpugate.explaining.cause import likely_cause, moved
+from gpugate.explaining.state import State
+from gpugate.explaining.words import LEAST_MS, change, shortened, signed
+from gpugate.measurement.record import Counters
+from gpugate.results.autopsy import Autopsy
+
+MOST_NAMED = 5
+OTHER_PACE = 0.05
+MOVED = 0.005  # of a step: what moved less needs no explanation
+LEAST_COUNT, LEAST_CORES = 1.0, 0.3  # of page faults and switches in a step, and of cores: a change of less is chance
+CLOCKS_UNKNOWN = "the SM clock is not known of both: what a lower one cost is told as kernels"
+
+
+def autopsy(then: State, now: State, against: str) -> Autopsy:
+    """What became of a side since `then`. On a CPU the times of then are told in the pace of now."""
+    measured_ms = then.step_ms
+    then, now = (state.within_its_step() for state in (then.in_the_pace_of(now), now))
+    cause = likely_cause(then, now)
+    lines = (*_pace(measured_ms, then), *_lines(then, now), *_cpu(then, now))
+    return Autopsy(against, cause.kind, cause.words, lines)
+
+
+def _pace(measured_ms: float, then: State) -> Iterator[str]:
+    if abs(then.step_ms / measured_ms - 1) >= OTHER_PACE:
+        measured, told = (units.milliseconds(ms) for ms in (measured_ms, then.step_ms))
+        yield f"the machine's pace was another one, by the reference: the {measured} of then are told as {told}"
+
+
+def _lines(then: State, now: State) -> Iterator[str]:
+    yield f"a step: {change(then.step_ms, now.step_ms)}"
+    found = account(then, now)
+    if found is None:
+        yield "where it went is not known, which takes a profile of both"
+        return
+    terms = {name.replace("_", " "): ms for name, ms in vars(found).items() if abs(ms) >= LEAST_MS}
+    if not now.on_gpu and "kernels" in terms:  # of a CPU
+        terms = {"operators": terms.pop("kernels"), **terms}
+    told = ", ".join(f"{name} {signed(ms)}" for name, ms in terms.items())
+    yield f"where it went: {told or 'nowhere'}"
+    if now.on_gpu and not (then.sm_clock_mhz and now.sm_clock_mhz):
+        yield CLOCKS_UNKNOWN
+    moves = moved(then, now)
+    names = shortened([move.name for move in moves])
+    moves = [replace(move, name=name) for move, name in zip(moves, names, strict=True)]
+    longer = [move for move in moves if abs(move.ms) >= LEAST_MS and not (move.is_new or move.is_gone)]
+    both = [f"{move.name} {signed(move.ms)}" for move in longer]
+    yield from _named("moved most", both[:MOST_NAMED])  # how many moved less says nothing
+    stage = first_longer_stage(then, now)
+    if stage is not None:
+        yield f"first stage that takes longer: {stage.name} {signed(stage.ms)}"
+    yield from _named("new", [_whole(move) for move in moves if move.is_new])
+    yield from _named("gone", [_whole(move) for move in moves if move.is_gone])
+
+
+def _cpu(then: State, now: State) -> Iterator[str]:
+    """CPU counters of a side that moved, as far as they changed."""
+    if abs(now.step_ms / then.step_ms - 1) >= MOVED:
+        yield from _changed_counts("per step", then.counters, now.counters)
+    if now.left_by_its_reference(then):
+        yield from _changed_counts("per step of the reference", then.reference_counters, now.reference_counters)
+
+
+def _changed_counts(title: str, then: Counters, now: Counters) -> Iterator[str]:
+    """Where nothing was counted then, what is counted now."""
+    words = []
+    for name in (name for name in COUNTER_NAMES if name in CPU_COUNTERS & now.keys()):
+        least = LEAST_CORES if name == "other_cores" else LEAST_COUNT
+        if abs(now[name] - then.get(name, 0.0)) >= least:
+            before = f"{then[name]:g} -> " if name in then else ""
+            words.append(f"{name.replace('_', ' ')} {before}{now[name]:g}")
+    if words:
+        yield f"{title}: {', '.join(words)}"
+
+
+def _named(title: str, words: Sequence[str]) -> Iterator[str]:
+    if words:
+        more = f"; {len(words) - MOST_NAMED} more" if len(words) > MOST_NAMED else ""
+        yield f"{title}: {'; '.join(words[:MOST_NAMED])}{more}"
+
+
+def _whole(move: Move) -> str:
+    return f"{move.name} {units.milliseconds(abs(move.ms))}"

@@ -1,0 +1,250 @@
+"""The likely cause in one sentence: the first of a list of explanations that the evidence bears out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpugate import units
+from gpugate.explaining.account import NOTHING, Account, Move, account, moves
+from gpugate.explaining.state import State
+from gpugate.explaining.words import change, short, signed
+from gpugate.measurement.step_profile import OTHERS
+from gpugate.results.autopsy import Kind
+
+ONE = 0.5  # of a count per step: less is not a call of every step
+FEW = 0.005  # of a step: as good as the same
+MOST = 0.5  # of what a step takes longer
+SOME = 0.25  # of it: a count that bears less is not what made the step longer
+LITTLE = 0.05  # of it: a part that is as much larger than the whole is as good as all of it
+LIKE_BEFORE = 0.1  # of how far off an output is: so much closer to that of the step before
+RIGHT_ROWS = 0.2  # of all: noise leaves a few rows of one value each as they were, by chance
+COUNTED = ("copies", "pageable copies", "synchronization", "more kernels")
+COPIES = ("host_to_device_copies", "device_to_host_copies", "device_to_device_copies")
+COUNTS = ("kernel_launches", "graph_launches", "kernels", *COPIES, "pageable_copies", "memsets", "synchronizing_calls")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What it is, and how one sees that."""
+
+    kind: Kind
+    words: str
+
+
+def likely_cause(then: State, now: State) -> Cause:
+    """Outputs first, since nothing else matters where they are wrong; then what is counted, which has no noise; then
+    what took longer."""
+    for explanation in _EXPLANATIONS:
+        cause = explanation(then, now)
+        if cause is not None:
+            return cause if cause.kind not in COUNTED else _weighed(cause, then, now)
+    if abs(now.step_ms / then.step_ms - 1) >= FEW:
+        changed = f"a step takes {change(then.step_ms, now.step_ms)}"
+        return Cause("not profiled", f"{changed}, and where is not known, which takes a profile of both: record again")
+    counts = [name for name in COUNTS if abs(now.more(then, name)) >= ONE]
+    told = ", ".join(f"{_counted(then, now, name)} {name.replace('_', ' ')}" for name in counts)
+    said = f"what is counted changed: {told} per step" if told else "nothing that is counted changed"
+    return Cause("nothing", f"a step takes as long as before, and {said}")
+
+
+def _weighed(counted: Cause, then: State, now: State) -> Cause:
+    """What is counted more often, unless kernels that come as often as before bear nearly all of what a step takes
+    longer: then that is said first."""
+    longer_ms = now.step_ms - then.step_ms
+    found = account(then, now)
+    if found is None or longer_ms < FEW * then.step_ms:
+        return counted
+    as_often = [move for move in moved(then, now) if abs(move.count) < ONE]
+    same_kernels_ms = sum(move.ms for move in as_often if move.is_kernel)
+    if longer_ms - same_kernels_ms >= SOME * longer_ms:
+        return counted
+    times = _times(then, now)
+    return Cause(times.kind, f"{times.words}; besides, {counted.words}") if times else counted
+
+
+def _outputs(then: State, now: State) -> Cause | None:
+    if now.wrong is None:
+        return Cause("disproved", f"what was to be shown is not true: {now.disproved}") if now.disproved else None
+    looks = now.mismatch
+    if looks is not None and looks.from_step_before is not None and looks.from_step_before < LIKE_BEFORE:
+        return Cause("stale output", f"it returns the output of the step before ({now.wrong})")
+    if looks is not None and looks.rows_right is not None and looks.rows_right >= RIGHT_ROWS:
+        right = units.percent(looks.rows_right)
+        return Cause("work left out", f"only {right} of the rows of an output are right: work was left out")
+    return Cause("numerics", f"outputs are off all over ({now.wrong}): precision or arithmetic changed")
+
+
+def _leak(then: State, now: State) -> Cause | None:
+    if now.more(then, "grown_bytes") < 1:
+        return None
+    return Cause("leak", f"every step keeps {now.more(then, 'grown_bytes') / 1e6:.3g} MB more of device memory")
+
+
+def _gained(then: State, now: State) -> Cause | None:
+    """Against its reference a side that is faster may copy or launch more: that made nothing slower. What it is too
+    slow for is in what is left."""
+    against_its_reference = then.reference_ms is None and now.reference_ms is not None
+    if not against_its_reference or now.not_engaged or now.step_ms > (1 - FEW) * then.step_ms:
+        return None
+    less = units.percent(1 - now.step_ms / then.step_ms)
+    said = f"a step takes {less} less than there; where the {units.milliseconds(now.step_ms)} that are left go"
+    if now.profile is None:
+        return Cause("left to gain", f"{said} was not profiled")
+    work = {"kernels" if now.on_gpu else "operators": now.profile.kernel_ms, "copies alone": now.profile.copy_ms}
+    nothing = "the device does nothing" if now.on_gpu else "the host"
+    parts = {**work, nothing: max(0.0, now.step_ms - sum(work.values()))}
+    ordered = sorted(parts, key=parts.__getitem__, reverse=True)
+    told = ", ".join(f"{name} {units.milliseconds(parts[name])}" for name in ordered if parts[name])
+    return Cause("left to gain", f"{said}: {told}")
+
+
+def _graph(then: State, now: State) -> Cause | None:
+    if now.more(then, "graph_launches") > -ONE:
+        return None
+    launches = f"{_counted(then, now, 'graph_launches')} graph launches and {_counted(then, now, 'kernel_launches')}"
+    return Cause("no graph", f"a CUDA graph is launched no more: {launches} kernel launches per step")
+
+
+def _copies(then: State, now: State) -> Cause | None:
+    more = [name for name in COPIES if now.more(then, name) >= ONE]
+    if not more:
+        return None
+    said = " and ".join(f"{_counted(then, now, name)} {name.replace('_', ' ')}" for name in more)
+    return Cause("copies", f"there are more copies: {said} per step")
+
+
+def _pageable(then: State, now: State) -> Cause | None:
+    if now.more(then, "pageable_copies") < ONE:
+        return None
+    said = _counted(then, now, "pageable_copies")
+    return Cause("pageable copies", f"copies go through pageable memory: {said} per step")
+
+
+def _engagement(then: State, now: State) -> Cause | None:
+    return Cause("not engaged", f"the optimization did not happen: {now.not_engaged}") if now.not_engaged else None
+
+
+def _synchronization(then: State, now: State) -> Cause | None:
+    if now.more(then, "synchronizing_calls") < ONE:
+        return None
+    said = f"the host waits for the device more often: {_counted(then, now, 'synchronizing_calls')} calls per step"
+    if then.profile is None or now.profile is None:
+        return Cause("synchronization", said)
+    before = then.profile.waits
+    more = {name: count - before.get(name, NOTHING)[0] for name, (count, _) in now.profile.waits.items()}
+    most = max(more, key=more.__getitem__, default="")
+    return Cause("synchronization", f"{said}, more of them in {most}" if more.get(most, 0.0) >= ONE else said)
+
+
+def _kernels(then: State, now: State) -> Cause | None:
+    if now.more(then, "kernels") < ONE:
+        return None
+    said = f"more kernels run: {_counted(then, now, 'kernels')} per step"
+    more = [move for move in moved(then, now) if move.is_kernel and move.count >= ONE]
+    if not more:
+        return Cause("more kernels", said)
+    # Libraries take one kernel for another from process to process, so that some come more often and others less.
+    wanted = now.more(then, "kernels")
+    name = min(more, key=lambda move: abs(move.count - wanted)).name
+    return Cause("more kernels", f"{said}, among them {'short ones' if name == OTHERS else short(name)}")
+
+
+def _after(then: State, now: State) -> Cause | None:
+    """Device work behind the last step belongs to no step, and is timed with the block."""
+    if then.profile is None or now.profile is None:
+        return None
+    before, after = then.profile.after, now.profile.after
+    grown = {name: ms - before.get(name, NOTHING)[1] for name, (_, ms) in after.items()}
+    name = max(grown, key=grown.__getitem__, default="")
+    longer_ms = now.step_ms - then.step_ms
+    more_ms = sum(grown.values()) / now.steps_per_block
+    # What was not there at all is a count, without noise. The time to enqueue a step, which it vies with, has some.
+    least = MOST if name in before else SOME
+    if not grown or longer_ms <= 0 or more_ms < least * longer_ms:
+        return None
+    share = _share(more_ms, longer_ms)
+    said = f"finish() adds device work after the last step: {short(name)}, {signed(grown[name])} ({share})"
+    return Cause("more work after the steps", said)
+
+
+def _times(then: State, now: State) -> Cause | None:
+    found = account(then, now)
+    if found is None or abs(now.step_ms / then.step_ms - 1) < FEW:
+        return None
+    faster = now.step_ms < then.step_ms
+    word, ms = _largest(found, faster)
+    share = _share(ms, now.step_ms - then.step_ms)
+    return _in_words(word, share, faster, moved(then, now), then, now)
+
+
+def _share(ms: float, whole_ms: float) -> str:
+    """`+2.00 ms of +3.00 ms per step`: a part may be more than the whole, where others went the other way."""
+    if abs(ms) < (1 + LITTLE) * abs(whole_ms):
+        return f"{signed(ms)} of {signed(whole_ms)} per step"
+    return f"{signed(ms)} per step, and other parts {signed(whole_ms - ms)}"
+
+
+def _reference(then: State, now: State) -> Cause | None:
+    """A side that hardly moved is not to blame for a speedup that did."""
+    if not (then.reference_ms and now.reference_ms) or abs(now.reference_ms / then.reference_ms - 1) < FEW:
+        return None
+    if not now.left_by_its_reference(then):
+        return None
+    moved = change(then.reference_ms, now.reference_ms)
+    times = _times(then, now)
+    if times is None:
+        return Cause("another reference", f"a step takes as long as before, and one of the reference {moved}")
+    step = change(then.step_ms, now.step_ms)
+    words = f"a step takes {step}, and one of the reference {moved}; besides, {times.words}"
+    return Cause("another reference", words)
+
+
+def _largest(found: Account, faster: bool) -> tuple[str, float]:
+    terms = vars(found)
+    name = (min if faster else max)(terms, key=terms.__getitem__)
+    return name, terms[name]
+
+
+def _in_words(word: str, share: str, faster: bool, moved: list[Move], then: State, now: State) -> Cause:
+    longer, slower = ("less time", "faster") if faster else ("longer", "slower")
+    if word == "kernels":
+        most = next((move for move in moved if (move.ms < 0) == faster), None)
+        said = f", most of all {short(most.name)}, {signed(most.ms)}" if most else ""
+        unit = "kernels" if now.on_gpu else "operators"
+        return Cause("slower kernels", f"{unit} take {longer}{said} ({share})")
+    if word == "clocks":
+        clocks = f"{then.sm_clock_mhz:.0f} -> {now.sm_clock_mhz:.0f} MHz"
+        return Cause("clocks", f"the SM clock is {slower}: {clocks} ({share})")
+    if word == "copies":
+        return Cause("slower copies", f"the same copies take {longer} while no kernel runs ({share})")
+    if word == "launch_gaps":
+        enqueue = " -> ".join(units.milliseconds(state.counters["enqueue_ms"]) for state in (then, now))
+        return Cause("launch gaps", f"the host takes {longer} to enqueue a step, {enqueue} ({share})")
+    where = "while the device waits" if now.on_gpu else "outside of all operators"
+    return Cause("host", f"the host takes {longer} {where}, with the same calls ({share})")
+
+
+_EXPLANATIONS: tuple[Callable[[State, State], Cause | None], ...] = (
+    _outputs,
+    _leak,
+    _gained,
+    _graph,
+    _copies,
+    _pageable,
+    _engagement,
+    _synchronization,
+    _kernels,
+    _after,
+    _reference,
+    _times,
+)
+
+
+def _counted(then: State, now: State, counter: str) -> str:
+    return f"{then.counters[counter]:g} -> {now.counters[counter]:g}"
+
+
+def moved(then: State, now: State) -> list[Move]:
+    """What moved between two states; nothing where one has no profile."""
+    return moves(then.profile, now.profile) if then.profile and now.profile else []

@@ -1,0 +1,93 @@
+"""The states of a measured case: its two sides in this run, and the optimized one as its baseline has it."""
+
+from __future__ import annotations
+
+import statistics
+
+from gpugate.explaining.autopsy import autopsy
+from gpugate.explaining.state import State
+from gpugate.measurement.record import Measurement
+from gpugate.measurement.step_profile import StepProfile
+from gpugate.results.autopsy import Autopsy
+from gpugate.results.case import CaseResult
+from gpugate.results.summary import sm_clock_mhz, summarize
+from gpugate.workload import Tolerance
+
+RECORDED = "what was recorded"
+
+
+def explained(result: CaseResult, profile: StepProfile | None) -> Autopsy | None:
+    """What became of the optimized side since its baseline, which has `profile` beside it; without a baseline, what
+    the optimization changed in the side that it is compared with. None for a case without times."""
+    now = optimized_side(result)
+    if now is None:
+        return None
+    then = recorded(result, profile)
+    if then is not None:
+        return autopsy(then, now, RECORDED)
+    reference = reference_side(result)
+    return (
+        autopsy(reference, now, f"{result.compared_with}, which it is compared with") if reference is not None else None
+    )
+
+
+def optimized_side(result: CaseResult) -> State | None:
+    """The optimized side as this run measured it; None where it has no times."""
+    found = result.measurement
+    if found is None or not found.pairs:
+        return None
+    summary = summarize(found)
+    return State(
+        step_ms=summary.optimized_ms.median,
+        counters=found.optimized_counters,
+        profile=found.optimized_profile,
+        sm_clock_mhz=sm_clock_mhz(found.pairs),
+        steps_per_block=statistics.median(one.optimized_steps_per_block for one in found.instances),
+        not_engaged=found.not_engaged,
+        wrong=_wrong(found, result.promise.tolerance) if result.promise else None,
+        disproved=next((f"{one.name}: {one.problem}" for one in found.proofs if one.problem), None),
+        mismatch=found.mismatch,
+        reference_ms=summary.reference_ms.median,
+        reference_counters=found.reference_counters,
+    )
+
+
+def reference_side(result: CaseResult) -> State | None:
+    """The side that it is compared with, in the same run."""
+    found = result.measurement
+    if found is None or not found.pairs:
+        return None
+    return State(
+        step_ms=summarize(found).reference_ms.median,
+        counters=found.reference_counters,
+        profile=found.reference_profile,
+        sm_clock_mhz=sm_clock_mhz(found.pairs),
+        steps_per_block=statistics.median(one.reference_steps_per_block for one in found.instances),
+    )
+
+
+def recorded(result: CaseResult, profile: StepProfile | None) -> State | None:
+    """The optimized side as its baseline has it, with the profile that is stored beside; None without a baseline."""
+    then = result.remembered
+    if then is None:
+        return None
+    times = then.current
+    return State(
+        times.optimized_ms,
+        then.optimized_counters,
+        profile,
+        times.sm_clock_mhz,
+        times.optimized_steps_per_block,
+        reference_ms=times.reference_ms,
+    )
+
+
+def _wrong(found: Measurement, allowed: Tolerance) -> str | None:
+    """The output that is farthest off, if that is too far."""
+    worst = max(found.differences, key=lambda one: one.relative_l2, default=None)
+    if worst is None:
+        return None
+    if worst.problem is not None:
+        return worst.problem
+    too_far = worst.relative_l2 > allowed.relative_l2 or worst.max_error > allowed.max_error
+    return f"relative L2 {worst.relative_l2:.2g}, {allowed.relative_l2:.2g} is allowed" if too_far else None

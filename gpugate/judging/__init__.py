@@ -1,0 +1,1 @@
+"""Verbs from numbers to a verdict. Pure."""

@@ -1,0 +1,99 @@
+"""Whether the machine was in a state in which times mean anything: throttling, its own yardsticks, lost streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from gpugate import units
+from gpugate.judging.next_step import busy_step
+from gpugate.measurement.record import Measurement, Yardstick
+from gpugate.results.verdict import Outcome, Verdict
+
+MIN_EVENT_SHARE = 0.9  # of a pipeline's window on the host clock that CUDA events around it must cover
+# A machine that lost more than this share of a ceiling is sick. Launch latency is too jumpy to say so.
+SICK_SHARE: Mapping[str, float] = {
+    "matmul_bf16_tflops": 0.15,
+    "device_copy_gb_per_s": 0.15,
+    "pinned_copy_gb_per_s": 0.3,
+    "matmul_fp32_tflops": 0.5,  # the probe of a CPU that is shared and noisy; its memcpy is too jumpy to say so
+}
+
+BUSY_CORES = 0.5  # taken by other processes: threads on all cores then wait for the one that has to share its core
+
+
+def busy_cores(measurement: Measurement) -> float | None:
+    """The cores that other processes kept busy meanwhile; None where they were too few to matter, or are not known."""
+    cores = measurement.optimized_counters.get("other_cores", 0.0)
+    return cores if cores >= BUSY_CORES else None
+
+
+def with_other_work(verdict: Verdict, measurement: Measurement, on_cpu: bool) -> Verdict:
+    """The verdict with the load in its reason, where a time stayed open or says nothing.
+
+    The next step on a CPU that is loaded or noisy is one that helps there: a larger budget does not.
+    """
+    if verdict.outcome not in (Outcome.INCONCLUSIVE, Outcome.ENV_INVALID):
+        return verdict
+    cores = busy_cores(measurement)
+    noisy = verdict.outcome is Outcome.INCONCLUSIVE and measurement.stopped_because == "noise"
+    load = "" if cores is None else f"; other processes kept {cores:.2g} cores busy meanwhile"
+    step = busy_step(verdict.case_id) if on_cpu and (cores is not None or noisy) else verdict.next_step
+    return replace(verdict, reason=verdict.reason + load, next_step=step)
+
+
+def with_environment(verdict: Verdict, problem: str | None) -> Verdict:
+    """On a sick machine a time says nothing, good or bad; what is wrong or did not engage stays so."""
+    if problem is None or verdict.outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED):
+        return verdict
+    found = "" if verdict.outcome is Outcome.NO_BASELINE else f"; on this machine state: {verdict.reason}"
+    reason = problem + found
+    next_step = "repeat when the machine is idle and cool"
+    return Verdict(verdict.check, verdict.case_id, Outcome.ENV_INVALID, reason, next_step, verdict.numbers)
+
+
+def environment_problem(
+    measurement: Measurement, around: Sequence[Yardstick], expected: Mapping[str, float]
+) -> str | None:
+    """Why times of this measurement say nothing of the program, or None.
+
+    `around` are the probes before and after it, `expected` the same probes as recorded with the baseline or, without
+    one, the session's best.
+    """
+    discarded = sum(instance.discarded for instance in measurement.instances)
+    if discarded > len(measurement.pairs):
+        reasons = sorted({name for instance in measurement.instances for name in instance.throttled_by})
+        return f"{discarded} pairs were throttled ({', '.join(reasons)}), more than the {len(measurement.pairs)} kept"
+    if measurement.event_host_ratio is not None and measurement.event_host_ratio < MIN_EVENT_SHARE:
+        seen = units.percent(measurement.event_host_ratio)
+        return f"CUDA events saw only {seen} of the host's window: some stream is not joined by Side.finish"
+    return fallen_yardstick(around, expected) or _risen_yardstick(around, expected)
+
+
+def fallen_yardstick(probes: Sequence[Yardstick], expected: Mapping[str, float]) -> str | None:
+    """The first ceiling that lies too far below the expected one in some probe, in words, or None."""
+    for name, share, lowest, wanted in _ceilings(probes, expected):
+        if lowest < (1 - share) * wanted:
+            return f"{_given(name, lowest)} instead of {units.yardstick_value(name, wanted)}"
+    return None
+
+
+def _risen_yardstick(probes: Sequence[Yardstick], expected: Mapping[str, float]) -> str | None:
+    """The first ceiling that lies too far above the expected one in every probe, in words, or None."""
+    for name, share, lowest, wanted in _ceilings(probes, expected):
+        if (1 - share) * lowest > wanted:
+            recorded = f"and only {units.yardstick_value(name, wanted)} when this was recorded"
+            return f"{_given(name, lowest)}, {recorded}: it was busy then, record it again"
+    return None
+
+
+def _ceilings(probes: Sequence[Yardstick], expected: Mapping[str, float]) -> Iterator[tuple[str, float, float, float]]:
+    """Of each that says something: its name, its share, the lowest value of all probes and the expected one."""
+    for name, share in SICK_SHARE.items():
+        values = [probe.values[name] for probe in probes if name in probe.values]
+        if values and name in expected:
+            yield name, share, min(values), expected[name]
+
+
+def _given(name: str, value: float) -> str:
+    return f"the machine gave {units.yardstick_label(name)} {units.yardstick_value(name, value)}"

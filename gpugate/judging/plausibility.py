@@ -1,0 +1,90 @@
+"""Rates that this machine cannot reach, and work of the reference that was not seen of the optimized side. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gpugate import units
+from gpugate.measurement.record import Measurement
+from gpugate.results.summary import Summary
+from gpugate.results.verdict import Outcome, Verdict
+from gpugate.workload import Contract, Size
+
+MOST = 1.2  # of a ceiling: the probes of a yardstick are no more exact
+TIMES_CEILING = "times_ceiling"  # the number of a verdict whose time is impossible
+FEW_OPERATORS = 0.1  # of a step's time
+MOSTLY_OPERATORS = 0.5
+ABOUT_KERNELS = ("kernels", "kernel_launches", "graph_launches", "tensor_core_kernels")
+
+
+class Impossible(NamedTuple):
+    """A rate beyond a ceiling of this machine: how many times the ceiling, and in words."""
+
+    times: float
+    words: str
+
+
+def impossible_rate(measurement: Measurement, summary: Summary, size: Size) -> Impossible | None:
+    """The first side whose step is faster than MOST of what this machine's yardsticks allow, or None."""
+    for side, step_ms in (("the optimized side", summary.optimized_ms), ("the reference", summary.reference_ms)):
+        for name, rate in _rates(measurement, size, step_ms.median):
+            ceiling = measurement.ceilings.get(name)
+            if ceiling and rate > MOST * ceiling:
+                of_what = f"{units.percent(rate / ceiling)} of {units.yardstick_label(name)}"
+                fastest = f"{units.yardstick_value(name, ceiling)}, the most that this machine reached"
+                words = f"{side} would reach {units.yardstick_value(name, rate)}, {of_what} {fastest}"
+                return Impossible(rate / ceiling, words)
+    share = measurement.optimized_counters.get("bus_share", 0.0)
+    if share > MOST:
+        carried = f"{units.percent(share)} of what page-locked copies carry over the bus"
+        return Impossible(share, f"the optimized side would carry {carried}")
+    return None
+
+
+def _rates(measurement: Measurement, size: Size, step_ms: float) -> Iterator[tuple[str, float]]:
+    """Every yardstick that bounds a step, with the rate of the step's work in its unit."""
+    uncached = max(0.0, size.bytes - measurement.ceilings.get("cache_bytes", 0.0))
+    for name in measurement.ceilings:
+        if name.endswith("_tflops"):
+            yield name, size.flops / step_ms / 1e9
+        elif name.endswith("_gb_per_s"):
+            yield name, uncached / step_ms / 1e6
+
+
+def without_result(verdict: Verdict, impossible: Impossible | None) -> Verdict:
+    """A time that is impossible is no result, good or bad; what is wrong or did not engage stays so."""
+    if impossible is None or verdict.outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED):
+        return verdict
+    next_step = "compare Size.flops and Size.bytes with what a step does, then look for the work that is left out"
+    return Verdict(
+        verdict.check,
+        verdict.case_id,
+        Outcome.INCONCLUSIVE,
+        f"no result: {impossible.words}",
+        next_step,
+        {**verdict.numbers, TIMES_CEILING: impossible.times},
+    )
+
+
+def vanished_work(measurement: Measurement, contract: Contract | None) -> str | None:
+    """A question about work of the reference that was not seen of the optimized side, or None.
+
+    A side that declares what it does is not questioned: by `Side.engaged`, or by a contract about kernels.
+    """
+    counted = measurement.counters_missing is None
+    declared = counted and contract is not None and any(one.counter in ABOUT_KERNELS for one in contract.engaged)
+    ours, theirs = measurement.optimized_profile, measurement.reference_profile
+    if measurement.accounts_for_itself or declared or ours is None or theirs is None or not measurement.pairs:
+        return None
+    if counted:
+        both = measurement.optimized_counters, measurement.reference_counters
+        ran, reference_ran = (counters.get("kernels") for counters in both)
+        return "it runs no kernel, and the reference does" if reference_ran and ran == 0 else None
+    share = ours.kernel_ms / statistics.median(pair.optimized_ms for pair in measurement.pairs)
+    reference_share = theirs.kernel_ms / statistics.median(pair.reference_ms for pair in measurement.pairs)
+    if share >= FEW_OPERATORS or reference_share < MOSTLY_OPERATORS:
+        return None
+    of_reference = units.percent(reference_share)
+    return f"PyTorch's operators take {units.percent(share)} of its step and {of_reference} of the reference's"

@@ -1,0 +1,273 @@
+"""What machine this is: the facts that decide whether two measurements may be compared."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gpugate import __version__
+from gpugate.errors import SideError
+from gpugate.machine.nvml import gpu_facts
+from gpugate.units import Count, Natural, NotNegative
+from gpugate.workload import DeviceKind, Needs
+
+if TYPE_CHECKING:
+    import torch
+
+CPUINFO = Path("/proc/cpuinfo")
+# Name in the record -> the distributions that may hold it: some carry the CUDA version in their name.
+_DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
+    "torch": ("torch",),
+    "torchvision": ("torchvision",),
+    "triton": ("triton",),
+    "torch-tensorrt": ("torch-tensorrt",),
+    "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
+    "cvcuda": ("cvcuda", "cvcuda-cu13", "cvcuda-cu12"),
+    "pynvvideocodec": ("PyNvVideoCodec",),
+    "av": ("av",),
+    "opencv": ("opencv-python-headless", "opencv-python"),
+    "numpy": ("numpy",),
+    "gpugate": ("gpugate",),
+}
+# torch_tensorrt can be found without its own dependency, and then fails when it is imported.
+_IMPLIED_PACKAGES: Mapping[str, tuple[str, ...]] = {"torch_tensorrt": ("torch_tensorrt", "tensorrt")}
+_SAME_DEVICE = ("device_kind", "device_name", "mig")
+_SAME_CPU = ("cpu_model", "cpu_count")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One device of one machine with its software. None: this machine does not have it or does not tell."""
+
+    device_kind: DeviceKind
+    device_name: str  # 'NVIDIA H200', or the CPU's model name
+    cpu_model: str
+    cpu_count: Natural  # that this process may use; where the device is the CPU, with as many threads
+    python: str
+    packages: Mapping[str, str] = field(default_factory=dict)  # torch, torchvision, triton, tensorrt, gpugate ...
+    gpu_index: Count | None = None
+    compute_capability: str | None = None  # '9.0'
+    driver: str | None = None
+    cuda: str | None = None
+    cudnn: str | None = None
+    mig: bool | None = None
+    ecc: bool | None = None
+    power_limit_w: NotNegative | None = None
+    l2_bytes: Count | None = None
+
+    @property
+    def device_classes(self) -> tuple[str, ...]:
+        """Names under which an optimization may promise something, the most specific first."""
+        if self.device_kind == "cpu" or self.compute_capability is None:
+            return (self.device_kind,)
+        return (f"sm_{self.compute_capability.replace('.', '')}", "cuda")
+
+
+@dataclass(frozen=True)
+class Match:
+    """How far two environments agree; `differences` are texts such as `driver 580.1 -> 590.2`."""
+
+    kind: Literal["exact", "same device", "foreign"]
+    differences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What an optimization needs and this machine lacks. `reason` is one sentence about the first of `names`."""
+
+    names: tuple[str, ...]
+    reason: str
+
+    def allowed_by(self, allowed: Collection[str]) -> bool:
+        """Whether `--allow-missing` names all of them; `tensorrt` also stands for `torch_tensorrt`."""
+        return all(name in allowed or name.removeprefix("torch_") in allowed for name in self.names)
+
+
+def describe(device: torch.device) -> Environment:
+    """The environment of one device; imports torch. On CUDA it initializes the driver but allocates nothing."""
+    cpu_model = _cpu_model()
+    cores = len(os.sched_getaffinity(0))
+    python, packages = platform.python_version(), _package_versions()
+    if device.type != "cuda":
+        return Environment("cpu", cpu_model, cpu_model, _with_threads(cores), python, packages)
+    return Environment("cuda", cpu_model=cpu_model, cpu_count=cores, python=python, packages=packages, **_gpu(device))
+
+
+def _with_threads(cores: int) -> int:
+    """As many of them as OMP_NUM_THREADS leaves: schedulers and containers set it, shells forget it."""
+    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(cores, int(told)) if told.isdecimal() and int(told) else cores
+
+
+def machine_name(environment: Environment) -> str:
+    """The folder under `baselines/`: `nvidia-h200`, `nvidia-h200-mig`, `cpu-amd-epyc-2-cores`."""
+    if environment.device_kind == "cpu":
+        return f"cpu-{_slug(environment.cpu_model)}-{environment.cpu_count}-cores"
+    name = _slug(environment.device_name)
+    return f"{name}-mig" if environment.mig and "mig" not in name.split("-") else name
+
+
+def compare(then: Environment, now: Environment) -> Match:
+    """Exact: all but the GPU's index is equal. Same device: equal name, kind and MIG, on a CPU also its cores.
+
+    A package that only one of the two has is no difference: what was measured under both does not need it.
+    """
+    names = [f.name for f in fields(Environment) if f.name != "gpu_index"]
+    found = {name: tuple(_differences(name, getattr(then, name), getattr(now, name))) for name in names}
+    differing = [name for name, texts in found.items() if texts]
+    if not differing:
+        return Match("exact")
+    texts = tuple(text for name in differing for text in found[name])
+    must_match = (*_SAME_DEVICE, *(_SAME_CPU if now.device_kind == "cpu" else ()))
+    return Match("foreign" if set(differing) & set(must_match) else "same device", texts)
+
+
+def differences(environments: Sequence[Environment]) -> tuple[str, ...]:
+    """What differs between any two of them: a package that the first one lacks may differ between others."""
+    texts = (text for then, now in combinations(environments, 2) for text in compare(then, now).differences)
+    return tuple(dict.fromkeys(texts))
+
+
+def missing_needs(needs: Needs, environment: Environment) -> Missing | None:
+    """What `needs` asks for and this machine lacks, or None.
+
+    No package is imported to find out, but an engine may be tried in a child process. Raises SideError, naming the
+    engine, where its `why_not` raises.
+    """
+    missing = dict(_missing(needs, environment)) or dict(_missing_engine(needs, environment))
+    return Missing(tuple(missing), next(iter(missing.values()))) if missing else None
+
+
+def absence_names(needs: Needs) -> set[str]:
+    """What `--allow-missing` may call what `needs` asks for."""
+    packages = {name for asked in needs.packages for name in (asked, *_IMPLIED_PACKAGES.get(asked, ()))}
+    engine = {needs.engine.name} if needs.engine is not None else set()
+    compiler = {"c++"} if needs.cpp_compiler else set()
+    return packages | {name.removeprefix("torch_") for name in packages} | engine | compiler | set(needs.cpu_flags)
+
+
+def _missing(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]]:
+    for package in (name for asked in needs.packages for name in _IMPLIED_PACKAGES.get(asked, (asked,))):
+        if not _installed(package):
+            yield package, f"needs the package {package}: {needs.install or f'install {package}'}"
+    if environment.device_kind == "cuda":
+        yield from _missing_on_gpu(needs, environment)
+    else:
+        yield from _missing_on_cpu(needs)
+    if needs.cpp_compiler and (problem := _compiler_problem()):
+        yield "c++", f"needs a C++ compiler: {problem}"
+
+
+def _missing_on_gpu(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]]:
+    has = environment.compute_capability or "0.0"
+    if tuple(int(part) for part in has.split(".")) < needs.compute_capability:
+        wanted = ".".join(str(part) for part in needs.compute_capability)
+        yield "compute-capability", f"needs compute capability {wanted} and this GPU has {has}: run it on a newer GPU"
+
+
+def _missing_engine(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]]:
+    if needs.engine is not None and environment.device_kind == "cuda":
+        try:
+            problem = needs.engine.why_not(environment.gpu_index or 0)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a user's function may raise anything, pytest's outcomes too
+            raise SideError(needs.engine.name, "being looked for", error) from error
+        if problem is not None:
+            yield needs.engine.name, problem
+
+
+def _missing_on_cpu(needs: Needs) -> Iterator[tuple[str, str]]:
+    flags = (_cpuinfo("flags") or _cpuinfo("Features") or "").split()
+    for flag in needs.cpu_flags:
+        if flag not in flags:
+            yield flag, f"needs the CPU flag {flag}, which this CPU does not have: run it on one that has it"
+
+
+def _installed(package: str) -> bool:
+    """False also for an empty folder that an uninstalled package left behind: it would import as a namespace."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin is not None
+
+
+def _compiler_problem() -> str | None:
+    chosen = os.environ.get("CXX", "").split()
+    if chosen:
+        return (
+            None if shutil.which(chosen[0]) else f"CXX names {chosen[0]!r}, which is not there, so correct or unset it"
+        )
+    return None if any(map(shutil.which, ("g++", "clang++", "c++"))) else "install g++"
+
+
+def _cpuinfo(name: str) -> str | None:
+    """The first value of one field of /proc/cpuinfo."""
+    try:
+        lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    entries = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in entries if key.strip() == name), None)
+
+
+def _cpu_model() -> str:
+    return _cpuinfo("model name") or platform.processor() or platform.machine() or "unknown"
+
+
+def _package_versions() -> dict[str, str]:
+    found = {name: _version(distributions) for name, distributions in _DISTRIBUTIONS.items()}
+    versions = {name: version for name, version in found.items() if version is not None}
+    return {**versions, "gpugate": __version__}  # its own source, installed or not
+
+
+def _version(distributions: tuple[str, ...]) -> str | None:
+    for name in distributions:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _slug(text: str) -> str:
+    plain = re.sub(r"\((r|tm)\)", " ", text.lower())
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "unknown"
+
+
+def _differences(name: str, then: Any, now: Any) -> Iterator[str]:
+    if isinstance(then, Mapping):
+        for key in sorted(then.keys() & now.keys()):
+            if then[key] != now[key]:
+                yield f"{key} {then[key]} -> {now[key]}"
+    elif then != now:
+        before, after = ("unknown" if value is None else value for value in (then, now))
+        yield f"{name.replace('_', ' ')} {before} -> {after}"
+
+
+def _gpu(device: torch.device) -> dict[str, Any]:
+    """The fields of Environment that only a GPU has."""
+    import torch
+
+    index = torch.cuda.current_device() if device.index is None else device.index
+    properties = torch.cuda.get_device_properties(index)
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return {
+        "device_name": properties.name,
+        "gpu_index": index,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "cuda": torch.version.cuda,
+        "cudnn": None if cudnn is None else str(cudnn),
+        "l2_bytes": int(properties.L2_cache_size),
+        **gpu_facts(index, properties.uuid),
+    }

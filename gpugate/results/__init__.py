@@ -1,0 +1,1 @@
+"""Nouns: what was measured, judged and explained, as frozen values."""

@@ -1,0 +1,45 @@
+"""The autopsy of a case: why its optimized side is slower or wrong, in words that were made once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal[
+    "stale output",
+    "work left out",
+    "numerics",
+    "disproved",
+    "leak",
+    "no graph",
+    "copies",
+    "pageable copies",
+    "not engaged",
+    "synchronization",
+    "more kernels",
+    "more work after the steps",
+    "slower kernels",
+    "clocks",
+    "slower copies",
+    "launch gaps",
+    "host",
+    "another reference",
+    "left to gain",
+    "not profiled",
+    "nothing",
+]
+
+
+@dataclass(frozen=True)
+class Autopsy:
+    """`against` is what the state is compared with; `lines` say where the time went, what moved, is new and is gone."""
+
+    against: str
+    kind: Kind
+    cause: str
+    lines: tuple[str, ...]
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The cause, and the lines that say where one sees it."""
+        return (f"likely cause, against {self.against}: {self.cause}", *self.lines)

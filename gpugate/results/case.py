@@ -1,0 +1,81 @@
+"""A case of one session: measured, skipped or failed, what it was judged by, and the verdict of each check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpugate.measurement.record import Counters, Measurement
+from gpugate.results.autopsy import Autopsy
+from gpugate.results.summary import History, Summary
+from gpugate.results.verdict import Check, Verdict
+from gpugate.units import Natural, Positive, Processes
+from gpugate.workload import Contract, Point, Size, Tolerance
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What an optimization promises on this class of device."""
+
+    min_speedup: Positive | None
+    tolerance: Tolerance  # of its outputs
+    contract: Contract | None
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What a baseline file says of one case, and how far its machine is this one.
+
+    A changed source of the workload is one of the `differences` and leaves `match` exact: it is what a gate is for.
+    `optimized_counters` is the largest value of each counter over the recorded processes.
+    """
+
+    current: History
+    anchor: History
+    match: Literal["exact", "same device"]
+    differences: tuple[str, ...] = ()
+    optimized_counters: Counters = field(default_factory=dict)
+    yardsticks: Mapping[str, Positive] = field(default_factory=dict)
+    checks: Processes = 1  # of time, that a night makes with the baselines of this machine: each may alarm by chance
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a fresh process said of a case that needed confirming; `problem` is why it does not count."""
+
+    measurement: Measurement | None
+    problem: str | None = None
+
+
+@dataclass
+class CaseResult:
+    """One case of this session. Exactly one of `measurement`, `skipped` and `error` is set once it has been run.
+
+    `promise` and `remembered` are what it was judged by: with them a stored run can be decided again.
+    """
+
+    case_id: str
+    workload: str
+    optimization: str
+    compared_with: str
+    size: Size
+    measurement: Measurement | None = None
+    summary: Summary | None = None
+    skipped: str | None = None  # the reason, with the next step
+    lacking: tuple[str, ...] = ()  # what `--allow-missing` must name for a gate to accept the skip
+    error: str | None = None  # one sentence
+    environment_problem: str | None = None  # why its times say nothing of the program
+    verdicts: list[Verdict] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)  # further ones, in fresh processes
+    promise: Promise | None = None
+    remembered: Remembered | None = None  # None: this machine has no baseline of it
+    rung: Natural | None = None  # of its workload's ladder, from 1
+    point: Point | None = None  # of a sweep
+    why: str = ""  # what bounds it, as its author says
+    autopsy: Autopsy | None = None  # of one that fails, or that was to be explained
+    held: tuple[Check, ...] = ()  # the checks whose verdicts a gate's tests held
+
+    @property
+    def device_kind(self) -> str:
+        return self.case_id.rpartition("/")[2]

@@ -1,0 +1,34 @@
+"""A session on one device: its cases, its yardsticks and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpugate.machine.environment import Environment
+from gpugate.measurement.record import Yardstick
+from gpugate.results.case import CaseResult
+from gpugate.results.series import Ladder, Sweep
+from gpugate.units import NotNegative, Share
+
+
+@dataclass
+class RunResult:
+    """One session on one device. `interrupted` says that it ended before its last test."""
+
+    environment: Environment
+    started_at: str  # ISO 8601 with the UTC offset
+    seed: int  # of everything that is drawn anew in every session: fresh inputs, who goes first
+    gate: bool = False
+    interrupted: bool = False
+    cases: dict[str, CaseResult] = field(default_factory=dict)
+    yardsticks: list[Yardstick] = field(default_factory=list)
+    source_hashes: dict[str, str] = field(default_factory=dict)  # by workload
+    wall_s: NotNegative = 0.0
+    command: str = "pytest perf_tests"  # that selects the same tests with the same baselines
+    recording: bool = False
+    asked_tolerance: Share | None = None  # the share by which a speedup may fall; None: what the machine resolves
+    mutated: str | None = None  # the fault that was put into every optimized side, on purpose
+    ladders: list[Ladder] = field(default_factory=list)  # what the cases show together, derived from them
+    sweeps: list[Sweep] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # why it is red where no test failed
+    exit_status: int | None = None  # pytest's; None: it has not ended

@@ -1,0 +1,173 @@
+"""What a measurement means: medians and intervals. Pure; the samples stay where they are."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from gpugate.measurement.record import Instance, Measurement, Pair
+from gpugate.measurement.speedup import speedup_of
+from gpugate.statistics.intervals import Estimate, coefficient_of_variation, median_interval, robust_spread
+from gpugate.statistics.policy import MIN_PROCESSES, MIN_SITTINGS
+from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes
+
+DISTURBED = 4.0  # times the others' median half-width, or standard deviations above their median reference time
+ALWAYS_NARROW = 0.01  # relative half-width
+ALWAYS_AS_FAST = 0.1  # log-time of the reference side above the median process's
+ALWAYS_DISTURBED = 0.25  # of either, however much the others vary
+SITTING_GAP = datetime.timedelta(hours=6)  # what a machine is like for hours is another by the next night
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The numbers that are judged. `speedup` is reference time over optimized time, from pairs."""
+
+    case_id: str
+    speedup: Estimate
+    reference_ms: Estimate
+    optimized_ms: Estimate
+    pairs: Count
+    discarded: Count
+    instances: Count
+    pair_spread: NotNegative  # robust standard deviation of the paired log-ratio
+    instance_spread: NotNegative | None  # standard deviation of the log-ratio between fresh instances
+
+
+def summarize(measurement: Measurement) -> Summary:
+    """Raises ValueError for a measurement without pairs."""
+    ratios = [instance.log_ratios for instance in measurement.instances if instance.pairs]
+    medians = [float(np.median(values)) for values in ratios]
+    return Summary(
+        case_id=measurement.case_id,
+        speedup=speedup_of(measurement.instances),
+        reference_ms=median_interval([pair.reference_ms for pair in measurement.pairs]),
+        optimized_ms=median_interval([pair.optimized_ms for pair in measurement.pairs]),
+        pairs=len(measurement.pairs),
+        discarded=sum(instance.discarded for instance in measurement.instances),
+        instances=len(ratios),
+        pair_spread=robust_spread([value for values in ratios for value in values]),
+        instance_spread=float(np.std(medians, ddof=1)) if len(medians) > 1 else None,
+    )
+
+
+@dataclass(frozen=True)
+class History:
+    """What several fresh processes gave for one case: medians over processes, and how much they vary between runs.
+
+    `*_cv` is the coefficient of variation of the process medians; None with a single process.
+    """
+
+    speedup: Positive
+    speedup_cv: NotNegative | None
+    reference_ms: Milliseconds
+    optimized_ms: Milliseconds
+    optimized_ms_cv: NotNegative | None
+    processes: Processes
+    sittings: Processes = 1  # how many occasions, hours apart, the processes were measured on
+    sm_clock_mhz: NotNegative | None = None  # median over all pairs, of a GPU
+    optimized_steps_per_block: Positive = 1.0  # median over all builds
+
+
+def by_sitting(started_at: Sequence[str]) -> list[list[int]]:
+    """Indices of processes by the occasion on which they ran; between two occasions SITTING_GAP or more passed.
+
+    `started_at` are ISO 8601 times. Raises ValueError for others, and TypeError where only some have an offset.
+    """
+    times = [datetime.datetime.fromisoformat(time) for time in started_at]
+    groups: list[list[int]] = []
+    for index in sorted(range(len(times)), key=times.__getitem__):
+        if groups and times[index] - times[groups[-1][-1]] < SITTING_GAP:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
+def sm_clock_mhz(pairs: Iterable[Pair]) -> float | None:
+    """The median of what was read; None where nothing was."""
+    clocks = [pair.sm_clock_mhz for pair in pairs if pair.sm_clock_mhz is not None]
+    return float(np.median(clocks)) if clocks else None
+
+
+class OneProcess(NamedTuple):
+    """What one fresh process says of a case."""
+
+    speedup: Estimate
+    reference_ms: float
+
+
+def one_process(instances: Sequence[Instance]) -> OneProcess:
+    """Raises ValueError for instances without pairs."""
+    reference_ms = [pair.reference_ms for instance in instances for pair in instance.pairs]
+    return OneProcess(speedup_of(instances), float(np.median(reference_ms)))
+
+
+def disturbances(processes: Sequence[OneProcess], groups: Sequence[Sequence[int]] = ()) -> list[float]:
+    """Of each process, how far it tells that something else ran on its machine: above 1 it was disturbed.
+
+    One in which another program came between tells so by its interval; one beside which another program ran all the
+    time by its reference side, whose code is the same in all of them. They say nothing of how much processes differ by
+    themselves, and with them in the cv a tolerance would hide any regression. `groups` are the indices by night, whose
+    own median is the usual time: a slower night is what a baseline is to know.
+    """
+    if not processes:
+        return []
+    widths = np.array([one.speedup.half_width for one in processes])
+    log_ms = np.log([one.reference_ms for one in processes])
+    for group in groups or [range(len(processes))]:
+        log_ms[list(group)] -= np.median(log_ms[list(group)])
+    slower = log_ms / _limit(ALWAYS_AS_FAST, robust_spread(log_ms.tolist()))
+    wider = widths / _limit(ALWAYS_NARROW, float(np.median(widths)))
+    return [float(one) for one in np.maximum(wider, slower)]
+
+
+def _limit(at_least: float, usual: float) -> float:
+    return min(max(at_least, DISTURBED * usual), ALWAYS_DISTURBED)
+
+
+def undisturbed(processes: Sequence[OneProcess], groups: Sequence[Sequence[int]] = ()) -> list[int]:
+    """Indices of the processes of which nothing tells that they were disturbed."""
+    return [index for index, disturbance in enumerate(disturbances(processes, groups)) if disturbance <= 1]
+
+
+def counted(processes: Sequence[OneProcess], groups: Sequence[Sequence[int]] = ()) -> list[int]:
+    """Indices of the processes that count: the undisturbed ones, and of the others the least, up to MIN_PROCESSES."""
+    found = disturbances(processes, groups)
+    count = max(MIN_PROCESSES, sum(disturbance <= 1 for disturbance in found))
+    return sorted(sorted(range(len(processes)), key=found.__getitem__)[:count])
+
+
+def history(processes: Sequence[Sequence[Instance]], started_at: Sequence[str] = ()) -> History:
+    """Each process is the instances that it measured, and `started_at` when it did. Raises ValueError for none.
+
+    Disturbed processes do not count beyond the MIN_PROCESSES that a history needs. From MIN_SITTINGS occasions on, the
+    speedup and its cv are those of the occasions' medians: what one night's processes share is then in the cv.
+    """
+    if not processes:
+        raise ValueError("no processes: a history needs at least one")
+    told = [one_process(process) for process in processes]
+    kept = counted(told, by_sitting(started_at))
+    processes, told = [processes[index] for index in kept], [told[index] for index in kept]
+    groups = by_sitting([started_at[index] for index in kept] if started_at else ())
+    pairs = [[pair for instance in process for pair in instance.pairs] for process in processes]
+    speedups = [one.speedup.median for one in told]
+    if len(groups) >= MIN_SITTINGS:
+        speedups = [float(np.median([speedups[index] for index in group])) for group in groups]
+    optimized = [float(np.median([pair.optimized_ms for pair in process])) for process in pairs]
+    return History(
+        speedup=float(np.median(speedups)),
+        speedup_cv=coefficient_of_variation(speedups),
+        reference_ms=float(np.median([one.reference_ms for one in told])),
+        optimized_ms=float(np.median(optimized)),
+        optimized_ms_cv=coefficient_of_variation(optimized),
+        processes=len(processes),
+        sittings=max(1, len(groups)),
+        sm_clock_mhz=sm_clock_mhz(pair for process in pairs for pair in process),
+        optimized_steps_per_block=float(
+            np.median([one.optimized_steps_per_block for process in processes for one in process])
+        ),
+    )

@@ -1,0 +1,87 @@
+"""The verdicts that tests held with `gate`, and why a gate is red where no test failed: never green by absence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpugate.session.selection import cases_of
+
+if TYPE_CHECKING:
+    import pytest
+
+    from gpugate.results.case import CaseResult
+    from gpugate.results.run import RunResult
+    from gpugate.results.verdict import Verdict
+    from gpugate.workload import Case
+
+NOTHING_MEASURED = "the gate measured nothing: select cases that this machine can run"
+
+
+@dataclass
+class HeldVerdicts:
+    """A plugin of pytest that records, for every test of this process, the verdicts that it held and its end."""
+
+    verdicts: dict[str, list[Verdict]] = field(default_factory=dict)  # by the test's node id
+    failed: dict[str, bool] = field(default_factory=dict)  # of every test that ran here
+
+    def hold(self, test: pytest.Item, verdict: Verdict) -> None:
+        self.verdicts.setdefault(test.nodeid, []).append(verdict)
+
+    # `tryfirst` as pytest's own count of failures, which decides the exit status.
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        earlier = self.failed.get(report.nodeid, False) and report.when != "setup"  # a rerun starts anew
+        self.failed[report.nodeid] = earlier or (report.failed and not hasattr(report, "wasxfail"))
+
+    def problems(
+        self, items: Iterable[pytest.Item], run: RunResult, accepts_absence: Callable[[Case], bool]
+    ) -> Iterator[str]:
+        """A sentence for every case of `items` that no test failed by, although it has no good verdict that was held.
+
+        Records in every case of the run which of its checks were held.
+        """
+        tests: dict[str, tuple[Case, list[str]]] = {}
+        for item in items:
+            for case in cases_of(item):
+                tests.setdefault(case.id, (case, []))[1].append(item.nodeid)
+        for case_id, (case, node_ids) in tests.items():
+            result = run.cases.get(case_id)
+            held = [verdict for node_id in node_ids for verdict in self.verdicts.get(node_id, ())]
+            if result is not None:
+                result.held = tuple(one.check for one in result.verdicts if one in held)
+                held = [one for one in held if one in result.verdicts or one.check == "knee"]
+            if not any(self.failed.get(node_id) for node_id in node_ids):
+                accepted = result is not None and result.skipped is not None and accepts_absence(case)
+                problem = None if accepted else _problem(case_id, result, held)
+                yield from [problem] if problem else []
+
+
+def _problem(case_id: str, result: CaseResult | None, held: list[Verdict]) -> str | None:
+    """Why a case does not count as good, of which no test failed and whose absence nobody accepts."""
+    if result is None:
+        return f"no test measured {case_id}: take away what skips its tests, or deselect them"
+    if result.error is not None:
+        return f"the error of {case_id} failed no test: {result.error}"
+    if result.skipped is not None:
+        return f"the absence of {case_id} failed no test: {result.skipped}"
+    not_good = next((one for one in held if not one.good), None)
+    if not_good is not None:
+        return (
+            f"{not_good.outcome.value} {not_good.check} of {not_good.case_id} failed no test: {not_good.reason}; take "
+            "away what lets its test pass, such as an xfail mark"
+        )
+    return None if held else f"no test held a verdict of {case_id}: call gate(workload.speedup) in a test of it"
+
+
+def run_problems(run: RunResult) -> Iterator[str]:
+    """A sentence for a gate that measured nothing at all, and for a fault that nothing caught."""
+    cases = run.cases.values()
+    if run.gate and not any(case.measurement is not None or case.error for case in cases):
+        yield NOTHING_MEASURED
+    missed = [case.case_id for case in cases if case.verdicts and not any(one.bad for one in case.verdicts)]
+    if run.mutated is not None and missed:
+        yield (
+            f"nothing caught {run.mutated} in {', '.join(missed)}: record a baseline without the fault first, make the "
+            "fault larger, or give more --perf-budget"
+        )

@@ -1,0 +1,109 @@
+"""The beginning of a session: which device, what it is, and what is remembered of it."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpugate.catalogue import Catalogue
+from gpugate.errors import OptionError
+from gpugate.judging.asked_tolerance import refuse_below_floor
+from gpugate.machine.environment import absence_names, describe
+from gpugate.results.run import RunResult
+from gpugate.session.options import Options
+from gpugate.session.perf_session import PerfSession
+from gpugate.store import baseline
+
+if TYPE_CHECKING:
+    import torch
+
+
+def choose_device(asked: str, worker: int | None = None) -> torch.device:
+    """The device to measure on: CUDA where there is one, else the CPU, unless the user says which.
+
+    `worker` is the number of an xdist worker: each gets a GPU of its own. Raises OptionError for a GPU that is not
+    there.
+    """
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if asked == "cpu" or (asked == "auto" and count == 0):
+        return torch.device("cpu")
+    index = asked.partition(":")[2]
+    number = int(index) if index else (worker or 0)
+    if number >= count:
+        there = f"torch sees {count} GPU(s)" if count else "torch sees no GPU"
+        raise OptionError(f"--perf-device is {asked!r}, but {there}: use auto, cpu or an index that is there")
+    # Events, graphs and the profiler go to the current device, whatever the tensors' device is.
+    torch.cuda.set_device(number)  # cuda only
+    return torch.device("cuda", number)  # cuda only
+
+
+def _keep_compiling_quiet() -> None:
+    """pytest listens to every logger that does not propagate, and to who listens to this one torch writes down all that
+    it compiles: of a failed test hundreds of lines were shown, all empty."""
+    trace = logging.getLogger("torch.__trace")
+    trace.propagate = True
+    if "TORCH_TRACE" not in os.environ:
+        trace.handlers.clear()
+
+
+def _absence_names(catalogue: Catalogue) -> set[str]:
+    """Every name that `--allow-missing` may have."""
+    asked = (absence_names(case.optimization.needs) for case in catalogue.cases())
+    return {"cuda", "compute-capability", "memory"}.union(*asked)
+
+
+def _check_allowed(allowed: Collection[str], known: Collection[str]) -> None:
+    unknown = sorted(set(allowed) - set(known))
+    if unknown:
+        raise OptionError(
+            f"--allow-missing {', '.join(unknown)} names what no optimization needs: use {', '.join(sorted(known))}"
+        )
+
+
+def open_session(
+    options: Options, root: Path, catalogue: Catalogue, worker: int | None, node_ids: Mapping[str, str]
+) -> PerfSession:
+    """Describes the device and reads its baselines, all of which must be of the catalogue's workloads.
+
+    Raises OptionError for a device that is not there, for a name in `--allow-missing` that nothing can lack and for a
+    tolerance below what the baselines of the selected cases resolve, and BaselineError for a file that cannot be
+    trusted.
+    """
+    if worker is None:  # xdist makes an internal error of what a worker refuses, and loses the sentence
+        _check_allowed(options.allow_missing, _absence_names(catalogue))
+    device = choose_device(options.device, worker)
+    _keep_compiling_quiet()
+    now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    # Interrupted until `finish` says otherwise: a process that is killed leaves a file that tells so.
+    result = RunResult(
+        environment=describe(device),
+        started_at=now,
+        seed=seed,
+        command=options.command,
+        gate=options.gate,
+        recording=options.update_baselines,
+        mutated=str(options.fault) if options.fault else None,
+        asked_tolerance=options.tolerance,
+        interrupted=True,
+    )
+    session = PerfSession(options, device, root, result, node_ids)
+    # What a module that skipped itself would have had is not known.
+    known = None if catalogue.skipped else {workload.name for workload in catalogue.workloads()}
+    files = {} if options.own_inputs else baseline.load_all(session.baselines_folder, known)
+    session.baselines = {} if options.update_baselines else files
+    if known is not None:
+        session.unused = baseline.unused(files, {case.id for case in catalogue.cases()})
+    if options.tolerance is not None:
+        unheard = replace(session, notes=set())  # what is to know of a baseline is told when it is judged by
+        selected = [case for case in catalogue.cases() if case.id in node_ids]
+        refuse_below_floor(options.tolerance, {case.id: unheard.remembered(case) for case in selected})
+    return session

@@ -1,0 +1,506 @@
+"""The command line, read once: the only place that looks at pytest's configuration."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import os
+import re
+import reprlib
+import shlex
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gpugate.errors import OptionError
+from gpugate.faults.fault import SPELLING, Fault
+from gpugate.judging import next_step as next_steps
+from gpugate.measurement import time_limit
+from gpugate.measurement.settings import Settings
+from gpugate.report.night_files import RUN
+from gpugate.statistics.policy import ATTEMPTS
+from gpugate.units import MOST_PROCESSES, MOST_SECONDS, parse_count, parse_seconds
+
+if TYPE_CHECKING:
+    import pytest
+
+MOST_SEED_DIGITS = 18  # what 64 bits hold
+DEFAULT_PROCESSES = 5
+DEFAULT_BASELINES = "baselines"
+# The process that starts this one to measure for it sets `PID:TOKEN`, and gives the random TOKEN as an option too.
+FRESH_VARIABLE, FRESH_OPTION = "GPUGATE_FRESH_PROCESS", "--perf-fresh"
+# What a user may measure instead of what the workloads come with.
+OWN = tuple(option.removeprefix("--").replace("-", "_") for option in next_steps.OWN)
+PATH_OPTIONS: set[str] = set()  # which take a path, filled by `add_options`
+_PATHS = ("DIR", "FILE", "PATH")  # what the help calls the value of such an option
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+Tool = Literal["nsys", "ncu", "torch-trace"]
+# What asks for a profile, and where it goes unless a folder is given.
+PROFILERS: dict[Tool, str] = {"nsys": "gpugate-nsys", "ncu": "gpugate-ncu", "torch-trace": "gpugate-traces"}
+DEFAULT_KERNELS = 10
+# What a profiler's timings must not decide or be remembered as.
+_NOT_PROFILED = ("gate", "update_baselines", "perf_json", "perf_report", "perf_replay", "perf_tolerance", "explain")
+
+
+@dataclass(frozen=True)
+class Profiling:
+    """Profiles of both sides of every case instead of measurements, by one tool, in one folder."""
+
+    tool: Tool
+    folder: Path
+    nsys_words: tuple[str, ...] = ()  # further options of nsys, behind ours
+    kernels: int = DEFAULT_KERNELS  # how many of the longest ncu's table shows of a side
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for. `device` is 'auto', 'cpu', 'cuda' or 'cuda:N'."""
+
+    gate: bool
+    update_baselines: bool
+    reason: str
+    processes: int
+    new_anchor: bool
+    force: bool
+    runs_path: Path | None
+    device: str
+    seed: int | None  # None: another one each session
+    budget_s: float
+    attempts: int  # processes that may be asked before an alarm, this one included
+    json_path: Path | None
+    input_path: Path | None
+    checkpoint_path: Path | None
+    data_path: Path | None
+    baselines_path: Path
+    command: str  # that selects the same tests with the same baselines
+    allow_missing: frozenset[str]
+    own_inputs: bool = False  # of which the folder of baselines knows nothing
+    fault: Fault | None = None  # put into every optimized side, on purpose
+    tolerance: float | None = None  # the share by which a speedup may fall; None: what the machine resolves
+    report_path: Path | None = None  # the directory of this night
+    replay_path: Path | None = None  # the stored run that is decided again instead of measuring
+    step_timeout_s: float = time_limit.DEFAULT_S  # of what a side does without an end
+    skip_proofs: bool = False  # another process shows them
+    explain: bool = False  # an autopsy of every case, not only of those that fail
+    profiling: Profiling | None = None  # what is taken instead of measurements
+
+    @property
+    def run_paths(self) -> tuple[Path, ...]:
+        """Where the run is written, case by case, so that one that is killed keeps what it has."""
+        night = None if self.report_path is None else self.report_path / RUN
+        return tuple(path for path in (self.json_path, night) if path is not None)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Every option of the suite, in one group of `pytest --help`, each with its default."""
+    group = parser.getgroup("gpugate", "gpugate: does a GPU optimization still pay?")
+
+    def add(name: str, **how: Any) -> None:
+        if how.get("metavar") in _PATHS and "nargs" not in how:
+            PATH_OPTIONS.add(name)
+        group.addoption(name, **how)
+
+    add(FRESH_OPTION, help=argparse.SUPPRESS)  # given by `run_fresh` alone
+    add("--gate", action="store_true", help="fail on all but PASS and IMPROVED, on missing GPUs too (default: off)")
+    add("--update-baselines", action="store_true", help="record what is measured as the new baseline (default: off)")
+    add("--perf-reason", metavar="TEXT", default="", help="why the baseline is recorded, kept in it (default: none)")
+    add(
+        "--perf-processes",
+        metavar="N",
+        default=str(DEFAULT_PROCESSES),
+        help="fresh processes that --update-baselines records (default: %(default)s)",
+    )
+    add(
+        "--perf-runs",
+        metavar="DIR",
+        help="with --update-baselines: keep every process's run in DIR and go on from those there (default: none kept)",
+    )
+    add(
+        "--perf-force",
+        action="store_true",
+        help="with --update-baselines: replace a record also by processes that were disturbed (default: it stays)",
+    )
+    add(
+        "--perf-new-anchor",
+        action="store_true",
+        help="with --update-baselines: move the fixed anchor to what is recorded (default: it stays)",
+    )
+    add("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
+    add(
+        "--perf-budget",
+        metavar="SECONDS",
+        default=str(Settings.budget_s),
+        help="time for sampling each workload parameter, building apart (default: %(default)s)",
+    )
+    add(
+        "--perf-attempts",
+        metavar="N",
+        default=str(ATTEMPTS),
+        help="processes that an open or red result may be asked from, this one included (default: %(default)s)",
+    )
+    add(
+        "--perf-step-timeout",
+        metavar="SECONDS",
+        default=f"{time_limit.DEFAULT_S:g}",
+        help="a block of steps, finish, engaged or close that takes longer is an error of its case, with the stacks of "
+        f"all threads; a build, its first step and a proof may take {time_limit.BUILD_SHARE} times as long, and "
+        "a debugger ends the limits (default: %(default)s)",
+    )
+    add("--perf-seed", metavar="N", help="draws fresh inputs as the run that printed N (default: new each time)")
+    add("--perf-json", metavar="FILE", help="write everything that was measured to FILE (default: nowhere)")
+    add(
+        "--perf-report",
+        metavar="DIR",
+        help="write this night to DIR: run.json with everything, junit.xml, a screen of summary.md (default: nowhere)",
+    )
+    add("--perf-data", metavar="DIR", help="CIFAR-10 as its python batches, to train on (default: made-up images)")
+    add("--perf-input", metavar="PATH", help="a folder of your own photographs, or your own video (default: none)")
+    add("--perf-checkpoint", metavar="FILE", help="your own weights for a network of the workloads (default: none)")
+    add(
+        "--perf-baselines",
+        metavar="DIR",
+        help=f"where baselines are (default: {DEFAULT_BASELINES} of pytest's rootdir)",
+    )
+    add(
+        "--allow-missing",
+        metavar="NAMES",
+        default="",
+        help="packages or engines whose absence a gate accepts, by comma (default: none)",
+    )
+    add(
+        "--perf-mutate",
+        metavar="FAULT",
+        help="put a known fault into every optimized side, which must turn the gate red: "
+        f"{', '.join(SPELLING.values())} (default: none)",
+    )
+    add(
+        "--perf-tolerance",
+        metavar="PERCENT",
+        help="how far a speedup may fall short of the recorded one (default: what the machine resolves)",
+    )
+    add(
+        "--perf-replay",
+        metavar="FILE",
+        help="measure nothing, needs no GPU: decide the run that --perf-json wrote to FILE again (default: none)",
+    )
+    add(
+        "--perf-skip-proofs",
+        action="store_true",
+        help="show nothing beyond outputs, times and counters, such as that a network still learns (default: shown)",
+    )
+    add(
+        "--explain",
+        action="store_true",
+        help="say of every case where its time went since its baseline, or without one against what it is compared "
+        "with (default: of cases that fail)",
+    )
+    add(
+        "--nsys",
+        metavar="DIR",
+        nargs="?",
+        const=PROFILERS["nsys"],
+        help="judge nothing: run under Nsight Systems, one report of a few warm steps per test parameter and side in "
+        f"DIR, {PROFILERS['nsys']} where none is given (default: off)",
+    )
+    add(
+        "--nsys-args",
+        metavar="WORDS",
+        help="with --nsys: further options of `nsys profile`, quoted, such as "
+        '--nsys-args="--env-var=NAME=value" (default: none)',
+    )
+    add(
+        "--ncu",
+        metavar="N",
+        nargs="?",
+        const=str(DEFAULT_KERNELS),
+        help="judge nothing: run one step of every side under Nsight Compute and tabulate the N kernels that take most "
+        f"of it, {DEFAULT_KERNELS} where none is given, in {PROFILERS['ncu']} (default: off)",
+    )
+    add(
+        "--torch-trace",
+        metavar="DIR",
+        nargs="?",
+        const=PROFILERS["torch-trace"],
+        help="judge nothing: PyTorch's trace of a few warm steps per test parameter and side, for Perfetto, in DIR, "
+        f"{PROFILERS['torch-trace']} where none is given (default: off)",
+    )
+
+
+def words_without_ambiguity(words: Sequence[str]) -> list[str]:
+    """`--perf-report DIR` as `--perf-report=DIR`, where DIR exists.
+
+    pytest reads the command line once before it knows our options, and takes DIR for tests that are to run: in a
+    project without settings of pytest its folder then decides the rootdir.
+    """
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in PATH_OPTIONS and Path(word).exists():
+            joined[-1] = f"{joined[-1]}={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def read_options(config: pytest.Config) -> Options:
+    """Raises OptionError, naming the option and the value, for what cannot be used."""
+    value = config.getoption
+    _check_together(config)
+    judges = not _measures_for_its_parent(config)  # --gate may come of the project's own settings
+    return Options(
+        gate=value("gate") and judges,
+        update_baselines=value("update_baselines") and judges,
+        reason=value("perf_reason"),
+        processes=whole_number("--perf-processes", value("perf_processes")),
+        runs_path=_path(config, value("perf_runs")),
+        new_anchor=value("perf_new_anchor"),
+        force=value("perf_force"),
+        device=device_name(value("perf_device")),
+        seed=_seed(value("perf_seed")),
+        budget_s=_seconds("--perf-budget", value("perf_budget")),
+        step_timeout_s=_seconds("--perf-step-timeout", value("perf_step_timeout")),
+        attempts=whole_number("--perf-attempts", value("perf_attempts")),
+        json_path=_writable("--perf-json", _path(config, value("perf_json"))),
+        report_path=_path(config, value("perf_report")),
+        input_path=_existing("--perf-input", _path(config, value("perf_input"))),
+        data_path=_existing("--perf-data", _path(config, value("perf_data"))),
+        checkpoint_path=_existing("--perf-checkpoint", _path(config, value("perf_checkpoint"))),
+        baselines_path=_baselines(config),
+        own_inputs=any(map(value, OWN)) and _are_the_default(config),
+        command=_command(config),
+        allow_missing=frozenset(filter(None, re.split(r"[,\s]+", value("allow_missing")))),
+        fault=None if value("perf_mutate") is None else Fault.parse(value("perf_mutate")),
+        tolerance=None if value("perf_tolerance") is None else share("--perf-tolerance", value("perf_tolerance")),
+        replay_path=_path(config, value("perf_replay")),
+        skip_proofs=value("perf_skip_proofs"),
+        explain=value("explain"),
+        profiling=_profiling(config),
+    )
+
+
+def _profiling(config: pytest.Config) -> Profiling | None:
+    """Raises OptionError for what a profile cannot be taken with: two profilers, workers, anything that judges."""
+    asked = profilers(config)
+    words = config.getoption("nsys_args")
+    if words is not None and "nsys" not in asked:
+        raise OptionError(f"--nsys-args {words!r} says how to run nsys: give --nsys too")
+    if not asked:
+        return None
+    if len(asked) > 1:
+        raise OptionError(f"--{asked[0]} and --{asked[1]} would disturb each other: run one after the other")
+    (tool,) = asked
+    _check_profiled(config, tool)
+    value = config.getoption(_field(tool))
+    folder = config.invocation_params.dir / (PROFILERS["ncu"] if tool == "ncu" else value)
+    kernels = whole_number("--ncu", value) if tool == "ncu" else DEFAULT_KERNELS
+    return Profiling(tool, folder, _split(words or ""), kernels)
+
+
+def gates_by_settings(config: pytest.Config) -> bool:
+    """True where only the project's settings give --gate: they apply to all of its tests."""
+    return "--gate" in config.getini("addopts") and "--gate" not in config.invocation_params.args
+
+
+def profilers(config: pytest.Config) -> list[Tool]:
+    """The profilers that options select."""
+    return [tool for tool in PROFILERS if config.getoption(_field(tool)) is not None]
+
+
+def _field(tool: Tool) -> str:
+    return tool.replace("-", "_")
+
+
+def _check_profiled(config: pytest.Config, tool: Tool) -> None:
+    value = config.getoption(_field(tool))
+    if not value:
+        raise OptionError(f"--{tool}= names nothing: give a value behind it, or --{tool} alone")
+    given = [str(word) for word in config.invocation_params.args]
+    if (f"--{tool}", value) in itertools.pairwise(given):
+        raise OptionError(f"--{tool} {value} could mean tests to run: write --{tool}={value}, or put the tests first")
+    for name in _NOT_PROFILED:
+        if config.getoption(name) not in (None, False):
+            raise OptionError(
+                f"{_spelled(name)} needs timings, and under a profiler they are not judged: leave out one of "
+                f"{_spelled(name)} and --{tool}"
+            )
+    workers = config.getoption("numprocesses", None) or config.getoption("tx", None)
+    if workers:
+        raise OptionError(f"--{tool} with -n would put the steps of several tests into one profile: use -n 0")
+
+
+def _split(words: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(words))
+    except ValueError as error:
+        raise OptionError(f"--nsys-args {words!r} cannot be split into words ({error}): close its quotes") from None
+
+
+def _measures_for_its_parent(config: pytest.Config) -> bool:
+    """True in a fresh process of gpugate, which its variable and its command line show together."""
+    parent, _, token = os.environ.get(FRESH_VARIABLE, "").partition(":")
+    typed = [str(word) for word in config.invocation_params.args]
+    return parent == str(os.getppid()) and bool(token) and f"{FRESH_OPTION}={token}" in typed
+
+
+def _check_together(config: pytest.Config) -> None:
+    """Raises OptionError for options that contradict or do nothing without another."""
+    _check_own(config)
+    _check_allowed(config)
+    if not config.getoption("update_baselines"):
+        for name, idle in (("perf_reason", ""), ("perf_runs", None), ("perf_new_anchor", False), ("perf_force", False)):
+            if config.getoption(name) != idle:
+                raise OptionError(f"{_spelled(name)} says how to record: give --update-baselines too")
+    elif config.getoption("gate"):
+        raise OptionError("--gate judges and --update-baselines records: run one after the other")
+    elif config.getoption("perf_mutate") is not None:
+        raise OptionError("--perf-mutate injects a fault, which no baseline may hold: record without it")
+    elif config.getoption("perf_tolerance") is not None:
+        raise OptionError("--perf-tolerance judges and --update-baselines records: run one after the other")
+    held = next((name for name in ("gate", "update_baselines") if config.getoption(name)), None)
+    if held and config.getoption("perf_skip_proofs") and not _measures_for_its_parent(config):
+        raise OptionError(f"{_spelled(held)} must not hold by what was not shown: leave out --perf-skip-proofs")
+    if config.getoption("perf_replay") is not None:
+        _check_replay(config)
+
+
+def _check_own(config: pytest.Config) -> None:
+    """What was recorded of the inputs that ship says nothing of others, and must not be overwritten by them."""
+    own = next((name for name in OWN if config.getoption(name)), None)
+    if own and config.getoption("update_baselines") and _are_the_default(config):
+        raise OptionError(
+            f"{_spelled(own)} {config.getoption(own)} is your own, and {DEFAULT_BASELINES}/ is of what the workloads "
+            "come with: give --perf-baselines a folder of your own too"
+        )
+
+
+def _check_allowed(config: pytest.Config) -> None:
+    """A fresh process may have --allow-missing from the project's own settings, and never --gate from its parent."""
+    names = config.getoption("allow_missing")
+    if names and not config.getoption("gate") and not _measures_for_its_parent(config):
+        raise OptionError(f"--allow-missing {names} says what a gate accepts: give --gate too")
+
+
+def _check_replay(config: pytest.Config) -> None:
+    """Raises OptionError for what asks a replay to measure, to record, or to write over what it reads."""
+    value = config.getoption
+    if not value("perf_replay"):
+        raise OptionError("--perf-replay is '': give a file that --perf-json wrote")
+    if value("update_baselines"):
+        raise OptionError("--perf-replay measures nothing that --update-baselines could record: give one of them")
+    if value("perf_mutate") is not None:
+        raise OptionError("--perf-replay measures nothing that --perf-mutate could spoil: give one of them")
+    if value("explain"):
+        raise OptionError("--perf-replay profiles nothing that --explain could tell of: give one of them")
+    stored, written = (_path(config, value(name)) for name in ("perf_replay", "perf_json"))
+    if stored is not None and written is not None and stored.resolve() == written.resolve():
+        raise OptionError(f"--perf-json {written} would write over the run that is replayed: give it another path")
+    night = _path(config, value("perf_report"))
+    if stored is not None and night is not None and stored.resolve().parent == night.resolve():
+        raise OptionError(f"--perf-report {night} holds the run that is replayed: give it another folder")
+
+
+def _command(config: pytest.Config) -> str:
+    """`pytest perf_tests` as it was typed, without what selects single tests."""
+    given = config.args if config.args_source is config.ArgsSource.ARGS else []
+    paths = dict.fromkeys(argument.partition("::")[0] for argument in given)
+    baselines = config.getoption("perf_baselines")
+    elsewhere = ["--perf-baselines", baselines] if baselines else []
+    own = [word for name in OWN if (given := config.getoption(name)) for word in (_spelled(name), given)]
+    fault = config.getoption("perf_mutate")
+    mutated = [] if fault is None else [f"--perf-mutate={fault}"]
+    return shlex.join(["pytest", *paths, *elsewhere, *own, *mutated])
+
+
+def _spelled(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _path(config: pytest.Config, text: str | None) -> Path | None:
+    return config.invocation_params.dir / text if text else None
+
+
+def _baselines(config: pytest.Config) -> Path:
+    """What is given is seen from where pytest was started, as every path; the default belongs to the project."""
+    given = _path(config, config.getoption("perf_baselines"))
+    if given is None:
+        return config.rootpath / DEFAULT_BASELINES
+    if given.exists() and not given.is_dir():
+        raise OptionError(
+            f"--perf-baselines {given} is no folder: give one, which need not exist before it is recorded"
+        )
+    return given
+
+
+def _are_the_default(config: pytest.Config) -> bool:
+    return _baselines(config).resolve() == (config.rootpath / DEFAULT_BASELINES).resolve()
+
+
+def _seconds(option: str, text: str) -> float:
+    value = parse_seconds(text)
+    if value is None:
+        raise OptionError(
+            f"{option} is {reprlib.repr(text)}: give seconds above 0, {MOST_SECONDS:g} at most, such as 6"
+        )
+    return value
+
+
+def share(option: str, text: str) -> float:
+    """0.02 for `2`, a number of percent. Raises OptionError, naming `option`, for what tolerates nothing or all."""
+    try:
+        value = float(text) / 100
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise OptionError(f"{option} is {text!r}: give a number of percent above 0 and below 100, such as 2")
+    return value
+
+
+def whole_number(option: str, text: str) -> int:
+    """From 1 to MOST_PROCESSES. Raises OptionError, naming the option, for anything else."""
+    number = parse_count(text)
+    if number is None:
+        allowed = f"a whole number from 1 to {MOST_PROCESSES}"
+        raise OptionError(f"{option} is {reprlib.repr(text)}: give {allowed}, such as {DEFAULT_PROCESSES}")
+    return number
+
+
+def _seed(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or len(text) > MOST_SEED_DIGITS:
+        raise OptionError(f"--perf-seed is {reprlib.repr(text)}: give the whole number that a run printed")
+    return int(text)
+
+
+def device_name(text: str) -> str:
+    """`text` itself, as `choose_device` takes it. Raises OptionError for what names no device."""
+    if not _DEVICE.fullmatch(text):
+        raise OptionError(f"--perf-device is {text!r}: use auto, cpu, cuda or cuda:N")
+    return text
+
+
+def _existing(option: str, path: Path | None) -> Path | None:
+    if path is not None and not path.exists():
+        raise OptionError(f"{option} {path} does not exist: give the path of a file or folder that is there")
+    return path
+
+
+def _writable(option: str, path: Path | None) -> Path | None:
+    if path is not None and (problem := _why_not_written(path.resolve())):
+        raise OptionError(
+            f"{option} {path} cannot be written ({problem}): give a file name in a folder that can be written"
+        )
+    return path
+
+
+def _why_not_written(path: Path) -> str | None:
+    """Tries a file beside it: what a folder's permissions say is not what /proc or a read-only disk does."""
+    try:
+        if path.exists() and not path.is_file():
+            return "it is not a regular file"
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)

@@ -1,0 +1,430 @@
+"""One perf session: the device, what is remembered of it, and every case measured once and judged."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from gpugate.errors import FreshProcessError, GpugateError, SideError, skip_reason
+from gpugate.explaining.states_of_case import explained
+from gpugate.judging.decide import decide, left_open_by_other_work, wants_fresh_process, wants_more_pairs
+from gpugate.judging.machine_state import busy_cores, environment_problem
+from gpugate.judging.plausibility import impossible_rate
+from gpugate.machine.environment import Environment, Missing, compare, machine_name, missing_needs
+from gpugate.measurement.bus_share import with_bus_share
+from gpugate.measurement.ceilings import with_ceilings
+from gpugate.measurement.progress import Progress, Report, silent
+from gpugate.measurement.record import Measurement, Yardstick
+from gpugate.measurement.settings import Settings
+from gpugate.measurement.step_profile import StepProfile
+from gpugate.measurement.temporary_folder import not_taken
+from gpugate.measurement.whole_run import with_whole_run
+from gpugate.results.autopsy import Autopsy
+from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
+from gpugate.results.run import RunResult
+from gpugate.results.series_of_cases import ladders, rung_number, sweeps
+from gpugate.results.summary import summarize
+from gpugate.results.verdict import CASE_CHECKS, Outcome, Verdict
+from gpugate.session.fresh_process import run_fresh
+from gpugate.session.left_over import await_new_children, list_children
+from gpugate.session.options import Options
+from gpugate.store import baseline, profiles_file, run_file
+from gpugate.store.codec import from_json, to_json
+from gpugate.store.source_hash import source_hash
+from gpugate.workload import BASELINE, Case, Context, for_device_class
+
+if TYPE_CHECKING:
+    import torch
+
+    from gpugate.measurement.known import Known
+
+_LOG = logging.getLogger(__name__)
+LONGEST_COMMAND = 80  # characters
+CACHE_FOLDER = ".gpugate-cache"
+FRESH_PROCESS_S = 900.0  # within which one case is measured, its compilation or engine included; a hung one is killed
+NEEDS_NOT_SKIPS = "a gate and a recording accept no skip: declare what it needs with Needs, for --allow-missing"
+# On a CPU that other work shares: after so many cases in a row that it left open, each further one gets one second,
+# enough for its outputs and for what is clear all the same, until a case finds the cores free.
+BUSY_CASES, BUSY_BUDGET_S = 3, 1.0
+NO_GPU = Missing(("cuda",), "needs a CUDA GPU, and torch sees none: run it on a machine with one")
+
+
+@dataclass
+class PerfSession:
+    """State of one session on one device. `baselines` is empty while baselines are being recorded."""
+
+    options: Options
+    device: torch.device
+    root: Path
+    result: RunResult
+    node_ids: Mapping[str, str] = field(default_factory=dict)  # one test of each case: enough to measure it again
+    baselines: dict[str, baseline.BaselineFile] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()  # recorded cases that the catalogue no longer has
+    measuring: Case | None = None  # at this moment
+    lock: int | None = None  # the descriptor that holds the folder of baselines, while it is recorded
+    lost: str | None = None  # why the device cannot be measured on any more
+    notes: set[str] = field(default_factory=set)  # what a reader of the verdicts must know about the baselines
+    # Takes profiles of a case's sides instead of measuring them, and says for the skip why nothing is judged.
+    capture: Callable[[Case, Context], str] | None = None
+    known: Known | None = None  # of the workload that was measured last
+    busy_cases: int = 0  # in a row that other work on the CPU left open
+    saved_probes: int = 0  # of the yardsticks, how many the JSON file has
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def environment(self) -> Environment:
+        return self.result.environment
+
+    @property
+    def baselines_folder(self) -> Path:
+        return self.options.baselines_path / machine_name(self.environment)
+
+    def missing(self, case: Case) -> Missing | None:
+        """What this machine lacks for the case; None if it can be measured."""
+        if case.device_kind != self.device.type:
+            return NO_GPU
+        missing = missing_needs(case.optimization.needs, self.environment)
+        if missing is None and case.reference_name != BASELINE:
+            missing = missing_needs(case.workload.optimization(case.reference_name).needs, self.environment)
+        return missing
+
+    def accepts_absence(self, case: Case) -> bool:
+        """Whether `--allow-missing` covers what the case lacks."""
+        missing = self.missing(case)
+        if missing is None:  # a point of a sweep that did not fit, which is a result; where it was recorded, it did
+            return case.id in self.result.cases and self.result.cases[case.id].remembered is None
+        return missing.allowed_by(self.options.allow_missing)
+
+    def case_result(self, case: Case) -> CaseResult:
+        """The entry of this case; made, not measured, when it is new."""
+        if case.id not in self.result.cases:
+            self.result.cases[case.id] = CaseResult(
+                case_id=case.id,
+                workload=case.workload.name,
+                optimization=case.optimization.name,
+                compared_with=case.reference_name,
+                size=case.size,
+                rung=rung_number(case.workload, case.optimization.name),
+                point=case.optimization.point,
+                why=case.optimization.why,
+            )
+        return self.result.cases[case.id]
+
+    def measured(self, case: Case, report: Report = silent) -> CaseResult:
+        """Measures and judges the case, once per session; what goes wrong is kept as its error or its skip."""
+        result = self.case_result(case)
+        if not (result.measurement or result.error or result.skipped or result.verdicts):
+            try:
+                missing = self.missing(case)
+            except SideError as error:
+                self._note_failure(case, result, error)
+            else:
+                if missing is not None:
+                    result.skipped, result.lacking = missing.reason, missing.names
+                else:
+                    self.measuring = case
+                    with self._naming_left_over(case):
+                        self._measure(case, result, report)
+            self.measuring = None
+            self.save_case(result)
+        return result
+
+    @contextmanager
+    def _naming_left_over(self, case: Case) -> Iterator[None]:
+        before = list_children()
+        try:
+            yield
+        finally:
+            self.notes.update(
+                f"{case.id}: process {pid} ({command[:LONGEST_COMMAND]}) outlived close(): end it there; this run ends "
+                "it at its end"
+                for pid, command in await_new_children(before).items()
+            )
+
+    def _measure(self, case: Case, result: CaseResult, report: Report) -> None:
+        if self.lost is not None:
+            _say_lost(result, self.lost)
+            return
+        if case.workload.name not in self.result.source_hashes:
+            self.result.source_hashes[case.workload.name] = source_hash(case.workload)
+        classes = self.environment.device_classes
+        result.promise = Promise(
+            min_speedup=for_device_class(case.optimization.min_speedup, classes),
+            tolerance=case.optimization.tolerated,
+            contract=for_device_class(case.optimization.contract, classes),
+        )
+        result.remembered = self.remembered(case)
+        _collect_garbage()
+        try:
+            if self.capture is not None:
+                result.skipped = self.capture(case, self.context(case))
+                return
+            if not self.result.yardsticks:
+                self._probe("before")
+            self._measure_until_decided(case, result, report)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            from gpugate.measurement.device_health import lost
+
+            _LOG.debug("measuring %s failed", case.id, exc_info=True)
+            self._note_failure(case, result, error)
+            self.lost = lost(self.device)
+            if self.lost is None:
+                result.measurement, result.summary, result.verdicts = None, None, []
+        if self.lost is not None:
+            _say_lost(result, self.lost)
+        elif result.error is not None or result.skipped is not None:
+            self._release()  # once more: while the error was on its way it kept what the failed side held
+
+    def end_hung(self, error: SideError) -> str:
+        """Writes the run with the error of the case that hangs in C code; returns the sentence about it.
+
+        It runs in another thread, when the main one will not come back.
+        """
+        sentence = str(error)
+        if self.measuring is not None:
+            result, sentence = self.case_result(self.measuring), _error_sentence(error, self.measuring)
+            result.error, result.measurement, result.summary, result.verdicts = sentence, None, None, []
+        self.finish(interrupted=True)
+        kept = " and ".join(str(path) for path in self.options.run_paths) or "nothing: give --perf-json"
+        return f"{sentence}; it hangs in code that is not Python, so the run ends here; what was measured is in {kept}"
+
+    def _note_failure(self, case: Case, result: CaseResult, error: BaseException) -> None:
+        """Makes a skip of what a developer's run may skip, and an error of everything else."""
+        reason = skip_reason(error)
+        if case.optimization.point is not None and isinstance(error, SideError) and error.out_of_memory:
+            result.skipped, result.lacking = "out of memory", ("memory",)
+        elif reason is None:
+            result.error = _error_sentence(error, case)
+        elif self.options.gate or self.options.update_baselines:
+            result.error = f"{_error_sentence(error, case)}; {NEEDS_NOT_SKIPS}"
+        else:
+            skipped = f"{error.side} was skipped while {error.doing}" if isinstance(error, SideError) else "skipped"
+            result.skipped = f"{skipped}: {reason}"
+
+    def _measure_until_decided(self, case: Case, result: CaseResult, report: Report) -> None:
+        """More pairs for an open question, then fresh processes for that and before any alarm."""
+        options = self.options
+        settings = Settings(
+            budget_s=options.budget_s, seed=self.result.seed, fault=options.fault, prove=not options.skip_proofs
+        )
+        result.measurement = self._measure_here(case, self._shortened(settings), report)
+        self._judge(result)
+        if result.measurement.pairs and wants_more_pairs(result):
+            more = self._measure_here(case, settings.escalated(), report)
+            result.measurement = _as_stored(result.measurement.with_more(more), case)
+        self._probe("between")
+        result.environment_problem = self._environment_problem(result.measurement, result.remembered)
+        self._judge(result)
+        processes = 1 if self.options.update_baselines else self.options.attempts
+        while len(result.attempts) + 1 < processes and wants_fresh_process(result):
+            self._release()
+            report(Progress(case.id, "confirming", f"fresh process {len(result.attempts) + 2} of {processes}"))
+            result.attempts.append(self._fresh_attempt(case))
+            self._judge(result)
+        self._count_busy(result)
+        if self.options.explain or any(verdict.bad for verdict in result.verdicts):
+            result.autopsy = self._explained(case, result)
+
+    def _shortened(self, settings: Settings) -> Settings:
+        """The settings for a machine that could not answer; a record is made of whole measurements alone."""
+        if self.busy_cases < BUSY_CASES or self.options.update_baselines:
+            return settings
+        return replace(settings, budget_s=min(settings.budget_s, BUSY_BUDGET_S))
+
+    def _count_busy(self, result: CaseResult) -> None:
+        if result.measurement is None or busy_cores(result.measurement) is None:
+            self.busy_cases = 0
+        elif left_open_by_other_work(result):
+            self.busy_cases += 1
+        if self.busy_cases == BUSY_CASES:
+            self.notes.add(
+                f"other work on the CPU left {BUSY_CASES} cases in a row open: the next ones were measured for "
+                f"{BUSY_BUDGET_S:g} s each until the cores were free, so end that work and repeat"
+            )
+
+    def _measure_here(self, case: Case, settings: Settings, report: Report) -> Measurement:
+        from gpugate.measurement.known import Known
+        from gpugate.measurement.run import measure
+
+        self.known = self.known or Known()
+        found = measure(case, self.context(case), settings, report, self.known)
+        found = self._with_ceilings(found, case)
+        if found.pairs and impossible_rate(found, summarize(found), case.size):
+            self._probe("between")  # one bad probe makes no side too fast
+            found = self._with_ceilings(found, case)
+        return _as_stored(with_bus_share(found, self.result.yardsticks[-1].values), case)
+
+    def _with_ceilings(self, found: Measurement, case: Case) -> Measurement:
+        from gpugate.measurement.cold_inputs import most_cached_bytes
+
+        dtype, cache = case.optimization.dtype, most_cached_bytes(self.device)
+        return with_ceilings(found, dtype, self.device.type, cache, self.result.yardsticks)
+
+    def _fresh_attempt(self, case: Case) -> Attempt:
+        """The case as another process measures it, while this one waits."""
+        with tempfile.TemporaryDirectory(prefix="gpugate-attempt-") as folder:
+            json_path = Path(folder) / "run.json"
+            try:
+                node_ids, timeout_s = [self.node_ids[case.id]], FRESH_PROCESS_S + 10 * self.options.budget_s
+                run = run_fresh(self.options, self.device, self.root, node_ids, json_path, timeout_s)
+                found = run.cases[case.id]
+            except FreshProcessError as error:
+                return Attempt(None, f"{error}: {error.cause}")
+            except (GpugateError, OSError, LookupError) as error:  # what this process measured must not be lost by it
+                return Attempt(None, f"a fresh process gave no result ({type(error).__name__}: {error})")
+        return Attempt(found.measurement, found.error or found.skipped or found.environment_problem)
+
+    def _release(self) -> None:
+        from gpugate.measurement.sides import release
+
+        release(self.device)
+
+    def context(self, case: Case) -> Context:
+        """What the build functions of the case are told."""
+        cache_dir = self.root / CACHE_FOLDER
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        return Context(
+            device=self.device,
+            items=case.size.items,
+            seed=case.workload.seed,
+            cache_dir=cache_dir,
+            input_path=self.options.input_path,
+            checkpoint_path=self.options.checkpoint_path,
+            data_path=self.options.data_path,
+        )
+
+    def _probe(self, taken: Literal["before", "between"]) -> None:
+        from gpugate.measurement.yardsticks import probe
+
+        self.result.yardsticks.append(probe(self.device, taken))
+
+    def _judge(self, result: CaseResult) -> None:
+        pairs = result.measurement is not None and result.measurement.pairs
+        result.summary = summarize(result.measurement) if result.measurement and pairs else None
+        options = self.options
+        result.verdicts = decide(result, options.command, options.update_baselines, options.tolerance)
+
+    def _environment_problem(self, measurement: Measurement, remembered: Remembered | None) -> str | None:
+        expected = remembered.yardsticks if remembered and remembered.match == "exact" else self._best_yardsticks()
+        problem = environment_problem(measurement, self.result.yardsticks[-2:], expected)
+        if problem is None:
+            return None
+        self._probe("between")  # one bad probe is no sick machine
+        return environment_problem(measurement, self.result.yardsticks[-1:], expected)
+
+    def _best_yardsticks(self) -> dict[str, float]:
+        names = {name for probe in self.result.yardsticks for name in probe.values}
+        return {name: max(probe.values.get(name, 0.0) for probe in self.result.yardsticks) for name in names}
+
+    def remembered(self, case: Case) -> Remembered | None:
+        """What the baseline of this machine says of the case; None where there is none that can be compared."""
+        file = self.baselines.get(case.workload.name)
+        entry = file.cases.get(f"{case.optimization.name}/{case.device_kind}") if file else None
+        if entry is None:
+            return None
+        record = entry.current
+        match = compare(record.environment, self.environment)
+        if match.kind == "foreign":
+            return None
+        differences = match.differences
+        self.notes.update(f"recorded under other software: {difference}" for difference in differences)
+        if not record.source_hash:
+            self.notes.add(f"an older gpugate recorded {case.workload.name}: changes of its source since are not known")
+        elif record.source_hash != self.result.source_hashes.get(case.workload.name):
+            differences += ("the workload's source changed",)
+            self.notes.add(f"the source of {case.workload.name} changed since its baseline was recorded")
+        return Remembered(
+            current=record.history,
+            anchor=entry.anchor.history,
+            match=match.kind,
+            differences=differences,
+            optimized_counters=record.optimized_counters,
+            yardsticks=record.yardsticks,
+            checks=2 * sum(len(file.cases) for file in self.baselines.values()),  # speedup and throughput of each
+        )
+
+    def _explained(self, case: Case, result: CaseResult) -> Autopsy | None:
+        """Nothing is judged by it: what goes wrong with it is no more than a note."""
+        try:
+            return explained(result, self._profile_then(case))
+        except Exception as error:
+            _LOG.debug("explaining %s failed", case.id, exc_info=True)
+            self.notes.add(f"{case.id} was not explained ({type(error).__name__}: {error})")
+            return None
+
+    def _profile_then(self, case: Case) -> StepProfile | None:
+        """Where the time of its optimized side went when its baseline was recorded."""
+        machine, workload = machine_name(self.environment), case.workload.name
+        file = profiles_file.load(profiles_file.path_of(self.options.baselines_path, machine, workload))
+        return file.cases.get(f"{case.optimization.name}/{case.device_kind}")
+
+    def begin(self) -> None:
+        """Writes the JSON file without a case: a session that is killed leaves it, and no older file in its place."""
+        for path in self.options.run_paths:
+            run_file.begin(path, self.result)
+
+    def save_case(self, result: CaseResult) -> None:
+        """Appends a finished case to the JSON file, with the probes since the case before."""
+        self.result.wall_s = time.perf_counter() - self.started
+        probes, self.saved_probes = self.result.yardsticks[self.saved_probes :], len(self.result.yardsticks)
+        for path in self.options.run_paths:
+            run_file.append(path, result, probes, self.result)
+
+    def problems(self) -> Iterator[str]:
+        """A sentence for every record whose optimization the catalogue no longer has: red under a gate."""
+        folder = self.options.baselines_path
+        for case_id in self.unused:
+            delete = shlex.join(["gpugate", "record", "--delete", case_id, "--baselines", str(folder)])
+            yield f"{case_id} is recorded and no longer in the catalogue: restore it, or delete its record: {delete}"
+
+    def finish(self, interrupted: bool) -> None:
+        """Marks the last probe as the one after everything and writes the file for the last time."""
+        self.result.interrupted = interrupted
+        if self.result.yardsticks:
+            last = self.result.yardsticks.pop()
+            self.result.yardsticks.append(Yardstick(last.values, "after"))
+        self.result.wall_s = time.perf_counter() - self.started
+        self.result.ladders, self.result.sweeps = ladders(self.result.cases), sweeps(self.result.cases)
+        for path in self.options.run_paths:
+            run_file.write(path, self.result)
+
+
+def _collect_garbage() -> None:
+    """Collects what earlier cases left, and leaves what stays, imports above all, out of each collection of this case.
+
+    Every build is followed by a collection: it took 70 ms for 100,000 objects that had been there before.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+def _as_stored(found: Measurement, case: Case) -> Measurement:
+    """What is judged is what the file holds, digit for digit: only then can a stored run be decided again."""
+    return from_json(Measurement, to_json(with_whole_run(found, case.size)))
+
+
+def _say_lost(result: CaseResult, problem: str) -> None:
+    """Nothing is known of the case, and it is not its fault."""
+    result.error, result.environment_problem = None, problem
+    result.verdicts = [Verdict(check, result.case_id, Outcome.ENV_INVALID, problem) for check in CASE_CHECKS]
+
+
+def _error_sentence(error: BaseException, case: Case) -> str:
+    disk_problem = not_taken(error)
+    if disk_problem is not None:
+        return f"{case.id}: {disk_problem}"
+    known = error if isinstance(error, SideError) else SideError("the engine", "measuring it", error)
+    if known.out_of_memory:
+        return f"{case.id}: {known}; free device memory or lower the items per step, the other workloads go on"
+    return f"{case.id}: {known}"

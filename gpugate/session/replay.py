@@ -1,0 +1,83 @@
+"""Deciding a stored run again, by the promises and baselines that it was judged by then. Pure: nothing is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gpugate.errors import ReplayError
+from gpugate.judging.decide import decide
+from gpugate.results.case import CaseResult
+from gpugate.results.run import RunResult
+from gpugate.results.series_of_cases import ladders, sweeps
+from gpugate.results.summary import summarize
+from gpugate.results.verdict import Check, Outcome, Verdict
+from gpugate.store.codec import to_json
+
+
+@dataclass(frozen=True)
+class Change:
+    """One check whose verdict is not the stored one. None: it was not judged; equal outcomes differ in their words."""
+
+    case_id: str
+    check: Check
+    stored: Outcome | None
+    decided: Outcome | None
+
+
+def decided_again(run: RunResult, asked_tolerance: float | None = None) -> RunResult:
+    """The run with the summaries and verdicts that its measurements give now; skips, errors and a lost device stay.
+
+    `asked_tolerance` is the share by which a speedup may fall, None for what the run was decided with. Raises
+    ReplayError for a case that holds what no measurement gives.
+    """
+    tolerance = run.asked_tolerance if asked_tolerance is None else asked_tolerance
+    again = replace(run, asked_tolerance=tolerance)
+    cases = {case_id: _decided(case, again) for case_id, case in run.cases.items()}
+    return replace(again, cases=cases, ladders=ladders(cases), sweeps=sweeps(cases))
+
+
+def _decided(case: CaseResult, run: RunResult) -> CaseResult:
+    if case.measurement is None or _device_was_lost(case):
+        return case
+    try:
+        summary = summarize(case.measurement) if case.measurement.pairs else None
+        verdicts = decide(case, run.command, run.recording, run.asked_tolerance)
+    except (ValueError, LookupError, ArithmeticError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise ReplayError(f"{case.case_id} of {run.started_at} cannot be decided ({problem}): measure again") from error
+    # One that was stored for a failure says nothing of a case that holds now; one that was asked for stays.
+    was_bad, is_bad = (any(one.bad for one in each) for each in (case.verdicts, verdicts))
+    return replace(case, summary=summary, verdicts=verdicts, autopsy=case.autopsy if is_bad or not was_bad else None)
+
+
+def _device_was_lost(case: CaseResult) -> bool:
+    """What was measured before stays in the file, and decides nothing. No other state of a machine spoils outputs."""
+    said = {verdict.check: verdict.outcome for verdict in case.verdicts}
+    return said.get("equivalence") is Outcome.ENV_INVALID
+
+
+def changes(stored: RunResult, decided: RunResult) -> tuple[Change, ...]:
+    """The checks that were decided otherwise, in the order of the run.
+
+    With a tolerance that is not the run's own every verdict names another bound: only outcomes count then.
+    """
+    same_rule = stored.asked_tolerance == decided.asked_tolerance
+    return tuple(
+        change
+        for case_id, case in stored.cases.items()
+        for change in _changes(case, decided.cases[case_id])
+        if same_rule or change.stored is not change.decided
+    )
+
+
+def _changes(stored: CaseResult, decided: CaseResult) -> Iterator[Change]:
+    before, after = ({verdict.check: verdict for verdict in case.verdicts} for case in (stored, decided))
+    for check in {**before, **after}:
+        was, now = before.get(check), after.get(check)
+        if to_json(was) != to_json(now):  # as JSON, where one NaN is like another
+            yield Change(stored.case_id, check, _outcome(was), _outcome(now))
+
+
+def _outcome(verdict: Verdict | None) -> Outcome | None:
+    return verdict.outcome if verdict is not None else None

@@ -1,0 +1,1 @@
+"""Intervals, tolerances, and how many processes and nights they need. Pure."""

@@ -1,0 +1,127 @@
+"""Medians and how far they can be trusted. Pure statistics on sequences of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from scipy import stats
+
+from gpugate.units import Bound, Positive
+
+CONFIDENCE = 0.99  # one-sided: a bound is wrong at most once in a hundred
+MIN_DEGREES_OF_FREEDOM = 2
+MIN_BUILDS_OF_AN_ORDER = 2
+# What two identical sides of one process were seen to differ by for their whole life, as a log-ratio: the half-width
+# that is taken for granted where too few fresh instances tell. Pairs alone would be wrong in 4 of 10 runs.
+UNSEEN_INSTANCE_SPREAD = 0.01
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median with its lower and upper bound, each at one-sided 99 %."""
+
+    median: Positive
+    low: Bound
+    high: Bound
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval's width relative to the median: 0.005 is +-0.5 %."""
+        return (self.high - self.low) / (2 * self.median) if self.median else math.inf
+
+
+def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Median with a distribution-free interval from order statistics.
+
+    The k-th smallest of n samples is a lower bound of the median at one-sided confidence
+    1 - P(Binomial(n, 1/2) < k); the upper bound is its mirror image (Conover, Practical Nonparametric Statistics,
+    3rd ed., 1999, section 3.2). With too few samples for that confidence (below seven at 99 %) the bounds are the
+    extremes widened by the range, which says "not known" rather than a false precision. Raises ValueError for none.
+    """
+    if not samples:
+        raise ValueError("no samples: a median needs at least one")
+    ordered = np.sort(np.asarray(samples, dtype=float))
+    count = len(ordered)
+    below = _samples_below(count, confidence)
+    spread = float(ordered[-1] - ordered[0])
+    median = float(np.median(ordered))
+    if below < 0:
+        return Estimate(median, float(ordered[0]) - spread, float(ordered[-1]) + spread)
+    return Estimate(median, float(ordered[below]), float(ordered[count - 1 - below]))
+
+
+@cache
+def _samples_below(count: int, confidence: float) -> int:
+    below = int(stats.binom.ppf(1 - confidence, count, 0.5))
+    return below - 1 if stats.binom.cdf(below, count, 0.5) > 1 - confidence else below
+
+
+def instance_half_width(medians: Sequence[float], confidence: float = CONFIDENCE, fitted: int = 1) -> float:
+    """Half-width of the t interval of the mean of instance medians: t(n-k) * s / sqrt(n), s with n-k degrees.
+
+    `fitted` is k: 1 for the mean alone, 2 where an effect of the order of building was taken out of `medians`. With
+    fewer than two degrees of freedom it is UNSEEN_INSTANCE_SPREAD: a spread of one or two builds is not known.
+
+    The fresh instance is the unit of replication for what pairs cannot see: memory placement and algorithm choice
+    (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 9).
+    """
+    count = len(medians)
+    if count - fitted < MIN_DEGREES_OF_FREEDOM:
+        return UNSEEN_INSTANCE_SPREAD
+    spread = float(np.std(medians, ddof=fitted))
+    return float(stats.t.ppf(confidence, count - fitted)) * spread / math.sqrt(count)
+
+
+def order_effect(medians: Sequence[float], reference_first: Sequence[bool]) -> float | None:
+    """Half of what instances whose reference was built first are above the others.
+
+    Who is built first decides who gets which memory. Two identical sides were seen to differ by +2 and -2 % in turn.
+    None with fewer than two of either, and where taking it out makes the instances no more alike by their median
+    absolute deviation: one outlier must not pass for an effect.
+    """
+    first, other = (
+        [median for median, was in zip(medians, reference_first, strict=True) if was is order]
+        for order in (True, False)
+    )
+    if min(len(first), len(other)) < MIN_BUILDS_OF_AN_ORDER:
+        return None
+    effect = (float(np.median(first)) - float(np.median(other))) / 2
+    without = [
+        median - effect if was else median + effect for median, was in zip(medians, reference_first, strict=True)
+    ]
+    return effect if robust_spread(without) < robust_spread(medians) else None
+
+
+def speedup_estimate(log_ratios: Sequence[Sequence[float]], reference_first: Sequence[bool]) -> Estimate:
+    """The speedup from paired log-ratios, one sequence per fresh instance: the wider of what both levels allow.
+
+    `reference_first` says of each instance whether the reference was built first; what that does is taken out. The
+    interval over instances lies around their mean, which is what the t distribution speaks of: around their median it
+    would be wrong up to three times as often as it says. Raises ValueError for no pairs at all.
+    """
+    taken = [(values, first) for values, first in zip(log_ratios, reference_first, strict=True) if values]
+    effect = order_effect([float(np.median(values)) for values, _ in taken], [first for _, first in taken])
+    shift = effect or 0.0
+    adjusted = [[value - shift if first else value + shift for value in values] for values, first in taken]
+    pooled = median_interval([value for values in adjusted for value in values])
+    medians = [float(np.median(values)) for values in adjusted]
+    mean, between = float(np.mean(medians)), instance_half_width(medians, fitted=1 if effect is None else 2)
+    return Estimate(
+        median=math.exp(pooled.median),
+        low=math.exp(min(pooled.low, mean - between)),
+        high=math.exp(max(pooled.high, mean + between)),
+    )
+
+
+def robust_spread(values: Sequence[float]) -> float:
+    """Standard deviation from the median absolute deviation (scaled by 1.4826 for a normal distribution)."""
+    return float(stats.median_abs_deviation(np.asarray(values), scale="normal")) if len(values) > 1 else 0.0
+
+
+def coefficient_of_variation(values: Sequence[float]) -> float | None:
+    """Sample standard deviation over the mean; None for fewer than two values."""
+    return float(np.std(values, ddof=1) / np.mean(values)) if len(values) > 1 else None

@@ -1,0 +1,95 @@
+"""How much less is still the same, and what is therefore seen: from how much fresh processes were found to differ."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+from scipy import stats
+
+from gpugate.statistics.policy import ATTEMPTS, MIN_PROCESSES, MIN_SITTINGS
+
+# No tolerance is tighter. What machines of one model and days differ by is not in a recording made in one go: the ratio
+# of one model moved by 1.4 % between two nights, at 0.15 % between the processes of one. Where a baseline was recorded
+# over MIN_SITTINGS nights it is in the cv.
+RATIO_FLOOR = 0.01
+RATIO_FLOOR_OVER_NIGHTS = 0.003
+TIME_FLOOR = 0.05  # absolute time is gated loosely
+TIME_FLOOR_OTHER_SOFTWARE = 0.25  # the same device under another driver or torch
+MIN_CV_FACTOR = 4.0
+UNKNOWN_CV_FLOOR = 0.05  # tolerance of a baseline of fewer processes
+FALSE_ALARMS_PER_NIGHT = 0.05  # of the whole suite, when nothing changed: one in twenty nights
+BOUNDS_NOTHING = 1.0  # a tolerance of so much: no speedup is below what it leaves
+POWER = 0.95  # what is called detectable is caught this often
+
+
+@cache
+def median_variance(count: int) -> float:
+    """Variance of the median of `count` values of a standard normal distribution.
+
+    The middle order statistic of 2m - 1 values is the normal quantile of a Beta(m, m) variable (David & Nagaraja,
+    Order Statistics, 3rd ed., 2003, section 2.1). An even count is taken for the odd one below it, which errs on the
+    side of a wider tolerance.
+    """
+    middle = (count + 1) // 2
+    return float(stats.beta(middle, middle).expect(lambda share: stats.norm.ppf(share) ** 2))
+
+
+@cache
+def cv_factor(processes: int, checks: int) -> float:
+    """Between-run cvs that the middle one of ATTEMPTS processes may be below the median of `processes` recorded ones.
+
+    t(n-1, 1 - a) * sqrt(Var median(ATTEMPTS) + Var median(n)): a prediction bound for the median of new observations
+    (Hahn & Meeker, Statistical Intervals, 1991, section 4.8) with medians for means, at the level a of one of `checks`
+    that keeps the whole suite at FALSE_ALARMS_PER_NIGHT: 1 - (1 - FALSE_ALARMS_PER_NIGHT) ** (1 / checks) (Sidak,
+    1967). Never below MIN_CV_FACTOR, so that a suite of one workload is no stricter than a night can bear.
+    """
+    spread = math.sqrt(median_variance(ATTEMPTS) + median_variance(processes))
+    return max(MIN_CV_FACTOR, _quantile(processes, checks) * spread)
+
+
+@cache
+def night_factor(nights: int, checks: int, processes_a_night: int = 1) -> float:
+    """The same where the cv is that of `nights`, each the median of `processes_a_night`.
+
+    t(n-1, 1 - a) * sqrt(v + Var median(n)): a prediction bound for one new observation, since all attempts of one night
+    share it. v = max(1, Var median(ATTEMPTS) / Var median(processes_a_night)) is its variance in units of a recorded
+    night's, should the nights differ by nothing but their processes: fewer are asked than are recorded.
+    """
+    new = max(1.0, median_variance(ATTEMPTS) / median_variance(processes_a_night))
+    return max(MIN_CV_FACTOR, _quantile(nights, checks) * math.sqrt(new + median_variance(nights)))
+
+
+def _quantile(count: int, checks: int) -> float:
+    level = 1 - (1 - FALSE_ALARMS_PER_NIGHT) ** (1 / max(checks, 1))
+    return float(stats.t.ppf(1 - level, count - 1))
+
+
+def tolerance(cv: float | None, processes: int, floor: float, checks: int = 1) -> float:
+    """max(floor, factor x between-run cv); a history too short to know its cv is trusted to 5 % only."""
+    if cv is None or processes < MIN_PROCESSES:
+        return max(floor, UNKNOWN_CV_FLOOR, MIN_CV_FACTOR * (cv or 0.0))
+    return max(floor, cv_factor(processes, checks) * cv)
+
+
+def speedup_tolerance(cv: float | None, processes: int, sittings: int, checks: int) -> float:
+    """By what share a speedup may fall short of the recorded one: what this machine can tell apart from chance."""
+    if sittings >= MIN_SITTINGS and processes >= MIN_PROCESSES and cv is not None:
+        return max(RATIO_FLOOR_OVER_NIGHTS, night_factor(sittings, checks, processes // sittings) * cv)
+    return tolerance(cv, processes, RATIO_FLOOR, checks)
+
+
+def detectable_slowdown(cv: float | None, processes: int, sittings: int, allowed: float) -> float:
+    """The smallest slowdown of the optimized side that a gate which tolerates `allowed` catches 95 times in 100.
+
+    The speedup must fall by x = allowed + z(0.95) * cv * sqrt(v + Var median(n)): the first process must find it, since
+    one that passes by its interval asks no other. n is the number of values that the cv is of: processes, for which
+    v = 1, or nights, where v = 1 / Var median(processes a night) is the variance of one process in units of a night's,
+    should nights differ by nothing but their processes. A slowdown d makes the speedup 1 / (1 + d) of what it was, so
+    d = x / (1 - x); infinite where x reaches 1.
+    """
+    over_nights = sittings >= MIN_SITTINGS
+    one = 1 / median_variance(processes // sittings) if over_nights else 1.0
+    spread = math.sqrt(one + median_variance(sittings if over_nights else processes))
+    fall = allowed + float(stats.norm.ppf(POWER)) * (cv or 0.0) * spread
+    return fall / (1 - fall) if fall < 1 else math.inf

@@ -1,0 +1,481 @@
+"""What was true: one file per workload, `baselines/<machine>/<workload>.json`, and its life cycle.
+
+`folder` is always the folder of one machine. Samples are kept and conclusions derived, see
+`gpugate.results.summary.history`. Only `write` changes files; hold `exclusive(folder)` from `load_all` to the last
+`write`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import statistics
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+
+from gpugate import units
+from gpugate.errors import BaselineError
+from gpugate.machine.environment import Environment, differences, machine_name
+from gpugate.measurement.record import Counters, Difference, Instance, Measurement
+from gpugate.results.case import CaseResult
+from gpugate.results.run import RunResult
+from gpugate.results.summary import History, by_sitting, counted, history, one_process, undisturbed
+from gpugate.results.verdict import Outcome
+from gpugate.statistics.policy import MIN_PROCESSES
+from gpugate.statistics.tolerance import detectable_slowdown, speedup_tolerance
+from gpugate.store.codec import (
+    FormatError,
+    from_json,
+    naming_the_file,
+    parse,
+    pretty,
+    rounded,
+    to_json,
+    with_header,
+    without_header,
+    write_atomically,
+)
+from gpugate.store.writable_folder import hide_own_files
+from gpugate.units import Positive
+from gpugate.workload import DEVICE_KINDS
+
+FORMAT = "gpugate-baseline"
+# History: 1: per case an anchor and a current record; the samples of each process in columns. 2: when each one started.
+# 3: `source_hash` is of the code that a workload is made of; before, of the names and texts of its modules.
+FORMAT_VERSION = 3
+HASHES_CODE = 3  # the version from which on source hashes can be compared with today's
+LOCK_NAME = ".lock"  # in the folder that it guards
+_REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
+BLUNT = 1.0  # a record that misses a step of twice the time is not a record of a quiet machine
+_UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What several fresh processes measured for one case. A counter that is absent was not measured."""
+
+    recorded_at: str  # ISO 8601 with the UTC offset: the start of the last process
+    recorded_by: str  # of older files; empty since, as version control knows who recorded
+    reason: str
+    source_hash: str  # of the workload, see `source_hash`; empty where it is not known
+    environment: Environment
+    processes: tuple[tuple[Instance, ...], ...]
+    yardsticks: Mapping[str, Positive] = field(default_factory=dict)  # medians, by name
+    reference_counters: Counters = field(default_factory=dict)  # the largest over the processes
+    optimized_counters: Counters = field(default_factory=dict)
+    differences: tuple[Difference, ...] = ()  # the largest of each kind
+    started_at: tuple[str, ...] = ()  # each process, as `recorded_at`
+
+    @property
+    def history(self) -> History:
+        return history(self.processes, self.started_at)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`anchor` is the best record and stays, so that slow creep shows; `current` is the newest."""
+
+    anchor: Record
+    current: Record
+
+
+@dataclass(frozen=True)
+class BaselineFile:
+    """One workload on one machine. Cases are named `<optimization>/<kind of device>`, as in `cudnn-fused/cuda`."""
+
+    workload: str
+    machine: str
+    cases: Mapping[str, Entry]
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """The reason of a recording, and the records that it may replace."""
+
+    reason: str
+    new_anchor: bool = False
+    adding: bool = False  # to the processes that are recorded, in place of replacing them
+    force: bool = False  # a disturbed record may replace a sharper one
+    force_option: str = "--perf-force"  # the option that sets `force`
+
+
+def load_all(folder: Path, workload_names: Collection[str] | None = None) -> dict[str, BaselineFile]:
+    """The files of one machine by workload; none where the folder is absent.
+
+    Raises BaselineError for a bad file, and for one of a workload that is not among `workload_names`, where given.
+    """
+    files = {name: _load(folder, name) for name in _workloads(folder)}
+    for name in files:
+        if workload_names is not None and name not in workload_names:
+            path = _path(folder, name)
+            raise BaselineError(f"{path} is for the unknown workload {name!r}: restore the workload or delete the file")
+    return files
+
+
+def _path(folder: Path, workload: str) -> Path:
+    """A workload of a family, such as `video/decode`, has its file in the family's folder."""
+    return folder / f"{workload}.json"
+
+
+def _workloads(folder: Path) -> list[str]:
+    """The names of the workloads that have a file."""
+    return [_workload_at(folder, path) for path in sorted((*folder.glob("*.json"), *folder.glob("*/*.json")))]
+
+
+def _workload_at(folder: Path, path: Path) -> str:
+    return path.relative_to(folder).as_posix().removesuffix(".json")
+
+
+def updated(
+    file: BaselineFile | None,
+    workload: str,
+    runs: Sequence[RunResult],
+    occasion: Occasion,
+    min_processes: int = MIN_PROCESSES,
+) -> BaselineFile:
+    """`file` with what `runs`, one per fresh process, measured of `workload`; cases that they did not measure stay.
+
+    Raises BaselineError when nothing was measured, when a case failed, was judged WRONG, NOT_ENGAGED or ENV_INVALID, or
+    was measured by fewer than `min_processes` runs, and when the runs were interrupted or differ in environment or in
+    the workload's source. Where runs are added, what is recorded counts as runs do, each run may be added once, and a
+    case that was judged REGRESSED is refused, too. Otherwise a disturbed record does not replace a sharper one, unless
+    that is forced.
+    """
+    _check_runs(workload, runs)
+    machine = machine_name(runs[0].environment)
+    if file is not None and (file.machine, file.workload) != (machine, workload):
+        theirs = f"{workload!r} on {machine}"
+        raise BaselineError(
+            f"the baseline of {file.workload!r} on {file.machine} cannot take {theirs}: pass its own file"
+        )
+    cases = dict(file.cases) if file else {}
+    for case_id in sorted({case.case_id for run in runs for case in run.cases.values() if case.workload == workload}):
+        key = case_id.removeprefix(f"{workload}/")
+        onto = cases[key].current if occasion.adding and key in cases else None
+        measured = _measured(case_id, runs, occasion, min_processes - (len(onto.processes) if onto else 0))
+        if measured:
+            record = _record(measured, occasion, runs[0].source_hashes.get(workload, ""))
+            if onto is not None:
+                _check_alike(case_id, onto, record)
+                record = _joined(onto, record)
+            elif key in cases and not occasion.force:
+                _check_worth_replacing(case_id, cases[key].current, record, occasion.force_option)
+            keeps_anchor = key in cases and not occasion.new_anchor and not _beats(record, cases[key].anchor)
+            cases[key] = Entry(cases[key].anchor if keeps_anchor else record, record)
+    if not cases:
+        raise BaselineError(f"no run measured {workload!r}, so there is nothing to record: run it without skips first")
+    return BaselineFile(workload, machine, dict(sorted(cases.items())))
+
+
+def write(folder: Path, file: BaselineFile) -> tuple[str, ...]:
+    """Writes one file in one step and says what changed, a line per case.
+
+    Raises BaselineError, and leaves the old file, where that is damaged or cannot be replaced.
+    """
+    path = _path(folder, file.workload)
+    if folder.resolve().name != file.machine:
+        raise BaselineError(f"{path} is to hold a baseline of {file.machine!r}: write it to the folder of that name")
+    old = _load(folder, file.workload).cases if path.exists() else {}
+    try:
+        text = pretty(with_header(FORMAT, FORMAT_VERSION, to_json(file))) + "\n"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except FormatError as error:
+        raise BaselineError(f"{path} cannot take this record because {error}: measure again") from error
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise BaselineError(f"{path} cannot be written ({problem}): make room or mend its permissions") from error
+    return tuple(line for key, entry in file.cases.items() for line in _change(file, key, old.get(key), entry))
+
+
+def drop_case(folder: Path, case_id: str) -> BaselineFile | None:
+    """The file of the case's workload without its record; None where there is none.
+
+    Raises BaselineError for a bad file.
+    """
+    workload, *names = case_id.rsplit("/", 2)
+    key = "/".join(names)
+    file = _load(folder, workload) if workload in _workloads(folder) else None
+    if file is None or key not in file.cases:
+        return None
+    return replace(file, cases={name: entry for name, entry in file.cases.items() if name != key})
+
+
+def replace_or_delete(folder: Path, file: BaselineFile) -> Path:
+    """Writes the file, or deletes it where it holds no case any more, and returns its path.
+
+    Raises BaselineError where that cannot be done.
+    """
+    path = _path(folder, file.workload)
+    if file.cases:
+        write(folder, file)
+        return path
+    try:
+        path.unlink()
+    except OSError as error:
+        raise BaselineError(f"{path} cannot be deleted ({error.strerror}): mend its permissions") from error
+    return path
+
+
+def unused(files: Mapping[str, BaselineFile], case_ids: Collection[str]) -> tuple[str, ...]:
+    """Ids of the cases in `files` that the catalogue no longer has."""
+    ids = (f"{file.workload}/{key}" for file in files.values() for key in file.cases)
+    return tuple(case_id for case_id in ids if case_id not in case_ids)
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[int]:
+    """Lets only one process in at a time, until it and every child that it passes the yielded descriptor to have ended.
+
+    Raises BaselineError at once where another one is inside, or where the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        hide_own_files(folder.parent)
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise BaselineError(f"{folder} cannot be written ({error.strerror}): mend its permissions") from error
+    try:
+        _lock(descriptor, folder)
+        try:
+            yield descriptor
+        finally:
+            os.ftruncate(descriptor, 0)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+
+
+def _load(folder: Path, workload: str) -> BaselineFile:
+    """Raises BaselineError for a file that is damaged, newer, of another machine or of another workload."""
+    path, machine = _path(folder, workload), folder.resolve().name
+    steps = {"unreadable": _REPAIR, "damaged": _REPAIR, "instead_of_upgrading": "record again"}
+    with naming_the_file(path, BaselineError, **steps):
+        file = _decoded(path.read_text(encoding="utf-8"))
+    if file.machine != machine:
+        raise BaselineError(
+            f"{path} is of the machine {file.machine!r}, not of {machine!r}: move it there or delete it"
+        )
+    if file.workload != workload:
+        raise BaselineError(f"{path} is of the workload {file.workload!r}: give it that name again or delete it")
+    return file
+
+
+def _decoded(text: str) -> BaselineFile:
+    document = parse(text)
+    file = from_json(BaselineFile, without_header(FORMAT, FORMAT_VERSION, document))
+    if cast(Mapping[str, int], document)["format_version"] < HASHES_CODE:
+        file = _without_source_hashes(file)
+    for key, entry in file.cases.items():
+        if key.rpartition("/")[2] not in DEVICE_KINDS:
+            raise FormatError(f"cases has {key!r}, which does not end in /cuda or /cpu")
+        for name, record in (("anchor", entry.anchor), ("current", entry.current)):
+            if not record.processes:
+                raise FormatError(f"cases.{key}.{name}.processes is empty")
+            for index, process in enumerate(record.processes):
+                if not any(instance.pairs for instance in process):
+                    raise FormatError(f"cases.{key}.{name}.processes[{index}] has no samples")
+            if len(record.started_at) not in (0, len(record.processes)):
+                raise FormatError(f"cases.{key}.{name}.started_at has not one time for each process")
+            try:
+                by_sitting(record.started_at)
+            except (ValueError, TypeError):  # no time, or some with an offset and some without
+                raise FormatError(f"cases.{key}.{name}.started_at holds something else than ISO 8601 times") from None
+    return file
+
+
+def _without_source_hashes(file: BaselineFile) -> BaselineFile:
+    cases = {
+        key: Entry(replace(entry.anchor, source_hash=""), replace(entry.current, source_hash=""))
+        for key, entry in file.cases.items()
+    }
+    return replace(file, cases=cases)
+
+
+def _beats(record: Record, anchor: Record) -> bool:
+    """Whether a record is clearly better than the anchor: what was gained then cannot creep away either."""
+    now, then = record.history, anchor.history
+    allowed = speedup_tolerance(then.speedup_cv, then.processes, then.sittings, checks=1)
+    return now.processes >= MIN_PROCESSES and now.speedup > then.speedup * (1 + allowed)
+
+
+def _check_runs(workload: str, runs: Sequence[RunResult]) -> None:
+    if not runs:
+        raise BaselineError(f"there is no run to record {workload!r} from: measure it first")
+    for run in runs:
+        if run.interrupted:
+            raise BaselineError(f"the run of {run.started_at} was interrupted: record {workload!r} again")
+        if run.source_hashes.get(workload) != runs[0].source_hashes.get(workload):
+            raise BaselineError(f"the source of {workload!r} changed between the runs: record again without editing")
+    found = differences([run.environment for run in runs])
+    if found:
+        raise BaselineError(f"the runs' environments differ ({', '.join(found)}): record again on one machine")
+
+
+def _measured(
+    case_id: str, runs: Sequence[RunResult], occasion: Occasion, min_processes: int
+) -> list[tuple[RunResult, Measurement]]:
+    """The runs that measured one case, and what; empty when they all skipped it."""
+    results = [(run, case) for run in runs for case in run.cases.values() if case.case_id == case_id]
+    for _, result in results:
+        _check_fit(result, occasion)
+    measured = [(run, result.measurement) for run, result in results if result.measurement is not None]
+    if 0 < len(measured) < min_processes:
+        needed = f"{len(measured)} of the {min_processes} processes that a baseline needs"
+        raise BaselineError(f"{case_id} was measured by {needed}: record again with more processes")
+    return measured
+
+
+def _check_fit(result: CaseResult, occasion: Occasion) -> None:
+    if result.error is not None:
+        raise BaselineError(f"{result.case_id} failed ({result.error}): mend that and record again")
+    if result.environment_problem is not None:
+        raise BaselineError(f"{result.case_id} says nothing ({result.environment_problem}): mend that and record again")
+    if result.measurement is not None and not result.measurement.pairs:
+        raise BaselineError(f"{result.case_id} has no samples: give it a larger --perf-budget and record again")
+    for verdict in result.verdicts:
+        # Both sides at another speed than recorded: nothing against what is meant to be the new normal.
+        other_machine = verdict.check == "throughput" and verdict.outcome is Outcome.ENV_INVALID
+        # As a new normal a regression may be recorded; as one of the nights that it fell behind it would widen them.
+        unfit = (*_UNFIT, Outcome.REGRESSED) if occasion.adding else _UNFIT
+        if verdict.outcome in unfit and not (other_machine and occasion.new_anchor):
+            word = f"{verdict.outcome.value} in the check of {verdict.check}"
+            remedy = ", or record it with a new anchor (--new-anchor)" if other_machine else ""
+            raise BaselineError(f"{result.case_id} is {word} ({verdict.reason}): mend that and record again{remedy}")
+
+
+def _record(of_case: Sequence[tuple[RunResult, Measurement]], occasion: Occasion, source: str) -> Record:
+    runs, measured = zip(*of_case, strict=True)
+    packages = {name: version for run in runs for name, version in run.environment.packages.items()}
+    return Record(
+        recorded_at=max(run.started_at for run in runs),
+        recorded_by="",
+        reason=occasion.reason,
+        source_hash=source,
+        environment=replace(runs[0].environment, packages=packages),
+        processes=tuple(measurement.instances for measurement in measured),
+        yardsticks=_over_all(statistics.median, [probe.values for run in runs for probe in run.yardsticks]),
+        reference_counters=_over_all(max, [measurement.reference_counters for measurement in measured]),
+        optimized_counters=_over_all(max, [measurement.optimized_counters for measurement in measured]),
+        differences=_largest([difference for measurement in measured for difference in measurement.differences]),
+        started_at=tuple(run.started_at for run in runs),
+    )
+
+
+def _check_alike(case_id: str, recorded: Record, added: Record) -> None:
+    """Raises BaselineError where the two cannot be one record."""
+    found = list(differences([recorded.environment, added.environment]))
+    if recorded.source_hash != added.source_hash:
+        known = bool(recorded.source_hash)
+        found.append("the workload's source changed" if known else "an older gpugate recorded its source")
+    if found:
+        changes = ", ".join(found)
+        raise BaselineError(f"{case_id} was recorded under other conditions ({changes}): record it anew, without --add")
+    for started_at, process in zip(added.started_at, added.processes, strict=True):
+        if process in recorded.processes:
+            raise BaselineError(f"the run of {started_at} is in the baseline of {case_id} already: take it away")
+
+
+def _check_worth_replacing(case_id: str, old: Record, new: Record, force_option: str) -> None:
+    """Raises BaselineError where the processes of `new` were disturbed and it detects less than `old` does."""
+    measured = [one_process(process) for process in new.processes]
+    disturbed = len(measured) - len(undisturbed(measured, by_sitting(new.started_at)))
+    before, after = _detectable(old), _detectable(new)
+    if (2 * disturbed > len(measured) or after > BLUNT) and after >= before:
+        if 2 * disturbed > len(measured):
+            why = f"{disturbed} of its {len(measured)} processes were disturbed"
+        else:
+            why = f"its {len(measured)} processes vary by {units.percent(new.history.speedup_cv or 0.0)}"
+        raise BaselineError(
+            f"the record of {case_id} stays: it detects a slowdown of {units.percent(before)}, and the new one of "
+            f"{units.percent(after)}, since {why}: record again on a quieter machine, or give {force_option}"
+        )
+
+
+def _detectable(record: Record) -> float:
+    """The smallest slowdown that a gate of this case alone detects, as a share of the time per step."""
+    known = record.history
+    allowed = speedup_tolerance(known.speedup_cv, known.processes, known.sittings, checks=1)
+    return detectable_slowdown(known.speedup_cv, known.processes, known.sittings, allowed)
+
+
+def _joined(recorded: Record, added: Record) -> Record:
+    """One record of the processes of both; every process has the same weight in the yardsticks."""
+    both = (recorded, added)
+    readings = [one.yardsticks for one in both for _ in one.processes]
+    return replace(
+        added,
+        reason=added.reason or recorded.reason,
+        recorded_at=max(one.recorded_at for one in both),
+        environment=replace(
+            added.environment, packages={**recorded.environment.packages, **added.environment.packages}
+        ),
+        processes=(*recorded.processes, *added.processes),
+        yardsticks=_over_all(statistics.median, readings),
+        reference_counters=_over_all(max, [one.reference_counters for one in both]),
+        optimized_counters=_over_all(max, [one.optimized_counters for one in both]),
+        differences=_largest([difference for one in both for difference in one.differences]),
+        # Of a record without times nobody knows which of its processes shared a night.
+        started_at=(*recorded.started_at, *added.started_at) if recorded.started_at else (),
+    )
+
+
+def _over_all(pick: Callable[[Sequence[float]], float], readings: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """One value by name, picked from every reading that has it."""
+    names = sorted({name for reading in readings for name in reading})
+    return {name: rounded(pick([reading[name] for reading in readings if name in reading])) for name in names}
+
+
+def _largest(differences: Sequence[Difference]) -> tuple[Difference, ...]:
+    by_kind = {difference.when: difference for difference in sorted(differences, key=lambda one: one.relative_l2)}
+    return tuple(by_kind[when] for when in sorted(by_kind))
+
+
+def _change(file: BaselineFile, key: str, old: Entry | None, new: Entry) -> Iterator[str]:
+    if old is None:
+        yield f"{file.workload}/{key}: recorded {_told(new.current)}"
+    elif to_json(old.current) != to_json(new.current):
+        was = units.ratio(old.current.history.speedup)
+        yield f"{file.workload}/{key}: {was} -> {_told(new.current)}{_left_out(old.current, new.current)}"
+
+
+def _left_out(old: Record, new: Record) -> str:
+    """Which of the processes that joined do not count."""
+    if new.processes[: len(old.processes)] != old.processes or not new.started_at:
+        return ""
+    kept = counted([one_process(process) for process in new.processes], by_sitting(new.started_at))
+    found = [time for index, time in enumerate(new.started_at) if index >= len(old.processes) and index not in kept]
+    return f"; disturbed, and not counted: the run of {', '.join(found)}" if found else ""
+
+
+def _told(record: Record) -> str:
+    """`2.09x, 2.08..2.10 over 5 of 6 processes, cv 0.4 %`: of those that count."""
+    found, measured = record.history, [one_process(process) for process in record.processes]
+    groups = by_sitting(record.started_at)
+    kept = counted(measured, groups)
+    each = [measured[index].speedup.median for index in kept]
+    of_all = f"{len(kept)} of {len(measured)}" if len(kept) < len(measured) else f"{len(kept)}"
+    nights = f" on {found.sittings} nights" if found.sittings > 1 else ""
+    spread = f"{units.interval(min(each), max(each))} over {of_all} processes{nights}"
+    if len(measured) < MIN_PROCESSES:
+        return f"{units.ratio(found.speedup)}, {spread}: a gate needs {MIN_PROCESSES}"
+    disturbed = len(set(kept) - set(undisturbed(measured, groups)))
+    doubt = f", {disturbed} of them disturbed: record again on a quieter machine" if disturbed else ""
+    return f"{units.ratio(found.speedup)}, {spread}, cv {units.percent(found.speedup_cv or 0.0)}{doubt}"
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 20, 0).decode(errors="replace") or "unknown"
+        raise BaselineError(f"another process (pid {holder}) is updating {folder}: wait for it to end") from None
+    except OSError as error:
+        raise BaselineError(
+            f"{folder} cannot be locked ({error.strerror}): put it on a local disk with room"
+        ) from error

@@ -1,0 +1,254 @@
+"""The file of `--perf-json`: everything that one session knows, readable at any moment.
+
+While a session goes on, the file holds its beginning, marked as interrupted, and each finished case is one line that is
+appended to `<file>.cases` beside it: a case costs as much at the end of a session as at its start. The end of the
+session writes one whole file and removes the lines. Every reader joins both, so a killed session keeps its cases.
+
+From the start of a session until its first case the file of an earlier session stays, with `<file>.outdated` beside it:
+where the session dies meanwhile, the earlier run is no answer to a question about the later one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from gpugate import __version__
+from gpugate.errors import GpugateError
+from gpugate.measurement.record import Yardstick
+from gpugate.results.case import CaseResult
+from gpugate.results.run import RunResult
+from gpugate.results.series_of_cases import ladders, sweeps
+from gpugate.store.codec import (
+    FormatError,
+    from_json,
+    naming_the_file,
+    parse,
+    pretty,
+    to_json,
+    with_header,
+    without_header,
+    write_atomically,
+)
+
+FAMILY = "gpugate-"  # which every format of ours begins with
+FORMAT = f"{FAMILY}run"
+# History: 1: RunResult as it is, instances in columns. 2: what each case was judged by, and its further attempts.
+# 3: the tolerance that was asked for, what a skipped case lacks, a fault put in on purpose, and times judged with the
+# digits that are stored. 4: proofs, ladders and sweeps. 5: how many items a whole run has.
+# 6: where the time of a step goes, and that of a measurement; what a wrong output looks like.
+# 7: the checks that tests held, the exit status of pytest, and why it is 1 where no test failed.
+FORMAT_VERSION = 7
+
+
+class RunFileError(GpugateError):
+    """A `--perf-json` file cannot be written or read."""
+
+
+def begin(path: Path, run: RunResult) -> None:
+    """Writes the file of a session that begins, marked as interrupted, without a case. Raises as `write` does."""
+    write(path, replace(run, interrupted=True, cases={}, yardsticks=[], ladders=[], sweeps=[]))
+    _append(path, {"started_at": run.started_at, "seed": run.seed})
+
+
+def append(path: Path, case: CaseResult, yardsticks: Sequence[Yardstick], run: RunResult) -> None:
+    """Adds a finished case to the lines beside the file that `begin` wrote, with the probes since the case before.
+
+    Raises RunFileError where they cannot be written and FormatError for a number that JSON cannot carry: the lines
+    that are there stay.
+    """
+    source_hash = run.source_hashes.get(case.workload)
+    part = {
+        "cases": {case.case_id: to_json(case)},
+        "yardsticks": to_json(list(yardsticks)),
+        "source_hashes": {} if source_hash is None else {case.workload: source_hash},
+        "wall_s": run.wall_s,
+    }
+    _append(path, part)
+
+
+def remove(path: Path) -> None:
+    """Removes a run, where there is one, with the lines of its cases and its mark. Raises OSError."""
+    for each in (path, _lines_beside(path), _mark_beside(path)):
+        each.unlink(missing_ok=True)
+
+
+def mark_outdated(path: Path) -> bool:
+    """Marks the run of an earlier session until `write` replaces it. Returns False where there is no run, or a mark.
+
+    Raises RunFileError where the folder cannot be written.
+    """
+    try:
+        if not path.is_file() or is_outdated(path):
+            return False
+        _mark_beside(path).touch()
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    return True
+
+
+def clear_mark(path: Path) -> None:
+    """Takes the mark off a run that no later session replaces. Raises RunFileError where that cannot be done."""
+    try:
+        _mark_beside(path).unlink(missing_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def is_outdated(path: Path) -> bool:
+    """Reports a mark: a later session was to replace this run and died before its first case, or still collects."""
+    return _mark_beside(path).exists()
+
+
+def _lines_beside(path: Path) -> Path:
+    return _beside(path, "cases")
+
+
+def _mark_beside(path: Path) -> Path:
+    return _beside(path, "outdated")
+
+
+def _beside(path: Path, ending: str) -> Path:
+    target = path.resolve()
+    return target.with_name(f"{target.name}.{ending}")
+
+
+def _append(path: Path, part: Mapping[str, Any]) -> None:
+    line = json.dumps(part, allow_nan=False).encode() + b"\n"
+    try:
+        descriptor = os.open(_lines_beside(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            before = os.fstat(descriptor).st_size
+            try:
+                if os.write(descriptor, line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(descriptor)
+            except BaseException:
+                os.ftruncate(descriptor, before)
+                raise
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> RunFileError:
+    return RunFileError(f"{path} cannot be written ({error.strerror or error}): give --perf-json another path")
+
+
+def write(path: Path, run: RunResult) -> None:
+    """Replaces the file at `path`, in a folder that exists, in one step, and removes what is beside it.
+
+    Raises RunFileError where it cannot be written (the old file then stays) and FormatError for a number in `run` that
+    JSON cannot carry.
+    """
+    text = pretty(with_header(FORMAT, FORMAT_VERSION, to_json(run))) + "\n"
+    try:
+        write_atomically(path, text)
+        for beside in (_lines_beside(path), _mark_beside(path)):
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def read(path: Path) -> RunResult:
+    """Raises RunFileError for a file that is not there, damaged, or of another format."""
+    with naming_the_file(
+        path,
+        RunFileError,
+        unreadable="give a file that --perf-json wrote",
+        damaged="write it again with --perf-json",
+        instead_of_upgrading="measure again",
+    ):
+        document = read_document(path)
+        _refuse_another_of_ours(path, document)
+        body = without_header(FORMAT, FORMAT_VERSION, document)
+        found = cast(Mapping[str, int], document)["format_version"]
+        if found < FORMAT_VERSION:
+            older = f"was written by an older gpugate (format {found}, this one reads {FORMAT_VERSION})"
+            raise RunFileError(f"{path} {older}: measure again")
+        run = from_json(RunResult, body)
+        problem = _contradiction(run)
+        if problem is not None:
+            raise FormatError(problem)
+        return replace(run, ladders=ladders(run.cases), sweeps=sweeps(run.cases)) if run.interrupted else run
+
+
+def read_document(path: Path) -> object:
+    """The JSON document of a run, with the lines beside it where the session did not end.
+
+    Raises OSError, UnicodeDecodeError and FormatError.
+    """
+    document = parse(path.read_text(encoding="utf-8"))
+    if not isinstance(document, dict) or document.get("interrupted") is not True or document.get("cases"):
+        return document
+    try:
+        *lines, _cut_off = _lines_beside(path).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return document
+    parts = [_part(line, f"line {number} of {_lines_beside(path).name}") for number, line in enumerate(lines, 1)]
+    if not parts or any(parts[0].get(name) != document.get(name) for name in ("started_at", "seed")):
+        return document  # the lines of an earlier session
+    whole: dict[str, Any] = {**document, "cases": {}, "source_hashes": {}, "yardsticks": []}
+    for part in parts[1:]:
+        for name in ("cases", "source_hashes"):
+            whole[name].update(part[name])
+        whole["yardsticks"] += part["yardsticks"]
+        whole["wall_s"] = part["wall_s"]
+    return whole
+
+
+def _part(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        part = parse(line.decode())
+    except FormatError as error:
+        raise FormatError(f"{where} is no case of a run ({error})") from None
+    kinds = {"cases": dict, "source_hashes": dict, "yardsticks": list}
+    known = ({"started_at", "seed"}, {*kinds, "wall_s"})
+    if not isinstance(part, dict) or set(part) not in known:
+        raise FormatError(f"{where} is no case of a run")
+    for name, kind in kinds.items():
+        if not isinstance(part.get(name, kind()), kind):
+            raise FormatError(f"{where} has {name} that are no {kind.__name__}")
+    return part
+
+
+def _refuse_another_of_ours(path: Path, document: object) -> None:
+    found = document.get("format") if isinstance(document, dict) else None
+    if isinstance(found, str) and found.startswith(FAMILY) and found != FORMAT:
+        raise RunFileError(f"{path} is a {found!r} file, not a {FORMAT!r} one: give a file that --perf-json wrote")
+
+
+def read_to_decide_again(path: Path) -> RunResult:
+    """As `read`, and raises RunFileError for a run of another version of the suite, whose rules are others."""
+    run = read(path)
+    version = run.environment.packages.get("gpugate", "of no known version")
+    if version != __version__:
+        raise RunFileError(
+            f"{path} was decided by gpugate {version} and this is gpugate {__version__}, whose rules may be others: "
+            "decide it again with the same version, or measure again"
+        )
+    for case_id, case in run.cases.items():
+        if case.measurement is not None and case.promise is None:
+            problem = f"cases.{case_id} was measured and has no promise"
+            raise RunFileError(f"{path} cannot be used because {problem}: write it again with --perf-json")
+    return run
+
+
+def _contradiction(run: RunResult) -> str | None:
+    try:
+        known = datetime.datetime.fromisoformat(run.started_at).tzinfo is not None
+    except ValueError:
+        known = False
+    if not known:
+        return f"started_at is {run.started_at!r}, not an ISO 8601 time with the UTC offset"
+    for case_id, case in run.cases.items():
+        if case.case_id != case_id:
+            return f"cases.{case_id} is of the case {case.case_id!r}"
+    return None

@@ -1,0 +1,87 @@
+"""A hash of the code that a workload's functions are made of: it tells an edited workload from a slower machine."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpugate.store.source_code import code_of
+from gpugate.workload import Workload
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def source_hash(workload: Workload) -> str:
+    """16 hex digits of SHA-256 over the work of a workload, wherever in its package the code of it stands.
+
+    The work is the code of the workload's functions (see `gpugate.store.source_code`), what `functools.partial` gives
+    them, and how many items a step has. Promises, contracts, comments, docstrings and module names are no work.
+    """
+    functions = [workload.baseline, workload.inputs, *(entry.build for entry in workload.optimizations)]
+    code = code_of(roots(workload))
+    parts = [*sorted(code.statements), *sorted(code.imported), repr([_words(function) for function in functions])]
+    parts.append(repr(sorted((kind, size.items) for kind, size in workload.sizes.items())))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def roots(workload: Workload) -> list[tuple[str, str, Path]]:
+    """The functions and classes of the workload's own packages: the module, the top-level name and the file of each."""
+    functions = [workload.baseline, workload.inputs, *(entry.build for entry in workload.optimizations)]
+    packages = {_package(_called(function)) for function in functions}
+    found = {one for one in map(_place, _within(functions)) if one is not None and one[0].split(".")[0] in packages}
+    return sorted(found)
+
+
+def _called(function: Any) -> Any:
+    return _called(function.func) if isinstance(function, partial) else function
+
+
+def _package(function: Any) -> str:
+    return str(function.__module__).split(".")[0]
+
+
+def _within(value: Any) -> Iterator[Any]:
+    """The functions and classes in a value that a function is given, the function itself among them."""
+    if isinstance(value, partial):
+        yield from _within([value.func, *value.args, *value.keywords.values()])
+    elif isinstance(value, Mapping):
+        yield from _within(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _within(one)
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield type(value)
+        yield from _within([getattr(value, one.name) for one in fields(value)])
+    elif callable(value):
+        yield value if hasattr(value, "__qualname__") else type(value)
+
+
+def _place(function: Any) -> tuple[str, str, Path] | None:
+    """None for a function that was typed in, or built in, and has no file."""
+    inner = inspect.unwrap(function)
+    code = getattr(inner, "__code__", None)
+    module = sys.modules.get(inner.__module__ or "")
+    path = Path(code.co_filename if code else getattr(module, "__file__", None) or "")
+    return (inner.__module__, inner.__qualname__.split(".")[0], path) if path.is_file() else None
+
+
+def _words(value: Any) -> Any:
+    """What tells a value from another one in every process: no addresses."""
+    if isinstance(value, partial):
+        return _words([value.func, *value.args]), _words(value.keywords)
+    if isinstance(value, Mapping):
+        return sorted((str(name), _words(one)) for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return [_words(one) for one in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [type(value).__qualname__, *(_words(getattr(value, one.name)) for one in fields(value))]
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    return _ADDRESS.sub("", repr(value))

@@ -1,0 +1,143 @@
+"""The console command: what it lists, what it imports, and how a subcommand ends."""
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gpugate import __version__
+from gpugate.commands import cli
+from gpugate.commands.cli import COMMANDS, Command, main
+from gpugate.errors import BaselineError, OptionError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(cli.__file__).parents[2]
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A subcommand `made-up` beside one whose module is not there."""
+    module = ModuleType("made_up_command")
+    module.add_arguments = lambda parser: parser.add_argument("--number", type=int)  # type: ignore[attr-defined]
+    module.run = lambda arguments: arguments.number  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "made_up_command", module)
+    commands = (Command("made-up", "is made up", "made_up_command"), Command("gone", "is gone", "no.such.module"))
+    monkeypatch.setattr(cli, "COMMANDS", commands)
+    return module
+
+
+def test_help_names_every_command_and_imports_neither_torch_nor_a_command() -> None:
+    modules = [command.module for command in COMMANDS]
+    script = (
+        "import sys\nfrom gpugate.commands.cli import main\n"
+        "try: main(['--help'])\n"
+        f"except SystemExit: print(*{{'torch', *{modules!r}}} & set(sys.modules), file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "\n")
+    assert [command.name for command in COMMANDS if command.name not in ended.stdout] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_command_has_its_module(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    module = import_module(command.module)
+    assert callable(module.add_arguments)
+    assert callable(module.run)
+    with pytest.raises(SystemExit) as ended:
+        main([command.name, "--help"])
+    assert ended.value.code == 0
+    assert f"gpugate {command.name}" in capsys.readouterr().out
+
+
+def test_a_command_gets_its_options_and_its_status_is_ours(made_up: ModuleType) -> None:
+    assert main(["made-up", "--number", "7"]) == 7
+
+
+@pytest.mark.parametrize("error", [OptionError("--number is 7: give 8"), BaselineError("it is damaged: restore it")])
+def test_an_error_is_one_sentence_and_status_2(
+    made_up: ModuleType, error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(arguments: object) -> int:
+        raise error
+
+    made_up.run = fail  # type: ignore[attr-defined]
+    assert main(["made-up"]) == 2
+    assert capsys.readouterr().err == f"gpugate made-up: {error}\n"
+
+
+def test_an_interruption_is_no_traceback(made_up: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    made_up.run = interrupted  # type: ignore[attr-defined]
+    assert main(["made-up"]) == 130
+    assert capsys.readouterr().err == "gpugate made-up: interrupted\n"
+
+
+def unread(code: str) -> "subprocess.CompletedProcess[str]":
+    """Python runs `code` with a standard output that nobody reads any more."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+
+
+@pytest.mark.parametrize("words", [["--help"], *([command.name, "--help"] for command in COMMANDS)], ids=" ".join)
+def test_a_reader_who_leaves_is_no_error(words: list[str]) -> None:
+    ended = unread(f"import sys\nfrom gpugate.commands.cli import main\nsys.exit(main({words!r}))")
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("lines", [1, 100_000], ids=["at the end", "in the middle"])
+def test_a_reader_who_leaves_ends_any_command(lines: int) -> None:
+    script = f"""
+import sys, types
+from gpugate.commands import cli
+from gpugate.commands.cli import Command, main
+made = types.ModuleType("made_up_command")
+made.add_arguments = lambda parser: None
+def run(arguments):
+    for number in range({lines}):
+        print("line", number)
+    return 0
+made.run = run
+sys.modules["made_up_command"] = made
+cli.COMMANDS = (Command("made-up", "is made up", "made_up_command"),)
+sys.exit(main(["made-up"]))
+"""
+    ended = unread(script)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(("words", "said"), [([], "COMMAND"), (["cure"], "invalid choice: 'cure'")])
+def test_what_is_no_command_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_module_and_the_installed_script_are_this_command() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, function = project["scripts"]["gpugate"].split(":")
+    assert getattr(import_module(module), function) is main
+    ended = subprocess.run([sys.executable, "-m", "gpugate", "--version"], cwd=ROOT, capture_output=True, check=False)
+    assert ended.stdout.decode() == f"gpugate {__version__}\n"

@@ -1,0 +1,232 @@
+"""What the doctor finds: every probe and every way in which its child may end, on a made-up machine."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugate.commands.doctor import examination, packages, tools
+from gpugate.commands.doctor.child import Described
+from gpugate.commands.doctor.children import ChildError, Children, Ended
+from gpugate.commands.doctor.examination import examine
+from gpugate.commands.doctor.finding import Group, Probe, State
+from gpugate.machine.environment import Missing
+from gpugate.profiling import nsight_tools
+from tests.conftest import H200, TWO_CORES
+from tests.support.hospital import (
+    GAUGE,
+    PROCESS,
+    YARDSTICKS,
+    Hospital,
+    Says,
+    Scripted,
+    ends,
+    fails,
+    healthy,
+    leaves,
+    says,
+)
+
+SLOW = {**YARDSTICKS, "matmul_bf16_tflops": 500.0}
+FORBIDDEN = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters\n"
+NO_ENCODER = (
+    "PyNvVCException: Error code : 2 Error Type : nvEncOpenEncodeSessionEx returned error 2 at PyNvEncoder.cpp:1103"
+)
+
+
+@pytest.fixture
+def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hospital:
+    return healthy(tmp_path, monkeypatch)
+
+
+def test_a_healthy_machine_is_ok_in_every_respect(hospital: Hospital) -> None:
+    found = hospital.diagnosis()
+    assert [finding.name for finding in found.findings if finding.state is not State.OK] == []
+    assert found.bad == []
+    assert found.environment == H200
+    assert list(dict.fromkeys(finding.group for finding in found.findings)) == list(Group)
+
+
+@pytest.mark.parametrize(
+    ("child", "end", "name", "state", "words"),
+    [
+        ("nvenc", fails(NO_ENCODER), "NVENC", "absent", "this GPU has no NVENC engine (NVENC error 2)"),
+        (
+            "nvenc",
+            fails("RuntimeError: no libnvidia-encode.so"),
+            "NVENC",
+            "absent",
+            "(RuntimeError: no libnvidia-encode",
+        ),
+        ("nvenc", ends(-11), "NVENC", "absent", "it died of SIGSEGV"),
+        ("nvenc", ends(None), "NVENC", "absent", "it did not end within 60 s"),
+        ("nvenc", says(0), "NVENC", "absent", "gave no bytes"),
+        ("nvdec", fails("RuntimeError: no libnvcuvid.so.1"), "NVDEC", "absent", "no libnvcuvid.so.1"),
+        ("nvdec", says({"frames": 0, "engines": 7}), "NVDEC", "absent", "gave no frame"),
+        ("nvdec", says({"frames": 8, "engines": 0}), "NVDEC", "ok", "decodes H.264 into GPU memory"),
+        ("nvjpeg", fails("RuntimeError: not compiled with nvJPEG"), "NVJPEG", "absent", "not compiled with nvJPEG"),
+        ("nvjpeg", says(200.0), "NVJPEG", "absent", "pixels differ by 200 of 255"),
+        ("package", fails("ImportError: no libnvinfer"), "tensorrt", "absent", "no libnvinfer"),
+        ("package", says(""), "nvtx", "ok", "it can be imported"),
+        ("nsys", leaves("report.qdstrm", output="libdw.so.1: cannot open"), "nsys", "absent", "apt install libdw1"),
+        ("nsys", leaves("report.qdstrm"), "nsys", "absent", "its importer failed"),
+        ("nsys", leaves("report.qdstrm", "report.nsys-rep"), "nsys", "ok", "makes reports"),
+        ("nsys", ends(1, "no such option"), "nsys", "absent", "ended with status 1 (no such option)"),
+        ("nsys", ends(None), "nsys", "absent", "did not end within 60 s"),
+        ("ncu", ends(0, FORBIDDEN), "ncu", "absent", "NVreg_RestrictProfilingToAdminUsers=0"),
+        ("ncu", ends(1, "==ERROR== LibraryNotLoaded\nbye"), "ncu", "absent", "(LibraryNotLoaded)"),
+        ("ncu", ends(0, "sm__cycles_elapsed.max (!) nan"), "ncu", "absent", "read no hardware counter"),
+        ("ncu", ends(None), "ncu", "absent", "did not end within 60 s"),
+        ("cupti", says(0), "CUPTI", "bad", "sees no kernel"),
+        ("cupti", ends(-6), "CUPTI", "bad", "it died of SIGABRT"),
+        ("gauge", says(replace(GAUGE, foreign=(41, 42))), "other processes", "bad", "process 41, 42 also uses the GPU"),
+        ("gauge", says(replace(GAUGE, throttled_by=("power brake",))), "clocks", "bad", "slowed by power brake"),
+        ("gauge", says(replace(GAUGE, clock_mhz=())), "clocks", "ok", "not told by NVML"),
+        ("gauge", says(replace(GAUGE, clock_mhz=(1980, 1980))), "clocks", "ok", "SM 1980 MHz during"),
+        ("gauge", ends(None), "yardsticks", "bad", "nothing could be measured (it did not end within 60 s)"),
+        ("machine", fails("ModuleNotFoundError: torch"), "machine", "bad", "(ModuleNotFoundError: torch)"),
+        ("machine", ends(None), "machine", "bad", "it did not end within 60 s"),
+    ],
+)
+def test_each_child_that_fails_is_one_finding_with_its_sentence(
+    hospital: Hospital, child: str, end: Says, name: str, state: str, words: str
+) -> None:
+    hospital.script[child] = end
+    found = hospital.finding(name)
+    assert (found.state.value, words in found.sentence) == (state, True), found.sentence
+    bad = hospital.diagnosis().bad
+    assert bad == ([name] if state == "bad" else [])
+
+
+@pytest.mark.parametrize(
+    ("recorded", "probes", "state", "words"),
+    [
+        (True, (SLOW, SLOW), "bad", "matmul bf16 500 TFLOP/s instead of 788 TFLOP/s recorded: repeat"),
+        (True, (SLOW, YARDSTICKS), "ok", "788 TFLOP/s, pinned copy 55 GB/s; as recorded"),
+        (True, (YARDSTICKS, {**YARDSTICKS, "launch_latency_us": 99.0}), "ok", "as recorded"),
+        (False, (SLOW, SLOW), "ok", "steady, and none recorded"),
+        (False, (SLOW, YARDSTICKS), "bad", "500 TFLOP/s instead of 788 TFLOP/s a moment apart"),
+    ],
+)
+def test_yardsticks_against_recorded_ones_else_against_each_other(
+    hospital: Hospital, recorded: bool, probes: tuple[dict[str, float], ...], state: str, words: str
+) -> None:
+    if not recorded:
+        hospital.record(environment=replace(H200, driver="999.1"))
+    hospital.script["gauge"] = says(replace(GAUGE, yardsticks=probes))
+    found = hospital.finding("yardsticks")
+    assert (found.state.value, words in found.sentence) == (state, True), found.sentence
+
+
+def knows(hospital: Hospital, answer: Says) -> None:
+    """What a child says of the workloads that pytest would know."""
+    hospital.script["workloads"] = answer
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "words"),
+    [
+        (lambda hospital: None, "ok", "1 case of 1 workload, recorded with the software of now"),
+        (
+            lambda h: h.record().unlink(),
+            "bad",
+            "has none for this machine, and a gate fails without: pytest perf_tests",
+        ),
+        (lambda h: h.record().write_text("{"), "bad", "net.json cannot be used because it is cut off"),
+        (lambda h: h.record(processes=(PROCESS,)), "bad", "fewer than 5 processes"),
+        (lambda h: h.record(environment=replace(H200, driver="999.1")), "ok", "judged loosely: driver 999.1 -> 580.65"),
+        (lambda h: knows(h, says(["other"])), "bad", "net.json is for the unknown workload 'net': restore the workl"),
+        (lambda h: knows(h, says(["other", "net"])), "ok", "recorded with the software of now"),
+        (lambda h: knows(h, says([])), "ok", "recorded with the software of now"),  # in a folder without workloads
+        (lambda h: knows(h, fails("CatalogueError: no")), "ok", "could not be found out (CatalogueError: no)"),
+    ],
+)
+def test_baselines(hospital: Hospital, change: Callable[[Hospital], Any], state: str, words: str) -> None:
+    change(hospital)
+    found = hospital.finding("baselines")
+    assert (found.state.value, words in found.sentence) == (state, True), found.sentence
+
+
+@pytest.mark.parametrize(("average", "state"), [(8.0, "ok"), (8.1, "bad")])
+def test_a_busy_machine(hospital: Hospital, monkeypatch: pytest.MonkeyPatch, average: float, state: str) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (average, 0.0, 0.0))
+    found = hospital.finding("load")
+    assert (found.state.value, f"load average {average:.1f}" in found.sentence) == (state, True)
+
+
+@pytest.mark.parametrize(("shown", "words"), [(0, "no GPU"), (1, "not looked at: the device is the CPU")])
+def test_without_a_gpu_only_the_cpu_is_judged(hospital: Hospital, shown: int, words: str) -> None:
+    hospital.script["machine"] = says(Described(TWO_CORES, shown))
+    found = hospital.diagnosis("cpu").findings
+    names = ("GPU", "NVDEC", "NVENC", "NVJPEG", "ncu", "CUPTI", "other processes", "clocks")
+    told = [finding for finding in found if finding.name in names]
+    assert [finding.state for finding in told] == [State.ABSENT] * len(names)
+    assert all(finding.sentence.startswith(words) for finding in told)
+    assert [finding.name for finding in found if finding.state is State.BAD] == ["baselines"]
+
+
+def test_a_gpu_that_torch_cannot_use_is_bad_unless_the_cpu_was_asked_for(hospital: Hospital) -> None:
+    hospital.script["machine"] = says(Described(TWO_CORES, 2))
+    found = hospital.finding("GPU")
+    assert (found.state, "the driver shows 2 and torch 2.11.0+cpu none" in found.sentence) == (State.BAD, True)
+
+
+@pytest.mark.parametrize(
+    ("visible", "index", "passed_on"), [(None, None, None), (None, 2, "2"), ("4, GPU-abc", 1, "GPU-abc"), ("7", 0, "7")]
+)
+def test_children_see_the_chosen_gpu_alone(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, index: int | None, passed_on: str | None
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert examination._visible(index) == passed_on
+
+
+def test_a_package_that_is_not_installed_is_not_asked(hospital: Hospital, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "missing_needs", lambda needs, environment: Missing(needs.packages, ""))
+    for child in ("package", "nvdec", "nvenc", "nvjpeg"):
+        hospital.script.pop(child)
+    found = {finding.name: finding for finding in hospital.diagnosis().findings}
+    assert found["av"].sentence == "av not installed: pip install av"
+    assert found["NVENC"].sentence == "not looked at: PyNvVideoCodec not installed: pip install PyNvVideoCodec"
+    assert {found[name].state for name in ("av", "tensorrt", "NVDEC", "NVENC", "NVJPEG")} == {State.ABSENT}
+
+
+def test_tools_that_are_nowhere_and_tools_beside_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(nsight_tools.PLACES, "nsys", (f"{tmp_path}/*/nsys",))
+    assert tools.found("nsys") is None
+    for version in ("2025.1", "2025.3"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "nsys").touch(mode=0o755)
+    assert tools.found("nsys") == f"{tmp_path}/2025.3/nsys"
+    (tmp_path / "nsys").touch(mode=0o755)
+    assert tools.found("nsys") == f"{tmp_path}/nsys"
+
+
+@pytest.mark.parametrize(("vital", "state"), [(True, State.BAD), (False, State.ABSENT)])
+def test_a_probe_of_ours_that_fails_is_a_finding(
+    hospital: Hospital, monkeypatch: pytest.MonkeyPatch, vital: bool, state: State
+) -> None:
+    def fail(machine: object) -> Any:
+        raise ZeroDivisionError("by 0")
+
+    monkeypatch.setattr(packages, "PROBES", (Probe(Group.HAS, "av", fail, vital=vital),))
+    found = hospital.finding("av")
+    assert (found.state, found.sentence[:51]) == (state, "it could not be looked at (ZeroDivisionError: by 0)")
+
+
+def test_an_interruption_stops_the_children(hospital: Hospital) -> None:
+    def interrupt(folder: Path) -> Ended:
+        raise KeyboardInterrupt
+
+    hospital.script["ncu"] = interrupt
+    with Scripted(hospital.script, hospital.path) as children:
+        with pytest.raises(KeyboardInterrupt):
+            examine("auto", hospital.path, children)
+        with pytest.raises(ChildError, match="interrupted"):
+            Children.run(children, ["true"], 60)

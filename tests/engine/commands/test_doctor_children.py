@@ -1,0 +1,252 @@
+"""The doctor's children: real processes that answer, hang, die and are stopped, and the questions they are asked."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpugate.commands.doctor import child
+from gpugate.commands.doctor.children import ANSWER, ChildError, Children, Ended, how_it_ended
+from gpugate.errors import EnvironmentUnfitError, OptionError
+
+
+@pytest.fixture
+def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Children]:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with Children() as started:
+        yield started
+
+
+def saying(text: str) -> list[str]:
+    return [sys.executable, "-c", f"print({text!r}); import sys; sys.exit(3)"]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_question_is_answered_wherever_gpugate_lies(children: Children) -> None:
+    assert children.ask("package", "json", timeout_s=60) == json.__version__
+
+
+def test_an_exception_is_its_type_and_its_words(children: Children) -> None:
+    with pytest.raises(ChildError, match=r"^ModuleNotFoundError: No module named 'no_such_package'$"):
+        children.ask("package", "no_such_package", timeout_s=60)
+
+
+def test_a_device_that_is_not_there_is_refused(children: Children) -> None:
+    with pytest.raises(OptionError, match="--perf-device is 'cuda:99'"):
+        children.ask("machine", "cuda:99", timeout_s=60)
+
+
+@pytest.mark.parametrize(
+    ("conftest", "where"),
+    [
+        ("register_module('mine')", "conftest.py"),
+        ("register_module('mine')", "perf_tests/conftest.py"),
+        ("", "conftest.py"),
+    ],
+)
+def test_the_workloads_are_those_that_pytest_would_know(
+    children: Children, tmp_path: Path, conftest: str, where: str
+) -> None:
+    """No test is collected."""
+    project = tmp_path / "project"
+    (project / "perf_tests").mkdir(parents=True)
+    (project / "perf_tests/test_it.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
+    (project / where).write_text(f"from gpugate.catalogue import register_module\n{conftest}\n")
+    (project / "mine.py").write_text(
+        "from gpugate.workload import Optimization, Side, Size, Workload\n"
+        "def build(context): return Side(lambda inputs: inputs)\n"
+        "FAST = Optimization('fast', build, {'cpu': 1.0})\n"
+        "WORKLOADS = (Workload('net', build, lambda context, index: index, {'cpu': Size(1, 1, 1)}, (FAST,)),)\n"
+    )
+    before = sorted(project.rglob("*"))
+    assert children.ask("workloads", str(project), timeout_s=60) == (["net"] if conftest else [])
+    assert sorted(project.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("conftest", "error"),
+    [
+        (
+            "from gpugate.catalogue import register_module\nregister_module('nowhere')",
+            "CatalogueError: module 'nowhere'",
+        ),
+        ("raise SystemError", "RuntimeError: pytest ended with status 4 before it collected"),
+    ],
+)
+def test_workloads_that_cannot_be_known_are_an_error(
+    children: Children, tmp_path: Path, conftest: str, error: str
+) -> None:
+    (tmp_path / "conftest.py").write_text(conftest)
+    with pytest.raises(ChildError, match=error):
+        children.ask("workloads", str(tmp_path), timeout_s=60)
+
+
+def test_what_else_is_printed_is_no_answer(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
+    chatter = f'noise\n{ANSWER}{{"value": 1}}\nmore noise'
+    monkeypatch.setattr("gpugate.commands.doctor.children.python", lambda question: saying(chatter))
+    assert children.ask("package", timeout_s=60) == 1
+    monkeypatch.setattr("gpugate.commands.doctor.children.python", lambda question: saying("no idea"))
+    with pytest.raises(ChildError, match=r"it ended with status 3 \(no idea\)"):
+        children.ask("package", timeout_s=60)
+
+
+def test_one_that_hangs_is_killed(children: Children) -> None:
+    assert children.run(["sleep", "600"], timeout_s=0.05).status is None
+
+
+def test_stopping_kills_a_child_with_its_own_children_and_starts_no_more(children: Children, tmp_path: Path) -> None:
+    script = "import subprocess; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()"
+    ends: list[Ended] = []
+    waiting = threading.Thread(target=lambda: ends.append(children.run([sys.executable, "-c", script], 600)))
+    waiting.start()
+    while not (said := "".join(path.read_text() for path in tmp_path.rglob("output.log"))).endswith("\n"):
+        time.sleep(0.01)
+    children.stop()
+    waiting.join(60)
+    assert ends[0].status == -signal.SIGKILL
+    while alive(int(said)):  # the kernel takes a moment; for ever would be the failure
+        time.sleep(0.01)
+    with pytest.raises(ChildError, match="interrupted"):
+        children.run(["true"], 60)
+
+
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with Children() as children:
+        ended = children.run([sys.executable, "-c", "open('here', 'w')"], 60)
+        assert (ended.folder / "here").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_room_for_what_is_temporary_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/proc/no/such/folder")
+    with pytest.raises(EnvironmentUnfitError, match=r"no folder .* \(No such file or directory\): set TMPDIR"):
+        Children()
+
+
+def test_a_child_has_a_folder_and_if_asked_a_home_of_its_own_and_sees_one_gpu(children: Children) -> None:
+    command = [sys.executable, "-c", "import os; print(*(os.environ.get(n) for n in os.sys.argv[1:]))"]
+    command += ["TMPDIR", "HOME", "CUDA_VISIBLE_DEVICES"]
+    children.visible = "3"
+    ended = children.run(command, 60, own_home=True)
+    assert ended.output == f"{ended.folder} {ended.folder} 3\n"
+    assert children.run(command, 60).output.split()[1] == os.environ["HOME"]
+
+
+def test_a_program_that_is_not_there(children: Children) -> None:
+    with pytest.raises(ChildError, match=r"/no/such/nsys cannot be started \(No such file or directory\)"):
+        children.run(["/no/such/nsys"], 60)
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "words"),
+    [
+        (None, "", "it did not end within 60 s"),
+        (None, "working\n\n", "it did not end within 60 s (working)"),
+        (-11, "", "it died of SIGSEGV"),
+        (1, "first\nlast\n", "it ended with status 1 (last)"),
+    ],
+)
+def test_how_one_ended_in_words(status: int | None, output: str, words: str) -> None:
+    assert how_it_ended(Ended(status, output, Path()), 60.0) == words
+
+
+class FakeCodec(ModuleType):
+    """PyNvVideoCodec with a demuxer of three packets and engines that work."""
+
+    def __init__(self) -> None:
+        super().__init__("PyNvVideoCodec")
+        self.asked: list[Any] = []
+
+    def CreateDemuxer(self, path: str) -> Any:  # noqa: N802
+        assert Path(path).read_bytes() == child.CLIP
+        return FakeDemuxer()
+
+    def CreateDecoder(self, **options: Any) -> Any:  # noqa: N802
+        self.asked.append(options)
+        return SimpleNamespace(Decode=lambda packet: ["frame"] * packet)
+
+    def GetDecoderCaps(self, **options: Any) -> dict[str, int]:  # noqa: N802
+        self.asked.append(options)
+        return {"num_decoder_engines": 7}
+
+    def CreateEncoder(self, width: int, height: int, form: str, from_host: bool, **options: Any) -> Any:  # noqa: N802
+        self.asked.append((width, height, form, from_host, options))
+        return SimpleNamespace(Encode=lambda picture: b"12" if picture.shape == (384, 256) else b"", EndEncode=bytes)
+
+
+class FakeDemuxer:
+    def __iter__(self) -> Iterator[int]:
+        return iter((0, 1, 2))
+
+    def GetNvCodecId(self) -> str:  # noqa: N802
+        return "H264"
+
+    def ChromaFormat(self) -> str:  # noqa: N802
+        return "420"
+
+    def BitDepth(self) -> int:  # noqa: N802
+        return 8
+
+
+@pytest.fixture
+def codec(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeCodec:
+    monkeypatch.chdir(tmp_path)
+    fake = FakeCodec()
+    monkeypatch.setitem(sys.modules, "PyNvVideoCodec", fake)
+    return fake
+
+
+def test_a_decoder_is_asked_for_frames_in_gpu_memory(codec: FakeCodec) -> None:
+    assert child.answered("nvdec") == {"value": {"frames": 3, "engines": 7}}
+    decoder, capabilities = codec.asked
+    assert decoder == {"gpuid": 0, "codec": "H264", "usedevicememory": True}
+    assert capabilities == {"gpuid": 0, "codec": "H264", "chromaformat": "420", "bitdepth": 8}
+
+
+def test_an_encoder_is_asked_for_bytes_of_pictures_in_host_memory(codec: FakeCodec) -> None:
+    assert child.answered("nvenc") == {"value": 8}
+    assert codec.asked == [(256, 256, "NV12", True, {"gpu_id": 0, "codec": "h264"})]
+
+
+def test_a_long_error_of_many_lines_becomes_a_short_one_of_one_line(
+    codec: FakeCodec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*size: Any, **options: Any) -> None:
+        raise RuntimeError("PyNvEncoder constructor failed:\n  Error code : 2\n" + "TROUBLESHOOTING\n" * 99)
+
+    monkeypatch.setattr(codec, "CreateEncoder", fail)
+    said = child.answered("nvenc")["error"]
+    assert said.startswith("RuntimeError: PyNvEncoder constructor failed: Error code : 2 TROUBLESHOOTING")
+    assert len(said) == child.LONGEST_ERROR
+
+
+def test_the_clip_is_parameter_sets_and_eight_pictures() -> None:
+    kinds = [part[0] & 31 for part in child.CLIP.split(b"\0\0\0\1")[1:]]
+    assert kinds == [7, 8, 5, 1, 1, 1, 1, 1, 1, 1]
+    assert zlib.crc32(child.CLIP) == 3517232284, "the clip is not the one that was seen to decode"
+
+
+def test_a_cpu_is_gauged_by_two_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpugate.measurement import yardsticks
+
+    monkeypatch.setattr(yardsticks, "CPU_MATMUL", 64)
+    monkeypatch.setattr(yardsticks, "CPU_COPY_BYTES", 2**16)
+    gauge = child.gauge("cpu")
+    assert (gauge.clock_mhz, gauge.throttled_by, gauge.foreign) == ((), (), ())
+    assert [sorted(values)[-1] for values in gauge.yardsticks] == ["memcpy_gb_per_s"] * 2

@@ -1,0 +1,318 @@
+"""`gpugate history`: the trend of every case over the nights of a folder, and what is said of nights that are none."""
+
+import argparse
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugate.commands.history import command
+from gpugate.commands.history.nights import HistoryError, read_nights
+from gpugate.commands.history.render import ASCII_BLOCKS, NEW_LEVEL, sparkline
+from gpugate.commands.history.trends import histories
+from tests.conftest import TWO_CORES
+from tests.support.made_up_nights import HASHES, night, nights, speedups, timed
+from tests.support.stored_runs import MACHINE, case
+
+STEP = [*speedups(14), *speedups(8, 2.85, seed=2)]
+Ended = tuple[int, str, str]
+History = Callable[..., Ended]
+
+
+@pytest.fixture
+def history(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> History:
+    """Runs the command and gives its status, what it printed, and what it said on stderr."""
+    monkeypatch.setenv("COLUMNS", "140")
+
+    def run(*words: object) -> Ended:
+        parser = argparse.ArgumentParser(prog="gpugate history")
+        command.add_arguments(parser)
+        status = command.run(parser.parse_args([str(word) for word in words]))
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """22 nights of two cases, of which `fused` loses 5 % on the fifteenth: read it, change nothing."""
+    path = tmp_path_factory.mktemp("nights")
+    nights(path, {"fused": STEP, "graph": speedups(22, 1.4, seed=1)})
+    return path
+
+
+def document(history: History, *words: object) -> dict[str, Any]:
+    return dict(json.loads(history(*words, "--json")[1]))
+
+
+def test_a_row_has_the_newest_night_the_line_and_the_anchor(folder: Path, history: History) -> None:
+    status, out, err = history(folder)
+    assert (status, err) == (0, "")
+    (fused,) = [line for line in out.splitlines() if line.startswith("fused")]
+    assert fused.split()[1:4] == ["22", "10.00", "ms"]
+    assert "3.00x -5." in fused
+    assert "nvidia-h200: 22 nights, 2030-01-01 03:00 to 2030-01-22 03:00" in out
+
+
+def test_the_night_on_which_a_level_changed_is_marked(folder: Path, history: History) -> None:
+    out = history(folder)[1]
+    (mark,) = [line for line in out.splitlines() if "level changed" in line]
+    assert mark.startswith("2030-01-15 03:00: tiny/fused/cuda: level changed: speedup 3.00x -> 2.85x (-5.")
+    (machine,) = document(history, folder)["machines"]
+    by_case = {one["case_id"]: one["level_changes"] for one in machine["cases"]}
+    assert [change["night"] for change in by_case["tiny/fused/cuda"]] == ["night-14"]
+    assert by_case["tiny/graph/cuda"] == []
+
+
+def test_the_line_is_drawn_up_to_the_newest_night(folder: Path) -> None:
+    (machine,) = histories(read_nights(folder)[0], "fused")
+    (trend,) = machine.trends
+    drawn = sparkline(trend, 42, ASCII_BLOCKS)
+    before, after = drawn.split(NEW_LEVEL)
+    assert (len(before), len(after)) == (14, 8)
+    assert set(after) <= set("_.")
+    assert set(before) <= set("+*#")
+    assert sparkline(trend, 10, ASCII_BLOCKS) == drawn[-10:]
+
+
+def test_noise_does_not_look_like_mountains(tmp_path: Path) -> None:
+    nights(tmp_path, {"graph": [1.4, 1.4005, 1.3995, 1.4]})
+    (machine,) = histories(read_nights(tmp_path)[0])
+    assert set(sparkline(machine.trends[0], 42, ASCII_BLOCKS)) <= set("-~=")
+
+
+def test_k_selects_by_part_of_the_id_and_last_the_newest_nights(folder: Path, history: History) -> None:
+    (machine,) = document(history, folder, "-k", "GRAPH", "--last", "5")["machines"]
+    assert [one["case_id"] for one in machine["cases"]] == ["tiny/graph/cuda"]
+    assert [one["name"] for one in machine["nights"]] == [f"night-{number}" for number in range(17, 22)]
+
+
+def test_the_series_are_those_of_the_runs(folder: Path, history: History) -> None:
+    (machine,) = document(history, folder)["machines"]
+    fused = next(one for one in machine["cases"] if one["case_id"] == "tiny/fused/cuda")
+    assert fused["speedup"] == pytest.approx(STEP, rel=1e-3)
+    bounds = zip(fused["speedup_low"], fused["speedup"], fused["speedup_high"], strict=True)
+    assert all(low <= value <= high for low, value, high in bounds)
+    assert fused["optimized_ms"] == pytest.approx([10.0] * 22, rel=1e-3)
+    assert fused["anchor_speedup"] == 3.0
+
+
+def test_too_few_nights_say_how_many_it_takes(tmp_path: Path, history: History) -> None:
+    nights(tmp_path, {"fused": speedups(5)})
+    out = history(tmp_path)[1]
+    assert "level changes cannot be told yet: they need 12 nights, and here are 5\n" in out
+    assert "(docs/history.md)" not in out
+
+
+def test_other_software_and_an_edited_source_are_told_and_stand_beside_the_mark(
+    tmp_path: Path, history: History
+) -> None:
+    nights(tmp_path, {"fused": speedups(12)})
+    changed = {"environment": replace(MACHINE, driver="590.1"), "source_hashes": {**HASHES, "tiny": "f" * 16}}
+    for number, value in enumerate(speedups(8, 2.8, seed=2)):
+        night(tmp_path, 12 + number, [timed("fused", value)], **changed)
+    out = " ".join(history(tmp_path)[1].split())
+    assert "(-6.7 %); together with driver 580.65.06 -> 590.1; the workload's source changed" in out
+    assert "2030-01-13 03:00: driver 580.65.06 -> 590.1" in out
+    assert "2030-01-13 03:00: the source of tiny changed" in out
+    (machine,) = document(history, tmp_path)["machines"]
+    assert machine["cases"][0]["source_changed"] == ["night-12"]
+    assert [one["name"] for one in machine["nights"] if one["changed"]] == ["night-12"]
+
+
+def test_machines_are_kept_apart(tmp_path: Path, history: History) -> None:
+    nights(tmp_path, {"fused": speedups(3)})
+    night(tmp_path, 3, [timed("fused", 1.2)], environment=TWO_CORES)
+    machines = document(history, tmp_path)["machines"]
+    assert {one["machine"]: len(one["nights"]) for one in machines} == {
+        "cpu-intel-xeon-8481c-2-cores": 1,
+        "nvidia-h200": 3,
+    }
+    assert [one["changed"] for machine in machines for one in machine["nights"]] == [[]] * 4
+
+
+def test_a_sick_machine_and_what_was_not_measured_are_no_part_of_a_series(tmp_path: Path) -> None:
+    cases = [
+        timed("fused", 3.0),
+        timed("sick", 2.0, environment_problem="the machine gave 1 instead of 2"),
+        case("skipped", None, skipped="needs a CUDA GPU"),
+        case("failed", None, error="tiny/failed/cuda: no"),
+    ]
+    night(tmp_path, 0, cases)
+    ((only,), refused) = read_nights(tmp_path)
+    assert (list(only.cases), refused) == (["tiny/fused/cuda"], [])
+
+
+def test_a_night_that_was_cut_off_counts_and_is_told(tmp_path: Path, history: History) -> None:
+    nights(tmp_path, {"fused": speedups(3)})
+    night(tmp_path, 3, [timed("fused", 3.0)], interrupted=True)
+    assert "2030-01-04 03:00: night-03 was cut off, after 1 measured case(s)" in history(tmp_path)[1]
+
+
+def damage_cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def damage_other_type(path: Path) -> None:
+    data = json.loads(path.read_text())
+    data["cases"]["tiny/fused/cuda"]["summary"]["speedup"]["low"] = "much"
+    path.write_text(json.dumps(data))
+
+
+def damage_verdicts(path: Path) -> None:
+    data = json.loads(path.read_text())
+    data["cases"]["tiny/fused/cuda"]["verdicts"] = 1
+    path.write_text(json.dumps(data))
+
+
+def damage_newer(path: Path) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 99}))
+
+
+def damage_time(path: Path) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), "started_at": "yesterday"}))
+
+
+def damage_cases(path: Path) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), "cases": [1]}))
+
+
+def damage_field(path: Path) -> None:
+    data = json.loads(path.read_text())
+    del data["environment"]
+    path.write_text(json.dumps(data))
+
+
+def damage_mutated(path: Path) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), "mutated": "slow:5"}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (damage_cut, "it is cut off or not JSON"),
+        (damage_other_type, "cases.tiny/fused/cuda.summary.speedup.low is 'much', not a finite number"),
+        (damage_verdicts, "cases.tiny/fused/cuda.verdicts is not a list"),
+        (damage_newer, "was written by a newer gpugate (format 99"),
+        (damage_time, "started_at is 'yesterday'"),
+        (damage_cases, "cases is not an object"),
+        (damage_field, "no field 'environment'"),
+        (damage_mutated, "was mutated by slow:5"),
+        (Path.unlink, "has no run.json"),
+    ],
+)
+def test_a_night_that_cannot_be_used_is_named_and_the_others_are(
+    tmp_path: Path, history: History, damage: Callable[[Path], None], said: str
+) -> None:
+    good, bad = nights(tmp_path, {"fused": speedups(2)})
+    damage(bad / "run.json")
+    status, out, err = history(tmp_path)
+    assert (status, err.count("\n")) == (0, 1)
+    assert str(bad) in err
+    assert said in err
+    assert "1 night, 2030-01-01 03:00" in out
+    assert document(history, tmp_path)["refused"]
+    assert good.exists()
+
+
+def test_an_older_night_whose_format_had_less_is_read(tmp_path: Path, history: History) -> None:
+    (path,) = nights(tmp_path, {"fused": [3.0]})
+    data = json.loads((path / "run.json").read_text())
+    for name in ("ladders", "sweeps", "asked_tolerance"):
+        del data[name]
+    (seen,) = data["cases"].values()
+    seen["verdicts"] = [{"outcome": "PASS", "words": "that a verdict no longer has"}]
+    for part, name in (("remembered", "checks"), ("summary", "pair_spread")):
+        del seen[part][name]
+    (path / "run.json").write_text(json.dumps({**data, "format_version": 3}))
+    assert history(tmp_path)[2] == ""
+    (machine,) = document(history, tmp_path)["machines"]
+    assert machine["cases"][0]["outcomes"] == ["PASS"]
+
+
+def test_what_may_not_be_read_is_named_and_lost_and_found_is_no_night(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nights(tmp_path, {"fused": [3.0]})
+    for name in ("lost+found", "secret"):
+        (tmp_path / name).mkdir()
+    look = Path.stat
+
+    def refused(path: Path, **options: Any) -> Any:
+        if path.parent.name in ("lost+found", "secret"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return look(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refused)  # root may read all, and tests may run as root
+    _, out, err = history(tmp_path)
+    assert "1 night," in out
+    assert err.splitlines() == [
+        f"gpugate history: {tmp_path}/secret/run.json cannot be read (Permission denied): "
+        "mend its permissions, or delete the night"
+    ]
+
+
+def test_a_folder_that_may_not_be_read_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(HistoryError, match=r"is no folder that can be read \(Permission denied\): give the one whose"):
+        read_nights(tmp_path)
+
+
+def test_a_workload_whose_case_was_added_later_is_one_table(tmp_path: Path, history: History) -> None:
+    other = replace(timed("fused", 2.0), case_id="other/fused/cuda", workload="other")
+    night(tmp_path, 0, [timed("fused", 3.0), other])
+    night(tmp_path, 1, [timed("fused", 3.0), other, timed("graph", 1.4)])
+    lines = history(tmp_path)[1].splitlines()
+    assert [line for line in lines if line in ("tiny/cuda", "other/cuda")] == ["tiny/cuda", "other/cuda"]
+
+
+def test_a_copy_is_no_night_of_its_own(tmp_path: Path, history: History) -> None:
+    (path,) = nights(tmp_path, {"fused": [3.0]})
+    shutil.copytree(path, tmp_path / "night-again")
+    _, out, err = history(tmp_path)
+    assert "1 night," in out
+    assert "night-again is the same run as night-00" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere"], "nowhere is no folder"),
+        (["empty"], "empty holds no nights"),
+        (["unusable"], "none of the 1 directories of"),
+        (["good", "-k", "other"], "has 'other' in its id"),
+        (["unmeasured"], "was measured"),
+    ],
+)
+def test_nothing_to_print_is_an_error(tmp_path: Path, history: History, words: list[str], said: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "unusable/night").mkdir(parents=True)
+    nights(tmp_path / "good", {"fused": [3.0]})
+    night(tmp_path / "unmeasured", 0, [])
+    with pytest.raises(HistoryError, match=said):
+        history(tmp_path / words[0], *words[1:])
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "many", "1.5"])
+def test_a_number_of_nights_that_is_none_is_refused(
+    folder: Path, history: History, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        history(folder, f"--last={number}")
+    assert ended.value.code == 2
+    assert f"it is {number!r}" in capsys.readouterr().err
+
+
+def test_files_beside_the_nights_are_nobodys_business(tmp_path: Path, history: History) -> None:
+    nights(tmp_path, {"fused": [3.0]})
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / ".git").mkdir()
+    assert history(tmp_path)[2] == ""

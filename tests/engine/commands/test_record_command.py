@@ -1,0 +1,346 @@
+"""`gpugate record DIR`: baselines from stored runs, each of a process of its own, all of them or none."""
+
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpugate.commands.cli import main
+from gpugate.measurement.record import Yardstick
+from gpugate.measurement.step_profile import StepProfile
+from gpugate.results.case import CaseResult
+from gpugate.store import baseline, profiles_file
+from tests.support.stored_runs import COUNTED, MACHINE, PROMISE, RECORDED, case, measured, stored
+
+DAY = "2030-01-02"
+HOURS = [f"2030-01-02T0{hour}:00:00+00:00" for hour in range(6)]
+
+
+def of(workload: str, name: str, speedup: float) -> CaseResult:
+    case_id = f"{workload}/{name}/cuda"
+    found = measured(case_id, speedup, optimized_profile=StepProfile(kernel_ms=speedup))
+    return replace(case(name), case_id=case_id, workload=workload, measurement=found, remembered=None)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two processes that measured `net`, and two others that measured `ring`."""
+    monkeypatch.chdir(tmp_path)
+    Path("runs").mkdir()
+    for number, hour in enumerate(HOURS[:4]):
+        workload, name = ("net", "fused") if number < 2 else ("ring", "pinned")
+        stored(Path(f"runs/run-{number}.json"), of(workload, name, 3 + number / 100), started_at=hour)
+    return tmp_path
+
+
+def record(*more: str) -> int:
+    return main(["record", "runs", "--processes", "2", "--reason", "first night", *more])
+
+
+def test_each_workload_is_recorded_from_the_runs_that_have_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert record() == 0
+    said = capsys.readouterr().out
+    files = baseline.load_all(Path("baselines/nvidia-h200"))
+    assert sorted(files) == ["net", "ring"]
+    current = {name: next(iter(file.cases.values())).current for name, file in files.items()}
+    assert {name: one.started_at for name, one in current.items()} == {
+        "net": tuple(HOURS[:2]),
+        "ring": tuple(HOURS[2:4]),
+    }
+    assert {one.reason for one in current.values()} == {"first night"}
+    assert all(one.environment == MACHINE for one in current.values())
+    profiles = profiles_file.load(Path("baselines/profiles/nvidia-h200/ring.json"))
+    assert profiles.cases["pinned/cuda"].kernel_ms == 3.03
+    assert said.splitlines()[-1].startswith("written to baselines/nvidia-h200")
+
+
+def test_who_recorded_stands_in_no_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "ada-lovelace")
+    assert record() == 0
+    texts = [path.read_text(encoding="utf-8") for path in here.glob("baselines/**/*.json")]
+    assert len(texts) == 4
+    assert not any("ada-lovelace" in text for text in texts)
+
+
+def test_disturbed_runs_replace_a_record_only_where_that_is_forced(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in Path("runs").iterdir():
+        path.unlink()
+    for number, hour in enumerate(HOURS[:5]):
+        stored(Path(f"runs/{number}.json"), of("net", "fused", 3 + number / 1000), started_at=hour)
+    assert record() == 0
+    before = baseline.load_all(Path("baselines/nvidia-h200"))
+    for number, hour in enumerate(HOURS[:5]):
+        found = of("net", "fused", 3.0)
+        noisy = replace(found, measurement=measured(found.case_id, 3 + number / 10, spread=0.7))
+        stored(Path(f"runs/{number}.json"), noisy, started_at=hour)
+    capsys.readouterr()
+    assert record() == 2
+    said = capsys.readouterr().err
+    assert "the record of net/fused/cuda stays: it detects a slowdown of 1" in said
+    assert "of its 5 processes were disturbed: record again on a quieter machine, or give --force" in said
+    assert said.count("\n") == 1
+    assert baseline.load_all(Path("baselines/nvidia-h200")) == before
+    assert record("--force") == 0
+    assert baseline.load_all(Path("baselines/nvidia-h200")) != before
+
+
+def test_an_interrupted_run_does_not_count_and_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(Path("runs/run-9.json"), of("net", "fused", 1.0), started_at=HOURS[5], interrupted=True)
+    assert record() == 0
+    assert "runs/run-9.json was interrupted and does not count" in capsys.readouterr().out
+    assert len(baseline.load_all(Path("baselines/nvidia-h200"))["net"].cases["fused/cuda"].current.processes) == 2
+
+
+def too_few(runs: Path) -> str:
+    (runs / "run-3.json").unlink()
+    return "ring/pinned/cuda was measured by 1 of the 2 processes"
+
+
+def twice(runs: Path) -> str:
+    (runs / "run-4.json").write_bytes((runs / "run-1.json").read_bytes())
+    return "run-4.json is the run of runs/run-1.json once more: remove one of them"
+
+
+def mutated(runs: Path) -> str:
+    stored(runs / "run-1.json", of("net", "fused", 3.0), started_at=HOURS[1], mutated="slow:5")
+    return "run-1.json was mutated by slow:5, which no baseline may hold"
+
+
+def elsewhere(runs: Path) -> str:
+    other = replace(MACHINE, driver="999.9")
+    stored(runs / "run-1.json", of("net", "fused", 3.0), started_at=HOURS[1], environment=other)
+    return "the runs' environments differ"
+
+
+def another_gpu(runs: Path) -> str:
+    other = replace(MACHINE, device_name="NVIDIA A100-SXM4-80GB")
+    stored(runs / "run-4.json", of("alone", "fused", 3.0), started_at=HOURS[4], environment=other)
+    return "the runs' environments differ ("
+
+
+def no_folder(runs: Path) -> str:
+    runs.rename("elsewhere")
+    return "runs is no folder: give the one that --perf-json wrote runs to, or that of your nights"
+
+
+def nothing(runs: Path) -> str:
+    for path in runs.iterdir():
+        path.unlink()
+    return "runs holds no run: write some there with --perf-json"
+
+
+def all_interrupted(runs: Path) -> str:
+    for path in list(runs.iterdir())[1:]:
+        path.unlink()
+    (left,) = runs.iterdir()
+    stored(left, of("net", "fused", 3.0), interrupted=True)
+    return "every run of runs was interrupted: measure again"
+
+
+@pytest.mark.parametrize(
+    "spoil", [too_few, twice, mutated, elsewhere, another_gpu, no_folder, nothing, all_interrupted]
+)
+def test_runs_that_are_no_record_write_nothing(here: Path, capsys: pytest.CaptureFixture[str], spoil) -> None:
+    reason = spoil(Path("runs"))
+    assert record() == 2
+    said = capsys.readouterr().err
+    assert reason in said
+    assert said.startswith("gpugate record: ")
+    assert said.count("\n") == 1
+    assert not list(here.glob("baselines/**/*.json"))
+
+
+def test_as_many_processes_as_there_can_be(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["record", "runs", "--processes", "0"]) == 2
+    assert "--processes" in capsys.readouterr().err
+
+
+def next_night(number: int, speedup: float, **changed: object) -> None:
+    """Another folder's only run, of `net` alone."""
+    path = Path(f"night-{number}/run.json")
+    path.parent.mkdir(exist_ok=True)
+    started_at = {"started_at": f"2030-01-{number:02}T00:00:00+00:00"}
+    counters = {**COUNTED, "kernel_launches": 1.0 + number, "kernels": 1.0}
+    found = of("net", "fused", speedup)
+    assert found.measurement is not None
+    found = replace(found, measurement=replace(found.measurement, optimized_counters=counters))
+    stored(path, found, **{**started_at, **changed})
+
+
+def add(number: int) -> int:
+    return main(["record", f"night-{number}", "--processes", "3", "--reason", f"night {number}", "--add"])
+
+
+def test_runs_of_another_night_are_added_to_what_is_recorded(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert record() == 0
+    folder = Path("baselines/nvidia-h200")
+    before = baseline.load_all(folder)
+    next_night(5, 3.2, yardsticks=[Yardstick({"matmul_bf16_tflops": 700.0}, "before")])
+    capsys.readouterr()
+    assert add(5) == 0
+    assert "net/fused/cuda: 3.01x -> 3.01x, 3.00..3.20 over 3 processes on 2 nights" in capsys.readouterr().out
+    after = baseline.load_all(folder)
+    then, now = before["net"].cases["fused/cuda"], after["net"].cases["fused/cuda"]
+    assert after["ring"] == before["ring"]
+    assert now.anchor == then.anchor
+    assert now.current.processes[:2] == then.current.processes
+    assert now.current.started_at == (*HOURS[:2], "2030-01-05T00:00:00+00:00")
+    assert now.current.recorded_at == "2030-01-05T00:00:00+00:00"
+    assert now.current.reason == "night 5"
+    assert now.current.optimized_counters["kernel_launches"] == 6.0, "the largest of all processes"
+    assert now.current.optimized_counters["kernels"] == then.current.optimized_counters["kernels"]
+    assert now.current.yardsticks["matmul_bf16_tflops"] == 788.0, "the median of three processes"
+
+
+def test_a_process_that_joins_and_does_not_count_is_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(4):
+        stored(
+            Path(f"runs/net-{number}.json"),
+            of("net", "fused", 3 + number / 1000),
+            started_at=f"{DAY}T0{4 + number}:30:00+00:00",
+        )
+    assert record() == 0
+    found = of("net", "fused", 3.0)
+    disturbed = replace(found, measurement=measured(found.case_id, 3.0, spread=0.5))
+    Path("night-5").mkdir()
+    stored(Path("night-5/run.json"), disturbed, started_at="2030-01-05T00:00:00+00:00")
+    capsys.readouterr()
+    assert add(5) == 0
+    said = capsys.readouterr().out
+    assert " over 6 of 7 processes, " in said
+    assert said.splitlines()[0].endswith("; disturbed, and not counted: the run of 2030-01-05T00:00:00+00:00")
+
+
+def test_the_runs_of_a_folder_of_nights_are_recorded(here: Path) -> None:
+    for number in (5, 6):
+        next_night(number, 3.0 + number / 100)
+    Path("night-5").rename("runs/night-5")
+    Path("night-6").rename("runs/night-6")
+    assert record() == 0
+    current = baseline.load_all(Path("baselines/nvidia-h200"))["net"].cases["fused/cuda"].current
+    assert len(current.processes) == 4
+    assert current.history.sittings == 3
+
+
+def test_a_night_that_is_added_without_a_reason_leaves_the_one_that_is_told(here: Path) -> None:
+    assert record() == 0
+    next_night(5, 3.2)
+    assert main(["record", "night-5", "--processes", "3", "--add"]) == 0
+    current = baseline.load_all(Path("baselines/nvidia-h200"))["net"].cases["fused/cuda"].current
+    assert (current.reason, len(current.processes)) == ("first night", 3)
+
+
+def test_what_was_not_recorded_is_not_added_to(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    next_night(5, 3.2)
+    assert add(5) == 2
+    assert "net/fused/cuda was measured by 1 of the 3 processes" in capsys.readouterr().err
+
+
+def once_more(here: Path) -> str:
+    assert add(5) == 0
+    return "the run of 2030-01-05T00:00:00+00:00 is in the baseline of net/fused/cuda already: take it away"
+
+
+def another_driver(here: Path) -> str:
+    next_night(5, 3.2, environment=replace(MACHINE, driver="999.9"))
+    return "net/fused/cuda was recorded under other conditions (driver "
+
+
+def edited(here: Path) -> str:
+    next_night(5, 3.2, source_hashes={"net": "0123456789abcdef"})
+    return "the workload's source changed): record it anew, without --add"
+
+
+def slower(here: Path) -> str:
+    """Below the 3.00x of tests/support/stored_runs.py, which the run remembers, and the promise."""
+    path = Path("night-5/run.json")
+    found = replace(of("net", "fused", 1.2), promise=PROMISE, remembered=RECORDED)
+    stored(path, found, started_at="2030-01-05T00:00:00+00:00")
+    return "net/fused/cuda is REGRESSED in the check of speedup ("
+
+
+@pytest.mark.parametrize("spoil", [once_more, another_driver, edited, slower])
+def test_what_cannot_be_one_record_leaves_it_as_it_was(here: Path, capsys: pytest.CaptureFixture[str], spoil) -> None:
+    assert record() == 0
+    next_night(5, 3.2)
+    reason = spoil(here)
+    before = baseline.load_all(Path("baselines/nvidia-h200"))
+    capsys.readouterr()
+    assert add(5) == 2
+    said = capsys.readouterr().err
+    assert reason in said
+    assert said.count("\n") == 1
+    assert baseline.load_all(Path("baselines/nvidia-h200")) == before
+
+
+def test_what_nights_differ_by_is_known_after_five_of_them(here: Path) -> None:
+    assert record() == 0
+    for number in (5, 6, 7, 8):
+        next_night(number, 3.0 + number / 100)
+        assert add(number) == 0
+    found = baseline.load_all(Path("baselines/nvidia-h200"))["net"].cases["fused/cuda"].current.history
+    assert found.sittings == 5
+    assert found.processes == 6
+    assert found.speedup == pytest.approx(3.06, rel=1e-3)
+
+
+# --- deleting the record of one case ----------------------------------------------------------------------------------
+
+
+def test_a_record_is_deleted_and_a_file_that_holds_no_other_goes_too(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, hour in enumerate(HOURS[4:]):
+        stored(Path(f"runs/more-{number}.json"), of("net", "plain", 2 + number / 100), started_at=hour)
+    assert record() == 0
+    folder, profiles = Path("baselines/nvidia-h200"), Path("baselines/profiles/nvidia-h200")
+    shutil.copytree(folder, "baselines/other-gpu")
+    before = {path: path.read_bytes() for path in folder.glob("*.json")}
+    capsys.readouterr()
+    assert main(["record", "--delete", "net/fused/cuda"]) == 2, "the copy is of another machine than its folder"
+    assert {path: path.read_bytes() for path in folder.glob("*.json")} == before, "all machines or none"
+    shutil.rmtree("baselines/other-gpu")
+    assert main(["record", "--delete", "net/fused/cuda"]) == 0
+    assert capsys.readouterr().out == f"net/fused/cuda: deleted from {folder}/net.json; commit the difference\n"
+    assert list(baseline.load_all(folder)["net"].cases) == ["plain/cuda"]
+    assert list(profiles_file.load(profiles / "net.json").cases) == ["plain/cuda"]
+    assert main(["record", "--delete", "net/plain/cuda", "--baselines", "baselines"]) == 0
+    assert sorted(baseline.load_all(folder)) == ["ring"]
+    assert [path.name for path in profiles.iterdir()] == ["ring.json"]
+
+
+@pytest.mark.parametrize("case_id", ["net/gone/cuda", "gone/fused/cuda", "net", "../nvidia-h200/net/fused/cuda", ""])
+def test_a_case_that_is_not_recorded_cannot_be_deleted(
+    here: Path, capsys: pytest.CaptureFixture[str], case_id: str
+) -> None:
+    assert record() == 0
+    before = sorted((path, path.read_bytes()) for path in Path("baselines").rglob("*.json"))
+    capsys.readouterr()
+    assert main(["record", "--delete", case_id]) == 2
+    assert capsys.readouterr().err.startswith(f"gpugate record: {case_id!r} is recorded nowhere in baselines: ")
+    assert main(["record", "--delete", "net/fused/cuda", "runs"]) == 2
+    assert main(["record"]) == 2
+    assert sorted((path, path.read_bytes()) for path in Path("baselines").rglob("*.json")) == before
+
+
+def test_ctrl_c_takes_effect_after_the_last_file(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = baseline.write
+
+    def interrupted(folder: Path, file: baseline.BaselineFile) -> tuple[str, ...]:
+        lines = write(folder, file)
+        os.kill(os.getpid(), signal.SIGINT)
+        return lines
+
+    monkeypatch.setattr(baseline, "write", interrupted)
+    assert record() == 130
+    assert sorted(baseline.load_all(Path("baselines/nvidia-h200"))) == ["net", "ring"]
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-1].startswith("written to baselines/nvidia-h200")
+    assert said.err == "gpugate record: interrupted\n"

@@ -1,0 +1,222 @@
+"""`gpugate replay DIR`: a folder of nightly runs decided again, and what would have been decided otherwise."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugate.commands.cli import main
+from tests.support.stored_runs import NO_TENSORRT, case, stored
+
+
+@pytest.fixture
+def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two nights, the later one first by name: a case that got slower, one that was skipped, one that failed once."""
+    monkeypatch.setenv("COLUMNS", "140")
+    folder = tmp_path / "nights"
+    folder.mkdir()
+    skipped = case("engine", None, skipped=NO_TENSORRT)
+    broken = case("broken", None, error="no")
+    stored(folder / "b.json", case("net", 3.0), skipped, broken, started_at="2030-01-01T23:30:00+00:00")
+    # In UTC half an hour after the other one.
+    stored(folder / "a.json", case("net", 2.98), skipped, case("broken"), started_at="2030-01-01T19:00:00-05:00")
+    return folder
+
+
+def tamper(path: Path, was: str, now: str) -> None:
+    text = path.read_text()
+    assert was in text
+    path.write_text(text.replace(was, now, 1))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def table_row(text: str, name: str) -> list[str]:
+    return next(line.split()[1:] for line in text.splitlines() if line.startswith(name))
+
+
+def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    return made
+
+
+def test_nights_stand_in_the_order_of_their_start_and_nothing_differs(
+    nights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(nights)
+    assert main(["replay", str(nights)]) == 0
+    said, complaints = capsys.readouterr()
+    assert said.index("b.json") < said.index("a.json")
+    assert "2030-01-01T23:30:00+00:00  NVIDIA H200  1 measured (1 PASS), 1 skipped, 1 failed, in 12 s, seed 7" in said
+    assert "2030-01-01T19:00:00-05:00  NVIDIA H200  2 measured (2 PASS), 1 skipped, in 12 s, seed 7" in said
+    assert table_row(said, "case") == ["PASS", "skipped", "failed"]
+    rows = {name: table_row(said, f"tiny/{name}/cuda") for name in ("net", "engine", "broken")}
+    assert rows == {"net": ["2"], "engine": ["2"], "broken": ["1", "1"]}
+    assert "2 runs: 0 verdicts now other than stored" in said
+    assert "->" not in said
+    assert (complaints, contents(nights)) == ("", before)
+    assert [line for line in said.splitlines() if line != line.rstrip()] == []
+
+
+def test_the_folder_of_your_nights_holds_a_run_for_each(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        (nights / name).mkdir()
+        (nights / f"{name}.json").rename(nights / name / "run.json")
+    assert main(["replay", str(nights)]) == 0
+    said, complaints = capsys.readouterr()
+    assert [line for line in said.splitlines() if line in ("a", "b")] == ["b", "a"]
+    assert "2 runs: 0 verdicts now other than stored" in said
+    assert complaints == ""
+
+
+def test_another_tolerance_would_have_fired_in_one_night(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(nights), "--tolerance", "0.3"]) == 1
+    said = capsys.readouterr().out
+    (line,) = [line for line in said.splitlines() if "->" in line]
+    assert " ".join(line.split()) == "a.json speedup of tiny/net/cuda: PASS -> REGRESSED"
+    assert table_row(said, "case") == ["REGRESSED", "PASS", "skipped", "failed"]
+    assert table_row(said, "tiny/net/cuda") == ["1", "1"]
+    below = "decided with a tolerance of 0.3 %, below the 1 % that the machine resolves for tiny/net/cuda (2 cases"
+    assert said.count("decided with a tolerance") == said.count(below) == 1
+    assert "2 runs: 1 verdict now other than stored" in said
+
+
+def test_a_tolerance_that_the_machine_resolves_needs_no_warning(
+    nights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", str(nights), "--tolerance", "2"]) == 0
+    assert "below the" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "told"),
+    [
+        ('"outcome": "PASS"', '"outcome": "WRONG"', "equivalence of tiny/net/cuda: WRONG -> PASS"),
+        ("1 launches", "9 launches", "counters of tiny/net/cuda: PASS, with another reason or other numbers"),
+        ('"speedup": 3.0', '"speedup": 3.1', "tiny/net/cuda: PASS -> REGRESSED"),  # what it was held against
+    ],
+)
+def test_what_does_not_follow_from_the_measurements_is_told(
+    nights: Path, capsys: pytest.CaptureFixture[str], was: str, now: str, told: str
+) -> None:
+    tamper(nights / "a.json", was, now)
+    assert main(["replay", str(nights)]) == 1
+    assert told in capsys.readouterr().out
+
+
+def test_bad_files_are_named_and_the_others_decided(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = (nights / "a.json").read_text()
+    (nights / "c.json").write_text(good[:3000])
+    (nights / "d.json").write_text(good.replace('"gpugate": "0.1.0"', '"gpugate": "0.0.9"'))
+    (nights / "e.json").write_text(good.replace('"kernel_launches": 1.0', '"other": 1.0'))
+    (nights / "f.json").write_text(good.replace('"format_version": 7', '"format_version": 99'))
+    (nights / "g.json").mkdir()
+    (nights / "h.json").write_text('{"format": "gpugate-baseline", "format_version": 1}')
+    before = contents(nights)
+    assert main(["replay", str(nights)]) == 2
+    said, complaints = capsys.readouterr()
+    c, d, e, f, g, h = complaints.splitlines()
+    assert c.startswith(f"gpugate replay: {nights}/c.json cannot be used because it is cut off or not JSON (line ")
+    assert f"{nights}/d.json was decided by gpugate 0.0.9 and this is gpugate 0.1.0" in d
+    assert f"{nights}/e.json cannot be used because tiny/net/cuda of 2030-01-01T19:00:00-05:00 cannot be decided" in e
+    assert f"{nights}/f.json was written by a newer gpugate (format 99, this one reads up to 7)" in f
+    assert f"{nights}/g.json cannot be read (Is a directory)" in g
+    assert f"{nights}/h.json is a 'gpugate-baseline' file, not a 'gpugate-run' one: give a file that" in h
+    assert "2 runs: 0 verdicts now other" in said
+    assert contents(nights) == before
+
+
+def test_only_bad_files_show_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    assert main(["replay", str(tmp_path)]) == 2
+    said, complaints = capsys.readouterr()
+    assert said == ""
+    assert len(complaints.splitlines()) == 1
+
+
+def test_an_interrupted_night_is_decided_as_far_as_it_goes(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(nights / "c.json", case("net"), case("late", None), interrupted=True)
+    assert main(["replay", str(nights)]) == 0
+    said = capsys.readouterr().out
+    assert "c.json" in said
+    assert "interrupted; not finished: tiny/late/cuda" in said
+    assert table_row(said, "tiny/late/cuda") == ["1"]
+    assert table_row(said, "case")[-2:] == ["not", "finished"]
+
+
+def test_a_mutated_run_is_told_and_not_counted(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(nights / "c.json", case("net", 2.0), started_at="2030-01-03T00:00:00+00:00", mutated="slow:50")
+    assert main(["replay", str(nights)]) == 0
+    said = capsys.readouterr().out
+    assert "MUTATED by slow:50" in said
+    assert "not in this table: 1 run with a fault put in on purpose" in said
+    assert table_row(said, "tiny/net/cuda") == ["2"]
+
+
+def test_json_says_the_same(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (nights / "c.json").write_text("{}")
+    assert main(["replay", str(nights), "--tolerance=0.3", "--json"]) == 2
+    made = document(capsys)
+    assert (made["format"], made["format_version"], made["differs"]) == ("gpugate-replay", 1, True)
+    assert made["tolerance"] == pytest.approx(0.003)
+    assert [run["file"] for run in made["runs"]] == ["b.json", "a.json"]
+    change = {"case_id": "tiny/net/cuda", "check": "speedup", "stored": "PASS", "decided": "REGRESSED"}
+    assert made["runs"][1] == {
+        "file": "a.json",
+        "started_at": "2030-01-01T19:00:00-05:00",
+        "machine": "NVIDIA H200",
+        "interrupted": False,
+        "mutated": None,
+        "tally": {"REGRESSED": 1, "PASS": 1, "skipped": 1},
+        "changes": [change],
+    }
+    assert made["runs"][0]["changes"] == []
+    assert made["occurrences"]["tiny/net/cuda"] == {"REGRESSED": 1, "PASS": 1}
+    assert made["occurrences"]["tiny/broken/cuda"] == {"PASS": 1, "failed": 1}
+    (refused,) = made["refused"]
+    assert refused.startswith(f"{nights}/c.json cannot be used because it does not say that its format")
+
+
+def test_without_a_change_json_says_so(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(nights), "--json"]) == 0
+    made = document(capsys)
+    assert (made["differs"], made["tolerance"], made["refused"]) == (False, None, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["no-folder"], "no-folder is no folder: give the one with the runs, or a single run to pytest --perf-replay"),
+        (
+            ["empty"],
+            "empty holds no *.json and no night with its run.json: give the folder that --perf-json wrote runs to, or",
+        ),
+        *(
+            (["nights", "--tolerance", value], f"--tolerance is {value!r}: give a number of percent above 0 and below")
+            for value in ("0", "nan", "100", "little")
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_one_sentence(
+    nights: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
+) -> None:
+    monkeypatch.chdir(nights.parent)
+    (nights.parent / "empty").mkdir()
+    assert main(["replay", *words]) == 2
+    said, complaints = capsys.readouterr()
+    assert said == ""
+    assert complaints.startswith(f"gpugate replay: {sentence}")
+    assert complaints.count("\n") == 1
+
+
+def test_markup_in_a_file_is_text(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = case("net")
+    odd.case_id = "tiny/[bold]net[/bold]/cuda"
+    odd.measurement = replace(odd.measurement, case_id=odd.case_id) if odd.measurement else None
+    stored(nights / "a.json", odd)
+    assert main(["replay", str(nights)]) == 0
+    assert "tiny/[bold]net[/bold]/cuda" in capsys.readouterr().out

@@ -1,0 +1,352 @@
+"""`gpugate trust` with made-up processes: what it takes, in what order, how it ends, and what it says and leaves."""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from gpugate.commands.cli import main
+from gpugate.commands.trust import command, fresh_worker, report_files
+from gpugate.commands.trust.folder import held, read_all
+from gpugate.commands.trust.plan import Plan, share_of, wanted
+from gpugate.commands.trust.trials_file import Conditions, TrialsFile, write
+from gpugate.errors import TrustError
+from gpugate.machine.environment import Environment
+from tests.support.simulated_trials import Noise, trials
+
+ROOT = Path(__file__).parents[3]
+CPU = Environment("cpu", "a CPU", "a CPU", 2, "3.12.3", packages={"torch": "2.11.0"})
+ONE, TWO = "toy/one/cpu", "toy/two/cpu"
+TEN = ("--trials", "10", "--processes", "4")
+
+
+@dataclass
+class MadeUp:
+    """Processes that take simulated trials; one of them ends early as told."""
+
+    case_ids: tuple[str, ...] = (ONE, TWO)
+    skipped: dict[str, str] = field(default_factory=dict)
+    ends: dict[int, tuple[int, BaseException]] = field(default_factory=dict)  # by process: after how many trials
+    refuses: str = ""
+    plans: list[Plan] = field(default_factory=list)
+    words: list[Sequence[str]] = field(default_factory=list)
+
+    def run(self, plan: Plan, words: Sequence[str], lock: int, watch: Callable[[], None]) -> None:
+        self.plans.append(plan)
+        self.words.append(words)
+        os.fstat(lock)
+        if self.refuses:
+            raise TrustError(self.refuses)
+        keyword = words[words.index("-k") + 1] if "-k" in words else "toy"
+        case_ids = tuple(case_id for case_id in self.case_ids if keyword.split()[0] in case_id)
+        taken = [
+            replace(trial, process=plan.process)
+            for case_id in case_ids
+            for number, slowdown in enumerate(share_of(plan, case_id))
+            for trial in trials(Noise(pair=0.001), [slowdown], processes=1, repeats=1, case_id=case_id, seed=number)
+        ]
+        kept, error = self.ends.pop(plan.process, (len(taken), None))
+        conditions = Conditions(CPU, plan.budget_s, {"toy": "0123"})
+        write(Path(plan.output), TrialsFile(plan.process, conditions, case_ids, self.skipped, tuple(taken[:kept])))
+        watch()
+        if error is not None:
+            raise error
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeUp:
+    """In an empty folder. The picture is drawn in test_trust_files.py, which takes a while."""
+    processes = MadeUp()
+    monkeypatch.setattr(fresh_worker, "run_worker", processes.run)
+    monkeypatch.setattr(report_files, "png", lambda report: b"a picture")
+    monkeypatch.chdir(tmp_path)
+    return processes
+
+
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def call(*_: object) -> None:
+        raise error
+
+    return call
+
+
+def counts() -> dict[str, Counter[float]]:
+    """What is kept in the default folder, by case and slowdown."""
+    kept = read_all(Path("gpugate-trust")).trials
+    return {name: Counter(trial.slowdown for trial in kept if trial.case_id == name) for name in (ONE, TWO)}
+
+
+def written() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path("gpugate-trust").iterdir()}
+
+
+def test_it_takes_all_trials_in_fresh_processes_and_reports(
+    made_up: MadeUp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trust", *TEN, "--budget", "2"]) == 0
+    assert counts() == {ONE: wanted(10), TWO: wanted(10)}
+    assert [(plan.process, plan.processes, plan.budget_s) for plan in made_up.plans] == [
+        (1, 4, 2.0),
+        (2, 4, 2.0),
+        (3, 4, 2.0),
+        (4, 4, 2.0),
+    ]
+    assert made_up.plans[0].earlier is None
+    assert made_up.plans[1].earlier == Conditions(CPU, 2.0, {"toy": "0123"})
+    assert sorted(written()) == [
+        ".lock",
+        *(f"trials-00{process}.json" for process in range(1, 5)),
+        *("trust.json", "trust.md", "trust.png"),
+    ]
+    said = capsys.readouterr()
+    assert said.out.startswith("a CPU, torch 2.11.0: 44 trials of 2 cases in 4 fresh processes\n")
+    few = "4 processes say little of a gate, which needs 8: take more trials"
+    assert said.out.endswith(f"{few}\ntrials and report are in gpugate-trust\n")
+    assert said.err.splitlines()[:2] == ["process 1: 0 trials so far", "process 2: 18 trials so far"]
+
+
+def test_what_pytest_is_told(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trust", "perf", "more/test_x.py", "-k", "one and not x", "-m", "gpu", "--device", "cuda:1"]) == 0
+    told = [*("perf", "more/test_x.py", "--perf-device", "cuda:1", "-p", "gpugate.plugin"), "-p", "no:cacheprovider"]
+    assert made_up.words[0] == [*told, "-q", "-k", "one and not x", "-m", "gpu"]
+    assert "say little" not in capsys.readouterr().out  # of the default number of processes
+
+
+def test_a_complete_run_is_reported_again_without_a_trial(made_up: MadeUp) -> None:
+    assert main(["trust", *TEN]) == 0
+    before = written()
+    assert main(["trust", *TEN]) == 0
+    assert len(made_up.plans) == 5  # which cases are selected only a process can tell
+    assert written() == before
+
+
+def test_more_trials_are_added_to_those_there(made_up: MadeUp) -> None:
+    assert main(["trust", *TEN]) == 0
+    before = written()
+    assert main(["trust", "--trials", "20", "--processes", "4"]) == 0
+    assert counts() == {ONE: wanted(20), TWO: wanted(20)}
+    assert [name for name, content in before.items() if name.startswith("trials") and written()[name] != content] == []
+
+
+def test_the_trials_of_a_file_that_was_deleted_are_taken_again(made_up: MadeUp) -> None:
+    assert main(["trust", *TEN]) == 0
+    before = written()
+    Path("gpugate-trust/trials-002.json").unlink()
+    assert main(["trust", *TEN]) == 0
+    assert counts() == {ONE: wanted(10), TWO: wanted(10)}
+    assert written()["trials-004.json"] == before["trials-004.json"]
+    assert "trials-005.json" in written()
+
+
+def test_other_cases_can_be_added_to_a_folder(made_up: MadeUp) -> None:
+    """The first command was cut off: what it lacks is not the second one's to take."""
+    made_up.ends = {2: (1, KeyboardInterrupt())}
+    assert main(["trust", *TEN, "-k", "one"]) == 130
+    of_one = counts()[ONE]
+    assert main(["trust", *TEN, "-k", "two"]) == 0
+    assert counts() == {ONE: of_one, TWO: wanted(10)}
+    assert main(["trust", *TEN]) == 0
+    assert counts() == {ONE: wanted(10), TWO: wanted(10)}
+
+
+def test_an_interrupted_run_reports_and_the_same_command_goes_on(
+    made_up: MadeUp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_up.ends = {2: (5, KeyboardInterrupt())}
+    assert main(["trust", *TEN]) == 130
+    said = capsys.readouterr()
+    assert "23 trials of 2 cases in 2 fresh processes" in said.out
+    assert said.err.endswith("the same command goes on from there\ngpugate trust: interrupted\n")
+    assert "trust.json" in written()
+    assert main(["trust", *TEN]) == 0
+    assert counts() == {ONE: wanted(10), TWO: wanted(10)}
+    assert made_up.plans[2].process == 3
+
+
+def test_an_interruption_before_the_first_trial_leaves_nothing(
+    made_up: MadeUp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_up.ends = {1: (0, KeyboardInterrupt())}
+    assert main(["trust", *TEN]) == 130
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "process 1: 0 trials so far\ngpugate trust: interrupted\n")
+    assert list(written()) == [".lock"]
+
+
+def test_a_process_that_dies_ends_the_run_with_what_was_measured(
+    made_up: MadeUp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_up.ends = {3: (4, TrustError("process 3 of trials ended early: SIGKILL killed it"))}
+    assert main(["trust", *TEN]) == 2
+    said = capsys.readouterr()
+    assert "38 trials of 2 cases in 3 fresh processes" in said.out
+    assert said.err.endswith("gpugate trust: process 3 of trials ended early: SIGKILL killed it\n")
+    assert len(read_all(Path("gpugate-trust")).trials) == 38
+    assert main(["trust", *TEN]) == 0
+    assert counts() == {ONE: wanted(10), TWO: wanted(10)}
+
+
+def test_a_refusal_overwrites_nothing_and_reports_nothing(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trust", *TEN]) == 0
+    before = written()
+    capsys.readouterr()
+    made_up.refuses = "this run is of other conditions than earlier trials (budget 6 s -> 2 s): give another folder"
+    assert main(["trust", *TEN]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[1:] == [f"gpugate trust: {made_up.refuses}"]
+    assert written() == before
+
+
+def test_only_some_slowdowns_can_be_seeded_and_others_added_later(made_up: MadeUp) -> None:
+    assert main(["trust", *TEN, "--slowdowns", "3, 2"]) == 0
+    assert counts() == {ONE: wanted(10, (0.02, 0.03)), TWO: wanted(10, (0.02, 0.03))}
+    assert main(["trust", *TEN]) == 0
+    assert counts() == {ONE: wanted(10), TWO: wanted(10)}
+
+
+@pytest.mark.parametrize("words", [[*TEN], ["--report-only"]])
+def test_a_damaged_file_is_named_before_anything_is_measured(
+    made_up: MadeUp, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("gpugate-trust").mkdir()
+    Path("gpugate-trust/trials-001.json").write_text("{", encoding="utf-8")
+    assert main(["trust", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("gpugate trust: gpugate-trust/trials-001.json cannot be used because it is cut off")
+    assert len(said.splitlines()) == 1
+    assert made_up.plans == []
+
+
+def test_a_report_alone_measures_nothing(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trust", "--report-only"]) == 2
+    assert "gpugate-trust is no folder: give the one that the trials are in" in capsys.readouterr().err
+    assert not Path("gpugate-trust").exists()
+    assert main(["trust", *TEN]) == 0
+    before = written()
+    (Path("gpugate-trust") / "trust.json").unlink()
+    assert main(["trust", "--report-only", "--output", "gpugate-trust"]) == 0
+    assert written() == before
+    assert len(made_up.plans) == 4
+    for path in Path("gpugate-trust").glob("trials-*"):
+        path.unlink()
+    assert main(["trust", "--report-only"]) == 2
+    assert "gpugate-trust holds no trials to report on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        (["-k", "one"], "-k"),
+        (["-m", "gpu"], "-m"),
+        (["perf_tests/test_x.py"], "perf_tests/test_x.py"),
+        (["--trials", "40"], "--trials"),  # the default, which was given all the same
+        (["--slowdowns", "1", "--processes=3", "--budget=2"], "--slowdowns, --processes, --budget"),
+        (["--device", "tpu"], "--device"),
+    ],
+)
+def test_a_report_alone_takes_no_word_of_how_to_measure(
+    made_up: MadeUp, words: list[str], given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trust", "--report-only", *words, "--output", "elsewhere"]) == 2
+    said = "--report-only reports on every trial in --output and measures none: leave out"
+    assert capsys.readouterr().err == f"gpugate trust: {said} {given}\n"
+    assert list(Path().iterdir()) == []
+
+
+def test_one_process_says_little(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trust", "--trials", "1", "--processes", "1"]) == 0
+    assert "\n1 process says little of a gate, which needs 8: take more trials\n" in capsys.readouterr().out
+
+
+def test_the_files_are_there_though_nobody_reads_the_tables(made_up: MadeUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_print", raising(BrokenPipeError()))
+    with pytest.raises(BrokenPipeError):
+        command.run(parsed([*TEN]))
+    assert {"trust.json", "trust.md", "trust.png"} <= set(written())
+
+
+def test_what_cannot_be_measured_is_said_once_for_each_reason(
+    made_up: MadeUp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_up.skipped = {"toy/one/cuda": "needs a GPU", "toy/trt/cpu": "needs tensorrt", "toy/two/cuda": "needs a GPU"}
+    assert main(["trust", *TEN]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not measured")]
+    assert told == [
+        "not measured: toy/one/cuda, toy/two/cuda: needs a GPU",
+        "not measured: toy/trt/cpu: needs tensorrt",
+    ]
+
+
+def test_a_report_that_cannot_be_written_is_printed_and_the_trials_stay(
+    made_up: MadeUp, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (Path("gpugate-trust") / "trust.json").mkdir(parents=True)
+    assert main(["trust", *TEN]) == 2
+    said = capsys.readouterr()
+    assert said.out.startswith("a CPU, torch 2.11.0: 44 trials")
+    assert "trust.json cannot be written (it is not a regular file)" in said.err.splitlines()[-1]
+    assert counts() == {ONE: wanted(10), TWO: wanted(10)}
+
+
+def test_two_commands_do_not_share_a_folder(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
+    with held(Path("gpugate-trust")):
+        assert main(["trust", *TEN]) == 2
+    assert capsys.readouterr().err == (
+        "gpugate trust: another gpugate trust is at work in gpugate-trust: wait for its end\n"
+    )
+    assert made_up.plans == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--slowdowns", "2,4"], "argument --slowdowns: '4' is not seeded: give some of 0.5,1,2,3,5,10"),
+        (["--trials", "0"], "argument --trials: it is '0': give a whole number from 1 to 10000, such as 40"),
+        (["--trials", "-1"], "argument --trials: it is '-1': give a whole number from 1 to 10000, such as 40"),
+        (["--trials", "x"], "argument --trials: it is 'x': give a whole number from 1 to 10000, such as 40"),
+        (["--trials", "2.5"], "argument --trials: it is '2.5': give a whole number from 1 to 10000, such as 40"),
+        (["--processes", "0"], "argument --processes: it is '0': give a whole number from 1 to 10000, such as 8"),
+        (["--budget", "0"], "argument --budget: it is '0': give seconds above 0, 1e+06 at most, such as 6"),
+        (["--budget", "nan"], "argument --budget: it is 'nan': give seconds above 0, 1e+06 at most, such as 6"),
+        (["--budget", "inf"], "argument --budget: it is 'inf': give seconds above 0, 1e+06 at most, such as 6"),
+        (["--budget", "soon"], "argument --budget: it is 'soon': give seconds above 0, 1e+06 at most, such as 6"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused(
+    made_up: MadeUp, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["trust", *words])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"gpugate trust: error: {said}"
+    assert list(Path().iterdir()) == []
+
+
+def test_a_device_that_is_none_is_refused(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trust", "--device", "tpu"]) == 2
+    assert capsys.readouterr().err == "gpugate trust: --device is 'tpu': use auto, cpu, cuda or cuda:N\n"
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [["--help"], ["trust", "--help"]])
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    heavy = {"torch", "scipy", "numpy", "matplotlib", "pytest", "rich"}
+    script = (
+        f"import sys\nfrom gpugate.commands.cli import main\ntry: main({words!r})\n"
+        f"except SystemExit: print(*sorted({heavy!r} & set(sys.modules)), file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "\n")

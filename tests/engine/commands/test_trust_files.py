@@ -1,0 +1,257 @@
+"""What a trust run keeps: trials and report as files that survive a full disk, and that nothing foreign gets into."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpugate.commands.trust.folder import Taken, held, read_all, trials_path
+from gpugate.commands.trust.plot import PlotError
+from gpugate.commands.trust.report_files import FORMAT, FORMAT_VERSION, TrustFile, reported, write_report
+from gpugate.commands.trust.trials_file import Conditions, TrialsFile, read, write
+from gpugate.errors import TrustError
+from gpugate.machine.environment import Environment
+from gpugate.store.codec import from_json, to_json, without_header
+from tests.support.simulated_trials import Noise, trials
+
+GPU = Environment(
+    "cuda", "NVIDIA H200", "a CPU", 16, "3.12.3", packages={"torch": "2.11.0", "gpugate": "0.1.0"}, driver="580.1"
+)
+CONDITIONS = Conditions(GPU, 6.0, {"toy": "0123", "net": "4567"})
+NO_GPU = {"toy/fast/cuda": "needs a CUDA GPU"}
+
+
+def file_of(process: int, **changes: object) -> TrialsFile:
+    taken = trials(Noise(pair=0.001), processes=1, repeats=1, seed=process)
+    known = tuple(replace(trial, process=process) for trial in taken)
+    return replace(TrialsFile(process, CONDITIONS, ("toy/fast/cpu",), NO_GPU, known), **changes)  # type: ignore[arg-type]
+
+
+def rounded(file: TrialsFile) -> TrialsFile:
+    """As times are written, which tests of the codec are about."""
+    return from_json(TrialsFile, to_json(file))
+
+
+def keep(folder: Path, *files: TrialsFile) -> None:
+    for file in files:
+        write(trials_path(folder, file.process), file)
+
+
+def no_room(descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is opened can be written, what is written does not arrive."""
+    monkeypatch.setattr(os, "fsync", no_room)
+
+
+def test_a_file_of_trials_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "trials-001.json"
+    write(path, file_of(1))
+    assert read(path) == rounded(file_of(1))
+    write(path, file_of(1, trials=()))
+    assert read(path).trials == ()
+
+
+def edited(change: Callable[[dict[str, object]], object]) -> Callable[[str], str]:
+    def edit(text: str) -> str:
+        document = json.loads(text)
+        change(document)
+        return json.dumps(document)
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda text: text[:-9], "cannot be used because it is cut off or not JSON (line "),
+        (lambda text: "", "cannot be used because it is cut off or not JSON (line 1, column 1: "),
+        (lambda text: "[1, 2]", "cannot be used because it does not say that its format is 'gpugate-trials'"),
+        (edited(lambda d: d.update(format="gpugate-trust")), "it does not say that its format is 'gpugate-trials'"),
+        (
+            edited(lambda d: d.update(format_version=2)),
+            "was written by a newer gpugate (format 2, this one reads up to 1)",
+        ),
+        (edited(lambda d: d.pop("process")), "the document has no field 'process'"),
+        (edited(lambda d: d["trials"][0].update(slowdown="fast")), "trials[0].slowdown"),  # type: ignore[index]
+        (lambda text: text.replace('"NVIDIA', '"\udcff'), "cannot be read (it is not UTF-8 text)"),
+    ],
+)
+def test_a_damaged_or_newer_file_is_named_and_left_alone(
+    tmp_path: Path, damage: Callable[[str], str], said: str
+) -> None:
+    path = tmp_path / "trials-001.json"
+    keep(tmp_path, file_of(1))
+    damaged = damage(path.read_text(encoding="utf-8")).encode(errors="surrogateescape")
+    path.write_bytes(damaged)
+    for reading in (lambda: read(path), lambda: read_all(tmp_path)):
+        with pytest.raises(TrustError) as error:
+            reading()
+        assert str(error.value).startswith(f"{path} ")
+        assert said in str(error.value)
+        assert "\n" not in str(error.value)
+    assert path.read_bytes() == damaged
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TrustError, match=r"trials-001.json cannot be read \(No such file or directory\)"):
+        read(tmp_path / "trials-001.json")
+
+
+def test_a_full_disk_leaves_the_trials_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(tmp_path, file_of(1))
+    full_disk(monkeypatch)
+    path = tmp_path / "trials-001.json"
+    with pytest.raises(TrustError) as error:
+        write(path, file_of(1, trials=()))
+    assert str(error.value) == (
+        f"{path} cannot be written (No space left on device): make room, every trial before it is kept"
+    )
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    assert read(path) == rounded(file_of(1))
+
+
+def test_a_folder_is_read_as_one(tmp_path: Path) -> None:
+    assert read_all(tmp_path) == Taken()
+    other = file_of(
+        12, conditions=replace(CONDITIONS, source_hashes={"third": "89ab"}), skipped={"third/x/cuda": "why"}
+    )
+    keep(tmp_path, file_of(2), other)
+    for name in ("trials-1.json.bak", "mytrials-001.json", "trials-x.json", "trust.json", ".trials-001.json.7.tmp"):
+        (tmp_path / name).write_text("no trials", encoding="utf-8")
+    taken = read_all(tmp_path)
+    assert taken.trials == rounded(file_of(2)).trials + rounded(other).trials
+    assert taken.conditions == replace(CONDITIONS, source_hashes={"toy": "0123", "net": "4567", "third": "89ab"})
+    assert taken.skipped == {**NO_GPU, "third/x/cuda": "why"}
+    assert taken.last_process == 12
+
+
+def test_a_copy_does_not_count_twice(tmp_path: Path) -> None:
+    keep(tmp_path, file_of(1))
+    (tmp_path / "trials-002.json").write_bytes((tmp_path / "trials-001.json").read_bytes())
+    with pytest.raises(TrustError, match=r"trials-002.json holds the trials of process 1: it is a copy or was renamed"):
+        read_all(tmp_path)
+
+
+OTHER_DRIVER = replace(CONDITIONS, environment=replace(GPU, driver="590.2"))
+OTHER_PACKAGES = replace(CONDITIONS, environment=replace(GPU, packages={"torch": "2.12.0", "gpugate": "0.2.0"}))
+OTHER_SOURCE = replace(CONDITIONS, source_hashes={"toy": "ffff"})
+OTHER_EVERYTHING = replace(OTHER_DRIVER, budget_s=0.5, source_hashes={"net": "ffff"})
+
+
+@pytest.mark.parametrize(
+    ("now", "differences"),
+    [
+        (OTHER_DRIVER, ["driver 580.1 -> 590.2"]),
+        (OTHER_PACKAGES, ["gpugate 0.1.0 -> 0.2.0", "torch 2.11.0 -> 2.12.0"]),
+        (replace(CONDITIONS, budget_s=0.5), ["budget 6 s -> 0.5 s"]),
+        (OTHER_SOURCE, ["the source of toy changed"]),
+        (OTHER_EVERYTHING, ["driver 580.1 -> 590.2", "budget 6 s -> 0.5 s", "the source of net changed"]),
+        (replace(CONDITIONS, environment=replace(GPU, gpu_index=3)), []),  # another GPU of the same kind
+        (replace(CONDITIONS, source_hashes={"unheard-of": "ffff"}), []),
+        (CONDITIONS, []),
+    ],
+)
+def test_trials_of_other_conditions_are_not_counted_together(
+    tmp_path: Path, now: Conditions, differences: list[str]
+) -> None:
+    assert CONDITIONS.differences(now) == differences
+    keep(tmp_path, file_of(1), file_of(2, conditions=now))
+    if not differences:
+        assert len(read_all(tmp_path).trials) == 2 * len(file_of(1).trials)
+        return
+    with pytest.raises(TrustError) as error:
+        read_all(tmp_path)
+    told = "; ".join(differences)
+    path = tmp_path / "trials-002.json"
+    assert str(error.value) == f"{path} is of other conditions than earlier trials ({told}): give another folder"
+
+
+def test_a_source_is_compared_with_whichever_process_knew_it(tmp_path: Path) -> None:
+    keep(tmp_path, file_of(1, conditions=replace(CONDITIONS, source_hashes={"net": "4567"})), file_of(2))
+    keep(tmp_path, file_of(3, conditions=OTHER_SOURCE))
+    with pytest.raises(TrustError, match=r"trials-003.json is of other conditions .*\(the source of toy changed\)"):
+        read_all(tmp_path)
+
+
+def test_one_command_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "out"
+    with held(folder):
+        with pytest.raises(TrustError) as error, held(folder):
+            pass
+        assert str(error.value) == f"another gpugate trust is at work in {folder}: wait for its end"
+    with held(folder):
+        pass
+
+
+def test_a_worker_that_outlives_its_command_keeps_others_out(tmp_path: Path) -> None:
+    with held(tmp_path) as descriptor:
+        worker = subprocess.Popen(
+            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[descriptor], stderr=subprocess.DEVNULL
+        )
+    with pytest.raises(TrustError, match="another gpugate trust is at work"), held(tmp_path):
+        pass
+    worker.communicate(b"\n")
+    with held(tmp_path):
+        pass
+
+
+def test_a_folder_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine", encoding="utf-8")
+    for path, problem in ((file, "File exists"), (file / "in", "Not a directory"), (Path("/proc/in"), "No such file")):
+        with pytest.raises(TrustError) as error, held(path):
+            pass
+        assert str(error.value).startswith(f"--output {path} cannot be written ({problem}")
+    assert file.read_text(encoding="utf-8") == "mine"
+
+
+@pytest.fixture(scope="module")
+def made() -> TrustFile:
+    taken = trials(Noise(process=0.001, pair=0.001), processes=9, repeats=2)
+    return reported(Taken(tuple(taken), CONDITIONS, NO_GPU, 9))
+
+
+def test_the_report_is_of_every_rule_and_names_the_machine(made: TrustFile) -> None:
+    assert list(made.report.sources)[:2] == ["gpugate", "gpugate, baseline of several nights"]
+    assert len(made.report.sources) == 6
+    assert made.report.machine == "NVIDIA H200, driver 580.1, torch 2.11.0"
+    assert (made.report.trials, made.report.processes, made.skipped) == (126, 9, NO_GPU)
+    with pytest.raises(ValueError, match="no trials"):
+        reported(Taken())
+
+
+def test_the_report_is_written_three_times_and_its_json_is_read_again(tmp_path: Path, made: TrustFile) -> None:
+    write_report(tmp_path, made)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["trust.json", "trust.md", "trust.png"]
+    document = json.loads((tmp_path / "trust.json").read_text(encoding="utf-8"))
+    assert from_json(TrustFile, without_header(FORMAT, FORMAT_VERSION, document)) == made
+    assert (tmp_path / "trust.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert (
+        (tmp_path / "trust.md").read_text(encoding="utf-8").startswith("NVIDIA H200, driver 580.1, torch 2.11.0: 126")
+    )
+
+
+def test_a_full_disk_leaves_the_report_as_it_was(
+    tmp_path: Path, made: TrustFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trust.json").write_text("the old one", encoding="utf-8")
+    full_disk(monkeypatch)
+    with pytest.raises(TrustError, match=r"trust.json cannot be written \(No space left on device\): make room"):
+        write_report(tmp_path, made)
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {"trust.json": "the old one"}
+
+
+def test_without_matplotlib_there_are_tables(tmp_path: Path, made: TrustFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(PlotError, match="matplotlib is not installed"):
+        write_report(tmp_path, made)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["trust.json", "trust.md"]

@@ -1,0 +1,231 @@
+"""Real processes of trials: how the command starts one, what it says of its end, and how both are stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from gpugate.commands.trust import fresh_worker
+from gpugate.commands.trust.folder import read_all
+from gpugate.commands.trust.fresh_worker import run_worker
+from gpugate.commands.trust.plan import Plan, wanted
+from gpugate.commands.trust.report_files import FORMAT, FORMAT_VERSION, TrustFile
+from gpugate.errors import TrustError
+from gpugate.store.codec import from_json, without_header
+from tests.support.patience import HANGS_S, wait_until
+from tests.support.tiny_project import Ended, TinyProject, check_no_traceback, environment, running
+
+# Stops, when it is told to by a file, in the middle of the third trial: at its first build.
+STOPS = """
+import os
+
+built = []
+
+def quick(context):
+    built.append(1)
+    stop = Path(__file__).with_name("stop")
+    if stop.exists() and len(built) > 5:
+        Path(__file__).with_name("stopped").write_text(str(os.getpid()))
+        while stop.exists():
+            time.sleep(0.02)
+    return sleeping(1)
+"""
+WORDS = ("--trials", "2", "--processes", "1", "--budget", "0.01", "--device", "cpu")
+INTERRUPTED = 130
+PYTHON = sys.executable
+
+
+class Run:
+    """`gpugate trust` in a project whose trials stop in the middle."""
+
+    def __init__(self, path: Path) -> None:
+        self.tiny = TinyProject(path)
+        self.tiny.workload(STOPS)
+        self.folder = path / "gpugate-trust"
+        self._started: list[subprocess.Popen[str]] = []
+        self._worker_pid = 0
+
+    def start(self) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gpugate", "trust", *WORDS],
+            cwd=self.tiny.path,
+            env={**os.environ, **environment(self.tiny.path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return process
+
+    def start_and_stop_in_the_third_trial(self) -> "tuple[subprocess.Popen[str], int]":
+        """The command and the id of its worker, which has written two trials."""
+        self.tiny.write("stop", "")
+        process, stopped = self.start(), self.tiny.path / "stopped"
+        wait_until(lambda: process.poll() is not None or (stopped.exists() and stopped.read_text()))
+        assert process.poll() is None, process.communicate()
+        self._worker_pid = int(stopped.read_text())
+        return process, self._worker_pid
+
+    def go_on(self) -> None:
+        (self.tiny.path / "stop").unlink()
+
+    def kept(self) -> int:
+        return len(read_all(self.folder).trials)
+
+    def end(self) -> None:
+        """What a failed test has left running."""
+        for process in self._started:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            process.communicate()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    made = Run(tmp_path)
+    yield made
+    made.end()
+
+
+def ended(process: "subprocess.Popen[str]") -> tuple[Ended, str]:
+    """Its status with what it printed, and apart what it complained of."""
+    out, err = process.communicate(timeout=HANGS_S)
+    check_no_traceback(out + err)
+    return Ended(process.returncode, out), err
+
+
+def test_ctrl_c_reports_and_the_same_command_takes_the_rest(run: Run) -> None:
+    process, worker_pid = run.start_and_stop_in_the_third_trial()
+    os.killpg(process.pid, signal.SIGINT)
+    first, complaint = ended(process)
+    assert first.status == INTERRUPTED
+    assert not running(worker_pid)
+    assert run.kept() == 2
+    assert ": 2 trials of 1 case in 1 fresh process\n" in first.text
+    assert complaint.endswith("the same command goes on from there\ngpugate trust: interrupted\n")
+    before = (run.folder / "trials-001.json").read_bytes()
+    run.go_on()
+    second, _ = ended(run.start())
+    assert second.status == 0
+    assert ": 8 trials of 1 case in 2 fresh processes\n" in second.text
+    assert Counter(trial.slowdown for trial in read_all(run.folder).trials) == wanted(2)
+    assert (run.folder / "trials-001.json").read_bytes() == before
+    trials, report = ["trials-001.json", "trials-002.json"], ["trust.json", "trust.md", "trust.png"]
+    assert sorted(path.name for path in run.folder.iterdir()) == [".lock", *trials, *report]
+    document = json.loads((run.folder / "trust.json").read_text(encoding="utf-8"))
+    made = from_json(TrustFile, without_header(FORMAT, FORMAT_VERSION, document))
+    assert (made.report.trials, [case.case_id for case in made.report.cases]) == (8, ["tiny/quick/cpu"])
+    assert (run.folder / "trust.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_a_signal_to_the_command_alone_leaves_no_orphan(run: Run) -> None:
+    process, worker_pid = run.start_and_stop_in_the_third_trial()
+    process.send_signal(signal.SIGINT)
+    first, complaint = ended(process)
+    assert first.status == INTERRUPTED
+    assert not running(worker_pid)
+    assert run.kept() == 2
+    assert complaint.endswith("gpugate trust: interrupted\n")
+
+
+def test_a_worker_that_is_killed_ends_the_run_with_a_report(run: Run) -> None:
+    process, worker_pid = run.start_and_stop_in_the_third_trial()
+    os.kill(worker_pid, signal.SIGKILL)
+    first, complaint = ended(process)
+    assert first.status == 2
+    assert ": 2 trials of 1 case in 1 fresh process\n" in first.text
+    said = "process 1 of trials ended early, what it has measured is kept: SIGKILL killed it"
+    assert complaint.endswith(f"gpugate trust: {said}\n")
+    assert run.kept() == 2
+    assert (run.folder / "trust.json").exists()
+
+
+def test_a_worker_keeps_other_commands_out(run: Run) -> None:
+    run.start_and_stop_in_the_third_trial()
+    other, complaint = ended(run.start())
+    assert (other.status, other.text) == (2, "")
+    assert complaint == "gpugate trust: another gpugate trust is at work in gpugate-trust: wait for its end\n"
+
+
+def test_a_worker_whose_command_is_killed_ends_and_its_trials_are_kept(run: Run) -> None:
+    process, worker_pid = run.start_and_stop_in_the_third_trial()
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not running(worker_pid))
+    assert run.kept() == 2
+
+
+@pytest.fixture
+def acting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Callable[[], None]]:
+    """Makes a worker of a few lines, and returns what runs it."""
+    monkeypatch.setattr(fresh_worker, "POLL_S", 0.01)
+    script = tmp_path / "python"
+    lines = ["import json, os, signal, sys, time"]
+
+    def acts(text: str, watch: Callable[[], None] = lambda: None) -> Callable[[], None]:
+        script.write_text("\n".join([f"#!{PYTHON}", *lines, text]), encoding="utf-8")
+        script.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(script))
+        plan = Plan(str(tmp_path / "trials-003.json"), 3, 8, 6.0, 40)
+        return partial(run_worker, plan, ["perf_tests", "-k", "x; y"], 2, watch)
+
+    return acts
+
+
+def test_a_worker_is_told_its_plan_and_words_and_prints_nothing(acting, tmp_path: Path, monkeypatch, capfd) -> None:
+    told = tmp_path / "told"
+    monkeypatch.setenv("PY_COLORS", "1")  # an error in colours would not be found
+    hears = "told = sys.argv[1:], os.environ['PY_COLORS'], json.load(sys.stdin)"
+    acting(f"print('noise'); {hears}; json.dump(told, open({str(told)!r}, 'w'))")()
+    words, colours, plan = json.loads(told.read_text(encoding="utf-8"))
+    assert (words[-4:], colours) == (["gpugate.commands.trust.worker", "perf_tests", "-k", "x; y"], "0")
+    assert from_json(Plan, plan) == Plan(str(tmp_path / "trials-003.json"), 3, 8, 6.0, 40)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("print('.'); sys.exit('ERROR: --perf-device is x\\n\\n')", "--device is x"),
+        ("print('ERROR: first'); print('ERROR: last', flush=True); os.abort()", "last"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL killed it"),
+        ("os.abort()", "SIGABRT killed it"),
+        (
+            "[print(f'line {n}\\n') for n in range(20)]; sys.exit(3)",
+            "\n".join(["pytest ended with status 3; it said:", *(f"line {number}" for number in range(12, 20))]),
+        ),
+    ],
+)
+def test_the_end_of_a_worker_is_told_and_that_its_trials_are_kept(acting, tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(TrustError) as error:
+        acting(text)()
+    assert str(error.value) == said
+    (tmp_path / "trials-003.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(TrustError) as error:
+        acting(text)()
+    assert str(error.value) == f"process 3 of trials ended early, what it has measured is kept: {said}"
+
+
+def test_a_worker_that_will_not_end_is_killed(acting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh_worker, "GRACE_S", 0.2)
+    told = tmp_path / "pid"
+
+    def interrupted() -> None:
+        if told.exists() and told.read_text():
+            raise KeyboardInterrupt
+
+    stubborn = f"signal.signal(signal.SIGINT, signal.SIG_IGN); open({str(told)!r}, 'w').write(str(os.getpid()))"
+    with pytest.raises(KeyboardInterrupt):
+        acting(f"{stubborn}; time.sleep(3600); open({str(tmp_path / 'overslept')!r}, 'w')", interrupted)()
+    assert not running(int(told.read_text()))
+    assert not (tmp_path / "overslept").exists()

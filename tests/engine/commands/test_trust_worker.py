@@ -1,0 +1,251 @@
+"""One process of trials, run in this one: what it takes, what it refuses, and what is left when it fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpugate.catalogue import catalogue
+from gpugate.commands.trust import itself
+from gpugate.commands.trust.plan import Plan
+from gpugate.commands.trust.trial import SLOWDOWNS
+from gpugate.commands.trust.trials_file import Conditions, TrialsFile, read
+from gpugate.commands.trust.worker import TrialTaker
+from gpugate.machine.environment import describe
+from gpugate.measurement import cold_inputs, run
+from tests.support.tiny_project import PROMISE, QUICK, TinyProject
+
+CASE = "tiny/quick/cpu"
+USAGE_ERROR = 4
+BUDGET_S = 0.01  # over before a second build: a trial is two builds and eight pairs, after one build of none
+SLOWED_TAKEN = {str(slowdown): 1 for slowdown in SLOWDOWNS[1:]}
+NO_GPU = "needs a CUDA GPU, and torch sees none: run it on a machine with one"
+SOME_BUILDS = """
+built = []
+
+def quick(context):
+    built.append(1)
+    if len(built) > {builds}:
+        raise RuntimeError("CUDA error: unspecified launch failure\\nmore of it")
+    return sleeping(1)
+"""
+BREAKS_IN_A_STEP = """
+import itertools
+
+built = itertools.count(1)
+
+def quick(context):
+    number = next(built)
+
+    def step(x):
+        if number == 6:
+            raise RuntimeError("CUDA error: device lost")
+        return x + x
+
+    return Side(step)
+"""
+ENDS_EVERYTHING = """
+def quick(context):
+    raise SystemExit("bye")
+"""
+TWO = ", ".join(f'Optimization("{name}", quick, {{"cpu": 0.01}})' for name in ("quick", "again"))
+
+
+@dataclass(frozen=True)
+class Taken:
+    """How the process ended; `file` is None where none was written."""
+
+    status: int
+    done: bool
+    text: str
+    error: str
+    file: TrialsFile | None
+
+    @property
+    def slowdowns(self) -> list[float]:
+        return [trial.slowdown for trial in self.file.trials] if self.file else []
+
+
+@dataclass(frozen=True)
+class Worker:
+    tiny: TinyProject
+    pytester: pytest.Pytester
+
+    def plan(self, aa_trials: int = 1, taken: Mapping[str, int] = SLOWED_TAKEN, process: int = 3) -> Plan:
+        """By default what is missing are A/A trials of the one case."""
+        output = str(self.tiny.path / "trials-003.json")
+        return Plan(output, process, 1, BUDGET_S, aa_trials, taken={CASE: taken})
+
+    def take(self, plan: Plan, *words: str) -> Taken:
+        catalogue.clear()
+        taker = TrialTaker(plan)
+        words = ("-p", "gpugate.plugin", "perf_tests", *words)
+        ended = self.pytester.runpytest_inprocess(*words, plugins=[taker], no_reraise_ctrlc=True)
+        path = Path(plan.output)
+        errors = [line for line in ended.stderr.lines if line.startswith("ERROR: ")]
+        file = read(path) if path.exists() else None
+        return Taken(int(ended.ret), taker.done, ended.stdout.str(), "\n".join(errors), file)
+
+
+@pytest.fixture
+def worker(tiny: TinyProject, pytester: pytest.Pytester) -> Worker:
+    return Worker(tiny, pytester)
+
+
+def test_it_takes_every_kind_and_leaves_one_file(worker: Worker) -> None:
+    files = worker.tiny.files()
+    taken = worker.take(worker.plan(taken={}))
+    assert (taken.status, taken.done, taken.error) == (0, True, "")
+    assert taken.file
+    assert Counter(taken.slowdowns) == Counter(SLOWDOWNS)
+    assert {(trial.case_id, trial.process) for trial in taken.file.trials} == {(CASE, 3)}
+    assert {len(one.pairs) for trial in taken.file.trials for one in trial.instances} == {8}
+    assert (taken.file.process, taken.file.case_ids, taken.file.skipped) == (3, (CASE,), {"tiny/quick/cuda": NO_GPU})
+    conditions = taken.file.conditions
+    assert (conditions.environment, conditions.budget_s) == (describe(torch.device("cpu")), BUDGET_S)
+    assert list(conditions.source_hashes) == ["tiny"]
+    assert set(worker.tiny.files()) - set(files) == {"trials-003.json"}
+
+
+def test_both_sides_of_a_trial_are_one_optimization_and_one_is_slowed_as_the_trial_says(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares, seeds = [], set()
+
+    def slowed(build, share):
+        assert share > 0  # an A/A trial has nothing around its step
+        return build, share
+
+    def measured(case, context, settings, inputs, report):
+        theirs, mine = case.builder(case.reference_name), case.builder(case.optimization.name)
+        build, share = mine if isinstance(mine, tuple) else (mine, 0.0)
+        assert build is theirs
+        assert (build.__name__, settings.budget_s, settings.fault) == (case.reference_name, BUDGET_S, None)
+        shares.append(share)
+        seeds.add(settings.seed)
+        return ()
+
+    monkeypatch.setattr(itself, "slowed", slowed)
+    monkeypatch.setattr(run, "measure_times", measured)
+    other = "def other(context):\n    return sleeping(2)\n"
+    worker.tiny.workload(QUICK + other, f'{PROMISE}, Optimization("other", other, {{"cpu": 0.01}})')
+    taken = worker.take(worker.plan(aa_trials=5, taken={}))
+    assert taken.slowdowns == shares
+    assert Counter(shares) == {0.0: 10, **dict.fromkeys(SLOWDOWNS[1:], 2)}
+    assert len(seeds) == len(shares) / 2
+
+
+def test_nothing_is_judged_shown_or_recorded(worker: Worker) -> None:
+    """Whatever a project's own pytest options ask for."""
+    taken = worker.take(worker.plan(), "--gate", "--perf-json=run.json", "--junitxml=junit.xml")
+    assert (taken.status, taken.done, taken.slowdowns) == (0, True, [0.0])
+    assert "= gpugate =" not in taken.text
+    assert not (worker.tiny.path / "run.json").exists()
+
+
+def test_inputs_are_made_once_for_a_case_and_not_at_all_for_one_that_lacks_nothing(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, make_inputs = [], cold_inputs.make_inputs
+
+    def counting(*arguments, **named):
+        made.append(arguments[0].name)
+        return make_inputs(*arguments, **named)
+
+    monkeypatch.setattr(cold_inputs, "make_inputs", counting)
+    worker.tiny.workload(optimizations=TWO)
+    taken = worker.take(
+        replace(worker.plan(2), taken={CASE: SLOWED_TAKEN, "tiny/again/cpu": {**SLOWED_TAKEN, "0.0": 2}})
+    )
+    assert taken.slowdowns == [0.0, 0.0]
+    assert made == ["tiny"]
+    assert taken.file
+    assert taken.file.case_ids == (CASE, "tiny/again/cpu")
+
+
+@pytest.mark.parametrize(
+    ("build", "trials", "said"),
+    [
+        (
+            SOME_BUILDS.format(builds=5),
+            2,
+            "quick failed while being built: RuntimeError: CUDA error: unspecified launch failure",
+        ),
+        (BREAKS_IN_A_STEP, 2, "quick failed while running its first step: RuntimeError: CUDA error: device lost"),
+        (ENDS_EVERYTHING, 0, "quick failed while being built: SystemExit: bye"),
+    ],
+)
+def test_what_fails_is_one_sentence_and_the_trials_before_it_are_kept(
+    worker: Worker, build: str, trials: int, said: str
+) -> None:
+    worker.tiny.workload(build)
+    taken = worker.take(worker.plan(aa_trials=5))
+    assert (taken.status, taken.done) == (USAGE_ERROR, False)
+    assert taken.error == f"ERROR: {CASE}: {said}"
+    assert taken.slowdowns == [0.0] * trials
+
+
+def test_inputs_that_cannot_be_made_are_blamed(worker: Worker) -> None:
+    path = worker.tiny.path / "tiny.py"
+    path.write_text(path.read_text(encoding="utf-8").replace("return torch.randn", "return torch.nowhere"))
+    taken = worker.take(worker.plan())
+    said = "inputs of tiny failed while being made: AttributeError: module 'torch' has no attribute 'nowhere'"
+    assert (taken.status, taken.error) == (USAGE_ERROR, f"ERROR: {CASE}: {said}")
+
+
+def test_a_full_disk_ends_it_and_keeps_what_is_there(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, fsync = [], os.fsync
+
+    def full_after_two(descriptor: int) -> None:
+        synced.append(descriptor)
+        if len(synced) > 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full_after_two)
+    taken = worker.take(worker.plan(aa_trials=5))
+    assert (taken.status, taken.done, taken.slowdowns) == (USAGE_ERROR, False, [0.0])
+    path = worker.tiny.path / "trials-003.json"
+    said = f"{path} cannot be written (No space left on device): make room, every trial before it is kept"
+    assert taken.error == f"ERROR: {said}"
+
+
+def test_trials_of_other_conditions_are_refused_before_the_first(worker: Worker) -> None:
+    now = describe(torch.device("cpu"))
+    earlier = Conditions(replace(now, python="2.7"), 6.0, {"tiny": "another"})
+    taken = worker.take(replace(worker.plan(), earlier=earlier))
+    told = f"python 2.7 -> {now.python}; budget 6 s -> 0.01 s; the source of tiny changed"
+    said = f"this run is of other conditions than earlier trials ({told}): give another folder"
+    assert (taken.status, taken.error, taken.file) == (USAGE_ERROR, f"ERROR: {said}", None)
+
+
+def test_trials_of_the_same_conditions_go_on(worker: Worker) -> None:
+    first = worker.take(worker.plan())
+    assert first.file
+    later = worker.take(replace(worker.plan(), earlier=first.file.conditions))
+    assert (later.status, later.slowdowns) == (0, [0.0])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-k", "nowhere"], "no case is selected: give a folder with perf tests, or another -k or -m"),
+        (["-k", "cuda"], f"none of 1 selected cases can be measured: {NO_GPU}"),
+        (
+            ["--perf-device", "cuda"],
+            "--perf-device is 'cuda', but torch sees no GPU: use auto, cpu or an index that is",
+        ),
+        (["nowhere.py"], "file or directory not found: nowhere.py"),
+    ],
+)
+def test_what_selects_nothing_is_refused(worker: Worker, words: list[str], said: str) -> None:
+    taken = worker.take(worker.plan(), *words)
+    assert (taken.status, taken.done, taken.file) == (USAGE_ERROR, False, None)
+    assert taken.error.startswith(f"ERROR: {said}")

@@ -1,0 +1,110 @@
+"""`gpugate verdict NIGHT`: 0 for a green gate, 1 for a red one, 2 for whatever is no gate that ended."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugate.commands.cli import main
+from tests.support.stored_runs import case, stored
+from tests.support.tiny_project import TinyProject, check_no_traceback
+
+ENDED: dict[str, Any] = {"gate": True, "exit_status": 0}
+RUNS: dict[str, tuple[dict[str, Any], int]] = {
+    "green": (ENDED, 0),
+    "red": ({**ENDED, "exit_status": 1}, 1),
+    "a problem": ({**ENDED, "exit_status": 1, "problems": ["no test held a verdict of tiny/pass/cuda"]}, 1),
+    "interrupted": ({**ENDED, "interrupted": True}, 2),
+    "killed": ({**ENDED, "exit_status": None}, 2),
+    "no gate": ({**ENDED, "gate": False}, 2),
+    "recording": ({"recording": True}, 2),
+}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("folder", [True, False])
+def test_the_exit_status_is_the_gates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, folder: bool
+) -> None:
+    changed, status = RUNS[kind]
+    stored(tmp_path / "run.json", case("pass"), **changed)
+    assert main(["verdict", str(tmp_path if folder else tmp_path / "run.json")]) == status
+    out, error = capsys.readouterr()
+    said = error if status == 2 else out
+    assert said.count("\n") == 1
+    assert str(tmp_path / "run.json") in said
+    assert all(problem in said for problem in changed.get("problems", ()))
+
+
+@pytest.mark.parametrize(("exit_status", "status"), [(0, 0), (1, 1), (None, 2)])
+def test_a_run_without_gate_has_a_status_where_that_is_wanted(
+    tmp_path: Path, exit_status: int | None, status: int
+) -> None:
+    stored(tmp_path / "run.json", case("pass"), exit_status=exit_status)
+    assert main(["verdict", "--without-gate", str(tmp_path)]) == status
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", '{"format": "gpugate-run", "format_version": 6}'])
+def test_a_night_that_cannot_be_read_is_no_green_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None
+) -> None:
+    if content is not None:
+        (tmp_path / "run.json").write_text(content, encoding="utf-8")
+    assert main(["verdict", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"gpugate verdict: {tmp_path}/run.json ")
+
+
+def test_a_step_that_ends_the_process_with_0_is_no_green_night(
+    tiny: TinyProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    night = str(tiny.path / "night")
+    gate = ("--gate", "--perf-device=cpu", "-k", "outputs", f"--perf-report={night}")
+    assert tiny.run(*gate).status == 0
+    assert main(["verdict", night]) == 0
+    tiny.workload("import os\n\ndef quick(context):\n    return Side(lambda x: os._exit(0))")
+    assert tiny.run_apart(*gate).status == 0
+    assert main(["verdict", night]) == 2
+    check_no_traceback(capsys.readouterr().err)
+
+
+def test_a_process_that_ends_before_its_first_case_leaves_no_older_green_night(
+    tiny: TinyProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    night = tiny.path / "night"
+    gate = ("--gate", "--perf-device=cpu", "-k", "outputs", f"--perf-report={night}")
+    assert tiny.run(*gate).status == 0
+    files, before = sorted(night.iterdir()), (night / "run.json").read_bytes()
+    tiny.write("tiny.py", "import os\n\nos._exit(0)")
+    assert tiny.run_apart(*gate).status == 0
+    tiny.workload()
+    assert tiny.run(*gate, "-k", "nowhere").status == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert main(["verdict", str(night)]) == 2
+    assert (night / "run.json").read_bytes() == before
+    assert tiny.run(*gate).status == 0
+    assert main(["verdict", str(night)]) == 0
+    assert sorted(night.iterdir()) == files
+    check_no_traceback(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "verdict"),
+    [
+        (("-k", "nowhere"), pytest.ExitCode.NO_TESTS_COLLECTED, 0),
+        (("perf_tests/nowhere.py",), pytest.ExitCode.USAGE_ERROR, 0),
+        (("--perf-budget=none",), pytest.ExitCode.USAGE_ERROR, 0),
+        (("--no-such-option",), pytest.ExitCode.USAGE_ERROR, 0),
+        (("--collect-only",), 0, 0),
+        (("--help",), 0, 0),
+        (("broken",), pytest.ExitCode.INTERRUPTED, 2),
+    ],
+)
+def test_a_command_that_selects_no_case_leaves_an_earlier_night_and_a_gate_that_breaks_off_leaves_it_no_verdict(
+    tiny: TinyProject, words: tuple[str, ...], status: int, verdict: int
+) -> None:
+    stored(tiny.path / "run.json", case("pass"), **ENDED)
+    before = (tiny.path / "run.json").read_bytes()
+    tiny.write("broken/test_broken.py", "raise ValueError('broken')\n")
+    assert tiny.run("--perf-device=cpu", "--gate", "--perf-json=run.json", *words).status == status
+    assert main(["verdict", str(tiny.path)]) == verdict
+    assert (tiny.path / "run.json").read_bytes() == before
+    assert len(list(tiny.path.glob("run.json*"))) == (1 if verdict == 0 else 2)

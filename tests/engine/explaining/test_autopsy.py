@@ -1,0 +1,398 @@
+"""Autopsies: terms that add up, the likely cause of every kind, and what is said of it."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpugate.explaining.account import account, moves
+from gpugate.explaining.autopsy import autopsy
+from gpugate.explaining.cause import likely_cause
+from gpugate.explaining.state import State
+from gpugate.explaining.states_of_case import RECORDED, explained, optimized_side, recorded
+from gpugate.explaining.words import shortened
+from gpugate.measurement.record import Difference, Instance, Mismatch, Pair, Shown
+from gpugate.measurement.step_profile import OTHERS, StepProfile
+from gpugate.results.summary import history
+from tests.support import stored_runs
+
+COUNTED = {
+    "kernel_launches": 2.0,
+    "graph_launches": 1.0,
+    "kernels": 10.0,
+    "host_to_device_copies": 1.0,
+    "device_to_host_copies": 1.0,
+    "device_to_device_copies": 0.0,
+    "pageable_copies": 0.0,
+    "synchronizing_calls": 0.0,
+    "grown_bytes": 0.0,
+    "enqueue_ms": 0.5,
+}
+PROFILE = StepProfile(
+    kernels={"conv": (4.0, 6.0), "relu": (6.0, 2.0)},
+    copies={"Memcpy HtoD": (1.0, 1.5)},
+    kernel_ms=8.0,
+    copy_ms=0.5,
+)
+THEN = State(10.0, COUNTED, PROFILE, sm_clock_mhz=1980.0, steps_per_block=2.0, reference_ms=30.0)
+ON_A_CPU = replace(THEN, counters={}, sm_clock_mhz=None)
+
+
+def now(
+    step_ms: float = 10.0, profile: StepProfile = PROFILE, counters: dict[str, float] | None = None, **more
+) -> State:
+    return replace(THEN, step_ms=step_ms, profile=profile, counters={**COUNTED, **(counters or {})}, **more)
+
+
+def kernels(**ms: float) -> StepProfile:
+    parts = {name: (PROFILE.kernels.get(name, (1.0, 0.0))[0], time) for name, time in ms.items()}
+    return replace(PROFILE, kernels=parts, kernel_ms=sum(ms.values()))
+
+
+SLOWER = kernels(conv=9.0, relu=2.0)
+SPUN = replace(PROFILE, after={"spin_kernel": (1.0, 4.0)})
+WAITED = replace(PROFILE, waits={"cudaDeviceSynchronize": (1.0, 5.0)})
+WRONG = {"wrong": "relative L2 0.8, 0.001 is allowed"}
+
+
+@pytest.mark.parametrize(
+    ("state", "terms"),
+    [
+        (now(13.0, SLOWER), {"kernels": 3.0}),
+        (now(9.0, kernels(conv=5.0, relu=2.0)), {"kernels": -1.0}),
+        (now(12.0, SPUN), {"kernels": 2.0}),  # shared by the two steps of a block
+        (now(11.0, replace(PROFILE, copy_ms=1.5)), {"copies": 1.0}),
+        (now(15.0, counters={"synchronizing_calls": 1.0}), {"syncs": 5.0}),
+        (now(15.0, counters={"enqueue_ms": 3.5}), {"launch_gaps": 3.0, "host": 2.0}),
+        (now(12.0, counters={"enqueue_ms": 9.5}), {"launch_gaps": 2.0}),  # no more than there is
+        (now(12.0), {"host": 2.0}),
+        (now(18.0, kernels(conv=12.0, relu=4.0), sm_clock_mhz=990.0), {"clocks": 8.0}),
+        (now(18.0, kernels(conv=12.0, relu=4.0), sm_clock_mhz=1760.0), {"clocks": 1.0, "kernels": 7.0}),
+        (now(10.0, sm_clock_mhz=990.0), {}),  # of a lower clock that made nothing longer nothing is said
+    ],
+)
+def test_the_terms_of_a_difference_add_up_to_it(state: State, terms: dict[str, float]) -> None:
+    found = account(THEN, state)
+    assert {name: round(ms, 6) for name, ms in vars(found).items() if abs(ms) > 1e-9} == terms
+    assert sum(vars(found).values()) == pytest.approx(state.step_ms - THEN.step_ms)
+
+
+def test_on_a_cpu_there_are_operators_and_the_host() -> None:
+    found = account(ON_A_CPU, replace(ON_A_CPU, step_ms=12.0, profile=kernels(conv=7.0, relu=2.0)))
+    assert (found.kernels, found.host, sum(vars(found).values())) == (1.0, 1.0, 2.0)
+    told = autopsy(ON_A_CPU, replace(ON_A_CPU, step_ms=12.0, profile=kernels(conv=7.0, relu=2.0)), "then").lines
+    assert told[1] == "where it went: operators +1.00 ms, host +1.00 ms"
+
+
+def test_without_a_profile_of_both_nothing_is_told_apart() -> None:
+    assert account(replace(THEN, profile=None), now(12.0)) is None
+    assert account(THEN, replace(THEN, profile=None)) is None
+    without = replace(THEN, profile=None)
+    for then, later in ((without, now(12.0)), (THEN, now(12.0, profile=None)), (without, now(12.0, profile=None))):
+        assert autopsy(then, later, "then").lines[-1] == "where it went is not known, which takes a profile of both"
+
+
+def test_what_is_new_and_what_is_gone_is_known() -> None:
+    later = replace(PROFILE, kernels={"conv": (4.0, 5.0), "gelu": (6.0, 2.5)}, after={"conv": (1.0, 0.1)})
+    found = {move.name: (move.count, round(move.ms, 6), move.is_new, move.is_gone) for move in moves(PROFILE, later)}
+    assert list(found.items()) == [
+        ("gelu", (6.0, 2.5, True, False)),
+        ("relu", (-6.0, -2.0, False, True)),
+        ("conv", (0.0, -1.0, False, False)),
+        ("conv, after the steps", (1.0, 0.1, True, False)),
+        ("Memcpy HtoD", (0.0, 0.0, False, False)),
+    ]
+
+
+STALE, HALF, NOISE = Mismatch(0.0, 0.0), Mismatch(0.9, 0.5), Mismatch(1.1, 0.0)
+CAUSES = [
+    (now(mismatch=STALE, **WRONG), "stale output", "returns the output of the step before"),
+    (now(mismatch=HALF, **WRONG), "work left out", "only 50 % of the rows"),
+    (now(mismatch=NOISE, **WRONG), "numerics", "off all over (relative L2 0.8, 0.001 is allowed)"),
+    (now(**WRONG), "numerics", "off all over"),
+    (now(mismatch=Mismatch(1.5, 0.07), **WRONG), "numerics", "off all over"),
+    (now(disproved="it learns: 12 %"), "disproved", "not true: it learns: 12 %"),
+    (now(counters={"grown_bytes": 2e6, "synchronizing_calls": 1.0}), "leak", "keeps 2 MB more"),
+    (
+        now(counters={"graph_launches": 0.0, "kernel_launches": 12.0}),
+        "no graph",
+        "1 -> 0 graph launches and 2 -> 12 kernel launches",
+    ),
+    (
+        now(counters={"device_to_host_copies": 2.0, "pageable_copies": 1.0, "synchronizing_calls": 1.0}),
+        "copies",
+        "more copies: 1 -> 2 device to host copies per step",
+    ),
+    (now(counters={"pageable_copies": 1.0}, not_engaged="a buffer is pageable"), "pageable copies", "0 -> 1 per step"),
+    (now(not_engaged="2 graphs were compiled, not 1"), "not engaged", "did not happen: 2 graphs were compiled, not 1"),
+    (
+        now(12.0, WAITED, counters={"synchronizing_calls": 1.0}),
+        "synchronization",
+        "0 -> 1 calls per step, more of them in cudaDeviceSynchronize",
+    ),
+    (
+        now(12.0, replace(PROFILE, waits={}), counters={"synchronizing_calls": 1.0}),
+        "synchronization",
+        "0 -> 1 calls per step",
+    ),
+    (
+        now(12.0, profile=None, counters={"synchronizing_calls": 1.0}),
+        "synchronization",
+        "0 -> 1 calls per step",
+    ),
+    (
+        now(10.1, kernels(conv=6.0, relu=2.0, mul=0.1), {"kernels": 11.0}),
+        "more kernels",
+        "10 -> 11 per step, among them mul",
+    ),
+    (now(12.0, SPUN), "more work after the steps", "after the last step: spin_kernel, +4.00 ms"),
+    (now(13.0, SLOWER), "slower kernels", "take longer, most of all conv, +3.00 ms (+3.00 ms of +3.00 ms per step)"),
+    (
+        now(11.0, SLOWER),
+        "slower kernels",
+        "conv, +3.00 ms (+3.00 ms per step, and other parts -2.00 ms)",
+    ),
+    (
+        now(8.0, kernels(conv=3.0, relu=2.0)),
+        "slower kernels",
+        "(-3.00 ms per step, and other parts +1.00 ms",
+    ),
+    (now(7.0, kernels(conv=3.0, relu=2.0)), "slower kernels", "take less time, most of all conv, -3.00 ms"),
+    (now(18.0, kernels(conv=12.0, relu=4.0), sm_clock_mhz=990.0), "clocks", "1980 -> 990 MHz"),
+    (now(12.0, replace(PROFILE, copy_ms=2.5)), "slower copies", "the same copies take longer"),
+    (now(12.0, counters={"enqueue_ms": 2.5}), "launch gaps", "0.500 ms -> 2.50 ms"),
+    (
+        now(13.0, kernels(conv=9.0, relu=2.0, tiny=0.002), {"kernels": 11.0}),
+        "slower kernels",
+        "; besides, more kernels run: 10 -> 11 per step, among them tiny",
+    ),
+    (
+        now(13.0, SLOWER, {"synchronizing_calls": 1.0}),
+        "slower kernels",
+        "; besides, the host waits for the device more",
+    ),
+    (now(13.0, kernels(conv=6.5, relu=2.0), {"synchronizing_calls": 1.0}), "synchronization", "0 -> 1 calls"),
+    (now(13.0, profile=None), "not profiled", "(+30 %), and where is not known, which takes a profile of both"),
+    (now(12.0), "host", "takes longer while the device waits"),
+    (now(reference_ms=20.0), "another reference", "30.00 ms -> 20.00 ms (-33 %)"),
+    (now(10.01), "nothing", "takes as long as before"),
+]
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "words"), CAUSES, ids=[f"{number} {kind}" for number, (_, kind, _) in enumerate(CAUSES)]
+)
+def test_the_likely_cause(state: State, kind: str, words: str) -> None:
+    found = likely_cause(THEN, state)
+    assert (found.kind, words in found.words) == (kind, True), found.words
+    assert "\n" not in found.words
+
+
+def test_new_work_after_the_steps_is_named_also_where_the_host_was_slower_by_as_much() -> None:
+    """The differences are those of `slow:20` on an H200, in two-layer-net/pinned-async."""
+    then = State(0.15, {**COUNTED, "enqueue_ms": 0.120}, PROFILE, steps_per_block=100.0)
+    slowed = replace(then, step_ms=0.2193, counters={**COUNTED, "enqueue_ms": 0.167})
+    spun = replace(PROFILE, after={"spin_kernel": (1.0, 3.46)})
+    found = likely_cause(then, replace(slowed, profile=spun))
+    assert found.kind == "more work after the steps"
+    assert found.words.endswith("spin_kernel, +3.46 ms (+0.0346 ms of +0.0693 ms per step)")
+    little = replace(PROFILE, after={"spin_kernel": (1.0, 1.6)})
+    assert likely_cause(then, replace(slowed, profile=little)).kind == "launch gaps"
+    joined = replace(then, profile=replace(PROFILE, after={"spin_kernel": (1.0, 0.5)}))
+    longer = replace(PROFILE, after={"spin_kernel": (1.0, 3.9)})
+    assert likely_cause(joined, replace(slowed, profile=longer)).kind == "launch gaps"  # of what was there before
+
+
+def test_the_call_that_waits_more_often_is_named_not_the_one_that_waits_longest() -> None:
+    """The counts are those of `sync` on an H200, in resnet18-training/pinned."""
+    waits = {"cudaStreamSynchronize": (32.0, 46.0)}
+    then = replace(THEN, counters={**COUNTED, "synchronizing_calls": 32.0}, profile=replace(PROFILE, waits=waits))
+    synced = replace(PROFILE, waits={**waits, "cudaDeviceSynchronize": (1.0, 2.0)})
+    found = likely_cause(then, now(10.0, synced, {"synchronizing_calls": 33.0}))
+    assert found.words.endswith("32 -> 33 calls per step, more of them in cudaDeviceSynchronize")
+
+
+@pytest.mark.parametrize(("added", "named"), [("fill", "fill"), (OTHERS, "short ones")])
+def test_the_kernel_that_comes_more_often_is_named_not_one_that_another_was_taken_for(added: str, named: str) -> None:
+    """As of `launch` on an H200, in resnet18-training/amp-fp16, where cuDNN took other kernels in another process."""
+    parts = {"gemm_a": (16.0, 6.0), "gemm_b": (4.0, 2.0), added: (100.0, 0.4)}
+    then = replace(THEN, profile=replace(PROFILE, kernels=parts))
+    other = {"gemm_b": (20.0, 8.1), added: (101.0, 0.401)}
+    found = likely_cause(
+        then, now(10.0, replace(PROFILE, kernels=other, copies={"Memset": (9.0, 1.0)}), {"kernels": 11.0})
+    )
+    assert found.words == f"more kernels run: 10 -> 11 per step, among them {named}"
+
+
+def test_what_one_of_them_did_not_count_is_no_change() -> None:
+    assert likely_cause(replace(THEN, counters={}), now(10.0)).kind == "nothing"
+
+
+def test_fewer_of_what_is_counted_in_the_same_time_is_not_nothing() -> None:
+    cause = likely_cause(THEN, now(10.0, counters={"kernels": 8.0, "kernel_launches": 0.0}))
+    assert cause.kind == "nothing"
+    assert cause.words == (
+        "a step takes as long as before, and what is counted changed: 2 -> 0 kernel launches, 10 -> 8 kernels per step"
+    )
+
+
+def test_what_would_be_written_as_nothing_is_left_out() -> None:
+    still = kernels(conv=6.00001, relu=2.5)
+    lines = autopsy(THEN, now(10.5, still), "then").lines
+    assert "where it went: kernels +0.500 ms" in lines
+    assert "moved most: relu +0.500 ms" in lines
+
+
+def test_on_a_cpu_the_pace_of_the_machine_is_taken_out() -> None:
+    slower_machine = ON_A_CPU.in_the_pace_of(replace(ON_A_CPU, step_ms=20.0, reference_ms=60.0))
+    assert (slower_machine.step_ms, slower_machine.profile.kernel_ms) == (20.0, 16.0)
+    assert autopsy(ON_A_CPU, slower_machine, "then").kind == "nothing"
+    assert autopsy(ON_A_CPU, replace(slower_machine, step_ms=24.0), "then").kind == "host"
+    assert THEN.in_the_pace_of(now(reference_ms=60.0)) is THEN
+
+
+@pytest.mark.parametrize("then", [THEN, ON_A_CPU], ids=["GPU", "CPU"])
+@pytest.mark.parametrize(
+    ("reference_ms", "step_ms", "words"),
+    [
+        (43.5, 10.0, "one of the reference 30.00 ms -> 43.50 ms (+45 %)"),
+        (43.5, 10.35, "+45 %); besides, the host takes longer"),
+        (27.0, 10.0, "one of the reference 30.00 ms -> 27.00 ms (-10 %)"),
+        (27.0, 9.8, "-10 %); besides, the host takes less time"),
+    ],
+)
+def test_a_reference_that_moved_alone_is_the_cause_and_no_pace_of_the_machine(
+    then: State, reference_ms: float, step_ms: float, words: str
+) -> None:
+    found = autopsy(then, replace(then, step_ms=step_ms, reference_ms=reference_ms), "then")
+    assert (found.kind, words in found.cause) == ("another reference", True), found.cause
+    assert "pace" not in " ".join(found.lines)
+    assert found.lines[0].startswith(f"a step: 10.00 ms -> {step_ms:.2f} ms")
+
+
+FAULTS = {"minor_faults": 820.0, "involuntary_switches": 0.2, "other_cores": 1.5}
+QUIET = {"minor_faults": 0.5, "involuntary_switches": 0.1, "other_cores": 0.0}
+
+
+def test_page_faults_and_other_work_stand_beside_a_move_of_their_side() -> None:
+    then = replace(ON_A_CPU, counters=QUIET, reference_counters=QUIET)
+    assert not then.on_gpu
+    slower = autopsy(then, replace(then, step_ms=12.0, counters=FAULTS), "then")
+    assert slower.kind == "host"
+    assert "per step: minor faults 0.5 -> 820, other cores 0 -> 1.5" in slower.lines
+    moved = autopsy(then, replace(then, reference_ms=40.0, reference_counters=FAULTS), "then")
+    assert moved.kind == "another reference"
+    assert "per step of the reference: minor faults 0.5 -> 820, other cores 0 -> 1.5" in moved.lines
+    unknown = autopsy(
+        replace(then, reference_counters={}), replace(then, reference_ms=40.0, reference_counters=FAULTS), ""
+    )
+    assert "per step of the reference: minor faults 820, other cores 1.5" in unknown.lines
+    as_before = autopsy(then, replace(then, counters=FAULTS, reference_counters=FAULTS), "then")
+    assert not any("faults" in line for line in as_before.lines)
+
+
+def test_another_pace_of_the_machine_is_told() -> None:
+    slower_machine = ON_A_CPU.in_the_pace_of(replace(ON_A_CPU, step_ms=20.0, reference_ms=60.0))
+    assert autopsy(ON_A_CPU, slower_machine, "then").lines[0] == (
+        "the machine's pace was another one, by the reference: the 10.00 ms of then are told as 20.00 ms"
+    )
+    assert "pace" not in " ".join(autopsy(ON_A_CPU, ON_A_CPU, "then").lines)
+
+
+def test_operators_of_a_cpu_take_no_longer_than_its_step() -> None:
+    """The profiler makes them longer, and threads that run at once add up."""
+    of_a_cpu = replace(ON_A_CPU, profile=replace(PROFILE, copies={}, copy_ms=0.0), reference_ms=None)
+    left = replace(of_a_cpu, step_ms=4.0)
+    found = autopsy(of_a_cpu, replace(left, reference_ms=10.0), "its reference")
+    assert found.cause == "a step takes 60 % less than there; where the 4.00 ms that are left go: operators 4.00 ms"
+    assert "where it went: operators -4.00 ms, host -2.00 ms" in found.lines
+    assert replace(left, counters=COUNTED).within_its_step().profile is left.profile
+
+
+def test_an_autopsy_says_where_it_went_what_moved_and_what_is_new() -> None:
+    long_name = "void at::native::(anonymous namespace)::vectorized_" + "x" * 80
+    later = now(13.0, kernels(conv=6.5, **{long_name: 4.5}))
+    found = autopsy(THEN, later, "its baseline")
+    assert found.told == (
+        "likely cause, against its baseline: kernels take longer, most of all "
+        f"vectorized_{'x' * 46}..., +4.50 ms (+3.00 ms of +3.00 ms per step)",
+        "a step: 10.00 ms -> 13.00 ms (+30 %)",
+        "where it went: kernels +3.00 ms",
+        "moved most: conv +0.500 ms",
+        f"new: vectorized_{'x' * 46}... 4.50 ms",
+        "gone: relu 2.00 ms",
+    )
+
+
+def test_the_first_stage_that_takes_longer_is_named_in_the_order_of_the_step() -> None:
+    then = replace(THEN, profile=replace(PROFILE, stages={"decode": (1.0, 2.0), "segment": (1.0, 6.0)}))
+    stages = {"decode": (1.0, 2.05), "segment": (1.0, 6.5), "encode": (1.0, 3.0)}
+    later = autopsy(then, now(13.0, replace(SLOWER, stages=stages)), "then")
+    assert "first stage that takes longer: segment +0.500 ms" in later.lines
+    assert not any("stage" in line for line in autopsy(THEN, now(13.0, SLOWER), "then").lines)
+
+
+def test_a_case_is_explained_against_its_baseline_or_else_its_reference() -> None:
+    case = stored_runs.case("fast", 2.8)
+    against_baseline = explained(case, None)
+    assert against_baseline is not None
+    assert against_baseline.against == RECORDED
+    found = explained(replace(case, remembered=None), None)
+    assert found is not None
+    assert (found.against, found.lines[0]) == (
+        "baseline, which it is compared with",
+        "a step: 28.00 ms -> 10.00 ms (-64 %)",
+    )
+    assert explained(stored_runs.case("skipped", None), None) is None
+
+
+def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
+    def told(**changed: object) -> State | None:
+        case = stored_runs.case("fast")
+        return optimized_side(replace(case, measurement=replace(case.measurement, **changed)))
+
+    off = Difference(0.25, 0.3, None, "fresh inputs")
+    assert told().wrong is None
+    assert told(differences=(off,)).wrong == "relative L2 0.25, 0.001 is allowed"
+    assert told(differences=(replace(off, problem="the output holds NaN"),)).wrong == "the output holds NaN"
+    assert told(differences=()).wrong is None
+    assert (
+        told(proofs=(Shown("it learns", "98 %"), Shown("it keeps up", problem="12 %"))).disproved == "it keeps up: 12 %"
+    )
+
+
+def test_a_recorded_state_has_the_clock_and_the_blocks_of_its_processes() -> None:
+    pairs = tuple(Pair(30.0, 10.0, True, clock) for clock in (1900, 1980, None))
+    then = history([[Instance(True, pairs, optimized_steps_per_block=steps) for steps in (3, 5, 5)]] * 5)
+    case = stored_runs.case("fast", remembered=replace(stored_runs.RECORDED, current=then))
+    found = recorded(case, PROFILE)
+    assert found is not None
+    assert (found.sm_clock_mhz, found.steps_per_block, found.step_ms) == (1940.0, 5.0, 10.0)
+    assert recorded(replace(case, remembered=None), PROFILE) is None
+
+
+def test_what_a_faster_side_does_more_often_than_its_reference_is_no_cause() -> None:
+    reference = replace(THEN, step_ms=50.0, reference_ms=None)
+    more = {"device_to_device_copies": 64.0, "kernels": 20.0, "synchronizing_calls": 3.0}
+    found = likely_cause(reference, now(30.0, counters=more))
+    assert found.kind == "left to gain"
+    assert found.words == (
+        "a step takes 40 % less than there; where the 30.00 ms that are left go: the device does nothing 21.50 ms, "
+        "kernels 8.00 ms, copies alone 0.500 ms"
+    )
+    assert likely_cause(reference, now(30.0, counters=more, not_engaged="no graph")).kind != "left to gain"
+    assert likely_cause(reference, now(60.0, counters=more)).kind == "copies"
+    assert likely_cause(replace(reference, reference_ms=50.0), now(30.0, counters=more)).kind == "copies"
+
+
+def test_names_that_are_cut_still_differ_where_the_whole_ones_do() -> None:
+    tiles = [
+        f"sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize{size}_stage3_cudnn"
+        for size in (64, 128)
+    ]
+    first, second, add, again = shortened([*tiles, "void at::native::add<(int)4>", tiles[0]])
+    assert (first, second) == (
+        "sm80_xmma_fprop_impl...wkcrs_nchw_tilesize64_stage3_cudnn",
+        "sm80_xmma_fprop_impl...kcrs_nchw_tilesize128_stage3_cudnn",
+    )
+    assert add == "add<4>"
+    assert again == first

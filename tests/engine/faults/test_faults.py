@@ -1,0 +1,278 @@
+"""Known faults turn the gate red: the README's table is true of a CPU, and each fault does what its name says.
+
+Steps take a made-up time, which the extra work of `slow` moves too: no busy machine decides anything.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpugate.errors import OptionError, SideError
+from gpugate.faults import slow
+from gpugate.faults.fault import SPELLING, Fault
+from gpugate.faults.mutated import mutated
+from gpugate.faults.slow import slowed
+from gpugate.judging.decide import decide
+from gpugate.measurement import instance, run, sides, warm_up
+from gpugate.measurement.device_timer import HostTimer
+from gpugate.measurement.progress import silent
+from gpugate.measurement.record import Measurement
+from gpugate.measurement.run import measure
+from gpugate.measurement.settings import Settings
+from gpugate.results.case import CaseResult, Promise, Remembered
+from gpugate.results.summary import history
+from gpugate.results.verdict import Check
+from gpugate.workload import TOLERANCE_BY_DTYPE, Build, Case, Context, Optimization, Side, Size, Workload
+from tests.support.tiny_project import ROOT, TinyProject
+
+CPU = torch.device("cpu")
+CONTEXT = Context(CPU, items=4, seed=3, cache_dir=Path())
+WEIGHT = torch.linspace(-1.0, 1.0, 12).reshape(4, 3)
+CHECKS: tuple[Check, ...] = ("equivalence", "speedup", "throughput", "counters")
+SIZES = {"slow": "slow:10", "wrong": "wrong:0.01"}
+FAULTS = {kind: Fault.parse(SIZES.get(kind, kind)) for kind in SPELLING}
+
+
+def readme_table() -> dict[str, str]:
+    """What the README says of each fault on a CPU."""
+    rows = re.findall(r"^\| `([a-z-]+)[^|]*\|[^|]*\| ([^|]+) \|", README, re.MULTILINE)
+    return {kind: cell for kind, cell in rows if kind in SPELLING}
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Seeing the gate")[2].partition("\n## ")[0]
+
+
+class Clock:
+    """A clock that steps move, and a microsecond for every look at it: what waits for it does not wait forever."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+
+    def perf_counter(self) -> float:
+        self.now_ms += 0.001
+        return self.now_ms / 1e3
+
+
+class ClockTimer(HostTimer):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def time_ms(self, run: Callable[[], None]) -> float:
+        before_ms = self.clock.now_ms
+        run()
+        return self.clock.now_ms - before_ms
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch, quick_to_collect: None) -> Clock:
+    made = Clock()
+    for module in (run, warm_up, instance, sides, slow):
+        monkeypatch.setattr(module, "perf_counter", made.perf_counter)
+    monkeypatch.setattr(run, "timer_for", lambda device, timing: ClockTimer(made))
+    return made
+
+
+def eager(clock: Clock, context: Context, milliseconds: float = 3.0) -> Side:
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        clock.now_ms += milliseconds
+        return inputs @ WEIGHT
+
+    return Side(step)
+
+
+def fused(clock: Clock, context: Context) -> Side:
+    """Other operators than the reference's, in a third of its time."""
+
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        clock.now_ms += 1.0
+        return torch.einsum("ij,jk->ik", inputs, WEIGHT) + 0.0
+
+    return Side(step)
+
+
+def compiled(clock: Clock, context: Context) -> Side:
+    """One graph, and it says so where there are more."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, examples: object) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    def forward(inputs: torch.Tensor) -> torch.Tensor:
+        return torch.relu(inputs @ WEIGHT) - torch.relu(-(inputs @ WEIGHT))
+
+    forward.__code__ = forward.__code__.replace()  # Dynamo keeps what it compiled with the code object
+    net = torch.compile(forward, backend=backend)
+
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        clock.now_ms += 1.0
+        return net(inputs)
+
+    return Side(step, engaged=lambda: None if len(graphs) == 1 else f"{len(graphs)} graphs, not 1")
+
+
+def batch(context: Context, index: int) -> torch.Tensor:
+    return torch.randn(context.items, 4, generator=torch.Generator().manual_seed(index))
+
+
+def case_of(baseline: Build, optimized: Build, items: int = 4) -> Case:
+    optimization = Optimization("fast", optimized, {"cpu": 1.0})
+    workload = Workload("net", baseline, batch, {"cpu": Size(items, 0, 0)}, (optimization,), cold=False)
+    return Case(workload, optimization, "cpu")
+
+
+def measured(case: Case, fault: Fault | None) -> Measurement:
+    context = replace(CONTEXT, items=case.size.items)
+    return measure(case, context, Settings(budget_s=1.0, fault=fault), silent)
+
+
+def shown(case: Case, fault: Fault) -> Measurement | SideError:
+    """What the faulty case gave, or why it could not be measured."""
+    try:
+        return measured(case, fault)
+    except SideError as error:
+        return error
+
+
+def red(case: Case, found: Measurement, clean: Measurement) -> set[Check]:
+    """The checks that fail, where five processes have recorded what `clean` is."""
+    recorded = history([clean.instances] * 5)
+    result = CaseResult(case.id, "net", "fast", "baseline", case.size, found)
+    result.promise = Promise(min_speedup=1.0, tolerance=TOLERANCE_BY_DTYPE["float32"], contract=None)
+    result.remembered = Remembered(recorded, recorded, "exact")
+    return {verdict.check for verdict in decide(result, "pytest", recording=False) if verdict.bad}
+
+
+# --- the README's table -----------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_every_fault() -> None:
+    assert list(readme_table()) == list(SPELLING)
+    assert all(f"| `{spelling}` |" in README for spelling in SPELLING.values())
+
+
+@pytest.mark.parametrize("kind", SPELLING)
+def test_the_table_is_true_on_a_cpu(kind: str, clock: Clock) -> None:
+    case = case_of(partial(eager, clock), partial(compiled if kind == "graph-break" else fused, clock))
+    found = shown(case, FAULTS[kind])
+    if isinstance(found, SideError):
+        assert str(found).startswith(f"fast failed while being mutated by {kind}")
+        assert readme_table()[kind] == f"cannot: {found.cause}"
+        return
+    clean = measured(case, None)
+    assert red(case, clean, clean) == set()
+    caught = [check for check in CHECKS if check in red(case, found, clean)]
+    assert readme_table()[kind] == ", ".join(sorted(caught, key=CHECKS.index))
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spelling", ["slow:0.5", "slow:5", "wrong:1e-05", "graph-break", "slow:12.345678901234"])
+def test_a_fault_reads_as_it_is_written(spelling: str) -> None:
+    fault = Fault.parse(spelling)
+    assert str(fault) == spelling
+    assert Fault.parse(str(fault)) == fault
+
+
+@pytest.mark.parametrize(
+    ("text", "next_step"),
+    [
+        *((text, "use one of slow:PERCENT, sync,") for text in ("", "fast", "Slow:5", "slow5", ":5", "no_graph")),
+        *((f"slow:{text}", "give a number above 0 up to 1000") for text in ("", "-3", "0", "nan", "inf", "5%", "1001")),
+        *((f"wrong:{text}", "above 0, such as wrong:0.01") for text in ("", "0", "-1e-3", "nan", "inf", "a bit")),
+        *((text, "give a number above 0") for text in ("slow", "wrong")),
+        *((text, "has no size") for text in ("sync:", "leak:3", "stale:no")),
+    ],
+)
+def test_what_is_no_fault_is_refused_in_one_sentence(text: str, next_step: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        Fault.parse(text)
+    sentence = str(raised.value)
+    assert sentence.startswith(f"--perf-mutate is {text!r}: ")
+    assert next_step in sentence
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--perf-mutate=fast"], "--perf-mutate is 'fast': use one of slow:PERCENT"),
+        (["--perf-mutate=sync", "--update-baselines"], "which no baseline may hold: record without it"),
+    ],
+)
+def test_a_run_that_makes_no_sense_does_not_begin(tiny: TinyProject, options: list[str], sentence: str) -> None:
+    result = tiny.run(*options)
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    assert sentence in result.text
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("wrong:0.5", "WRONG equivalence of tiny/quick/cpu: on fresh inputs relative L2 error 5.00e-01"),
+        ("copy", "tiny/quick/cpu: quick failed while being mutated by copy: ValueError: a CPU copies nothing from a"),
+    ],
+)
+def test_a_mutated_run_is_red(tiny: TinyProject, fault: str, said: str) -> None:
+    result = tiny.run("--perf-device=cpu", "-k", "outputs", f"--perf-mutate={fault}")
+    assert result.status == pytest.ExitCode.TESTS_FAILED
+    assert said in result.text
+
+
+def test_a_mutated_run_without_a_baseline_is_told_to_record_without_the_fault(tiny: TinyProject) -> None:
+    result = tiny.run("--perf-device=cpu", "-k", "throughput", "--perf-mutate=slow:30", "--gate")
+    assert result.status == pytest.ExitCode.TESTS_FAILED
+    assert "ERROR: nothing caught slow:30 in tiny/quick/cpu: record a baseline without the fault first" in result.text
+    assert "--update-baselines" not in result.text
+
+
+# --- which side, and when ---------------------------------------------------------------------------------------------
+
+
+def test_a_slow_side_takes_its_share_more_in_every_block(clock: Clock) -> None:
+    case = case_of(partial(eager, clock), partial(fused, clock))
+    found = measured(case, Fault("slow", 10.0))
+    speedups = [pair.reference_ms / pair.optimized_ms for pair in found.pairs]
+    assert speedups == pytest.approx([3.0 / 1.1] * len(speedups), rel=1e-3)
+    assert [pair.reference_ms for pair in found.pairs] == pytest.approx([3.0] * len(found.pairs), rel=1e-4)
+
+
+def test_what_a_first_step_compiles_is_not_slowed(clock: Clock) -> None:
+    side = slowed(partial(eager, clock), 2.0)(CONTEXT)
+    for expected_ms in (3.0, 9.0, 9.0):
+        before_ms = clock.now_ms
+        side.step(torch.ones(1, 4))
+        side.finish()
+        assert clock.now_ms - before_ms == pytest.approx(expected_ms, abs=0.01)
+
+
+def test_one_item_has_no_half() -> None:
+    case = case_of(partial(eager, Clock()), partial(fused, Clock()), items=1)
+    with pytest.raises(SideError, match="mutated by skip-work: ValueError: there is no half of 1 item per step"):
+        mutated(case, FAULTS["skip-work"], CPU)
+
+
+def test_a_side_that_compiles_nothing_cannot_break_a_graph(clock: Clock) -> None:
+    case = case_of(partial(eager, clock), partial(fused, clock))
+    with pytest.raises(SideError, match=r"running its first step: .* calls torch\.compile, and this"):
+        measured(case, FAULTS["graph-break"])
+
+
+def test_only_the_optimized_side_has_the_fault(clock: Clock) -> None:
+    """Also where it is compared with another optimization of the same workload."""
+    case = case_of(partial(eager, clock), partial(fused, clock))
+    other = Optimization("other", partial(eager, clock, milliseconds=2.0), {"cpu": 1.0})
+    fast = replace(case.optimization, compared_with="other")
+    case = replace(case, workload=replace(case.workload, optimizations=(other, fast)), optimization=fast)
+    faulty = mutated(case, FAULTS["wrong"], CPU)
+    assert faulty.builder("other") is other.build
+    assert faulty.builder("baseline") is case.workload.baseline
+    assert faulty.builder("fast") is faulty.optimization.build is not fast.build
+    assert (faulty.id, faulty.reference_name) == (case.id, "other")

@@ -1,0 +1,280 @@
+"""What several processes say together, and when another one is asked: with made-up measurements."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpugate.judging.decide import decide, left_open_by_other_work, wants_fresh_process, wants_more_pairs
+from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost
+from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
+from gpugate.results.summary import History
+from gpugate.results.verdict import Outcome
+from gpugate.workload import Contract, Limit, Size, Tolerance
+
+PASS, REGRESSED, INCONCLUSIVE = Outcome.PASS, Outcome.REGRESSED, Outcome.INCONCLUSIVE
+CASE_ID = "net/fast/cuda"
+COMMAND = "pytest my_tests"
+COUNTED = {"kernel_launches": 1.0, "graph_launches": 0.0, "kernels": 57.0}
+LOOSE = Tolerance(1e-3, 1e-2)
+RECORDED = History(3.0, 0.001, 30.0, 10.0, 0.001, 5)
+
+
+def measured(speedup: float, error: float = 0.0, **counted: float) -> Measurement:
+    """Of three instances, at 30 ms per step of the reference."""
+    instances = (Instance(True, (Pair(30.0, 30.0 / speedup, True),) * 4),) * 3
+    difference = Difference(error, error, None, "fresh inputs")
+    cost = SideCost(0.1, 0.1)
+    found = Measurement(CASE_ID, instances, "narrow", (difference,), cost, cost)
+    return replace(found, optimized_counters={**COUNTED, **counted})
+
+
+def timed(reference_ms: float, optimized_ms: float) -> Measurement:
+    """As `measured`, by the times of both sides; 30 and 10 ms are recorded."""
+    instances = (Instance(True, (Pair(reference_ms, optimized_ms, True),) * 4),) * 3
+    return replace(measured(3.0), instances=instances)
+
+
+def case(first: Measurement, *others: Attempt, **changed: object) -> CaseResult:
+    result = CaseResult(CASE_ID, "net", "fast", "baseline", Size(1, 0, 0), first, attempts=list(others))
+    result.promise = Promise(1.5, LOOSE, Contract(limits=(Limit("kernels", at_most=58),)))
+    result.remembered = Remembered(RECORDED, RECORDED, "exact", optimized_counters=COUNTED)
+    for name, value in changed.items():
+        setattr(result, name, value)
+    result.verdicts = decide(result, COMMAND, recording=False)
+    return result
+
+
+def outcomes(result: CaseResult) -> dict[str, Outcome]:
+    return {verdict.check: verdict.outcome for verdict in result.verdicts}
+
+
+def reason(result: CaseResult, check: str) -> str:
+    return next(verdict.reason for verdict in result.verdicts if verdict.check == check)
+
+
+def test_a_regression_is_asked_about_once_and_a_contradiction_once_more() -> None:
+    slow, fine = measured(2.9), Attempt(measured(3.0))
+    alone = case(slow)
+    assert (outcomes(alone)["speedup"], wants_fresh_process(alone)) == (REGRESSED, True)
+    confirmed = case(slow, Attempt(slow))
+    assert (outcomes(confirmed)["speedup"], wants_fresh_process(confirmed)) == (REGRESSED, False)
+    contradicted = case(slow, fine)
+    assert (outcomes(contradicted)["speedup"], wants_fresh_process(contradicted)) == (INCONCLUSIVE, True)
+    outvoted = case(slow, fine, fine)
+    assert (outcomes(outvoted)["speedup"], wants_fresh_process(outvoted)) == (PASS, False)
+    assert ", in fresh processes 3.00x and 3.00x: the middle one of 3 holds" in reason(outvoted, "speedup")
+
+
+def test_what_holds_asks_nobody() -> None:
+    assert not wants_fresh_process(case(measured(3.0)))
+    assert not wants_more_pairs(case(measured(3.0)))
+    assert wants_more_pairs(case(measured(2.9)))
+
+
+def test_an_open_question_asks_for_more_pairs_first() -> None:
+    spread = tuple(Instance(True, (Pair(speedup, 1.0, True),) * 4) for speedup in (2.9, 3.0, 3.1))
+    undecided = case(replace(measured(3.0), instances=spread))
+    assert outcomes(undecided)["speedup"] is INCONCLUSIVE
+    assert wants_more_pairs(undecided)
+    assert wants_fresh_process(undecided)
+    unrecorded = case(replace(measured(3.0), instances=spread), remembered=None, promise=Promise(2.95, LOOSE, None))
+    assert outcomes(unrecorded)["speedup"] is INCONCLUSIVE
+    assert wants_more_pairs(unrecorded)
+    assert not wants_fresh_process(unrecorded)
+
+
+def test_of_counts_too_the_middle_one_of_three_processes_decides() -> None:
+    """Autotuning picked another algorithm once; a kernel that the code launches is there in every process."""
+    more, same = measured(3.0, kernels=58.0), Attempt(measured(3.0))
+    alone = case(more)
+    assert (outcomes(alone)["counters"], wants_fresh_process(alone)) == (REGRESSED, True)
+    twice = case(more, Attempt(more))
+    assert (outcomes(twice)["counters"], wants_fresh_process(twice)) == (REGRESSED, False)
+    assert reason(twice, "counters").endswith("so in 2 of 2 processes")
+    contradicted = case(more, same)
+    assert (outcomes(contradicted)["counters"], wants_fresh_process(contradicted)) == (INCONCLUSIVE, True)
+    assert outcomes(case(more, same, Attempt(more)))["counters"] is REGRESSED
+    once = case(more, same, same)
+    assert (outcomes(once)["counters"], wants_fresh_process(once)) == (PASS, False)
+    assert "in 1 of 3 processes more per step than recorded: kernels 57 -> 58" in reason(once, "counters")
+
+
+def test_what_did_not_engage_in_one_process_did_not_engage() -> None:
+    idle = Attempt(replace(measured(3.0), not_engaged="2 graph breaks"))
+    found = case(measured(2.9), idle, Attempt(measured(3.0)))
+    assert (outcomes(found)["counters"], wants_fresh_process(found)) == (Outcome.NOT_ENGAGED, False)
+
+
+def test_a_wrong_output_in_any_process_is_wrong_and_asks_nobody() -> None:
+    here = case(measured(2.9, error=0.1))
+    assert (outcomes(here)["equivalence"], wants_fresh_process(here)) == (Outcome.WRONG, False)
+    fast = case(measured(4.0, error=0.1))
+    assert outcomes(fast)["speedup"] is Outcome.IMPROVED
+    assert not any("--update-baselines" in verdict.next_step for verdict in fast.verdicts)
+    there = case(measured(2.9), Attempt(measured(2.9, error=0.1)))
+    assert (outcomes(there)["equivalence"], wants_fresh_process(there)) == (Outcome.WRONG, False)
+
+
+def test_a_sick_machine_confirms_nothing() -> None:
+    sick = case(measured(2.9), environment_problem="the machine gave 1 instead of 2")
+    assert outcomes(sick)["speedup"] is Outcome.ENV_INVALID
+    assert not wants_fresh_process(sick)
+    elsewhere = case(measured(2.9), Attempt(measured(3.0), "the machine gave 1 instead of 2"))
+    assert outcomes(elsewhere)["speedup"] is REGRESSED  # what a sick process says does not count
+    assert "could not confirm it (the machine gave 1 instead of 2)" in reason(elsewhere, "speedup")
+
+
+@pytest.mark.parametrize(
+    ("limit", "outcome"),
+    [
+        (Limit("active_fraction", at_least=0.95), Outcome.ENV_INVALID),
+        (Limit("kernels", at_most=1), Outcome.REGRESSED),
+        (Limit("active_fraction", at_least=0.5), Outcome.PASS),
+    ],
+)
+def test_on_a_sick_machine_limits_of_times_say_nothing_and_limits_of_counts_still_do(limit, outcome: Outcome) -> None:
+    found = replace(measured(3.0), optimized_counters={**COUNTED, "active_fraction": 0.9, "kernels": 2.0})
+    promise = Promise(1.5, LOOSE, Contract(limits=(limit,)))
+    well = case(found, promise=promise, remembered=None)
+    sick = case(found, promise=promise, remembered=None, environment_problem="the machine gave 1 instead of 2")
+    assert outcomes(sick)["counters"] is outcome
+    assert outcomes(well)["counters"] is (REGRESSED if outcome is Outcome.ENV_INVALID else outcome)
+
+
+def test_a_leak_is_one_on_a_sick_machine_too() -> None:
+    found = replace(measured(3.0), optimized_counters={**COUNTED, "active_fraction": 0.9, "grown_bytes": 4096.0})
+    promise = Promise(1.5, LOOSE, Contract(limits=(Limit("active_fraction", at_least=0.95),)))
+    assert "4,096 bytes more" in reason(case(found, promise=promise, environment_problem="sick"), "counters")
+
+
+def test_a_process_that_died_is_told_where_it_mattered() -> None:
+    died = case(measured(2.9), Attempt(None, "a fresh process ended with status 3"))
+    assert "a fresh process could not confirm it (a fresh process ended with status 3)" in reason(died, "speedup")
+    assert "could not confirm" not in reason(died, "equivalence")
+
+
+def test_next_steps_are_those_of_this_command() -> None:
+    assert case(measured(2.9)).verdicts[1].next_step.startswith(COMMAND)
+
+
+def test_a_recording_takes_a_missing_baseline_for_granted() -> None:
+    new = case(measured(3.0), remembered=None)
+    assert outcomes(new)["speedup"] is Outcome.NO_BASELINE
+    assert {verdict.outcome for verdict in decide(new, COMMAND, recording=True)} == {PASS}
+
+
+def test_what_was_not_measured_cannot_be_decided() -> None:
+    empty = CaseResult(CASE_ID, "net", "fast", "baseline", Size(1, 0, 0))
+    with pytest.raises(ValueError, match="net/fast/cuda was not measured"):
+        decide(empty, COMMAND, recording=False)
+
+
+@pytest.mark.parametrize(
+    ("optimized_ms", "alone", "outcome", "in_the_end"),
+    [
+        (10.0, PASS, PASS, PASS),
+        (9.95, PASS, PASS, PASS),
+        (10.35, INCONCLUSIVE, REGRESSED, INCONCLUSIVE),  # 3.5 % slower, behind a speedup that rose by 40 %
+    ],
+)
+def test_a_speedup_that_rose_with_the_reference_alone_is_no_improvement_and_is_confirmed(
+    optimized_ms: float, alone: Outcome, outcome: Outcome, in_the_end: Outcome
+) -> None:
+    risen, well = timed(43.5, optimized_ms), Attempt(timed(30.0, optimized_ms))
+    found = case(risen)
+    assert (outcomes(found)["speedup"], wants_fresh_process(found)) == (alone, True)
+    assert "optimized 10.00 ms -> " in reason(found, "speedup")
+    assert "reference 30.00 ms -> 43.50 ms: mostly the reference moved" in reason(found, "speedup")
+    assert not wants_more_pairs(found)  # of the same build of the reference
+    assert outcomes(case(risen, well, well))["speedup"] is outcome
+    everywhere = case(risen, Attempt(risen), Attempt(risen))
+    assert (outcomes(everywhere)["speedup"], wants_fresh_process(everywhere)) == (in_the_end, in_the_end is not PASS)
+
+
+def test_a_gain_of_the_optimized_side_is_an_improvement_whatever_the_reference_did() -> None:
+    for reference_ms, optimized_ms in ((30.0, 9.0), (28.0, 8.0), (30.3, 9.0)):
+        found = case(timed(reference_ms, optimized_ms))
+        assert (outcomes(found)["speedup"], wants_fresh_process(found)) == (Outcome.IMPROVED, False)
+
+
+def test_a_speedup_that_fell_with_the_reference_alone_blames_the_reference() -> None:
+    fallen = case(timed(27.0, 10.0))
+    assert outcomes(fallen)["speedup"] is REGRESSED
+    assert wants_fresh_process(fallen)
+    assert "reference 30.00 ms -> 27.00 ms: mostly the reference moved" in reason(fallen, "speedup")
+    assert "--update-baselines" in fallen.verdicts[1].next_step
+    slower = case(timed(30.0, 11.0))
+    assert "mostly the reference" not in reason(slower, "speedup")
+    assert "--update-baselines" not in slower.verdicts[1].next_step
+    broken = case(timed(14.0, 10.0))  # of its promise, which no recording changes
+    assert "--update-baselines" not in broken.verdicts[1].next_step
+
+
+SPREAD = tuple(Instance(True, (Pair(speedup, 1.0, True),) * 4) for speedup in (2.9, 3.0, 3.1))
+
+
+def beside(other_cores: float, kind: str = "cpu", **changed: object) -> CaseResult:
+    """An open question, measured while other processes kept so many cores busy."""
+    counted = {**COUNTED, "other_cores": other_cores}
+    found = replace(measured(3.0), instances=SPREAD, optimized_counters=counted)
+    return case(found, case_id=f"net/fast/{kind}", **changed)
+
+
+def test_an_open_question_beside_other_work_on_a_cpu_asks_for_no_more_of_the_same() -> None:
+    busy, quiet, on_gpu = beside(1.4), beside(0.1), beside(1.4, "cuda")
+    assert {outcomes(one)["speedup"] for one in (busy, quiet, on_gpu)} == {INCONCLUSIVE}
+    assert [wants_more_pairs(one) for one in (busy, quiet, on_gpu)] == [False, True, True]
+    assert [wants_fresh_process(one) for one in (busy, quiet, on_gpu)] == [False, True, True]
+    assert [left_open_by_other_work(one) for one in (busy, quiet, on_gpu)] == [True, False, False]
+
+
+def test_an_alarm_beside_other_work_is_confirmed_all_the_same() -> None:
+    slow = replace(measured(2.5), optimized_counters={**COUNTED, "other_cores": 1.4})
+    found = case(slow, case_id="net/fast/cpu")
+    assert (outcomes(found)["speedup"], wants_more_pairs(found), wants_fresh_process(found)) == (REGRESSED, True, True)
+    assert "other processes" not in reason(found, "speedup")
+
+
+@pytest.mark.parametrize("problem", [None, "the machine gave 1 instead of 2"])
+def test_other_work_is_told_with_advice_that_helps(problem: str | None) -> None:
+    found = beside(1.4, environment_problem=problem)
+    speedup = found.verdicts[1]
+    assert speedup.outcome is (Outcome.ENV_INVALID if problem else INCONCLUSIVE)
+    assert "; other processes kept 1.4 cores busy" in speedup.reason
+    assert "end the other work" in speedup.next_step
+    assert f"OMP_NUM_THREADS=1 {COMMAND} -k" in speedup.next_step
+    assert "--perf-budget" not in speedup.next_step
+    assert "other processes" not in reason(beside(0.1, environment_problem=problem), "speedup")
+    assert "OMP_NUM_THREADS" not in beside(1.4, "cuda", environment_problem=problem).verdicts[1].next_step
+
+
+def test_cpu_counters_that_processes_dispute_ask_a_third_one_and_an_unchecked_contract_asks_nobody() -> None:
+    def on_a_cpu(faults: float) -> Measurement:
+        return replace(
+            measured(3.0), optimized_counters={"minor_faults": faults}, counters_missing="counted on CUDA only"
+        )
+
+    for limit, asked in (("minor_faults", True), ("kernels", False)):
+        promise = Promise(1.5, LOOSE, Contract(limits=(Limit(limit, at_most=10),)))
+        found = case(on_a_cpu(20.0), Attempt(on_a_cpu(1.0)), promise=promise, case_id="net/fast/cpu")
+        assert (outcomes(found)["counters"], wants_fresh_process(found)) == (INCONCLUSIVE, asked)
+
+
+@pytest.mark.parametrize(
+    ("stopped_because", "kind", "helps"), [("noise", "cpu", True), ("budget", "cpu", False), ("noise", "cuda", False)]
+)
+def test_noise_that_stopped_changing_on_a_cpu_asks_for_a_quieter_machine_and_no_larger_budget(
+    stopped_because: str, kind: str, helps: bool
+) -> None:
+    noisy = replace(measured(3.0), instances=SPREAD, stopped_because=stopped_because)
+    step = case(noisy, case_id=f"net/fast/{kind}").verdicts[1].next_step
+    assert ("OMP_NUM_THREADS=1" in step, "--perf-budget" in step) == (helps, not helps)
+
+
+def test_an_impossible_time_is_not_laid_to_other_work() -> None:
+    counted = {**COUNTED, "other_cores": 1.4}
+    found = replace(measured(3.0), instances=SPREAD, optimized_counters=counted, ceilings={"matmul_fp32_tflops": 1e-6})
+    impossible = case(found, case_id="net/fast/cpu", size=Size(1, 1e9, 0))
+    assert impossible.verdicts[1].reason.startswith("no result")
+    assert "OMP_NUM_THREADS" not in impossible.verdicts[1].next_step
+    assert not left_open_by_other_work(impossible)

@@ -1,0 +1,349 @@
+"""What machine this is, on made-up machines: NVML is a stand-in, /proc/cpuinfo a file of ours."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from gpugate.machine import environment
+from gpugate.machine.environment import Environment, Match, Missing, compare, machine_name, missing_needs
+from gpugate.machine.nvml import foreign_processes, gpu_count
+from gpugate.workload import Engine, Needs
+
+H200 = Environment(
+    device_kind="cuda",
+    device_name="NVIDIA H200",
+    cpu_model="AMD EPYC 9654",
+    cpu_count=16,
+    python="3.12.3",
+    packages={"torch": "2.11.0", "numpy": "2.4.0"},
+    gpu_index=0,
+    compute_capability="9.0",
+    driver="580.1",
+    cuda="13.0",
+    mig=False,
+    ecc=True,
+    power_limit_w=700.0,
+)
+CPU = Environment("cpu", "AMD EPYC", "AMD EPYC", 2, "3.12.3")
+
+
+class FakeNvml:
+    """Answers like pynvml; what is not listed raises NVMLError, as on a machine that does not tell."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, uuids: list[str], **answers: Any) -> None:
+        self.uuids = uuids
+        self.answers = answers
+        self.open = 0
+        self.asked: list[object] = []  # handles, in turn
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.uuids)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+        if index >= len(self.uuids):
+            raise self.NVMLError("Invalid Argument")
+        return self.uuids[index]
+
+    def nvmlDeviceGetUUID(self, handle: str) -> str:  # noqa: N802
+        return handle
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        if uuid not in self.uuids:
+            raise self.NVMLError("Not Found")
+        return uuid
+
+    def __getattr__(self, name: str) -> Any:
+        def query(*handle: object) -> Any:
+            self.asked += handle
+            if name not in self.answers:
+                raise self.NVMLError("Not Supported")
+            return self.answers[name]
+
+        return query
+
+
+@pytest.fixture
+def use_nvml(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def use(uuids: list[str], **answers: Any) -> FakeNvml:
+        nvml = FakeNvml(uuids, **answers)
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)  # type: ignore[arg-type]
+        properties = SimpleNamespace(name="NVIDIA H200", major=9, minor=0, L2_cache_size=60 * 2**20, uuid="b")
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+        return nvml
+
+    return use
+
+
+def test_this_cpu_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    here = environment.describe(torch.device("cpu"))
+    assert here.device_kind == "cpu"
+    assert here.device_name == here.cpu_model != ""
+    assert here.cpu_count == len(os.sched_getaffinity(0))
+    assert here.packages["torch"] == torch.__version__.partition("+")[0]
+    assert "cvcuda" not in here.packages
+    assert (here.gpu_index, here.driver, here.cuda, here.mig) == (None, None, None, None)
+    assert compare(here, environment.describe(torch.device("cpu"))) == Match("exact")
+
+
+# A list has a number for each level of nesting; what is no number is for nobody.
+@pytest.mark.parametrize(
+    ("told", "cores"), [("1", 1), ("1,2", 1), (" 3", 3), ("64", 4), ("0", 4), ("", 4), ("many", 4)]
+)
+def test_a_cpu_with_fewer_threads_is_a_smaller_one(told: str, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4))
+    monkeypatch.setenv("OMP_NUM_THREADS", told)
+    here = environment.describe(torch.device("cpu"))
+    assert here.cpu_count == cores
+    assert machine_name(here).endswith(f"-{cores}-cores")
+
+
+def test_a_gpu_is_found_by_its_uuid_and_described(use_nvml: Any) -> None:
+    nvml = use_nvml(
+        ["GPU-a", "GPU-b"],
+        nvmlSystemGetDriverVersion="580.1",
+        nvmlDeviceGetMigMode=[0, 1],
+        nvmlDeviceGetEccMode=[1, 0],
+        nvmlDeviceGetEnforcedPowerLimit=700_000,
+    )
+    here = environment.describe(torch.device("cuda", 0))
+    assert (here.device_kind, here.device_name, here.gpu_index) == ("cuda", "NVIDIA H200", 0)
+    assert (here.compute_capability, here.l2_bytes) == ("9.0", 60 * 2**20)
+    assert (here.driver, here.mig, here.ecc, here.power_limit_w) == ("580.1", False, True, 700.0)
+    assert set(nvml.asked) == {"GPU-b"}
+    assert nvml.open == 0
+
+
+def test_a_gpu_that_tells_nothing_has_none_not_false(use_nvml: Any) -> None:
+    use_nvml([])
+    here = environment.describe(torch.device("cuda", 0))
+    assert (here.driver, here.mig, here.ecc, here.power_limit_w) == (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("machine", "name"),
+    [
+        (H200, "nvidia-h200"),
+        (replace(H200, mig=None), "nvidia-h200"),
+        (replace(H200, mig=True), "nvidia-h200-mig"),
+        (replace(H200, mig=True, device_name="NVIDIA H200 MIG 1g.18gb"), "nvidia-h200-mig-1g-18gb"),
+        (CPU, "cpu-amd-epyc-2-cores"),
+        (replace(CPU, cpu_model="Intel(R) Xeon(R) CPU @ 2.20GHz"), "cpu-intel-xeon-cpu-2-20ghz-2-cores"),
+        (replace(CPU, cpu_model="../.. / "), "cpu-unknown-2-cores"),
+    ],
+)
+def test_the_machine_is_a_safe_folder_name(machine: Environment, name: str) -> None:
+    assert machine_name(machine) == name
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({}, Match("exact")),
+        ({"gpu_index": 3}, Match("exact")),
+        ({"driver": "590.2"}, Match("same device", ("driver 580.1 -> 590.2",))),
+        ({"ecc": None}, Match("same device", ("ecc True -> unknown",))),
+        ({"cpu_count": 8}, Match("same device", ("cpu count 16 -> 8",))),
+        ({"packages": {"torch": "2.12.0", "triton": "3.6"}}, Match("same device", ("torch 2.11.0 -> 2.12.0",))),
+        ({"packages": {"torch": "2.11.0", "triton": "3.6"}}, Match("exact")),
+        ({"mig": True}, Match("foreign", ("mig False -> True",))),
+        ({"device_name": "NVIDIA H100"}, Match("foreign", ("device name NVIDIA H200 -> NVIDIA H100",))),
+    ],
+)
+def test_gpus_compare(change: dict[str, Any], match: Match) -> None:
+    assert compare(H200, replace(H200, **change)) == match
+
+
+def test_cpus_of_another_core_count_are_foreign() -> None:
+    assert compare(CPU, replace(CPU, cpu_count=4)) == Match("foreign", ("cpu count 2 -> 4",))
+    assert compare(CPU, replace(CPU, python="3.13.0")).kind == "same device"
+    assert compare(CPU, H200).kind == "foreign"
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [
+        (None, 3),
+        ("", 0),
+        ("-1", 0),
+        ("NoDevFiles", 0),
+        ("0", 1),
+        ("2, 0", 2),
+        ("0,7,1", 1),
+        ("1,1", 0),
+        ("GPU-a,GPU-bc", 2),
+        ("GPU-b", 0),
+        ("MIG-1,MIG-2", 1),
+    ],
+)
+def test_gpus_that_cuda_would_show(
+    use_nvml: Any, monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int
+) -> None:
+    use_nvml(["GPU-a", "GPU-bb", "GPU-bc"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu_count() == count
+
+
+def test_no_driver_means_no_gpu(use_nvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = use_nvml(["GPU-b"], nvmlDeviceGetComputeRunningProcesses=[SimpleNamespace(pid=1)])
+
+    def fail() -> None:
+        raise nvml.NVMLError("Driver Not Loaded")
+
+    monkeypatch.setattr(nvml, "nvmlInit", fail)
+    assert gpu_count() == 0
+    assert foreign_processes(0) == []
+
+
+def test_counting_gpus_does_not_import_torch() -> None:
+    code = "import sys; from gpugate.machine.nvml import gpu_count; gpu_count(); sys.exit('torch' in sys.modules)"
+    root = Path(environment.__file__).parents[2]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+UNSEEN = 4_194_305  # above the largest process id of Linux, so nobody here has it
+
+
+@pytest.mark.parametrize(
+    ("listed", "foreign"),
+    [
+        ([], []),
+        ([os.getpid()], []),
+        ([os.getpid(), os.getppid()], [os.getppid()]),
+        ([os.getpid(), 0], [0]),
+        ([os.getpid(), UNSEEN], [UNSEEN]),
+        ([0], []),
+        ([UNSEEN], []),
+        ([UNSEEN, UNSEEN + 1], [UNSEEN + 1]),
+        ([os.getppid()], [os.getppid()]),
+        ([os.getppid(), 0], [os.getppid()]),
+    ],
+)
+def test_at_most_one_unknown_process_is_this_one(use_nvml: Any, listed: list[int], foreign: list[int]) -> None:
+    use_nvml(["GPU-b"], nvmlDeviceGetComputeRunningProcesses=[SimpleNamespace(pid=pid) for pid in listed])
+    assert foreign_processes(0) == foreign
+
+
+@pytest.fixture
+def cpuinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "cpuinfo"
+    path.write_text("processor\t: 0\nmodel name\t: EPYC\nflags\t\t: fpu avx2 avx512f\n")
+    monkeypatch.setattr(environment, "CPUINFO", path)
+    monkeypatch.delenv("CXX", raising=False)
+
+
+@pytest.mark.usefixtures("cpuinfo")
+@pytest.mark.parametrize(
+    ("needs", "machine", "missing"),
+    [
+        (Needs(), H200, None),
+        (Needs(packages=("torch", "json"), compute_capability=(9, 0), cpu_flags=("amx_tile",)), H200, None),
+        (Needs(cpu_flags=("avx2", "avx512f"), compute_capability=(9, 0)), CPU, None),
+        (
+            Needs(packages=("no_such_a", "no_such_b"), install="pip install a-and-b"),
+            CPU,
+            Missing(("no_such_a", "no_such_b"), "needs the package no_such_a: pip install a-and-b"),
+        ),
+        (
+            Needs(packages=("json.no.such",)),
+            CPU,
+            Missing(("json.no.such",), "needs the package json.no.such: install json.no.such"),
+        ),
+        (
+            Needs(compute_capability=(10, 0)),
+            H200,
+            Missing(
+                ("compute-capability",),
+                "needs compute capability 10.0 and this GPU has 9.0: run it on a newer GPU",
+            ),
+        ),
+        (
+            Needs(cpu_flags=("avx2", "amx_tile")),
+            CPU,
+            Missing(
+                ("amx_tile",), "needs the CPU flag amx_tile, which this CPU does not have: run it on one that has it"
+            ),
+        ),
+    ],
+)
+def test_the_first_thing_that_is_missing_is_named(needs: Needs, machine: Environment, missing: Missing | None) -> None:
+    assert missing_needs(needs, machine) == missing
+
+
+def test_an_engine_is_looked_for_on_a_gpu_once_all_else_is_there() -> None:
+    asked: list[int] = []
+
+    def why_not(gpu: int) -> str | None:
+        asked.append(gpu)
+        return f"GPU {gpu} has no video encoder: take another GPU" if gpu else None
+
+    needs = Needs(packages=("json",), engine=Engine("nvenc", why_not))
+    assert missing_needs(needs, replace(H200, gpu_index=0)) is None
+    missing = missing_needs(needs, replace(H200, gpu_index=3))
+    assert missing == Missing(("nvenc",), "GPU 3 has no video encoder: take another GPU")
+    assert missing.allowed_by({"nvenc"})
+    assert missing_needs(needs, CPU) is None
+    assert missing_needs(replace(needs, packages=("no_such_a",)), H200) == Missing(
+        ("no_such_a",), "needs the package no_such_a: install no_such_a"
+    )
+    assert asked == [0, 3]
+
+
+@pytest.mark.usefixtures("cpuinfo")
+def test_a_compiler_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = Needs(cpp_compiler=True)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert missing_needs(needs, CPU) == Missing(("c++",), "needs a C++ compiler: install g++")
+    (tmp_path / "clang++").touch(mode=0o755)
+    assert missing_needs(needs, CPU) is None
+    monkeypatch.setenv("CXX", "clang++ -O2")
+    assert missing_needs(needs, CPU) is None
+    monkeypatch.setenv("CXX", "icpx")
+    missing = missing_needs(needs, CPU)
+    assert missing is not None
+    assert missing.reason == "needs a C++ compiler: CXX names 'icpx', which is not there, so correct or unset it"
+
+
+def test_torch_tensorrt_without_tensorrt_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "torch_tensorrt.py").touch()
+    (tmp_path / "tensorrt").mkdir()  # what an uninstalled package leaves behind imports as a namespace
+    needs = Needs(packages=("torch_tensorrt",), install="pip install 'gpugate[tensorrt]'")
+    missing = missing_needs(needs, H200)
+    assert missing == Missing(("tensorrt",), "needs the package tensorrt: pip install 'gpugate[tensorrt]'")
+    (tmp_path / "tensorrt" / "__init__.py").touch()
+    assert missing_needs(needs, H200) is None
+    assert not {"torch_tensorrt", "tensorrt"} & set(sys.modules)
+
+
+@pytest.mark.parametrize("names", [("tensorrt",), ("torch_tensorrt",), ("torch_tensorrt", "tensorrt")])
+def test_allowing_tensorrt_covers_both_of_its_packages(names: tuple[str, ...]) -> None:
+    assert Missing(names, "").allowed_by({"tensorrt"})
+    assert not Missing(names, "").allowed_by({"cvcuda"})
+    assert not Missing(names, "").allowed_by(set())
+
+
+@pytest.mark.parametrize(
+    ("allowed", "enough"),
+    [({"c++"}, False), ({"tensorrt"}, False), ({"c++", "tensorrt"}, True), ({"c++", "torch_tensorrt", "cuda"}, True)],
+)
+def test_everything_that_is_missing_must_be_allowed(allowed: set[str], enough: bool) -> None:
+    assert Missing(("c++", "torch_tensorrt"), "").allowed_by(allowed) is enough

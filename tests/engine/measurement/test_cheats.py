@@ -1,0 +1,375 @@
+"""Sides that are fast because they do not do the work: each is caught, by name."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from gpugate.judging.equivalence import judge_equivalence
+from gpugate.measurement import step_checks
+from gpugate.measurement.record import Measurement
+from gpugate.results.verdict import Outcome
+from gpugate.workload import BASELINE, TOLERANCE_BY_DTYPE, Build, Context, Side
+from tests.support.bench import Bench, bench, other_kernels, product, quick_collections
+
+__all__ = ["bench", "quick_collections"]  # fixtures
+WORK_MS, CHEAT_MS = 3.0, 0.1  # of a step that computes, and of one that does not
+FEW = {"budget_s": 2.0}
+
+
+def found(bench: Bench, build: Build) -> Measurement:
+    """The cheat measured against an honest reference of WORK_MS a step."""
+    return bench.measure(bench.case(build, bench.side(BASELINE, WORK_MS)), **FEW)
+
+
+def wrong(measured: Measurement) -> str:
+    verdict = judge_equivalence(measured, TOLERANCE_BY_DTYPE["float32"])
+    assert verdict.outcome is Outcome.WRONG
+    return verdict.reason
+
+
+def resemblance(measured: Measurement) -> str:
+    wrong(measured)
+    assert measured.step_checks is not None
+    return measured.step_checks.resembles
+
+
+def remembering(bench: Bench, key: Callable[[torch.Tensor], Any]) -> Build:
+    """A side that computes the output of an input once, and finds it by `key` from then on."""
+
+    def build(context: Context) -> Side:
+        outputs: dict[Any, torch.Tensor] = {}
+
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            known = key(inputs)
+            bench.now_ms += CHEAT_MS if known in outputs else WORK_MS
+            if known not in outputs:
+                outputs[known] = other_kernels(inputs)
+            return outputs[known]
+
+        return Side(step)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    "key",
+    [torch.Tensor.data_ptr, id, lambda inputs: (inputs.data_ptr(), inputs._version)],
+    ids=["data_ptr", "id", "data_ptr and version"],
+)
+def test_outputs_remembered_by_the_address_of_their_input(bench: Bench, key: Callable[[torch.Tensor], Any]) -> None:
+    assert resemblance(found(bench, remembering(bench, key))) == "other input"
+
+
+def test_outputs_that_the_reference_left_behind(bench: Bench) -> None:
+    """The reference keeps its outputs where the optimized side finds them by the address of the input."""
+    left: dict[int, torch.Tensor] = {}
+
+    def keeping(inputs: torch.Tensor) -> torch.Tensor:
+        left[inputs.data_ptr()] = product(inputs)
+        return left[inputs.data_ptr()]
+
+    def taking(inputs: torch.Tensor) -> torch.Tensor:
+        return left.get(inputs.data_ptr(), product(inputs))
+
+    case = bench.case(bench.side("fast", CHEAT_MS, taking), bench.side(BASELINE, WORK_MS, keeping))
+    assert resemblance(bench.measure(case, **FEW)) == "other input"
+
+
+def test_outputs_remembered_by_the_content_of_their_input(bench: Bench) -> None:
+    measured = found(bench, remembering(bench, lambda inputs: float(inputs[0, 0])))
+    assert "remembers outputs" in wrong(measured)
+    assert measured.step_checks is not None
+    assert measured.step_checks.wrong == 0, "every output is right: only the times of new inputs show it"
+    assert measured.step_checks.new_input_ratio == pytest.approx(WORK_MS / CHEAT_MS)
+
+
+def test_a_table_made_at_build_time(bench: Bench) -> None:
+    """The build function makes the inputs that will be timed, and their outputs, before any step runs."""
+
+    def build(context: Context) -> Side:
+        table = {float(made[0, 0]): product(made) for made in (bench.inputs(context, index) for index in range(8))}
+
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            known = table.get(float(inputs[0, 0]))
+            bench.now_ms += WORK_MS if known is None else CHEAT_MS
+            if known is None:
+                known = table[float(inputs[0, 0])] = other_kernels(inputs)
+            return known
+
+        return Side(step)
+
+    assert "remembers outputs" in wrong(found(bench, build))
+
+
+def newest_alone(bench: Bench, output: Callable[[], torch.Tensor]) -> Build:
+    """Its steps keep their input; `finish` computes the newest one."""
+
+    def build(context: Context) -> Side:
+        newest: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            bench.now_ms += CHEAT_MS
+            newest[:] = [(inputs, output())]
+            return newest[0][1]
+
+        def finish() -> None:
+            for inputs, place in newest:
+                bench.now_ms += WORK_MS
+                place.copy_(other_kernels(inputs))
+            newest.clear()
+
+        return Side(step, finish=finish)
+
+    return build
+
+
+def test_only_the_newest_input_is_computed_when_joined_into_one_buffer(bench: Bench) -> None:
+    buffer = torch.empty(2, 3)
+    measured = found(bench, newest_alone(bench, lambda: buffer))
+    assert "leaves steps out" in wrong(measured)
+    assert measured.step_checks is not None
+    assert measured.step_checks.block_share == pytest.approx((8 * CHEAT_MS + WORK_MS) / 8 / (CHEAT_MS + WORK_MS))
+
+
+def test_only_the_newest_input_is_computed_when_joined_into_a_buffer_of_each_step(bench: Bench) -> None:
+    assert resemblance(found(bench, newest_alone(bench, lambda: torch.zeros(2, 3)))) == "zeros"
+
+
+def test_a_thread_that_drops_frames(bench: Bench) -> None:
+    """A queue of one: what does not fit is dropped. The output's memory is the same in every step."""
+
+    def build(context: Context) -> Side:
+        waiting: list[torch.Tensor] = []
+        buffer = torch.empty(2, 3)
+
+        def work() -> None:
+            buffer.copy_(other_kernels(waiting.pop()))
+
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            bench.now_ms += CHEAT_MS
+            waiting[:] = [inputs]  # the frame that was there is dropped
+            return buffer
+
+        def finish() -> None:
+            if waiting:
+                bench.now_ms += WORK_MS
+                worker = threading.Thread(target=work)
+                worker.start()
+                worker.join()
+
+        return Side(step, finish=finish)
+
+    assert "leaves steps out" in wrong(found(bench, build))
+
+
+def test_an_output_that_is_there_only_later(bench: Bench) -> None:
+    """It computes an output one step late and has nothing to join."""
+
+    def build(context: Context) -> Side:
+        pending: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            bench.now_ms += 1.0
+            for place, given in pending:
+                place.copy_(other_kernels(given))
+            pending[:] = [(torch.zeros(2, 3), inputs)]
+            return pending[0][0]
+
+        return Side(step)
+
+    assert resemblance(found(bench, build)) == "zeros"
+
+
+class Later(torch.Tensor):
+    """A tensor that computes its values when somebody reads them."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            plain = [arg.as_subclass(torch.Tensor) * 1 if isinstance(arg, Later) else arg for arg in args]
+            return func(*plain, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("output", "named"),
+    [
+        (lambda inputs: product(inputs).as_subclass(Later), "a subclass of torch.Tensor"),
+        (lambda inputs: product(inputs).to("meta"), "meta tensor"),
+        (lambda inputs: product(inputs).to_sparse(), "layout"),
+    ],
+    ids=["lazy subclass", "meta", "sparse"],
+)
+def test_an_output_that_holds_no_values_yet(bench: Bench, output: Any, named: str) -> None:
+    assert named in wrong(found(bench, bench.side("fast", CHEAT_MS, output)))
+
+
+def now_and_then(period: int, other: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A step that returns another output in one step of `period`."""
+    ran = iter(range(10**9))
+
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        return other(inputs) if next(ran) % period == period - 1 else other_kernels(inputs)
+
+    return step
+
+
+def test_zeros_in_one_step_of_a_hundred(bench: Bench) -> None:
+    zeros = now_and_then(100, lambda inputs: torch.zeros(2, 3))
+    measured = found(bench, bench.side("fast", 1.0, zeros))
+    assert resemblance(measured) == "zeros"
+    assert measured.step_checks is not None
+    assert measured.step_checks.wrong == pytest.approx(measured.step_checks.steps / 100, abs=1)
+
+
+def test_half_of_a_batch_in_one_step_of_seven(bench: Bench) -> None:
+    half = now_and_then(7, lambda inputs: product(inputs)[:1].repeat(2, 1))
+    assert resemblance(found(bench, bench.side("fast", 1.0, half))) == "unknown"
+
+
+def test_every_other_output_is_that_of_the_step_before(bench: Bench) -> None:
+    last = torch.zeros(2, 3)
+
+    def repeating(inputs: torch.Tensor) -> torch.Tensor:
+        return last
+
+    def computing(inputs: torch.Tensor) -> torch.Tensor:
+        nonlocal last
+        last = other_kernels(inputs)
+        return last
+
+    steps = iter(range(10**9))
+    step = bench.side("fast", 1.0, lambda inputs: (computing, repeating)[next(steps) % 2](inputs))
+    assert resemblance(found(bench, step)) == "step before"
+
+
+def test_a_lower_precision_in_one_step_of_nine(bench: Bench) -> None:
+    rough = now_and_then(9, lambda inputs: product(inputs.bfloat16().float()))
+    assert resemblance(found(bench, bench.side("fast", 1.0, rough))) == "unknown"
+
+
+def test_nan_in_one_step_of_thirty(bench: Bench) -> None:
+    broken = now_and_then(30, lambda inputs: product(inputs) * torch.nan)
+    assert resemblance(found(bench, bench.side("fast", 1.0, broken))) == "not finite"
+
+
+def test_honest_sides_of_every_kind_are_found_right(bench: Bench) -> None:
+    """A ring of outputs that are filled when joined, a graph-like single buffer, and fresh tensors."""
+
+    def ring(context: Context) -> Side:
+        places = [torch.empty(2, 3) for _ in range(3)]
+        pending: list[tuple[torch.Tensor, torch.Tensor]] = []
+        turns = iter(range(10**9))
+
+        def finish() -> None:
+            for place, inputs in pending:
+                place.copy_(other_kernels(inputs))
+            bench.now_ms += WORK_MS * len(pending)
+            pending.clear()
+
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            if len(pending) == len(places):
+                finish()
+            place = places[next(turns) % len(places)]
+            pending.append((place, inputs.clone()))
+            return place
+
+        return Side(step, finish=finish)
+
+    def single(context: Context) -> Side:
+        buffer = torch.empty(2, 3)
+
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            bench.now_ms += 1.0
+            return buffer.copy_(other_kernels(inputs))
+
+        return Side(step)
+
+    def flushed(context: Context) -> Side:
+        """One buffer, and a join that costs as much as three steps."""
+
+        def finish() -> None:
+            bench.now_ms += 3.0
+
+        return Side(single(context).step, finish=finish)
+
+    def batched(context: Context) -> Side:
+        """All steps of a block are computed at once when it is joined, for less than one by one."""
+        pending: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            bench.now_ms += 0.1
+            pending.append((torch.empty(2, 3), inputs.clone()))
+            return pending[-1][0]
+
+        def finish() -> None:
+            bench.now_ms += 1.0
+            for place, inputs in pending:
+                place.copy_(other_kernels(inputs))
+            pending.clear()
+
+        return Side(step, finish=finish)
+
+    for build in (ring, single, flushed, batched, bench.side("fast", 1.0, other_kernels)):
+        measured = found(bench, build)
+        assert judge_equivalence(measured, TOLERANCE_BY_DTYPE["float32"]).outcome is Outcome.PASS
+        assert measured.step_checks is not None
+        assert (measured.step_checks.wrong, measured.step_checks.exchanged) == (0, True)
+        assert measured.step_checks.steps > 20
+
+
+def test_a_side_that_tunes_itself_for_every_new_shape_is_honest(bench: Bench) -> None:
+    """The number of rows depends on the index, and the first step of a shape takes long."""
+
+    def rows(context: Context, index: int) -> torch.Tensor:
+        return bench.inputs(context, index).repeat(1 + index % 97, 1)
+
+    def tuning(context: Context) -> Side:
+        tuned: set[torch.Size] = set()
+
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            bench.now_ms += 1.0 if inputs.shape in tuned else 50.0
+            tuned.add(inputs.shape)
+            return other_kernels(inputs)
+
+        return Side(step)
+
+    case = bench.case(tuning, bench.side(BASELINE, WORK_MS))
+    measured = bench.measure(replace(case, workload=replace(case.workload, inputs=rows)), **FEW)
+    assert judge_equivalence(measured, TOLERANCE_BY_DTYPE["float32"]).outcome is Outcome.PASS
+
+
+def test_a_side_whose_steps_are_long_gets_a_time_limit_for_each_stretch(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checking pass of a step of 40 s takes minutes, and no call of it more than a step."""
+    took_ms: list[float] = []
+    blamed = step_checks.blamed_on
+
+    @contextmanager
+    def timing(side: str, doing: str) -> Iterator[None]:
+        before_ms = bench.now_ms
+        with blamed(side, doing):
+            yield
+        took_ms.append(bench.now_ms - before_ms)
+
+    monkeypatch.setattr(step_checks, "blamed_on", timing)
+    found(bench, bench.side("fast", 40_000.0, other_kernels))
+    assert len(took_ms) > 4
+    assert max(took_ms) <= 2 * 40_000.0  # a new input twice
+
+
+def test_inputs_that_are_no_tensors_keep_their_places(bench: Bench) -> None:
+    def numbers(context: Context, index: int) -> tuple[int, torch.Tensor]:
+        return index, bench.inputs(context, index)
+
+    case = bench.case(bench.side("fast", 1.0, lambda given: other_kernels(given[1])))
+    reference = bench.side(BASELINE, WORK_MS, lambda given: product(given[1]))
+    case = replace(case, workload=replace(case.workload, inputs=numbers, baseline=reference))
+    measured = bench.measure(case, **FEW)
+    assert measured.step_checks is not None
+    assert (measured.step_checks.wrong, measured.step_checks.exchanged) == (0, False)

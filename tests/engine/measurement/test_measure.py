@@ -1,0 +1,758 @@
+"""Measuring a case from beginning to end on a CPU, with a clock that only the sides' steps move."""
+
+import itertools
+import math
+import mmap
+import os
+import random
+import re
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gpugate.counter_names import CPU_COUNTERS
+from gpugate.errors import DisprovedError, SideError
+from gpugate.faults.fault import Fault
+from gpugate.judging.equivalence import judge_equivalence
+from gpugate.measurement import cold_inputs, run
+from gpugate.measurement.known import Known
+from gpugate.measurement.record import ClockReading, Measurement
+from gpugate.measurement.step_checks import NEW_INPUTS_MS
+from gpugate.results.verdict import Outcome
+from gpugate.workload import (
+    BASELINE,
+    TOLERANCE_BY_DTYPE,
+    Build,
+    Case,
+    Context,
+    Optimization,
+    Proof,
+    Side,
+    Size,
+    Workload,
+)
+from tests.support.bench import NEARLY_WEIGHT, WEIGHT, Bench, Step, bench, other_kernels, product, quick_collections
+
+__all__ = ["bench", "quick_collections"]  # fixtures
+
+
+def speedups(measurement: Measurement) -> list[float]:
+    return [round(pair.reference_ms / pair.optimized_ms, 6) for pair in measurement.pairs]
+
+
+def test_what_a_quiet_measurement_records(bench: Bench) -> None:
+    found = bench.measure(bench.case(bench.side("fast", 1.0, other_kernels, build_s=0.5)))
+    assert (found.case_id, found.stopped_because) == ("net/fast/cpu", "narrow")
+    assert [len(one.pairs) for one in found.instances] == [4, 4, 4, 4]
+    assert speedups(found) == [3.0] * 16
+    assert [one.reference_built_first for one in found.instances] == [True, False, True, False]
+    assert {(one.reference_steps_per_block, one.optimized_steps_per_block) for one in found.instances} == {(5, 11)}
+    assert [one.when for one in found.differences] == ["fresh inputs"] * 3 + ["timed steps"] * 4
+    assert all(one.relative_l2 < 1e-6 for one in found.differences)
+    assert found.optimized_cost.build_s == pytest.approx(0.5)
+    assert found.reference_cost.first_step_s == pytest.approx(0.003)
+    assert (found.inert, found.not_engaged, found.input_sets, found.timer) == (False, None, 2, "host clock")
+    assert found.counters_missing == "kernels and copies are counted on CUDA only"
+    assert set(found.optimized_counters) == set(found.reference_counters) <= CPU_COUNTERS
+
+
+def test_page_faults_of_both_sides_are_counted_in_their_timed_blocks(bench: Bench) -> None:
+    def touching(inputs: torch.Tensor) -> torch.Tensor:
+        with mmap.mmap(-1, 32 * mmap.PAGESIZE) as fresh:
+            for page in range(32):
+                fresh[page * mmap.PAGESIZE] = 1
+        return other_kernels(inputs)
+
+    found = bench.measure(bench.case(bench.side("fast", 1.0, touching)))
+    assert set(found.optimized_counters) >= {
+        "minor_faults",
+        "major_faults",
+        "voluntary_switches",
+        "involuntary_switches",
+    }
+    assert found.optimized_counters["minor_faults"] >= 32 > found.reference_counters["minor_faults"]
+    one_not_comparable = bench.measure(bench.case(bench.side("fast", 1.0, lambda inputs: None)))
+    assert one_not_comparable.optimized_counters == {}
+
+
+def test_pairs_alternate_within_an_instance(bench: Bench) -> None:
+    found = bench.measure(bench.case())
+    for one in found.instances:
+        first = one.pairs[0].reference_first
+        assert [pair.reference_first for pair in one.pairs] == [first, not first] * 2
+
+
+def test_sides_are_fresh_in_every_instance_in_swapped_order_and_closed_before_the_next(bench: Bench) -> None:
+    bench.measure(bench.case())
+    alone = ["build baseline", "close baseline"]
+    reference_first = ["build baseline", "build fast", "close fast", "close baseline"]
+    fast_first = ["build fast", "build baseline", "close baseline", "close fast"]
+    assert bench.log == [*alone, *(reference_first + fast_first) * 2]
+
+
+def test_a_run_whose_noise_no_longer_changes_stops_for_noise(bench: Bench) -> None:
+    wobble = random.Random(1)  # noqa: S311  # for repeatability
+    side = bench.side("fast", lambda: 30 * wobble.uniform(0.9, 1.1))
+    found = bench.measure(bench.case(side), half_width=1e-9, budget_s=1e6)
+    assert found.stopped_because == "noise"
+    assert len(found.pairs) >= 32
+
+
+@pytest.mark.parametrize(("budget_s", "pairs"), [(0.001, 8), (2.0, None)])
+def test_a_spent_budget_stops_but_never_before_eight_pairs(bench: Bench, budget_s: float, pairs: int | None) -> None:
+    drift = itertools.count(1)
+    case = bench.case(bench.side("fast", lambda: 30.0 + 0.05 * next(drift)))
+    found = bench.measure(case, half_width=1e-9, budget_s=budget_s)
+    assert found.stopped_because == "budget"
+    assert len(found.pairs) == pairs if pairs else len(found.pairs) > 8
+    if not pairs:
+        began_s = next(told.seconds_left for told in bench.told if told.seconds_left is not None)
+        assert 1.5 < began_s <= 2.0
+
+
+def test_what_is_dear_to_build_gets_its_pairs_from_fewer_instances(bench: Bench) -> None:
+    found = bench.measure(bench.case(bench.side("fast", 1.0, other_kernels, build_s=100.0)), budget_s=20.0)
+    # The interval of a single build is never narrow: what another build would give is not known.
+    assert (len(found.instances), found.stopped_because) == (1, "noise")
+    assert len(found.pairs) >= 32
+    assert bench.log.count("build fast") == 1
+
+
+def test_building_costs_no_budget_the_first_time(bench: Bench) -> None:
+    costs_nothing, costs_much = (
+        bench.measure(bench.case(bench.side("fast", 1.0, other_kernels, build_s=build_s)), budget_s=4.0)
+        for build_s in (0.0, 500.0)
+    )
+    began_s = [told.seconds_left for told in bench.told if told.doing == "warming up" and told.side == BASELINE]
+    assert max(left for left in began_s if left is not None) == 4.0
+    assert (costs_nothing.stopped_because, len(costs_nothing.instances)) == ("narrow", 4)
+    assert len(costs_much.instances) == 1
+    assert len(costs_much.pairs) >= 8
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        (lambda inputs: product(inputs) * math.nan, "it returned NaN or infinity"),
+        (lambda inputs: product(inputs)[:, :2], "it returned shape (2, 2) instead of (2, 3)"),
+        (lambda inputs: product(inputs).half(), "it returned dtype torch.float16 instead of torch.float32"),
+        (lambda inputs: [product(inputs)], "it returned a list, not a tensor"),
+    ],
+    ids=["nan", "shape", "dtype", "list"],
+)
+def test_an_output_that_cannot_be_compared_ends_the_measurement_without_samples(bench, output, problem) -> None:
+    found = bench.measure(bench.case(bench.side("fast", 1.0, output)))
+    assert (found.instances, found.pairs, found.stopped_because) == ((), (), "outputs not comparable")
+    assert {one.problem for one in found.differences} == {problem}
+    assert not {told.doing for told in bench.told} & {"warming up", "measuring", "counting"}
+    assert bench.log.count("build fast") == bench.log.count("close fast") == 1
+
+
+def test_an_output_that_is_stale_under_load_alone_is_caught_on_the_timed_steps(bench: Bench) -> None:
+    """It keeps two steps in flight, and gives the output of the step before when nobody waits for each."""
+    before: list[torch.Tensor] = []
+
+    def stale(inputs: torch.Tensor) -> torch.Tensor:
+        before.append(product(inputs))
+        return before.pop(0) if len(before) > 1 else before[0]
+
+    found = bench.measure(bench.case(bench.side("fast", 1.0, stale, finish=before.clear)))
+    fresh = [one.relative_l2 for one in found.differences if one.when == "fresh inputs"]
+    timed = [one.relative_l2 for one in found.differences if one.when == "timed steps"]
+    assert max(fresh) < 1e-6
+    assert max(timed) > 0.1  # the compared step is drawn at random, and the first one of a block is right
+    assert found.step_checks is not None
+    assert found.step_checks.resembles == "step before"
+
+
+@pytest.mark.parametrize("at_call", [1, 2, 6])
+@pytest.mark.parametrize("who", [BASELINE, "first", "fast"])
+def test_a_write_to_the_inputs_is_blamed_on_who_wrote(bench: Bench, who: str, at_call: int) -> None:
+    calls = itertools.count(1)
+
+    def writing(inputs: torch.Tensor) -> torch.Tensor:
+        output = product(inputs)
+        if next(calls) == at_call:
+            inputs.add_(1.0)
+        return output
+
+    builds = {name: bench.side(name, 2.0, writing if name == who else product) for name in (BASELINE, "first", "fast")}
+    case = bench.case(builds["fast"], builds[BASELINE])
+    first = Optimization("first", builds["first"], {"cpu": 1.0})
+    fast = replace(case.optimization, compared_with="first")
+    with pytest.raises(SideError, match=f"^{who} failed while running its steps: ValueError: it wrote to its inputs"):
+        bench.measure(Case(replace(case.workload, optimizations=(first, fast)), fast, "cpu"))
+    assert "measuring" not in {told.doing for told in bench.told}
+
+
+@pytest.mark.parametrize(
+    "moment", [("checking", 1), ("measuring", 1), ("measuring", 2), ("measuring", 4), ("counting", 5)]
+)
+def test_a_write_is_seen_whenever_it_happens(bench: Bench, moment: tuple[str, int]) -> None:
+    def writing(inputs: torch.Tensor) -> torch.Tensor:
+        if (bench.told[-1].doing, bench.told[-1].instance) == moment:
+            inputs.mul_(1.0)
+        return product(inputs)
+
+    with pytest.raises(SideError, match=r"^fast failed while running its steps: ValueError: it wrote to its inputs"):
+        bench.measure(bench.case(bench.side("fast", 1.0, writing)))
+    last = [(told.doing, told.instance) for told in bench.told[-2:]]
+    assert moment == (last[0] if last[0][0] == "counting" else last[1]), "what follows counting is checking"
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 3), nn.Identity())
+        with torch.no_grad():
+            self.layers[0].weight.copy_(WEIGHT.T)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layers(inputs).detach()
+
+
+EDITS: dict[str, Callable[[Net], object]] = {
+    "a weight": lambda net: net.layers[0].weight.data.mul_(1.01),
+    "precision": lambda net: net.double(),
+    "a layer, with the same outputs": lambda net: net.layers.__delitem__(1),
+    "compiled in place": lambda net: setattr(net, "_compiled_call_impl", net._call_impl),
+}
+
+
+@pytest.mark.parametrize("when", ["built", "run"])
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
+def test_an_optimization_that_edits_the_references_model_is_caught(bench: Bench, edit, when: str) -> None:
+    shared = Net()
+
+    def optimized(context: Context) -> Side:
+        calls = itertools.count()
+        if when == "built":
+            edit(shared)
+
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            if when == "run" and next(calls) == 10:
+                edit(shared)
+            bench.now_ms += 1.0
+            return product(inputs) + shared.layers[0].bias.detach().float()
+
+        return Side(step)
+
+    def in_its_precision(inputs: torch.Tensor) -> torch.Tensor:
+        return shared(inputs.to(shared.layers[0].weight.dtype)).float()
+
+    baseline = bench.side(BASELINE, 3.0, in_its_precision, model=shared)
+    with pytest.raises(
+        SideError, match=r"^fast failed while being built or run: .* it changed the reference's model: copy"
+    ):
+        bench.measure(bench.case(optimized, baseline))
+    assert when == "run" or "measuring" not in {told.doing for told in bench.told}
+
+
+def test_an_edit_of_a_model_that_no_side_shows_is_caught_by_the_baselines_outputs(bench: Bench) -> None:
+    shared = Net()
+
+    def optimized(context: Context) -> Side:
+        net = Net()
+        net.load_state_dict(shared.state_dict())
+        with torch.no_grad():
+            shared.layers[0].weight.mul_(1.01)
+        return bench.side("fast", 1.0, net)(context)
+
+    with pytest.raises(
+        SideError, match=r"^fast failed while being measured: .* the baseline gives other outputs since then"
+    ):
+        bench.measure(bench.case(optimized, bench.side(BASELINE, 3.0, shared)))
+
+
+def test_a_baseline_that_was_last_built_before_the_optimization_is_built_once_more(bench: Bench) -> None:
+    bench.measure(bench.case(bench.side("fast", 1.0, other_kernels, build_s=100.0)), budget_s=20.0)
+    assert bench.log == [
+        *("build baseline", "close baseline"),
+        *("build baseline", "build fast", "close fast", "close baseline"),
+        *("build baseline", "close baseline"),
+    ]
+
+
+class Rungs:
+    """Three rungs of one workload, each compared with the one before it, and how often each one took a step."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.steps: dict[str, int] = {}
+        first = Optimization("first", self.side(bench, "first", 2.0), {"cpu": 1.0})
+        second = Optimization("second", self.side(bench, "second", 1.0), {"cpu": 1.0}, compared_with="first")
+        build = self.side(bench, BASELINE, 3.0)
+        workload = Workload("rungs", build, bench.inputs, {"cpu": Size(2, 0, 0)}, (first, second), cold=False)
+        self.first, self.second = (Case(workload, optimization, "cpu") for optimization in (first, second))
+
+    def side(self, bench: Bench, name: str, step_ms: float) -> Build:
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            if bench.told and bench.told[-1].doing == "counting":
+                self.steps[name] = self.steps.get(name, 0) + 1
+            return other_kernels(inputs)
+
+        return bench.side(name, step_ms, step)
+
+
+def test_what_a_process_knows_of_a_workload_is_not_found_out_again(bench: Bench) -> None:
+    known, rungs = Known(), Rungs(bench)
+    apart = bench.measure(rungs.second)
+    assert bench.log.count("build baseline") == 2, "for its outputs, before and after"
+    bench.log.clear()
+    bench.measure(rungs.first, known)
+    built, rungs.steps = bench.log.count("build baseline"), {}
+    found = bench.measure(rungs.second, known)
+    assert bench.log.count("build baseline") == built + 1, "after"
+    assert rungs.steps.keys() == {"second"}, "the first rung was counted as what was optimized"
+    assert found.inert is apart.inert is True
+    assert found.differences == apart.differences
+
+
+def test_what_is_known_is_forgotten_with_its_workload_and_its_inputs(bench: Bench) -> None:
+    known, case = Known(), bench.case()
+    other = Case(replace(case.workload, name="other"), case.optimization, "cpu")
+    built = []
+    for one, seed in ((case, 0), (case, 0), (case, 1), (other, 1), (case, 1)):
+        bench.log.clear()
+        bench.measure(one, known, seed=seed)
+        built.append(bench.log.count("build baseline"))
+    assert built == [5, 4, 5, 5, 5]
+    bench.measure(Rungs(bench).first, known)
+    bench.measure(other, known)
+    assert set(known.counted) == {BASELINE, "fast"}
+
+
+def test_counters_of_a_spoilt_side_are_not_kept(bench: Bench) -> None:
+    known, rungs = Known(), Rungs(bench)
+    bench.measure(rungs.first, known, fault=Fault.parse("slow:50"))
+    assert set(known.counted) == {BASELINE}
+
+
+def test_copies_of_a_shared_model_may_be_edited(bench: Bench) -> None:
+    shared = Net()
+
+    def optimized(context: Context) -> Side:
+        net = Net()
+        net.load_state_dict(shared.state_dict())
+        del net.layers[1]
+        return bench.side("fast", 1.0, net, model=net)(context)
+
+    assert bench.measure(bench.case(optimized, bench.side(BASELINE, 3.0, shared, model=shared))).pairs
+
+
+@pytest.mark.parametrize(
+    ("step", "inert"),
+    [
+        (product, True),
+        (lambda inputs: product(inputs) * 1.0, False),  # the same bits by more operators
+        (lambda inputs: inputs @ NEARLY_WEIGHT, False),
+    ],
+    ids=["the same", "other operators", "other bits"],
+)
+def test_the_same_bits_by_the_same_operators_are_inert(bench: Bench, step: Step, inert: bool) -> None:
+    assert bench.measure(bench.case(bench.side("fast", 1.0, step))).inert is inert
+
+
+def test_inputs_rotate_on_both_sides_over_more_than_the_cache_holds(bench: Bench, monkeypatch) -> None:
+    monkeypatch.setattr(cold_inputs, "FALLBACK_CACHE_BYTES", 6 * 32)
+    seen: dict[str, list[int]] = {BASELINE: [], "fast": []}
+
+    def noting(name: str) -> Step:
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            seen[name].append(inputs.data_ptr())
+            return product(inputs)
+
+        return step
+
+    case = bench.case(bench.side("fast", 1.0, noting("fast")), bench.side(BASELINE, 3.0, noting(BASELINE)))
+    case = replace(case, workload=replace(case.workload, cold=True))
+    found = bench.measure(case)
+    assert found.input_sets == 7
+    assert max(one.relative_l2 for one in found.differences) < 1e-6  # each compared with the output for its own input
+    for pointers in seen.values():
+        blocks = pointers[150:184]  # timed ones: no input comes again before all others came
+        assert all(len(set(blocks[start : start + 7])) == 7 for start in range(28))
+
+
+def test_a_reference_may_be_another_optimization_while_outputs_are_compared_with_the_baseline(bench: Bench) -> None:
+    first = Optimization("first", bench.side("first", 2.0, lambda inputs: product(inputs) + 1.0), {"cpu": 1.0})
+    second = Optimization("second", bench.side("second", 1.0), {"cpu": 1.0}, compared_with="first")
+    case = bench.case()
+    case = Case(replace(case.workload, optimizations=(first, second)), second, "cpu")
+    found = bench.measure(case)
+    assert set(speedups(found)) == {2.0}
+    assert max(one.relative_l2 for one in found.differences) == 0.0
+    assert bench.log.count("build baseline") == 2  # before and after, for its outputs alone
+
+
+@pytest.mark.parametrize("output", [lambda inputs: [product(inputs)], lambda inputs: product(inputs) / 0])
+def test_a_baseline_that_nothing_can_be_compared_with_is_blamed_itself(bench: Bench, output: Step) -> None:
+    with pytest.raises(SideError, match=r"^baseline failed while computing an output: ValueError: it returned"):
+        bench.measure(bench.case(baseline=bench.side(BASELINE, 3.0, output)))
+    assert bench.log == ["build baseline", "close baseline"]
+
+
+def from_an_iterator() -> Step:
+    """A step that takes its batch from an iterator of its own, whatever it is given."""
+    batches = (torch.randn(2, 4, generator=torch.Generator().manual_seed(seed)) for seed in itertools.count(100))
+    return lambda inputs: product(next(batches))
+
+
+def test_a_baseline_whose_output_depends_on_more_than_its_input_is_named(bench: Bench) -> None:
+    words = "^baseline failed while computing an output: ValueError: it gives another output for the same input"
+    with pytest.raises(SideError, match=words):
+        bench.measure(bench.case(baseline=bench.side(BASELINE, 3.0, from_an_iterator())))
+    assert bench.log == ["build baseline", "close baseline"]
+
+
+def test_an_optimized_side_whose_output_depends_on_more_than_its_input_is_named_and_not_timed(bench: Bench) -> None:
+    found = bench.measure(bench.case(bench.side("fast", 1.0, from_an_iterator())))
+    verdict = judge_equivalence(found, TOLERANCE_BY_DTYPE["float32"])
+    assert (verdict.outcome, found.pairs) == (Outcome.WRONG, ())
+    assert "it gives another output for the same input" in verdict.reason
+
+
+def test_a_stale_or_noisy_output_is_no_state_of_its_own(bench: Bench) -> None:
+    for fault in ("stale", "wrong:0.5"):
+        found = bench.measure(bench.case(), fault=Fault.parse(fault))
+        assert {one.problem for one in found.differences} == {None}
+        assert found.pairs
+
+
+def test_inputs_that_cannot_be_made_are_blamed_on_the_workload(bench: Bench) -> None:
+    case = bench.case()
+
+    def no_inputs(context: Context, index: int) -> Any:
+        raise FileNotFoundError("no photographs")
+
+    with pytest.raises(SideError, match="inputs of net failed while being made: FileNotFoundError: no photographs"):
+        bench.measure(replace(case, workload=replace(case.workload, inputs=no_inputs)))
+
+
+def test_what_was_built_is_closed_when_the_other_side_fails(bench: Bench) -> None:
+    def optimized(context: Context) -> Side:
+        raise RuntimeError("no engine")
+
+    with pytest.raises(SideError, match="fast failed while being built: RuntimeError: no engine"):
+        bench.measure(bench.case(optimized))
+    assert bench.log.count("build baseline") == bench.log.count("close baseline") == 2
+
+
+@pytest.mark.parametrize("at_step", [1, 3, 50, 400])
+def test_an_interrupt_passes_and_leaves_nothing_open(bench: Bench, at_step: int) -> None:
+    calls = itertools.count(1)
+
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        if next(calls) == at_step:
+            raise KeyboardInterrupt
+        return product(inputs)
+
+    with pytest.raises(KeyboardInterrupt):
+        bench.measure(bench.case(bench.side("fast", 1.0, step)))
+    assert sum(line.startswith("build") for line in bench.log) == sum(line.startswith("close") for line in bench.log)
+
+
+def test_what_a_side_says_of_itself_is_recorded(bench: Bench) -> None:
+    found = bench.measure(bench.case(bench.side("fast", 1.0, other_kernels, engaged=lambda: "2 graph breaks")))
+    assert found.not_engaged == "2 graph breaks"
+
+
+def test_a_side_that_shows_that_it_engaged_is_not_inert(bench: Bench) -> None:
+    assert bench.measure(bench.case(bench.side("fast", 1.0))).inert
+    assert not bench.measure(bench.case(bench.side("fast", 1.0, engaged=lambda: None))).inert
+
+
+def test_whether_bits_are_the_same_is_asked_only_of_a_side_that_says_nothing(bench: Bench) -> None:
+    """The reference's steps on fresh inputs are dear where a step is long."""
+
+    def steps_of_reference(**more: Any) -> int:
+        seen: list[object] = []
+        reference = bench.side(BASELINE, 3.0, lambda inputs: (seen.append(None), product(inputs))[1])
+        assert bench.measure(bench.case(bench.side("fast", 1.0, **more), reference), fresh_inputs=2).pairs
+        return len(seen)
+
+    assert steps_of_reference() - steps_of_reference(engaged=lambda: None) == 2  # the fresh inputs
+
+
+def test_throttled_pairs_are_discarded_and_counted(bench: Bench, monkeypatch) -> None:
+    readings = itertools.chain([ClockReading(1200, ("power brake",))] * 2, itertools.repeat(ClockReading(1980)))
+    monkeypatch.setattr(run, "clock_reader", lambda device: lambda: next(readings))
+    found = bench.measure(bench.case())
+    assert [one.discarded for one in found.instances] == [1, 0, 0, 0]
+    assert {pair.sm_clock_mhz for pair in found.pairs} == {1980}
+
+
+def test_who_watches_is_told_what_happens_and_how_the_interval_narrows(bench: Bench) -> None:
+    bench.measure(bench.case())
+    doings = [doing for doing, _ in itertools.groupby(told.doing for told in bench.told)]
+    assert doings[:4] == ["building", "checking", "warming up", "measuring"]
+    assert doings[-2:] == ["counting", "checking"]
+    assert {told.case_id for told in bench.told} == {"net/fast/cpu"}
+    measuring = [told for told in bench.told if told.doing == "measuring"]
+    assert [told.pairs for told in measuring] == list(range(16))
+    assert [told.instance for told in measuring] == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4
+    assert (measuring[0].speedup, measuring[-1].speedup) == (None, pytest.approx(3.0))
+    left = [told.seconds_left for told in measuring]
+    assert left == sorted(left, reverse=True)
+
+
+def test_what_needs_no_profiler_is_told_apart_from_counting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run.counters, "missing", lambda device: None)
+    monkeypatch.setattr(run.counters, "of", lambda side, *others: {"kernels": 1.0 if side.name == "fast" else 2.0})
+    found = bench.measure(bench.case())
+    assert [(told.doing, told.side) for told in bench.told[-4:]] == [
+        ("counting", "fast"),
+        ("watching", "baseline"),
+        ("watching", "fast"),
+        ("checking", "fast"),
+    ]
+    assert {"counting", "watching"} <= set(found.spent_s)
+    assert (found.reference_counters["kernels"], found.optimized_counters["kernels"]) == (2.0, 1.0)
+
+
+def test_the_seed_draws_the_fresh_inputs_and_nothing_else(bench: Bench) -> None:
+    one, same, other = (bench.measure(bench.case(), seed=seed) for seed in (1, 1, 2))
+    assert one.seed == same.seed != other.seed
+    new_inputs = int(NEW_INPUTS_MS / 1.0)  # of 1 ms a step, in one round
+    new = {found.seed + offset for found in (one, other) for offset in range(3 + new_inputs)}
+    assert set(bench.made) == {0, 1} | new
+
+
+def test_two_measurements_of_one_case_become_one(bench: Bench) -> None:
+    first = bench.measure(bench.case(bench.side("fast", 1.0, build_s=2.0)))
+    second = bench.measure(bench.case(bench.side("fast", 1.5, build_s=1.0)), half_width=1.0)
+    both = first.with_more(replace(second, stopped_because="budget", inert=False, not_engaged="fell back"))
+    assert both.instances == first.instances + second.instances
+    assert both.differences == first.differences + second.differences
+    assert (both.stopped_because, both.attempts, both.optimized_cost.build_s) == ("budget", 2, 2.0)
+    assert both.wall_s == first.wall_s + second.wall_s
+    assert (both.inert, both.not_engaged) == (False, "fell back")
+    assert both.with_more(second).attempts == 3
+    blocking, quiet = ({"synchronizing_calls": 1.0, "graph_launches": calls} for calls in (1.0, 0.0))
+    quiet["synchronizing_calls"] = 0.0
+    for pair in ((blocking, quiet), (quiet, blocking)):
+        one, other = (replace(first, optimized_counters=counted) for counted in pair)
+        assert one.with_more(other).optimized_counters == {"synchronizing_calls": 1.0, "graph_launches": 0.0}
+    assert replace(first, not_engaged="first").with_more(second).not_engaged == "first"
+
+
+def proving(show: Callable[[Context], str]) -> dict[str, Any]:
+    return {"proofs": (Proof("it learns", show),)}
+
+
+def with_proofs(bench: Bench, show: Callable[[Context], str]) -> Case:
+    case = bench.case()
+    optimization = replace(case.optimization, **proving(show))
+    return replace(case, workload=replace(case.workload, optimizations=(optimization,)), optimization=optimization)
+
+
+def test_a_proof_is_shown_before_the_times_and_its_words_are_kept(bench: Bench) -> None:
+    told: list[str] = []
+
+    def show(context: Context) -> str:
+        told.append(bench.told[-1].doing)
+        return f"accuracy 98 % with {context.items} items"
+
+    found = bench.measure(with_proofs(bench, show))
+    assert [(one.name, one.words, one.problem) for one in found.proofs] == [
+        ("it learns", "accuracy 98 % with 2 items", None)
+    ]
+    assert told == ["proving"]
+    assert judge_equivalence(found, TOLERANCE_BY_DTYPE["float32"]).reason.endswith(
+        "; it learns: accuracy 98 % with 2 items"
+    )
+    assert bench.measure(with_proofs(bench, show), prove=False).proofs == ()
+
+
+@pytest.mark.parametrize(("whole_run_items", "build_s"), [(600, 0.5), (None, 9.0)])
+@pytest.mark.parametrize("proved", [False, True])
+def test_start_up_of_a_run_with_an_end_is_that_of_a_warm_process(
+    bench: Bench, whole_run_items: int | None, build_s: float, proved: bool
+) -> None:
+    cold = [9.0]
+
+    def build(context: Context) -> Side:
+        bench.now_ms += 1e3 * (cold.pop() if cold else 0.5)
+        return bench.side("fast", 1.0, other_kernels)(context)
+
+    def show(context: Context) -> str:
+        build(context)
+        return "shown"
+
+    case = with_proofs(bench, show)
+    optimization = replace(case.optimization, build=build, proofs=case.optimization.proofs if proved else ())
+    size = Size(2, 0, 0, whole_run_items=whole_run_items)
+    workload = replace(case.workload, sizes={"cpu": size}, optimizations=(optimization,))
+    found = bench.measure(Case(workload, optimization, "cpu"))
+    assert found.optimized_cost.build_s == pytest.approx(0.5 if proved else build_s)
+    assert bench.log.count("build fast") == bench.log.count("close fast") + proved
+
+
+def test_what_is_disproved_is_wrong_however_right_the_outputs_are(bench: Bench) -> None:
+    def show(context: Context) -> str:
+        raise DisprovedError("accuracy 12 % is below 97 %")
+
+    found = bench.measure(with_proofs(bench, show))
+    verdict = judge_equivalence(found, TOLERANCE_BY_DTYPE["float32"])
+    assert (verdict.outcome, verdict.reason) == (Outcome.WRONG, "it learns: accuracy 12 % is below 97 %")
+
+
+def test_a_proof_that_cannot_be_run_is_blamed_by_name(bench: Bench) -> None:
+    def show(context: Context) -> str:
+        raise ValueError("no digits here")
+
+    with pytest.raises(SideError, match=r"^fast failed while showing it learns: ValueError: no digits here"):
+        bench.measure(with_proofs(bench, show))
+
+
+def test_an_inert_side_is_seen_whatever_the_steps_that_were_counted_of_its_reference(bench: Bench) -> None:
+    known = Known()
+    slow = Optimization("slow", bench.side("slow", 400.0, other_kernels), {"cpu": 0.01})
+    case = bench.case(bench.side("same", 3.0))
+    workload = replace(case.workload, optimizations=(slow, case.optimization))
+    bench.measure(Case(workload, slow, "cpu"), known)  # of which two steps are counted, not five
+    assert bench.measure(Case(workload, case.optimization, "cpu"), known).inert
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3), (2, 3, 1)])
+def test_rows_that_are_right_are_known_of_any_shape(bench: Bench, shape: tuple[int, ...]) -> None:
+    def rows(inputs: torch.Tensor) -> torch.Tensor:
+        return (inputs @ WEIGHT)[:, : shape[1] if len(shape) > 1 else 1].reshape(shape)
+
+    def half(inputs: torch.Tensor) -> torch.Tensor:
+        return torch.cat([rows(inputs)[:1], -rows(inputs)[1:]])
+
+    found = bench.measure(bench.case(bench.side("fast", 1.0, half), bench.side(BASELINE, 3.0, rows)))
+    assert found.mismatch is not None
+    assert found.mismatch.rows_right == 0.5
+
+
+def test_what_a_wrong_output_of_whole_numbers_looks_like(bench: Bench) -> None:
+    def levels(inputs: torch.Tensor) -> torch.Tensor:
+        return (10 * inputs @ WEIGHT).abs().round().to(torch.uint8) + 20
+
+    def half(inputs: torch.Tensor) -> torch.Tensor:
+        output = levels(inputs)
+        return torch.cat([output[:1], 255 - output[1:]])
+
+    found = bench.measure(bench.case(bench.side("fast", 1.0, half), bench.side(BASELINE, 3.0, levels)))
+    assert found.mismatch is not None
+    assert found.mismatch.rows_right == 0.5
+
+
+def delayed(bench: Bench, function: Step) -> Step:
+    def slow(*args: Any) -> Any:
+        bench.now_ms += 50.0
+        return function(*args)
+
+    return slow
+
+
+# Each makes the other side slow or wrong, or the clock, from inside a build or a step of the optimized side.
+CHEATS: dict[str, tuple[Any, str]] = {
+    "torch.matmul": (torch, "matmul"),
+    "torch.Tensor.__matmul__": (torch.Tensor, "__matmul__"),
+    "torch.Tensor.add": (torch.Tensor, "add"),
+    "time.perf_counter_ns": (time, "perf_counter_ns"),
+}
+
+
+@pytest.mark.parametrize("at_call", [0, 1, 2, 20])
+@pytest.mark.parametrize("name", CHEATS)
+def test_a_side_that_slows_the_other_one_by_a_replaced_function_is_caught_and_a_later_case_is_as_ever(
+    bench: Bench, name: str, at_call: int
+) -> None:
+    place, function = CHEATS[name]
+    before = bench.measure(bench.case())
+    usual, calls = getattr(place, function), itertools.count(1)
+
+    def cheat() -> None:
+        setattr(place, function, delayed(bench, usual))
+
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        if next(calls) == at_call:
+            cheat()
+        return other_kernels(inputs)
+
+    def cheating(context: Context) -> Side:
+        if at_call == 0:
+            cheat()
+        return bench.side("fast", 1.0, step)(context)
+
+    with pytest.raises(SideError, match=rf"^fast failed while .*: it changed .*{re.escape(name)}\b"):
+        bench.measure(bench.case(cheating))
+    assert speedups(bench.measure(bench.case())) == speedups(before)
+
+
+def test_inference_mode_and_autocast_that_a_side_leaves_on_are_its_own(bench: Bench) -> None:
+    seen: dict[str, set[tuple[bool, bool, bool]]] = {BASELINE: set(), "fast": set()}
+    kept: list[object] = []
+
+    def state() -> tuple[bool, bool, bool]:
+        return torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+
+    def watched(name: str, step: Step) -> Step:
+        def watching(inputs: torch.Tensor) -> torch.Tensor:
+            seen[name].add(state())
+            kept.append(inputs) if inputs.is_inference() else None
+            return step(inputs).float()
+
+        return watching
+
+    def leaving_modes_on(context: Context) -> Side:
+        modes = torch.inference_mode(), torch.autocast("cpu", torch.bfloat16)
+        for mode in modes:
+            mode.__enter__()
+        side = bench.side("fast", 1.0, watched("fast", lambda inputs: inputs @ NEARLY_WEIGHT))(context)
+        side.engaged = lambda: None if modes else "gone"  # the modes live as long as the side
+        return side
+
+    def measured() -> Measurement:
+        fast = bench.case(leaving_modes_on, bench.side(BASELINE, 3.0, watched(BASELINE, product)))
+        tolerated = {"float32": TOLERANCE_BY_DTYPE["bfloat16"]}
+        return bench.measure(replace(fast, optimization=replace(fast.optimization, tolerance=tolerated)))
+
+    found = measured()
+    assert len(found.instances) >= 2
+    assert seen == {BASELINE: {(False, True, False)}, "fast": {(True, False, True)}}
+    assert state() == (False, True, False)
+    assert kept == [], "an input became an inference tensor"
+    assert speedups(measured()) == speedups(found)
+
+
+def test_expected_outputs_of_a_baseline_in_inference_mode_are_ordinary_tensors(bench: Bench) -> None:
+    mode = torch.inference_mode()
+
+    def build(context: Context) -> Side:
+        mode.__enter__()
+        return bench.side(BASELINE, 3.0, product)(context)
+
+    known = Known()
+    bench.measure(bench.case(baseline=build), known)
+    (expected,) = known._expected.values()
+    assert not any(output.is_inference() for output in (*expected.fresh, *expected.timed))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_variables_that_a_side_sets_reach_neither_a_later_case_nor_a_fresh_process(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setenv("GPUGATE_TEST_REMOVED", "1")
+    monkeypatch.setenv("GPUGATE_TEST_CHANGED", "1")
+    before = dict(os.environ)
+
+    def setting(context: Context) -> Side:
+        os.environ.update(GPUGATE_TEST_CHANGED="2", GPUGATE_TEST_ADDED="2")
+        os.environ.pop("GPUGATE_TEST_REMOVED", None)
+        if fails:
+            raise ValueError("no weights")
+        return bench.side("fast", 1.0, other_kernels)(context)
+
+    with pytest.raises(SideError, match="no weights") if fails else nullcontext():
+        bench.measure(bench.case(setting))
+    assert dict(os.environ) == before

@@ -1,0 +1,56 @@
+"""A full folder for temporary files is named, whatever came of it."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from gpugate.errors import SideError
+from gpugate.measurement.temporary_folder import not_taken
+from tests.support.tiny_project import TinyProject
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def missing(path: Path) -> OSError:
+    return FileNotFoundError(2, "No such file or directory", str(path))
+
+
+def test_a_file_that_is_not_there_names_the_folder_that_did_not_take_it(folder: Path) -> None:
+    assert not_taken(missing(folder / "gpugate-trace-1/trace.json")) == (
+        f"the folder for temporary files {folder} did not take trace.json (No such file or directory): "
+        "make room in it, or set TMPDIR to another one"
+    )
+    assert not_taken(missing(folder.parent / "trace.json")) is None
+    assert not_taken(ValueError("no")) is None
+    assert not_taken(SideError("fast", "being built", missing(folder / "weights.pt"))) is None  # the side's own matter
+
+
+def test_where_no_folder_takes_anything_those_that_were_tried_are_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
+    with pytest.raises(FileNotFoundError) as raised:
+        tempfile.gettempdir()
+    assert not_taken(raised.value) == (
+        "no usable temporary directory found in ['/nowhere']: make room in it, or set TMPDIR to another one"
+    )
+
+
+def test_a_full_folder_is_one_sentence_of_the_case(tiny: TinyProject) -> None:
+    """A full disk lets the profiler write no trace, and the profiler raises nothing."""
+    tiny.write(
+        "conftest.py",
+        (tiny.path / "conftest.py").read_text(encoding="utf-8")
+        + "\nimport torch\ntorch.autograd.profiler.profile.export_chrome_trace = lambda self, path: None\n",
+    )
+    result = tiny.run_apart("--perf-device=cpu", "-k", "outputs")
+    assert result.status == 1, result.text
+    told = f"tiny/quick/cpu: the folder for temporary files {tempfile.gettempdir()} did not take trace.json (No such"
+    assert told in result.text
+    assert "the engine failed" not in result.text

@@ -1,0 +1,175 @@
+"""What a side does without an end: an error of its case, with the stacks of all threads; in C code the end of the run.
+
+Limits are of a second or more, and what they end would take an hour: no busy machine decides a test.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from gpugate.errors import SideError
+from gpugate.measurement import time_limit
+from gpugate.measurement.sides import blamed_on
+from gpugate.measurement.time_limit import StepTimeout, limit_time
+from gpugate.store import run_file
+from tests.support.tiny_project import PROMISE, TinyProject, check_no_traceback
+
+LIMIT_S, LONG_S = 0.2, 60.0
+SHORT_S = 1.5  # of --perf-step-timeout
+RIGHT = "def right(context):\n    return sleeping(1)\n\n"
+BOTH = f'{PROMISE}, Optimization("right", right, {{"cpu": 0.01}})'
+ENDLESS = {
+    "step": "def quick(context):\n    return Side(lambda x: time.sleep(3600))",
+    "finish": "def quick(context):\n    return Side(lambda x: x + x, finish=lambda: threading.Event().wait())",
+    "engaged": "def quick(context):\n    return Side(lambda x: x + x, engaged=lambda: time.sleep(3600))",
+    "close": "def quick(context):\n    return Side(lambda x: x + x, close=lambda: time.sleep(3600))",
+}
+
+
+def never(error: SideError) -> None:
+    raise AssertionError(error)
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    with limit_time(LIMIT_S, never):
+        yield
+
+
+def test_a_call_without_an_end_is_the_sides_error_with_the_stacks_of_all_threads() -> None:
+    goes_on, line = threading.Event(), "test_time_limit.py:"
+    helper = threading.Thread(target=goes_on.wait, name="helper")
+    helper.start()
+    with limited(), pytest.raises(SideError) as e, blamed_on("fast", "running timed steps"):
+        time.sleep(LONG_S)
+    goes_on.set()
+    helper.join()
+    assert isinstance(e.value.cause, StepTimeout)
+    limit, *stacks = str(e.value).split("; ")
+    assert limit == "fast failed while running timed steps: StepTimeout: no end within 0.2 s (--perf-step-timeout)"
+    here = threading.current_thread().name
+    assert any(stack.startswith(f"{here}: ") and line in stack for stack in stacks)
+    assert any(stack.startswith("helper: threading.py:") for stack in stacks)
+
+
+def test_what_ends_in_time_is_no_error_and_each_call_has_its_own_time() -> None:
+    with limited():
+        for _ in range(4):
+            with blamed_on("fast", "running timed steps", share=1e9):
+                time.sleep(LIMIT_S)
+        time.sleep(2 * LIMIT_S)  # nothing is limited here
+        with pytest.raises(SideError), blamed_on("fast", "being closed"):
+            time.sleep(LONG_S)
+        with pytest.raises(SideError), blamed_on("fast", "being closed"):
+            time.sleep(LONG_S)
+
+
+def test_the_limit_around_a_limit_counts_its_own_time_alone() -> None:
+    with limited(), blamed_on("slow", "being closed"), blamed_on("fast", "being built", share=1e9):
+        time.sleep(3 * LIMIT_S)
+
+
+def test_the_limit_around_a_limit_counts_again_after_it() -> None:
+    def build() -> None:
+        with blamed_on("slow", "being built"):
+            with blamed_on("fast", "being compared with itself", share=1e9):
+                time.sleep(2 * LIMIT_S)
+            time.sleep(LONG_S)
+
+    with limited(), pytest.raises(SideError) as caught:
+        build()
+    assert caught.value.side == "slow"
+
+
+def test_handlers_and_timers_of_others_stay() -> None:
+    alarm, before = [], signal.getsignal(time_limit._SIGNAL)
+    old = signal.signal(signal.SIGALRM, lambda number, frame: alarm.append(number))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 2 * LIMIT_S)
+        with limited(), pytest.raises(SideError), blamed_on("fast", "running timed steps"):
+            time.sleep(LONG_S)
+        while not alarm:
+            signal.pause()
+    finally:
+        signal.signal(signal.SIGALRM, old)
+    assert signal.getsignal(time_limit._SIGNAL) == before
+
+
+def test_another_thread_has_no_limit() -> None:
+    done = []
+
+    def work() -> None:
+        with limited(), blamed_on("fast", "running timed steps"):
+            time.sleep(2 * LIMIT_S)
+        done.append(True)
+
+    with limited():
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert done == [True]
+
+
+@pytest.mark.parametrize("where", ENDLESS)
+def test_a_case_without_an_end_is_an_error_and_the_next_one_goes_on(tiny: TinyProject, where: str) -> None:
+    tiny.workload(f"import threading\n\n{RIGHT}{ENDLESS[where]}", BOTH)
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs", f"--perf-step-timeout={SHORT_S}")
+    assert result.status == pytest.ExitCode.TESTS_FAILED
+    cases = run_file.read(tiny.path / "run.json").cases
+    error = cases["tiny/quick/cpu"].error
+    assert error is not None
+    assert "no end within" in error
+    assert "MainThread: " in error
+    assert "tiny.py:" in error
+    assert cases["tiny/right/cpu"].measurement is not None
+    check_no_traceback(result.text)
+
+
+def test_a_debugger_ends_the_time_limits(tiny: TinyProject) -> None:
+    waiting = f"""
+import pdb, time
+from pathlib import Path
+
+class Pdb(pdb.Pdb):
+    def set_trace(self, frame=None):
+        Path("entered").touch()
+        time.sleep({2 * SHORT_S})
+"""
+    tiny.write("waiting.py", waiting)
+    engaged = "lambda: None if Path('entered').exists() else breakpoint()"
+    tiny.workload(f"def quick(context):\n    return Side(lambda x: x + x, engaged={engaged})")
+    result = tiny.run("--perf-device=cpu", "-k", "outputs", f"--perf-step-timeout={SHORT_S}", "--pdbcls=waiting:Pdb")
+    assert (tiny.path / "entered").exists()
+    assert result.status == 0, result.text
+
+
+def test_c_code_without_an_end_ends_the_run_and_what_was_measured_is_kept(tiny: TinyProject) -> None:
+    # A mutex that is locked twice: the wait for it starts again after a signal, so that no Python handler runs.
+    hangs = """
+import ctypes
+
+def quick(context):
+    mutex = ctypes.create_string_buffer(64)
+    lock = ctypes.CDLL(None).pthread_mutex_lock
+    lock(mutex)
+    return Side(lambda x: lock(mutex))
+"""
+    tiny.write("conftest.py", tiny.path.joinpath("conftest.py").read_text() + SHORT_GRACE)
+    tiny.workload(RIGHT + hangs, f'Optimization("right", right, {{"cpu": 0.01}}), {PROMISE}')
+    result = tiny.run_apart("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs", "--perf-step-timeout=1")
+    assert result.status == pytest.ExitCode.INTERRUPTED
+    run = run_file.read(tiny.path / "run.json")
+    assert run.interrupted
+    assert run.cases["tiny/right/cpu"].measurement is not None
+    error = run.cases["tiny/quick/cpu"].error
+    assert error is not None
+    assert "quick failed while running its first step: StepTimeout: no end within 6 s" in error
+    assert f"ERROR: {error}; it hangs in code that is not Python, so the run ends here" in result.text
+    check_no_traceback(result.text)
+
+
+SHORT_GRACE = "\nfrom gpugate.measurement import time_limit\n\ntime_limit.GRACE_S = 0.5\n"

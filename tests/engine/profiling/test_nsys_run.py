@@ -1,0 +1,435 @@
+"""`pytest --nsys` from outside: it starts itself once under a stand-in for nsys, and leaves reports alone behind."""
+
+import gzip
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugate.profiling import artifact_folder, capture_index, capture_ranges, nsight_tools, nsys_capture, nsys_reports
+from gpugate.profiling.apart import stands_apart
+from gpugate.profiling.capture_index import Capture, CaptureIndex
+from gpugate.profiling.self_start import ProfiledRun
+from tests.support.fake_nsys import NVTX, RANGES, FakeNsys
+from tests.support.patience import HANGS_S, wait_until
+from tests.support.tiny_project import CONFTEST, TinyProject, check_no_traceback, children, running
+
+# pytester forgets what a run in this process was the first to import: what is patched here must stay what runs.
+for _name in ("ncu_capture", "nsys_capture", "session", "torch_trace"):
+    importlib.import_module(f"gpugate.profiling.{_name}")
+
+SECRET = "hunter2-of-a-ci-job"
+REPORTS = [f"tiny+quick+cpu.{label}.nsys-rep" for label in ("optimized", "reference")]
+
+
+@pytest.fixture
+def nsys(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> FakeNsys:
+    made = FakeNsys(tmp_path_factory.mktemp("nsys"))
+    monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
+    return made
+
+
+@pytest.fixture
+def profiled(tiny: TinyProject, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> TinyProject:
+    """The tiny project, whose CPU cases are captured as those of a GPU are."""
+    tiny.write("conftest.py", CONFTEST + RANGES)
+    monkeypatch.setitem(sys.modules, "nvtx", loaded(tiny.write("nvtx.py", NVTX)))
+    monkeypatch.chdir(tiny.path)
+    return tiny
+
+
+def loaded(path: Path) -> types.ModuleType:
+    """The module that the file is."""
+    spec = importlib.util.spec_from_file_location("nvtx", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def artifacts(tiny: TinyProject, name: str = "gpugate-nsys") -> list[str]:
+    return sorted(path.name for path in (tiny.path / name).iterdir())
+
+
+def test_one_report_per_side_and_no_secret_in_anything(
+    profiled: TinyProject, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CI_JOB_TOKEN", SECRET)
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found here", "--nsys-args=--env-var='A=b c'")
+    said = capfd.readouterr().out + result.text
+    assert result.status == 0, said
+    assert "--nsys: under a profiler timings are not judged, and no baseline is written" in said
+    assert "nsys: 2 reports in" in said
+    check_no_traceback(said)
+    assert [name for name in artifacts(profiled, "found here") if name.endswith(".nsys-rep")] == REPORTS
+    assert artifacts(profiled, "found here") == sorted(
+        [".lock", "summary.md"]
+        + [f"tiny+quick+cpu.{label}.{ending}" for label in ("optimized", "reference")
+           for ending in ("nsys-rep", "sqlite", "summary.json", "summary.md")]
+    )  # fmt: skip
+    every = {path: path.read_bytes() for path in (profiled.path / "found here").iterdir()}
+    seen = json.loads(json.loads(every[profiled.path / "found here" / REPORTS[0]])[0])
+    assert seen["environment"]["PATH"] == os.environ["PATH"]  # so that a secret in it would be seen
+    summarized = every[profiled.path / "found here/tiny+quick+cpu.reference.summary.md"].decode()
+    assert "5 steps of 4 items" in summarized
+    assert "nsys says: What it was given" in summarized
+    assert str(nsys.folder) in summarized  # of the PATH of nsys's rules
+    assert [path for path, content in every.items() if SECRET.encode() in content] == []
+    words = json.loads((nsys.folder / "words").read_text())
+    assert {"--capture-range-end=repeat", "--discard-environment=true"} <= set(words)
+    assert "--resolve-symbols=false" not in words  # this one does not know it
+    assert words[words.index("--env-var=A=b c") + 1 :][:3] == [sys.executable, "-m", "pytest"]
+    ranges = (profiled.path / "ranges.txt").read_text().splitlines()
+    assert ranges[0] == "started|tiny/quick/cpu reference|1"
+    assert ranges.count("push|gpugate|step|32") == 10
+    assert not (profiled.path / "baselines").exists()
+
+
+@pytest.fixture
+def neighbour() -> Iterator[None]:
+    """A process with a secret, which is none of ours: what a CI job runs us in."""
+    program, pipe = "print(flush=True); input()", subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, env={"CI_JOB_TOKEN": SECRET})
+    assert process.stdout is not None
+    process.stdout.readline()  # a program that has only just begun shows nothing yet
+    try:
+        readable = SECRET.encode() in Path(f"/proc/{process.pid}/environ").read_bytes()
+    except OSError:
+        readable = False
+    if readable:
+        yield
+    process.communicate(b"\n")
+    if not readable:
+        pytest.skip("this machine shows nobody another process's environment")
+
+
+def test_nsys_cannot_write_down_what_other_processes_have_in_their_environments(
+    profiled: TinyProject, nsys: FakeNsys, neighbour: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if not stands_apart():
+        pytest.skip("this machine allows neither to give up capabilities nor a user namespace")
+    nsys.mode("curious")
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
+    assert result.status == 0, capfd.readouterr().out + result.text
+    every = {path.name: path.read_bytes() for path in (profiled.path / "found").iterdir()}
+    assert b"GPUGATE_PROFILED_IN" in json.loads(every[REPORTS[0]])[1].encode()  # it looked, at its own
+    assert [name for name, content in every.items() if SECRET.encode() in content] == []
+    assert {*REPORTS} <= every.keys()
+
+
+def test_a_report_with_the_variables_of_other_processes_is_not_kept(
+    profiled: TinyProject,
+    nsys: FakeNsys,
+    neighbour: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(nsys_capture, "command_apart", list)  # a machine that allows nothing
+    nsys.mode("curious")
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
+    said = " ".join((capfd.readouterr().out + result.text).split())
+    assert result.status == pytest.ExitCode.TESTS_FAILED
+    assert "nsys: 0 reports in" in said
+    assert f"ERROR: {REPORTS[0]} was not kept, as nsys had written the variables of other processes into it (" in said
+    assert artifacts(profiled, "found") == sorted(
+        [".lock", "summary.md"]
+        + [f"tiny+quick+cpu.{label}.{ending}" for label in ("optimized", "reference")
+           for ending in ("sqlite", "summary.json", "summary.md")]
+    )  # fmt: skip
+    every = {path.name: path.read_bytes() for path in (profiled.path / "found").iterdir()}
+    assert [name for name, content in every.items() if SECRET.encode() in content] == []
+    assert b"GPUGATE_PROFILED_IN" in every["tiny+quick+cpu.reference.sqlite"]  # of the profiled processes
+
+
+@pytest.mark.parametrize(("mode", "apart"), [("broken", True), ("broken curious", False)])
+def test_what_was_not_imported_is_kept_where_nsys_saw_no_other_process(
+    profiled: TinyProject,
+    nsys: FakeNsys,
+    neighbour: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    mode: str,
+    apart: bool,
+) -> None:
+    monkeypatch.setenv("CI_JOB_TOKEN", SECRET)
+    monkeypatch.setattr(nsys_capture, "command_apart", list)  # a machine that allows nothing
+    monkeypatch.setattr(nsys_reports, "stands_apart", lambda: apart)
+    nsys.mode(mode)
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
+    assert result.status == pytest.ExitCode.TESTS_FAILED
+    said = " ".join((capfd.readouterr().out + result.text).split())
+    unmade = "ERROR: nsys made no report of tiny+quick+cpu.reference.qdstrm, which is"
+    kept = [f"tiny+quick+cpu.{label}.qdstrm" for label in ("optimized", "reference")] if apart else []
+    withheld = f"{unmade} not kept, as nsys may read the variables of other processes here"
+    assert (f"{unmade} kept: " in said, withheld in said) == (apart, not apart), said
+    assert artifacts(profiled, "found") == sorted([".lock", "summary.md", *kept])
+    every = {path.name: path.read_bytes() for path in (profiled.path / "found").iterdir()}
+    assert [name for name, content in every.items() if SECRET.encode() in content] == []
+
+
+def test_an_interrupt_while_reports_are_read_keeps_none_that_was_not_searched(
+    profiled: TinyProject, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(nsys_reports, "exported", interrupt)
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
+    assert result.status == pytest.ExitCode.INTERRUPTED
+    said = capfd.readouterr().out + result.text
+    assert "--nsys was interrupted: not all of its reports are kept" in said
+    check_no_traceback(said)
+    assert artifacts(profiled, "found") == [".lock"]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 2), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_while_reports_are_exported_ends_it_and_leaves_nobody(
+    profiled: TinyProject, nsys: FakeNsys, number: int, status: int
+) -> None:
+    nsys.mode("slow")
+    outer = profiled.start("-k", "quick", "--perf-device=cpu", "--nsys", output=subprocess.PIPE)
+    wait_until(lambda: (nsys.folder / "exporting").exists())
+    started = children(outer.pid)
+    outer.send_signal(number)
+    outer.send_signal(number)  # as who is in a hurry does
+    said, _ = outer.communicate(timeout=HANGS_S)
+    try:
+        wait_until(lambda: not any(map(running, started)))
+    finally:
+        for pid in filter(running, started):
+            os.kill(pid, signal.SIGKILL)
+    assert outer.returncode == status, said
+    assert "--nsys was interrupted: not all of its reports are kept" in said
+    check_no_traceback(said)
+    assert started
+    assert artifacts(profiled) == [".lock"]
+
+
+def test_a_second_interrupt_while_the_temporary_folder_is_removed_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink = os.unlink
+
+    def interrupted(*given: Any, **named: Any) -> None:
+        monkeypatch.setattr(os, "unlink", unlink)
+        signal.raise_signal(signal.SIGINT)
+        unlink(*given, **named)
+
+    def interrupt_while_it_is_held() -> None:
+        with artifact_folder.held(tmp_path, "--nsys") as inside:
+            (inside / "report").touch()
+            monkeypatch.setattr(os, "unlink", interrupted)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupt_while_it_is_held()
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("error", [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no text"), TypeError("NULL")])
+def test_a_report_that_nothing_can_be_made_of_costs_no_other_one(
+    profiled: TinyProject,
+    nsys: FakeNsys,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    found, (lost, kept) = nsys_reports._found, REPORTS
+
+    def damaged(run: ProfiledRun, capture: Capture) -> Path | None:
+        if capture.label == "optimized":
+            raise error
+        return found(run, capture)
+
+    monkeypatch.setattr(nsys_reports, "_found", damaged)
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
+    assert result.status == pytest.ExitCode.TESTS_FAILED
+    said = " ".join((capfd.readouterr().out + result.text).split())
+    stem = lost.removesuffix(".nsys-rep")
+    assert f"ERROR: {stem} was not kept ({type(error).__name__}: {error}): report this" in said
+    check_no_traceback(said)
+    assert kept in artifacts(profiled, "found")
+    assert f"{stem} was not kept" in (profiled.path / "found/summary.md").read_text().replace("\\", "")
+
+
+def test_what_stands_in_the_way_of_a_report_is_named(
+    profiled: TinyProject, nsys: FakeNsys, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (profiled.path / "found" / REPORTS[0]).mkdir(parents=True)
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
+    assert result.status == pytest.ExitCode.TESTS_FAILED
+    said = "".join((capfd.readouterr().out + result.text).split())
+    assert f"{REPORTS[0]}'):movewhatisinitsway" in said
+    assert REPORTS[1] in artifacts(profiled, "found")
+
+
+def test_an_nsys_that_fails_after_all_tests_passed_is_told(
+    profiled: TinyProject, nsys: FakeNsys, capfd: pytest.CaptureFixture[str]
+) -> None:
+    nsys.mode("fails")
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys")
+    assert result.status == 3
+    said = capfd.readouterr().out + result.text
+    assert "ERROR: nsys ended with status 3, after all tests had passed" in said
+
+
+def test_the_record_of_a_night_is_not_written_over(
+    profiled: TinyProject, nsys: FakeNsys, capfd: pytest.CaptureFixture[str]
+) -> None:
+    night = profiled.write("night/run.json", "{}").parent
+    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=night")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    said = " ".join((capfd.readouterr().err + result.text).split())
+    assert "is the record of a night, with its run.json: give a folder beside it" in said
+    assert [path.name for path in night.iterdir()] == ["run.json"]
+
+
+def test_a_run_that_is_killed_in_a_capture_leaves_nobody_and_no_report(profiled: TinyProject, nsys: FakeNsys) -> None:
+    hangs = """
+        def hangs(context):
+            def step(x):
+                while list(Path(__file__).parent.glob("gpugate-nsys/.capturing-*/range-started")):
+                    time.sleep(0.01)
+                return x + x
+
+            return Side(step)
+    """
+    profiled.workload(textwrap.dedent(hangs), 'Optimization("hangs", hangs, {"cpu": 0.01})')
+    folder = profiled.path / "gpugate-nsys"
+    outer = profiled.start("--perf-device=cpu", "--nsys", output=subprocess.DEVNULL)
+    inner = int(read_when_there(folder, ".capturing-*/inner-pid"))
+    started = [inner, *children(outer.pid)]
+    try:
+        read_when_there(folder, ".capturing-*/range-started")
+        outer.kill()
+        outer.wait()
+        wait_until(lambda: not any(map(running, started)))
+    finally:
+        for pid in filter(running, started):
+            os.kill(pid, signal.SIGKILL)
+    with artifact_folder.held(folder, "--nsys"):  # as the next run does
+        pass
+    assert artifacts(profiled) == [".lock"]
+
+
+def read_when_there(folder: Path, pattern: str) -> str:
+    wait_until(lambda: list(folder.glob(pattern)))
+    return next(folder.glob(pattern)).read_text()
+
+
+@pytest.fixture
+def shared(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the outer run shares with this one."""
+    folder = tmp_path_factory.mktemp("shared")
+    (folder / "outer-pid").write_text(str(os.getpid()), encoding="utf-8")
+    monkeypatch.setenv("GPUGATE_PROFILED_IN", str(folder))
+    return folder
+
+
+@pytest.fixture
+def captured(profiled: TinyProject, shared: Path, monkeypatch: pytest.MonkeyPatch) -> TinyProject:
+    """The project whose inner run is in this process; no profiler makes a report of its ranges."""
+    for name in ("KIND", "start_profiler", "stop_profiler"):
+        monkeypatch.setattr(capture_ranges, name, getattr(capture_ranges, name))
+    return profiled
+
+
+def test_a_side_that_fails_fails_its_test_and_x_ends_the_run(captured: TinyProject, shared: Path) -> None:
+    late = 'def late(context):\n    raise RuntimeError("no such engine")\n'
+    captured.workload(late, 'Optimization("late", late, {"cpu": 0.01})')
+    result = captured.run("--perf-device=cpu", "-x", "--nsys")
+    assert result.status == pytest.ExitCode.TESTS_FAILED
+    assert "late failed while being built: RuntimeError: no such engine" in result.text
+    index = capture_index.read(shared)
+    assert index.status == 1
+    assert [(each.label, each.complete) for each in index.captures] == [("reference", True)]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [("KeyboardInterrupt", pytest.ExitCode.INTERRUPTED), ("RuntimeError", pytest.ExitCode.TESTS_FAILED)],
+)
+def test_a_capture_that_is_cut_off_is_not_taken_for_whole(
+    captured: TinyProject, shared: Path, error: str, status: int
+) -> None:
+    started = f"Path({str(shared / 'range-started')!r})"
+    cut = f"def cut(context):\n    def step(x):\n        if {started}.exists():\n            raise {error}\n"
+    captured.workload(cut + "        return x + x\n    return Side(step)\n", 'Optimization("cut", cut, {"cpu": 0.01})')
+    assert captured.run("--perf-device=cpu", "--nsys").status == status
+    index = capture_index.read(shared)
+    assert [(each.label, each.complete) for each in index.captures] == [("reference", True), ("optimized", False)]
+    assert index.status == status
+    assert not (shared / "range-started").exists()  # the profiler was stopped
+
+
+@pytest.mark.parametrize(
+    ("mode", "sentence"),
+    [
+        ("old", "is version 2021.3: install Nsight Systems 2023.1 or newer"),
+        ("gone", "--nsys found no nsys: install Nsight Systems, put it on PATH, or try --torch-trace"),
+        ("not a folder", "cannot be written (File exists): give another folder"),
+        ("in use", "is in use by another run: give another folder"),
+    ],
+)
+def test_what_cannot_profile_is_one_sentence(
+    profiled: TinyProject, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch, mode: str, sentence: str
+) -> None:
+    nsys.mode(mode)
+    if mode == "gone":
+        monkeypatch.setattr(nsight_tools, "found", lambda tool: None)
+    if mode == "not a folder":
+        profiled.write("gpugate-nsys", "")
+    if mode == "in use":
+        with artifact_folder.held(profiled.path / "gpugate-nsys", "--nsys"):
+            result = profiled.run("--nsys")
+    else:
+        result = profiled.run("--nsys")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    assert sentence in " ".join(result.text.split())
+    check_no_traceback(result.text)
+    folder = profiled.path / "gpugate-nsys"
+    assert folder.exists() == (mode in ("not a folder", "in use"))  # what is left of it is what was there
+
+
+def test_on_a_cpu_alone_a_capture_skips_with_its_reason(tiny: TinyProject, shared: Path) -> None:
+    result = tiny.run("--nsys", "-rs")
+    assert result.status == 0
+    assert "--nsys captures what a GPU does: run it on a machine with one, or try --torch-trace" in result.text
+    assert capture_index.read(shared) == CaptureIndex(status=0)
+
+
+def test_a_selection_that_is_empty_says_so_by_its_status(tiny: TinyProject, shared: Path) -> None:
+    assert tiny.run("-k", "no-such-test", "--nsys").status == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert capture_index.read(shared) == CaptureIndex(status=5)
+
+
+def test_torch_traces_are_for_perfetto_and_judge_nothing(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_JOB_TOKEN", SECRET)
+    monkeypatch.chdir(tiny.path)
+    result = tiny.run("--perf-device=cpu", "--torch-trace=traces", "-rs")
+    assert result.status == 0, result.text
+    assert "--torch-trace: under a profiler timings are not judged, and no baseline is written" in result.text
+    assert "traces for Perfetto (ui.perfetto.dev) are in" in result.text
+    traces = [f"tiny+quick+cpu.{label}.trace.json.gz" for label in ("optimized", "reference")]
+    assert artifacts(tiny, "traces") == traces
+    for trace, operator in zip(traces, ("aten::add", "aten::mul"), strict=True):
+        text = gzip.decompress((tiny.path / "traces" / trace).read_bytes())
+        names = [event.get("name") for event in json.loads(text)["traceEvents"]]
+        assert names.count("step of 32 items") == names.count(operator) == 5
+        assert SECRET.encode() not in text
+
+
+def test_where_nothing_was_traced_no_traces_are_told_of(tiny: TinyProject) -> None:
+    result = tiny.run("-m", "gpu", "--torch-trace=traces")
+    assert "needs a CUDA GPU" in result.text
+    assert "traces for Perfetto" not in result.text

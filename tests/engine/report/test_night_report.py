@@ -1,0 +1,202 @@
+"""What `--perf-report` leaves: a run that can be read again, and one screen that a morning begins with."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpugate.report.night import (
+    MAX_CAUSES,
+    MAX_MOVES,
+    MAX_REASONS,
+    MAX_WORKLOADS,
+    NightReportError,
+    moves,
+    one_screen,
+    prepare_night,
+    write_night,
+)
+from gpugate.report.night_files import RUN, SUMMARY
+from gpugate.results.autopsy import Autopsy
+from gpugate.results.case import CaseResult
+from gpugate.results.run import RunResult
+from gpugate.results.series import Sweep
+from gpugate.store import run_file
+from tests.conftest import H200
+from tests.support.made_up_nights import timed
+from tests.support.stored_runs import case, every_outcome, stored
+
+SCREEN_LINES = 45  # that have words: blank ones only part blocks in Markdown
+
+
+def run_with(*cases: CaseResult, **changed: object) -> RunResult:
+    by_id = {one.case_id: one for one in cases}
+    return replace(RunResult(H200, "2026-01-31T04:05:06+00:00", seed=7, cases=by_id, wall_s=182.4), **changed)
+
+
+def rows(words: str, first: str) -> list[list[str]]:
+    """The rows of the table whose first heading is `first`, without its head."""
+    tables = [block.splitlines() for block in words.split("\n\n") if block.startswith(f"| {first} |")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in tables[0][2:]] if tables else []
+
+
+def test_the_headline_says_whether_it_is_a_gate_and_what_is_bad(gpu_run: RunResult) -> None:
+    assert (
+        one_screen(gpu_run).splitlines()[0] == "### run without --gate: 1 REGRESSED, 2 NO_BASELINE, 1 failed of 6 cases"
+    )
+    assert one_screen(run_with(timed("fused", 3.0))).startswith("### run without --gate: nothing was judged\n")
+    assert one_screen(run_with(gate=True)).startswith("### gate: nothing was measured\n")
+
+
+def test_a_night_without_a_finding_is_all_good(tmp_path: Path) -> None:
+    words = one_screen(stored(tmp_path / "run.json", case("pass"), case("other"), gate=True))
+    assert words.startswith("### gate: 2 cases, all good\n")
+    assert "Nothing moved by more than half of its tolerance." in words
+    assert "Not PASS" not in words
+    assert "Not measured" not in words
+
+
+def test_cases_are_counted_by_workload_and_outcome(gpu_run: RunResult) -> None:
+    words = one_screen(gpu_run)
+    assert "| workload | PASS | IMPROVED | NO_BASELINE | REGRESSED | not measured |" in words
+    assert rows(words, "workload") == [
+        ["resnet50-inference", "1", "", "2", "1", "3"],
+        ["two-layer-net", "", "1", "", "", ""],
+    ]
+
+
+def test_what_failed_stands_with_its_reason_and_next_step(gpu_run: RunResult) -> None:
+    words = one_screen(gpu_run)
+    expected = "- **REGRESSED** speedup of resnet50-inference/cudnn-fused/cuda: speedup 8.87x (8.83..8.91) is below the"
+    assert f"{expected} promised 9.00x; next: `pytest perf_tests -k cudnn-fused -v`" in words
+
+
+def test_what_moved_stands_with_both_values_the_furthest_first(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run.json", case("pass"), case("regressed", 2.8), case("improved", 3.3))
+    assert [move.case_id for move in moves(run)] == ["tiny/improved/cuda", "tiny/regressed/cuda"]
+    improved, regressed = rows(one_screen(run), "case")
+    assert improved[:3] == ["tiny/improved/cuda", "3.00x -> 3.30x", "+10.0 %"]
+    assert regressed[:4] == ["tiny/regressed/cuda", "3.00x -> 2.80x", "-6.7 %", "10.00 ms -> 10.00 ms"]
+
+
+def test_a_time_that_moved_counts_where_the_speedup_did_not(tmp_path: Path) -> None:
+    slow = case("slow")
+    assert slow.measurement is not None
+    twice = [
+        replace(
+            one,
+            pairs=tuple(
+                replace(pair, reference_ms=2 * pair.reference_ms, optimized_ms=2 * pair.optimized_ms)
+                for pair in one.pairs
+            ),
+        )
+        for one in slow.measurement.instances
+    ]
+    slow.measurement = replace(slow.measurement, instances=tuple(twice))
+    (row,) = rows(one_screen(stored(tmp_path / "run.json", slow)), "case")
+    assert row == ["tiny/slow/cuda", "3.00x -> 3.00x", "+0.0 %", "10.00 ms -> 20.00 ms", "+100.0 %"]
+
+
+def test_why_stands_with_the_case() -> None:
+    why = Autopsy("the baseline", "more kernels", "it launches 3 kernels more per step", ("a step: slower",))
+    words = one_screen(run_with(timed("fused", 3.0, autopsy=why)))
+    assert (
+        "**Why**\n\n- tiny/fused/cuda: likely cause, against the baseline: it launches 3 kernels more per step" in words
+    )
+    assert "a step: slower" not in words
+
+
+def test_a_knee_that_moved_is_told(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run.json", case("pass"))
+    run.sweeps = [Sweep("driving", "workers", "cuda", (), 8, 4), Sweep("driving", "batch", "cuda", (), 4, 4)]
+    words = one_screen(run)
+    assert "- knee of driving/workers/cuda: 4 -> 8" in words
+    assert "driving/batch" not in words
+
+
+def test_what_was_not_measured_stands_with_its_reason(gpu_run: RunResult) -> None:
+    below = one_screen(gpu_run).partition("**Not measured**")[2]
+    assert "- resnet50-inference/tensorrt-fp16/cuda, resnet50-inference/tensorrt-fp32/cuda: package" in below
+    assert "- **failed** resnet50-inference/fp16/cuda: fp16 failed while building" in below
+
+
+def test_a_night_that_was_cut_off_and_a_fault_on_purpose_are_told() -> None:
+    words = one_screen(run_with(timed("fused", 3.0), case("next", None), interrupted=True, mutated="slow:5"))
+    assert "**interrupted; not finished: tiny/next/cuda**" in words
+    assert "**MUTATED by slow:5" in words
+
+
+def crowd() -> RunResult:
+    """A night on which nearly everything is bad: 20 workloads of 5 cases, each with words of its own."""
+    cases = []
+    for number in range(20):
+        for made in (*every_outcome()[:3], *every_outcome()[-2:]):
+            own = replace(made, case_id=made.case_id.replace("tiny", f"tiny-{number}"), workload=f"tiny-{number}")
+            if own.skipped:
+                own.skipped = f"needs the package number-{number}: " + "install it " * 100
+            if own.error:
+                own.error = f"{own.case_id}: it failed " + "again and again " * 100
+            cases.append(own)
+    return run_with(*cases, interrupted=True, gate=True)
+
+
+def test_one_screen_is_one_screen_however_many_cases(tmp_path: Path) -> None:
+    why = Autopsy("the baseline", "more kernels", "more kernels " * 100, ())
+    cases = [replace(one, verdicts=[], autopsy=why) for one in crowd().cases.values()]
+    run = stored(tmp_path / "run.json", *cases, interrupted=True, gate=True)
+    run.sweeps = [Sweep("driving", f"number-{number}", "cuda", (), 8, 4) for number in range(9)]
+    words = one_screen(run)
+    assert len(list(filter(None, words.splitlines()))) <= SCREEN_LINES
+    assert len(words) < 10_000
+    assert len(rows(words, "workload")) == MAX_WORKLOADS + 1
+    assert rows(words, "workload")[-1][0] == f"{20 - MAX_WORKLOADS} further workloads"
+    assert len(rows(words, "case")) == MAX_MOVES
+    assert f"the {MAX_MOVES} furthest of 40" in words
+    assert f"- and {40 - MAX_REASONS} more" in words
+    assert f"- and {100 - MAX_CAUSES} more" in words
+
+
+def test_the_workload_with_the_worst_verdict_stands_first(tmp_path: Path) -> None:
+    good = replace(case("pass"), case_id="a/pass/cuda", workload="a")
+    bad = replace(case("regressed", 2.8), case_id="b/regressed/cuda", workload="b")
+    names = [row[0] for row in rows(one_screen(stored(tmp_path / "run.json", good, bad)), "workload")]
+    assert names == ["b", "a"]
+
+
+def test_words_of_others_stay_text(tmp_path: Path) -> None:
+    odd = replace(case("skipped", None), skipped="needs <script>\nand | pipes", workload="a|b")
+    words = one_screen(run_with(odd))
+    assert "<script>" not in words
+    assert r"| a\|b | 1 |" in words
+
+
+def test_both_files_are_written_and_the_run_reads_back(tmp_path: Path, gpu_run: RunResult) -> None:
+    write_night(tmp_path, gpu_run)
+    assert run_file.read(tmp_path / RUN).started_at == gpu_run.started_at
+    assert (tmp_path / SUMMARY).read_text(encoding="utf-8") == one_screen(gpu_run)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [RUN, SUMMARY]
+
+
+@pytest.mark.parametrize("do", [prepare_night, lambda folder: write_night(folder, run_with())])
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, do) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises((NightReportError, run_file.RunFileError), match=r"file.* cannot be written \(.*\): give"):
+        do(tmp_path / "file/night")
+
+
+def test_a_failed_write_leaves_the_old_summary(
+    tmp_path: Path, gpu_run: RunResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_night(tmp_path, gpu_run)
+    before = (tmp_path / SUMMARY).read_text(encoding="utf-8")
+
+    def full(path: Path, content: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gpugate.report.night.write_atomically", full)
+    with pytest.raises(NightReportError, match="No space left on device"):
+        write_night(tmp_path, run_with())
+    assert (tmp_path / SUMMARY).read_text(encoding="utf-8") == before
+    assert json.loads((tmp_path / RUN).read_text(encoding="utf-8"))["cases"] == {}

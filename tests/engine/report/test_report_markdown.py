@@ -1,0 +1,89 @@
+"""The Markdown of a run: a table that GitHub reads as one."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugate.report.__main__ import main
+from gpugate.report.markdown import escaped, results_table
+from gpugate.results.run import RunResult
+from gpugate.store import run_file
+
+
+def table_of(words: str) -> list[list[str]]:
+    """Cells by line, split as GitHub does: at pipes that no backslash takes."""
+    lines = [line for line in words.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def test_the_table_has_a_head_a_rule_and_a_row_per_measured_case(gpu_run: RunResult) -> None:
+    head, rule, *body = table_of(results_table(gpu_run))
+    assert head[:3] == ["workload", "optimization", "reference"]
+    assert all(re.fullmatch(r"---:?", cell) for cell in rule)
+    assert len(body) == 5
+    assert {len(line) for line in (head, rule, *body)} == {12}
+
+
+def test_a_row_holds_the_same_words_as_the_terminal(gpu_run: RunResult) -> None:
+    fused = next(row for row in table_of(results_table(gpu_run)) if row[1] == "cudnn-fused")
+    assert fused[0] == "resnet50-inference/cuda, 128 items per step"
+    assert fused[2:8] == ["35.91 ms", "4.05 ms", "31,613/s", "8.87x", "8.78..8.96", "REGRESSED speedup"]
+
+
+def test_date_machine_driver_and_versions_stand_above_the_table(gpu_run: RunResult) -> None:
+    above = results_table(gpu_run).split("| workload")[0]
+    for fact in ("2026-01-31T04:05:06+00:00", "NVIDIA H200", "driver 580.65.06", "torchvision 0.26.0", "788 TFLOP/s"):
+        assert fact in above
+
+
+def test_skips_failures_and_findings_stand_below(gpu_run: RunResult) -> None:
+    below = results_table(gpu_run).split("\n|")[-1]
+    assert "- REGRESSED: speedup of resnet50-inference/cudnn-fused/cuda: speedup 8.87x" in below
+    assert "- skipped resnet50-inference/tensorrt-fp16/cuda, resnet50-inference/tensorrt-fp32/cuda: package" in below
+    assert "- failed resnet50-inference/fp16/cuda: fp16 failed while building" in below
+
+
+@pytest.mark.parametrize(
+    ("words", "cell"),
+    [("a|b", r"a\|b"), (r"a\|b", r"a\\\|b"), ("a\nb", "a b"), ("<b>", "&lt;b>"), ("sm_90", "sm_90")],
+)
+def test_a_cell_cannot_end_early(words: str, cell: str) -> None:
+    assert escaped(words) == cell
+
+
+def test_a_pipe_in_a_name_adds_no_cell(gpu_run: RunResult) -> None:
+    case = next(iter(gpu_run.cases.values()))
+    gpu_run.cases = {case.case_id: replace(case, optimization="this|that")}
+    head, _, row = table_of(results_table(gpu_run))
+    assert len(row) == len(head)
+    assert row[1] == r"this\|that"
+
+
+def test_counters_that_were_not_measured_are_a_note(cpu_run: RunResult) -> None:
+    words = results_table(cpu_run)
+    assert "- kernels, launches: not measured (they need CUDA)" in words
+    assert "kernels" not in table_of(words)[0]
+
+
+def test_a_run_that_measured_nothing_has_no_table(cpu_run: RunResult) -> None:
+    cpu_run.cases = {}
+    assert table_of(results_table(cpu_run)) == []
+    assert "Nothing was measured." in results_table(cpu_run)
+
+
+def test_a_stored_run_is_printed_as_markdown(gpu_run: RunResult, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "run.json"
+    run_file.write(path, gpu_run)
+    assert main([str(path)]) == 0
+    assert capsys.readouterr().out == results_table(run_file.read(path))
+
+
+@pytest.mark.parametrize("arguments", [[], ["one", "two"], ["missing.json"]])
+def test_what_cannot_be_printed_is_one_sentence(arguments: list[str], capsys: Any) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1

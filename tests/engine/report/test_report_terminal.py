@@ -1,0 +1,344 @@
+"""What the summary says and how it fits, on made-up sessions."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from rich.text import Text
+
+from gpugate.measurement.record import Instance, Pair, Yardstick
+from gpugate.report.markdown import results_table
+from gpugate.report.night import one_screen
+from gpugate.report.rows import notes, rows
+from gpugate.report.terminal import LOG_COLUMNS, printed, terminal_columns, text
+from gpugate.results.case import Attempt, CaseResult, Remembered
+from gpugate.results.run import RunResult
+from gpugate.results.summary import History, summarize
+from gpugate.results.verdict import Outcome, Verdict
+
+WIDTHS = [50, 80, 100, 120, LOG_COLUMNS, 200]
+
+
+def row_of(summary: str, optimization: str) -> list[str]:
+    """The cells of one row, which are two blanks or more apart."""
+    line = next(line for line in summary.splitlines() if line.startswith(f"{optimization} "))
+    return re.split(r" {2,}", line.strip())
+
+
+def paragraph(summary: str, first_words: str) -> list[str]:
+    """The lines from the one that starts with these words to the next that is as little indented."""
+    lines = summary.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.strip().startswith(first_words))
+    depth = len(lines[start]) - len(lines[start].lstrip())
+    rest = (n for n, line in enumerate(lines[start + 1 :], start + 1) if not line.startswith(" " * (depth + 1)))
+    return [line.strip() for line in lines[start : next(rest)]]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_line_is_wider_than_the_window(gpu_run: RunResult, cpu_run: RunResult, width: int) -> None:
+    assert all(len(line) <= width for run in (gpu_run, cpu_run) for line in text(run, width, False).splitlines())
+
+
+@pytest.mark.parametrize("width", [80, 120, LOG_COLUMNS])
+def test_no_name_and_no_id_is_truncated(gpu_run: RunResult, width: int) -> None:
+    summary = text(gpu_run, width, False)
+    assert all(case.optimization in summary for case in gpu_run.cases.values())
+    loud = [case.case_id for case in gpu_run.cases.values() if "channels-last-fp16" not in case.case_id]
+    assert [case_id for case_id in loud if case_id not in summary] == []
+
+
+def test_a_name_wider_than_the_window_is_folded_and_loses_no_letter(gpu_run: RunResult) -> None:
+    long = "-".join(f"word{number}" for number in range(20))
+    case = next(iter(gpu_run.cases.values()))
+    gpu_run.cases = {case.case_id: replace(case, optimization=long)}
+    summary = text(gpu_run, 80, False)
+    assert "REGRESSED" not in summary
+    folded = [line.split()[0] for line in summary.split("-----\n")[1].split("\n\n")[0].splitlines()]
+    assert "".join(folded) == long
+
+
+def test_machine_and_yardsticks_come_first_with_medians_and_units(gpu_run: RunResult) -> None:
+    machine, yardsticks = text(gpu_run, 200, False).splitlines()[:2]
+    assert machine.split(None, 1)[1] == (
+        "NVIDIA H200, driver 580.65.06, CUDA 13.0, cuDNN 9.19.0, torch 2.11.0+cu130, Python 3.12.3, "
+        "CPU AMD EPYC 9654 96-Core Processor, 16 cores"
+    )
+    assert yardsticks.split(None, 1)[1] == "matmul bf16 788 TFLOP/s, matmul fp32 51.2 TFLOP/s, launch latency 2.13 us"
+
+
+def test_a_row_says_times_rate_speedup_verdict_share_counters_and_compilation(gpu_run: RunResult) -> None:
+    summary = text(gpu_run, LOG_COLUMNS, False)
+    heading = "optimization reference optimized items speedup interval verdict matmul kernels launches start-up"
+    assert row_of(summary, "optimization") == heading.split()
+    row = row_of(summary, "cudnn-fused")
+    expected = [
+        "cudnn-fused",
+        "35.91 ms",
+        "4.05 ms",
+        "31,613/s",
+        "8.87x",
+        "8.78..8.96",
+        "REGRESSED speedup",
+        "33 %",
+        "62",
+    ]
+    assert row == [*expected, "1 graph", "12.4 s"]
+
+
+def test_rows_of_a_workload_stand_together_under_its_name(gpu_run: RunResult) -> None:
+    summary = text(gpu_run, LOG_COLUMNS, False)
+    assert summary.count("resnet50-inference/cuda, 128 items per step") == 1
+    last_resnet, first_net = summary.index("\ncudnn-fused"), summary.index("two-layer-net/cuda, 64 items per step")
+    assert last_resnet < first_net < summary.index("\npinned-async")
+
+
+def test_a_comparison_with_another_optimization_names_it(gpu_run: RunResult) -> None:
+    lines = text(gpu_run, 80, False).splitlines()
+    row = next(number for number, line in enumerate(lines) if line.startswith("cuda-graph"))
+    assert lines[row + 1].strip() == "vs channels-last-fp16"
+    assert sum("vs " in line for line in lines) == 1
+
+
+def test_the_worst_check_gives_the_verdict_of_the_row(gpu_run: RunResult) -> None:
+    case_id = "resnet50-inference/cudnn-fused/cuda"
+    gpu_run.cases[case_id].verdicts.insert(0, Verdict("equivalence", case_id, Outcome.WRONG, "NaN"))
+    assert "WRONG equivalence" in row_of(text(gpu_run, 80, False), "cudnn-fused")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "words"),
+    [
+        ({"throughput": Outcome.IMPROVED}, "IMPROVED throughput"),
+        ({"throughput": Outcome.REGRESSED}, "REGRESSED throughput"),
+        ({"speedup": Outcome.REGRESSED, "throughput": Outcome.REGRESSED}, "REGRESSED speedup, throughput"),
+        ({"speedup": Outcome.REGRESSED, "equivalence": Outcome.WRONG}, "WRONG equivalence"),
+        ({"speedup": Outcome.NO_BASELINE, "throughput": Outcome.NO_BASELINE}, "NO_BASELINE"),
+        ({}, "PASS"),
+        (dict.fromkeys(("equivalence", "speedup", "throughput", "counters"), Outcome.ENV_INVALID), "ENV_INVALID"),
+    ],
+)
+def test_the_verdict_of_a_row_names_its_checks(gpu_run: RunResult, outcomes: dict[str, Outcome], words: str) -> None:
+    case = gpu_run.cases["resnet50-inference/cudnn-fused/cuda"]
+    case.verdicts = [replace(one, outcome=outcomes.get(one.check, Outcome.PASS)) for one in case.verdicts]
+    assert words in row_of(text(gpu_run, 200, False), "cudnn-fused")
+    assert f"| {words} |" in results_table(gpu_run)
+
+
+def of_pairs(run: RunResult, *times: tuple[float, float]) -> CaseResult:
+    """The case cudnn-fused, measured by these pairs of a reference and an optimized time, over and over."""
+    case = run.cases["resnet50-inference/cudnn-fused/cuda"]
+    assert case.measurement is not None
+    pairs = tuple(Pair(*both, True) for both in times) * 9
+    case.measurement = replace(case.measurement, instances=(Instance(True, pairs),) * 3)
+    case.summary = summarize(case.measurement)
+    return case
+
+
+def test_a_row_whose_times_do_not_give_its_speedup_says_why(gpu_run: RunResult) -> None:
+    assert not any(row.remarks for row in rows(gpu_run))
+    # The medians of the sides are 3.16 and 0.313 ms, and two of three pairs are far from their ratio.
+    of_pairs(gpu_run, (3.16, 1.785), (0.5, 0.282), (3.16, 0.313), (3.16, 0.30), (0.554, 0.313))
+    (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
+    assert (row.reference, row.optimized, row.speedup) == ("3.16 ms", "0.313 ms", "1.77x*")
+    said = text(gpu_run, 200, False)
+    assert "* resnet50-inference/cudnn-fused/cuda: 3.16 ms / 0.313 ms is 10.10x" in said
+    assert said.isascii()
+    assert "10.10x" in results_table(gpu_run)
+
+
+def test_a_row_that_fresh_processes_decided_shows_the_process_that_decided(gpu_run: RunResult) -> None:
+    case = of_pairs(gpu_run, (36.0, 4.5))
+    found = case.measurement
+    assert found is not None
+    others = [
+        replace(found, instances=(Instance(True, (Pair(*both, True),) * 9),) * 3) for both in ((36.0, 4.0), (33.0, 3.0))
+    ]
+    case.attempts = [Attempt(others[0]), Attempt(others[1]), Attempt(others[1], "it was throttled")]
+    (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
+    assert (row.reference, row.optimized, row.speedup) == ("36.00 ms", "4.00 ms", "9.00x")
+    assert "resnet50-inference/cudnn-fused/cuda: the row is of the middle one of 3 processes" in text(
+        gpu_run, 200, False
+    )
+
+
+def test_of_two_processes_the_row_shows_the_one_of_the_lower_speedup(gpu_run: RunResult) -> None:
+    case = of_pairs(gpu_run, (36.0, 4.0))
+    assert case.measurement is not None
+    slower = (Instance(True, (Pair(36.0, 4.5, True),) * 9),) * 3
+    case.attempts = [Attempt(replace(case.measurement, instances=slower))]
+    (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
+    assert (row.optimized, row.speedup) == ("4.50 ms", "8.00x")
+    assert row.remarks == ("resnet50-inference/cudnn-fused/cuda: the row is of the slower one of 2 processes",)
+
+
+def test_narrow_windows_drop_the_least_important_columns_and_say_so(gpu_run: RunResult) -> None:
+    summary = text(gpu_run, 80, False)
+    kept = "optimization optimized speedup interval verdict"
+    assert row_of(summary, "optimization") == kept.split()
+    assert "left out at 80 columns: reference, items, kernels, launches, matmul, start-up" in summary
+    assert "left out" not in text(gpu_run, LOG_COLUMNS, False)
+
+
+def test_counters_that_were_not_measured_are_never_zero(cpu_run: RunResult) -> None:
+    summary = text(cpu_run, LOG_COLUMNS, False)
+    assert "kernels, launches: not measured (they need CUDA)" in summary
+    assert "kernels" not in row_of(summary, "optimization")
+
+
+def test_one_case_without_counters_says_not_measured_in_its_row(gpu_run: RunResult) -> None:
+    case = gpu_run.cases["resnet50-inference/inductor-fp16/cuda"]
+    assert case.measurement is not None
+    case.measurement = replace(case.measurement, optimized_counters={})
+    assert row_of(text(gpu_run, 200, False), "inductor-fp16").count("not measured") == 2
+
+
+def test_the_share_is_printed_only_with_a_matmul_yardstick(gpu_run: RunResult) -> None:
+    assert "33 %" in text(gpu_run, 200, False)
+    gpu_run.yardsticks = [Yardstick({"device_copy_gb_per_s": 4300.0, "something_else": 3.0})]
+    summary = text(gpu_run, 200, False)
+    assert "matmul" not in summary
+    assert "device copy 4.3 TB/s, something else 3" in summary
+
+
+def test_other_work_stands_in_the_header(cpu_run: RunResult) -> None:
+    assert "load" not in text(cpu_run, 120, False)
+    for case, cores in zip(cpu_run.cases.values(), (0.25, 1.4), strict=True):
+        assert case.measurement is not None
+        case.measurement = replace(case.measurement, optimized_counters={"other_cores": cores})
+    said = "other processes kept up to 1.4 of 2 cores busy"
+    assert re.match(rf"machine .*\nyardsticks .*\nload +{said}\n", text(cpu_run, 140, False))
+    assert f"- load: {said}\n" in results_table(cpu_run)
+    assert said in one_screen(cpu_run)
+
+
+def test_without_a_probe_no_yardstick_is_claimed(cpu_run: RunResult) -> None:
+    cpu_run.yardsticks = []
+    assert "yardsticks" not in text(cpu_run, 120, False)
+
+
+def test_a_workload_without_operations_has_an_empty_share(cpu_run: RunResult) -> None:
+    net = cpu_run.cases["two-layer-net/inductor/cpu"]
+    net.size = replace(net.size, flops=0.0)
+    summary = text(cpu_run, 120, False)
+    assert len(row_of(summary, "channels-last")) == len(row_of(summary, "inductor")) + 1
+
+
+def test_what_did_not_pass_gets_a_paragraph_the_worst_first(gpu_run: RunResult) -> None:
+    summary = text(gpu_run, 120, False)
+    assert paragraph(summary, "REGRESSED  ") == [
+        "REGRESSED  speedup of resnet50-inference/cudnn-fused/cuda",
+        "speedup 8.87x (8.83..8.91) is below the promised 9.00x",
+        "next: pytest perf_tests -k cudnn-fused -v",
+    ]
+    order = [summary.index(f"\n  {word}  ") for word in ("REGRESSED", "NO_BASELINE", "IMPROVED")]
+    assert order == sorted(order)
+    assert "\n  PASS" not in summary
+
+
+def test_equal_words_about_several_cases_are_said_once(gpu_run: RunResult) -> None:
+    assert paragraph(text(gpu_run, 120, False), "NO_BASELINE  ") == [
+        "NO_BASELINE  speedup, throughput of resnet50-inference/cuda-graph/cuda",
+        "speedup, throughput of resnet50-inference/inductor-fp16/cuda",
+        "baselines/nvidia-h200 holds nothing about it",
+        "next: record one: pytest perf_tests --update-baselines",
+    ]
+
+
+def test_skips_are_grouped_by_reason_and_brackets_survive(gpu_run: RunResult) -> None:
+    assert paragraph(text(gpu_run, 120, False), "package torch_tensorrt") == [
+        "package torch_tensorrt is missing: pip install 'gpugate[tensorrt]'",
+        "resnet50-inference/tensorrt-fp16/cuda",
+        "resnet50-inference/tensorrt-fp32/cuda",
+    ]
+
+
+def test_errors_and_the_tally_come_last(gpu_run: RunResult) -> None:
+    summary = text(gpu_run, 120, False)
+    assert paragraph(summary, "resnet50-inference/fp16/cuda")[1].startswith("fp16 failed while building: OutOfMemory")
+    assert summary.splitlines()[-1] == (
+        "5 measured (1 REGRESSED, 2 NO_BASELINE, 1 IMPROVED, 1 PASS), 2 skipped, 1 failed, in 182 s, seed 7"
+    )
+
+
+def test_an_unjudged_case_says_so(cpu_run: RunResult) -> None:
+    summary = text(cpu_run, 80, False)
+    assert "not judged" in row_of(summary, "inductor")
+    assert "2 measured (1 PASS, 1 not judged)" in summary
+
+
+def test_an_interrupted_run_names_what_it_did_not_reach(cpu_run: RunResult) -> None:
+    missed = cpu_run.cases["two-layer-net/inductor/cpu"]
+    missed.measurement = missed.summary = None
+    cpu_run.interrupted = True
+    assert "interrupted; not finished: two-layer-net/inductor/cpu" in text(cpu_run, 120, False)
+
+
+def test_a_run_that_measured_nothing_has_no_table(cpu_run: RunResult) -> None:
+    cpu_run.cases = {}
+    summary = text(cpu_run, 80, False)
+    assert summary.splitlines()[-1] == "0 measured, in 182 s, seed 7"
+    assert "optimization" not in summary
+
+
+def test_colour_changes_no_word(gpu_run: RunResult) -> None:
+    plain, coloured = text(gpu_run, 120, False), text(gpu_run, 120, True)
+    assert "\x1b[" not in plain
+    assert "\x1b[1;31mREGRESSED" in coloured
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert [line.rstrip() for line in bare.splitlines()] == plain.splitlines()
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_a_dumb_terminal_gets_the_width_that_was_asked_for(
+    gpu_run: RunResult, monkeypatch: pytest.MonkeyPatch, colour: bool
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert "start-up" in row_of(re.sub(r"\x1b\[[0-9;]*m", "", text(gpu_run, 200, colour)), "optimization")
+
+
+def test_the_words_are_ascii(gpu_run: RunResult) -> None:
+    assert text(gpu_run, 120, False).isascii()
+
+
+def test_no_line_ends_with_a_blank_in_colour_either() -> None:
+    folded = Text("123456789 12345", style="dim", overflow="fold")
+    assert printed([folded], 10, colour=False) == "123456789\n12345\n"
+    assert printed([folded], 10, colour=True) == "\x1b[2m123456789\x1b[0m\n\x1b[2m12345\x1b[0m\n"
+
+
+def test_columns_follow_the_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "97")
+    assert terminal_columns() == 97
+
+
+@pytest.mark.parametrize(
+    ("cv", "processes", "sittings", "asked", "cell"),
+    [
+        (0.0, 5, 1, None, "1 %"),  # the floor of a baseline of one night
+        (0.01, 5, 1, None, "6.2 %"),  # 4 cv, and 1.645 * sqrt(1.287) cv more; a slowdown d leaves 1 / (1 + d)
+        (0.01, 5, 1, 0.1, "13 %"),
+        (0.4, 5, 1, None, "none"),
+        (0.01, 4, 1, None, ""),
+        (0.1, 25, 4, 0.1, "37 %"),  # 1.645 * sqrt(1.062) cv beyond what was asked for
+        (0.1, 25, 5, 0.1, "72 %"),  # of five nights, which vary less than their processes: 1.645 * sqrt(3.774) cv
+    ],
+)
+def test_a_recorded_case_says_how_small_a_slowdown_is_caught(gpu_run, cv, processes, sittings, asked, cell) -> None:
+    case_id, case = next((name, case) for name, case in gpu_run.cases.items() if case.summary)
+    then = History(8.9, cv, 36.0, 4.0, cv, processes, sittings)
+    case.remembered, gpu_run.asked_tolerance = Remembered(then, then, "exact"), asked
+    row = next(row for row in rows(gpu_run) if row.optimization == case_id.split("/")[1])
+    assert row.detectable == cell
+    (said,) = (
+        note for note in notes(gpu_run, [row], ["detectable"]) if note.startswith("MDE: minimum detectable effect")
+    )
+    assert ("only a promise is a sure bound" in said) == (cell == "none")
+
+
+def test_a_mutated_run_says_so_first_and_last(gpu_run: RunResult) -> None:
+    assert "MUTATED" not in text(gpu_run, 120, False) + results_table(gpu_run)
+    gpu_run.mutated = "slow:5"
+    lines = text(gpu_run, 120, False).splitlines()
+    said = "MUTATED by slow:5: every optimized side has this fault on purpose"
+    assert lines[0] == lines[-2] == said
+    assert results_table(gpu_run).startswith(f"**{said}**")

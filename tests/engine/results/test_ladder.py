@@ -1,0 +1,161 @@
+"""Rungs multiply, a missing one breaks the product, and a sweep's knee is the smallest value that is good enough."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from gpugate.judging.knee import judge_knee
+from gpugate.report.series_tables import series_tables
+from gpugate.results.case import CaseResult
+from gpugate.results.run import RunResult
+from gpugate.results.series import Ladder
+from gpugate.results.series_of_cases import knee, ladders, rung_number, sweeps
+from gpugate.results.summary import summarize
+from gpugate.results.verdict import Outcome
+from gpugate.session.xdist_workers import OUTPUT_KEY, received
+from gpugate.statistics.intervals import Estimate
+from gpugate.store.codec import to_json
+from gpugate.workload import BASELINE, Optimization, Point, Side, Size, Workload
+from tests.support.stored_runs import MACHINE, RECORDED, STARTED, case
+
+
+def rung(name: str, below: str, number: int, gain: float) -> CaseResult:
+    made = case(name, gain, compared_with=below, rung=number, size=Size(512, 1, 1), why=f"what bounds {name}")
+    assert made.measurement is not None
+    return replace(made, summary=summarize(made.measurement))
+
+
+def three_rungs() -> dict[str, CaseResult]:
+    rungs = rung("pinned", "workers", 2, 1.5), rung("workers", BASELINE, 1, 2.0), rung("fp16", "pinned", 3, 1.2)
+    return {one.case_id: one for one in rungs}
+
+
+def only(found: list[Ladder]) -> Ladder:
+    assert len(found) == 1
+    return found[0]
+
+
+def test_a_ladder_stands_on_the_baseline_and_multiplies_its_gains() -> None:
+    ladder = only(ladders(three_rungs()))
+    assert [one.name for one in ladder.rungs] == ["baseline", "workers", "pinned", "fp16"]
+    gains = [one.gain.median for one in ladder.rungs[1:] if one.gain]
+    assert gains == pytest.approx([2.0, 1.5, 1.2], rel=1e-3)
+    totals = [one.total for one in ladder.rungs]
+    assert [one.median for one in totals if one] == pytest.approx([1.0, 2.0, 3.0, 3.6], rel=1e-3)
+    assert [one.items_per_s for one in ladder.rungs] == pytest.approx([25_600, 51_200, 51_200, 51_200], rel=1e-2)
+
+
+def test_the_interval_of_a_total_is_wider_than_that_of_each_gain_and_narrower_than_their_sum() -> None:
+    def width(one: Estimate | None) -> float:
+        assert one is not None
+        return math.log(one.high / one.low)
+
+    ladder = only(ladders(three_rungs()))
+    gains = [width(one.gain) for one in ladder.rungs[1:]]
+    assert max(gains) < width(ladder.rungs[-1].total) < sum(gains)
+
+
+def test_above_a_rung_that_was_not_measured_nothing_is_known_of_the_bottom() -> None:
+    cases = three_rungs()
+    cases["tiny/pinned/cuda"] = replace(cases["tiny/pinned/cuda"], measurement=None, summary=None, skipped="no")
+    ladder = only(ladders(cases))
+    assert [one.name for one in ladder.rungs] == ["baseline", "workers", "fp16"]
+    assert [one.total is None for one in ladder.rungs] == [False, False, True]
+
+
+def build(context: object) -> Side:
+    raise AssertionError
+
+
+def test_what_is_compared_with_another_side_than_the_rung_before_is_no_rung() -> None:
+    compared = {"workers": BASELINE, "alone": BASELINE, "pinned": "workers", "all": BASELINE}
+    optimizations = tuple(Optimization(name, build, {"cuda": 1.0}, compared_with=to) for name, to in compared.items())
+    workload = Workload("net", build, lambda context, index: None, {"cuda": Size(1, 1, 1)}, optimizations, ladder=True)
+    assert [rung_number(workload, name) for name in compared] == [1, None, 2, None]
+    assert rung_number(replace(workload, ladder=False), "workers") is None
+
+
+def point(value: int, speedup: float | None, recorded: float | None = 3.0, **changed: object) -> CaseResult:
+    history = RECORDED.current
+    remembered = None if recorded is None else replace(RECORDED, current=replace(history, speedup=recorded))
+    made = case(f"batch-{value}", speedup, point=Point("batch", value), remembered=remembered, **changed)
+    return replace(made, summary=summarize(made.measurement)) if made.measurement else made
+
+
+def swept(*points: CaseResult) -> dict[str, CaseResult]:
+    return {one.case_id: one for one in points}
+
+
+@pytest.mark.parametrize(
+    ("throughputs", "expected"),
+    [
+        ({8: 1.0, 16: 1.96, 32: 2.0}, 16),
+        ({8: 1.0, 16: 1.93, 32: 2.0}, 32),
+        ({8: 2.0, 16: 1.0}, 8),
+        ({64: 2.0, 8: 1.95, 32: 1.0}, 8),
+        ({8: 1.0}, None),
+        ({}, None),
+    ],
+)
+def test_the_knee_is_the_smallest_value_within_three_percent_of_the_best(throughputs, expected) -> None:
+    assert knee(throughputs) == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "outcome", "words"),
+    [
+        ((1.0, 2.0, 2.01, 2.02), Outcome.PASS, "the knee is at 16: of the best throughput, 8 50 %, 16 99 %"),
+        ((1.0, 1.5, 2.0, 2.01), Outcome.PASS, "the knee is at 32, recorded at 16: of the best"),
+        ((1.0, 1.5, 1.7, 2.0), Outcome.REGRESSED, "the knee is at 64, recorded at 16: of the best"),
+        ((2.0, 2.0, 2.0, 2.0), Outcome.PASS, "the knee is at 8, recorded at 16"),
+    ],
+)
+def test_a_knee_may_move_to_a_neighbour_and_no_further(now, outcome, words) -> None:
+    recorded = dict(zip((8, 16, 32, 64), (1.0, 2.0, 2.01, 2.02), strict=True))
+    speedups = dict(zip(recorded, now, strict=True))
+    found = sweeps(swept(*(point(value, speedups[value], recorded[value]) for value in (64, 8, 32, 16))))
+    verdict = judge_knee(found[0])
+    assert (verdict.outcome, verdict.check, verdict.case_id) == (outcome, "knee", "tiny/batch/cuda")
+    assert verdict.reason.startswith(words)
+
+
+def test_a_point_without_memory_is_a_result_and_the_sweep_goes_on() -> None:
+    found = sweeps(swept(point(8, 1.0, 1.0), point(16, 2.0, 2.0), point(32, None, None, skipped="out of memory")))[0]
+    assert (found.knee, found.recorded_knee) == (16, 16)
+    assert judge_knee(found).outcome is Outcome.PASS
+    assert "32 none" in judge_knee(found).reason
+    run = RunResult(MACHINE, STARTED, seed=1, sweeps=[found])
+    assert series_tables(run)[0].rows[-1] == ("32", "", "out of memory")
+
+
+def test_a_sweep_of_which_every_point_was_skipped_is_no_table() -> None:
+    found = sweeps(swept(*(point(value, None, None, skipped="needs a CUDA GPU") for value in (8, 16))))
+    assert series_tables(RunResult(MACHINE, STARTED, seed=1, sweeps=found)) == []
+
+
+def test_a_knee_needs_two_points_and_a_record_of_all_of_them() -> None:
+    alone = sweeps(swept(point(8, 1.0), point(16, None, skipped="needs a CUDA GPU")))[0]
+    assert judge_knee(alone).outcome is Outcome.INCONCLUSIVE
+    assert judge_knee(alone).reason == "too few points: needs a CUDA GPU"
+    fresh = sweeps(swept(point(8, 1.0), point(16, 2.0, recorded=None)))[0]
+    assert judge_knee(fresh).outcome is Outcome.NO_BASELINE
+
+
+def test_a_reader_sees_each_rung_with_its_gain_over_both_and_why() -> None:
+    run = RunResult(MACHINE, STARTED, seed=1, ladders=ladders(three_rungs()))
+    table = series_tables(run)[0]
+    assert table.title == "ladder of tiny/cuda"
+    assert [row[0] for row in table.rows] == ["baseline", "workers", "pinned", "fp16"]
+    assert (table.rows[0][2], table.rows[3][2], table.rows[3][4]) == ("", "1.20x", "3.60x")
+    assert table.below == ("workers: what bounds workers", "pinned: what bounds pinned", "fp16: what bounds fp16")
+
+
+def test_rungs_that_two_workers_measured_make_one_ladder() -> None:
+    so_far = None
+    for one in three_rungs().values():
+        run = RunResult(MACHINE, STARTED, seed=1, cases={one.case_id: one}, ladders=ladders({one.case_id: one}))
+        so_far = received({OUTPUT_KEY: json.dumps(to_json(run))}, so_far)
+    assert so_far is not None
+    assert [one.name for one in only(so_far.ladders).rungs] == ["baseline", "workers", "pinned", "fp16"]

@@ -1,0 +1,132 @@
+"""From what happened to what it means, with numbers that can be checked by hand."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from gpugate.measurement.record import Instance, Measurement, Pair, SideCost
+from gpugate.results.summary import OneProcess, by_sitting, history, summarize, undisturbed
+from gpugate.statistics.intervals import Estimate, median_interval
+
+COSTS = SideCost(0.1, 0.2), SideCost(0.3, 0.4)
+
+
+def instance(reference_ms: Sequence[float], optimized_ms: Sequence[float], discarded: int = 0) -> Instance:
+    pairs = tuple(Pair(ref, opt, True) for ref, opt in zip(reference_ms, optimized_ms, strict=True))
+    return Instance(True, pairs, discarded)
+
+
+def measurement(*instances: Instance) -> Measurement:
+    return Measurement("net/fast/cuda", instances, "narrow", (), *COSTS)
+
+
+def test_a_speedup_is_reference_time_over_optimized_time_of_each_pair() -> None:
+    # Both sides drift by a third: the pairs do not see it.
+    found = summarize(measurement(instance([10, 11, 12, 13, 14, 15, 16, 17], [5, 5.5, 6, 6.5, 7, 7.5, 8, 8.5])))
+    percent = math.exp(0.01)  # granted to what a single build does not tell
+    assert (found.speedup.low, found.speedup.median, found.speedup.high) == pytest.approx((2 / percent, 2, 2 * percent))
+    assert found.reference_ms == median_interval(range(10, 18))
+    assert found.optimized_ms.median == 6.75
+    assert found.pair_spread == pytest.approx(0)
+
+
+def test_pairs_and_discards_are_counted_over_instances_that_have_any() -> None:
+    found = summarize(measurement(instance([2] * 4, [1] * 4, 3), instance([], [], 2), instance([2] * 5, [1] * 5)))
+    assert (found.pairs, found.discarded, found.instances) == (9, 5, 2)
+
+
+def test_the_spread_between_instances_is_that_of_their_medians() -> None:
+    factors = (1.00, 1.02, 1.04)
+    found = summarize(measurement(*(instance([factor] * 4, [1] * 4) for factor in factors)))
+    mean = sum(map(math.log, factors)) / 3
+    expected = math.sqrt(sum((math.log(factor) - mean) ** 2 for factor in factors) / 2)
+    assert found.instance_spread == pytest.approx(expected)
+    assert summarize(measurement(instance([2] * 4, [1] * 4))).instance_spread is None
+
+
+def test_a_measurement_without_pairs_means_nothing() -> None:
+    with pytest.raises(ValueError, match="no samples"):
+        summarize(measurement())
+
+
+def test_a_history_is_the_median_over_processes_and_their_variation() -> None:
+    processes = [[instance([2 * ms] * 8, [ms] * 8)] for ms in (9, 10, 11)]
+    processes.append([instance([30] * 4, [10] * 4), instance([30] * 4, [10] * 4)])
+    found = history(processes)
+    assert found.speedup == pytest.approx(2)
+    assert found.speedup_cv == pytest.approx(0.5 / 2.25)  # of 2, 2, 2 and 3
+    assert (found.optimized_ms, found.reference_ms, found.processes) == (10, 21, 4)
+    assert found.optimized_ms_cv == pytest.approx(math.sqrt(2 / 3) / 10)
+
+
+def test_a_single_process_does_not_know_how_much_runs_vary() -> None:
+    found = history([[instance([2] * 8, [1] * 8)]])
+    assert (found.processes, found.speedup_cv, found.optimized_ms_cv) == (1, None, None)
+
+
+def test_a_history_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="no processes"):
+        history([])
+
+
+def test_processes_hours_apart_are_of_several_sittings() -> None:
+    night, later, next_night = "2030-01-01T02:00:00+00:00", "2030-01-01T07:59:00+00:00", "2030-01-02T02:00:00+00:00"
+    assert by_sitting([]) == []
+    assert by_sitting([later, night, "2030-01-01T07:00:00+02:00"]) == [[1, 2, 0]]
+    assert by_sitting([next_night, night, later]) == [[1, 2], [0]]
+    assert by_sitting([night, "2030-01-01T08:00:00+00:00"]) == [[0], [1]]
+
+
+def test_from_five_nights_on_the_unit_is_the_night() -> None:
+    """Processes of one night share it: their number says nothing of how much nights differ."""
+    nights = [f"2030-01-0{day}T0{hour}:00:00+00:00" for day in (1, 2, 3, 4, 5) for hour in (1, 2, 3)]
+    processes = [[instance([speedup] * 8, [1] * 8)] for speedup in (2.0, 2.2, 2.4, 2.6, 2.8) for _ in range(3)]
+    found = history(processes, nights)
+    assert (found.sittings, found.processes, found.speedup) == (5, 15, pytest.approx(2.4))
+    assert found.speedup_cv == pytest.approx(np.std([2.0, 2.2, 2.4, 2.6, 2.8], ddof=1) / 2.4)
+    fewer = history(processes[:12], nights[:12])
+    assert (fewer.sittings, fewer.processes) == (4, 12)
+    assert fewer.speedup_cv == pytest.approx(np.std([2.0, 2.2, 2.4, 2.6] * 3, ddof=1) / 2.3)
+
+
+def test_a_disturbed_process_is_in_no_night() -> None:
+    nights = [f"2030-01-0{day}T0{hour}:00:00+00:00" for day in (1, 2, 3, 4, 5) for hour in (1, 2)]
+    processes = [[instance([2.0 + 0.001 * (number % 2)] * 8, [1] * 8)] for number in range(10)]
+    processes[3] = [instance([2.0, 3.0] * 4, [1] * 8)]
+    found = history(processes, nights)
+    assert (found.sittings, found.processes, found.speedup) == (5, 9, pytest.approx(2.0005))
+    assert found.speedup_cv is not None
+    assert found.speedup_cv < 0.001
+
+
+@pytest.mark.parametrize(("slower", "counts"), [(1.05, 6), (1.4, 5)])
+def test_a_process_whose_reference_side_was_slow_does_not_count(slower: float, counts: int) -> None:
+    """The reference side is the same code in all of them: another program ran beside this one all the time."""
+    processes = [[instance([2.0 + 0.01 * number] * 8, [1] * 8)] for number in range(5)]
+    found = history([*processes, [instance([2.0 * slower] * 8, [1] * 8)]])
+    assert found.processes == counts
+    assert history([*processes[1:], [instance([2.0 * slower] * 8, [1] * 8)]]).processes == 5  # too few others
+
+
+def test_a_slower_night_is_what_a_baseline_is_to_know() -> None:
+    """Its reference side is as slow as a disturbed process's, and so are all others of that night."""
+    nights = [f"2030-01-0{day}T0{hour}:00:00+00:00" for day in range(1, 6) for hour in range(1, 6)]
+    processes = [[instance([2.0 + 0.001 * (number % 5)] * 8, [1] * 8)] for number in range(25)]
+    processes[:5] = [[instance([2.5 + 0.001 * number] * 8, [1] * 8)] for number in range(5)]
+    found = history(processes, nights)
+    assert (found.sittings, found.processes) == (5, 25)
+    assert found.speedup_cv == pytest.approx(0.5 / math.sqrt(5) / 2.102, rel=0.01)
+
+
+def test_processes_that_vary_much_do_not_hide_one_that_was_disturbed() -> None:
+    """Four of their standard deviations would be more than half of a step."""
+    times = [1.6, 1.8, 2.0, 2.2, 2.4, 3.0]
+    assert undisturbed([OneProcess(about(2.0), one) for one in times]) == [0, 1, 2, 3, 4]
+    widths = [0.2, 0.1, 0.3, 0.2, 0.1, 0.6]
+    assert undisturbed([OneProcess(about(2.0, one), 2.0) for one in widths]) == [0, 1, 3, 4]
+
+
+def about(median: float, relative: float = 0.01) -> Estimate:
+    return Estimate(median, median * (1 - relative), median * (1 + relative))

@@ -1,0 +1,527 @@
+"""What bad input gets: one sentence that names the file or the case, no traceback of ours, and nothing overwritten."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugate.commands.cli import main
+from gpugate.results.verdict import Outcome
+from gpugate.store import run_file
+from tests.support.patience import wait_until
+from tests.support.tiny_project import (
+    PROMISE,
+    QUICK,
+    Terminal,
+    TinyProject,
+    check_no_traceback,
+    children,
+    ended,
+    running,
+)
+
+# --- baseline files ---------------------------------------------------------------------------------------------------
+
+
+def _document(change: Callable[[dict[str, Any]], None]) -> Callable[[str], str]:
+    def damaged(text: str) -> str:
+        document = json.loads(text)
+        change(document)
+        return json.dumps(document)
+
+    return damaged
+
+
+def _sample(value: object) -> Callable[[str], str]:
+    def change(document: dict[str, Any]) -> None:
+        document["cases"]["quick/cpu"]["current"]["processes"][1]["optimized_ms"][0][2] = value
+
+    return _document(change)
+
+
+DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
+    "empty": (lambda text: "", "it is cut off or not JSON (line 1, column 1"),
+    "truncated": (lambda text: text[: len(text) // 2], "it is cut off or not JSON (line "),
+    "not JSON": (lambda text: "speedup = 3.7\n", "it is cut off or not JSON (line 1, column 1"),
+    "another JSON": (lambda text: "[1, 2]", "it does not say that its format is 'gpugate-baseline'"),
+    "newer": (
+        _document(lambda made: made.update(format_version=99)),
+        "written by a newer gpugate (format 99, this one",
+    ),
+    "other machine": (
+        _document(lambda made: made.update(machine="nvidia-h100")),
+        "of the machine 'nvidia-h100', not of ",
+    ),
+    "other workload": (
+        _document(lambda made: made.update(workload="resnet")),
+        "of the workload 'resnet': give it that",
+    ),
+    "NaN": (_sample(float("nan")), "it holds NaN, which is not a number"),
+    "infinite": (_sample(float("inf")), "it holds Infinity, which is not a number"),
+    "negative": (_sample(-1.5), "current.processes[1].optimized_ms[0][2] is -1.5, not a time from 1e-9 to 1e12 ms"),
+    "zero": (_sample(0), "current.processes[1].optimized_ms[0][2] is 0.0, not a time from 1e-9 to 1e12 ms"),
+    "a text": (_sample("1.5"), "current.processes[1].optimized_ms[0][2] is '1.5', not a finite number"),
+    "unknown field": (_document(lambda made: made.update(speedup=3.7)), "the document has an unknown field 'speedup'"),
+    "missing field": (_document(lambda made: made.pop("machine")), "the document has no field 'machine'"),
+}
+
+
+def refusal(text: str) -> str:
+    """The one sentence."""
+    (sentence,) = [line for line in text.splitlines() if line.startswith("ERROR: ")]
+    check_no_traceback(text)
+    return sentence
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_baseline_is_named_and_kept(tiny: TinyProject, recorded_project: TinyProject, kind: str) -> None:
+    damage, words = DAMAGE[kind]
+    tiny.take_baseline(recorded_project)
+    tiny.baseline.write_text(damage(tiny.baseline.read_text(encoding="utf-8")), encoding="utf-8")
+    before = tiny.files()
+    for options in ((), ("--gate",), ("--update-baselines", "--perf-processes=1")):
+        result = tiny.run("--perf-json=run.json", *options)
+        assert result.status == pytest.ExitCode.USAGE_ERROR
+        sentence = refusal(result.text)
+        assert str(tiny.baseline) in sentence
+        assert words in sentence
+        assert any(step in sentence for step in ("restore it", "record again", "delete it"))
+        assert tiny.files() == before
+
+
+def test_a_baseline_that_is_not_text_is_named_and_kept(tiny: TinyProject, recorded_project: TinyProject) -> None:
+    tiny.take_baseline(recorded_project)
+    tiny.baseline.write_bytes(b"\xff\xfe\x00")
+    result = tiny.run()
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    assert f"{tiny.baseline} cannot be read (it is not UTF-8 text): restore it" in refusal(result.text)
+    assert tiny.baseline.read_bytes() == b"\xff\xfe\x00"
+
+
+def test_a_baseline_of_an_unknown_workload_is_named_and_kept(tiny: TinyProject, recorded_project: TinyProject) -> None:
+    tiny.take_baseline(recorded_project)
+    other = tiny.baselines / "forgotten.json"
+    other.write_text(tiny.baseline.read_text(encoding="utf-8").replace('"workload": "tiny"', '"workload": "forgotten"'))
+    before = tiny.files()
+    result = tiny.run("--gate")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    sentence = f"{other} is for the unknown workload 'forgotten': restore the workload or delete the file"
+    assert refusal(result.text) == f"ERROR: {sentence}"
+    assert tiny.files() == before
+
+
+# --- declarations -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("optimizations", "words"),
+    [
+        ('Optimization("quick", quick, {"cpu": 0})', "tiny/quick has min_speedup 0 on cpu: give a number above 0"),
+        ('Optimization("quick", quick, {"cpu": -1.5})', "tiny/quick has min_speedup -1.5 on cpu: give a number"),
+        ('Optimization("quick", quick, {"cpu": float("nan")})', "tiny/quick has min_speedup nan on cpu: give a number"),
+        ('Optimization("quick", quick, {})', "tiny/quick has no min_speedup: give one per device class"),
+        (
+            'Optimization("quick", quick, {"tpu": 2.0})',
+            "names the device class 'tpu': use 'sm_90' etc., 'cuda' or 'cpu'",
+        ),
+        (f"{PROMISE}, {PROMISE}", "workload 'tiny' has two sides named 'quick': rename one"),
+        ("*()", "workload 'tiny' has no optimization: add one"),
+    ],
+)
+def test_what_cannot_be_measured_as_declared_is_one_sentence(tiny: TinyProject, optimizations: str, words: str) -> None:
+    tiny.workload(optimizations=optimizations)
+    result = tiny.run("--perf-json=run.json")
+    assert result.status != 0
+    assert words in result.text
+    assert "= gpugate =" not in result.text
+    assert not (tiny.path / "run.json").exists()
+    check_no_traceback(result.text)
+
+
+def test_two_workloads_of_one_name_are_refused_with_both_places(tiny: TinyProject) -> None:
+    tiny.write("twin.py", (tiny.path / "tiny.py").read_text(encoding="utf-8"))
+    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
+    tiny.write("conftest.py", f'{conftest}\nregister_module("twin")\n')
+    result = tiny.run()
+    assert result.status != 0
+    assert "two workloads are named 'tiny' (in tiny and twin): rename one" in result.text
+    check_no_traceback(result.text)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("", "module 'tiny' has no tuple WORKLOADS: add one with its workloads"),
+        ("WORKLOADS = 3", "module 'tiny' has no tuple WORKLOADS: add one with its workloads"),
+        ("WORKLOADS = ('resnet',)", "'resnet' is no workload: register a gpugate.workload.Workload"),
+        (
+            "import nowhere_to_be_found",
+            "module 'tiny' cannot be imported (No module named 'nowhere_to_be_found'): ",
+        ),
+    ],
+)
+def test_a_module_that_holds_no_workloads_is_one_sentence(tiny: TinyProject, source: str, words: str) -> None:
+    tiny.write("tiny.py", source)
+    result = tiny.run()
+    assert result.status != 0
+    assert words in result.text
+    check_no_traceback(result.text)
+
+
+# --- optimizations ----------------------------------------------------------------------------------------------------
+
+# What the optimization does -> its source, the check that fails, and the words.
+FAILURES: dict[str, tuple[str, str]] = {
+    "raises in set-up": (
+        "def quick(context):\n    raise RuntimeError('no such engine')",
+        "tiny/quick/cpu: quick failed while being built: RuntimeError: no such engine",
+    ),
+    "leaves in set-up": (
+        "import sys\ndef quick(context):\n    sys.exit('no licence')",
+        "tiny/quick/cpu: quick failed while being built: SystemExit: no licence",
+    ),
+    "returns no side": (
+        "def quick(context):\n    Side(lambda x: 2 * x)",
+        "quick failed while being built: TypeError: its build function returned None: return a gpugate.workload.Side",
+    ),
+    "returns the step": (
+        "def quick(context):\n    return len",
+        "TypeError: its build function returned <built-in function len>: return a gpugate.workload.Side",
+    ),
+    "has no step": (
+        "def quick(context):\n    return Side(None)",
+        "TypeError: step of its Side is None, which cannot be called: give a function",
+    ),
+    "has a finish that ran already": (
+        "def quick(context):\n    return Side(lambda x: 2 * x, finish=print())",
+        "TypeError: finish of its Side is None, which cannot be called: give a function",
+    ),
+    **{
+        f"engaged() returns {answer}": (
+            f"def quick(context):\n    return Side(lambda x: 2 * x, engaged=lambda: {answer})",
+            f"quick failed while calling engaged(): TypeError: engaged() returned {answer}: return None "
+            "where the optimization engaged, and why not, as a text, where it did not",
+        )
+        for answer in ("False", "''", "True", "0", "' '")
+    },
+    "raises in a step": (
+        "def quick(context):\n    return Side(lambda x: x.nothing)",
+        "tiny/quick/cpu: quick failed while running its first step: AttributeError: ",
+    ),
+    "mutates inputs": (
+        "def quick(context):\n    return Side(lambda x: x.mul_(2))",
+        "quick failed while running its steps: ValueError: it wrote to its inputs: copy them first",
+    ),
+}
+# One model for both sides: an optimization that edits it also changes what it is compared with.
+SHARED = """
+MODEL = torch.nn.Linear(32, 32, bias=False)
+with torch.no_grad():
+    MODEL.weight.copy_(2 * torch.eye(32))
+
+
+def baseline(context):
+    return Side(lambda x: MODEL(x).detach(), model=MODEL)
+
+
+def quick(context):
+    {in_set_up}
+
+    def step(x):
+        {in_step}
+        return x + x
+
+    return Side(step)
+"""
+WRONG: dict[str, tuple[str, str]] = {
+    "NaN": ("x * float('nan')", "on fresh inputs it returned NaN or infinity"),
+    "another shape": ("2 * x[:, :31]", "on fresh inputs it returned shape (32, 31) instead of (32, 32)"),
+    "another dtype": ("(2 * x).double()", "on fresh inputs it returned dtype torch.float64 instead of torch.float32"),
+    "no tensor": ("[2 * x]", "on fresh inputs it returned a list, not a tensor"),
+    "other values": ("2.1 * x", "on fresh inputs relative L2 error 5.00e-02 exceeds 1.0e-05"),
+}
+RIGHT = "\ndef right(context):\n    return sleeping(1)\n"
+BOTH = f'{PROMISE}, Optimization("right", right, {{"cpu": 0.01}})'
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_a_broken_optimization_fails_its_tests_alone(tiny: TinyProject, kind: str) -> None:
+    build, words = FAILURES[kind]
+    tiny.workload(build + RIGHT, BOTH)
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs or speedup")
+    assert result.status == 1
+    case = tiny.json()["cases"]["tiny/quick/cpu"]
+    assert words in case["error"]
+    assert case["measurement"] is None
+    assert "\n" not in case["error"]
+    assert case["error"] in result.text
+    assert tiny.outcomes("tiny/right/cpu")["equivalence"] == Outcome.PASS
+    assert "2 failed, 2 passed" in result.text
+    check_no_traceback(result.text)
+
+
+def test_inputs_that_are_none_are_named(tiny: TinyProject) -> None:
+    source = (tiny.path / "tiny.py").read_text(encoding="utf-8")
+    tiny.write("tiny.py", source.replace("return torch.randn(32", "torch.randn(32"))
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs")
+    assert result.status == 1
+    words = "TypeError: inputs(context, 0) returned None: return what step() takes"
+    error = tiny.json()["cases"]["tiny/quick/cpu"]["error"]
+    assert error == f"tiny/quick/cpu: inputs of tiny failed while being made: {words}"
+    check_no_traceback(result.text)
+
+
+def test_a_workload_whose_name_is_as_long_as_it_may_be_is_recorded(tiny: TinyProject) -> None:
+    source = (tiny.path / "tiny.py").read_text(encoding="utf-8")
+    name = f"{200 * 'f'}/{200 * 'w'}"
+    source = source.replace('Workload("tiny"', f'Workload("{name}"').replace('("quick"', f'("{200 * "o"}"')
+    tiny.write("tiny.py", source)
+    result = tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1")
+    assert result.status == 0, result.text
+    assert (tiny.baselines / f"{name}.json").exists()
+
+
+@pytest.mark.parametrize(
+    "change", ["MODEL.weight.data.mul_(1.5)", "MODEL.double()", "MODEL.register_buffer('new', torch.ones(1))"]
+)
+@pytest.mark.parametrize("place", ["in_set_up", "in_step"])
+def test_an_optimization_that_changes_the_baselines_model_fails(tiny: TinyProject, place: str, change: str) -> None:
+    tiny.workload(SHARED.format(**{"in_set_up": "pass", "in_step": "pass", place: change}))
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs")
+    assert result.status == 1
+    error = tiny.json()["cases"]["tiny/quick/cpu"]["error"]
+    assert error.endswith(
+        ("it changed the reference's model: copy the model before changing it", "build from a copy of the model")
+    )
+    assert "quick failed" in error
+    check_no_traceback(result.text)
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_optimization_is_wrong_in_every_mode(tiny: TinyProject, kind: str) -> None:
+    expression, words = WRONG[kind]
+    tiny.workload(f"def quick(context):\n    return Side(lambda x: {expression})\n{RIGHT}", BOTH)
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs")
+    assert result.status == 1
+    assert f"WRONG equivalence of tiny/quick/cpu: {words}" in result.text
+    assert tiny.outcomes()["equivalence"] == Outcome.WRONG
+    assert tiny.outcomes("tiny/right/cpu")["equivalence"] == Outcome.PASS
+    assert "1 failed, 1 passed" in result.text
+    check_no_traceback(result.text)
+
+
+def test_an_output_that_cannot_be_compared_is_not_timed(tiny: TinyProject) -> None:
+    tiny.workload("def quick(context):\n    return Side(lambda x: x * float('nan'))")
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json")
+    assert "4 failed" in result.text or "3 failed" in result.text
+    assert tiny.outcomes()["speedup"] == tiny.outcomes()["throughput"] == Outcome.WRONG
+    measurement = run_file.read(tiny.path / "run.json").cases["tiny/quick/cpu"].measurement
+    assert measurement is not None
+    assert measurement.pairs == ()
+
+
+def test_an_optimization_that_does_nothing_is_not_engaged(tiny: TinyProject) -> None:
+    # Slow and fast steps take turns, so that the two sides of every other pair change places.
+    same = """
+import itertools
+SLOW_OR_FAST = itertools.cycle((1, 6))
+
+def baseline(context):
+    def step(x):
+        clock.sleep(next(SLOW_OR_FAST) / 1e3)
+        return 2 * x
+    return Side(step)
+
+quick = baseline
+"""
+    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
+    tiny.write("conftest.py", f'{conftest}\nsettings.BLOCK_MS["cpu"] = 0.01  # one step a block\n')
+    tiny.workload(same)
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "speedup")
+    assert result.status == 1
+    assert tiny.outcomes()["speedup"] == Outcome.NOT_ENGAGED
+    assert "with the same kernels and bitwise the same outputs as the reference: it did nothing" in result.text
+    check_no_traceback(result.text)
+
+
+def test_out_of_memory_is_named_and_the_next_workload_still_runs(tiny: TinyProject) -> None:
+    out_of_memory = """
+def quick(context):
+    def step(x):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 96.00 GiB.\\nGPU 0 has ...")
+    return Side(step)
+"""
+    tiny.workload(out_of_memory + RIGHT, BOTH)
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs")
+    assert result.status == 1
+    error = tiny.json()["cases"]["tiny/quick/cpu"]["error"]
+    assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 96.00 GiB." in error
+    assert "free device memory or lower the items per step" in error
+    assert "\n" not in error
+    assert tiny.outcomes("tiny/right/cpu")["equivalence"] == Outcome.PASS
+    assert "1 failed, 1 passed" in result.text
+    check_no_traceback(result.text)
+
+
+# --- interruptions ----------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_in_a_step_leaves_valid_json_and_the_baselines(tiny: TinyProject, recorded_project: TinyProject) -> None:
+    interrupting = "def right(context):\n    def step(x):\n        raise KeyboardInterrupt\n    return Side(step)"
+    tiny.take_baseline(recorded_project)
+    tiny.workload(f"{QUICK}\n{interrupting}", BOTH)
+    before = tiny.files()
+    for options in ((), ("--update-baselines", "--perf-processes=1")):
+        result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs", *options)
+        assert result.status == pytest.ExitCode.INTERRUPTED
+        run = run_file.read(tiny.path / "run.json")
+        assert run.interrupted
+        assert run.cases["tiny/quick/cpu"].measurement is not None
+        assert run.cases["tiny/right/cpu"].measurement is None
+        assert "interrupted; not finished: tiny/right/cpu" in result.text
+        check_no_traceback(result.text)
+        (tiny.path / "run.json").unlink()
+        assert tiny.files() == before
+    assert "ERROR: no baseline was written because the session ended early: record again" in result.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_on_a_terminal_while_a_step_blocks_ends_at_once(
+    tiny: TinyProject, recorded_project: TinyProject, number: signal.Signals
+) -> None:
+    blocking = 'def quick(context):\n    Path("blocking").touch()\n    return Side(lambda x: time.sleep(3600))'
+    before = tiny.take_baseline(recorded_project)
+    tiny.workload(RIGHT + blocking, f'Optimization("right", right, {{"cpu": 0.01}}), {PROMISE}')
+    terminal = Terminal()
+    process = tiny.start("--perf-device=cpu", "-k", "outputs", "--perf-json=run.json", output=terminal.descriptor)
+    wait_until((tiny.path / "blocking").exists)
+    assert run_file.read(tiny.path / "run.json").cases["tiny/right/cpu"].measurement is not None
+    assert run_file.read(tiny.path / "run.json").interrupted, "a process that is killed now leaves this file"
+    os.kill(process.pid, number)
+    assert ended(process).status == pytest.ExitCode.INTERRUPTED
+    assert run_file.read(tiny.path / "run.json").interrupted
+    assert tiny.baseline.read_bytes() == before
+    text = terminal.text()
+    assert "interrupted; not finished: tiny/quick/cpu" in text
+    assert re.search(r"tiny/right/cpu.* \d+ pairs", text), "no live line"
+    check_no_traceback(text)
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "os._exit(0)"])
+def test_a_killed_session_leaves_its_cases_to_every_command(
+    tiny: TinyProject, capsys: pytest.CaptureFixture[str], end: str
+) -> None:
+    tiny.write("nights/1/run.json", "an older night\n")
+    killed = f"import os\ndef quick(context):\n    return Side(lambda x: {end})"
+    tiny.workload(RIGHT + killed, f'Optimization("right", right, {{"cpu": 0.01}}), {PROMISE}')
+    assert tiny.run_apart("--perf-device=cpu", "--perf-report=nights/1").status in (0, -signal.SIGKILL)
+    night = tiny.path / "nights/1"
+    run = run_file.read(night / "run.json")
+    assert run.interrupted
+    assert list(run.cases) == ["tiny/right/cpu"]
+    assert run.cases["tiny/right/cpu"].measurement is not None
+    assert run.source_hashes
+    assert run.yardsticks
+
+    assert main(["diff", str(night), str(night)]) == 0
+    assert "tiny/right/cpu" in capsys.readouterr().out
+    assert main(["history", str(night.parent)]) == 0
+    assert "right" in capsys.readouterr().out
+    assert main(["replay", str(night.parent)]) == 0
+    assert "right" in capsys.readouterr().out
+    assert main(["record", str(night.parent)]) == 2
+    assert "was interrupted" in capsys.readouterr().out
+    again = tiny.run("--perf-replay=nights/1/run.json", "-k", "right")
+    assert again.status == 0, again.text
+
+    tiny.workload()
+    assert tiny.run("--perf-device=cpu", "--perf-report=nights/1").status == 0
+    assert sorted(path.name for path in night.iterdir()) == ["junit.xml", "run.json", "summary.md"]
+
+
+def test_ctrl_c_while_fresh_processes_record_leaves_no_orphan_and_a_second_recorder_is_refused(
+    tiny: TinyProject, recorded_project: TinyProject
+) -> None:
+    # The fresh process blocks: it is a child of the one that recorded first.
+    blocking = """
+def quick(context):
+    if Path("recorder").exists() and int(Path("recorder").read_text()) == os.getppid():
+        Path("blocking").touch()
+        return Side(lambda x: time.sleep(3600))
+    Path("recorder").write_text(str(os.getpid()))
+    return sleeping(1)
+"""
+    before = tiny.take_baseline(recorded_project)
+    tiny.workload("import os\n" + blocking)
+    process = tiny.start("--perf-device=cpu", "--update-baselines", "--perf-processes=3", "--perf-json=run.json")
+    wait_until((tiny.path / "blocking").exists)
+    (fresh,) = children(process.pid)
+    # A recorder that is killed lets go of the lock only when its child has ended.
+    assert tiny.baselines / ".lock" in [path.readlink() for path in Path(f"/proc/{fresh}/fd").iterdir()]
+
+    second = tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1")
+    assert second.status == pytest.ExitCode.USAGE_ERROR
+    assert f"another process (pid {process.pid}) is updating {tiny.baselines}: wait for it to end" in refusal(
+        second.text
+    )
+
+    os.kill(process.pid, signal.SIGINT)
+    result = ended(process)
+    assert result.status == pytest.ExitCode.INTERRUPTED
+    assert "ERROR: no baseline was written because the session ended early: record again" in result.text
+    assert run_file.read(tiny.path / "run.json").interrupted
+    assert tiny.baseline.read_bytes() == before
+    check_no_traceback(result.text)
+    wait_until(lambda: not running(fresh))
+
+
+# --- pytest-xdist -----------------------------------------------------------------------------------------------------
+
+
+def test_more_workers_than_gpus_are_refused(tiny: TinyProject) -> None:
+    result = tiny.run("-n", "2")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    words = "-n 2 would run 2 tests at once on 0 GPU(s), which is no measurement: use -n 0"
+    assert refusal(result.text) == f"ERROR: {words}"
+
+
+def test_workers_do_not_record(tiny: TinyProject) -> None:
+    result = tiny.run("-n", "1", "--update-baselines")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    assert "--update-baselines with -n 1 would record workers that share a host: use -n 0" in refusal(result.text)
+
+
+def test_one_worker_measures_and_the_controller_shows_and_writes(tiny: TinyProject) -> None:
+    result = tiny.run_apart("-n", "1", "--perf-json=run.json", "--junitxml=junit.xml")
+    assert result.status == 0, result.text
+    assert "4 passed, 4 skipped" in result.text
+    table = result.text.partition("= gpugate =")[2]
+    assert "1 measured (1 NO_BASELINE), 1 skipped" in table
+    run = run_file.read(tiny.path / "run.json")
+    assert not run.interrupted
+    assert set(run.cases) == {"tiny/quick/cpu", "tiny/quick/cuda"}
+    assert 'name="speedup_low"' in (tiny.path / "junit.xml").read_text(encoding="utf-8")
+
+
+def test_ctrl_c_while_a_baseline_is_written_is_no_reason_to_record_again(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = Path.replace
+
+    def interrupted(path: Path, target: Path) -> Path:
+        if target.name == "tiny.json":
+            os.kill(os.getpid(), signal.SIGINT)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    result = tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1", "--perf-json=run.json")
+    assert result.status == pytest.ExitCode.INTERRUPTED
+    assert tiny.baseline.exists()
+    assert f"written to {tiny.baselines}" in result.text
+    assert "no baseline was written" not in result.text
+    assert not run_file.read(tiny.path / "run.json").interrupted

@@ -1,0 +1,337 @@
+"""The life of a baseline: recorded by fresh processes, gated, improved, crept upon, and never written by accident."""
+
+import re
+from typing import Any
+
+import pytest
+
+from gpugate import units
+from gpugate.results.summary import history
+from gpugate.results.verdict import Outcome
+from gpugate.statistics.policy import ATTEMPTS
+from gpugate.store import baseline, profiles_file
+from gpugate.store.baseline import BaselineFile
+from tests.support.tiny_project import PROMISE, QUICK, TinyProject, check_no_traceback
+
+SPEEDUP_TEST = "test_speedup_is_what_was_promised[tiny/quick/cpu]"
+RECORD = ("--update-baselines", "--perf-processes=1", "--perf-device=cpu")
+GATE = ("--gate", "--perf-device=cpu", "--perf-json=run.json", "--perf-budget=0.4")
+
+
+# A second process finds what the first one wrote.
+DYING = """
+from pathlib import Path
+
+import pytest
+
+def pytest_sessionstart(session):
+    if Path("die").exists():
+        pytest.exit("the last words", returncode=7)
+"""
+
+
+def loaded(project: TinyProject) -> BaselineFile:
+    return baseline.load_all(project.baselines, {"tiny"})["tiny"]
+
+
+def spread_out(document: dict[str, Any]) -> None:
+    """The recorded processes differ by so much that whatever is measured now lies within four times their cv."""
+    for record in document["cases"]["quick/cpu"].values():
+        for process, factor in zip(record["processes"], (0.9, 1.1, 0.9, 1.1, 1.0), strict=True):
+            process["optimized_ms"] = [[factor * ms for ms in pairs] for pairs in process["optimized_ms"]]
+
+
+def test_fresh_processes_record_and_say_what_they_wrote(recorded_project: TinyProject) -> None:
+    entry = loaded(recorded_project).cases["quick/cpu"]
+    assert set(loaded(recorded_project).cases) == {"quick/cpu"}
+    assert len(entry.current.processes) == 2
+    assert entry.anchor == entry.current
+    assert entry.current.reason == "the first"
+    assert entry.current.environment.device_kind == "cpu"
+    assert entry.current.source_hash
+    assert entry.current.yardsticks
+    assert all(instance.pairs for process in entry.current.processes for instance in process)
+    said = (recorded_project.path / "said").read_text(encoding="utf-8")
+    assert "recording: fresh process 2 of 2" in said
+    assert "tiny/quick/cpu: recorded " in said
+    assert " over 2 processes: a gate needs 5" in said
+    assert f"written to {recorded_project.baselines}: read the difference and commit it" in said
+    assert "NO_BASELINE" not in said  # it is what a recording is for
+    profiles = profiles_file.path_of(recorded_project.baselines.parent, recorded_project.baselines.name, "tiny")
+    assert "aten::add" in profiles_file.load(profiles).cases["quick/cpu"].kernels
+
+
+def test_a_gate_judges_against_what_was_recorded(tiny: TinyProject, recorded_project: TinyProject) -> None:
+    before = tiny.take_baseline(recorded_project)
+    result = tiny.run(*GATE)
+    then = history(loaded(tiny).cases["quick/cpu"].current.processes)
+    assert tiny.verdict("speedup")["numbers"]["recorded_speedup"] == pytest.approx(then.speedup)
+    assert tiny.verdict("throughput")["numbers"]["recorded_ms"] == pytest.approx(then.optimized_ms)
+    assert "NO_BASELINE" not in result.text
+    assert "widened" not in tiny.verdict("throughput")["reason"]
+    assert tiny.baseline.read_bytes() == before
+
+
+def test_a_gate_passes_within_the_tolerance_that_the_recorded_spread_asks_for(
+    tiny: TinyProject, recorded_project: TinyProject
+) -> None:
+    tiny.take_baseline(recorded_project)
+    tiny.edit_baseline(spread_out)
+    result = tiny.run(*GATE)
+    assert result.status == 0, result.text
+    assert set(tiny.outcomes().values()) == {Outcome.PASS}
+    assert "4 passed" in result.text
+
+
+@pytest.mark.parametrize(
+    ("options", "confirmed_by"), [(["--gate", f"--perf-attempts={ATTEMPTS}"], 1), ([], 0)], ids=["gate", "developer"]
+)
+def test_work_done_three_times_is_a_regression_that_names_the_test(
+    tiny: TinyProject, recorded_project: TinyProject, options: list[str], confirmed_by: int
+) -> None:
+    before = tiny.take_baseline(recorded_project)
+    tiny.quick_ms(3)
+    result = tiny.run(*options, "--perf-device=cpu", "--perf-json=run.json", "--perf-budget=0.5", "-rf")
+    assert result.status == 1
+    assert f"FAILED perf_tests/test_promises.py::{SPEEDUP_TEST}" in result.text
+    then = history(loaded(tiny).cases["quick/cpu"].current.processes)
+    assert "REGRESSED speedup of tiny/quick/cpu: " in result.text
+    words = "both are below" if confirmed_by else "is below"
+    assert f"{words} the recorded {units.ratio(then.speedup)} -" in result.text
+    whose = "in the process that decided " if confirmed_by else ""
+    assert f"; {whose}optimized {units.milliseconds(then.optimized_ms)} -> " in result.text
+    assert '  next: pytest perf_tests -k "tiny/quick/cpu" --perf-budget 30' in result.text
+    assert tiny.outcomes()["speedup"] == tiny.outcomes()["throughput"] == Outcome.REGRESSED
+    assert tiny.outcomes()["equivalence"] == Outcome.PASS
+    confirming = tiny.json()["cases"]["tiny/quick/cpu"]["attempts"]
+    assert [attempt["problem"] for attempt in confirming] == [None] * confirmed_by
+    assert "\nautopsy\n  tiny/quick/cpu\n      likely cause, against what was recorded: " in result.text
+    check_no_traceback(result.text)
+    assert tiny.baseline.read_bytes() == before
+
+
+def test_a_case_that_passes_is_explained_where_that_is_asked_for(
+    tiny: TinyProject, recorded_project: TinyProject
+) -> None:
+    tiny.take_baseline(recorded_project)
+    tiny.edit_baseline(spread_out)
+    assert "autopsy" not in tiny.run(*GATE).text
+    assert "likely cause, against what was recorded: " in tiny.run(*GATE, "--explain").text
+
+
+def test_a_changed_source_is_judged_and_said(tiny: TinyProject, recorded_project: TinyProject) -> None:
+    tiny.take_baseline(recorded_project)
+    tiny.workload(build=QUICK.replace("sleeping(", "sleeping(3 * "))
+    result = tiny.run(*GATE)
+    assert result.status == 1
+    assert tiny.outcomes()["speedup"] == Outcome.REGRESSED
+    assert "the workload's source changed" in tiny.verdict("throughput")["reason"]
+    assert "the source of tiny changed since its baseline was recorded" in result.text
+
+
+def test_another_torch_is_said_and_another_cpu_is_no_baseline(tiny: TinyProject, recorded_project: TinyProject) -> None:
+    def set_environment(name: str, value: object) -> None:
+        def change(document: dict[str, Any]) -> None:
+            document["cases"]["quick/cpu"]["current"]["environment"][name] = value
+
+        tiny.edit_baseline(change)
+
+    tiny.take_baseline(recorded_project)
+    set_environment("packages", {"torch": "1.0"})
+    other = tiny.run(*GATE)
+    assert "widened, since " in tiny.verdict("throughput")["reason"]
+    assert "torch 1.0 -> " in tiny.verdict("throughput")["reason"]
+    assert "recorded under other software: torch 1.0 -> " in other.text
+    set_environment("cpu_model", "another")
+    assert tiny.run(*GATE).status == 1
+    assert tiny.outcomes()["throughput"] == Outcome.NO_BASELINE
+
+
+def test_a_slower_reference_is_no_improvement_and_a_fresh_process_measures_it_again(
+    tiny: TinyProject, recorded_project: TinyProject
+) -> None:
+    def a_faster_reference(document: dict[str, Any]) -> None:
+        for record in document["cases"]["quick/cpu"].values():
+            for process in record["processes"]:
+                process["reference_ms"] = [[0.5 * ms for ms in pairs] for pairs in process["reference_ms"]]
+                process["optimized_ms"] = [[1.1 * ms for ms in pairs] for pairs in process["optimized_ms"]]
+
+    tiny.take_baseline(recorded_project)
+    tiny.edit_baseline(a_faster_reference)
+    result = tiny.run(*GATE, "--perf-attempts=2")
+    assert (result.status, tiny.outcomes()["speedup"]) == (0, Outcome.PASS), result.text
+    assert len(tiny.json()["cases"]["tiny/quick/cpu"]["attempts"]) == 1
+    assert "mostly the reference moved" in tiny.verdict("speedup")["reason"]
+
+
+def test_improve_record_creep_and_be_caught_by_the_anchor(tiny: TinyProject) -> None:
+    tiny.quick_ms(8)
+    first = tiny.run(*RECORD, "--perf-reason=the first")
+    assert first.status == 0, first.text
+    assert "tiny/quick/cpu: recorded 0." in first.text
+    tiny.pretend_five_processes()
+    anchor = loaded(tiny).cases["quick/cpu"].anchor
+
+    tiny.quick_ms(1)
+    improved = tiny.run(*GATE)
+    assert improved.status == 0, improved.text
+    assert tiny.outcomes()["speedup"] == tiny.outcomes()["throughput"] == Outcome.IMPROVED
+    assert 'next: pytest perf_tests -k "tiny/quick/cpu" --update-baselines --perf-reason "..."' in improved.text
+    assert loaded(tiny).cases["quick/cpu"].current == anchor
+
+    again = tiny.run(*RECORD, "--perf-reason=the second")
+    assert again.status == 0, again.text
+    assert re.search(r"tiny/quick/cpu: 0\.\d\dx -> [1-9]", again.text)
+    tiny.pretend_five_processes()
+    entry = loaded(tiny).cases["quick/cpu"]
+    assert entry.anchor == anchor
+    assert (entry.anchor.reason, entry.current.reason) == ("the first", "the second")
+
+    tiny.quick_ms(6)  # slower than the record by far, faster than the anchor by far
+    assert tiny.run(*GATE).status == 1
+    assert "is below the recorded " in tiny.verdict("speedup")["reason"]
+    assert "anchored" not in tiny.verdict("speedup")["reason"]
+
+
+def test_a_new_baseline_does_not_hide_a_fall_below_the_anchor(tiny: TinyProject, recorded_project: TinyProject) -> None:
+    tiny.take_baseline(recorded_project)
+    tiny.quick_ms(8)
+    assert tiny.run(*RECORD).status == 0
+    tiny.pretend_five_processes()
+    entry = loaded(tiny).cases["quick/cpu"]
+    assert history(entry.current.processes).speedup < 1 < history(entry.anchor.processes).speedup
+    result = tiny.run(*GATE, "-k", "speedup")
+    assert result.status == 1
+    assert "is below " in tiny.verdict("speedup")["reason"]
+    assert f"the anchored {units.ratio(history(entry.anchor.processes).speedup)} -" in tiny.verdict("speedup")["reason"]
+
+    accepted = tiny.run(*RECORD, "--perf-new-anchor")
+    assert accepted.status == 0, accepted.text
+    assert loaded(tiny).cases["quick/cpu"].anchor == loaded(tiny).cases["quick/cpu"].current
+
+
+def test_a_baseline_of_too_few_processes_does_not_open_the_gate(
+    tiny: TinyProject, recorded_project: TinyProject
+) -> None:
+    tiny.take_baseline(recorded_project)
+    tiny.baseline.write_bytes(recorded_project.baseline.read_bytes())
+    result = tiny.run(*GATE, "-k", "speedup")
+    assert result.status == 1
+    assert "a baseline of 2 processes, where a gate needs 5" in result.text
+
+
+def test_recording_some_cases_leaves_the_others_as_they_were(tiny: TinyProject, recorded_project: TinyProject) -> None:
+    tiny.take_baseline(recorded_project)
+    then = loaded(tiny).cases["quick/cpu"]
+    other = f"{PROMISE}, {PROMISE.replace(chr(34) + 'quick' + chr(34), chr(34) + 'other' + chr(34))}"
+    tiny.workload(optimizations=other)
+    result = tiny.run(*RECORD, "-k", "tiny/other")
+    assert result.status == 0, result.text
+    assert set(loaded(tiny).cases) == {"quick/cpu", "other/cpu"}
+    assert loaded(tiny).cases["quick/cpu"] == then
+
+
+@pytest.mark.parametrize(
+    ("build", "word"),
+    [
+        ("def quick(context):\n    return Side(lambda x: 3 * x)", "is WRONG in the check of equivalence"),
+        ("def quick(context):\n    raise RuntimeError('no such engine')", "no such engine"),
+        (
+            "def quick(context):\n    return Side(lambda x: 2 * x, engaged=lambda: 'it fell back')",
+            "is NOT_ENGAGED in the check of counters (it fell back)",
+        ),
+    ],
+    ids=["wrong", "failed", "not-engaged"],
+)
+def test_what_is_not_fit_is_refused_and_nothing_is_touched(
+    tiny: TinyProject, recorded_project: TinyProject, build: str, word: str
+) -> None:
+    tiny.take_baseline(recorded_project)
+    tiny.workload(build=build)
+    before = tiny.files()
+    result = tiny.run("--update-baselines", "--perf-processes=5", "--perf-device=cpu")
+    assert result.status == 1
+    assert "fresh process" not in result.text
+    (refusal,) = [line for line in result.text.splitlines() if line.startswith("ERROR: ")]
+    assert "tiny/quick/cpu" in refusal
+    assert word in refusal
+    assert "record again" in refusal
+    check_no_traceback(result.text)
+    assert tiny.files() == before
+
+
+def test_a_fresh_process_that_dies_is_told_and_nothing_is_touched(
+    tiny: TinyProject, recorded_project: TinyProject
+) -> None:
+    tiny.take_baseline(recorded_project)
+    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
+    tiny.write("conftest.py", conftest + DYING)
+    tiny.workload(build='def quick(context):\n    Path("die").touch()\n    return sleeping(1)')
+    before = tiny.files()
+    result = tiny.run("--update-baselines", "--perf-processes=2", "--perf-device=cpu")
+    assert result.status == 1
+    assert "ERROR: a fresh process ended with status 7; nothing was written; it said:" in result.text
+    assert "the last words" in result.text
+    check_no_traceback(result.text)
+    assert {name: data for name, data in tiny.files().items() if name != "die"} == before
+    (kept,) = (tiny.path / ".gpugate-cache").glob("recording-*")
+    words = f"recording: what was measured is kept in {kept}: the same command with --perf-runs {kept} goes on from it"
+    assert words in result.text
+    (tiny.path / "die").unlink()
+    tiny.workload()
+    again = tiny.run("--update-baselines", "--perf-processes=2", "--perf-device=cpu", f"--perf-runs={kept}")
+    assert "goes on from 1 of 2 processes" in again.text
+
+
+def test_a_recording_that_was_cut_off_goes_on_from_the_runs_that_it_kept(tiny: TinyProject) -> None:
+    keep = ("--update-baselines", "--perf-device=cpu", "--perf-runs=runs")
+    tiny.run(*keep, "--perf-processes=1")
+    cut_off = (tiny.path / "runs/run-1.json").read_text(encoding="utf-8")
+    tiny.write("runs/run-2.json", cut_off.replace('"interrupted": false', '"interrupted": true'))
+    result = tiny.run(*keep, "--perf-processes=2")
+    assert result.status == 0
+    assert "recording: goes on from 1 of 2 processes in " in result.text
+    assert "fresh process" not in result.text
+    assert len(loaded(tiny).cases["quick/cpu"].current.processes) == 2
+
+
+@pytest.mark.parametrize("folder", ["quick_ms", "quick_ms/runs", "/proc/runs"])
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_measured(tiny: TinyProject, folder: str) -> None:
+    before = tiny.files()
+    result = tiny.run("--update-baselines", "--perf-device=cpu", f"--perf-runs={folder}")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    (sentence,) = [line for line in result.text.splitlines() if line.startswith("ERROR: ")]
+    assert f"--perf-runs {tiny.path / folder} cannot be written (" in sentence
+    assert "give a folder that can be made and written" in sentence
+    assert "= gpugate =" not in result.text
+    check_no_traceback(result.text)
+    assert tiny.files() == before
+
+
+def test_runs_of_another_machine_are_no_part_of_a_recording(tiny: TinyProject) -> None:
+    keep = ("--update-baselines", "--perf-device=cpu", "--perf-runs=runs")
+    tiny.run(*keep, "--perf-processes=1")
+    other = re.sub(r'"torch": "[^"]*"', '"torch": "1.0"', (tiny.path / "runs/run-1.json").read_text(encoding="utf-8"))
+    tiny.write("runs/run-1.json", other)
+    before = tiny.files()
+    result = tiny.run(*keep, "--perf-processes=2")
+    assert result.status == 1
+    assert "run-1.json was measured under other conditions (torch 1.0 -> " in result.text
+    assert "give an empty folder" in result.text
+    check_no_traceback(result.text)
+    assert tiny.files() == before
+
+
+def test_where_everything_skips_nothing_is_recorded_and_that_is_said(tiny: TinyProject) -> None:
+    result = tiny.run("-m", "gpu", "--update-baselines")
+    assert result.status == 1
+    assert "ERROR: every case was skipped, so no baseline was written: " in result.text
+    assert "fresh process" not in result.text
+    assert not tiny.baseline.exists()
+
+
+def test_without_the_flag_nothing_is_ever_written(tiny: TinyProject) -> None:
+    before = tiny.files()
+    tiny.run()
+    tiny.run("--gate")
+    assert tiny.files() == before

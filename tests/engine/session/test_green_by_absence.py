@@ -1,0 +1,342 @@
+"""A gate is never green by absence: every selected case gets a verdict or an error, whatever its code raises."""
+
+import shlex
+
+import pytest
+
+from gpugate.commands import cli
+from tests.support.tiny_project import PROMISE, QUICK, TinyProject, check_no_traceback
+
+RIGHT = "\ndef right(context):\n    return sleeping(2)\n"
+BOTH = 'Optimization("quick", quick, {"cpu": 0.01}), Optimization("right", right, {"cpu": 0.01})'
+OUTCOMES = {
+    "skip": 'pytest.skip("no licence")',
+    "importorskip": 'pytest.importorskip("torch_nowhere", reason="no licence")',
+    "xfail": 'pytest.xfail("no licence")',
+}
+OTHERS = {
+    "fail": ('pytest.fail("no licence")', "Failed: no licence"),
+    "cancelled": ('raise asyncio.CancelledError("no licence")', "CancelledError: no licence"),
+    "generator exit": ('raise GeneratorExit("no licence")', "GeneratorExit: no licence"),
+    "own": ('raise type("Gone", (BaseException,), {})("no licence")', "Gone: no licence"),
+    "without words": ('raise type("Mute", (BaseException,), {"__str__": lambda self: 1 / 0})', "Mute: no message"),
+}
+# Where the statement stands, the optimizations that it concerns, and what the engine calls the side and its doing.
+PLACES = {
+    "build": ("def quick(context):\n    {0}", "quick", "quick", "being built"),
+    "step": (
+        "def quick(context):\n    def step(x):\n        {0}\n    return Side(step)",
+        "quick",
+        "quick",
+        "running its first step",
+    ),
+    "close": (
+        "def quick(context):\n    def close():\n        {0}\n    return Side(lambda x: x + x, close=close)",
+        "quick",
+        "quick",
+        "being closed",
+    ),
+    "engaged": (
+        "def quick(context):\n    def engaged():\n        {0}\n    return Side(lambda x: x + x, engaged=engaged)",
+        "quick",
+        "quick",
+        "calling engaged()",
+    ),
+    "baseline": (f"{QUICK}\ndef baseline(context):\n    {{0}}", "quick right", "baseline", "being built"),
+    "inputs": (f"{QUICK}\ndef inputs(context, index):\n    {{0}}", "quick right", "inputs of tiny", "being made"),
+    "proof": (
+        f"{QUICK}\nfrom gpugate.workload import Proof\n\ndef show(context):\n    {{0}}\n",
+        "quick",
+        "quick",
+        "showing learns",
+    ),
+}
+WITH_PROOF = BOTH.replace('{"cpu": 0.01})', '{"cpu": 0.01}, proofs=(Proof("learns", show),))', 1)
+
+
+def write(tiny: TinyProject, place: str, statement: str) -> None:
+    build = PLACES[place][0].format(statement)
+    tiny.workload(f"import asyncio\n\nimport pytest\n\n{build}\n{RIGHT}", WITH_PROOF if place == "proof" else BOTH)
+
+
+def measured_of(tiny: TinyProject) -> set[str]:
+    return {case_id.split("/")[1] for case_id, case in tiny.json()["cases"].items() if case["measurement"] is not None}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_skip_inside_a_users_code_is_a_skip_for_a_developer_and_an_error_for_a_gate(
+    tiny: TinyProject, place: str
+) -> None:
+    write(tiny, place, OUTCOMES["skip"])
+    _, concerned, side, doing = PLACES[place]
+    others = {"quick", "right"} - set(concerned.split())
+    lenient = tiny.run("--perf-device=cpu", "-k", "outputs", "--perf-json=run.json")
+    assert lenient.status == 0, lenient.text
+    for name in concerned.split():
+        assert tiny.json()["cases"][f"tiny/{name}/cpu"]["skipped"] == f"{side} was skipped while {doing}: no licence"
+    assert measured_of(tiny) == others
+    strict = tiny.run("--perf-device=cpu", "-k", "outputs", "--perf-json=run.json", "--gate")
+    assert strict.status == 1
+    for name in concerned.split():
+        error = tiny.json()["cases"][f"tiny/{name}/cpu"]["error"]
+        assert error.startswith(f"tiny/{name}/cpu: {side} failed while {doing}: Skipped: no licence; ")
+        assert error in strict.text
+    assert measured_of(tiny) == others
+    check_no_traceback(strict.text)
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_every_way_to_skip_is_no_way_past_a_gate(tiny: TinyProject, outcome: str) -> None:
+    write(tiny, "step", OUTCOMES[outcome])
+    assert tiny.run("--perf-device=cpu", "-k", "outputs").status == 0
+    assert tiny.run("--perf-device=cpu", "-k", "outputs", "--gate", "--perf-json=run.json").status == 1
+    assert tiny.json()["cases"]["tiny/quick/cpu"]["error"]
+    assert measured_of(tiny) == {"right"}
+
+
+def test_what_skips_itself_is_not_recorded(tiny: TinyProject) -> None:
+    write(tiny, "step", OUTCOMES["skip"])
+    result = tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1")
+    assert result.status == 1
+    assert (
+        "tiny/quick/cpu failed (tiny/quick/cpu: quick failed while running its first step: Skipped: no" in result.text
+    )
+    assert not tiny.baseline.exists()
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("place", ["build", "step"])
+def test_whatever_a_users_code_raises_is_an_error_of_its_case_alone(tiny: TinyProject, place: str, kind: str) -> None:
+    statement, words = OTHERS[kind]
+    write(tiny, place, statement)
+    result = tiny.run("--perf-device=cpu", "-k", "outputs", "--perf-json=run.json")
+    assert result.status == 1
+    assert tiny.json()["cases"]["tiny/quick/cpu"]["error"].endswith(words)
+    assert measured_of(tiny) == {"right"}
+    assert "1 failed, 1 passed" in result.text
+    check_no_traceback(result.text)
+
+
+# --- verdicts that no test holds ------------------------------------------------------------------------------------
+
+REGRESSED = PROMISE.replace('"cpu": 0.01', '"cpu": 500')
+FAILING = 'def quick(context):\n    raise ValueError("no licence")'
+MARK = """
+    import pytest
+
+    def pytest_collection_modifyitems(items):
+        for item in items:
+            item.add_marker({mark})
+"""
+XFAIL = MARK.format(mark='pytest.mark.xfail(reason="a known bug")')
+SKIP = MARK.format(mark='pytest.mark.skip(reason="a known bug")')
+
+
+def promises(tiny: TinyProject, body: str) -> None:
+    tiny.write("perf_tests/test_promises.py", f"import pytest\n\n\ndef test_it(workload, gate):\n    {body}\n")
+
+
+def gate(tiny: TinyProject, *options: str) -> tuple[int, list[str]]:
+    """The exit status of a gate on the CPU, and the sentences at its end."""
+    result = tiny.run("--gate", "--perf-device=cpu", "--perf-json=run.json", *options)
+    check_no_traceback(result.text)
+    return result.status, [line for line in result.text.splitlines() if line.startswith("ERROR: ")]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "pass",
+        "assert workload.speedup",
+        "gate(type(workload.speedup)('speedup', workload.case.id, workload.equivalence.outcome))",
+    ],
+)
+def test_a_case_whose_verdicts_no_test_held_is_red(tiny: TinyProject, body: str) -> None:
+    promises(tiny, body)
+    assert tiny.run("--perf-device=cpu").status == 0
+    status, errors = gate(tiny)
+    assert (status, tiny.json()["exit_status"], tiny.json()["interrupted"]) == (1, 1, False)
+    assert errors == [f"ERROR: {tiny.json()['problems'][0]}"]
+    assert "no test held a verdict of tiny/quick/cpu: " in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "conftest", "words"),
+    [
+        ("gate(workload.speedup)", XFAIL, "REGRESSED speedup of tiny/quick/cpu failed no test: 4."),
+        (
+            "with pytest.raises(pytest.fail.Exception):\n        gate(workload.speedup)",
+            "",
+            "REGRESSED speedup of tiny/",
+        ),
+        ("gate(workload.speedup)", SKIP, "no test measured tiny/quick/cpu: "),
+    ],
+)
+def test_a_bad_verdict_that_fails_no_test_is_red(tiny: TinyProject, body: str, conftest: str, words: str) -> None:
+    tiny.workload(optimizations=REGRESSED)
+    promises(tiny, body)
+    tiny.write("perf_tests/conftest.py", conftest)
+    status, errors = gate(tiny)
+    assert status == 1
+    assert errors[0].startswith(f"ERROR: {words}")
+    assert len(errors) == len(tiny.json()["problems"]) == (2 if conftest is SKIP else 1)
+
+
+@pytest.mark.parametrize(("build", "device"), [(FAILING, "cpu"), (QUICK, "auto")])
+def test_an_error_or_an_absence_that_fails_no_test_is_red(tiny: TinyProject, build: str, device: str) -> None:
+    tiny.workload(f"{build}\n{RIGHT}", f'{PROMISE}, Optimization("right", right, {{"cpu": 0.01}})')
+    promises(tiny, "gate(workload.equivalence)")
+    tiny.write("perf_tests/conftest.py", XFAIL)
+    assert tiny.run("--gate", f"--perf-device={device}", "--perf-json=run.json").status == 1
+    (problem,) = tiny.json()["problems"]
+    words = {"cpu": "the error of tiny/quick/cpu failed no test: ", "auto": "the absence of tiny/quick/cuda failed no "}
+    assert problem.startswith(words[device])
+    accepted = tiny.run("--gate", f"--perf-device={device}", "--perf-json=run.json", "--allow-missing=cuda")
+    assert accepted.status == (1 if device == "cpu" else 0), accepted.text
+
+
+def test_a_selection_of_tests_selects_checks_and_the_report_says_which_none_held(tiny: TinyProject) -> None:
+    words = "checks that no selected test held: speedup, throughput, counters"
+    result = tiny.run("--gate", "--perf-device=cpu", "-k", "outputs", "--perf-report=night")
+    assert result.status == 0
+    assert words in result.text
+    assert words in (tiny.path / "night/summary.md").read_text(encoding="utf-8")
+    run = tiny.json("night/run.json")
+    assert (run["exit_status"], run["problems"], run["cases"]["tiny/quick/cpu"]["held"]) == (0, [], ["equivalence"])
+    assert "no selected test" not in tiny.run("--perf-device=cpu", "-k", "outputs").text
+
+
+def test_a_bad_verdict_that_no_selected_test_held_is_in_that_line(tiny: TinyProject) -> None:
+    tiny.workload(f"{QUICK}\n{RIGHT}", f'{REGRESSED}, Optimization("right", right, {{"cpu": 0.01}})')
+    result = tiny.run("--gate", "--perf-device=cpu", "-k", "outputs or (right and engaged)")
+    assert result.status == 0
+    assert (
+        "checks that no selected test held: speedup (1 REGRESSED), throughput, counters (1 of 2 cases)" in result.text
+    )
+
+
+def test_a_test_that_fails_needs_no_second_sentence(tiny: TinyProject) -> None:
+    tiny.workload(optimizations=REGRESSED)
+    assert gate(tiny, "-k", "speedup") == (1, [])
+    assert (tiny.json()["exit_status"], tiny.json()["problems"]) == (1, [])
+
+
+@pytest.mark.parametrize("mark", [XFAIL, ""])
+def test_what_a_worker_of_xdist_held_decides_too(tiny: TinyProject, mark: str) -> None:
+    tiny.workload(optimizations=REGRESSED)
+    promises(tiny, "gate(workload.speedup)" if mark else "gate(workload.equivalence)")
+    tiny.write("perf_tests/conftest.py", mark)
+    result = tiny.run_apart("--gate", "--perf-device=cpu", "--perf-json=run.json", "-n", "1")
+    run = tiny.json()
+    assert (result.status, run["exit_status"], len(run["problems"])) == ((1, 1, 1) if mark else (0, 0, 0)), result.text
+    assert run["cases"]["tiny/quick/cpu"]["held"] == ["speedup" if mark else "equivalence"]
+
+
+def test_a_replay_is_held_to_the_same(tiny: TinyProject) -> None:
+    assert tiny.run("--gate", "--perf-device=cpu", "-k", "outputs", "--perf-json=stored.json").status == 0
+    replay = ("--gate", "--perf-replay=stored.json", "--perf-json=again.json")
+    assert tiny.run(*replay, "-k", "outputs").status == 0
+    promises(tiny, "pass")
+    assert tiny.run(*replay).status == 1
+    assert tiny.json("again.json")["problems"][0].startswith("no test held a verdict of tiny/quick/cpu: ")
+
+
+def test_a_fresh_process_of_a_gate_by_settings_measures_and_judges_nothing(tiny: TinyProject) -> None:
+    tiny.workload(optimizations=REGRESSED)
+    tiny.write("pytest.ini", "[pytest]\naddopts = --gate\n")
+    options = ("--perf-device=cpu", "-k", "speedup", "--perf-json=run.json", "--perf-attempts=2")
+    assert tiny.run(*options).status == 1
+    (attempt,) = tiny.json()["cases"]["tiny/quick/cpu"]["attempts"]
+    assert attempt["problem"] is None
+    assert attempt["measurement"] is not None
+
+
+# --- nothing is measured --------------------------------------------------------------------------------------------
+
+PLAIN = "def test_plain():\n    pass\n"
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+def test_a_gate_on_plain_tests_alone_measured_nothing(tiny: TinyProject, workers: tuple[str, ...]) -> None:
+    tiny.write("other/test_plain.py", PLAIN)
+    words = "ERROR: the gate measured nothing: select cases that this machine can run"
+    run = tiny.run_apart if workers else tiny.run
+    result = run("--gate", "other", *workers)
+    assert result.status == 1
+    assert words in result.text
+    assert run("other", *workers).status == 0
+    assert tiny.run("--gate", "other", "--collect-only").status == 0
+    assert tiny.run("--gate", "other", "-k", "nowhere").status == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_a_gate_of_the_projects_settings_lets_plain_tests_pass_and_says_so(tiny: TinyProject) -> None:
+    tiny.write("other/test_plain.py", PLAIN)
+    tiny.write("pytest.ini", "[pytest]\naddopts = --gate\n")
+    result = tiny.run("other")
+    assert result.status == 0
+    assert "the gate measured nothing: " in result.text
+    assert "ERROR" not in result.text
+    assert tiny.run("other", "--gate").status == 1
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_a_module_that_skips_itself_is_left_out_by_a_developer_and_red_for_a_gate(
+    tiny: TinyProject, outcome: str
+) -> None:
+    tiny.write("gone.py", f"import pytest\n\n{OUTCOMES[outcome]}\n")
+    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
+    tiny.write(
+        "conftest.py", conftest.replace('register_module("tiny")', 'register_module("gone")\nregister_module("tiny")')
+    )
+    words = "module 'gone' skipped itself (no licence), so its workloads are not measured"
+    lenient = tiny.run("--perf-device=cpu", "-k", "outputs")
+    assert lenient.status == 0
+    assert lenient.text.count(words) == 1
+    status, errors = gate(tiny, "-k", "outputs")
+    assert (status, errors) == (1, [f"ERROR: {tiny.json()['problems'][0]}"])
+    assert words in errors[0]
+    assert measured_of(tiny) == {"quick"}
+
+
+def test_a_module_that_skips_itself_hides_no_record_of_its_own(
+    tiny: TinyProject, recorded_project: TinyProject
+) -> None:
+    tiny.take_baseline(recorded_project)
+    source = (tiny.path / "tiny.py").read_text(encoding="utf-8").replace('Workload("tiny"', 'Workload("other"')
+    tiny.write("other.py", source)
+    tiny.write("tiny.py", f"import pytest\n\n{OUTCOMES['skip']}\n")
+    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
+    tiny.write("conftest.py", f'{conftest}\nregister_module("other")\n')
+    assert tiny.run("--perf-device=cpu", "-k", "outputs").status == 0
+    status, (error,) = gate(tiny, "-k", "outputs")
+    assert status == 1
+    assert "module 'tiny' skipped itself (no licence)" in error
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+def test_a_module_that_skips_itself_and_leaves_nothing_is_red(tiny: TinyProject, workers: tuple[str, ...]) -> None:
+    tiny.write("tiny.py", f"import pytest\n\n{OUTCOMES['skip']}\n")
+    run = tiny.run_apart if workers else tiny.run
+    assert run(*workers).status == 0
+    result = run("--gate", *workers)
+    assert result.status == 1
+    assert "the gate measured nothing" in result.text
+    if not workers:
+        assert "module 'tiny' skipped itself (no licence)" in result.text
+
+
+def test_a_record_whose_optimization_is_gone_is_red_until_it_is_deleted(
+    tiny: TinyProject, recorded_project: TinyProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.take_baseline(recorded_project)
+    tiny.workload(RIGHT, 'Optimization("right", right, {"cpu": 0.01})')
+    lenient = tiny.run("--perf-device=cpu", "-k", "outputs")
+    assert lenient.status == 0
+    assert "tiny/quick/cpu is recorded and no longer in the catalogue" in lenient.text
+    status, (error,) = gate(tiny, "-k", "outputs")
+    assert status == 1
+    assert error.startswith("ERROR: tiny/quick/cpu is recorded and no longer in the catalogue: ")
+    command = shlex.split(error.rpartition(": ")[2])
+    assert command[0] == "gpugate"
+    assert cli.main(command[1:]) == 0
+    assert gate(tiny, "-k", "outputs") == (0, [])

@@ -1,0 +1,312 @@
+"""The command line: every option is in the help, and a value that cannot be used is refused in one sentence."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpugate.errors import OptionError
+from gpugate.measurement.settings import Settings
+from gpugate.session.options import DEFAULT_PROCESSES, FRESH_VARIABLE, add_options, read_options
+from gpugate.statistics.policy import ATTEMPTS
+from gpugate.store import run_file
+from tests.support.tiny_project import CACHES, ROOT, TinyProject, check_no_traceback
+
+DEFAULTS = {
+    "--gate": "off",
+    "--update-baselines": "off",
+    "--perf-reason": "none",
+    "--perf-processes": str(DEFAULT_PROCESSES),
+    "--perf-new-anchor": "it stays",
+    "--perf-force": "it stays",
+    "--perf-runs": "none kept",
+    "--perf-seed": "new each time",
+    "--perf-device": "auto",
+    "--perf-budget": str(Settings.budget_s),
+    "--perf-attempts": str(ATTEMPTS),
+    "--perf-step-timeout": "300",
+    "--perf-json": "nowhere",
+    "--perf-input": "none",
+    "--perf-checkpoint": "none",
+    "--perf-data": "made-up images",
+    "--perf-baselines": "baselines of pytest's rootdir",
+    "--allow-missing": "none",
+    "--perf-mutate": "none",
+    "--perf-tolerance": "what the machine resolves",
+    "--perf-replay": "none",
+    "--perf-report": "nowhere",
+    "--explain": "of cases that fail",
+    "--perf-skip-proofs": "shown",
+    "--nsys": "off",
+    "--nsys-args": "none",
+    "--ncu": "off",
+    "--torch-trace": "off",
+}
+HEAVY = {"torch", "numpy", "scipy", "rich", "pynvml", "nvtx", "sqlite3"}
+
+
+def pytest_apart(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-X", "importtime", "-m", "pytest", "-p", "gpugate.plugin", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+
+
+def imported(result: "subprocess.CompletedProcess[str]") -> set[str]:
+    """Top-level packages that the process imported, as -X importtime tells."""
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in result.stderr.splitlines()}
+
+
+def test_the_help_has_every_option_in_one_group_with_its_default_and_imports_nothing_heavy(tmp_path: Path) -> None:
+    result = pytest_apart(tmp_path, "--help")
+    assert result.returncode == 0
+    (group,) = re.findall(r"^gpugate: .*?:\n((?:  .*\n)+)", result.stdout, re.MULTILINE)
+    described = re.split(r"^  (?=--)", group, flags=re.MULTILINE)[1:]
+    told = {}
+    for text in described:
+        words = " ".join(text.split())
+        told[words.split("=")[0].split()[0]] = words.rpartition("(default: ")[2].rstrip(")")
+    assert told == DEFAULTS
+    assert "gpugate" in imported(result)
+    assert imported(result) & HEAVY == set()
+
+
+def test_a_project_that_measures_nothing_pays_nothing(tmp_path: Path) -> None:
+    (tmp_path / "test_plain.py").write_text("def test_plain():\n    pass\n", encoding="utf-8")
+    result = pytest_apart(tmp_path)
+    assert result.returncode == 0
+    assert imported(result) & HEAVY == set()
+    assert "== gpugate ==" not in result.stdout
+    assert {path.name for path in tmp_path.iterdir()} - {"test_plain.py", "__pycache__"} <= CACHES
+
+
+TOO_LONG = f"1{22 * '0'}"  # for 64 bits, and to count so far
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "next_step"),
+    [
+        ("--perf-attempts", "0", "give a whole number from 1 to 10000"),
+        *(("--perf-budget", value, "give seconds above 0") for value in ("0", "-1", "nan", "inf", "soon", "1e300")),
+        *(
+            ("--perf-processes", value, "give a whole number from 1 to 10000")
+            for value in ("0", "-2", "1.5", "many", "10001", TOO_LONG)
+        ),
+        *(("--perf-device", value, "use auto, cpu, cuda or cuda:N") for value in ("gpu", "cuda:", "cuda:x", "tpu:0")),
+        *(("--perf-seed", value, "give the whole number that a run printed") for value in ("-1", "x", TOO_LONG)),
+        *(("--perf-device", value, "torch sees no GPU: use auto, cpu") for value in ("cuda", "cuda:7")),
+        *(
+            ("--perf-json", value, "give a file name in a folder that can be written")
+            for value in ("no/run.json", "perf_tests", "/proc/run.json")  # root may write to /proc, and cannot
+        ),
+        ("--perf-baselines", "quick_ms", "is no folder: give one"),
+        *(
+            (option, "nothing-here", "give the path of a file")
+            for option in ("--perf-input", "--perf-checkpoint", "--perf-data")
+        ),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_one_sentence(
+    tiny: TinyProject, option: str, value: str, next_step: str
+) -> None:
+    before = tiny.files()
+    result = tiny.run(f"{option}={value}")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    (sentence,) = [line for line in result.text.splitlines() if line.startswith("ERROR: ")]
+    assert option in sentence
+    assert value in sentence
+    assert next_step in sentence
+    check_no_traceback(result.text)
+    assert tiny.files() == before
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_an_anchor_moves_only_where_it_is_asked_for(pytester: pytest.Pytester, asked: bool) -> None:
+    config = pytester.parseconfig(
+        "-p", "gpugate.plugin", "--update-baselines", *(["--perf-new-anchor"] if asked else [])
+    )
+    assert read_options(config).new_anchor is asked
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--perf-reason=why"], "--perf-reason says how to record: give --update-baselines too"),
+        (["--perf-runs=runs"], "--perf-runs says how to record: give --update-baselines too"),
+        (["--allow-missing=nvenc"], "--allow-missing nvenc says what a gate accepts: give --gate too"),
+        (
+            ["--update-baselines", "--perf-input=quick_ms", "--perf-baselines=./baselines"],
+            "--perf-input quick_ms is your own, and baselines/ is of what the workloads come with",
+        ),
+        (["--perf-force"], "--perf-force says how to record: give --update-baselines too"),
+        (["--perf-new-anchor"], "--perf-new-anchor says how to record: give --update-baselines too"),
+        *(
+            ([option, "--perf-skip-proofs"], f"{option} must not hold by what was not shown: leave out --perf-skip-")
+            for option in ("--gate", "--update-baselines")
+        ),
+        (["--gate", "--update-baselines"], "--gate judges and --update-baselines records: run one after the other"),
+    ],
+)
+def test_options_that_contradict_or_do_nothing_are_refused(
+    tiny: TinyProject, options: list[str], sentence: str
+) -> None:
+    result = tiny.run(*options)
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    assert f"ERROR: {sentence}" in result.text
+    check_no_traceback(result.text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["perf_tests"], "pytest perf_tests"),
+        (["perf_tests/test_promises.py::test_speedup"], "pytest perf_tests/test_promises.py"),
+        (["perf_tests", "--perf-baselines=my baselines"], "pytest perf_tests --perf-baselines 'my baselines'"),
+        ([], "pytest"),
+    ],
+)
+def test_the_command_of_a_next_step_is_the_one_that_was_typed(
+    pytester: pytest.Pytester, arguments: list[str], command: str
+) -> None:
+    pytester.mkdir("perf_tests")
+    (pytester.path / "perf_tests/test_promises.py").touch()
+    assert read_options(pytester.parseconfig("-p", "gpugate.plugin", *arguments)).command == command
+
+
+def test_a_file_that_can_be_written_is_left_as_it_is_until_there_is_a_run(tiny: TinyProject) -> None:
+    tiny.write("run.json", "of an earlier run")
+    before, names = tiny.files(), set(tiny.path.iterdir())
+    assert tiny.run("--collect-only", "-q", "--perf-json=run.json").status == 0
+    assert tiny.files() == before
+    assert {path.name for path in set(tiny.path.iterdir()) - names} <= CACHES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "folder"),
+    [([], "baselines"), (["--perf-baselines=baselines"], "below/baselines"), (["--perf-baselines=../b"], "below/../b")],
+)
+def test_a_folder_of_baselines_is_seen_from_where_pytest_was_started_and_the_default_from_the_project(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, arguments: list[str], folder: str
+) -> None:
+    monkeypatch.chdir(pytester.mkdir("below"))
+    config = pytester.parseconfig("-p", "gpugate.plugin", f"--rootdir={pytester.path}", *arguments)
+    assert read_options(config).baselines_path == pytester.path / folder
+
+
+def test_a_fresh_process_may_have_what_a_gate_accepts_from_the_projects_settings(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FRESH_VARIABLE, f"{os.getppid()}:0f1e")
+    pytester.makeini("[pytest]\naddopts = --gate --allow-missing=nvenc")
+    config = pytester.parseconfig("-p", "gpugate.plugin", "--perf-skip-proofs", "--perf-fresh=0f1e")
+    options = read_options(config)
+    assert (options.gate, options.update_baselines, options.skip_proofs) == (False, False, True)
+    assert options.allow_missing == {"nvenc"}
+
+
+@pytest.mark.parametrize("held", ["--gate", "--update-baselines"])
+@pytest.mark.parametrize("parent", ["1", "", "0", os.getpid, os.getppid], ids=["1", "empty", "0", "own", "parent"])
+def test_a_variable_that_a_shell_has_set_makes_no_fresh_process(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, parent: str | Callable[[], int], held: str
+) -> None:
+    monkeypatch.setenv(FRESH_VARIABLE, parent if isinstance(parent, str) else str(parent()))
+    config = pytester.parseconfig("-p", "gpugate.plugin", held, "--perf-skip-proofs")
+    with pytest.raises(OptionError, match=f"^{held} "):
+        read_options(config)
+
+
+@pytest.mark.parametrize("settings", ["--gate", "--gate --perf-fresh=0f1e"])
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        ("{}", ()),
+        ("{}:", ()),
+        ("{}:0f1e", ()),
+        ("{}:0f1e", ("--perf-fresh=1e0f",)),
+        ("1{}:0f1e", ("--perf-fresh=0f1e",)),
+    ],
+)
+def test_variables_alone_turn_no_gate_of_the_settings_off(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, settings: str, variable: str, words: tuple[str, ...]
+) -> None:
+    """Such as in a container whose shell is process 1."""
+    monkeypatch.setenv(FRESH_VARIABLE, variable.format(os.getppid()))
+    monkeypatch.setenv("PYTEST_ADDOPTS", settings)
+    assert read_options(pytester.parseconfig("-p", "gpugate.plugin", *words)).gate
+
+
+def test_a_selection_of_nothing_says_how_to_see_what_there_is(tiny: TinyProject) -> None:
+    said = "-k 'nowhere' selects none of the cases: --collect-only -q without it lists them"
+    result = tiny.run("-k", "nowhere")
+    assert result.status == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert said in result.text
+    tiny.write("other/test_other.py", "def test_other():\n    pass\n")
+    assert "selects none" not in tiny.run("other", "-k", "nowhere").text
+
+
+def test_a_seed_that_was_printed_draws_the_same_fresh_inputs(tiny: TinyProject) -> None:
+    drawn = []
+    for options in (("--perf-seed=7",), ("--perf-seed=7",), ()):
+        result = tiny.run("--perf-device=cpu", "-k", "outputs", "--perf-json=run.json", *options)
+        drawn.append(tiny.json()["cases"]["tiny/quick/cpu"]["measurement"]["seed"])
+        # The end of the line too: a seed of nine digits may begin with a 7.
+        assert (", seed 7\n" in result.text) is bool(options)
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_the_budget_bounds_what_is_sampled(tiny: TinyProject) -> None:
+    pairs = {}
+    for budget in ("0.01", "1"):
+        tiny.run("--perf-device=cpu", "-k", "speedup", "--perf-budget", budget, "--perf-json=run.json")
+        measurement = tiny.json()["cases"]["tiny/quick/cpu"]["measurement"]
+        pairs[budget] = sum(len(times) for times in measurement["instances"]["reference_ms"])
+    assert pairs["0.01"] == 8
+    assert pairs["1"] > 8
+
+
+def test_the_device_asked_for_is_the_only_one_measured(tiny: TinyProject) -> None:
+    result = tiny.run("--perf-device=cpu", "-k", "speedup", "-v")
+    assert result.status == 0
+    assert "tiny/quick/cpu] PASSED" in result.text
+    assert "1 deselected" not in result.text.replace("6 deselected", "")
+    assert "cuda" not in result.text.partition("= gpugate =")[2]
+
+
+def path_options() -> list[str]:
+    """Every option of ours that takes a path, by what its help calls the value."""
+    parser = pytest.Parser(_ispytest=True)
+    add_options(parser)
+    given = [(one.names()[0], one.attrs()) for one in parser.getgroup("gpugate").options]
+    return [name for name, how in given if how.get("metavar") in ("DIR", "FILE", "PATH") and how.get("nargs") is None]
+
+
+@pytest.mark.parametrize("foreign", ["", "[pytest]"], ids=["no settings", "another project's settings"])
+@pytest.mark.parametrize("option", path_options())
+def test_a_path_behind_a_space_does_not_move_the_rootdir(
+    tiny: TinyProject, tmp_path_factory: pytest.TempPathFactory, option: str, foreign: str
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "there").mkdir()
+    if foreign:
+        (elsewhere / "pytest.ini").write_text(foreign, encoding="utf-8")
+    write = f"open({str(tiny.path / 'rootdir')!r}, 'w').write(str(config.rootpath))"
+    hook = f"\n\ndef pytest_configure(config):\n    {write}\n"
+    tiny.write("conftest.py", (tiny.path / "conftest.py").read_text() + hook)
+    tiny.run("perf_tests", "--collect-only", option, str(elsewhere / "there"))
+    assert (tiny.path / "rootdir").read_text() == str(tiny.path)
+
+
+def test_a_folder_behind_a_space_is_judged_by_the_same_record(
+    tiny: TinyProject, recorded_project: TinyProject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tiny.take_baseline(recorded_project)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    result = tiny.run("perf_tests", "-k", "outputs", "--perf-device=cpu", "--perf-report", str(elsewhere))
+    assert result.status == 0, result.text
+    assert f"rootdir: {tiny.path}\n" in result.text
+    (case,) = run_file.read(elsewhere / "run.json").cases.values()
+    assert case.remembered is not None

@@ -1,0 +1,215 @@
+"""A stored run decided again: the same bytes, without measuring; and what another tolerance would have said."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import gpugate.session.perf_session
+from gpugate.errors import OptionError, ReplayError, SideError
+from gpugate.judging.asked_tolerance import Floor, floor_above, refuse_below_floor, rounded_up, smallest_tolerance
+from gpugate.machine.environment import describe
+from gpugate.measurement import device_health
+from gpugate.measurement import run as measuring
+from gpugate.measurement.record import Measurement, Yardstick
+from gpugate.results.case import CaseResult
+from gpugate.results.run import RunResult
+from gpugate.results.summary import History
+from gpugate.results.verdict import Outcome
+from gpugate.session.perf_session import PerfSession
+from gpugate.session.replay import Change, changes, decided_again
+from gpugate.store import run_file
+from gpugate.store.codec import to_json
+from gpugate.workload import Case, Context, Optimization, Side, Size, Workload
+from tests.engine.session.test_xdist_workers import OPTIONS
+from tests.support.stored_runs import PROMISE, RECORDED, case, every_outcome, measured, stored
+
+CPU = torch.device("cpu")
+UNTIMED = {"unmeasured", "skipped", "failed"}  # of every_outcome()
+
+
+def build(context: Context) -> Side:
+    return Side(lambda inputs: inputs)
+
+
+QUICK = Optimization("quick", build, {"cpu": PROMISE.min_speedup or 1.0})
+CASE = Case(Workload("tiny", build, lambda _, index: index, {"cpu": Size(1, 1, 1)}, (QUICK,)), QUICK, "cpu")
+
+
+def speedup(run: RunResult, name: str) -> Outcome:
+    return next(one.outcome for one in run.cases[f"tiny/{name}/cuda"].verdicts if one.check == "speedup")
+
+
+def test_every_outcome_is_decided_again_byte_for_byte(tmp_path: Path) -> None:
+    path, again = tmp_path / "run.json", tmp_path / "again.json"
+    run = stored(path, *every_outcome())
+    said = {verdict.outcome for one in run.cases.values() for verdict in one.verdicts}
+    assert said == set(Outcome), "the made-up run has every outcome there is"
+    assert [speedup(run, name) for name in ("confirmed", "outvoted")] == [Outcome.REGRESSED, Outcome.PASS]
+    assert {name.split("/")[1] for name, one in run.cases.items() if one.summary is None} == UNTIMED
+    asked = {name.split("/")[1] for name, one in run.cases.items() for said in one.verdicts if "asked" in said.reason}
+    assert asked == {"asked-again"}
+    spoiled = {name: replace(one, verdicts=[], summary=None) for name, one in run.cases.items()}
+    run_file.write(again, decided_again(replace(run, cases=spoiled)))
+    assert again.read_bytes() == path.read_bytes()
+
+
+def made_up_session(folder: Path, monkeypatch: pytest.MonkeyPatch) -> PerfSession:
+    """Writes `run.json` there; its yardsticks are made up."""
+    monkeypatch.setattr(
+        PerfSession, "_probe", lambda self, taken: self.result.yardsticks.append(Yardstick({"copy": 1.0}, taken))
+    )
+    options = replace(OPTIONS, attempts=2, json_path=folder / "run.json", command="pytest 'my tests'")
+    session = PerfSession(options, CPU, folder, RunResult(describe(CPU), "2030-01-01T00:00:00+00:00", seed=1))
+    session.result.command, session.node_ids = options.command, {CASE.id: "test_it.py::test_it"}
+    return session
+
+
+@pytest.mark.parametrize("pairs", [True, False], ids=["with pairs", "before any"])
+def test_what_was_measured_before_the_device_was_lost_stays_undecided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pairs: bool
+) -> None:
+    """The first measurement regressed; while more pairs were taken the device stopped answering."""
+    found = iter([measured(CASE.id, 2.8)] if pairs else [])
+
+    def measure(*_: object) -> Measurement:
+        try:
+            return next(found)
+        except StopIteration:
+            raise SideError("quick", "running timed steps", RuntimeError("CUDA error: unspecified")) from None
+
+    monkeypatch.setattr(measuring, "measure", measure)
+    monkeypatch.setattr(PerfSession, "remembered", lambda self, case: RECORDED)
+    monkeypatch.setattr(device_health, "lost", lambda device: "the device cuda:0 stopped answering: look at dmesg")
+    session = made_up_session(tmp_path, monkeypatch)
+    judged = session.measured(CASE)
+    session.finish(interrupted=False)
+    assert (judged.measurement is not None) is pairs
+    assert [verdict.outcome for verdict in judged.verdicts] == [Outcome.ENV_INVALID] * 4
+    run = run_file.read_to_decide_again(tmp_path / "run.json")
+    for again in (decided_again(run), decided_again(run, 0.5)):
+        assert changes(run, again) == ()
+        assert to_json(again.cases[CASE.id]) == to_json(judged)
+
+
+@pytest.mark.parametrize("name", ["regressed", "inconclusive", "no-baseline", "wrong", "not-engaged", "env-invalid"])
+def test_what_a_session_decided_is_decided_again_from_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A session judges 15 digits of a clock and the file keeps six of them: both must be the same six."""
+    model = next(one for one in every_outcome() if one.optimization == name)
+    found = replace(model.measurement or measured(CASE.id, 3.0), case_id=CASE.id)
+    monkeypatch.setattr(measuring, "measure", lambda *_: found)
+    monkeypatch.setattr(PerfSession, "remembered", lambda self, case: model.remembered)
+    monkeypatch.setattr(PerfSession, "_environment_problem", lambda *_: model.environment_problem)
+
+    def run_fresh(
+        options: object, device: object, root: object, nodes: object, json_path: Path, *_: object
+    ) -> RunResult:
+        fresh = CaseResult(CASE.id, "tiny", "quick", "baseline", CASE.size, measured(CASE.id, 2.81))
+        run_file.write(json_path, RunResult(describe(CPU), "2030-01-01T00:00:00+00:00", 2, cases={CASE.id: fresh}))
+        return run_file.read(json_path)
+
+    monkeypatch.setattr(gpugate.session.perf_session, "run_fresh", run_fresh)
+    session = made_up_session(tmp_path, monkeypatch)
+    judged = session.measured(CASE)
+    session.finish(interrupted=False)
+    assert Outcome(name.replace("-", "_").upper()) in [verdict.outcome for verdict in judged.verdicts]
+    assert (name in ("regressed", "inconclusive")) is bool(judged.attempts)
+    told = any("asked once for more pairs" in one.reason for one in judged.verdicts)
+    assert told is (name in ("regressed", "inconclusive", "env-invalid"))
+    again = decided_again(run_file.read_to_decide_again(tmp_path / "run.json"))
+    document = json.loads((tmp_path / "run.json").read_text())["cases"][CASE.id]
+    assert to_json(again.cases[CASE.id].verdicts) == document["verdicts"] == to_json(judged.verdicts)
+    assert to_json(again.cases[CASE.id].summary) == document["summary"]
+
+
+def test_another_tolerance_says_whether_it_would_have_fired(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run.json", case("slower", 2.98), case("regressed", 2.8))
+    assert [speedup(run, name) for name in ("slower", "regressed")] == [Outcome.PASS, Outcome.REGRESSED]
+    tight, loose = decided_again(run, 0.003), decided_again(run, 0.1)
+    assert [speedup(tight, name) for name in ("slower", "regressed")] == [Outcome.REGRESSED] * 2
+    assert [speedup(loose, name) for name in ("slower", "regressed")] == [Outcome.PASS] * 2
+    assert (run.asked_tolerance, tight.asked_tolerance) == (None, 0.003)
+
+
+def test_the_tolerance_of_a_run_is_stored_with_it(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run.json", case("slower", 2.98), asked_tolerance=0.003)
+    assert speedup(decided_again(run), "slower") is Outcome.REGRESSED
+    assert speedup(decided_again(run, 0.01), "slower") is Outcome.PASS
+
+
+def test_a_recording_stays_one(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run.json", case("no-baseline", remembered=None), recording=True)
+    assert speedup(decided_again(run), "no-baseline") is Outcome.PASS
+
+
+def test_what_was_not_measured_stays_what_it_was(tmp_path: Path) -> None:
+    cases = [case("skipped", None, skipped="no"), case("failed", None, error="no"), case("unfinished", None)]
+    run = stored(tmp_path / "run.json", *cases, interrupted=True)
+    assert list(decided_again(run, 0.5).cases.values()) == cases
+
+
+def test_a_case_that_no_measurement_gives_is_named(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run.json", case("pass"))
+    odd = case(
+        "odd",
+        measurement=measured("tiny/odd/cuda", 3.0, optimized_counters={"api_ms": 1.0}),
+        promise=replace(PROMISE, contract=None),
+    )
+    with pytest.raises(
+        ReplayError, match=r"^tiny/odd/cuda of 2030-.* cannot be decided \(KeyError: 'kernel_launches'\)"
+    ):
+        decided_again(replace(run, cases={odd.case_id: odd}))
+
+
+def test_changes_are_outcomes_and_under_the_same_rule_words_too(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run.json", case("pass"), case("slower", 2.98))
+    assert changes(run, decided_again(run)) == ()
+    one = run.cases["tiny/pass/cuda"]
+    one.verdicts[2] = replace(one.verdicts[2], outcome=Outcome.REGRESSED)
+    one.verdicts[3] = replace(one.verdicts[3], reason="because")
+    assert changes(run, decided_again(run)) == (
+        Change("tiny/pass/cuda", "throughput", Outcome.REGRESSED, Outcome.PASS),
+        Change("tiny/pass/cuda", "counters", Outcome.PASS, Outcome.PASS),
+    )
+    assert changes(run, decided_again(run, 0.003)) == (
+        Change("tiny/pass/cuda", "throughput", Outcome.REGRESSED, Outcome.PASS),
+        Change("tiny/slower/cuda", "speedup", Outcome.PASS, Outcome.REGRESSED),
+    )
+
+
+def test_a_verdict_that_was_not_stored_is_a_change(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run.json", case("pass"))
+    del run.cases["tiny/pass/cuda"].verdicts[1:]
+    (first, *_) = changes(run, decided_again(run))
+    assert first == Change("tiny/pass/cuda", "speedup", None, Outcome.PASS)
+
+
+def test_the_smallest_tolerance_is_that_of_the_history_that_varies_most() -> None:
+    noisy = replace(RECORDED, anchor=History(3.0, 0.02, 30.0, 10.0, 0.001, 5))
+    assert smallest_tolerance(RECORDED) == 0.01
+    assert smallest_tolerance(noisy) >= 0.08
+    known = {"a": RECORDED, "b": noisy, "c": None}
+    assert floor_above(0.009, known) == Floor("b", smallest_tolerance(noisy), 2)
+    assert floor_above(0.01, known) == Floor("b", smallest_tolerance(noisy), 1)
+    assert floor_above(0.9, known) is floor_above(None, known) is None
+
+
+def test_a_tolerance_that_nobody_could_ask_for_is_not_proposed() -> None:
+    lost = replace(RECORDED, current=History(3.0, 0.4, 30.0, 10.0, 0.001, 5))
+    with pytest.raises(OptionError, match=r"is 5 %, and the processes that recorded b vary by too much .* leave that"):
+        refuse_below_floor(0.05, {"a": RECORDED, "b": lost})
+    with pytest.raises(OptionError, match=r"is 0.5 %, below the 1 % that this machine resolves for a: ask for 1 or"):
+        refuse_below_floor(0.005, {"a": RECORDED})
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.01, "1"), (0.003, "0.3"), (0.01837, "1.84"), (0.018401, "1.85"), (0.0177000000000002, "1.78")],
+)
+def test_the_number_that_is_told_is_enough(share: float, text: str) -> None:
+    assert rounded_up(share) == text
+    assert float(text) / 100 >= share

@@ -1,0 +1,412 @@
+"""One session with a made-up measurement: what becomes of an error, of absence, and what readers must know."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import gpugate.session.perf_session
+from gpugate.errors import FreshProcessError, SideError
+from gpugate.machine.environment import describe, machine_name
+from gpugate.measurement import device_health
+from gpugate.measurement.record import Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.measurement.settings import Settings
+from gpugate.measurement.whole_run import whole_run
+from gpugate.results.case import CaseResult
+from gpugate.results.run import RunResult
+from gpugate.results.summary import summarize
+from gpugate.results.verdict import Outcome, Verdict
+from gpugate.session import recording
+from gpugate.session.held_verdicts import NOTHING_MEASURED, run_problems
+from gpugate.session.perf_session import BUSY_BUDGET_S, BUSY_CASES, PerfSession
+from gpugate.store import baseline
+from gpugate.store.baseline import BaselineFile, Entry, Record
+from gpugate.store.source_hash import source_hash
+from gpugate.workload import Case, Context, Engine, Needs, Optimization, Side, Size, Workload
+from tests.conftest import H200
+from tests.engine.session.test_xdist_workers import OPTIONS
+from tests.support import stored_runs
+from tests.support.stored_runs import COUNTED
+
+CPU = torch.device("cpu")
+HERE = describe(CPU)
+
+
+def build(context: Context) -> Side:
+    return Side(lambda inputs: inputs)
+
+
+FAST = Optimization("fast", build, {"cpu": 1.0, "cuda": 1.0})
+NET = Workload("net", build, lambda _, index: index, {"cpu": Size(1, 0, 0), "cuda": Size(1, 0, 0)}, (FAST,))
+CASE, ON_GPU = Case(NET, FAST, "cpu"), Case(NET, FAST, "cuda")
+PAIRS = tuple(Pair(3.0, 1.0, True) for _ in range(4))
+MEASURED = Measurement(
+    CASE.id, (Instance(True, PAIRS),) * 3, "narrow", (), SideCost(0.1, 0.1), SideCost(0.1, 0.1), counters_missing="CPU"
+)
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PerfSession:
+    """Its yardsticks are made up; `measuring` says what a measurement gives or raises."""
+    monkeypatch.setattr(
+        PerfSession, "_probe", lambda self, taken: self.result.yardsticks.append(Yardstick({"copy": 1.0}, taken))
+    )
+    return PerfSession(OPTIONS, CPU, tmp_path, RunResult(HERE, "2030-01-01T00:00:00+00:00", seed=1))
+
+
+def measuring(monkeypatch: pytest.MonkeyPatch, result: Measurement | BaseException) -> None:
+    def measure(self: PerfSession, case: Case, settings: object, report: object) -> Measurement:
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    monkeypatch.setattr(PerfSession, "_measure_here", measure)
+
+
+def remember(session: PerfSession, **changed: object) -> None:
+    record = Record(
+        "2030-01-01", "ada", "first", source_hash(NET), HERE, ((Instance(True, PAIRS),),) * 5, {"copy": 1.0}
+    )
+    record = replace(record, **changed)
+    session.baselines = {"net": BaselineFile("net", machine_name(HERE), {"fast/cpu": Entry(record, record)})}
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            SideError("fast", "being built", ValueError("no")),
+            "net/fast/cpu: fast failed while being built: ValueError: no",
+        ),
+        (
+            RuntimeError("event not ready\nand a long story"),
+            "net/fast/cpu: the engine failed while measuring it: RuntimeError: event not ready",
+        ),
+        (
+            torch.OutOfMemoryError("CUDA out of memory"),
+            "net/fast/cpu: the engine failed while measuring it: OutOfMemoryError: CUDA out of memory; "
+            "free device memory or lower the items per step, the other workloads go on",
+        ),
+    ],
+)
+def test_whatever_goes_wrong_is_one_sentence_of_the_case(session, monkeypatch, error, sentence: str) -> None:
+    measuring(monkeypatch, error)
+    result = session.measured(CASE)
+    assert (result.error, result.measurement, result.verdicts) == (sentence, None, [])
+    measuring(monkeypatch, MEASURED)
+    assert session.measured(CASE).measurement is None  # once per session
+
+
+def test_an_interrupt_is_no_error_of_a_case(session, monkeypatch) -> None:
+    measuring(monkeypatch, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        session.measured(CASE)
+    assert session.result.cases[CASE.id].error is None
+
+
+@pytest.mark.parametrize("error", [pytest.skip.Exception("no licence"), RuntimeError("no licence")])
+@pytest.mark.parametrize("gate", [True, False])
+def test_an_engine_that_cannot_be_looked_for_is_an_error_of_its_case(session, error, gate: bool) -> None:
+    def why_not(gpu: int) -> str | None:
+        raise error
+
+    needy = replace(FAST, needs=Needs(engine=Engine("nvenc", why_not)))
+    session.options = replace(OPTIONS, gate=gate, allow_missing=frozenset({"nvenc"}))
+    session.device, session.result.environment = torch.device("cuda"), H200
+    result = session.measured(Case(replace(NET, optimizations=(needy,)), needy, "cuda"))
+    if isinstance(error, RuntimeError) or gate:
+        kind = type(error).__name__
+        assert result.error is not None
+        assert result.error.startswith(f"net/fast/cuda: nvenc failed while being looked for: {kind}: no licence")
+        assert result.skipped is None
+    else:
+        assert (result.error, result.skipped) == (None, "nvenc was skipped while being looked for: no licence")
+
+
+@pytest.mark.parametrize("gate", [True, False])
+def test_a_gate_that_measured_nothing_is_not_green(session, gate: bool) -> None:
+    session.options = replace(OPTIONS, gate=gate)
+    assert session.measured(ON_GPU).skipped is not None
+    session.result.gate = gate
+    assert list(run_problems(session.result)) == ([NOTHING_MEASURED] if gate else [])
+
+
+@pytest.mark.parametrize("found", [MEASURED, RuntimeError("no")], ids=["measured", "failed"])
+def test_a_gate_that_measured_one_case_of_two_says_nothing_of_absence(session, monkeypatch, found) -> None:
+    measuring(monkeypatch, found)
+    session.result.gate = True
+    session.measured(ON_GPU)
+    session.measured(CASE)
+    assert list(run_problems(session.result)) == []
+
+
+def test_a_baseline_of_this_source_and_software_needs_no_note(session, monkeypatch) -> None:
+    remember(session)
+    measuring(monkeypatch, MEASURED)
+    outcomes = {verdict.check: verdict.outcome for verdict in session.measured(CASE).verdicts}
+    assert outcomes["speedup"] is outcomes["throughput"] is Outcome.PASS
+    assert session.notes == set()
+
+
+def test_a_changed_source_is_a_note_and_no_other_match(session, monkeypatch) -> None:
+    remember(session, source_hash="0123456789abcdef")
+    measuring(monkeypatch, MEASURED)
+    throughput = session.measured(CASE).verdicts[2]
+    assert "(since the workload's source changed)" in throughput.reason
+    assert session.notes == {"the source of net changed since its baseline was recorded"}
+    remembered = session.remembered(CASE)
+    assert remembered is not None
+    assert (remembered.match, remembered.differences) == ("exact", ("the workload's source changed",))
+
+
+def test_a_source_that_is_not_known_is_a_note_and_no_change(session, monkeypatch) -> None:
+    remember(session, source_hash="")
+    measuring(monkeypatch, MEASURED)
+    session.measured(CASE)
+    assert session.notes == {"an older gpugate recorded net: changes of its source since are not known"}
+    remembered = session.remembered(CASE)
+    assert remembered is not None
+    assert remembered.differences == ()
+
+
+def test_other_software_is_a_note_and_widens(session, monkeypatch) -> None:
+    remember(session, environment=replace(HERE, python="3.9.0"))
+    measuring(monkeypatch, MEASURED)
+    throughput = session.measured(CASE).verdicts[2]
+    assert f"widened, since python 3.9.0 -> {HERE.python}" in throughput.reason
+    assert session.notes == {f"recorded under other software: python 3.9.0 -> {HERE.python}"}
+
+
+def test_a_baseline_of_another_machine_is_none(session, monkeypatch) -> None:
+    remember(session, environment=replace(HERE, cpu_count=HERE.cpu_count + 1))
+    measuring(monkeypatch, MEASURED)
+    speedup = session.measured(CASE).verdicts[1]
+    assert (speedup.outcome, session.notes) == (Outcome.NO_BASELINE, set())
+    assert "nothing is recorded for this machine yet" in speedup.reason
+
+
+def test_a_lost_ceiling_makes_both_times_invalid_and_leaves_the_rest(session, monkeypatch) -> None:
+    measuring(monkeypatch, replace(MEASURED, event_host_ratio=0.5))
+    outcomes = {verdict.check: verdict.outcome for verdict in session.measured(CASE).verdicts}
+    assert outcomes["speedup"] is outcomes["throughput"] is Outcome.ENV_INVALID
+    assert outcomes["equivalence"] is Outcome.INCONCLUSIVE
+    assert outcomes["counters"] is Outcome.PASS
+
+
+def test_the_bus_is_compared_with_the_probe_taken_before(session, monkeypatch) -> None:
+    streamed = replace(MEASURED, counters_missing=None, optimized_counters={**COUNTED, "host_to_device_bytes": 2e7})
+    probes = iter([Yardstick({"pinned_copy_gb_per_s": 50.0}), Yardstick({"pinned_copy_gb_per_s": 49.0})])
+    monkeypatch.setattr(session, "_probe", lambda taken: session.result.yardsticks.append(next(probes)))
+    monkeypatch.setattr("gpugate.measurement.run.measure", lambda *arguments: streamed)
+    found = session.measured(CASE).measurement
+    assert found.optimized_counters["bus_share"] == pytest.approx(2e7 / 1e-3 / 50e9)
+
+
+def test_a_whole_run_is_judged_as_it_is_told_more_pairs_included(session, monkeypatch) -> None:
+    counted = replace(MEASURED, counters_missing=None, optimized_counters=COUNTED)
+    runs = iter([counted, replace(counted, optimized_cost=SideCost(50.0, 0.0))])  # of the second start nothing counts
+    monkeypatch.setattr("gpugate.session.perf_session.wants_more_pairs", lambda result: True)
+    monkeypatch.setattr("gpugate.measurement.run.measure", lambda *arguments: next(runs))
+    endless = {kind: replace(size, whole_run_items=100 * size.items) for kind, size in NET.sizes.items()}
+    case = Case(replace(NET, sizes=endless), FAST, "cpu")
+    found = session.measured(case).measurement
+    assert found.optimized_counters["whole_run_speedup"] == whole_run(case.size, found).speedup
+    assert found.optimized_cost == counted.optimized_cost
+
+
+@pytest.mark.parametrize("answers", [1, 0], ids=["later", "at once"])
+def test_a_lost_device_ends_the_run_as_invalid_with_what_was_measured(session, monkeypatch, answers: int) -> None:
+    replies = iter([None] * answers + ["the device cuda:0 stopped answering (CUDA error): look at dmesg"])
+    monkeypatch.setattr(device_health, "lost", lambda device: next(replies))
+    other = Case(NET, replace(FAST, name="other"), "cpu")
+    third = Case(NET, replace(FAST, name="third"), "cpu")
+    measuring(monkeypatch, MEASURED)
+    assert session.measured(CASE).measurement == MEASURED
+    measuring(monkeypatch, SideError("other", "running timed steps", RuntimeError("CUDA error: unspecified")))
+    for case in (other, third):
+        result = session.measured(case)
+        if answers and case is other:
+            assert (
+                result.error
+                == "net/other/cpu: other failed while running timed steps: RuntimeError: CUDA error: unspecified"
+            )
+            continue
+        assert {verdict.outcome for verdict in result.verdicts} == {Outcome.ENV_INVALID}
+        assert [verdict.check for verdict in result.verdicts] == ["equivalence", "speedup", "throughput", "counters"]
+        assert "stopped answering" in result.verdicts[0].reason
+        assert result.error is None
+    monkeypatch.setattr(session, "_measure_here", lambda *_: pytest.fail("nothing may be measured on a lost device"))
+    assert session.measured(Case(NET, replace(FAST, name="fourth"), "cpu")).environment_problem is not None
+
+
+def test_a_device_that_answers_is_not_lost(monkeypatch) -> None:
+    assert device_health.lost(CPU) is None
+    monkeypatch.setattr(torch, "ones", raising(RuntimeError("CUDA error: device-side assert\nlong story")))
+    assert "stopped answering (CUDA error: device-side assert)" in device_health.lost(CPU)
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: torch.zeros(2))
+    assert "gives 2 for 4" in device_health.lost(CPU)
+
+
+def raising(error: Exception):
+    def call(*_: object, **__: object) -> None:
+        raise error
+
+    return call
+
+
+def slower(share: float) -> Measurement:
+    pairs = tuple(Pair(3.0 / (1 + share), 1.0, True) for _ in range(4))
+    return replace(MEASURED, instances=(Instance(True, pairs),) * 3)
+
+
+@pytest.mark.parametrize(
+    ("processes", "confirming", "asked", "expected"),
+    [
+        (3, (slower(0.2), slower(0.2)), 1, Outcome.REGRESSED),
+        (3, (slower(0.0), slower(0.2)), 2, Outcome.REGRESSED),
+        (3, (slower(0.0), slower(0.0)), 2, Outcome.PASS),
+        (2, (slower(0.0), slower(0.0)), 1, Outcome.INCONCLUSIVE),
+        (1, (), 0, Outcome.REGRESSED),
+    ],
+)
+def test_fresh_processes_are_asked_before_an_alarm(
+    session, monkeypatch, processes, confirming, asked, expected
+) -> None:
+    remember(session)
+    measuring(monkeypatch, slower(0.2))
+    session.options = replace(OPTIONS, attempts=processes)
+    session.node_ids = {CASE.id: "test_it.py::test_it"}
+    left, node_ids = list(confirming), []
+
+    def run_fresh(options, device, root, nodes, json_path, timeout_s) -> RunResult:
+        node_ids.extend(nodes)
+        found = CaseResult(CASE.id, "net", "fast", "baseline", CASE.size, left.pop(0))
+        return RunResult(HERE, "2030-01-01T00:00:00+00:00", seed=2, cases={CASE.id: found})
+
+    monkeypatch.setattr(gpugate.session.perf_session, "run_fresh", run_fresh)
+    result = session.measured(CASE)
+    assert result.verdicts[1].outcome is expected
+    assert len(result.attempts) == asked == len(node_ids)
+    assert set(node_ids) <= {"test_it.py::test_it"}
+
+
+def test_a_fresh_process_that_died_leaves_the_alarm_and_says_so(session, monkeypatch) -> None:
+    remember(session)
+    measuring(monkeypatch, slower(0.2))
+    session.options = replace(OPTIONS, attempts=3)
+    session.node_ids = {CASE.id: "test_it.py::test_it"}
+
+    for error, told in (
+        (FreshProcessError("ended with status 3", "it went on\nout of memory"), "ended with status 3: out of memory"),
+        (OSError("No space left"), "gave no result (OSError: No space left)"),
+        (KeyError(CASE.id), "gave no result (KeyError: 'net/fast/cpu')"),
+    ):
+        session.result.cases.clear()
+        monkeypatch.setattr(gpugate.session.perf_session, "run_fresh", raising(error))
+        verdict = session.measured(CASE).verdicts[1]
+        assert verdict.outcome is Outcome.REGRESSED
+        assert f"could not confirm it (a fresh process {told})" in verdict.reason
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_recording_moves_the_anchor_only_where_it_is_asked_for(session, monkeypatch, asked: bool) -> None:
+    remember(session)
+    old = session.baselines["net"]
+    monkeypatch.setattr(baseline, "load_all", lambda folder: {"net": old})
+    measuring(monkeypatch, MEASURED)
+    session.baselines = {}
+    session.measured(CASE)
+    session.options = replace(OPTIONS, new_anchor=asked)
+    (file,) = recording._files(session, [session.result], 1)
+    anchor = file.cases["fast/cpu"].anchor
+    assert (anchor == file.cases["fast/cpu"].current) is asked
+    assert (anchor == old.cases["fast/cpu"].anchor) is not asked
+
+
+@pytest.mark.parametrize(("disturbed", "more"), [(0, 0), (1, 1), (2, 2)])
+def test_a_recording_takes_spare_processes_for_disturbed_ones(session, monkeypatch, disturbed: int, more: int) -> None:
+    """Every fresh process is disturbed while there are any left to be; two spare ones are all that it takes."""
+    measuring(monkeypatch, MEASURED)
+    session.measured(CASE)
+    session.options = replace(OPTIONS, processes=5)
+    slow = replace(MEASURED, instances=tuple(replace(one, pairs=slowed(one.pairs)) for one in MEASURED.instances))
+    said: list[str] = []
+
+    def fresh(session: PerfSession, path: Path) -> RunResult:
+        index = sum("fresh process" in line for line in said)
+        result = replace(session.result.cases[CASE.id], measurement=slow if index <= disturbed else MEASURED)
+        return replace(session.result, cases={CASE.id: replace(result, summary=summarize(result.measurement))})
+
+    monkeypatch.setattr(recording, "_fresh_run", fresh)
+    monkeypatch.setattr(recording, "_files", lambda *arguments: [])
+    recording.record(session, said.append, said.extend)
+    assert [line for line in said if "disturbed" in line] == [
+        f"recording: fresh process {6 + number}, since {CASE.id} was disturbed in one" for number in range(more)
+    ]
+
+
+def slowed(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+    return tuple(replace(pair, reference_ms=1.5 * pair.reference_ms) for pair in pairs)
+
+
+def test_a_fault_that_nothing_caught_is_red(session) -> None:
+    session.result.mutated = "slow:30"
+    session.result.cases = {one.case_id: one for one in map(stored_runs.case, ("regressed", "pass", "no-baseline"))}
+    session.result.cases["tiny/regressed/cuda"].verdicts = [
+        Verdict("speedup", "tiny/regressed/cuda", Outcome.REGRESSED)
+    ]
+    for name in ("pass", "no-baseline"):
+        found = session.result.cases[f"tiny/{name}/cuda"]
+        found.verdicts = [Verdict("speedup", found.case_id, Outcome(name.upper().replace("-", "_")))]
+    (problem,) = run_problems(session.result)
+    assert problem.startswith("nothing caught slow:30 in tiny/pass/cuda, tiny/no-baseline/cuda: ")
+    session.result.mutated = None
+    assert list(run_problems(session.result)) == []
+
+
+def test_a_slower_night_is_no_reason_for_a_spare_process(session, monkeypatch) -> None:
+    """As in the history that is recorded: only what differs within a night tells of a disturbance."""
+    measuring(monkeypatch, MEASURED)
+    session.measured(CASE)
+    slow = replace(MEASURED, instances=tuple(replace(one, pairs=slowed(one.pairs)) for one in MEASURED.instances))
+    result = replace(session.result, started_at="2030-01-01T00:00:00+00:00")
+    other = replace(result, cases={CASE.id: replace(result.cases[CASE.id], measurement=slow)})
+    assert recording._disturbed([*[result] * 5, other], 6) == CASE.id
+    next_night = replace(other, started_at="2030-01-02T00:00:00+00:00")
+    assert recording._disturbed([*[result] * 5, next_night], 6) is None
+
+
+def test_after_cases_that_other_work_left_open_the_next_ones_are_short_until_the_cores_are_free(
+    session, monkeypatch
+) -> None:
+    budgets_s: list[float] = []
+    other_cores = 1.9
+    spread = tuple(Instance(True, (Pair(speedup, 1.0, True),) * 4) for speedup in (0.9, 1.0, 1.1))
+
+    def measure(self: PerfSession, case: Case, settings: Settings, report: object) -> Measurement:
+        budgets_s.append(settings.budget_s)
+        counters = {"other_cores": other_cores}
+        return replace(MEASURED, case_id=case.id, instances=spread, optimized_counters=counters)
+
+    monkeypatch.setattr(PerfSession, "_measure_here", measure)
+    names = [f"fast-{number}" for number in range(7)]
+    net = replace(NET, optimizations=tuple(replace(FAST, name=name) for name in names))
+    cases = [Case(net, optimization, "cpu") for optimization in net.optimizations]
+    whole_s = session.options.budget_s
+    for case in cases[:4]:
+        result = session.measured(case)
+        said = {verdict.check: verdict for verdict in result.verdicts}
+        assert said["speedup"].outcome is Outcome.INCONCLUSIVE  # never green
+    assert budgets_s == [whole_s, whole_s, whole_s, BUSY_BUDGET_S]
+    assert any("measured for 1 s" in note for note in session.notes)
+    other_cores = 0.0
+    session.measured(cases[4])
+    assert budgets_s[4:] == [BUSY_BUDGET_S, 2 * whole_s]  # the machine is free now: what it left open gets its time
+    session.measured(cases[5])
+    assert budgets_s[6] == whole_s
+    other_cores, session.options = 1.9, replace(session.options, update_baselines=True)
+    session.busy_cases = BUSY_CASES
+    session.measured(cases[6])
+    assert budgets_s[-1] == whole_s  # no record is made of a short measurement

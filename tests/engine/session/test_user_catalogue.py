@@ -1,0 +1,183 @@
+"""Workloads of a user: registered in conftest.py, named there by module, by an entry point, or as in the README."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpugate.measurement import cold_inputs, settings, yardsticks
+from gpugate.results.verdict import Outcome
+from gpugate.store import run_file
+from tests.support import work_clock
+from tests.support.tiny_project import (
+    CONFTEST,
+    PROMISE,
+    QUICK,
+    ROOT,
+    TINY,
+    Ended,
+    TinyProject,
+    check_no_traceback,
+    ended,
+    environment,
+)
+
+SHORTENED = CONFTEST.replace('register_module("tiny")', "").replace("from gpugate.catalogue import register_module", "")
+README = ROOT / "README.md"
+README_FILES = ("conftest.py", "test_my_workload.py")
+ENTRY_POINT = """
+[gpugate.workloads]
+theirs = theirs.performance
+"""
+METADATA = """
+Metadata-Version: 2.1
+Name: theirs
+Version: 1.0
+"""
+
+
+def workload_named(name: str) -> str:
+    """The source of a module like tiny.py with another workload name."""
+    return TINY.format(build=QUICK, optimizations=PROMISE).replace('Workload("tiny"', f'Workload("{name}"')
+
+
+def measured(tiny: TinyProject, *options: str) -> dict[str, str]:
+    """The outcome of the equivalence check by case."""
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs", *options)
+    assert result.status == 0, result.text
+    return {case: tiny.outcomes(case)["equivalence"] for case in tiny.json()["cases"]}
+
+
+def install(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution with an entry point, as pip leaves one in site-packages."""
+    tiny.write("site/theirs-1.0.dist-info/entry_points.txt", ENTRY_POINT)
+    tiny.write("site/theirs-1.0.dist-info/METADATA", METADATA.lstrip())
+    tiny.write("site/theirs/__init__.py", "")
+    tiny.write("site/theirs/performance.py", workload_named("theirs"))
+    tiny.write("site/theirs/quick_ms", "1")
+    monkeypatch.syspath_prepend(tiny.path / "site")
+
+
+def test_a_workload_is_registered_in_conftest(tiny: TinyProject) -> None:
+    (tiny.path / "tiny.py").unlink()
+    body = workload_named("mine")
+    tiny.write(
+        "conftest.py", f"{SHORTENED}\n".replace("\n    ", "\n") + f"{body}\nfrom gpugate.catalogue import register\n"
+    )
+    with (tiny.path / "conftest.py").open("a", encoding="utf-8") as conftest:
+        conftest.write("for each in WORKLOADS:\n    assert register(each) is each\n")
+    assert measured(tiny) == {"mine/quick/cpu": Outcome.PASS}
+
+
+def test_a_plain_folder_is_named_by_module(tiny: TinyProject) -> None:
+    (tiny.path / "tiny.py").rename(tiny.write("performance/first.py", ""))
+    (tiny.path / "quick_ms").rename(tiny.write("performance/quick_ms", ""))
+    tiny.write("performance/second.py", workload_named("second"))
+    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8").replace('"tiny"', '"performance.first"')
+    tiny.write("conftest.py", f'{conftest}\nregister_module("performance.second")\n')
+    assert measured(tiny) == {"tiny/quick/cpu": Outcome.PASS, "second/quick/cpu": Outcome.PASS}
+
+
+def test_an_installed_package_is_found_by_its_entry_point(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tiny, monkeypatch)
+    assert measured(tiny) == {"tiny/quick/cpu": Outcome.PASS, "theirs/quick/cpu": Outcome.PASS}
+
+
+def test_a_module_that_is_named_twice_is_one(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tiny, monkeypatch)
+    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
+    tiny.write("conftest.py", f'{conftest}\nregister_module("theirs.performance")\nregister_module("tiny")\n')
+    listed = tiny.run("--co", "-q", "-k", "outputs and cpu").text
+    assert re.findall(r"\[(.*)\]", listed) == ["tiny/quick/cpu", "theirs/quick/cpu"]
+
+
+def test_an_entry_point_to_nowhere_is_one_sentence(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tiny, monkeypatch)
+    (tiny.path / "site/theirs/performance.py").unlink()
+    result = tiny.run()
+    assert result.status != 0
+    assert "module 'theirs.performance' cannot be imported (No module named 'theirs.performance'): " in result.text
+    check_no_traceback(result.text)
+
+
+def test_every_case_has_an_id_that_reads_and_cuda_carries_its_mark(tiny: TinyProject) -> None:
+    both, cuda_only = PROMISE, 'Optimization("graphed", quick, {"sm_90": 2.0, "cuda": 1.5})'
+    tiny.workload(optimizations=f"{both}, {cuda_only}")
+    listed = tiny.run("--co", "-q", "-k", "outputs").text
+    assert re.findall(r"\[(.*)\]", listed) == ["tiny/quick/cuda", "tiny/quick/cpu", "tiny/graphed/cuda"]
+    marked = tiny.run("--co", "-q", "-k", "outputs", "-m", "gpu").text
+    assert re.findall(r"\[(.*)\]", marked) == ["tiny/quick/cuda", "tiny/graphed/cuda"]
+
+
+# --- the README -------------------------------------------------------------------------------------------------------
+
+
+def readme_example(readme: Path) -> dict[str, str]:
+    """The files of the example by name: the fenced python blocks that begin with a comment of that name."""
+    assert readme.is_file(), f"{readme} is not there: it must hold the example of a user's own workload"
+    blocks = re.findall(r"^```python\n(.*?)^```$", readme.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    found = {}
+    for name in README_FILES:
+        matching = [block for block in blocks if block.startswith(f"# {name}\n")]
+        assert len(matching) == 1, f"README.md has {len(matching)} python blocks that begin with '# {name}', not one"
+        found[name] = matching[0]
+    return found
+
+
+def test_the_readmes_example_is_short_and_runs_as_it_stands(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = readme_example(README)
+    assert sum(len(block.splitlines()) for block in example.values()) < 25
+    work_clock.install()
+    monkeypatch.setitem(settings.WARM_UP_S, "cpu", 0.1)
+    monkeypatch.setattr(cold_inputs, "FALLBACK_CACHE_BYTES", 2**20)  # three sets of inputs, not 65
+    monkeypatch.setattr(yardsticks, "PROBES", 1)
+    folder = tiny.path / "example"
+    for name, block in example.items():
+        tiny.write(f"example/{name}", block)
+    result = tiny.run(
+        f"--rootdir={folder}", str(folder), "--perf-device=cpu", "--perf-budget=0.5", "--perf-json=run.json"
+    )
+    assert result.status == 0, result.text
+    cases = tiny.json()["cases"]
+    assert cases, "the example measures nothing on a CPU"
+    assert all(case["summary"] is not None for case in cases.values())
+    assert "= gpugate =" in result.text
+
+
+def run_apart(folder: Path, *words: str) -> Ended:
+    """pytest in a process of its own in `folder`, which need not have settings."""
+    command = [sys.executable, "-m", "pytest", "-p", "gpugate.plugin", "--perf-device=cpu", "--perf-budget=0.2", *words]
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, **environment(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    return ended(process)
+
+
+@pytest.mark.parametrize("importing", [False, True], ids=["conftest", "module"])
+def test_the_readmes_example_runs_the_same_with_a_report_folder_behind_a_space(tmp_path: Path, importing: bool) -> None:
+    """`importing`: conftest.py imports the module that registers the workload."""
+    folder, night = tmp_path / "example", tmp_path / "elsewhere/night"
+    night.mkdir(parents=True)
+    folder.mkdir()
+    for name, block in readme_example(README).items():
+        lenient = block.replace('"cpu": 0.7', '"cpu": 0.01')  # so that no timing decides this test
+        assert (lenient != block) is (name == "conftest.py")
+        (folder / name).write_text(lenient, encoding="utf-8")
+    if importing:
+        (folder / "conftest.py").rename(folder / "mine.py")
+        (folder / "conftest.py").write_text("import mine\n", encoding="utf-8")
+    apart = run_apart(folder, "--perf-report", str(night))
+    assert apart.status == 0, apart.text
+    assert f"rootdir: {folder}\n" in apart.text
+    assert list(run_file.read(night / "run.json").cases) == ["projection/fused-qkv/cpu"]
+    joined = run_apart(folder, f"--perf-report={night}", "--collect-only")
+    assert (joined.status, f"rootdir: {folder}\n" in joined.text) == (0, True)

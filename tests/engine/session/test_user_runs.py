@@ -1,0 +1,405 @@
+"""What a user gets from a run: the table, the policy, the files, and pytest's own options working as anywhere."""
+
+import errno
+import json
+import logging
+import os
+import statistics
+import textwrap
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from gpugate.results.verdict import Outcome
+from gpugate.store import run_file
+from tests.support.tiny_project import PROMISE, QUICK, ROOT, TinyProject, check_no_traceback
+
+NO_GPU = "needs a CUDA GPU, and torch sees none: run it on a machine with one"
+PROMISES = (
+    "test_outputs_match_the_baseline",
+    "test_speedup_is_what_was_promised",
+    "test_throughput_is_what_it_was",
+    "test_the_optimization_engaged",
+)
+# A second optimization that is wrong, and a third that is right.
+WRONG = f"""
+{QUICK}
+
+def wrong(context):
+    return Side(lambda x: 3 * x)
+
+def right(context):
+    return sleeping(2)
+"""
+THREE = ", ".join(f'Optimization("{name}", {name}, {{"cpu": 0.01}})' for name in ("quick", "wrong", "right"))
+NEEDS_A_PACKAGE = """
+Optimization("quick", quick, {"cpu": 0.01}, needs=Needs(packages=("torch_nowhere",), install="pip install nowhere"))
+"""
+NEEDS_COUNTERS = """
+Optimization("quick", quick, {"cpu": 0.01}, contract={"cpu": Contract(engaged=(Limit("graph_launches", at_least=1),))})
+"""
+
+
+def passed(text: str, verbose_outcome: str = "PASSED") -> list[str]:
+    """Names of the tests with that outcome, from the output of -v."""
+    lines = (line.split() for line in text.splitlines() if "::" in line)
+    return [words[0].partition("::")[2] for words in lines if words[1:2] == [verbose_outcome]]
+
+
+def test_a_developers_run_shows_the_table_and_every_reason_and_passes(tiny: TinyProject) -> None:
+    result = tiny.run("-v")
+    assert result.status == 0
+    assert passed(result.text) == [f"{name}[tiny/quick/cpu]" for name in PROMISES]
+    assert passed(result.text, "SKIPPED") == [f"{name}[tiny/quick/cuda]" for name in PROMISES]
+    table = result.text.partition("= gpugate =")[2]
+    assert "tiny/cpu, 32 items per step" in table
+    (row,) = [line.split() for line in table.splitlines() if line.startswith("quick ")]
+    assert float(row[6].removesuffix("x")) > 1
+    assert ".." in row[7]
+    assert row[8] == "NO_BASELINE"
+    assert f"skipped\n  {NO_GPU}\n      tiny/quick/cuda" in table
+    assert "kernels, launches: not measured (kernels and copies are counted on CUDA only)" in table
+    assert "1 measured (1 NO_BASELINE), 1 skipped" in table
+    assert "\x1b" not in result.text
+
+
+def test_a_developers_run_warns_where_a_gate_fails(tiny: TinyProject) -> None:
+    words = ("NO_BASELINE speedup of tiny/quick/cpu: ", "NO_BASELINE throughput of tiny/quick/cpu: ")
+    command = 'next: pytest perf_tests -k "tiny/quick/cpu" --update-baselines --perf-reason "..."'
+    lenient, strict = tiny.run("--perf-device=cpu", "-v"), tiny.run("--perf-device=cpu", "-v", "--gate")
+    assert (lenient.status, strict.status) == (0, 1)
+    assert passed(strict.text, "FAILED") == [f"{name}[tiny/quick/cpu]" for name in PROMISES[1:3]]
+    for word in words:
+        assert f"GpugateWarning: {word}" in lenient.text.partition("warnings summary")[2]
+        assert word in strict.text.partition("= FAILURES =")[2]
+    for result in (lenient, strict):
+        assert command in result.text
+        check_no_traceback(result.text)
+    assert not (tiny.path / "baselines").exists()
+
+
+def test_a_contract_that_cannot_be_checked_is_no_pass(tiny: TinyProject) -> None:
+    tiny.workload(optimizations=NEEDS_COUNTERS)
+    lenient = tiny.run("-k", "engaged", "--perf-json=run.json")
+    assert lenient.status == 0
+    assert tiny.outcomes()["counters"] == Outcome.INCONCLUSIVE
+    assert "GpugateWarning: INCONCLUSIVE counters of tiny/quick/cpu: the contract was not checked" in lenient.text
+    assert tiny.run("-k", "engaged", "--gate").status == 1
+
+
+def test_a_sick_machine_explains_a_fall_and_fails_a_gate(tiny: TinyProject) -> None:
+    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
+    every_machine_is_sick = 'machine_state.SICK_SHARE["memcpy_gb_per_s"] = -10.0'
+    tiny.write("conftest.py", f"{conftest}\n{every_machine_is_sick}\n")
+    tiny.workload(optimizations=PROMISE.replace('"cpu": 0.01', '"cpu": 500'))
+    lenient = tiny.run("-k", "speedup or outputs", "--perf-device=cpu", "--perf-json=run.json")
+    assert lenient.status == 0
+    assert tiny.outcomes()["equivalence"] == Outcome.PASS
+    assert tiny.outcomes()["speedup"] == Outcome.ENV_INVALID
+    assert "GpugateWarning: ENV_INVALID speedup of tiny/quick/cpu: the machine gave memcpy " in lenient.text
+    assert tiny.run("-k", "speedup", "--perf-device=cpu", "--gate").status == 1
+    recording = tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1")
+    assert recording.status == 1
+    assert "ERROR: tiny/quick/cpu says nothing (the machine gave memcpy " in recording.text
+    assert not tiny.baseline.exists()
+
+
+@pytest.mark.parametrize("allowed", ["cuda", "memory,cuda", "memory cuda"])
+def test_a_missing_gpu_fails_a_gate_unless_it_is_allowed(tiny: TinyProject, allowed: str) -> None:
+    assert tiny.run("-m", "gpu").status == 0
+    strict = tiny.run("-m", "gpu", "--gate", "-v")
+    assert strict.status == 1
+    assert len(passed(strict.text, "FAILED")) == len(PROMISES)
+    assert f"tiny/quick/cuda was not measured: {NO_GPU}" in strict.text
+    check_no_traceback(strict.text)
+    assert tiny.run("-k", "outputs", "--gate", "--allow-missing", allowed).status == 0
+
+
+def test_a_gate_that_measured_nothing_is_not_green(tiny: TinyProject) -> None:
+    result = tiny.run("-m", "gpu", "--gate", "--allow-missing", "cuda")
+    assert result.status == 1
+    assert "ERROR: the gate measured nothing: select cases that this machine can run" in result.text
+
+
+def test_a_missing_package_skips_with_its_name_and_how_to_install_it(tiny: TinyProject) -> None:
+    tiny.workload(WRONG, f'{NEEDS_A_PACKAGE.strip()}, Optimization("right", right, {{"cpu": 0.01}})')
+    lenient = tiny.run("-v", "-rs")
+    assert lenient.status == 0
+    for word in ("torch_nowhere", "pip install nowhere"):
+        assert word in lenient.text.partition("= gpugate =")[2]
+        assert word in lenient.text.partition("short test summary")[2]
+    strict = tiny.run("--gate", "-k", "outputs")
+    assert strict.status == 1
+    assert "tiny/quick/cpu was not measured: " in strict.text
+    other = tiny.run("--gate", "-k", "outputs", "--allow-missing", "tensort,nowhere-else")
+    assert other.status == pytest.ExitCode.USAGE_ERROR
+    known = "compute-capability, cuda, memory, nowhere, torch_nowhere"
+    assert f"ERROR: --allow-missing nowhere-else, tensort names what no optimization needs: use {known}" in other.text
+    assert tiny.run("--gate", "-k", "outputs", "--allow-missing", "nowhere").status == 0
+
+
+def test_the_json_holds_everything_and_reads_back(tiny: TinyProject) -> None:
+    tiny.run("--perf-json=run.json")
+    run = run_file.read(tiny.path / "run.json")
+    assert (run.gate, run.interrupted, run.wall_s > 0) == (False, False, True)
+    assert run.environment.device_kind == "cpu"
+    assert set(run.source_hashes) == {"tiny"}
+    assert [probe.taken for probe in run.yardsticks] == ["before", "after"]
+    assert set(run.cases) == {"tiny/quick/cuda", "tiny/quick/cpu"}
+    assert run.cases["tiny/quick/cuda"].skipped == NO_GPU
+    case = run.cases["tiny/quick/cpu"]
+    assert case.measurement is not None
+    assert case.summary is not None
+    assert case.measurement.counters_missing == "kernels and copies are counted on CUDA only"
+    assert "minor_faults" in case.measurement.optimized_counters
+    assert "kernels" not in case.measurement.optimized_counters
+    assert len(case.measurement.pairs) >= 8
+    assert case.summary.speedup.low <= case.summary.speedup.median <= case.summary.speedup.high
+    assert [verdict.check for verdict in case.verdicts] == ["equivalence", "speedup", "throughput", "counters"]
+
+
+def test_junit_carries_speedup_interval_and_verdict(tiny: TinyProject) -> None:
+    tiny.run("--junitxml=junit.xml", "--perf-json=run.json")
+    speedup = tiny.json()["cases"]["tiny/quick/cpu"]["summary"]["speedup"]
+    carried = {}
+    for case in ElementTree.parse(tiny.path / "junit.xml").iter("testcase"):  # noqa: S314  # pytest has just written it
+        carried[case.attrib["name"]] = {p.attrib["name"]: p.attrib["value"] for p in case.iter("property")}
+    told = carried["test_speedup_is_what_was_promised[tiny/quick/cpu]"]
+    assert told["verdict"] == "NO_BASELINE"
+    assert float(told["speedup"]) == pytest.approx(speedup["median"])
+    assert float(told["speedup_low"]) == pytest.approx(speedup["low"])
+    assert float(told["speedup_high"]) == pytest.approx(speedup["high"])
+    assert carried["test_throughput_is_what_it_was[tiny/quick/cpu]"]["verdict"] == "NO_BASELINE"
+    assert "optimized_ms" in carried["test_throughput_is_what_it_was[tiny/quick/cpu]"]
+    assert carried["test_speedup_is_what_was_promised[tiny/quick/cuda]"] == {}
+
+
+def test_pytest_benchmark_sees_the_samples_and_the_machine(tiny: TinyProject) -> None:
+    tiny.run("--benchmark-json=benchmark.json", "--perf-json=run.json", "--benchmark-only")
+    seen = tiny.json("benchmark.json")
+    (made,) = seen["benchmarks"]
+    columns = tiny.json()["cases"]["tiny/quick/cpu"]["measurement"]["instances"]["optimized_ms"]
+    samples_ms = [sample for instance in columns for sample in instance]
+    assert made["stats"]["rounds"] == len(samples_ms)
+    assert 1e3 * made["stats"]["median"] == pytest.approx(statistics.median(samples_ms), rel=1e-5)
+    assert made["extra_info"]["verdict"] == "NO_BASELINE"
+    assert "torch" in seen["machine_info"]["gpugate"]["packages"]
+
+
+@pytest.mark.parametrize("plugin", ["benchmark", "cacheprovider", "xdist", "junitxml"])
+def test_other_plugins_may_be_absent(tiny: TinyProject, plugin: str) -> None:
+    result = tiny.run("--perf-device=cpu", "-p", f"no:{plugin}")
+    assert result.status == 0
+    assert "4 passed" in result.text
+
+
+def test_without_pytest_benchmark_its_mark_is_known(tiny: TinyProject) -> None:
+    # In a process of its own: pytest remembers the marks of an earlier run in the same one. No workload, no torch.
+    tiny.write("conftest.py", "")
+    result = tiny.run_apart("--co", "-q", "-p", "no:benchmark", "--strict-markers")
+    assert result.status == 0, result.text
+
+
+def test_a_run_without_a_terminal_reporter_measures_and_writes(tiny: TinyProject) -> None:
+    assert tiny.run("--perf-device=cpu", "-p", "no:terminal", "--perf-json=run.json").status == 0
+    assert tiny.outcomes()["equivalence"] == Outcome.PASS
+
+
+def test_k_selects_and_one_measurement_feeds_every_test(tiny: TinyProject) -> None:
+    counted = 'Path("made").open("a").write("one measurement\\n") if index == 0 else None\n    return torch.randn('
+    source = (tiny.path / "tiny.py").read_text(encoding="utf-8")
+    tiny.write("tiny.py", source.replace("return torch.randn(", counted))
+    result = tiny.run("-k", "tiny/quick/cpu and (outputs or throughput)", "-v", "--perf-json=run.json")
+    assert passed(result.text) == [f"{name}[tiny/quick/cpu]" for name in (PROMISES[0], PROMISES[2])]
+    assert (tiny.path / "made").read_text(encoding="utf-8") == "one measurement\n"
+    assert set(tiny.json()["cases"]) == {"tiny/quick/cpu"}
+
+
+def test_collecting_lists_the_parameters_and_measures_nothing(tiny: TinyProject) -> None:
+    result = tiny.run("--co", "-q", "--perf-json=run.json")
+    assert result.status == 0
+    assert f"perf_tests/test_promises.py::{PROMISES[0]}[tiny/quick/cpu]" in result.text
+    assert f"perf_tests/test_promises.py::{PROMISES[0]}[tiny/quick/cuda]" in result.text
+    assert "= gpugate =" not in result.text
+    assert not (tiny.path / "run.json").exists()
+    assert "8 tests collected" in result.text
+    assert "/4 tests" not in result.text
+    assert "4/8 tests collected" in tiny.run("--co", "-q", "-m", "gpu").text
+
+
+def test_x_stops_at_the_first_failure_and_lf_runs_only_what_failed(tiny: TinyProject) -> None:
+    tiny.workload(WRONG, THREE)
+    stopped = tiny.run("-x", "-v", "--perf-json=run.json")
+    assert stopped.status == 1
+    assert passed(stopped.text, "FAILED") == [f"{PROMISES[0]}[tiny/wrong/cpu]"]
+    assert "tiny/right/cpu]" not in "".join(passed(stopped.text))
+    assert tiny.json()["interrupted"]
+    assert tiny.outcomes("tiny/wrong/cpu")["equivalence"] == Outcome.WRONG
+    again = tiny.run("--lf", "-v", "--perf-json=run.json")
+    assert again.status == 1
+    assert passed(again.text, "FAILED") == [f"{PROMISES[0]}[tiny/wrong/cpu]"]
+    assert set(tiny.json()["cases"]) == {"tiny/wrong/cpu"}
+    assert not tiny.json()["interrupted"]
+
+
+def test_the_last_test_failing_under_x_interrupts_nothing(tiny: TinyProject) -> None:
+    tiny.workload(WRONG, THREE)
+    result = tiny.run("-x", "-k", "(quick or wrong) and outputs", "--perf-json=run.json")
+    assert result.status == 1
+    assert not tiny.json()["interrupted"]
+    assert "interrupted" not in result.text
+
+
+def test_everything_of_a_case_is_released_before_the_next(tiny: TinyProject) -> None:
+    held = """
+import weakref
+MODELS = weakref.WeakSet()
+
+def remembered():
+    model = torch.nn.Linear(8, 8)
+    alive = len(MODELS)
+    MODELS.add(model)
+    with Path("alive").open("a") as file:
+        print(alive, file=file)
+    return model
+
+def quick(context):
+    model = remembered()
+    return Side(lambda x: 2 * x, model=model)
+
+def right(context):
+    model = remembered()
+    return Side(lambda x: 2 * x, model=model)
+"""
+    optimizations = ", ".join(f'Optimization("{name}", {name}, {{"cpu": 0.01}})' for name in ("quick", "right"))
+    tiny.workload(held, optimizations)
+    assert tiny.run("-k", "outputs", "--perf-budget", "2").status == 0
+    alive = (tiny.path / "alive").read_text(encoding="utf-8").split()
+    assert len(alive) >= 4
+    assert set(alive) == {"0"}
+
+
+def test_a_project_may_have_its_own_fixture_of_that_name(tiny: TinyProject) -> None:
+    own = """
+        import pytest
+
+        @pytest.fixture
+        def workload():
+            return 40
+
+        def test_own(workload):
+            assert workload == 40
+
+        @pytest.mark.parametrize("workload", [1, 2])
+        def test_parameters(workload):
+            assert workload in (1, 2)
+    """
+    tiny.write("perf_tests/test_own.py", own)
+    result = tiny.run("perf_tests/test_own.py")
+    assert result.status == 0
+    assert "3 passed" in result.text
+    assert "= gpugate =" not in result.text
+
+
+def test_a_promise_that_is_not_kept_fails_in_every_mode(tiny: TinyProject) -> None:
+    tiny.workload(optimizations=PROMISE.replace('"cpu": 0.01', '"cpu": 500'))
+    result = tiny.run("--perf-device=cpu", "-v", "--perf-json=run.json")
+    assert result.status == 1
+    assert passed(result.text, "FAILED") == ["test_speedup_is_what_was_promised[tiny/quick/cpu]"]
+    assert "REGRESSED speedup of tiny/quick/cpu: " in result.text
+    assert "is below the promised 500x" in result.text
+    assert "  next: pytest perf_tests -k" in result.text
+    check_no_traceback(result.text)
+    assert json.loads((tiny.path / "run.json").read_text(encoding="utf-8"))["format"] == "gpugate-run"
+
+
+def test_what_torch_writes_down_of_compiling_is_not_shown_with_a_failure(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = logging.getLogger("torch.__trace")
+    monkeypatch.setattr(trace, "propagate", False)  # as torch leaves it
+    monkeypatch.setattr(trace, "handlers", [])
+    traced = """
+        def wrong(context):
+            torch._logging.trace_structured("artifact", payload_fn=lambda: "a graph")
+            return Side(lambda x: 3 * x)
+    """
+    tiny.workload(textwrap.dedent(traced), 'Optimization("wrong", wrong, {"cpu": 0.01})')
+    result = tiny.run()
+    assert result.status == pytest.ExitCode.TESTS_FAILED
+    assert "WRONG equivalence of tiny/wrong/cpu" in result.text
+    assert "torch.__trace" not in result.text
+
+
+def test_a_case_collects_no_garbage_of_imports_and_of_earlier_cases(tiny: TinyProject) -> None:
+    step = """
+    import gc
+
+    def right(context):
+        Path("tracked").write_text(str(len(gc.get_objects())))
+        return sleeping(1)
+    """
+    tiny.workload(QUICK + textwrap.dedent(step), f'{PROMISE}, Optimization("right", right, {{"cpu": 0.01}})')
+    ended = tiny.run_apart("--perf-device=cpu")
+    assert ended.status == 0, ended.text
+    assert int((tiny.path / "tracked").read_text()) < 20_000, "torch alone has several times as many"
+
+
+@pytest.mark.parametrize("tests", ["test_promises", "test_sweeps"])
+def test_a_full_disk_is_one_sentence_for_each_test_and_leaves_no_half_file(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch, tests: str
+) -> None:
+    room = 2  # for the file of the session that begins, and the first line beside it
+
+    def full(_: int) -> None:
+        nonlocal room
+        room -= 1
+        if room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    point = PROMISE.replace('"cuda": 0.01}', '"cuda": 0.01}, point=Point("batch", 8)')
+    tiny.workload(optimizations=point)
+    source = (tiny.path / "tiny.py").read_text(encoding="utf-8")
+    tiny.write("tiny.py", source.replace("import Contract,", "import Contract, Point,"))
+    tiny.write("perf_tests/test_sweeps.py", (ROOT / "perf_tests/test_sweeps.py").read_text(encoding="utf-8"))
+    monkeypatch.setattr(os, "fsync", full)
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", f"perf_tests/{tests}.py")
+    assert result.status == 1
+    path = tiny.path / "run.json"
+    said = f"{path} cannot be written (No space left on device): give --perf-json another path"
+    count = {"test_promises": 4, "test_sweeps": 1}[tests]
+    lines = [line for line in result.text.splitlines() if said in line and not line.startswith(("FAILED", "ERROR"))]
+    assert len(lines) == count, result.text
+    assert "During handling" not in result.text
+    assert "direct cause" not in result.text
+    assert sorted(name for name in tiny.files() if "run.json" in name) == ["run.json", "run.json.cases"]
+    run = run_file.read(path)
+    assert run.interrupted
+    assert run.cases == {}
+
+
+def test_a_disk_that_is_full_is_one_sentence_before_anything_is_measured(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    said = f"{tiny.path / 'run.json'} cannot be written (No space left on device): give --perf-json another path"
+    assert f"ERROR: {said}" in result.text
+    assert "= gpugate =" not in result.text
+    assert [name for name in tiny.files() if "run.json" in name] == []
+
+
+def test_what_is_the_users_own_is_neither_held_against_what_ships_nor_recorded_over_it(tiny: TinyProject) -> None:
+    assert tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1").status == pytest.ExitCode.OK
+    own = tiny.path / "own.mp4"
+    own.write_bytes(b"whatever the workload makes of it")
+    judged = tiny.run("--perf-device=cpu", "--perf-input=own.mp4")
+    assert "nothing is recorded for this machine yet" in judged.text
+    assert "--perf-input own.mp4" in judged.text  # what to do next is with it
+    refused = tiny.run("--perf-device=cpu", "--perf-input=own.mp4", "--update-baselines")
+    assert refused.status == pytest.ExitCode.USAGE_ERROR
+    assert "--perf-input own.mp4 is your own, and baselines/ is of what the workloads come with" in refused.text

@@ -1,0 +1,161 @@
+"""Bounds are wrong as seldom as they say, on skewed numbers too, and honest where there are too few."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from gpugate.statistics.intervals import (
+    CONFIDENCE,
+    Estimate,
+    coefficient_of_variation,
+    instance_half_width,
+    median_interval,
+    order_effect,
+    robust_spread,
+    speedup_estimate,
+)
+
+DRAWS = 2000
+ALLOWED_TO_BE_WRONG = 0.015  # 1 %, and the luck of 2000 draws
+
+
+def in_turn(ratios: Sequence[Sequence[float]]) -> Estimate:
+    """The estimate of builds in alternating order."""
+    return speedup_estimate(ratios, [index % 2 == 0 for index in range(len(ratios))])
+
+
+@pytest.mark.parametrize("count", [7, 11, 25, 60])
+def test_a_bound_of_the_median_of_skewed_samples_is_wrong_at_most_once_in_a_hundred(count: int) -> None:
+    draws = np.random.default_rng(count).lognormal(mean=0.0, sigma=1.0, size=(DRAWS, count))  # median 1
+    estimates = [median_interval(row.tolist()) for row in draws]
+    assert np.mean([estimate.low > 1 for estimate in estimates]) <= ALLOWED_TO_BE_WRONG
+    assert np.mean([estimate.high < 1 for estimate in estimates]) <= ALLOWED_TO_BE_WRONG
+
+
+@pytest.mark.parametrize("count", range(7, 81))
+def test_bounds_are_the_tightest_order_statistics_that_the_binomial_allows(count: int) -> None:
+    at_most = [sum(math.comb(count, below) for below in range(index + 1)) / 2**count for index in range(count)]
+    tightest = max(index for index in range(count) if at_most[index] <= 1 - CONFIDENCE)
+    estimate = median_interval(range(count))
+    assert (estimate.low, estimate.high) == (tightest, count - 1 - tightest)
+
+
+def test_samples_come_in_any_order() -> None:
+    assert median_interval([5, 1, 4, 2, 3, 7, 6]) == Estimate(4, 1, 7)
+
+
+@pytest.mark.parametrize("count", range(2, 7))
+def test_below_seven_samples_the_bounds_reach_beyond_the_extremes(count: int) -> None:
+    estimate = median_interval([float(value) for value in range(count)])
+    assert (estimate.low, estimate.high) == (1 - count, 2 * (count - 1))
+
+
+def test_more_samples_narrow_the_interval() -> None:
+    samples = np.random.default_rng(0).lognormal(size=400).tolist()
+    widths = [median_interval(samples[:count]).half_width for count in (10, 40, 160, 400)]
+    assert widths == sorted(widths, reverse=True)
+
+
+@pytest.mark.parametrize("estimate", [median_interval, lambda samples: speedup_estimate([samples], [True])])
+def test_no_samples_are_refused(estimate) -> None:
+    with pytest.raises(ValueError, match="no samples"):
+        estimate([])
+
+
+def test_the_half_width_is_relative_to_the_median() -> None:
+    assert Estimate(2.0, 1.98, 2.02).half_width == pytest.approx(0.01)
+    assert Estimate(0.0, -1.0, 1.0).half_width == math.inf
+
+
+@pytest.mark.parametrize("medians", [[1.0], [1.0, 2.0], [1.0, 1.0]])
+def test_one_or_two_instances_are_granted_one_percent_since_they_do_not_tell_their_spread(medians: list[float]) -> None:
+    assert instance_half_width(medians) == 0.01
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_pairs_of_one_or_two_builds_never_make_an_interval_narrower_than_one_percent(instances: int) -> None:
+    estimate = in_turn([[0.5] * 20] * instances)
+    bounds = math.log(estimate.low), math.log(estimate.median), math.log(estimate.high)
+    assert bounds == pytest.approx((0.49, 0.5, 0.51))
+    assert in_turn([[0.5] * 20] * 3).half_width == pytest.approx(0.0)
+
+
+def test_three_instances_say_it_with_two_degrees_of_freedom() -> None:
+    assert instance_half_width([1.0, 2.0, 3.0]) == pytest.approx(6.9646 / math.sqrt(3), rel=1e-4)  # t(2) at 99 %
+
+
+@pytest.mark.parametrize(("instances", "pairs"), [(4, 4), (8, 4), (12, 4)])
+def test_a_bound_of_the_speedup_holds_when_fresh_instances_differ_more_than_pairs(instances: int, pairs: int) -> None:
+    """0.5 % between instances, 0.1 % between pairs, as a launch-bound workload has it: pairs alone would mislead."""
+    draw = np.random.default_rng(instances)
+    offsets = draw.normal(0.0, 0.005, size=(DRAWS, instances, 1))
+    estimates = [in_turn(run) for run in (offsets + draw.normal(0, 0.001, (DRAWS, instances, pairs))).tolist()]
+    assert np.mean([estimate.low > 1 for estimate in estimates]) <= ALLOWED_TO_BE_WRONG
+    assert np.mean([estimate.high < 1 for estimate in estimates]) <= ALLOWED_TO_BE_WRONG
+
+
+def test_a_speedup_is_the_inverse_of_the_slowdown() -> None:
+    ratios = [[0.1, 0.2, 0.3], [0.2, 0.25, 0.4], [0.1, 0.3, 0.5]]
+    forth, back = in_turn(ratios), in_turn([[-value for value in values] for values in ratios])
+    assert (1 / forth.median, 1 / forth.high, 1 / forth.low) == pytest.approx((back.median, back.low, back.high))
+    assert forth.median == pytest.approx(math.exp(0.25))
+
+
+def test_the_wider_of_pairs_and_instances_governs() -> None:
+    alike, apart = [[0.0, 0.1] * 4] * 3, [[0.0] * 8, [0.1] * 8, [0.05] * 8]
+    pooled = median_interval([value for values in alike for value in values])
+    assert in_turn(alike).high == pytest.approx(math.exp(pooled.high))
+    between = instance_half_width([0.0, 0.1, 0.05])
+    assert in_turn(apart).high == pytest.approx(math.exp(0.05 + between))
+    assert in_turn(apart).low == pytest.approx(math.exp(0.05 - between))
+    assert 0.05 + between > pooled.high
+
+
+def test_an_instance_without_pairs_is_no_evidence() -> None:
+    apart, orders = [[0.0] * 8, [0.1] * 8, [0.0] * 8], [True, False, True]
+    assert speedup_estimate([*apart[:2], [], apart[2]], [True, False, False, True]) == speedup_estimate(apart, orders)
+
+
+def test_who_is_built_first_neither_moves_the_speedup_nor_widens_its_interval() -> None:
+    """Two identical sides of one process, as measured on a GPU: who was built first was slower, every time."""
+    in_percent = [-1.18, 2.06, -2.26, 2.34, -1.70, 1.92]
+    ratios = [[median / 100] * 4 for median in in_percent]
+    assert order_effect([values[0] for values in ratios], [True, False] * 3) == pytest.approx(-0.0188)
+    found, blind = in_turn(ratios), speedup_estimate(ratios, [True] * 6)
+    assert math.log(found.median) == pytest.approx(0.0, abs=0.003)
+    assert found.low < 1 < found.high
+    assert found.half_width < blind.half_width / 3
+
+
+def test_an_order_effect_is_not_told_from_chance_by_three_builds() -> None:
+    assert order_effect([0.0, 0.1, 0.0], [True, False, True]) is None
+    assert order_effect([0.0, 0.1, 0.0, 0.1], [True] * 4) is None
+    assert order_effect([0.0, 0.1, 0.0, 0.1], [True, False] * 2) == pytest.approx(-0.05)
+
+
+def test_one_outlier_is_no_effect_of_the_order() -> None:
+    """As measured while another program started on the same two cores."""
+    disturbed = [0.2312, 0.0003, -0.0046, -0.0401]
+    assert order_effect(disturbed, [True, False] * 2) is None
+    assert math.log(in_turn([[median] * 4 for median in disturbed]).median) == pytest.approx(-0.002, abs=0.001)
+
+
+def test_an_effect_that_was_taken_out_costs_a_degree_of_freedom() -> None:
+    medians = [1.0, 2.0, 3.0, 4.0]
+    spread = math.sqrt(5.0 / 2)
+    assert instance_half_width(medians, fitted=2) == pytest.approx(6.9646 * spread / 2, rel=1e-4)  # t(2) at 99 %
+    assert instance_half_width(medians[:3], fitted=2) == 0.01
+
+
+def test_the_robust_spread_is_the_standard_deviation_without_its_outliers() -> None:
+    samples = np.random.default_rng(1).normal(0.0, 2.0, 4000)
+    samples[:40] = 1000.0
+    assert robust_spread(samples.tolist()) == pytest.approx(2.0, rel=0.1)
+    assert robust_spread([3.0]) == 0.0
+
+
+def test_the_coefficient_of_variation_needs_two_values() -> None:
+    assert coefficient_of_variation([9.0, 10.0, 11.0]) == pytest.approx(0.1)
+    assert coefficient_of_variation([9.0]) is None

@@ -1,0 +1,124 @@
+"""From how much processes differ to what is tolerated and what is seen, against numbers worked out elsewhere."""
+
+import math
+
+import numpy as np
+import pytest
+
+from gpugate.judging.times import over_processes
+from gpugate.results.verdict import Outcome
+from gpugate.statistics.intervals import Estimate
+from gpugate.statistics.tolerance import (
+    MIN_CV_FACTOR,
+    cv_factor,
+    detectable_slowdown,
+    median_variance,
+    night_factor,
+    speedup_tolerance,
+    tolerance,
+)
+
+
+@pytest.mark.parametrize(("count", "variance"), [(1, 1.0), (3, 0.4487), (5, 0.2868), (7, 0.2104), (6, 0.2868)])
+def test_the_variance_of_a_normal_median(count, variance) -> None:
+    """Teichroew's tables of order statistics (1956); an even count is taken for the odd one below."""
+    assert median_variance(count) == pytest.approx(variance, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("cv", "processes", "expected"),
+    [
+        (0.001, 5, 0.01),  # the floor
+        (0.0025, 5, 0.01),
+        (0.01, 5, 0.04),  # four times what runs vary
+        (0.01, 4, 0.05),  # too few processes to know that
+        (0.02, 4, 0.08),
+        (None, 1, 0.05),
+        (None, 5, 0.05),
+    ],
+)
+def test_tolerance(cv, processes, expected) -> None:
+    assert tolerance(cv, processes, floor=0.01) == pytest.approx(expected)
+
+
+def test_more_checks_tolerate_more_and_more_recorded_processes_less() -> None:
+    assert cv_factor(5, 1) == MIN_CV_FACTOR < cv_factor(5, 32) < cv_factor(5, 64)
+    assert cv_factor(7, 64) < cv_factor(5, 64)
+
+
+@pytest.mark.parametrize("checks", [16, 64])
+def test_a_suite_in_which_nothing_changed_alarms_as_seldom_as_is_said(checks) -> None:
+    """By simulation: each check compares the middle one of 3 fresh processes with the median of 5 recorded ones."""
+    draw, nights = np.random.default_rng(1), 4000
+    recorded = draw.normal(1.0, 0.01, (nights, checks, 5))
+    fresh = np.median(draw.normal(1.0, 0.01, (nights, checks, 3)), axis=2)
+    cv = recorded.std(axis=2, ddof=1) / recorded.mean(axis=2)
+    then = np.median(recorded, axis=2)
+    alarms = (fresh < then * (1 - cv_factor(5, checks) * cv)).any(axis=1)
+    assert 0.02 < alarms.mean() < 0.07  # 5 % is what is said
+
+
+@pytest.mark.parametrize("night_sd", [0.005, 0.0])
+@pytest.mark.parametrize("processes_a_night", [1, 3, 5])
+def test_a_baseline_that_knows_nights_alarms_as_seldom_as_is_said(processes_a_night, night_sd) -> None:
+    """By simulation: the three attempts of a night share it, and so do the processes recorded on one."""
+    draw, nights, checks, recorded = np.random.default_rng(3), 4000, 16, 5
+    shape = (nights, checks, recorded)
+    then = draw.normal(1.0, night_sd, shape) + np.median(draw.normal(0.0, 0.001, (*shape, processes_a_night)), axis=3)
+    fresh = draw.normal(1.0, night_sd, shape[:2]) + np.median(draw.normal(0.0, 0.001, (*shape[:2], 3)), axis=2)
+    cv = then.std(axis=2, ddof=1) / then.mean(axis=2)
+    alarms = (fresh < np.median(then, axis=2) * (1 - night_factor(recorded, checks, processes_a_night) * cv)).any(
+        axis=1
+    )
+    assert alarms.mean() < 0.07  # 5 % is what is said
+
+
+@pytest.mark.parametrize(("cv", "allowed"), [(0.01, 0.05), (0.002, 0.01)])
+def test_a_detectable_slowdown_is_detected_as_often_as_is_said(cv, allowed) -> None:
+    """By simulation of the whole rule: who passes by the interval is not asked again, else the middle one decides."""
+    draw, nights, within = np.random.default_rng(2), 3000, 0.3 * cv
+    slower = 1.0 / (1 + detectable_slowdown(cv, 5, 1, allowed))
+    recorded = np.median(draw.normal(1.0, cv, (nights, 5)), axis=1)
+    attempts = draw.normal(slower, cv, (nights, 3))
+    red = [_is_red(list(three), then, allowed, within) for three, then in zip(attempts, recorded, strict=True)]
+    assert np.mean(red) == pytest.approx(0.95, abs=0.03)
+
+
+@pytest.mark.parametrize("a_night", [1, 3, 5])
+def test_of_nights_that_differ_by_their_processes_alone_it_is_detected_no_less_often(a_night) -> None:
+    draw, nights, sd, allowed = np.random.default_rng(4), 3000, 0.004, 0.05
+    recorded = np.median(draw.normal(1.0, sd, (nights, 5, a_night)), axis=2)
+    slower = 1.0 / (1 + detectable_slowdown(sd * math.sqrt(median_variance(a_night)), 5 * a_night, 5, allowed))
+    attempts = draw.normal(slower, sd, (nights, 3))
+    then = np.median(recorded, axis=1)
+    red = [_is_red(list(three), one, allowed, 0.3 * sd) for three, one in zip(attempts, then, strict=True)]
+    assert np.mean(red) > 0.93
+
+
+@pytest.mark.parametrize(("processes", "a_night"), [(5, 1), (15, 3), (25, 5)])
+def test_a_night_of_more_processes_is_known_better_than_what_is_asked(processes, a_night) -> None:
+    """Three processes are asked: the median of five recorded ones varies less than theirs."""
+    assert speedup_tolerance(0.01, processes, 5, checks=16) == pytest.approx(0.01 * night_factor(5, 16, a_night))
+    assert night_factor(5, 16, 5) > night_factor(5, 16, 3) == night_factor(5, 16, 1)
+
+
+def _is_red(medians: list[float], then: float, allowed: float, half_width: float) -> bool:
+    estimates = [Estimate(median, median - half_width, median + half_width) for median in medians]
+    heard = estimates[:1]
+    outcome = over_processes(heard, then, allowed)
+    while len(heard) < 3 and (outcome is Outcome.INCONCLUSIVE or (outcome is Outcome.REGRESSED and len(heard) == 1)):
+        heard = estimates[: len(heard) + 1]
+        outcome = over_processes(heard, then, allowed)
+    return outcome is Outcome.REGRESSED
+
+
+@pytest.mark.parametrize(
+    ("cv", "sittings", "expected"), [(0.0005, 1, 0.01), (0.0005, 4, 0.01), (0.0005, 5, 0.003), (0.01, 5, 0.04)]
+)
+def test_what_was_recorded_over_nights_needs_no_floor_for_them(cv, sittings, expected) -> None:
+    assert speedup_tolerance(cv, 5, sittings, checks=1) == pytest.approx(expected)
+
+
+def test_what_cannot_be_detected_is_infinite() -> None:
+    assert math.isinf(detectable_slowdown(0.3, 5, 1, 0.9))
+    assert detectable_slowdown(None, 5, 1, 0.05) == pytest.approx(0.05 / 0.95)

@@ -1,0 +1,695 @@
+"""The life of a baseline: missing, recorded, loaded, compared, updated; and everything that must not happen to it."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gpugate.errors import BaselineError
+from gpugate.machine.environment import Environment, compare
+from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.results.case import CaseResult
+from gpugate.results.run import RunResult
+from gpugate.results.summary import history
+from gpugate.results.verdict import Outcome, Verdict
+from gpugate.store import baseline
+from gpugate.store.baseline import BaselineFile, Occasion, exclusive, load_all, unused, updated, write
+from gpugate.store.codec import parse
+from gpugate.store.source_hash import source_hash
+from gpugate.workload import Optimization, Size, Workload
+from tests.support.patience import HANGS_S
+
+MACHINE = "nvidia-h200"
+H200 = Environment("cuda", "NVIDIA H200", "AMD EPYC", 16, "3.12.3", {"torch": "2.11.0"}, gpu_index=0, driver="580.1")
+FIRST = Occasion(reason="first record")
+SIZE = Size(items=64, flops=1e9, bytes=1e6)
+ROOT = Path(baseline.__file__).parents[2]
+
+
+def instance(speedup: float, pairs: int = 4) -> Instance:
+    taken = tuple(Pair(speedup * (1 + 0.001 * i), 1 + 0.001 * i, i % 2 == 0, 1980) for i in range(pairs))
+    return Instance(True, taken)
+
+
+def case(name: str, speedup: float, workload: str = "net", pairs: int = 4) -> CaseResult:
+    case_id = f"{workload}/{name}/cuda"
+    measurement = Measurement(
+        case_id=case_id,
+        instances=(instance(speedup, pairs), instance(speedup, pairs)),
+        stopped_because="narrow",
+        differences=(
+            Difference(1e-4 * speedup, 1e-3, 1.0, "fresh inputs"),
+            Difference(1e-5, 1e-4, 1.0, "timed steps"),
+        ),
+        reference_cost=SideCost(1.0, 1.0),
+        optimized_cost=SideCost(1.0, 1.0),
+        reference_counters={"kernels": 216.0},
+        optimized_counters={"kernels": 62.0, "api_ms": 0.01 * speedup},
+    )
+    good = Verdict("speedup", case_id, Outcome.NO_BASELINE, "no baseline", "record one")
+    return CaseResult(case_id, workload, name, "baseline", SIZE, measurement, verdicts=[good])
+
+
+def run(*cases: CaseResult, environment: Environment = H200, day: int = 1) -> RunResult:
+    return RunResult(
+        environment=environment,
+        started_at=f"2030-01-{day:02}T00:00:00+00:00",
+        seed=day,
+        cases={case.case_id: case for case in cases},
+        yardsticks=[Yardstick({"copy_gbs": 4000.0 + day})],
+        source_hashes={"net": "0123456789abcdef"},
+    )
+
+
+def five_runs(name: str = "tf32", speedup: float = 2.0, workload: str = "net") -> list[RunResult]:
+    return [run(case(name, speedup + 0.01 * i, workload), day=i + 1) for i in range(5)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "baselines" / MACHINE
+
+
+@pytest.fixture
+def recorded(folder: Path) -> Path:
+    """The path of a good file."""
+    write(folder, updated(None, "net", five_runs(), FIRST))
+    return folder / "net.json"
+
+
+def test_the_life_of_a_baseline(folder: Path) -> None:
+    assert load_all(folder, ["net"]) == {}
+    assert not folder.exists()
+
+    assert write(folder, updated(None, "net", five_runs(), FIRST)) == (
+        "net/tf32/cuda: recorded 2.02x, 2.00..2.04 over 5 processes on 5 nights, cv 0.78 %",
+    )
+
+    file = load_all(folder, ["net", "other"])["net"]
+    first = file.cases["tf32/cuda"]
+    assert first.anchor == first.current
+    assert (first.current.recorded_by, first.current.reason) == ("", "first record")
+    assert first.current.recorded_at == "2030-01-05T00:00:00+00:00"
+    assert first.current.source_hash == "0123456789abcdef"
+    assert first.current.yardsticks == {"copy_gbs": 4003.0}
+    assert first.current.reference_counters == {"kernels": 216.0}
+    assert first.current.optimized_counters == {"api_ms": 0.0204, "kernels": 62.0}
+    assert [(d.when, d.relative_l2) for d in first.current.differences] == [
+        ("fresh inputs", pytest.approx(2.04e-4)),
+        ("timed steps", 1e-5),
+    ]
+
+    past = history(first.current.processes)
+    assert (past.processes, past.speedup) == (5, pytest.approx(2.02, rel=1e-5))
+    assert past.speedup_cv == pytest.approx(0.0078, abs=1e-4)
+    assert compare(first.current.environment, replace(H200, gpu_index=3)).kind == "exact"
+    assert compare(first.current.environment, replace(H200, driver="590.2")).kind == "same device"
+
+    faster = Occasion(reason="new driver")
+    runs = [replace(run(case("tf32", 2.5)), environment=replace(H200, driver="590.2")) for _ in range(5)]
+    assert write(folder, updated(file, "net", runs, faster)) == (
+        "net/tf32/cuda: 2.02x -> 2.50x, 2.50..2.50 over 5 processes, cv 0 %",
+    )
+    second = load_all(folder, ["net"])["net"].cases["tf32/cuda"]
+    assert second.anchor == second.current  # what was gained is held
+    assert (second.current.reason, second.current.environment.driver) == ("new driver", "590.2")
+
+
+def test_an_anchor_moves_on_purpose_alone_and_only_that_of_what_was_measured(folder: Path) -> None:
+    both = [run(case("tf32", 2.0), case("fp16", 3.0)) for _ in range(5)]
+    file = updated(None, "net", both, FIRST)
+    slower = [run(case("tf32", 1.5), day=9) for _ in range(5)]
+    stayed = updated(file, "net", slower, Occasion("new driver"))
+    assert stayed.cases["tf32/cuda"].anchor == file.cases["tf32/cuda"].anchor
+    moved = updated(stayed, "net", slower, Occasion("the new normal", new_anchor=True))
+    assert moved.cases["tf32/cuda"].anchor == moved.cases["tf32/cuda"].current
+    assert history(moved.cases["tf32/cuda"].anchor.processes).speedup == pytest.approx(1.5)
+    assert moved.cases["tf32/cuda"].anchor.reason == "the new normal"
+    assert moved.cases["fp16/cuda"] == file.cases["fp16/cuda"]
+    write(folder, moved)
+    assert load_all(folder, ["net"])["net"].cases["tf32/cuda"].anchor.reason == "the new normal"
+
+
+def noisy(speedup: float, spread: float) -> CaseResult:
+    """Both sides of its pairs take turns at being slower, by `spread` as a share."""
+    found = case("tf32", speedup)
+    assert found.measurement is not None
+    pairs = tuple(
+        Pair(speedup * (1 + spread * (i % 2)), 1 + spread * ((i + 1) % 2), i % 2 == 0, 1980) for i in range(8)
+    )
+    return replace(found, measurement=replace(found.measurement, instances=2 * (Instance(True, pairs),)))
+
+
+def test_a_disturbed_record_replaces_only_what_is_less_sharp(folder: Path) -> None:
+    sharp = updated(None, "net", [run(case("tf32", 2 + i / 1000)) for i in range(5)], FIRST)
+    blunt = updated(None, "net", [run(noisy(2 + i, 2.0)) for i in range(5)], FIRST)
+    disturbed = [run(noisy(2 + i / 10, 1.0)) for i in range(5)]
+    with pytest.raises(BaselineError) as refused:
+        updated(sharp, "net", disturbed, FIRST)
+    assert re.fullmatch(
+        r"the record of net/tf32/cuda stays: it detects a slowdown of [\d.]+ %, and the new one of \d+ %, since 5 "
+        r"of its 5 processes were disturbed: record again on a quieter machine, or give --perf-force",
+        str(refused.value),
+    )
+    for file, occasion in ((sharp, replace(FIRST, force=True)), (blunt, FIRST)):
+        assert (
+            updated(file, "net", disturbed, occasion).cases["tf32/cuda"].current.processes[0][0].pairs[0].optimized_ms
+            == 2
+        )
+    less_sharp = [run(case("tf32", 2 + i / 100)) for i in range(5)]
+    assert updated(sharp, "net", less_sharp, FIRST).cases != sharp.cases, "no process was disturbed"
+
+
+def test_a_record_that_varies_too_much_replaces_no_sharper_one(folder: Path) -> None:
+    sharp = updated(None, "net", [run(case("tf32", 2 + i / 1000)) for i in range(5)], FIRST)
+    with pytest.raises(BaselineError, match=r"since its 5 processes vary by \d+ %: record again on a quieter machine"):
+        updated(sharp, "net", [run(case("tf32", 2 + i)) for i in range(5)], FIRST)
+
+
+def test_the_anchor_rises_with_a_clear_gain_and_neither_by_little_nor_by_a_rehearsal(folder: Path) -> None:
+    file = updated(None, "net", [run(case("tf32", 2.0)) for _ in range(5)], FIRST)
+    for speedup, processes, rises in ((2.01, 5, False), (2.4, 4, False), (2.4, 5, True)):
+        runs = [run(case("tf32", speedup), day=9) for _ in range(processes)]
+        entry = updated(file, "net", runs, FIRST, processes).cases["tf32/cuda"]
+        assert (entry.anchor == entry.current) is rises
+        assert (entry.anchor == file.cases["tf32/cuda"].anchor) is not rises
+
+
+def test_cases_that_were_not_measured_stay_as_they_are(folder: Path, recorded: Path) -> None:
+    file = load_all(folder, ["net"])["net"]
+    skipped = replace(case("tf32", 9.0), measurement=None, skipped="needs a newer GPU: buy one")
+    runs = [run(case("fp16", 3.0), skipped, case("fp16", 7.0, workload="other")) for _ in range(5)]
+    changed = updated(file, "net", runs, FIRST)
+    assert changed.cases["tf32/cuda"] == file.cases["tf32/cuda"]
+    assert list(changed.cases) == ["fp16/cuda", "tf32/cuda"]
+    assert write(folder, changed) == ("net/fp16/cuda: recorded 3.00x, 3.00..3.00 over 5 processes, cv 0 %",)
+    assert write(folder, load_all(folder, ["net"])["net"]) == ()
+
+
+def test_what_is_told_of_a_record_is_of_the_processes_that_count() -> None:
+    cases = [*[case("tf32", 2.0)] * 5, slow(case("tf32", 3.0))]
+    runs = [replace(run(one), started_at=f"2030-01-01T00:0{minute}:00+00:00") for minute, one in enumerate(cases)]
+    assert told(runs) == "net/tf32/cuda: recorded 2.00x, 2.00..2.00 over 5 of 6 processes, cv 0 %"
+    assert told(runs[1:]).endswith("over 5 processes, cv 20 %, 1 of them disturbed: record again on a quieter machine")
+    nights = [run(case("tf32", 2.0), day=day) for day in range(1, 6)]
+    assert told(nights) == "net/tf32/cuda: recorded 2.00x, 2.00..2.00 over 5 processes on 5 nights, cv 0 %"
+
+
+def told(runs: Sequence[RunResult]) -> str:
+    file = updated(None, "net", runs, FIRST)
+    (line,) = baseline._change(file, "tf32/cuda", None, file.cases["tf32/cuda"])
+    return line
+
+
+def slow(result: CaseResult) -> CaseResult:
+    """On a machine where both sides take half as long again."""
+    assert result.measurement is not None
+    instances = tuple(
+        replace(one, pairs=tuple(Pair(1.5 * pair.reference_ms, 1.5 * pair.optimized_ms, True) for pair in one.pairs))
+        for one in result.measurement.instances
+    )
+    return replace(result, measurement=replace(result.measurement, instances=instances))
+
+
+def test_a_record_knows_when_the_processes_that_measured_it_ran() -> None:
+    runs = [run(case("tf32", 2.0), case("fp16", 3.0), day=day) for day in range(1, 7)]
+    del runs[2].cases["net/fp16/cuda"]
+    record = updated(None, "net", runs, FIRST).cases["fp16/cuda"].current
+    assert record.started_at == tuple(f"2030-01-0{day}T00:00:00+00:00" for day in (1, 2, 4, 5, 6))
+    assert record.history.sittings == 5
+
+
+def test_a_record_of_a_big_workload_is_small_and_a_process_a_few_lines(folder: Path) -> None:
+    def text(last_speedup: float) -> str:
+        speedups = [2.123456789, 2.133456789, 2.143456789, 2.153456789, last_speedup]
+        runs = [run(*(case(f"fused-{i}", speedup, pairs=15) for i in range(8))) for speedup in speedups]
+        write(folder, updated(None, "net", runs, FIRST))
+        return (folder / "net.json").read_text()
+
+    before, after = text(2.163456789), text(2.173456789)
+    assert len(before) < 200_000
+    changed = [new.strip() for old, new in zip(before.splitlines(), after.splitlines(), strict=True) if old != new]
+    kinds = {line.partition(":")[0] for line in changed}
+    assert kinds == {'"reference_ms"', '"api_ms"', '"relative_l2"'}
+    assert len(changed) == 3 * 8 * 2
+
+
+def test_the_text_does_not_depend_on_the_order_of_the_run(folder: Path) -> None:
+    def text(order: list[int]) -> str:
+        runs = [run(*[[case("a", 2.0), case("b", 3.0)][i] for i in order]) for _ in range(5)]
+        write(folder, updated(None, "net", runs, FIRST))
+        return (folder / "net.json").read_text()
+
+    assert text([0, 1]) == text([1, 0])
+
+
+REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
+NEWER = "was written by a newer gpugate (format 9, this one reads up to 3): upgrade gpugate or record again"
+COLUMN = '"reference_ms": [[2.0, '
+DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
+    "truncated": (
+        lambda text: text[: text.index('"workload"') + 12],
+        f"cannot be used because it is cut off or not JSON (line 4, column 15: Expecting value): {REPAIR}",
+    ),
+    "empty": (
+        lambda text: "",
+        f"cannot be used because it is cut off or not JSON (line 1, column 1: Expecting value): {REPAIR}",
+    ),
+    "not JSON": (
+        lambda text: "<<<<<<< HEAD\n" + text,
+        f"cannot be used because it is cut off or not JSON (line 1, column 1: Expecting value): {REPAIR}",
+    ),
+    "not ours": (
+        lambda text: "[1, 2]",
+        f"cannot be used because it does not say that its format is 'gpugate-baseline': {REPAIR}",
+    ),
+    "newer": (lambda text: text.replace('"format_version": 3', '"format_version": 9'), NEWER),
+    "newer with fields of its own": (
+        lambda text: text.replace('"format_version": 3', '"format_version": 9, "future": {}'),
+        NEWER,
+    ),
+    "another machine": (
+        lambda text: text.replace('"nvidia-h200"', '"nvidia-h100"'),
+        "is of the machine 'nvidia-h100', not of 'nvidia-h200': move it there or delete it",
+    ),
+    "another workload": (
+        lambda text: text.replace('"workload": "net"', '"workload": "other"'),
+        "is of the workload 'other': give it that name again or delete it",
+    ),
+    "NaN": (
+        lambda text: text.replace(COLUMN, '"reference_ms": [[NaN, ', 1),
+        f"cannot be used because it holds NaN, which is not a number: {REPAIR}",
+    ),
+    "negative sample": (
+        lambda text: text.replace(COLUMN, '"reference_ms": [[-2.0, ', 1),
+        "cannot be used because cases.tf32/cuda.anchor.processes[0].reference_ms[0][0] is -2.0, "
+        f"not a time from 1e-9 to 1e12 ms: {REPAIR}",
+    ),
+    "zero sample": (
+        lambda text: text.replace(COLUMN, '"reference_ms": [[0, ', 1),
+        "cannot be used because cases.tf32/cuda.anchor.processes[0].reference_ms[0][0] is 0.0, "
+        f"not a time from 1e-9 to 1e12 ms: {REPAIR}",
+    ),
+    "text for a sample": (
+        lambda text: text.replace(COLUMN, '"reference_ms": [["2", ', 1),
+        "cannot be used because cases.tf32/cuda.anchor.processes[0].reference_ms[0][0] is '2', not a finite number: "
+        + REPAIR,
+    ),
+    "lost sample": (
+        lambda text: text.replace(COLUMN, '"reference_ms": [[', 1),
+        "cannot be used because cases.tf32/cuda.anchor.processes[0].optimized_ms[0] has 4 values and reference_ms[0] "
+        f"has 3: {REPAIR}",
+    ),
+    "no processes": (
+        lambda text: text[: text.index('"processes": [')] + '"processes": [],' + after(text, '"yardsticks"'),
+        f"cannot be used because cases.tf32/cuda.anchor.processes is empty: {REPAIR}",
+    ),
+    "no samples": (
+        lambda text: text[: text.index('"processes": [')] + '"processes": [[]],' + after(text, '"yardsticks"'),
+        f"cannot be used because cases.tf32/cuda.anchor.processes[0] has no samples: {REPAIR}",
+    ),
+    "unknown field": (
+        lambda text: text.replace('"recorded_by"', '"note": "", "recorded_by"', 1),
+        f"cannot be used because cases.tf32/cuda.anchor has an unknown field 'note': {REPAIR}",
+    ),
+    "no time": (
+        lambda text: re.sub(r'"started_at": \["[^"]*"', '"started_at": ["yesterday"', text, count=1),
+        f"cannot be used because cases.tf32/cuda.anchor.started_at holds something else than ISO 8601 times: {REPAIR}",
+    ),
+    "a time too few": (
+        lambda text: re.sub(r'"started_at": \["[^"]*",', '"started_at": [', text, count=1),
+        f"cannot be used because cases.tf32/cuda.anchor.started_at has not one time for each process: {REPAIR}",
+    ),
+    "missing field": (
+        lambda text: text.replace('"recorded_by": "",', "", 1),
+        f"cannot be used because cases.tf32/cuda.anchor has no field 'recorded_by': {REPAIR}",
+    ),
+    "repeated field": (
+        lambda text: text.replace('"recorded_by"', '"recorded_by": "eve", "recorded_by"', 1),
+        f"cannot be used because the field 'recorded_by' is there twice: {REPAIR}",
+    ),
+    "unknown kind of device": (
+        lambda text: text.replace('"tf32/cuda"', '"tf32/tpu"'),
+        f"cannot be used because cases has 'tf32/tpu', which does not end in /cuda or /cpu: {REPAIR}",
+    ),
+}
+
+
+def after(text: str, word: str) -> str:
+    return text[text.index(word) :]
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_file_is_named_and_nothing_overwrites_it(folder: Path, recorded: Path, kind: str) -> None:
+    damage, sentence = DAMAGE[kind]
+    good = load_all(folder, ["net"])["net"]
+    damaged = damage(recorded.read_text())
+    assert damaged != recorded.read_text()
+    recorded.write_text(damaged)
+    for use in (lambda: load_all(folder, ["net"]), lambda: write(folder, good)):
+        with pytest.raises(BaselineError) as refused:
+            use()
+        assert str(refused.value) == f"{recorded} {sentence}"
+        assert recorded.read_text() == damaged
+    assert sorted(path.name for path in folder.iterdir()) == ["net.json"]
+
+
+def test_a_file_that_is_no_text_is_named(folder: Path, recorded: Path) -> None:
+    recorded.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BaselineError) as refused:
+        load_all(folder, ["net"])
+    assert str(refused.value) == f"{recorded} cannot be read (it is not UTF-8 text): {REPAIR}"
+
+
+def test_a_family_has_a_folder(folder: Path) -> None:
+    for name in ("net", "net/deep", "net/wide"):
+        runs = [run(case("tf32", 2.0, name)) for _ in range(5)]
+        write(folder, updated(None, name, runs, FIRST))
+    assert sorted(path.name for path in (folder / "net").iterdir()) == ["deep.json", "wide.json"]
+    assert set(load_all(folder)) == {"net", "net/deep", "net/wide"}
+    assert list(load_all(folder)["net/deep"].cases) == ["tf32/cuda"]
+    with pytest.raises(BaselineError, match=r"deep\.json is for the unknown workload 'net/deep'"):
+        load_all(folder, ["net", "net/wide"])
+
+
+def test_an_unknown_workload_is_named(folder: Path, recorded: Path) -> None:
+    with pytest.raises(BaselineError) as refused:
+        load_all(folder, ["other"])
+    sentence = f"{recorded} is for the unknown workload 'net': restore the workload or delete the file"
+    assert str(refused.value) == sentence
+
+
+def with_verdict(outcome: Outcome) -> CaseResult:
+    return replace(case("tf32", 2.0), verdicts=[Verdict("counters", "net/tf32/cuda", outcome, "because")])
+
+
+FAILED = replace(case("tf32", 2.0), measurement=None, error="optimized failed while building: ValueError: no")
+THROTTLED = replace(case("tf32", 2.0), environment_problem="the copy ran at 60 %")
+EMPTY = case("tf32", 2.0, pairs=0)
+OTHER_DRIVER = replace(H200, driver="590.2")
+UNFIT = {
+    "net/tf32/cuda failed (optimized failed while building: ValueError: no): mend that and record again": run(FAILED),
+    "net/tf32/cuda is WRONG in the check of counters (because): mend that and record again": run(
+        with_verdict(Outcome.WRONG)
+    ),
+    "net/tf32/cuda is NOT_ENGAGED in the check of counters (because): mend that and record again": run(
+        with_verdict(Outcome.NOT_ENGAGED)
+    ),
+    "net/tf32/cuda is ENV_INVALID in the check of counters (because): mend that and record again": run(
+        with_verdict(Outcome.ENV_INVALID)
+    ),
+    "net/tf32/cuda says nothing (the copy ran at 60 %): mend that and record again": run(THROTTLED),
+    "net/tf32/cuda has no samples: give it a larger --perf-budget and record again": run(EMPTY),
+    (
+        "net/tf32/cuda was measured by 4 of the 5 processes that a baseline needs: record again with more processes"
+    ): run(),
+    "the run of 2030-01-01T00:00:00+00:00 was interrupted: record 'net' again": replace(run(), interrupted=True),
+    "the runs' environments differ (driver 580.1 -> 590.2): record again on one machine": run(environment=OTHER_DRIVER),
+    "the source of 'net' changed between the runs: record again without editing": replace(
+        run(), source_hashes={"net": "fedc"}
+    ),
+}
+
+
+def test_what_the_first_run_lacks_may_not_differ_among_the_others() -> None:
+    def under(**packages: str) -> RunResult:
+        return run(case("tf32", 2.0), environment=replace(H200, packages={**H200.packages, **packages}))
+
+    runs = [under(), under(tensorrt="10.1"), under(tensorrt="10.1"), under(), under(tensorrt="11.0")]
+    with pytest.raises(BaselineError, match=r"environments differ \(tensorrt 10\.1 -> 11\.0\): record again on one"):
+        updated(None, "net", runs, FIRST)
+    file = updated(None, "net", [*runs[:4], under(tensorrt="10.1")], FIRST)
+    assert file.cases["tf32/cuda"].current.environment.packages == {"torch": "2.11.0", "tensorrt": "10.1"}
+
+
+def test_another_speed_of_both_sides_is_recorded_with_a_new_anchor_only() -> None:
+    moved = case("tf32", 2.0)
+    moved.verdicts = [Verdict("throughput", "net/tf32/cuda", Outcome.ENV_INVALID, "both took 3 ms")]
+    runs = [*five_runs()[:4], run(moved)]
+    with pytest.raises(BaselineError, match=r"\(both took 3 ms\): mend that and record again, or record it with a new"):
+        updated(None, "net", runs, FIRST)
+    file = updated(None, "net", runs, replace(FIRST, new_anchor=True))
+    assert len(file.cases["tf32/cuda"].current.processes) == 5
+
+
+@pytest.mark.parametrize("sentence", UNFIT)
+def test_what_must_not_become_a_baseline_is_refused(sentence: str) -> None:
+    with pytest.raises(BaselineError) as refused:
+        updated(None, "net", [*five_runs()[:4], UNFIT[sentence]], FIRST)
+    assert str(refused.value) == sentence
+
+
+def test_nothing_to_record_is_refused() -> None:
+    with pytest.raises(BaselineError, match="no run measured 'other', so there is nothing to record"):
+        updated(None, "other", five_runs(), FIRST)
+    with pytest.raises(BaselineError, match="there is no run to record 'net' from"):
+        updated(None, "net", [], FIRST)
+
+
+def test_another_index_on_the_same_machine_is_no_difference() -> None:
+    runs = [*five_runs()[:4], run(case("tf32", 2.0), environment=replace(H200, gpu_index=1))]
+    assert len(updated(None, "net", runs, FIRST).cases["tf32/cuda"].current.processes) == 5
+    assert len(updated(None, "net", runs[:1], FIRST, 1).cases["tf32/cuda"].current.processes) == 1
+
+
+def test_a_regression_that_somebody_accepts_can_be_recorded(folder: Path, recorded: Path) -> None:
+    slower = replace(case("tf32", 1.5), verdicts=[Verdict("speedup", "net/tf32/cuda", Outcome.REGRESSED, "slower")])
+    file = updated(load_all(folder, ["net"])["net"], "net", [run(slower)] * 5, FIRST)
+    assert write(folder, file) == ("net/tf32/cuda: 2.02x -> 1.50x, 1.50..1.50 over 5 processes, cv 0 %",)
+
+
+def test_a_baseline_stays_on_its_machine(folder: Path, recorded: Path) -> None:
+    file = load_all(folder, ["net"])["net"]
+    runs = [run(case("tf32", 2.0), environment=replace(H200, device_name="NVIDIA H100"))] * 5
+    with pytest.raises(BaselineError, match="'net' on nvidia-h200 cannot take 'net' on nvidia-h100: pass its own file"):
+        updated(file, "net", runs, FIRST)
+    with pytest.raises(
+        BaselineError, match="is to hold a baseline of 'nvidia-h200': write it to the folder of that name"
+    ):
+        write(folder.with_name("nvidia-h100"), file)
+    assert not folder.with_name("nvidia-h100").exists()
+
+
+def test_unused_cases_are_reported(folder: Path, recorded: Path) -> None:
+    files = load_all(folder, ["net"])
+    assert unused(files, ["net/tf32/cuda"]) == ()
+    assert unused(files, ["net/tf32/cpu", "net/fp16/cuda"]) == ("net/tf32/cuda",)
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_write_that_fails_leaves_the_old_file(
+    folder: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    before = recorded.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises((BaselineError, KeyboardInterrupt)) as failed:
+        write(folder, updated(None, "net", five_runs(speedup=3.0), FIRST))
+    if isinstance(failure, OSError):
+        problem = "(No space left on device): make room or mend its permissions"
+        assert str(failed.value) == f"{recorded} cannot be written {problem}"
+    assert recorded.read_bytes() == before
+    assert list(folder.iterdir()) == [recorded]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "baselines").write_text("a file where the folder should be")
+    folder = tmp_path / "baselines" / MACHINE
+    file = updated(None, "net", five_runs(), FIRST)
+    with pytest.raises(BaselineError) as refused:
+        write(folder, file)
+    problem = "(Not a directory): make room or mend its permissions"
+    assert str(refused.value) == f"{folder / 'net.json'} cannot be written {problem}"
+    with pytest.raises(BaselineError) as refused, exclusive(folder):
+        pytest.fail("nobody gets in")
+    assert str(refused.value) == f"{folder} cannot be written (Not a directory): mend its permissions"
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from gpugate.store.baseline import exclusive, load_all, write
+folder = Path(sys.argv[1])
+with exclusive(folder):
+    files = load_all(folder, ["net", "other"])
+    if "write" in sys.argv:
+        write(folder, files["net"])
+    print("inside", flush=True)
+    time.sleep(3600)
+"""
+
+
+@contextmanager
+def another_process(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", HOLDER, str(folder), *words]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "inside\n"
+            yield holder
+        finally:
+            holder.kill()
+
+
+def test_only_one_process_updates_at_a_time_and_a_crash_leaves_no_lock(folder: Path) -> None:
+    with another_process(folder) as holder:
+        with pytest.raises(BaselineError) as refused, exclusive(folder):
+            pytest.fail("two processes got in")
+        sentence = f"another process (pid {holder.pid}) is updating {folder}: wait for it to end"
+        assert str(refused.value) == sentence
+        holder.kill()
+        holder.wait()
+    with exclusive(folder):
+        assert (folder / ".lock").read_text() == str(os.getpid())
+    assert (folder / ".lock").read_text() == ""
+
+
+def test_the_lock_goes_when_the_update_fails(folder: Path) -> None:
+    with pytest.raises(ZeroDivisionError), exclusive(folder):
+        raise ZeroDivisionError
+    with exclusive(folder), pytest.raises(BaselineError, match=f"pid {os.getpid()}"), exclusive(folder):
+        pytest.fail("the same process got in twice")
+
+
+def test_ctrl_c_between_two_files_leaves_both_whole(folder: Path, recorded: Path) -> None:
+    write(
+        folder, updated(None, "other", [replace(one, source_hashes={}) for one in five_runs(workload="other")], FIRST)
+    )
+    before = {path.name: path.read_bytes() for path in folder.glob("*.json")}
+    with another_process(folder, "write") as holder:
+        holder.send_signal(signal.SIGINT)
+        assert holder.wait(timeout=HANGS_S) != 0
+    assert {path.name: path.read_bytes() for path in folder.glob("*.json")} == before
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "net.json", "other.json"]
+    with exclusive(folder):
+        assert set(load_all(folder, ["net", "other"])) == {"net", "other"}
+
+
+def test_two_runs_that_update_take_turns(folder: Path) -> None:
+    """The second, once let in, sees what the first one wrote."""
+    script = """
+import sys, time
+from pathlib import Path
+from gpugate.store.baseline import exclusive
+from gpugate.errors import BaselineError
+folder, count = Path(sys.argv[1]), 0
+while count < 20:
+    try:
+        with exclusive(folder):
+            path = folder / "count"
+            value = int(path.read_text()) if path.exists() else 0
+            time.sleep(0.001)
+            path.write_text(str(value + 1))
+            count += 1
+    except BaselineError:
+        time.sleep(0.0005)
+"""
+    command = [sys.executable, "-c", script, str(folder)]
+    both = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
+    assert [one.wait(timeout=HANGS_S) for one in both] == [0, 0]
+    assert (folder / "count").read_text() == "40"
+
+
+SOURCES = {
+    "__init__.py": "",
+    "net.py": "from {top}.sizes import SIZE\nimport json\ndef build(context): ...\ndef inputs(context, seed): ...\n",
+    "fused.py": "from . import rewrite\ndef build(context):\n    from {top} import engine\n    return engine\n",
+    "sizes.py": "from .units import MS\nSIZE = 1\n",
+    "units.py": "MS = 1\n",
+    "rewrite.py": "",
+    "engine.py": "",
+    "unrelated.py": "",
+}
+
+
+@pytest.fixture
+def make_workload(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], Workload]]:
+    """Imports the package `hashed` from a folder, anew."""
+
+    def forget() -> None:
+        for name in [name for name in sys.modules if name.split(".")[0] == "hashed"]:
+            del sys.modules[name]
+
+    def make(root: Path) -> Workload:
+        forget()
+        monkeypatch.syspath_prepend(root)
+        sys.path_importer_cache.clear()
+        modules: list[ModuleType] = [__import__(f"hashed.{name}", fromlist=["build"]) for name in ("net", "fused")]
+        fused = Optimization("fused", partial(modules[1].build), {"cpu": 1.0})
+        return Workload("hashed", modules[0].build, modules[0].inputs, {"cpu": SIZE}, (fused,))
+
+    yield make
+    forget()
+
+
+def write_sources(root: Path) -> Path:
+    (root / "hashed").mkdir(parents=True)
+    for name, text in SOURCES.items():
+        (root / "hashed" / name).write_text(text.format(top="hashed"))
+    return root
+
+
+def test_the_hash_survives_a_move_of_the_checkout(tmp_path: Path, make_workload: Callable[[Path], Workload]) -> None:
+    hashes = [source_hash(make_workload(write_sources(tmp_path / place))) for place in ("here", "there/deeper")]
+    assert hashes[0] == hashes[1]
+    assert len(hashes[0]) == 16
+    assert set(hashes[0]) <= set("0123456789abcdef")
+
+
+def test_hashing_imports_nothing_that_a_workload_imports_late(
+    tmp_path: Path, make_workload: Callable[[Path], Workload]
+) -> None:
+    workload = make_workload(write_sources(tmp_path))
+    source_hash(workload)
+    assert "hashed.engine" not in sys.modules
+
+
+def test_a_workload_of_the_command_line_has_a_hash() -> None:
+    space: dict[str, Callable[..., None]] = {}
+    exec("def build(context): ...", {"__name__": "typed_in"}, space)  # noqa: S102
+    fused = Optimization("fused", space["build"], {"cpu": 1.0})
+    workload = Workload("typed", space["build"], space["build"], {"cpu": SIZE}, (fused,))
+    assert len(source_hash(workload)) == 16
+
+
+def test_a_source_that_an_older_gpugate_hashed_is_not_known(recorded: Path) -> None:
+    recorded.write_text(recorded.read_text().replace('"format_version": 3', '"format_version": 2'))
+    entry = load_all(recorded.parent)["net"].cases["tf32/cuda"]
+    assert [record.source_hash for record in (entry.anchor, entry.current)] == ["", ""]
+    with pytest.raises(BaselineError, match="an older gpugate recorded its source"):
+        updated(load_all(recorded.parent)["net"], "net", five_runs(), replace(FIRST, adding=True))
+
+
+def test_a_file_says_what_it_is(recorded: Path) -> None:
+    document = parse(recorded.read_text())
+    assert isinstance(document, dict)
+    assert list(document) == ["format", "format_version", "workload", "machine", "cases"]
+    assert isinstance(load_all(recorded.parent, ["net"])["net"], BaselineFile)
+    assert time.strptime(document["cases"]["tf32/cuda"]["anchor"]["recorded_at"][:10], "%Y-%m-%d")
+
+
+def test_git_sees_records_alone_in_a_project_without_settings_of_ours(tmp_path: Path) -> None:
+    folder = tmp_path / "baselines/nvidia-h200"
+    with exclusive(folder):
+        (folder / "video").mkdir()
+        for name in ("net.json", ".net.json.1234.tmp", "video/decode.json", "video/.decode.json.1234.tmp"):
+            (folder / name).touch()
+    git = shutil.which("git") or "git"
+    subprocess.run([git, "init", "-q"], cwd=tmp_path, check=True)
+    listed = [git, "ls-files", "--others", "--exclude-standard"]
+    found = subprocess.run(listed, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.split()
+    assert found == [f"baselines/nvidia-h200/{name}" for name in ("net.json", "video/decode.json")]

@@ -1,0 +1,251 @@
+"""The file of --perf-json: complete, valid at any moment, and never half-written."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from gpugate.machine.environment import Environment
+from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.results.case import CaseResult
+from gpugate.results.run import RunResult
+from gpugate.results.summary import summarize
+from gpugate.results.verdict import Outcome, Verdict
+from gpugate.store import run_file
+from gpugate.store.run_file import RunFileError
+from gpugate.workload import Size
+
+SIZE = Size(items=64, flops=1e9, bytes=1e6)
+
+
+def case(name: str) -> CaseResult:
+    return CaseResult(f"net/{name}/cpu", "net", name, "baseline", SIZE)
+
+
+def measured(name: str) -> CaseResult:
+    pairs = tuple(Pair(2.0 + 0.01 * i, 1.0, i % 2 == 0) for i in range(8))
+    measurement = Measurement(
+        case_id=f"net/{name}/cpu",
+        instances=(Instance(True, pairs[:4]), Instance(False, pairs[4:], discarded=1)),
+        stopped_because="narrow",
+        differences=(Difference(math.inf, math.inf, None, "timed steps", problem="the output holds NaN"),),
+        reference_cost=SideCost(0.5, 0.1),
+        optimized_cost=SideCost(12.0, 1.0, peak_bytes=10**10),
+        reference_counters={"kernels": 6.0},
+    )
+    verdicts = [
+        Verdict(
+            "speedup", f"net/{name}/cpu", Outcome.PASS, "2.04x", "", {"low": 2.0, "against": "minimum", "old": None}
+        ),
+        Verdict("equivalence", f"net/{name}/cpu", Outcome.WRONG, "NaN", "look", {"relative_l2": math.inf}),
+    ]
+    return replace(case(name), measurement=measurement, summary=summarize(measurement), verdicts=verdicts)
+
+
+@pytest.fixture
+def run() -> RunResult:
+    environment = Environment("cpu", "EPYC", "EPYC", 2, "3.12.3", {"torch": "2.11.0"})
+    cases = [
+        measured("tf32"),
+        replace(case("tensorrt"), skipped="needs the package tensorrt: pip install tensorrt"),
+        replace(case("broken"), error="optimized failed while building: ValueError: no"),
+    ]
+    return RunResult(
+        environment=environment,
+        started_at="2030-01-02T03:04:05+00:00",
+        seed=7,
+        gate=True,
+        cases={case.case_id: case for case in cases},
+        yardsticks=[Yardstick({"matmul_gflops": 150.5}, "before")],
+        source_hashes={"net": "0123456789abcdef"},
+        wall_s=12.5,
+    )
+
+
+def test_everything_comes_back(tmp_path: Path, run: RunResult) -> None:
+    path = tmp_path / "run.json"
+    run_file.write(path, run)
+    assert run_file.read(path) == run
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_any_json_tool_accepts_it(tmp_path: Path, run: RunResult) -> None:
+    path = tmp_path / "run.json"
+    run_file.write(path, run)
+    subprocess.run([sys.executable, "-m", "json.tool", str(path)], check=True, capture_output=True)
+    data = json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert (data["format"], data["format_version"]) == ("gpugate-run", 7)
+
+
+def begun(path: Path, run: RunResult) -> RunResult:
+    """The run as `--perf-json` has it when a process is killed after its last case; the probe is of the last one."""
+    run_file.begin(path, run)
+    *before, last = run.cases.values()
+    for case in before:
+        run_file.append(path, case, [], run)
+    run_file.append(path, last, run.yardsticks, run)
+    return replace(run, interrupted=True)
+
+
+def test_it_is_whole_after_every_case(tmp_path: Path, run: RunResult) -> None:
+    path = tmp_path / "run.json"
+    run_file.begin(path, run)
+    assert run_file.read(path) == replace(run, cases={}, yardsticks=[], source_hashes={}, interrupted=True)
+    growing = replace(run, cases={}, yardsticks=[], interrupted=True)
+    for case_id, result in run.cases.items():
+        growing.cases[case_id] = result
+        run_file.append(path, result, [], run)
+        assert run_file.read(path) == growing
+
+
+def test_a_case_costs_the_same_bytes_however_many_came_before(tmp_path: Path, run: RunResult) -> None:
+    path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
+    run_file.begin(path, run)
+    whole, sizes = path.stat(), [lines.stat().st_size]
+    for number in range(100):
+        run_file.append(path, measured(f"case-{number:03}"), run.yardsticks, run)
+        sizes.append(lines.stat().st_size)
+    assert len({after - before for before, after in pairwise(sizes)}) == 1
+    now = path.stat()
+    assert (now.st_ino, now.st_mtime_ns) == (whole.st_ino, whole.st_mtime_ns), "the whole file was not written again"
+    assert len(run_file.read(path).cases) == 100
+
+
+def test_the_end_leaves_one_file(tmp_path: Path, run: RunResult) -> None:
+    path = tmp_path / "run.json"
+    begun(path, run)
+    run_file.write(path, run)
+    assert list(tmp_path.iterdir()) == [path]
+    assert run_file.read(path) == run
+
+
+def test_a_line_that_was_cut_off_costs_its_case_alone(tmp_path: Path, run: RunResult) -> None:
+    path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
+    begun(path, run)
+    lines.write_bytes(lines.read_bytes()[:-10])
+    assert list(run_file.read(path).cases) == list(run.cases)[:-1]
+
+
+def test_the_lines_of_another_session_are_not_its_cases(tmp_path: Path, run: RunResult) -> None:
+    path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
+    begun(path, run)
+    earlier = lines.read_bytes()
+    later = replace(run, seed=8)
+    run_file.begin(path, later)
+    lines.write_bytes(earlier)
+    assert run_file.read(path).cases == {}
+
+
+@pytest.mark.parametrize("line", [b"[1]", b'{"cases": {}}', b"{", b'{"cases": [], "source_hashes": {}}', b"\xff"])
+def test_a_damaged_line_is_named(tmp_path: Path, run: RunResult, line: bytes) -> None:
+    path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
+    begun(path, run)
+    lines.write_bytes(lines.read_bytes() + line + b"\n")
+    with pytest.raises(RunFileError) as refused:
+        run_file.read(path)
+    assert str(refused.value).startswith(f"{path} cannot be ")
+    assert str(refused.value).endswith(("write it again with --perf-json", "give a file that --perf-json wrote"))
+
+
+def test_a_full_disk_keeps_the_cases_before(tmp_path: Path, run: RunResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.json"
+    run_file.begin(path, run)
+    first, second, _ = run.cases.values()
+    run_file.append(path, first, [], run)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:20]))
+    with pytest.raises(RunFileError) as refused:
+        run_file.append(path, second, [], run)
+    monkeypatch.undo()
+    assert str(refused.value) == f"{path} cannot be written (No space left on device): give --perf-json another path"
+    run_file.append(path, second, [], run)
+    assert list(run_file.read(path).cases.values()) == [first, second]
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_write_that_fails_leaves_the_old_file(
+    tmp_path: Path, run: RunResult, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    path = tmp_path / "run.json"
+    run_file.write(path, run)
+    before = path.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises((RunFileError, KeyboardInterrupt)) as failed:
+        run_file.write(path, replace(run, gate=False))
+    if isinstance(failure, OSError):
+        sentence = f"{path} cannot be written (No space left on device): give --perf-json another path"
+        assert str(failed.value) == sentence
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("no/such/run.json", "No such file or directory"),
+        ("", "it is not a regular file"),
+        ("fifo", "it is not a regular file"),
+    ],
+)
+def test_a_path_that_cannot_be_written(tmp_path: Path, run: RunResult, name: str, problem: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    path = tmp_path / name
+    with pytest.raises(RunFileError) as refused:
+        run_file.write(path, run)
+    assert str(refused.value) == f"{path} cannot be written ({problem}): give --perf-json another path"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["fifo"]
+
+
+def test_a_link_stays_a_link(tmp_path: Path, run: RunResult) -> None:
+    (tmp_path / "link.json").symlink_to("run.json")
+    run_file.write(tmp_path / "link.json", run)
+    assert (tmp_path / "link.json").is_symlink()
+    assert run_file.read(tmp_path / "run.json") == run
+
+
+OUTCOMES = ", ".join(repr(outcome.value) for outcome in Outcome)
+DAMAGE = {
+    ('"format_version": 7', '"format_version": 9'): (
+        "was written by a newer gpugate (format 9, this one reads up to 7): upgrade gpugate or measure again"
+    ),
+    ('"format_version": 7', '"format_version": 2'): (
+        "was written by an older gpugate (format 2, this one reads 7): measure again"
+    ),
+    ('"gate": true', '"gate": 1'): (
+        "cannot be used because gate is 1, not true or false: write it again with --perf-json"
+    ),
+    ('"wall_s": 12.5', '"wall_s": NaN'): (
+        "cannot be used because it holds NaN, which is not a number: write it again with --perf-json"
+    ),
+    ('"outcome": "PASS"', '"outcome": "FINE"'): (
+        "cannot be used because cases.net/tf32/cpu.verdicts[0].outcome is 'FINE', "
+        f"not one of {OUTCOMES}: write it again with --perf-json"
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "sentence"), DAMAGE.items())
+def test_a_damaged_file_is_named(tmp_path: Path, run: RunResult, damage: tuple[str, str], sentence: str) -> None:
+    path = tmp_path / "run.json"
+    run_file.write(path, run)
+    path.write_text(path.read_text().replace(*damage))
+    with pytest.raises(RunFileError) as refused:
+        run_file.read(path)
+    assert str(refused.value) == f"{path} {sentence}"
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(
+        RunFileError, match=r"cannot be read \(No such file or directory\): give a file that --perf-json"
+    ):
+        run_file.read(tmp_path / "run.json")

@@ -1,0 +1,126 @@
+"""A folder imports only from folders below it; the engine knows no workload, and a workload only what one is."""
+
+import ast
+import graphlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# From the bottom to the top; each stands on those before it. The first and the last are files of gpugate/ itself.
+FLOORS = (
+    ("errors", "units", "counter_names", "workload", "catalogue"),
+    ("statistics",),
+    ("machine",),
+    ("faults",),
+    ("measurement",),
+    ("results",),
+    ("store",),
+    ("judging",),
+    ("explaining",),
+    ("report",),
+    ("session",),
+    ("profiling",),
+    ("fixtures", "plugin"),
+    ("commands",),
+    ("__main__",),
+)
+FLOOR_OF = {name: number for number, floor in enumerate(FLOORS) for name in floor}
+ITSELF = ("gpugate", "gpugate.__version__")
+MODULES = sorted(path for path in (ROOT / "gpugate").rglob("*.py") if path != ROOT / "gpugate/__init__.py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file names in an import, wherever it stands; relative names are made absolute."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join([*start, *([node.module] if node.module else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def floor(module: str) -> int:
+    name = module.split(".")[1]
+    assert name in FLOOR_OF, f"{module} is on no floor: give it one"
+    return FLOOR_OF[name]
+
+
+def module_name(path: Path) -> str:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_imports_only_from_its_own_folder_and_from_those_below(path: Path) -> None:
+    known = {name for name in imports(path) if name.split(".")[0] == "gpugate" and name not in ITSELF}
+    assert {name for name in known if floor(name) > floor(module_name(path))} == set()
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    files = {module_name(path): path for path in MODULES}
+    arrows = {
+        module: {name if name in files else name.rpartition(".")[0] for name in imports(path)} & files.keys()
+        for module, path in files.items()
+    }
+    order = graphlib.TopologicalSorter({module: found - {module} for module, found in arrows.items()})
+    assert set(order.static_order()) == files.keys()
+
+
+def test_the_root_has_nine_files_and_twelve_folders() -> None:
+    entries = [path for path in (ROOT / "gpugate").iterdir() if path.name not in ("__pycache__", "py.typed")]
+    folders = sorted(path.name for path in entries if path.is_dir())
+    assert (len(entries) - len(folders), len(folders)) == (9, 12)
+    assert {*folders, *(path.stem for path in entries if path.is_file())} == {*FLOOR_OF, "__init__"}
+
+
+def test_the_picture_for_contributors_has_every_folder_once() -> None:
+    lines = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("| folder | ")[2].splitlines()
+    rows = [line.split("|")[1] for line in lines[2:] if line.startswith("|")]
+    named = [name.rstrip("/") for row in rows for name in re.findall(r"`(\w+/?)`", row)]
+    assert sorted(named) == sorted(set(FLOOR_OF) - {"__main__"})
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_engine_imports_no_workload_and_no_promise(path: Path) -> None:
+    assert {name.split(".")[0] for name in imports(path)}.isdisjoint({"workloads", "perf_tests", "tests"})
+
+
+def test_workloads_know_of_gpugate_only_what_a_workload_is() -> None:
+    files = sorted((ROOT / "workloads").rglob("*.py"))
+    names = {name for path in files for name in imports(path)}
+    ours = {name for name in names if name.split(".")[0] in ("gpugate", "perf_tests", "tests")}
+    assert {name for name in ours if not name.startswith(("gpugate.workload", "gpugate.errors."))} == set()
+
+
+def test_importing_the_plugin_imports_no_torch() -> None:
+    script = "import sys, gpugate.plugin; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
+
+
+def test_help_loads_nothing_heavy() -> None:
+    script = (
+        "import sys, pytest; status = pytest.main(['--help']); "
+        "sys.exit(status or ' '.join({'sqlite3', 'torch'} & set(sys.modules)) or None)"
+    )
+    # Of this environment nothing: where coverage is measured, coverage itself loads sqlite3.
+    run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env={}, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "--nsys-args" in run.stdout
+
+
+# Modules whose times decide something.
+TIMED = sorted((*ROOT.glob("gpugate/measurement/*.py"), *ROOT.glob("gpugate/faults/*.py")))
+
+
+@pytest.mark.parametrize("path", TIMED, ids=lambda path: path.stem)
+def test_the_engine_takes_the_clock_by_name_so_that_no_side_can_replace_it(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    uses = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
+    assert [(node.lineno, node.attr) for node in uses if node.value.id == "time"] == []

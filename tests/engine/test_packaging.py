@@ -1,0 +1,204 @@
+"""A fresh clone installs what pyproject.toml says, in the versions that constraints.txt says, by make alone."""
+
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+PYTHONS = ["3.10", "3.11", "3.12"]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PINS = [
+    Requirement(line)
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+]
+REQUIREMENTS = [
+    Requirement(words)
+    for words in (
+        *PROJECT["project"]["dependencies"],
+        *(words for extra in PROJECT["project"]["optional-dependencies"].values() for words in extra),
+    )
+]
+# Stands in for python: writes down how it was called, and makes an environment whose python is itself.
+FAKE_PYTHON = """#!/bin/sh
+echo "$*" >> "$CALLS"
+case "$1 $2" in
+  "-c "*) exit {too_old} ;;
+  "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+esac
+"""
+
+
+def pins_of(name: str, python: str) -> list[Requirement]:
+    wanted = canonicalize_name(name)
+    here = {"python_version": python}
+    return [
+        pin for pin in PINS if canonicalize_name(pin.name) == wanted and (not pin.marker or pin.marker.evaluate(here))
+    ]
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("requirement", REQUIREMENTS, ids=lambda requirement: requirement.name)
+def test_every_direct_dependency_has_one_pin_inside_its_range(requirement: Requirement, python: str) -> None:
+    (pin,) = pins_of(requirement.name, python)
+    (exact,) = pin.specifier
+    assert exact.operator == "=="
+    assert requirement.specifier.contains(exact.version)
+
+
+@pytest.mark.parametrize("requirement", REQUIREMENTS, ids=lambda requirement: requirement.name)
+def test_ranges_stay_open_upwards(requirement: Requirement) -> None:
+    assert {specifier.operator for specifier in requirement.specifier} == {">="}
+
+
+def test_the_wheel_names_every_package() -> None:
+    packages = {str(path.parent.relative_to(ROOT)).replace("/", ".") for path in ROOT.glob("gpugate/**/*.py")}
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == packages
+    assert all((ROOT / package.replace(".", "/") / "__init__.py").is_file() for package in packages)
+    assert (ROOT / "gpugate/py.typed").is_file()
+
+
+def test_the_plugin_is_registered_under_the_name_of_its_module() -> None:
+    assert PROJECT["project"]["entry-points"]["pytest11"] == {"gpugate.plugin": "gpugate.plugin"}
+
+
+@pytest.mark.parametrize("name", ["Makefile", "constraints.txt", "pyproject.toml", ".ci/run"])
+def test_nothing_names_a_package_registry(name: str) -> None:
+    words = (ROOT / name).read_text(encoding="utf-8")
+    assert re.findall(r"https?://\S+|--(?:extra-)?index-url|--find-links", words) == []
+
+
+def test_the_ci_script_is_a_program() -> None:
+    script = ROOT / ".ci/run"
+    assert script.stat().st_mode & stat.S_IXUSR
+    assert "set -euo pipefail" in script.read_text(encoding="utf-8")
+    assert subprocess.run(["/bin/bash", "-n", str(script)], check=False).returncode == 0
+
+
+class Clone:
+    """A folder with what make needs, and a python that only writes down how it was called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.calls_path = folder / "calls"
+        for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+            (folder / name).write_bytes((ROOT / name).read_bytes())
+        self.python("bin/python3", too_old=False)
+
+    def python(self, name: str, too_old: bool) -> str:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(FAKE_PYTHON.format(too_old=int(too_old)), encoding="utf-8")
+        path.chmod(0o755)
+        return str(path)
+
+    def make(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs make; only the clone's python is found by name."""
+        tools = [f"{self.folder}/bin", "/usr/local/bin", "/usr/bin", "/bin"]
+        environment = {"PATH": os.pathsep.join(tools), "CALLS": str(self.calls_path)}
+        command = ["make", *arguments]
+        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+
+    def calls(self, *arguments: str) -> list[str]:
+        """What python was called with, but for the question how old it is."""
+        self.calls_path.unlink(missing_ok=True)
+        result = self.make(*arguments)
+        assert result.returncode == 0, result.stderr
+        return [call for call in self.calls_path.read_text(encoding="utf-8").splitlines() if not call.startswith("-c")]
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    return Clone(tmp_path)
+
+
+INSTALL = "-m pip install --disable-pip-version-check -c constraints.txt -e"
+
+
+@pytest.mark.parametrize(
+    ("target", "extras", "last"),
+    [("perf", ".[workloads]", "-m pytest perf_tests --perf-budget 4"), ("test", ".[workloads,dev]", "-m pytest tests")],
+)
+def test_each_target_works_alone_and_installs_once(clone: Clone, target: str, extras: str, last: str) -> None:
+    assert clone.calls(target) == ["-m venv .venv", f"{INSTALL} {extras}", last]
+    assert clone.calls(target) == [last]
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
+def test_a_change_of_what_is_wanted_installs_again(clone: Clone, name: str) -> None:
+    clone.calls("perf")
+    later = (clone.folder / ".venv/.installed-perf").stat().st_mtime + 10
+    os.utime(clone.folder / name, (later, later))
+    assert clone.calls("perf") == [f"{INSTALL} .[workloads]", "-m pytest perf_tests --perf-budget 4"]
+
+
+def test_perf_after_test_installs_nothing_and_test_after_perf_the_tools(clone: Clone) -> None:
+    clone.calls("test")
+    assert clone.calls("perf") == ["-m pytest perf_tests --perf-budget 4"]
+    (clone.folder / ".venv/.installed-test").unlink()
+    assert clone.calls("test") == [f"{INSTALL} .[workloads,dev]", "-m pytest tests"]
+
+
+LINTERS = ("actionlint", "zizmor", "hadolint", "shellcheck", "kubernetes-validate")  # programs of the environment
+
+
+def test_lint_needs_nothing_first(clone: Clone) -> None:
+    for name in LINTERS:
+        path = Path(clone.python(f".venv/bin/{name}", too_old=False))
+        path.write_text(f'#!/bin/sh\necho {name} >> "$CALLS"\n', encoding="utf-8")
+    checks = ["-m ruff check .", "-m ruff format --check .", "-m mypy", *LINTERS]
+    assert clone.calls("lint") == ["-m venv .venv", f"{INSTALL} .[workloads,dev]", *checks]
+
+
+@pytest.mark.parametrize("name", LINTERS)
+def test_a_linter_that_objects_stops_the_lint(clone: Clone, name: str) -> None:
+    for each in LINTERS:
+        path = Path(clone.python(f".venv/bin/{each}", too_old=False))
+        path.write_text(f"#!/bin/sh\nexit {int(each == name)}\n", encoding="utf-8")
+    assert clone.make("lint").returncode != 0
+
+
+def test_arguments_and_the_folder_are_passed_on(clone: Clone) -> None:
+    assert (
+        clone.calls("perf", "VENV=other", "ARGS=-m gpu --gate")[-1]
+        == "-m pytest perf_tests --perf-budget 4 -m gpu --gate"
+    )
+    assert (clone.folder / "other/bin/python").exists()
+    assert not (clone.folder / ".venv").exists()
+
+
+def test_an_old_python_is_passed_over_for_a_newer_one(clone: Clone) -> None:
+    clone.python("bin/python3", too_old=True)
+    clone.python("bin/python3.12", too_old=False)
+    clone.python("bin/python3.13", too_old=True)
+    assert clone.calls("perf")[0] == "-m venv .venv"
+
+
+def test_without_a_new_enough_python_one_sentence_says_what_to_do(clone: Clone) -> None:
+    old = clone.python("old", too_old=True)
+    result = clone.make("perf", f"PYTHON={old}")
+    assert result.returncode != 0
+    sentence = f"no Python 3.10 or newer among: {old}; install one or run make PYTHON=/path/to/python3"
+    assert result.stderr.splitlines()[0] == sentence
+    assert not (clone.folder / ".venv").exists()
+
+
+def test_an_environment_that_failed_half_way_is_made_again(clone: Clone) -> None:
+    broken = clone.python("broken", too_old=False)
+    script = Path(broken)
+    script.write_text(script.read_text(encoding="utf-8").replace("cp ", "touch $3/bin/python; false; exit 3; cp "))
+    assert clone.make("perf", f"PYTHON={broken}").returncode != 0
+    assert clone.calls("perf")[0] == "-m venv .venv"

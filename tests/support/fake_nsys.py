@@ -1,0 +1,173 @@
+"""Stand-ins for nsys and for the profiler's ranges, which write what the real ones do: also the environment.
+
+`nsys profile` runs the program and makes one report per range that the program marks with files in the folder of the
+output. How it behaves is in a file beside it, since a profiled run keeps no variable that could say so.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.profile_exports import ExportWriter
+
+NSYS = """#!{python}
+import json, os, shutil, sqlite3, subprocess, sys, time
+from pathlib import Path
+
+here = Path(__file__).resolve().parent
+mode = (here / "mode").read_text().split()
+words = sys.argv[1:]
+
+
+def option(name):
+    return next(word.partition("=")[2] for word in words if word.startswith(f"--{{name}}="))
+
+
+def seen():
+    return json.dumps({{"environment": dict(os.environ), "words": words}})
+
+
+def others():  # as the real one does, of every process that it may look into
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            found.append(path.read_bytes().rstrip(b"\\0"))
+        except OSError:
+            pass
+    return [text.decode(errors="replace") for text in found if text]
+
+
+def report(number):
+    texts = [seen(), *(others() if "curious" in mode else [])]
+    if "broken" in mode:
+        print("Importer error status: Importation failed.")
+        own = Path("/proc/self/environ").read_bytes()
+        records = [own, *(text.encode() for text in texts)]
+        content = b"".join(b"\\n" + len(record).to_bytes(4, "little") + record for record in records)
+        Path(f"{{option('output')}}.{{number}}.qdstrm").write_bytes(content)
+    elif "silent" not in mode:
+        Path(f"{{option('output')}}.{{number}}.nsys-rep").write_text(json.dumps(texts))
+
+
+if "--version" in words:
+    print(f"NVIDIA Nsight Systems version {{'2021.3.1' if 'old' in mode else '2025.3.2.474-253236389321v0'}}")
+elif words[:2] == ["profile", "--help"]:
+    print("  --discard-environment arg (=false)")
+elif words[0] == "profile":
+    folder = Path(option("output")).parent
+    (here / "words").write_text(json.dumps(words))
+    start = next(index for index, word in enumerate(words) if index and not word.startswith("-"))
+    status = subprocess.Popen(words[start:]).wait()
+    ranges = [*folder.glob("range-stopped-*"), *folder.glob("range-started")]
+    for each in range(len(ranges)):  # when all have ended
+        report(each + 1)
+    sys.exit(3 if "fails" in mode else status)
+elif words[0] == "export" and "slow" in mode:
+    (here / "exporting").touch()
+    time.sleep(600)
+elif words[0] == "export":
+    shutil.copyfile(here / "export.sqlite", option("output"))
+    database = sqlite3.connect(option("output"))
+    launched, *environments = json.loads(Path(words[-1]).read_text())
+    database.execute("CREATE TABLE TARGET_INFO_SYSTEM_ENV (value)")
+    database.executemany("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (?)", [[launched], [seen()]])
+    database.executemany("INSERT INTO StringIds VALUES (?, ?)", enumerate(environments, 1_000_000))
+    database.commit()
+elif words[0] == "analyze":
+    print(f"Processing [a.sqlite] with [/rules/given.py]...\\n\\n ** What it was given (given):\\n\\n{{seen()}}\\n")
+"""
+# What a project's conftest.py needs so that its CPU cases are captured, in ranges that the stand-in sees.
+RANGES = """
+    import itertools
+    import os
+    from pathlib import Path
+
+    if "GPUGATE_PROFILED_IN" in os.environ:
+        from gpugate.profiling import capture_ranges
+
+        _folder = Path(os.environ["GPUGATE_PROFILED_IN"])
+        capture_ranges.KIND = "cpu"
+        capture_ranges.start_profiler = (_folder / "range-started").touch
+        _stopped = (_folder / f"range-stopped-{number}" for number in itertools.count(1))
+        capture_ranges.stop_profiler = lambda: (_folder / "range-started").rename(next(_stopped))
+"""
+# The part of the package nvtx that is used; ranges are lines of a file.
+NVTX = """
+from pathlib import Path
+
+LINES = Path(__file__).with_name("ranges.txt")
+
+
+def _line(*words):
+    with LINES.open("a") as file:
+        print(*words, sep="|", file=file)
+
+
+class _Domain:
+    def get_event_attributes(self, message=None, color=None, category=None, payload=None):
+        return message, payload
+
+    def start_range(self, attributes):
+        _line("started", *attributes)
+        return attributes
+
+    def end_range(self, attributes):
+        _line("ended", *attributes)
+
+
+def get_domain(name):
+    assert name == "gpugate"
+    return _Domain()
+
+
+class annotate:
+    def __init__(self, message, color=None, domain=None, category=None, payload=None):
+        self._words = (domain, message, payload)
+
+    def __enter__(self):
+        _line("push", *self._words)
+
+    def __exit__(self, *error):
+        _line("pop", *self._words)
+"""
+
+
+class FakeNsys:
+    """The folder of an installed nsys, which a PATH may name; what it exports has five steps."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = root / "target-linux-x64"
+        self.folder.mkdir(parents=True)
+        self._program("target-linux-x64/nsys", NSYS.format(python=sys.executable))
+        self.mode("good")
+        export = ExportWriter(self.folder / "export.sqlite")
+        for start in range(0, 5_000_000, 1_000_000):
+            export.step(start, start + 1_000_000)
+            export.launch(start + 10_000, start + 20_000)
+        export.written()
+
+    def mode(self, name: str) -> None:
+        """`good`, `curious` (about other processes), `old`, `broken` (its importer), `silent` (no report at all),
+        `slow` (exports for ever, and says so by a file), `fails` (after the program ended well), or several of them.
+        """
+        (self.folder / "mode").write_text(name, encoding="utf-8")
+
+    def importer(self, said: str) -> None:
+        """A QdstrmImporter that the dynamic linker cannot start."""
+        self._program("host-linux-x64/QdstrmImporter", f"#!/bin/sh\necho '{said}' >&2\nexit 127\n")
+
+    def _program(self, name: str, text: str) -> None:
+        path = self.folder.parent / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755)
+
+
+def on_path(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Puts an nsys on PATH that runs `script` in a shell; `$1` is the command."""
+    program = folder / "bin" / "nsys"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")

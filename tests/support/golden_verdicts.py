@@ -1,0 +1,180 @@
+"""The golden file of verdicts: recorded processes and stored runs, judged by the code as it is.
+
+`python -m tests.support.golden_verdicts` judges them and writes `tests/golden/verdicts.json`. A refactoring leaves that
+file as it is; a commit that changes a verdict on purpose writes it again and says why.
+
+Two sources are judged:
+
+- every process that a case under `baselines/nvidia-h200/` has recorded, against the record itself, with the promise of
+  the catalogue for an H200, once by itself and once with the next two processes as its confirmations;
+- three stored runs of a small project on a CPU: `clean.json`; `faulty.json`, in which each check catches a fault; and
+  `cut-off.json`, whose process died in the build of its last case.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpugate.catalogue import catalogue
+from gpugate.judging.decide import decide
+from gpugate.measurement.record import Instance, Measurement, SideCost
+from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
+from gpugate.results.summary import summarize
+from gpugate.results.verdict import Verdict
+from gpugate.session.replay import decided_again
+from gpugate.statistics.tolerance import TIME_FLOOR, detectable_slowdown, speedup_tolerance, tolerance
+from gpugate.store import baseline, run_file
+from gpugate.store.baseline import Entry
+from gpugate.workload import Case, for_device_class
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "tests/golden"
+GOLDEN = FOLDER / "verdicts.json"
+BASELINES = ROOT / "baselines/nvidia-h200"
+H200_CLASSES = ("sm_90", "cuda")
+RUNS = ("clean", "faulty", "cut-off")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+Json = dict[str, Any]
+
+
+def judged() -> Json:
+    """Every verdict of both sources, as JSON."""
+    return {"records": records(), "runs": {name: run(FOLDER / f"{name}.json") for name in RUNS}}
+
+
+def records() -> Json:
+    """By case: the tolerances of its record, and the verdicts of each recorded process, alone and confirmed."""
+    files = baseline.load_all(BASELINES)
+    checks = 2 * sum(len(file.cases) for file in files.values())
+    cases = _catalogue()
+    return {
+        f"{file.workload}/{key}": _record(cases[f"{file.workload}/{key}"], entry, checks)
+        for file in files.values()
+        for key, entry in file.cases.items()
+    }
+
+
+def _catalogue() -> dict[str, Case]:
+    if not catalogue.cases():
+        catalogue.register_module("workloads")
+        catalogue.load()
+    return {case.id: case for case in catalogue.cases()}
+
+
+def _record(case: Case, entry: Entry, checks: int) -> Json:
+    record = entry.current
+    remembered = Remembered(
+        current=record.history,
+        anchor=entry.anchor.history,
+        match="exact",
+        optimized_counters=record.optimized_counters,
+        yardsticks=record.yardsticks,
+        checks=checks,
+    )
+    measured = [_measurement(case, entry, process) for process in record.processes]
+    first = _verdicts(_decided(case, measured[:1], remembered))
+    return {
+        **_tolerances(remembered),
+        # What is recorded of outputs and counters is one value for all processes.
+        "outputs and counters": {name: first[name] for name in ("equivalence", "counters")},
+        "alone": [_timed(_decided(case, [one], remembered)) for one in measured],
+        "confirmed": [
+            _timed(_decided(case, [*measured[index:], *measured][:3], remembered)) for index in range(len(measured))
+        ],
+    }
+
+
+def _measurement(case: Case, entry: Entry, process: tuple[Instance, ...]) -> Measurement:
+    record, cost = entry.current, SideCost(0.1, 0.1)
+    return Measurement(
+        case.id,
+        process,
+        "narrow",
+        record.differences,
+        cost,
+        cost,
+        reference_counters=record.reference_counters,
+        optimized_counters=record.optimized_counters,
+    )
+
+
+def _decided(case: Case, measured: list[Measurement], remembered: Remembered) -> list[Verdict]:
+    optimization = case.optimization
+    result = CaseResult(case.id, case.workload.name, optimization.name, case.reference_name, case.size, measured[0])
+    result.summary = summarize(measured[0])
+    result.promise = Promise(
+        for_device_class(optimization.min_speedup, H200_CLASSES),
+        optimization.tolerated,
+        for_device_class(optimization.contract, H200_CLASSES),
+    )
+    result.remembered = remembered
+    result.attempts = [Attempt(one) for one in measured[1:]]
+    return decide(result, "pytest perf_tests", recording=False)
+
+
+def _tolerances(remembered: Remembered) -> Json:
+    found: Json = {}
+    for name, then in (("current", remembered.current), ("anchor", remembered.anchor)):
+        allowed = speedup_tolerance(then.speedup_cv, then.processes, then.sittings, remembered.checks)
+        times = tolerance(then.optimized_ms_cv, then.processes, TIME_FLOOR, remembered.checks)
+        caught = detectable_slowdown(then.speedup_cv, then.processes, then.sittings, allowed)
+        found[name] = {"speedup": _short(allowed), "time": _short(times), "detectable": _short(caught)}
+    return found
+
+
+def run(path: Path) -> Json:
+    """By case: its verdicts, decided again from what the stored run measured."""
+    decided = decided_again(run_file.read(path))
+    return {case_id: _verdicts(case.verdicts) or str(case.error) for case_id, case in decided.cases.items()}
+
+
+def _timed(verdicts: list[Verdict]) -> Json:
+    return {name: found for name, found in _verdicts(verdicts).items() if name in ("speedup", "throughput")}
+
+
+def _verdicts(verdicts: list[Verdict]) -> Json:
+    """By check: the outcome, the verdict's numbers, and the numbers that its reason names, the smallest first."""
+    return {
+        one.check: [
+            one.outcome.value,
+            {name: _short(value) for name, value in one.numbers.items()},
+            " ".join(sorted(_NUMBER.findall(one.reason), key=float)),
+        ]
+        for one in verdicts
+    }
+
+
+def _short(value: float | str | None) -> float | str | None:
+    """Nine digits: the last ones of a float are those of a library's version."""
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
+def text(document: Json) -> str:
+    """A line for every process, so that a changed verdict is a changed line."""
+    return "".join(f"{line}\n" for line in _lines(document, ""))
+
+
+def _lines(value: Any, before: str) -> Iterator[str]:
+    deep = isinstance(value, dict) and any(isinstance(one, dict | list) for one in value.values())
+    if deep or (isinstance(value, list) and value and isinstance(value[0], dict)):
+        opening, closing = "{}" if deep else "[]"
+        entries = list(value.items() if deep else enumerate(value))
+        yield f"{before}{opening}"
+        for index, (name, one) in enumerate(entries):
+            key = f"{json.dumps(name)}: " if deep else ""
+            *lines, last = _lines(one, key)
+            yield from (f" {line}" for line in lines)
+            yield f" {last}{',' if index < len(entries) - 1 else ''}"
+        yield closing
+    else:
+        yield f"{before}{json.dumps(value)}"
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(text(judged()), encoding="utf-8")
+    sys.stdout.write(f"{GOLDEN.relative_to(ROOT)} is written\n")

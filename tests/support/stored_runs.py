@@ -1,0 +1,85 @@
+"""Made-up runs of an H200, as `--perf-json` would have stored them: one case for every outcome."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from gpugate import __version__
+from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
+from gpugate.results.run import RunResult
+from gpugate.results.summary import History
+from gpugate.session.replay import decided_again
+from gpugate.store import run_file
+from gpugate.workload import Contract, Limit, Size, Tolerance
+from tests.conftest import H200
+
+MACHINE = replace(H200, packages={**H200.packages, "gpugate": __version__})
+STARTED = "2030-01-02T03:04:05+00:00"
+COUNTED = {"kernel_launches": 1.0, "graph_launches": 0.0, "kernels": 57.0}
+RECORDED = Remembered(*[History(3.0, 0.001, 30.0, 10.0, 0.001, 5)] * 2, "exact", optimized_counters=COUNTED)
+PROMISE = Promise(1.5, Tolerance(1e-3, 1e-2), Contract(limits=(Limit("kernels", at_most=58),)))
+NO_TENSORRT = "needs the package tensorrt: pip install tensorrt"
+
+
+def measured(
+    case_id: str, speedup: float, spread: float = 1e-4, optimized_ms: float = 10.0, **changed: object
+) -> Measurement:
+    """Of four instances at about `optimized_ms` per optimized step, with as many digits as a clock gives."""
+    draw = random.Random(f"{case_id} {speedup}")  # noqa: S311  # the same in every run of the tests
+
+    def pair(index: int) -> Pair:
+        times = (optimized_ms * factor * (1 + draw.uniform(-spread, spread)) for factor in (speedup, 1.0))
+        return Pair(*times, index % 2 == 0)
+
+    instances = tuple(Instance(built % 2 == 0, tuple(map(pair, range(4)))) for built in range(4))
+    difference = Difference(1.23e-6, 4.56e-6, None, "fresh inputs")
+    cost = SideCost(0.1, 0.1)
+    found = Measurement(case_id, instances, "narrow", (difference,), cost, cost, optimized_counters=COUNTED)
+    return replace(found, **changed)
+
+
+def case(name: str, speedup: float | None = 3.0, kind: str = "cuda", **changed: object) -> CaseResult:
+    """`tiny/<name>/<kind>`, measured at `speedup` and recorded at 3.00x; None measures nothing."""
+    case_id = f"tiny/{name}/{kind}"
+    result = CaseResult(case_id, "tiny", name, "baseline", Size(1, 1, 1), promise=PROMISE, remembered=RECORDED)
+    if speedup is not None:
+        result.measurement = measured(case_id, speedup)
+    return replace(result, **changed)
+
+
+def every_outcome() -> list[CaseResult]:
+    """Each named after what is decided of it; in `confirmed` and `outvoted` fresh processes were asked."""
+    slower = measured("tiny/confirmed/cuda", 2.81)
+    nan = (Difference(float("inf"), float("inf"), None, "timed steps", "the output holds NaN"),)
+    return [
+        case("pass"),
+        case("improved", measurement=measured("tiny/improved/cuda", 3.2, optimized_ms=9.4)),
+        case("regressed", 2.8),
+        case("asked-again", measurement=measured("tiny/asked-again/cuda", 3.0, attempts=2)),
+        case("confirmed", 2.8, attempts=[Attempt(slower), Attempt(None, "a fresh process ended with status 3")]),
+        case("outvoted", 2.8, attempts=[Attempt(measured("a", 3.01)), Attempt(measured("b", 3.0))]),
+        case("inconclusive", measurement=measured("tiny/inconclusive/cuda", 2.97, spread=0.05)),
+        case("no-baseline", remembered=None),
+        case("env-invalid", 2.5, environment_problem="the machine gave 1 instead of 2"),
+        case("wrong", measurement=measured("tiny/wrong/cuda", 3.0, differences=nan)),
+        case("unmeasured", measurement=measured("tiny/unmeasured/cuda", 3.0, instances=(), differences=nan)),
+        case("not-engaged", measurement=measured("tiny/not-engaged/cuda", 3.0, not_engaged="it fell back")),
+        case("skipped", None, skipped=NO_TENSORRT, lacking=("tensorrt",)),
+        case("failed", None, error="tiny/failed/cuda: failed failed while being built: ValueError: no"),
+    ]
+
+
+def stored(path: Path, *cases: CaseResult, **changed: object) -> RunResult:
+    """The run of these cases as it comes back from the file, which holds what was decided of its stored digits."""
+    by_id: Mapping[str, CaseResult] = {one.case_id: one for one in cases}
+    run = RunResult(MACHINE, STARTED, seed=7, cases=dict(by_id), wall_s=12.5)
+    run.yardsticks = [Yardstick({"matmul_bf16_tflops": 788.0}, "before")]
+    run.source_hashes = {one.workload: "fedcba9876543210" for one in cases}
+    run = replace(run, **changed)
+    run_file.write(path, run)
+    run_file.write(path, decided_again(run_file.read(path)))
+    return run_file.read(path)

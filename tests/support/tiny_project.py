@@ -1,0 +1,342 @@
+"""A user's project in a temporary folder: one workload whose steps take milliseconds, and pytest run on it.
+
+Steps pretend to sleep on a clock of their own, so that a busy machine decides no test. The project's conftest.py, which
+fresh processes read too, sets that clock and shortens blocks, warm-up and yardsticks.
+"""
+
+import importlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gpugate.catalogue import catalogue
+from gpugate.judging import machine_state
+from gpugate.machine.environment import describe, machine_name
+from gpugate.measurement import other_work, settings, yardsticks
+from tests.support import work_clock
+from tests.support.patience import HANGS_S
+
+# pytester forgets what a run in this process was the first to import, and torch cannot be imported twice.
+for _name in (
+    "measurement.run",
+    "plugin",
+    "report.live",
+    "report.terminal",
+    "session.perf_session",
+    "session.recording",
+):
+    importlib.import_module(f"gpugate.{_name}")
+with torch.profiler.profile(acc_events=True):
+    pass  # the first profiler imports torch's compiler
+
+ROOT = Path(__file__).parents[2]
+# A process that confirms an alarm takes seconds to import torch: only who is about it asks for more than one.
+SHORT = {"--perf-budget": "0.2", "--perf-attempts": "1"}
+CACHES = {
+    ".pytest_cache",
+    ".benchmarks",
+    ".gpugate-cache",
+    ".gitignore",
+}  # of pytest, of pytest-benchmark, ours
+CONFTEST = """
+    from gpugate.judging import machine_state
+    from gpugate.catalogue import register_module
+    from gpugate.measurement import settings, yardsticks
+    from tests.support import work_clock
+
+    work_clock.install()
+    settings.BLOCK_MS["cpu"], settings.WARM_UP_S["cpu"] = 4.0, 0.02
+    yardsticks.PROBES, yardsticks.CPU_MATMUL, yardsticks.CPU_COPY_BYTES = 1, 64, 2**16
+    machine_state.SICK_SHARE.clear()
+    register_module("tiny")
+"""
+TINY = """
+import time
+from pathlib import Path
+
+import torch
+
+from gpugate.workload import Contract, Limit, Needs, Optimization, Side, Size, Workload
+from tests.support.work_clock import clock
+
+
+def inputs(context, index):
+    return torch.randn(32, 32, generator=torch.Generator().manual_seed(context.seed + index))
+
+
+def sleeping(milliseconds):
+    # Another operator than the baseline's: what runs the same ones would have done nothing.
+    def step(x):
+        clock.sleep(milliseconds / 1e3)
+        return x + x
+
+    return Side(step)
+
+
+def baseline(context):
+    def step(x):
+        clock.sleep(4 / 1e3)
+        return 2 * x
+
+    return Side(step)
+
+
+{build}
+
+OPTIMIZATIONS = ({optimizations},)
+SIZES = {{"cpu": Size(items=32, flops=32.0**2, bytes=8.0 * 32**2), "cuda": Size(items=1, flops=1, bytes=1)}}
+WORKLOADS = (Workload("tiny", baseline, inputs, SIZES, OPTIMIZATIONS, cold=False),)
+"""
+QUICK = """
+def quick(context):
+    return sleeping(float(Path(__file__).with_name("quick_ms").read_text()))
+"""
+PROMISE = 'Optimization("quick", quick, {"cpu": 0.01, "cuda": 0.01})'
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A pytest process that has ended: its exit status and everything that it printed."""
+
+    status: int
+    text: str
+
+
+class TinyProject:
+    """The folder, what is written into it, and pytest run there: in this process, or in one of its own."""
+
+    def __init__(self, path: Path, pytester: pytest.Pytester | None = None) -> None:
+        self.path = path
+        self._pytester = pytester
+        self._started: list[subprocess.Popen[str]] = []
+        self.write("conftest.py", CONFTEST)
+        self.write("perf_tests/test_promises.py", (ROOT / "perf_tests/test_promises.py").read_text(encoding="utf-8"))
+        self.workload()
+        self.quick_ms(1)
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return path
+
+    def workload(self, build: str = QUICK, optimizations: str = PROMISE) -> None:
+        """tiny.py with these build functions and optimizations; by default one that promises next to nothing."""
+        self.write("tiny.py", TINY.format(build=build, optimizations=optimizations))
+
+    def quick_ms(self, milliseconds: float) -> None:
+        """How long a step of the optimized side sleeps, against 4 ms of the baseline; no source changes with it."""
+        self.write("quick_ms", str(milliseconds))
+
+    def run(self, *options: str) -> Ended:
+        """pytest in this process, which saves importing torch."""
+        assert self._pytester is not None
+        catalogue.clear()
+        result = self._pytester.runpytest_inprocess(*_arguments(self.path, options), no_reraise_ctrlc=True)
+        return Ended(int(result.ret), f"{result.stdout.str()}\n{result.stderr.str()}")
+
+    def start(self, *options: str, output: int = subprocess.PIPE) -> "subprocess.Popen[str]":
+        """pytest in a process, and a process group, of its own."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *_arguments(self.path, options)],
+            cwd=self.path,
+            env={**os.environ, **environment(self.path)},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return process
+
+    def stop(self) -> None:
+        """Kills what a failed test has left running, its children too."""
+        for process in self._started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def run_apart(self, *options: str) -> Ended:
+        return ended(self.start(*options))
+
+    def json(self, name: str = "run.json") -> dict[str, Any]:
+        made: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
+        return made
+
+    def files(self) -> dict[str, bytes]:
+        """Every file outside the caches, by its path in the project."""
+        paths = {path.relative_to(self.path): path for path in self.path.rglob("*") if path.is_file()}
+        return {str(name): path.read_bytes() for name, path in paths.items() if not CACHES & {name.parts[0], name.name}}
+
+    def take_baseline(self, other: "TinyProject") -> bytes:
+        """Copies what another project has recorded, as if five processes had, and returns the bytes of the file."""
+        shutil.copytree(other.baselines, self.baselines)
+        self.pretend_five_processes()
+        return self.baseline.read_bytes()
+
+    def pretend_five_processes(self) -> None:
+        """Repeats the recorded processes until they are as many as a gate asks for: recording five takes too long."""
+
+        def repeat(document: dict[str, Any]) -> None:
+            for entry in document["cases"].values():
+                for record in entry.values():
+                    for of_process in ("processes", "started_at"):
+                        record[of_process] = list(islice(cycle(record[of_process]), 5))
+
+        self.edit_baseline(repeat)
+
+    def edit_baseline(self, change: Callable[[dict[str, Any]], object]) -> None:
+        """Changes the JSON document of the recorded baseline."""
+        document = json.loads(self.baseline.read_text(encoding="utf-8"))
+        change(document)
+        self.baseline.write_text(json.dumps(document), encoding="utf-8")
+
+    @property
+    def baselines(self) -> Path:
+        return self.path / "baselines" / machine_name(describe(torch.device("cpu")))
+
+    @property
+    def baseline(self) -> Path:
+        return self.baselines / "tiny.json"
+
+    def verdict(self, check: str, case: str = "tiny/quick/cpu") -> dict[str, Any]:
+        """One verdict in the JSON file."""
+        return next(made for made in self.json()["cases"][case]["verdicts"] if made["check"] == check)
+
+    def outcomes(self, case: str = "tiny/quick/cpu") -> dict[str, str]:
+        """The word of every check in the JSON file."""
+        return {made["check"]: made["outcome"] for made in self.json()["cases"][case]["verdicts"]}
+
+
+def _arguments(path: Path, options: Sequence[str]) -> list[str]:
+    tests = [] if any((path / option).exists() for option in options) else ["perf_tests"]
+    given = {option.partition("=")[0] for option in options}
+    shortened = [word for name, value in SHORT.items() if name not in given for word in (name, value)]
+    return ["-p", "gpugate.plugin", *tests, *shortened, *options]
+
+
+def environment(path: Path) -> dict[str, str]:
+    return {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(path)]),
+        "PYTHONDONTWRITEBYTECODE": "1",  # a file that is written twice in a second keeps its old bytecode
+        "CUDA_VISIBLE_DEVICES": "",
+        "COLUMNS": "140",
+    }
+
+
+def ended(process: "subprocess.Popen[str]", seconds: float = HANGS_S) -> Ended:
+    """Waits for the end of a process; one that does not end is killed and fails the test."""
+    try:
+        text, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return Ended(process.returncode, text or "")
+
+
+class Terminal:
+    """A pseudo-terminal of 140 columns: what is written to `descriptor` is read all the time and kept."""
+
+    def __init__(self) -> None:
+        self._reading, self.descriptor = os.openpty()
+        self._parts: list[bytes] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                self._parts.append(os.read(self._reading, 65536))
+            except OSError:  # nobody has it open for writing any more
+                return
+
+    def text(self) -> str:
+        """Everything that was written, after those who wrote have ended."""
+        os.close(self.descriptor)
+        self._reader.join(HANGS_S)
+        os.close(self._reading)
+        return b"".join(self._parts).decode(errors="replace")
+
+
+def recorded(path: Path) -> TinyProject:
+    """A project with a baseline of two processes."""
+    project = TinyProject(path)
+    made = project.run_apart("--update-baselines", "--perf-processes", "2", "--perf-reason", "the first")
+    assert made.status == 0, made.text
+    project.write("said", made.text)
+    return project
+
+
+@contextmanager
+def alone_in_the_catalogue() -> Iterator[None]:
+    """The catalogue is empty inside, and afterwards as it was."""
+    was = [copy(vars(catalogue)[name]) for name in vars(catalogue)]
+    catalogue.clear()
+    try:
+        yield
+    finally:
+        for name, value in zip(vars(catalogue), was, strict=True):
+            setattr(catalogue, name, value)
+
+
+def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For runs in this process, on whatever machine."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+
+
+def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts back afterwards what the project's conftest.py changes in this process."""
+    for module, name in work_clock.readers():
+        monkeypatch.setattr(module, name, getattr(time, name))
+    monkeypatch.setattr(other_work, "PROC", other_work.PROC)
+    for table in (settings.BLOCK_MS, settings.WARM_UP_S):
+        monkeypatch.setitem(table, "cpu", table["cpu"])
+    for name in ("PROBES", "CPU_MATMUL", "CPU_COPY_BYTES"):
+        monkeypatch.setattr(yardsticks, name, getattr(yardsticks, name))
+    monkeypatch.setattr(machine_state, "SICK_SHARE", dict(machine_state.SICK_SHARE))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+
+def check_no_traceback(text: str) -> None:
+    """No frame of the engine is shown; a user's own file may be named."""
+    assert "Traceback" not in text
+    assert "INTERNALERROR" not in text
+    assert re.findall(r"gpugate/[a-z_/]+\.py:?\d*", text) == []
+
+
+def _state(pid: int) -> tuple[str, int]:
+    """One letter, and the id of the parent; see proc_pid_stat(5)."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return "X", 0
+    return words[0], int(words[1])
+
+
+def running(pid: int) -> bool:
+    """Whether the process has not ended; one that only waits for its parent has."""
+    return _state(pid)[0] not in "XZ"
+
+
+def children(pid: int) -> list[int]:
+    """Ids of the direct children that have not ended."""
+    every = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return [child for child in every if _state(child)[1] == pid and running(child)]

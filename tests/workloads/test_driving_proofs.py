@@ -1,0 +1,248 @@
+"""The proofs of the driving workload: that they hold, and that they fail when what they claim is broken."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("torchvision")
+import workloads.driving.pipeline as driving_pipeline
+import workloads.driving.proofs as driving_proofs
+from gpugate.errors import DisprovedError
+from gpugate.workload import Context
+from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
+from workloads.driving import checkpoint as driving_checkpoint
+from workloads.driving.delivery import Batch
+from workloads.driving.determinism import WORKSPACE, deterministic
+from workloads.driving.loading import Blocking
+from workloads.driving.pipeline import Pipeline, Plan
+from workloads.driving.proofs import REPRODUCIBLE, copies_intact, learns, repeats
+from workloads.driving.scenes import Rig
+from workloads.driving.training import Recipe, Trainer
+
+REPEATS, RESUMES = REPRODUCIBLE
+PLAN = Plan(batch=4)
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("driving")
+
+
+@pytest.fixture
+def context(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
+    monkeypatch.setattr(driving_pipeline, "SMALL_RIG", Rig(cameras=2, height=32, width=64))
+    monkeypatch.setitem(driving_pipeline.FRAMES, "cpu", 8)
+    monkeypatch.setattr(driving_proofs, "COPIED_BATCHES", 4)
+    monkeypatch.setattr(driving_proofs, "MOST_ITERATIONS", 8)  # in bf16 seconds each, where a CPU lacks it
+    monkeypatch.setattr(driving_proofs, "FEWEST_ITERATIONS", 8)
+    driving_proofs._fp32_losses.cache_clear()
+    return Context(device=torch.device("cpu"), items=4, seed=0, cache_dir=cache_dir)
+
+
+def test_two_runs_of_one_seed_end_in_the_same_bits(context: Context) -> None:
+    said = REPEATS.show(context)
+    assert "two runs of 6 iterations end in the same bits; deterministic mode costs" in said
+
+
+def test_the_cost_of_determinism_is_a_median_of_warm_iterations(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(driving_proofs.TIMED_FRAMES, "cpu", 5)
+    monkeypatch.setitem(driving_proofs.TIMED_ITERATIONS, "cpu", 3)
+    times_ms, batches = iter([90.0, 80.0, 70.0, 9.0, 1.0, 2.0]), []
+    run = driving_proofs._Run(context)
+    monkeypatch.setattr(run, "_timed_ms", lambda trainer, batch: batches.append(batch) or next(times_ms))
+    assert run.ms_an_iteration() == 2.0
+    assert {len(batch.images) for batch in batches} == {5}
+    assert next(times_ms, None) is None
+
+
+def test_a_run_that_depends_on_the_moment_is_disproved(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = Trainer.train
+
+    def disturbed(trainer: Trainer, batch: object) -> torch.Tensor:
+        with torch.no_grad():
+            trainer.model.to_waypoints.bias[0] += int.from_bytes(os.urandom(2), "little") * 1e-9
+        return train(trainer, batch)
+
+    monkeypatch.setattr(Trainer, "train", disturbed)
+    with pytest.raises(DisprovedError, match="tensors are not the first run's, the first of them"):
+        REPEATS.show(context)
+
+
+def test_a_resumed_run_ends_in_the_same_bits(context: Context) -> None:
+    assert "resumed after 3 of 6 iterations" in RESUMES.show(context)
+    assert not [path for path in context.cache_dir.iterdir() if "checkpoint" in path.name]
+
+
+def _forgets_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driving_checkpoint, "_set_random_states", lambda *_: None)
+
+
+def _forgets_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.optim.SGD, "load_state_dict", lambda *_: None)
+
+
+def _forgets_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    resume = driving_checkpoint.resume
+    monkeypatch.setattr(driving_checkpoint, "resume", lambda *args: 0 * resume(*args))
+
+
+def _forgets_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.Module, "load_state_dict", lambda *_: None)
+
+
+@pytest.mark.parametrize("forgets", [_forgets_random_numbers, _forgets_momentum, _forgets_position, _forgets_weights])
+def test_a_checkpoint_that_forgets_something_is_disproved(
+    context: Context, monkeypatch: pytest.MonkeyPatch, forgets
+) -> None:
+    forgets(monkeypatch)
+    with pytest.raises(DisprovedError, match="tensors are not the uninterrupted run's"):
+        RESUMES.show(context)
+
+
+def _divide_in_deterministic_mode() -> None:
+    with deterministic():
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.backends.cudnn.benchmark
+        assert os.environ[WORKSPACE] == ":4096:8"
+        assert not torch.backends.cuda.flash_sdp_enabled()
+        _ = 1 / 0
+
+
+def test_deterministic_mode_puts_everything_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(WORKSPACE, raising=False)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    with pytest.raises(ZeroDivisionError):
+        _divide_in_deterministic_mode()
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.benchmark
+    assert WORKSPACE not in os.environ
+    assert torch.backends.cuda.flash_sdp_enabled()
+
+
+def test_deterministic_mode_keeps_what_was_chosen_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(WORKSPACE, ":16:8")
+    with deterministic():
+        assert os.environ[WORKSPACE] == ":4096:8"
+    assert os.environ[WORKSPACE] == ":16:8"
+
+
+def _unpool_in_deterministic_mode() -> None:
+    with deterministic():
+        values, indices = torch.nn.functional.max_pool2d(torch.rand(1, 1, 4, 4), 2, return_indices=True)
+        torch.nn.functional.max_unpool2d(values, indices, 2)
+
+
+def test_an_operation_that_cannot_be_deterministic_is_named() -> None:
+    with pytest.raises(DisprovedError, match="deterministic mode leaves max_unpooling2d"):
+        _unpool_in_deterministic_mode()
+
+
+@pytest.mark.parametrize("proof", [*REPRODUCIBLE, repeats(PLAN)], ids=lambda proof: proof.name)
+def test_a_proof_leaves_the_random_numbers_alone(context: Context, proof) -> None:
+    before = torch.get_rng_state()
+    proof.show(context)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("recipe", [Recipe(), Recipe(torch.bfloat16)])
+def test_a_recipe_that_learns_is_shown(context: Context, recipe: Recipe) -> None:
+    assert "the loss went from" in learns(Plan(batch=4, recipe=recipe)).show(context)
+
+
+def test_no_learning_is_disproved(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda *_: None)
+    with pytest.raises(DisprovedError, match="it must fall to"):
+        learns(PLAN).show(context)
+
+
+def test_a_curve_apart_from_fp32s_is_disproved(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driving_proofs, "_fp32_losses", lambda *_: [1.0] * 6 + [0.01] * 6)
+    with pytest.raises(DisprovedError, match="they may end"):
+        learns(PLAN).show(context)
+
+
+def test_a_loss_that_is_no_number_is_disproved(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driving_proofs, "_losses", lambda *_: [float("nan")] * 12)
+    monkeypatch.setattr(driving_proofs, "_fp32_losses", lambda *_: [1.0] * 12)
+    with pytest.raises(DisprovedError, match=r"went from 1\.000 to nan"):
+        learns(PLAN).show(context)
+
+
+def test_copies_are_shown_intact(context: Context) -> None:
+    said = copies_intact(PLAN).show(context)
+    assert said.startswith("4 batches of 4 frames: every checksum on the device is the host's; 0 were still being")
+
+
+def test_a_copy_that_is_overwritten_is_disproved(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    take, taken = Blocking.take, []
+
+    def late(source: Blocking) -> object:
+        taken.append(take(source))
+        if len(taken) == 3:
+            taken[-1].images[0, 0, 0, 0] ^= 255
+        return taken[-1]
+
+    monkeypatch.setattr(Blocking, "take", late)
+    with pytest.raises(DisprovedError, match="1 of 4 batches, the first of them number 2, are not the host's"):
+        copies_intact(PLAN).show(context)
+
+
+class Beside(Blocking):
+    """Batches whose copies are said to be under way, or over."""
+
+    def __init__(self, source: Blocking, copying: bool) -> None:
+        self._source, self._copying, self.stock = source, copying, 0
+
+    def take(self) -> Batch:
+        return self._source.take()
+
+    def copying(self) -> bool:
+        return self._copying
+
+    def close(self) -> None:
+        self._source.close()
+
+
+@pytest.mark.parametrize("copying", [True, False])
+def test_copies_that_never_ran_beside_training_show_nothing(
+    context: Context, monkeypatch: pytest.MonkeyPatch, copying: bool
+) -> None:
+    init = Pipeline.__init__
+
+    def prefetched(pipeline: Pipeline, context: Context, plan: Plan) -> None:
+        init(pipeline, replace(context, device=torch.device("cpu")), replace(plan, path="blocking"))
+        pipeline.source = Beside(pipeline.source, copying)
+
+    monkeypatch.setattr(Pipeline, "__init__", prefetched)
+    monkeypatch.setattr(driving_proofs, "Prefetched", Beside)
+    proof, on_gpu = copies_intact(replace(PLAN, path="prefetched")), replace(context, device=torch.device("cuda"))
+    if copying:
+        assert "4 were still being copied" in proof.show(on_gpu)
+    else:
+        with pytest.raises(DisprovedError, match="each of 4 copies was over before"):
+            proof.show(on_gpu)
+
+
+def test_two_runs_with_a_data_path_end_in_the_same_bits(context: Context) -> None:
+    said = repeats(PLAN).show(context)
+    assert said == "two runs of 6 iterations with batches that are blocking end in the same bits"
+
+
+def test_a_data_path_that_depends_on_the_moment_is_disproved(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Blocking.take
+
+    def disturbed(source: Blocking) -> Batch:
+        batch = take(source)
+        batch.waypoints[0, 0] += int.from_bytes(os.urandom(2), "little") * 1e-3
+        return batch
+
+    monkeypatch.setattr(Blocking, "take", disturbed)
+    with pytest.raises(DisprovedError, match="tensors are not the first run's"):
+        repeats(PLAN).show(context)

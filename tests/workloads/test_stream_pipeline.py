@@ -1,0 +1,181 @@
+"""The pipeline's bookkeeping with stages of its own making: order, bounds, overlap, and ends that join all threads."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+import torch
+
+from tests.support.patience import HANGS_S
+from workloads.streaming.stream_pipeline import Pipeline, Stages
+
+
+@dataclass
+class FakeSlot:
+    block: int | None = None  # the one that it holds
+    submitted: int = -1
+
+
+def read(slot: FakeSlot, number: int) -> None:
+    assert slot.block is None, f"block {number} is read over block {slot.block}, which nobody has consumed"
+    slot.block = number
+    time.sleep(number % 3 / 1000)
+
+
+def submit(slot: FakeSlot) -> None:
+    slot.submitted = slot.block
+
+
+def consume(slot: FakeSlot) -> torch.Tensor:
+    time.sleep(slot.submitted % 2 / 1000)
+    assert slot.submitted == slot.block
+    slot.block = None
+    return torch.tensor(slot.submitted)
+
+
+def pipeline(
+    slots: int = 3, readers: int = 2, consumers: int = 2, read=read, submit=submit, consume=consume
+) -> Pipeline[FakeSlot]:
+    return Pipeline([FakeSlot() for _ in range(slots)], Stages(read, submit, consume), readers, consumers)
+
+
+def threads_of_pipelines() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("stream-")]
+
+
+def soon(run: Callable[[], object]) -> object:
+    """What `run` returns or raises; it fails, and does not hang, when that takes too long."""
+    with ThreadPoolExecutor(1, "watched") as watched:
+        return watched.submit(run).result(HANGS_S)
+
+
+def collected(made: Pipeline[FakeSlot], numbers: list[int]) -> list[int]:
+    return [int(each.result(HANGS_S)) for each in made.stream(numbers)]
+
+
+@pytest.fixture(autouse=True)
+def all_threads_joined() -> Iterator[None]:
+    yield
+    assert threads_of_pipelines() == []
+
+
+@pytest.mark.parametrize("consumers", [0, 1, 3])
+@pytest.mark.parametrize("readers", [1, 2, 8])
+@pytest.mark.parametrize("slots", [1, 2, 5])
+def test_everything_comes_out_once_and_in_order(slots: int, readers: int, consumers: int) -> None:
+    made = pipeline(slots, readers, consumers)
+    numbers = [(7 * number) % 20 for number in range(20)]
+    assert soon(partial(collected, made, numbers)) == numbers
+    assert soon(partial(collected, made, numbers[::-1])) == numbers[::-1], "and so does the next step"
+    assert 1 <= made.most_in_flight <= slots
+    made.close()
+
+
+def test_later_blocks_are_read_while_the_first_is_consumed() -> None:
+    read_by_now = [threading.Event() for _ in range(3)]
+
+    def tell(slot: FakeSlot, number: int) -> None:
+        read(slot, number)
+        read_by_now[number].set()
+
+    def wait_for_the_others(slot: FakeSlot) -> torch.Tensor:
+        assert all(event.wait(HANGS_S) for event in read_by_now)
+        return consume(slot)
+
+    made = pipeline(slots=3, read=tell, consume=wait_for_the_others)
+    assert soon(partial(collected, made, [0, 1, 2])) == [0, 1, 2]
+    assert made.most_in_flight == 3
+    made.close()
+
+
+def test_reads_and_consumes_on_threads_and_submits_on_the_callers() -> None:
+    seen: dict[str, set[str]] = {"read": set(), "submit": set(), "consume": set()}
+
+    def noting(stage: str, run):
+        def noted(*arguments):
+            seen[stage].add(threading.current_thread().name.split("_")[0])
+            return run(*arguments)
+
+        return noted
+
+    stages = {"read": noting("read", read), "submit": noting("submit", submit), "consume": noting("consume", consume)}
+    made = pipeline(**stages)
+    collected(made, [0, 1, 2, 3])
+    made.close()
+    assert seen == {"read": {"stream-reader"}, "submit": {"MainThread"}, "consume": {"stream-consumer"}}
+
+
+def failing(run, at: int, number_of: Callable[..., int]):
+    def failed(*arguments):
+        if number_of(*arguments) == at:
+            raise OSError(f"block {at} is lost")
+        return run(*arguments)
+
+    return failed
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+@pytest.mark.parametrize("readers", [1, 4])
+@pytest.mark.parametrize("at", [0, 3, 19])
+@pytest.mark.parametrize(
+    "stage",
+    [
+        {"read": failing(read, 0, lambda slot, number: number)},
+        {"submit": failing(submit, 0, lambda slot: slot.block)},
+        {"consume": failing(consume, 0, lambda slot: slot.block)},
+    ],
+    ids=["read", "submit", "consume"],
+)
+def test_an_exception_in_a_stage_ends_all_threads_with_it(slots: int, readers: int, at: int, stage) -> None:
+    made = pipeline(slots, readers, **stage)
+    numbers = [(number - at) % 20 for number in range(20)]  # block 0, which is lost, at that place
+
+    def run() -> None:
+        with made.closed_on_error():
+            collected(made, numbers)
+
+    with pytest.raises(OSError, match="block 0 is lost"):
+        soon(run)
+    assert threads_of_pipelines() == []
+    made.close()
+
+
+def test_a_closed_pipeline_takes_nothing() -> None:
+    made = pipeline()
+    made.close()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        made.stream([0])
+
+
+def test_closing_ends_readers_that_wait_for_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    consuming, closing = threading.Event(), threading.Event()
+
+    def hold(slot: FakeSlot) -> torch.Tensor:
+        consuming.set()
+        assert closing.wait(HANGS_S)
+        return consume(slot)
+
+    made = pipeline(slots=1, consume=hold)
+    with ThreadPoolExecutor(1, "watched") as watched:
+        streaming = watched.submit(made.stream, [0, 1, 2])
+        assert consuming.wait(HANGS_S)
+        close_places = made._close_places
+
+        def close_places_and_go_on() -> None:
+            close_places()
+            closing.set()
+
+        monkeypatch.setattr(made, "_close_places", close_places_and_go_on)
+        made.close()
+        with pytest.raises(BaseException, match=r"not read|after shutdown|^$"):
+            streaming.result(HANGS_S)
+
+
+@pytest.mark.parametrize(("slots", "readers"), [(0, 1), (1, 0)])
+def test_a_pipeline_needs_a_buffer_and_a_reader(slots: int, readers: int) -> None:
+    with pytest.raises(ValueError, match=f"{slots} buffers and {readers} readers carry nothing"):
+        pipeline(slots, readers)

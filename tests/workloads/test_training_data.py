@@ -1,0 +1,224 @@
+"""What a training loader sends: every picture in its turn, prepared as torchvision would; and what ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import closing
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torchvision.transforms.v2 import functional as reference
+
+from tests.support.patience import HANGS_S
+from workloads import shared_memory
+from workloads.resnet18_training import data
+from workloads.resnet18_training.cifar import seeded_pictures
+from workloads.resnet18_training.data import (
+    ID,
+    LABEL,
+    MARK,
+    MEAN,
+    PREFETCH_FACTOR,
+    STD,
+    Pieces,
+    PreparedPictures,
+    checked,
+    marks_of,
+    normalization,
+)
+from workloads.resnet18_training.resident_pictures import ResidentPictures, image_maker
+from workloads.resnet18_training.sample_order import EPOCHS, PADDING, sample_order
+from workloads.resnet18_training.step import NHWC, Recipe
+
+CPU = torch.device("cpu")
+PICTURES = seeded_pictures(0, 96)
+ORDER = sample_order(seed=1, pictures=96, multiple=16)
+
+
+def prepared(side_pixels: int = 32) -> PreparedPictures:
+    return PreparedPictures(PICTURES, ORDER, side_pixels)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def workers_of(pieces: Pieces) -> list[int]:
+    return [process.pid for process in pieces._iterator._workers]
+
+
+def take(pieces: Pieces, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [next(pieces) for _ in range(count)]
+
+
+def test_an_order_shuffles_every_epoch_anew_and_has_no_odd_batch() -> None:
+    order = sample_order(seed=1, pictures=50, multiple=16)
+    epochs = order.ids.view(EPOCHS, 48)
+    assert all(len(epoch.unique()) == 48 for epoch in epochs)
+    assert not torch.equal(epochs[0], epochs[1])
+    assert set(order.tops.tolist()) == set(order.lefts.tolist()) == set(range(2 * PADDING + 1))
+    assert 0.3 < float(order.flips.double().mean()) < 0.7
+
+
+def test_an_order_depends_on_its_arguments_alone() -> None:
+    torch.manual_seed(1)
+    again = sample_order(seed=1, pictures=96, multiple=16)
+    assert torch.equal(again.ids, ORDER.ids)
+    assert torch.equal(again.lefts, ORDER.lefts)
+    assert not torch.equal(sample_order(seed=2, pictures=96, multiple=16).ids, ORDER.ids)
+    assert not sample_order(seed=1, pictures=96, multiple=16, mirrored=False).flips.any()
+
+
+def test_too_few_pictures_for_a_step_are_refused() -> None:
+    with pytest.raises(ValueError, match="15 pictures do not fill a step of 16"):
+        sample_order(seed=1, pictures=15, multiple=16)
+
+
+@pytest.mark.parametrize("side_pixels", [32, 224])
+def test_a_picture_is_prepared_as_torchvision_prepares_it(side_pixels: int) -> None:
+    for position in range(4):
+        image, told = prepared(side_pixels)[position]
+        id_ = int(ORDER.ids[position])
+        wanted = reference.pad(PICTURES.pixels[id_], [PADDING] * 4)
+        wanted = reference.crop(wanted, int(ORDER.tops[position]), int(ORDER.lefts[position]), 32, 32)
+        wanted = reference.horizontal_flip(wanted) if ORDER.flips[position] else wanted
+        wanted = reference.resize(wanted.float().div(255), [side_pixels, side_pixels], antialias=False)
+        torch.testing.assert_close(image, reference.normalize(wanted, list(MEAN), list(STD)), rtol=0, atol=1e-5)
+        assert told[[LABEL, ID]].tolist() == [int(PICTURES.labels[id_]), id_]
+        assert told[MARK] == marks_of(image[None])[0]
+
+
+@pytest.mark.parametrize("side_pixels", [32, 64])
+@pytest.mark.parametrize("recipe", [Recipe(), Recipe(half=torch.float16, layout=NHWC, stem_channels=4)])
+def test_images_made_on_the_device_are_the_loaders(side_pixels: int, recipe: Recipe) -> None:
+    make = image_maker(PICTURES, side_pixels, recipe, CPU)
+    batch = ResidentPictures(PICTURES, ORDER, 8, make).take()
+    wanted, told = (torch.stack(each) for each in zip(*(prepared(side_pixels)[n] for n in range(8)), strict=True))
+    torch.testing.assert_close(batch.images[:, :3].float(), wanted, rtol=2e-3 if recipe.half else 1e-5, atol=1e-5)
+    assert not batch.images[:, 3:].any()
+    assert batch.images.is_contiguous(memory_format=recipe.layout)
+    assert batch.images.dtype == (recipe.half or torch.float32)
+    assert batch.labels.tolist() == told[:, LABEL].tolist()
+    assert batch.ids.tolist() == told[:, ID].tolist()
+    assert batch.sound.all()
+
+
+def test_resident_pictures_go_on_through_the_order_and_begin_again() -> None:
+    resident = ResidentPictures(PICTURES, ORDER, 16, image_maker(PICTURES, 32, Recipe(), CPU))
+    turns = len(ORDER) // 16
+    ids = torch.cat([resident.take().ids for _ in range(turns + 1)])
+    assert torch.equal(ids[: len(ORDER)], ORDER.ids)
+    assert torch.equal(ids[len(ORDER) :], ORDER.ids[:16])
+
+
+def test_a_damaged_resident_picture_is_not_sound() -> None:
+    resident = ResidentPictures(PICTURES, ORDER, 16, image_maker(PICTURES, 32, Recipe(), CPU))
+    resident._pixels[ORDER.ids[3], 1, 20, 20] ^= 1
+    assert resident.take().sound.tolist() == [position != 3 for position in range(16)]
+
+
+def test_a_damaged_or_swapped_image_is_not_sound() -> None:
+    images, told = (torch.stack(each) for each in zip(*(prepared()[n] for n in range(6)), strict=True))
+    assert checked(images, told).sound.all()
+    images[[1, 2]] = images[[2, 1]]
+    images[4] = 0
+    assert checked(images, told).sound.tolist() == [True, False, False, True, False, True]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_pieces_come_in_order_and_without_end(workers: int) -> None:
+    count = len(ORDER) // 32 + 2
+    with closing(Pieces(prepared(), 32, workers, pinned=False)) as pieces:
+        found = take(pieces, count)
+        assert pieces.problem() is None
+    ids = torch.cat([told[:, ID] for _, told in found])
+    assert torch.equal(ids, torch.cat([ORDER.ids, ORDER.ids[:64]]))
+    for images, told in found[:2]:
+        assert images.shape == (32, 3, 32, 32)
+        assert checked(images, told).sound.all()
+
+
+def test_workers_send_the_same_bits_as_no_workers() -> None:
+    with closing(Pieces(prepared(64), 8, 0, pinned=False)) as alone, closing(Pieces(prepared(64), 8, 2, False)) as two:
+        for ours, theirs in zip(take(alone, 5), take(two, 5), strict=True):
+            assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_closing_ends_the_workers() -> None:
+    pieces = Pieces(prepared(), 8, 2, pinned=False)
+    next(pieces)
+    pids = workers_of(pieces)
+    assert all(map(alive, pids))
+    pieces.close()
+    pieces.close()
+    assert not any(map(alive, pids))
+    assert pieces.problem() == "0 of 2 worker processes are alive"
+
+
+def take_after_killing(pid: int, pieces: Pieces) -> None:
+    """The signal of the worker's death may interrupt anything: it must find the test waiting for the error."""
+    os.kill(pid, signal.SIGKILL)
+    take(pieces, 100)
+
+
+def test_a_killed_worker_ends_the_run_at_once_and_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "STUCK_S", 2 * HANGS_S)
+    pieces = Pieces(prepared(), 8, 2, pinned=False)
+    next(pieces)
+    pids = workers_of(pieces)
+    started = time.perf_counter()
+    with pytest.raises(RuntimeError, match="worker"), closing(pieces):
+        take_after_killing(pids[0], pieces)
+    assert time.perf_counter() - started < HANGS_S, "no timing of a workload: it must not wait for a silent one"
+    assert not any(map(alive, pids))
+
+
+class Failing(PreparedPictures):
+    """Its 20th picture cannot be prepared."""
+
+    def __getitem__(self, position: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if position == 20:
+            raise ValueError("picture 20 is broken")
+        return super().__getitem__(position)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_picture_that_cannot_be_prepared_ends_the_run_with_its_traceback(workers: int) -> None:
+    with (
+        closing(Pieces(Failing(PICTURES, ORDER, 32), 8, workers, pinned=False)) as pieces,
+        pytest.raises(ValueError, match="picture 20 is broken") as raised,
+    ):
+        take(pieces, 5)
+    assert "__getitem__" in str(raised.value) or not workers
+
+
+def test_more_workers_than_cores_are_warned_of_and_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    with pytest.warns(UserWarning, match="2 worker processes in total"):
+        pieces = Pieces(prepared(), 8, 2, pinned=False)
+    with closing(pieces):
+        assert torch.equal(next(pieces)[1][:, ID], ORDER.ids[:8])
+
+
+def test_too_little_shared_memory_is_said_before_a_worker_dies_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = (2 * PREFETCH_FACTOR + 1) * 8 * prepared(224)[0][0].nbytes
+    monkeypatch.setattr(shared_memory.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed))
+    with pytest.raises(OSError, match=r"keep 23 MiB ready and /dev/shm has 23 MiB free: give it more"):
+        Pieces(prepared(224), 8, 2, pinned=False)
+    Pieces(prepared(224), 8, 0, pinned=False).close()
+
+
+def test_normalization_maps_mean_to_zero_and_one_deviation_to_one() -> None:
+    scale, shift = normalization(CPU)
+    for channel in range(3):
+        for deviations in (0.0, 1.0):
+            value = 255 * (MEAN[channel] + deviations * STD[channel])
+            assert float(value * scale[channel] + shift[channel]) == pytest.approx(deviations, abs=1e-5)
