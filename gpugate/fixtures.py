@@ -20,13 +20,9 @@ if TYPE_CHECKING:
     from gpugate.results.case import CaseResult
     from gpugate.results.verdict import Check, Verdict
     from gpugate.session.perf_session import PerfSession
-    from gpugate.session.replay_session import ReplaySession
     from gpugate.workload import Case, SweepCases
 
 SESSION: pytest.StashKey[PerfSession] = pytest.StashKey()
-ASKED: pytest.StashKey[PerfSession | ReplaySession] = pytest.StashKey()  # what tests get their cases from
-
-
 HELD = pytest.StashKey[HeldVerdicts]()
 
 
@@ -69,7 +65,7 @@ class Judged:
 @pytest.fixture(scope="session")
 def workload(request: pytest.FixtureRequest) -> Judged:
     """One case, measured once per session. Skips, naming what is missing, where the machine cannot run it."""
-    session, case = request.config.stash[ASKED], request.param
+    session, case = request.config.stash[SESSION], request.param
     __tracebackhide__ = True
     result = _measured(request, [case])[case.id]
     if result.skipped is not None:
@@ -81,7 +77,7 @@ def workload(request: pytest.FixtureRequest) -> Judged:
 
 def _measured(request: pytest.FixtureRequest, cases: Iterable[Case]) -> dict[str, CaseResult]:
     """What the session knows of these cases, by id; the test fails in one sentence where it cannot go on."""
-    session = request.config.stash[ASKED]
+    session = request.config.stash[SESSION]
     __tracebackhide__ = True
     try:
         with _live_report(request.config) as report:
@@ -107,7 +103,7 @@ def sweep(request: pytest.FixtureRequest) -> JudgedSweep:
     from gpugate.judging.next_step import as_run_here
     from gpugate.results.series_of_cases import sweeps
 
-    session, asked = request.config.stash[ASKED], request.param
+    session, asked = request.config.stash[SESSION], request.param
     __tracebackhide__ = True
     results = _measured(request, asked.cases)
     if all(result.skipped for result in results.values()) and (
@@ -123,7 +119,7 @@ def sweep(request: pytest.FixtureRequest) -> JudgedSweep:
 @pytest.fixture
 def gate(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
     """Fails, warns or passes by the verdict's outcome and the policy of the session."""
-    strict = request.config.stash[ASKED].options.gate
+    strict = request.config.stash[SESSION].options.gate
 
     def hold(verdict: Verdict) -> None:
         __tracebackhide__ = True

@@ -13,7 +13,7 @@ import pytest
 
 from gpugate.catalogue import catalogue
 from gpugate.errors import BaselineError, GpugateError, SideError
-from gpugate.fixtures import ASKED, HELD, SESSION, gate, replayed, sweep, workload
+from gpugate.fixtures import HELD, SESSION, gate, replayed, sweep, workload
 from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_problems
 from gpugate.session.options import (
     Options,
@@ -26,7 +26,6 @@ from gpugate.session.options import (
 from gpugate.session.selection import (
     cases_of,
     deselect_other_devices,
-    deselect_other_kinds,
     ended_early,
     one_node_per_case,
     parametrize,
@@ -39,12 +38,10 @@ if TYPE_CHECKING:
     from gpugate.profiling.session import InnerRun
     from gpugate.results.run import RunResult
     from gpugate.session.perf_session import PerfSession
-    from gpugate.session.replay_session import ReplaySession
 
 __all__ = ["gate", "replayed", "sweep", "workload"]  # fixtures are found in the plugin's namespace
 
 OPTIONS = pytest.StashKey[Options]()
-REPLAY: pytest.StashKey[ReplaySession | None] = pytest.StashKey()
 INNER: pytest.StashKey[InnerRun | None] = pytest.StashKey()  # under a profiler that gpugate started
 CLOSING = pytest.StashKey[ExitStack]()
 COLLECTED: pytest.StashKey[RunResult | None] = pytest.StashKey()  # by the xdist controller, from its workers
@@ -90,7 +87,6 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         options = read_options(config)
         check_workers(config, options)
-        config.stash[REPLAY] = _prepare_replay(options)
         config.stash[INNER] = _inner_run(options)
         _prepare_night(config, options)
     except GpugateError as error:
@@ -140,14 +136,6 @@ def _write_night(config: pytest.Config, run: RunResult) -> None:
         write_night(path, run)
 
 
-def _prepare_replay(options: Options) -> ReplaySession | None:
-    if options.replay_path is None:
-        return None
-    from gpugate.session.replay_session import prepare_replay
-
-    return prepare_replay(options)
-
-
 def _inner_run(options: Options) -> InnerRun | None:
     if options.profiling is None:
         return None
@@ -178,11 +166,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     from gpugate.report.benchmark_bridge import keep_with_benchmark_only
 
     config.stash[CASES_COLLECTED] = any(map(cases_of, items))
-    replay = config.stash[REPLAY]
-    if replay is None:
-        deselect_other_devices(config, items, config.stash[OPTIONS].device)
-    else:
-        deselect_other_kinds(config, items, replay.device_kinds)
+    deselect_other_devices(config, items, config.stash[OPTIONS].device)
     keep_with_benchmark_only(config, [item for item in items if "replayed" in getattr(item, "fixturenames", ())])
 
 
@@ -198,11 +182,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
     _begin_night(config)
-    replay = config.stash[REPLAY]
-    if replay is not None:
-        replay.tell_what_is_gone({case.id for case in catalogue.cases()})
-        config.stash[ASKED] = replay
-        return
     from gpugate.session.left_over import none_left_over
     from gpugate.session.opening import open_session
     from gpugate.session.recording import allowed_to_record
@@ -212,7 +191,7 @@ def _open(config: pytest.Config, node_ids: Mapping[str, str]) -> None:
     opened = open_session(config.stash[OPTIONS], config.rootpath, catalogue, worker_number(config), node_ids)
     if opened.options.update_baselines:
         config.stash[CLOSING].enter_context(allowed_to_record(opened))
-    config.stash[SESSION] = config.stash[ASKED] = opened
+    config.stash[SESSION] = opened
     _limit_time(config, opened)
     if opened.options.profiling is not None:
         from gpugate.profiling.session import begin_profiles
@@ -256,7 +235,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    perf = session.config.stash.get(ASKED, None)
+    perf = session.config.stash.get(SESSION, None)
     try:
         if perf is not None:
             _finish(session, perf, ended_early(session, exitstatus, perf.result.cases))
@@ -275,7 +254,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         inner.end(int(session.exitstatus))
 
 
-def _finish(session: pytest.Session, perf: PerfSession | ReplaySession, interrupted: bool) -> None:
+def _finish(session: pytest.Session, perf: PerfSession, interrupted: bool) -> None:
     config, run, recording = session.config, perf.result, perf.options.update_baselines
     config.stash[SAID].extend(sorted(perf.notes))
     if not perf.options.gate:
@@ -319,7 +298,7 @@ def _finish_without_cases(session: pytest.Session) -> None:
             run_file.clear_mark(path)
 
 
-def _problems(session: pytest.Session, perf: PerfSession | ReplaySession) -> list[str]:
+def _problems(session: pytest.Session, perf: PerfSession) -> list[str]:
     """Why the session is red although no test failed; a worker of xdist knows of the tests that ran in it."""
     config, run, of_worker = session.config, perf.result, worker_number(session.config) is not None
     found: list[str] = []
@@ -327,7 +306,7 @@ def _problems(session: pytest.Session, perf: PerfSession | ReplaySession) -> lis
         held = config.stash[HELD]
         items = [item for item in session.items if item.nodeid in held.failed] if of_worker else session.items
         found += [*held.problems(items, run, perf.accepts_absence), *perf.problems(), *catalogue.left_out()]
-    if not of_worker and config.stash[REPLAY] is None:
+    if not of_worker:
         found += run_problems(run)
     return found
 
@@ -365,7 +344,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 @pytest.hookimpl(trylast=True)  # after the tables of pytest-benchmark: ours is what one looks for
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    perf = config.stash.get(ASKED, None)
+    perf = config.stash.get(SESSION, None)
     run = perf.result if perf is not None else config.stash.get(COLLECTED, None)
     if run is not None and run.cases:
         _show(terminalreporter, run)
@@ -384,7 +363,7 @@ def _show(reporter: Any, run: RunResult) -> None:
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
     from gpugate.report import benchmark_bridge
 
-    perf = config.stash.get(ASKED, None)
+    perf = config.stash.get(SESSION, None)
     if perf is not None:
         machine_info.update(benchmark_bridge.machine_info(perf.environment))
 

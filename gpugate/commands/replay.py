@@ -1,4 +1,4 @@
-"""`gpugate replay DIR`: every stored run of a folder decided again, and what would have been decided otherwise."""
+"""`gpugate replay PATH`: stored runs decided again, and the verdicts that this changes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Night:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit status: 0 every verdict is the stored one, 1 some differ, 2 a file or an option is unusable"
     parser.add_argument(
-        "folder", metavar="DIR", type=Path, help="its *.json, each a run that --perf-json wrote, or its nights"
+        "path", metavar="PATH", type=Path, help="a run that --perf-json wrote, or a folder of such *.json or of nights"
     )
     parser.add_argument(
         "--tolerance",
@@ -65,11 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints every run that can be decided, and names on stderr each file that cannot. Raises OptionError for a
-    tolerance that is none, and ReplayError for a folder without files."""
+    tolerance that is none, and ReplayError for a path without a run."""
     tolerance = None if arguments.tolerance is None else share("--tolerance", arguments.tolerance)
     nights: list[Night] = []
     refused: list[str] = []
-    for path in _paths(arguments.folder):
+    for path in _paths(arguments.path):
         try:
             nights.append(_night(path, tolerance))
         except GpugateError as error:
@@ -86,13 +86,13 @@ def run(arguments: argparse.Namespace) -> int:
     return DIFFERENT if any(night.changes for night in nights) else SAME
 
 
-def _paths(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        raise ReplayError(f"{folder} is no folder: give the one with the runs, or a single run to pytest --perf-replay")
-    paths = sorted([*folder.glob("*.json"), *folder.glob(f"*/{RUN}")])
+def _paths(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    paths = sorted([*path.glob("*.json"), *path.glob(f"*/{RUN}")])
     if not paths:
         wanted = "the folder that --perf-json wrote runs to, or the one of your nights"
-        raise ReplayError(f"{folder} holds no *.json and no night with its {RUN}: give {wanted}")
+        raise ReplayError(f"{path} holds no *.json and no night with its {RUN}: give {wanted}")
     return paths
 
 

@@ -42,7 +42,7 @@ Tool = Literal["nsys", "ncu", "torch-trace"]
 PROFILERS: dict[Tool, str] = {"nsys": "gpugate-nsys", "ncu": "gpugate-ncu", "torch-trace": "gpugate-traces"}
 DEFAULT_KERNELS = 10
 # What a profiler's timings must not decide or be remembered as.
-_NOT_PROFILED = ("gate", "update_baselines", "perf_json", "perf_report", "perf_replay", "perf_tolerance", "explain")
+_NOT_PROFILED = ("gate", "update_baselines", "perf_json", "perf_report", "perf_tolerance", "explain")
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,6 @@ class Options:
     fault: Fault | None = None  # put into every optimized side, on purpose
     tolerance: float | None = None  # the share by which a speedup may fall; None: what the machine resolves
     report_path: Path | None = None  # the directory of this night
-    replay_path: Path | None = None  # the stored run that is decided again instead of measuring
     step_timeout_s: float = time_limit.DEFAULT_S  # of what a side does without an end
     skip_proofs: bool = False  # another process shows them
     explain: bool = False  # an autopsy of every case, not only of those that fail
@@ -182,11 +181,6 @@ def add_options(parser: pytest.Parser) -> None:
         help="how far a speedup may fall short of the recorded one (default: what the machine resolves)",
     )
     add(
-        "--perf-replay",
-        metavar="FILE",
-        help="measure nothing, needs no GPU: decide the run that --perf-json wrote to FILE again (default: none)",
-    )
-    add(
         "--perf-skip-proofs",
         action="store_true",
         help="show nothing beyond outputs, times and counters, such as that a network still learns (default: shown)",
@@ -273,7 +267,6 @@ def read_options(config: pytest.Config) -> Options:
         allow_missing=frozenset(filter(None, re.split(r"[,\s]+", value("allow_missing")))),
         fault=None if value("perf_mutate") is None else Fault.parse(value("perf_mutate")),
         tolerance=None if value("perf_tolerance") is None else share("--perf-tolerance", value("perf_tolerance")),
-        replay_path=_path(config, value("perf_replay")),
         skip_proofs=value("perf_skip_proofs"),
         explain=value("explain"),
         profiling=_profiling(config),
@@ -361,8 +354,6 @@ def _check_together(config: pytest.Config) -> None:
     held = next((name for name in ("gate", "update_baselines") if config.getoption(name)), None)
     if held and config.getoption("perf_skip_proofs") and not _measures_for_its_parent(config):
         raise OptionError(f"{_spelled(held)} must not hold by what was not shown: leave out --perf-skip-proofs")
-    if config.getoption("perf_replay") is not None:
-        _check_replay(config)
 
 
 def _check_own(config: pytest.Config) -> None:
@@ -380,25 +371,6 @@ def _check_allowed(config: pytest.Config) -> None:
     names = config.getoption("allow_missing")
     if names and not config.getoption("gate") and not _measures_for_its_parent(config):
         raise OptionError(f"--allow-missing {names} says what a gate accepts: give --gate too")
-
-
-def _check_replay(config: pytest.Config) -> None:
-    """Raises OptionError for what asks a replay to measure, to record, or to write over what it reads."""
-    value = config.getoption
-    if not value("perf_replay"):
-        raise OptionError("--perf-replay is '': give a file that --perf-json wrote")
-    if value("update_baselines"):
-        raise OptionError("--perf-replay measures nothing that --update-baselines could record: give one of them")
-    if value("perf_mutate") is not None:
-        raise OptionError("--perf-replay measures nothing that --perf-mutate could spoil: give one of them")
-    if value("explain"):
-        raise OptionError("--perf-replay profiles nothing that --explain could tell of: give one of them")
-    stored, written = (_path(config, value(name)) for name in ("perf_replay", "perf_json"))
-    if stored is not None and written is not None and stored.resolve() == written.resolve():
-        raise OptionError(f"--perf-json {written} would write over the run that is replayed: give it another path")
-    night = _path(config, value("perf_report"))
-    if stored is not None and night is not None and stored.resolve().parent == night.resolve():
-        raise OptionError(f"--perf-report {night} holds the run that is replayed: give it another folder")
 
 
 def _command(config: pytest.Config) -> str:

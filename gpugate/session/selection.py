@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -86,12 +86,7 @@ def deselect_other_devices(config: pytest.Config, items: list[pytest.Item], aske
         if not torch.cuda.is_available():
             return
         wanted = "cuda"
-    deselect_other_kinds(config, items, {wanted})
-
-
-def deselect_other_kinds(config: pytest.Config, items: list[pytest.Item], wanted: Collection[str]) -> None:
-    """Leaves out the cases of every kind of device that is not among the wanted ones."""
-    dropped = [item for item in items if (cases := cases_of(item)) and cases[0].device_kind not in wanted]
+    dropped = [item for item in items if (cases := cases_of(item)) and cases[0].device_kind != wanted]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in dropped]

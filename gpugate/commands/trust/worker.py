@@ -17,7 +17,7 @@ from gpugate.commands.trust.plan import Plan, share_of
 from gpugate.commands.trust.trial import Trial
 from gpugate.commands.trust.trials_file import Conditions, TrialsFile
 from gpugate.errors import GpugateError, TrustError
-from gpugate.fixtures import ASKED, SESSION
+from gpugate.fixtures import SESSION
 from gpugate.measurement.progress import silent
 from gpugate.measurement.settings import Settings
 from gpugate.session.perf_session import PerfSession
@@ -44,7 +44,7 @@ class TrialTaker:
         if SESSION not in stash:
             raise pytest.UsageError("no case is selected: give a folder with perf tests, or another -k or -m")
         perf = stash[SESSION]
-        del stash[SESSION], stash[ASKED]  # nothing is judged, recorded or shown when this session ends
+        del stash[SESSION]  # nothing is judged, recorded or shown when this session ends
         try:
             self._take_all(perf, {case.id: case for item in session.items if (case := case_of(item)) is not None})
         except Exception as error:

@@ -1,4 +1,4 @@
-"""`gpugate replay DIR`: a folder of nightly runs decided again, and what would have been decided otherwise."""
+"""`gpugate replay PATH`: stored runs decided again, and the verdicts that this changes."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gpugate.commands.cli import main
-from tests.support.stored_runs import NO_TENSORRT, case, stored
+from gpugate.workload import Contract, Limit
+from tests.support.stored_runs import NO_TENSORRT, PROMISE, case, stored
 
 
 @pytest.fixture
@@ -111,23 +112,86 @@ def test_what_does_not_follow_from_the_measurements_is_told(
 def test_bad_files_are_named_and_the_others_decided(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = (nights / "a.json").read_text()
     (nights / "c.json").write_text(good[:3000])
-    (nights / "d.json").write_text(good.replace('"gpugate": "0.1.0"', '"gpugate": "0.0.9"'))
-    (nights / "e.json").write_text(good.replace('"kernel_launches": 1.0', '"other": 1.0'))
-    (nights / "f.json").write_text(good.replace('"format_version": 7', '"format_version": 99'))
     (nights / "g.json").mkdir()
-    (nights / "h.json").write_text('{"format": "gpugate-baseline", "format_version": 1}')
     before = contents(nights)
     assert main(["replay", str(nights)]) == 2
     said, complaints = capsys.readouterr()
-    c, d, e, f, g, h = complaints.splitlines()
+    c, g = complaints.splitlines()
     assert c.startswith(f"gpugate replay: {nights}/c.json cannot be used because it is cut off or not JSON (line ")
-    assert f"{nights}/d.json was decided by gpugate 0.0.9 and this is gpugate 0.1.0" in d
-    assert f"{nights}/e.json cannot be used because tiny/net/cuda of 2030-01-01T19:00:00-05:00 cannot be decided" in e
-    assert f"{nights}/f.json was written by a newer gpugate (format 99, this one reads up to 7)" in f
     assert f"{nights}/g.json cannot be read (Is a directory)" in g
-    assert f"{nights}/h.json is a 'gpugate-baseline' file, not a 'gpugate-run' one: give a file that" in h
     assert "2 runs: 0 verdicts now other" in said
     assert contents(nights) == before
+
+
+BAD_FILES = {
+    "missing": (None, "cannot be read (No such file or directory): give a file that --perf-json wrote"),
+    "truncated": (lambda text: text[:2000], "cannot be used because it is cut off or not JSON (line "),
+    "empty": (lambda text: "", "cannot be used because it is cut off or not JSON (line 1, column 1"),
+    "no JSON": (lambda text: "%PDF-1.7", "cannot be used because it is cut off or not JSON (line 1"),
+    "no run": (lambda text: '{"format": "gpugate-trust"}', "is a 'gpugate-trust' file, not a 'gpugate-run' one: give"),
+    "endless number": (lambda text: f'{{"a": {"1" * 5000}}}', "it is not ours (a number of thousands of digits)"),
+    "newer": (
+        lambda text: text.replace('"format_version": 7', '"format_version": 99'),
+        "was written by a newer gpugate (format 99, this one reads up to 7): upgrade gpugate or measure again",
+    ),
+    "older": (
+        lambda text: text.replace('"format_version": 7', '"format_version": 2'),
+        "was written by an older gpugate (format 2, this one reads 7): measure again",
+    ),
+    "other version": (
+        lambda text: text.replace('"gpugate": "0.1.0"', '"gpugate": "0.0.9"'),
+        "was decided by gpugate 0.0.9 and this is gpugate 0.1.0, whose rules may be others",
+    ),
+    "no version": (
+        lambda text: text.replace('"gpugate": "0.1.0"', '"numpy": "2.0"'),
+        "was decided by gpugate of no known version and this is gpugate 0.1.0",
+    ),
+    "no time": (
+        lambda text: text.replace("03:04:05+00:00", "03:04:05"),
+        "started_at is '2030-01-02T03:04:05', not an ISO 8601 time with the UTC offset",
+    ),
+    "another case": (
+        lambda text: text.replace('"case_id": "tiny/pass/cuda"', '"case_id": "tiny/other/cuda"', 1),
+        "cases.tiny/pass/cuda is of the case 'tiny/other/cuda'",
+    ),
+    "no promise": (
+        lambda text: json.dumps(without_promise(json.loads(text))),
+        "cases.tiny/pass/cuda was measured and has no promise",
+    ),
+    "undecidable": (
+        lambda text: text.replace('"kernel_launches": 1.0', '"kernels_launched": 1.0'),
+        "tiny/pass/cuda of 2030-01-02T03:04:05+00:00 cannot be decided (KeyError: 'kernel_launches'): measure again",
+    ),
+}
+
+
+def without_promise(document: dict) -> dict:
+    document["cases"]["tiny/pass/cuda"]["promise"] = None
+    return document
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_file_that_cannot_be_used_is_one_sentence_and_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    damage, sentence = BAD_FILES[name]
+    path = tmp_path / "run.json"
+    stored(path, case("pass", promise=replace(PROMISE, contract=Contract(limits=(Limit("kernels", at_most=58),)))))
+    text = path.read_text()
+    path.unlink() if damage is None else path.write_text(damage(text))
+    before = contents(tmp_path)
+    assert main(["replay", str(path)]) == 2
+    said, complaints = capsys.readouterr()
+    assert said == ""
+    assert complaints.startswith(f"gpugate replay: {path} ")
+    assert sentence in complaints
+    assert complaints.count("\n") == 1
+    assert contents(tmp_path) == before
+
+
+def test_one_run_is_decided_again(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(nights / "a.json")]) == 0
+    assert "1 run: 0 verdicts now other than stored" in capsys.readouterr().out
 
 
 def test_only_bad_files_show_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,7 +254,7 @@ def test_without_a_change_json_says_so(nights: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["no-folder"], "no-folder is no folder: give the one with the runs, or a single run to pytest --perf-replay"),
+        (["no-run"], "no-run cannot be read (No such file or directory): give a file that --perf-json wrote"),
         (
             ["empty"],
             "empty holds no *.json and no night with its run.json: give the folder that --perf-json wrote runs to, or",

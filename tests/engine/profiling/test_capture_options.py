@@ -27,7 +27,6 @@ SAYS_HOW = (
             "--update-baselines needs timings, and under a profiler they are not judged",
         ),
         (["--ncu", "--perf-json=run.json"], "--perf-json needs timings, and under a profiler they are not judged"),
-        (["--torch-trace", "--perf-replay=x"], "--perf-replay needs timings, and under a profiler they are not judged"),
         (["--nsys", "--ncu"], "--nsys and --ncu would disturb each other: run one after the other"),
         (["--nsys-args=-y 2"], "--nsys-args '-y 2' says how to run nsys: give --nsys too"),
         (["--nsys", "--nsys-args='x"], "cannot be split into words (No closing quotation): close its quotes"),

@@ -232,15 +232,6 @@ def test_what_a_worker_of_xdist_held_decides_too(tiny: TinyProject, mark: str) -
     assert run["cases"]["tiny/quick/cpu"]["held"] == ["speedup" if mark else "equivalence"]
 
 
-def test_a_replay_is_held_to_the_same(tiny: TinyProject) -> None:
-    assert tiny.run("--gate", "--perf-device=cpu", "-k", "outputs", "--perf-json=stored.json").status == 0
-    replay = ("--gate", "--perf-replay=stored.json", "--perf-json=again.json")
-    assert tiny.run(*replay, "-k", "outputs").status == 0
-    promises(tiny, "pass")
-    assert tiny.run(*replay).status == 1
-    assert tiny.json("again.json")["problems"][0].startswith("no test held a verdict of tiny/quick/cpu: ")
-
-
 def test_a_fresh_process_of_a_gate_by_settings_measures_and_judges_nothing(tiny: TinyProject) -> None:
     tiny.workload(optimizations=REGRESSED)
     tiny.write("pytest.ini", "[pytest]\naddopts = --gate\n")

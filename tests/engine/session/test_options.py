@@ -37,7 +37,6 @@ DEFAULTS = {
     "--allow-missing": "none",
     "--perf-mutate": "none",
     "--perf-tolerance": "what the machine resolves",
-    "--perf-replay": "none",
     "--perf-report": "nowhere",
     "--explain": "of cases that fail",
     "--perf-skip-proofs": "shown",
