@@ -1,4 +1,4 @@
-"""`python -m gpugate.report RUN.json`: the tables of a stored run as Markdown, for docs/results/."""
+"""`python -m gpugate.report RUN.json`: the tables of a stored run as Markdown, for results/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same rows as GitHub Markdown, for docs/results/: machine, date and versions above, skips and findings below."""
+"""The same rows as GitHub Markdown, for results/: machine, date and versions above, skips and findings below."""
 
 from __future__ import annotations
 

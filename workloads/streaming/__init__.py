@@ -34,7 +34,7 @@ COMPUTE: Regimes = {
 # What reads at 55 GB/s beside a bus that takes as much is bounded by memory: twelve threads that read into 512 MiB of
 # buffers reached 34 GB/s, and 61 % of the bus. So the buffers fit in the L3 cache, where the bus finds what was just
 # read; there, waiting for Python's lock cost many readers as much as memory had. Four readers with a team of three
-# threads each reached 95 % (docs/results/h200.md). 1 GiB on disk, 128 MiB of buffers.
+# threads each reached 95 % (results/h200/figures.md). 1 GiB on disk, 128 MiB of buffers.
 COPY: Regimes = {
     "cuda": Regime(rows=8192, points=1024, blocks=32, rounds=0, buffers=4, readers=4, consumers=2, pieces=2, team=3)
 }
@@ -96,8 +96,8 @@ def _contract(engaged: tuple[Limit, ...], limits: tuple[Limit, ...] = ()) -> Map
 
 
 ALWAYS_BUSY = Limit("active_fraction", at_least=0.95)
-# A host whose memory nobody else uses reached 90 to 95 %, and 49 to 74 % beside other processes (docs/results/h200.md):
-# what reads at 55 GB/s is bounded by memory that others share.
+# A host whose memory nobody else uses reached 90 to 95 %, and 49 to 74 % beside other processes: what reads at 55 GB/s
+# is bounded by memory that others share (results/h200/figures.md).
 BUSY_BUS = Limit("bus_share", at_least=0.45)
 HIDDEN_COPIES = Limit("overlap_fraction", at_least=0.5)
 WHOLE_FILE = "every block comes back"

@@ -183,7 +183,7 @@ def test_a_trust_folder_with_a_value_that_means_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: object, words: str
 ) -> None:
     path = tmp_path / "trials-001.json"
-    shutil.copy(ROOT / "docs/results/trust/cpu/trials-001.json", path)
+    shutil.copy(ROOT / "results/cpu/trust/trials-001.json", path)
     edit(path, field, value)
     assert main(["trust", "--report-only", "--output", str(tmp_path)]) == 2
     said = capsys.readouterr().err
