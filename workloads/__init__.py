@@ -8,7 +8,7 @@ from workloads import (
     resnet50_inference,
     streaming,
     two_layer_net,
-    video_segmentation,
+    video,
 )
 
 WORKLOADS: tuple[Workload, ...] = (
@@ -18,5 +18,5 @@ WORKLOADS: tuple[Workload, ...] = (
     *driving.WORKLOADS,
     *streaming.WORKLOADS,
     *host_preparation.WORKLOADS,
-    *video_segmentation.WORKLOADS,
+    *video.WORKLOADS,
 )

@@ -25,10 +25,10 @@ from gpugate.workload import (
     Tolerance,
     Workload,
 )
-from workloads.cudnn_fusion import STEM_CHANNELS, fuse, to_channels_last_half
-from workloads.model_sides import NCHW, NHWC, captured, compiled, eager
-from workloads.photographs import photograph_batch
-from workloads.resnet50_weights import UNMEASURED_BATCH, resnet50
+from workloads.parts.cudnn_fusion import STEM_CHANNELS, fuse, to_channels_last_half
+from workloads.parts.model_sides import NCHW, NHWC, captured, compiled, eager
+from workloads.parts.photographs import photograph_batch
+from workloads.parts.resnet50_weights import UNMEASURED_BATCH, resnet50
 
 # Of one photograph; a test counts them again.
 MULTIPLY_ADDS = 4_089_184_256  # in the convolutions and the fully connected layer
@@ -114,7 +114,7 @@ def tensorrt_fp16(context: Context) -> Side:
 
 
 def _tensorrt(context: Context, dtype: torch.dtype) -> Side:
-    from workloads.tensorrt_engine import build_engine
+    from workloads.parts.tensorrt_engine import build_engine
 
     model = resnet50(context).to(dtype)
     engine = build_engine(model, photograph_batch(context, UNMEASURED_BATCH).to(dtype), context.cache_dir)

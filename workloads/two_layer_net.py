@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
-from workloads.graph_capture import recorded
-from workloads.ring import Ring
-from workloads.slots import Buffers, GraphSlot, StagedSlot, unpinned, wait
+from workloads.parts.graph_capture import recorded
+from workloads.parts.ring import Ring
+from workloads.parts.slots import Buffers, GraphSlot, StagedSlot, unpinned, wait
 
 FEATURES, HIDDEN, CLASSES = 1024, 512, 10
 BATCH = 64

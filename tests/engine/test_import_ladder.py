@@ -99,6 +99,16 @@ def test_workloads_know_of_gpugate_only_what_a_workload_is() -> None:
     assert {name for name in ours if not name.startswith(("gpugate.workload", "gpugate.errors."))} == set()
 
 
+def test_a_workload_imports_no_program_and_a_shared_part_imports_parts_alone() -> None:
+    files = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "workloads").rglob("*.py")}
+    imported = {
+        file: {name for name in imports(path) if name.split(".")[0] == "workloads"} for file, path in files.items()
+    }
+    assert [file for file, path in files.items() if any(name.startswith("apps") for name in imports(path))] == []
+    parts = {name for file, names in imported.items() if file.startswith("workloads/parts/") for name in names}
+    assert [name for name in parts if not name.startswith("workloads.parts.")] == []
+
+
 def test_importing_the_plugin_imports_no_torch() -> None:
     script = "import sys, gpugate.plugin; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from workloads.graph_capture import recorded
+from workloads.parts.graph_capture import recorded
 
 pytestmark = [
     pytest.mark.gpu,

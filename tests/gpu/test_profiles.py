@@ -31,7 +31,7 @@ from gpugate.profiling.nsight_tools import found
 from gpugate.profiling.summary import ProfileSummary
 from gpugate.workload import BASELINE, Case, Context
 from workloads import WORKLOADS
-from workloads.video_segmentation.nvdec import BUFFERED_FRAMES
+from workloads.video.decode.nvdec import BUFFERED_FRAMES
 
 pytestmark = [
     pytest.mark.gpu,

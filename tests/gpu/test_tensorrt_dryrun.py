@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from workloads.tensorrt_engine import parse_dry_run
+from workloads.parts.tensorrt_engine import parse_dry_run
 
 LAUNCHER = "TENSORRT_DRYRUN_LAUNCHER"
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ OPERATORS = 228
 PROGRAM = """
 from pathlib import Path
 import torch, torchvision
-from workloads.tensorrt_engine import build_engine
+from workloads.parts.tensorrt_engine import build_engine
 
 model = torchvision.models.resnet50(weights=None).eval().half().cuda()
 example = torch.randn(128, 3, 224, 224, device="cuda", dtype=torch.half)

@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 
 from gpugate.workload import Context
-from workloads.cudnn_fusion import STEM_CHANNELS, Operators, max_pool, plain_conv
-from workloads.video_segmentation import compositing, preprocessing
-from workloads.video_segmentation.clip import Clip
-from workloads.video_segmentation.dilated_fusion import conv_add_relu, conv_relu, operators, pool_relu
-from workloads.video_segmentation.fused_network import fused_network
+from workloads.parts.cudnn_fusion import STEM_CHANNELS, Operators, max_pool, plain_conv
+from workloads.video.clip.clip import Clip
+from workloads.video.composite import compositing
+from workloads.video.preprocess import preprocessing
+from workloads.video.segment.dilated_fusion import conv_add_relu, conv_relu, operators, pool_relu
+from workloads.video.segment.fused_network import fused_network
 
 pytestmark = [
     pytest.mark.gpu,

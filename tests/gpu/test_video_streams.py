@@ -18,20 +18,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpugate.workload import Context
-from workloads.photographs import IMAGENET_STD
-from workloads.video_segmentation import compositing, end_to_end, nvdec, preprocessing
-from workloads.video_segmentation import plan as plans
-from workloads.video_segmentation.chain import BATCH, Chain
-from workloads.video_segmentation.clip import Clip, clip_path
-from workloads.video_segmentation.colour import planes, rgb_from_nv12
-from workloads.video_segmentation.encoding import EncodingError, VideoFormat
-from workloads.video_segmentation.encoding.nvenc_probe import why_not
-from workloads.video_segmentation.frame_number import read_numbers
-from workloads.video_segmentation.host_planes import HostPlanesDecoder
-from workloads.video_segmentation.one_launch import OneLaunch
-from workloads.video_segmentation.plan import Plan
-from workloads.video_segmentation.preprocessing import input_size
-from workloads.video_segmentation.source_clip import CLIPS
+from workloads.parts.photographs import IMAGENET_STD
+from workloads.video.clip.clip import Clip, clip_path
+from workloads.video.clip.colour import planes, rgb_from_nv12
+from workloads.video.clip.frame_number import read_numbers
+from workloads.video.clip.host_planes import HostPlanesDecoder
+from workloads.video.clip.source_clip import CLIPS
+from workloads.video.composite import compositing
+from workloads.video.decode import nvdec
+from workloads.video.encode.encoding import EncodingError, VideoFormat
+from workloads.video.encode.nvenc_probe import why_not
+from workloads.video.pipeline import plan as plans
+from workloads.video.pipeline import sides as end_to_end
+from workloads.video.pipeline.chain import BATCH, Chain
+from workloads.video.pipeline.one_launch import OneLaunch
+from workloads.video.pipeline.plan import Plan
+from workloads.video.preprocess import preprocessing
+from workloads.video.preprocess.preprocessing import input_size
 
 pytestmark = [
     pytest.mark.gpu,
@@ -227,7 +230,7 @@ def under_load(
 @needs("av", "cvcuda")
 @pytest.mark.usefixtures("stream")
 def test_cvcuda_preprocesses_what_torch_has_queued(frames: Tensor, nobody_waits: Callable[[], None]) -> None:
-    from workloads.video_segmentation.preprocessing_cvcuda import CvCuda
+    from workloads.video.preprocess.preprocessing_cvcuda import CvCuda
 
     size = CLIP.height, CLIP.width, DEVICE
     ours, theirs = preprocessing.OnDevice(*size), CvCuda(*size)
@@ -243,7 +246,7 @@ def test_cvcuda_preprocesses_what_torch_has_queued(frames: Tensor, nobody_waits:
 @needs("av", "cvcuda")
 @pytest.mark.usefixtures("stream")
 def test_cvcuda_composites_what_torch_has_queued(frames: Tensor, nobody_waits: Callable[[], None]) -> None:
-    from workloads.video_segmentation.compositing_cvcuda import CvCuda
+    from workloads.video.composite.compositing_cvcuda import CvCuda
 
     size = CLIP.height, CLIP.width, DEVICE
     ours, theirs = compositing.OnDevice(*size), CvCuda(*size)
@@ -261,7 +264,7 @@ def test_cvcuda_composites_what_torch_has_queued(frames: Tensor, nobody_waits: C
 
 
 def assert_shows(path: Path, originals: Tensor) -> None:
-    from workloads.video_segmentation.encoding.quality import quality
+    from workloads.video.encode.quality import quality
 
     found = quality(path, dict(enumerate(originals.cpu().numpy())), "nv12")
     assert found.numbers == (*range(len(originals)),)
@@ -274,7 +277,7 @@ def test_libx264_gets_what_torch_has_queued(
     tmp_path: Path, frames: Tensor, stream: torch.cuda.Stream, nobody_waits: Callable[[], None], busy: str
 ) -> None:
     """A busy producer has nothing to copy yet; a busy copier still reads memory that the producer has let go."""
-    from workloads.video_segmentation.encoding.x264 import X264
+    from workloads.video.encode.x264 import X264
 
     nobody_waits()
     with X264(tmp_path / "clip.mp4", VIDEO) as encoder:
@@ -294,7 +297,7 @@ def test_nvjpeg_gets_what_torch_has_queued(
     tmp_path: Path, frames: Tensor, stream: torch.cuda.Stream, nobody_waits: Callable[[], None], busy: str
 ) -> None:
     """A busy producer has nothing to encode yet; a busy default stream has nothing to do with it."""
-    from workloads.video_segmentation.encoding.motion_jpeg import MotionJpeg
+    from workloads.video.encode.motion_jpeg import MotionJpeg
 
     nobody_waits()
     with MotionJpeg(tmp_path / "clip.mov", VIDEO) as encoder:
@@ -308,7 +311,7 @@ def test_nvjpeg_gets_what_torch_has_queued(
 @needs("av", "PyNvVideoCodec")
 def test_an_nvenc_that_is_not_there_leaves_cuda_alone(tmp_path: Path) -> None:
     """Whoever asks this process for an encoder where there is none can launch nothing any more."""
-    from workloads.video_segmentation.encoding.nvenc import Nvenc
+    from workloads.video.encode.nvenc import Nvenc
 
     left = torch.randn(256, 256, device=DEVICE)
     before = left @ left

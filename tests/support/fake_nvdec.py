@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils.dlpack import to_dlpack
 
-from workloads.video_segmentation import nvdec
+from workloads.video.decode import nvdec
 
 
 class FakeEvent:

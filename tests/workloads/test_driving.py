@@ -30,7 +30,6 @@ from gpugate.machine.environment import Environment, missing_needs
 from gpugate.workload import Context, Side, for_device_class
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.patience import HANGS_S
-from workloads import loader_workers, shared_memory
 from workloads.driving import nvjpeg_probe
 from workloads.driving.data import Frames
 from workloads.driving.delivery import Batch, BatchOrder, Delivery, order_table
@@ -40,6 +39,7 @@ from workloads.driving.pipeline import Pipeline, Plan, build, frames_of
 from workloads.driving.reading import FrameSet, HostBatches, read_jpeg, read_normalized
 from workloads.driving.scenes import WAYPOINTS, Rig
 from workloads.driving.training import Recipe, Trainer
+from workloads.parts import loader_workers, shared_memory
 
 DRIVING, WORKERS, SWEEP = driving.WORKLOADS
 RIG = Rig(cameras=2, height=32, width=64)

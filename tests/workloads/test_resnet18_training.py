@@ -23,7 +23,7 @@ from gpugate.measurement.sides import build_side
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.results.series_of_cases import rung_number
 from gpugate.workload import BASELINE, Context, Side, for_device_class
-from workloads.padded_stem import PaddedStem
+from workloads.parts.padded_stem import PaddedStem
 from workloads.resnet18_training import WORKLOADS, receipts, size, step_size
 from workloads.resnet18_training import loop as training_loop
 from workloads.resnet18_training import rungs as training_rungs

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 pytest.importorskip("torchvision")
 from torchvision.models import resnet50 as architecture
 
-import workloads.model_sides as model_sides
+import workloads.parts.model_sides as model_sides
+import workloads.parts.resnet50_weights as resnet50_weights
 import workloads.resnet50_inference as resnet50_inference
-import workloads.resnet50_weights as resnet50_weights
 from gpugate.catalogue import Catalogue
 from gpugate.workload import BASELINE, Case, Context, for_device_class
-from workloads.cudnn_fusion import STEM_CHANNELS
-from workloads.photographs import photograph_batch
+from workloads.parts.cudnn_fusion import STEM_CHANNELS
+from workloads.parts.photographs import photograph_batch
 
 SM_90 = ("sm_90", "cuda")
 BATCH_128, BATCH_1 = resnet50_inference.WORKLOADS
@@ -329,9 +329,9 @@ def test_a_tensorrt_side_converts_to_the_engines_type_and_back(context, monkeypa
         assert cache_dir == context.cache_dir
         return lambda inputs: seen.append(inputs.dtype) or inputs[:, :, 0, 0]
 
-    fake = types.ModuleType("workloads.tensorrt_engine")
+    fake = types.ModuleType("workloads.parts.tensorrt_engine")
     fake.build_engine = build_engine
-    monkeypatch.setitem(sys.modules, "workloads.tensorrt_engine", fake)
+    monkeypatch.setitem(sys.modules, "workloads.parts.tensorrt_engine", fake)
     output = BATCH_128.optimization(name).build(context).step(photograph_batch(context, 0))
     assert seen == [dtype]
     assert output.dtype == torch.float32

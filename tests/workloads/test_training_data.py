@@ -13,7 +13,7 @@ import torch
 from torchvision.transforms.v2 import functional as reference
 
 from tests.support.patience import HANGS_S
-from workloads import shared_memory
+from workloads.parts import shared_memory
 from workloads.resnet18_training import data
 from workloads.resnet18_training.cifar import seeded_pictures
 from workloads.resnet18_training.data import (

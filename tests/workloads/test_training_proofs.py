@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
-from workloads.prefetcher import Batch, Copy, HostOrder, Prefetcher
+from workloads.parts.prefetcher import Batch, Copy, HostOrder, Prefetcher
 from workloads.resnet18_training import proofs as training_proofs
 from workloads.resnet18_training import step as training_step
 from workloads.resnet18_training.cifar import seeded_pictures

@@ -18,8 +18,8 @@ from torch import Tensor
 from workloads.driving.data import Frames
 from workloads.driving.delivery import Batch, BatchOrder, Place
 from workloads.driving.reading import HostBatches
-from workloads.prefetcher import Prefetcher
-from workloads.ring import Ring
+from workloads.parts.prefetcher import Prefetcher
+from workloads.parts.ring import Ring
 
 PINNED_SLOTS = 3  # one is filled, one is copied, one is in use
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from workloads.driving.delivery import normalized
 from workloads.driving.scenes import COMMANDS, WAYPOINTS, Rig
-from workloads.padded_stem import PaddedStem, padded_channels
+from workloads.parts.padded_stem import PaddedStem, padded_channels
 
 FULL_RIG = Rig(cameras=8, height=256, width=704)
 SMALL_RIG = Rig(cameras=2, height=64, width=96)  # what a CPU trains on in a tenth of a second

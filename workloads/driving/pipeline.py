@@ -28,8 +28,8 @@ from workloads.driving.model import FULL_RIG, SMALL_RIG
 from workloads.driving.nvjpeg import NvJpeg
 from workloads.driving.reading import FrameSet, HostBatches, read_jpeg, read_normalized, read_raw
 from workloads.driving.training import Recipe, Trainer
-from workloads.stages import stage
-from workloads.whole_step import captured
+from workloads.parts.stages import stage
+from workloads.parts.whole_step import captured
 
 FRAMES = {"cuda": 192, "cpu": 48}  # 830 MB and 2 MB as bytes
 NVJPEG_LEVELS = 1.0  # its rounding and its upsampling of colour differ from the host's, by much less on average

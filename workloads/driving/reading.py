@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from workloads.driving.data import Frames
 from workloads.driving.delivery import Batch, BatchOrder, normalized
-from workloads.loader_workers import dead_workers, end_workers, workers_of
-from workloads.shared_memory import check_shared_memory
+from workloads.parts.loader_workers import dead_workers, end_workers, workers_of
+from workloads.parts.shared_memory import check_shared_memory
 
 STUCK_S = 30.0  # a batch takes a worker a second at most: one that is silent for so long will never answer
 PREFETCHED = 1  # batches per worker, so that little is in stock

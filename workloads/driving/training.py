@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from workloads.driving.delivery import Batch
 from workloads.driving.model import driving_model
 from workloads.driving.scenes import Rig
-from workloads.stages import stage
+from workloads.parts.stages import stage
 
 LEARNING_RATE, MOMENTUM = 0.02, 0.9
 # Low enough that the first gradients do not overflow FP16: the update would be skipped.

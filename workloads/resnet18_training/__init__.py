@@ -18,7 +18,13 @@ from functools import partial
 from gpugate.workload import BASELINE, Contract, Limit, Needs, Optimization, Proof, Workload
 from workloads.resnet18_training import rungs
 from workloads.resnet18_training.loop import receipts, train
-from workloads.resnet18_training.proofs import batches_arrive, close_losses, learns_digits, learns_pictures, same_losses
+from workloads.resnet18_training.proofs import (
+    batches_arrive,
+    close_losses,
+    learns_digits,
+    learns_pictures,
+    same_losses,
+)
 from workloads.resnet18_training.rungs import LARGE, LARGE_ON_CPU, Rung
 from workloads.resnet18_training.step_size import AREA_RATIO, size
 

@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from workloads.loader_workers import dead_workers, end_workers, workers_of
+from workloads.parts.loader_workers import dead_workers, end_workers, workers_of
+from workloads.parts.shared_memory import check_shared_memory
+from workloads.parts.stages import stage
 from workloads.resnet18_training.cifar import Pictures
 from workloads.resnet18_training.sample_order import PADDING, SampleOrder
-from workloads.shared_memory import check_shared_memory
-from workloads.stages import stage
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # CIFAR-10's own, of values from 0 to 1
 LABEL, ID, MARK = range(3)  # the columns of what travels with a picture

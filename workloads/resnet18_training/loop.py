@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from gpugate.workload import Context, Side
-from workloads.prefetcher import Prefetcher
+from workloads.parts.prefetcher import Prefetcher
+from workloads.parts.stages import stage
+from workloads.parts.whole_step import captured
 from workloads.resnet18_training.cifar import Pictures, training_pictures
 from workloads.resnet18_training.data import Batch, Pieces, PreparedPictures, checked
 from workloads.resnet18_training.resident_pictures import ResidentPictures, image_maker
 from workloads.resnet18_training.rungs import Rung
 from workloads.resnet18_training.sample_order import SampleOrder, sample_order
 from workloads.resnet18_training.step import Trainer
-from workloads.stages import stage
-from workloads.whole_step import captured
 
 # Of the process that prepares its own pictures beside a GPU; None leaves PyTorch's default, one for every core.
 LOADER_THREADS: int | None = None

@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel, update_bn
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
-from workloads.prefetcher import Prefetcher
+from workloads.parts.prefetcher import Prefetcher
 from workloads.resnet18_training.cifar import PICTURES, Pictures, seeded_pictures, training_pictures
 from workloads.resnet18_training.data import LABEL, Pieces, PreparedPictures, padded
 from workloads.resnet18_training.digits import digits

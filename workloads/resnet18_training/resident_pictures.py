@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workloads.padded_stem import padded_channels
+from workloads.parts.padded_stem import padded_channels
 from workloads.resnet18_training.cifar import Pictures
 from workloads.resnet18_training.data import Batch, normalization, padded, resized
 from workloads.resnet18_training.sample_order import SampleOrder

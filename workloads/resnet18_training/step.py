@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from gpugate.workload import Context
-from workloads.padded_stem import PaddedStem
-from workloads.parity_pool import ParityPool
+from workloads.parts.padded_stem import PaddedStem
+from workloads.parts.parity_pool import ParityPool
+from workloads.parts.stages import stage
 from workloads.resnet18_training.cifar import CLASSES
-from workloads.stages import stage
 
 MOMENTUM = 0.9
 LEARNING_RATE, LEARNING_RATE_BATCH = 0.01, 32  # grows with the root of the batch, as the noise of its gradient falls

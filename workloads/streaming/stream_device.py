@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workloads.slots import Buffers, StagedSlot
-from workloads.stages import stage
+from workloads.parts.slots import Buffers, StagedSlot
+from workloads.parts.stages import stage
 from workloads.streaming.block_checksum import half_sums
 from workloads.streaming.walsh_shift import WalshShift
 

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from workloads.stages import stage
+from workloads.parts.stages import stage
 
 _Slot = TypeVar("_Slot")
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from gpugate.workload import Context, Side
-from workloads.slots import StagedSlot, wait
-from workloads.stages import stage
+from workloads.parts.slots import StagedSlot, wait
+from workloads.parts.stages import stage
 from workloads.streaming.block_checksum import RECORD, record
 from workloads.streaming.stream_device import BlockingDevice, HostSlot, Regime, StagedDevice, pageable, staged_slot
 from workloads.streaming.stream_file import Layout, StreamFile, open_stream_file

@@ -9,7 +9,7 @@ from gpugate.measurement.trace import JOIN, WINDOW, Event, read_activity
 from gpugate.workload import Side
 from tests.engine.measurement.test_counters import built
 from tests.engine.measurement.test_trace import WINDOW_EVENT, activity, call, copy, event, kernel
-from workloads.stages import stage
+from workloads.parts.stages import stage
 
 
 def operator(name: str, ts: float, dur: float, tid: int = 1) -> Event:

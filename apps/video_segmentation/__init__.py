@@ -1,0 +1,1 @@
+"""The program `python -m apps.video_segmentation`, made of the video workloads."""

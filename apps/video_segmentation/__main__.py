@@ -1,0 +1,273 @@
+"""The pipeline as a program: `python -m apps.video_segmentation IN.mp4 OUT.mp4`.
+
+Segments a video, blurs its background, and writes the result, without sound, with the time that every stage took. Runs
+in the checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from apps.video_segmentation.announced_end import announced_frames
+from apps.video_segmentation.asked_files import (
+    NETWORKS,
+    is_our_own,
+    make_folder,
+    refuse_one_file_twice,
+    refuse_other_checkpoint,
+    refuse_suffixes,
+    refuse_unwritable,
+    warn_of_masks,
+)
+from gpugate.workload import Context
+from workloads.video.clip.muxing import replacing_file
+from workloads.video.clip.video_file import VideoError, VideoInfo, examine
+from workloads.video.decode.decoding import missing_frames
+from workloads.video.encode.encoding import Encoded
+from workloads.video.needs import INSTALL_VIDEO
+from workloads.video.pipeline import plan as plans
+from workloads.video.pipeline.chain import Chain, decoder_of, encoder_of
+from workloads.video.pipeline.contact_sheet import contact_sheet
+from workloads.video.pipeline.flow import Flow
+from workloads.video.pipeline.plan import BATCH, Plan
+from workloads.video.pipeline.stage_clock import StageClock
+
+VARIANTS: Mapping[str, Plan] = {
+    "baseline": plans.BASELINE,
+    "optimized": plans.X264,
+    "optimized-x264": plans.X264,
+    "optimized-nvjpeg": plans.NVJPEG,
+    "optimized-nvenc": plans.NVENC,
+    "optimized-on-cpu": plans.ON_CPU,
+}
+SHARE = "ms per frame; share: of the whole run, more than 100 % together where stages overlap"
+COUNTED = "the suite counts how much it really is: pytest perf_tests -m gpu -k video/end-to-end"
+PACKAGES = ("av", "cv2", "PIL", "PyNvVideoCodec", "torchvision")  # by the names under which they are imported
+# What OpenCV and FFmpeg raise; much of it derives from Exception alone.
+ERRORS_OF_LIBRARIES = {"cv2": "error", "av": "FFmpegError"}
+FAILED = 1  # exit status; argparse takes 2 for wrong arguments
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run made, and how long it took: from its start, and once everything was built.
+
+    `process_s` is from the start of the process, packages included, until the output was complete.
+    """
+
+    encoded: Encoded
+    start_up_s: float
+    seconds: float
+    process_s: float
+    clock: StageClock
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 when the whole video is written, 1 with one sentence on stderr where it is not."""
+    asked = _parser().parse_args(arguments)
+    try:
+        asked.variant = asked.variant or ("optimized" if torch.cuda.is_available() else "optimized-on-cpu")
+        run = _run(_plan(asked.variant), asked)
+        if asked.json is not None:
+            with replacing_file(asked.json) as file:
+                file.write(json.dumps(_figures(run, asked), indent=1).encode() + b"\n")
+    except _errors() as error:
+        print(f"error: {_said(error)}", file=sys.stderr)  # VideoError and EncodingError among them
+        return FAILED
+    except (KeyboardInterrupt, SystemExit) as ending:  # the latter on SIGTERM
+        print(f"interrupted: {asked.output} is not written", file=sys.stderr)
+        return int(getattr(ending, "code", 130))  # as shells say it
+    _tell(run, asked.variant)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m apps.video_segmentation", description=__doc__)
+    parser.add_argument("input", metavar="IN", type=Path, help="a video: 8 bits, 4:2:0, of a constant frame rate")
+    parser.add_argument("output", metavar="OUT", type=Path, help="what is written: .mp4, or .mov for optimized-nvjpeg")
+    parser.add_argument(
+        "--variant", choices=VARIANTS, help="default: optimized with a GPU, optimized-on-cpu without", default=None
+    )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="FILE",
+        type=Path,
+        help=(
+            f"a state_dict of torchvision's {NETWORKS['cuda']} on a GPU, of {NETWORKS['cpu']} on a CPU and for "
+            "optimized-on-cpu (default: fitted to the suite's own clip, of little use for another)"
+        ),
+    )
+    parser.add_argument(
+        "--contact-sheet", metavar="FILE.png", type=Path, help="a picture of input, masks and outputs, too"
+    )
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        type=Path,
+        default=Path(".gpugate-cache"),
+        help="where fitted weights are kept from one run to the next (default: %(default)s, as the suite does)",
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", type=Path, help="seconds from the start of the process, and every stage's share, too"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    return parser
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What a video, an option or the machine may be the cause of."""
+    return OSError, ValueError, RuntimeError, ImportError, *_errors_of_libraries()
+
+
+def _errors_of_libraries() -> tuple[type[Exception], ...]:
+    """Of those that are imported: any of them may be missing."""
+    return tuple(
+        getattr(sys.modules[module], error) for module, error in ERRORS_OF_LIBRARIES.items() if sys.modules.get(module)
+    )
+
+
+def _said(error: Exception) -> str:
+    """In one sentence with the next step, also where a library says it in several lines."""
+    if isinstance(error, ModuleNotFoundError) and error.name in PACKAGES:
+        return f"the package {error.name} is missing: {INSTALL_VIDEO}"
+    if isinstance(error, _errors_of_libraries()):
+        library = type(error).__module__.partition(".")[0]
+        return f"{library} failed ({' '.join(str(error).split())}): make the video anew, or take another --variant"
+    return str(error)
+
+
+def _plan(variant: str) -> Plan:
+    """Raises ValueError for one that needs a GPU where torch sees none."""
+    if variant not in ("baseline", "optimized-on-cpu") and not torch.cuda.is_available():
+        raise ValueError(f"--variant {variant} needs a CUDA GPU, and torch sees none: take optimized-on-cpu")
+    return VARIANTS[variant]
+
+
+def _run(plan: Plan, asked: argparse.Namespace) -> Run:
+    began = time.perf_counter()
+    source, target, cache = asked.input, asked.output, asked.cache
+    refuse_one_file_twice(asked)
+    refuse_suffixes(plan, asked)
+    refuse_unwritable("--contact-sheet", asked.contact_sheet)
+    refuse_unwritable("--json", asked.json)
+    info = examine(source)
+    device = torch.device("cuda", 0) if torch.cuda.is_available() and plan != plans.ON_CPU else torch.device("cpu")
+    make_folder(cache)
+    torch.backends.cudnn.allow_tf32 = False  # FP32 is what it says, as where the suite measures it
+    if asked.checkpoint is not None:
+        refuse_other_checkpoint(asked.checkpoint, device)
+    elif not is_our_own(source):
+        warn_of_masks(source, device)
+    context = Context(device, BATCH, 0, cache, checkpoint_path=asked.checkpoint)
+    clock = StageClock(device)
+    with (
+        encoder_of(plan, target, info, device) as encoder,
+        closing(decoder_of(plan, source, device, loop=False)) as decoder,
+        closing(Chain(plan, context, info, encoder.write, clock, decoder.settle)) as chain,
+    ):
+        built = time.perf_counter()
+        _through(Flow(chain, decoder, chain.encode), info, asked.quiet)
+    encoded = encoder.close()
+    announced = replace(info, frames=announced_frames(info))
+    shortage = chain.shortage if announced == info else missing_frames(announced, encoded.frames)
+    if shortage is not None:
+        raise VideoError(f"{shortage}; {target} holds the {encoded.frames} frames")
+    seconds, process_s = time.perf_counter() - built, age_s()
+    if asked.contact_sheet is not None:
+        with replacing_file(asked.contact_sheet) as file:
+            contact_sheet(info, target, asked.variant, context).save(file, "PNG")
+    return Run(encoded, built - began, seconds, process_s, clock)
+
+
+def _through(flow: Flow[object], info: VideoInfo, quiet: bool) -> None:
+    columns = TextColumn(info.path.name), BarColumn(), MofNCompleteColumn(), TextColumn("frames"), TimeRemainingColumn()
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet)
+    with bar, closing(flow):
+        task = bar.add_task("", total=info.frames)
+        while (batch := flow.take()) is not None:
+            bar.advance(task, len(batch))  # type: ignore[arg-type]
+
+
+def _tell(run: Run, name: str) -> None:
+    """The table of stages, and what came out."""
+    frames = run.encoded.frames
+    total_ms = run.seconds * 1e3
+    table = Table(title=name, title_justify="left", box=None, header_style="bold")
+    times = run.clock.times(frames)
+    on_device = any(each.device_ms is not None for each in times)
+    for heading in ("stage", "host ms", *(["device ms"] if on_device else []), "share"):
+        table.add_column(heading, justify="left" if heading == "stage" else "right")
+    for each in times:
+        longest_ms = max(each.host_ms, each.device_ms or 0.0)
+        device_ms = [f"{each.device_ms:.2f}"] if each.device_ms is not None else [""] if on_device else []
+        table.add_row(each.name, f"{each.host_ms:.2f}", *device_ms, f"{100 * longest_ms * frames / total_ms:.0f} %")
+    console = Console()
+    console.print(table)
+    console.print(SHARE, style="dim", soft_wrap=True)
+    if on_device:
+        share = 100 * run.clock.device_ms() / total_ms
+        most = f"GPU active for at most {share:.0f} % of the time: so long a stage's stream was open, idle or not"
+        console.print(f"{most}; {COUNTED}", highlight=False, soft_wrap=True)
+    whole_s = run.start_up_s + run.seconds
+    console.print(
+        f"{frames} frames in {run.seconds:.2f} s, {frames / run.seconds:.0f} frames/s; "
+        f"with start-up {whole_s:.2f} s, with imports {run.process_s:.2f} s; "
+        f"{run.encoded.bit_rate_mbit_s:.1f} Mbit/s in {run.encoded.path}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _figures(run: Run, asked: argparse.Namespace) -> dict[str, object]:
+    """What two runs of the program are compared by; times in s, those of stages in ms per frame.
+
+    What a device would have taken is None where none was used.
+    """
+    frames = run.encoded.frames
+    stages = run.clock.times(frames)
+    on_device = any(each.device_ms is not None for each in stages)
+    return {
+        "variant": asked.variant,
+        "input": str(asked.input),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "frames": frames,
+        "process_s": run.process_s,
+        "imports_s": run.process_s - run.start_up_s - run.seconds,
+        "start_up_s": run.start_up_s,
+        "pipeline_s": run.seconds,
+        "frames_per_second": frames / run.seconds,
+        "bit_rate_mbit_s": run.encoded.bit_rate_mbit_s,
+        "stages": [asdict(each) for each in stages],
+        "device_active_at_most_s": run.clock.device_ms() / 1e3 if on_device else None,
+    }
+
+
+def age_s(process: str = "self") -> float:
+    """Since a process was started, long before it read a file of ours; to 10 ms, as Linux keeps it."""
+    fields = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
+    began_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # proc(5): field 22, of which two end with the parenthesis
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - began_s
+
+
+def _ended(number: int, frame: object) -> None:
+    """What is open is closed, and no half of a file stays, as after Ctrl-C."""
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _ended)
+    sys.exit(main())

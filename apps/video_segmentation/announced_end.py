@@ -1,0 +1,47 @@
+"""How many frames a video was to have, where its container names no number of them but says when the last one ends."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from workloads.video.clip.video_file import VideoInfo, exact, open_video
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
+
+# FFmpeg's names of those whose beginning says how long they are; of others it takes the end that it finds.
+CONTAINERS = ("matroska,webm", "flv")
+MICROSECOND = Fraction(1, 1_000_000)
+UNCERTAIN_FRAMES = 1  # a whole file may say that it ends up to a frame later than it does
+_CLOCK = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
+
+
+def announced_frames(info: VideoInfo) -> int:
+    """`info.frames`, or more where the file says that it ends later: then it was cut short.
+
+    `info` is that of a file of a constant frame rate, as `examine` leaves no other.
+    """
+    with open_video(info.path) as container:
+        stream = container.streams.video[0]
+        ends_s = _announced_end_s(container, stream)
+        began_s = (stream.start_time or 0) * exact(stream.time_base or 0)
+    if ends_s is None:
+        return info.frames
+    missing = math.floor((ends_s - began_s) * info.frames_per_second + Fraction(1, 2)) - info.frames
+    return info.frames + (missing if missing > UNCERTAIN_FRAMES else 0)
+
+
+def _announced_end_s(container: InputContainer, stream: VideoStream) -> Fraction | None:
+    if container.format.name not in CONTAINERS or stream.frames:
+        return None
+    clock = _CLOCK.match(stream.metadata.get("DURATION", ""))
+    if clock:
+        hours, minutes, seconds = map(Fraction, clock.groups())
+        return 3600 * hours + 60 * minutes + seconds
+    # The container's own end is that of its longest stream.
+    alone = len(container.streams.get()) == 1
+    return container.duration * MICROSECOND if alone and container.duration else None

@@ -1,0 +1,115 @@
+"""What can be known of the files that the program is given before it runs: whatever is wrong, in one sentence."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import torch
+
+from gpugate.workload import DeviceKind
+from workloads.parts.checkpoint_kind import is_of_classifier, is_of_segmenter
+from workloads.video.clip.clip import CODECS
+from workloads.video.clip.source_clip import CLIPS
+from workloads.video.pipeline.plan import Plan
+from workloads.video.segment.architectures import ARCHITECTURES
+from workloads.video.segment.segmenter import checkpoint
+
+NETWORKS: Mapping[DeviceKind, str] = {
+    "cuda": f"FCN-ResNet101 ({ARCHITECTURES['cuda'].name})",
+    "cpu": f"LR-ASPP MobileNetV3-Large ({ARCHITECTURES['cpu'].name})",
+}
+
+
+def refuse_one_file_twice(asked: argparse.Namespace) -> None:
+    """Raises ValueError, before anything is read or written: what is written later would replace the other one."""
+    named = {
+        "the input": asked.input,
+        "--checkpoint": asked.checkpoint,
+        "the output": asked.output,
+        "--contact-sheet": asked.contact_sheet,
+        "--json": asked.json,
+    }
+    given = [(what, path) for what, path in named.items() if path is not None]
+    for (what, path), (other, another) in combinations(given, 2):
+        if path.resolve() == another.resolve() or (path.exists() and another.exists() and path.samefile(another)):
+            raise ValueError(f"{another} is {what} too: name another file for {other}")
+
+
+def refuse_suffixes(plan: Plan, asked: argparse.Namespace) -> None:
+    """Raises ValueError for names that promise another kind of file than would be written."""
+    sheet = asked.contact_sheet
+    if sheet is not None and sheet.suffix.lower() != ".png":
+        raise ValueError(f"--contact-sheet {sheet} would be a PNG under another name: let it end in .png")
+    if plan.encode != "mp4v":
+        return  # other encoders say it well, before they encode
+    from workloads.video.encode.mp4v import SUFFIXES
+
+    if asked.output.suffix.lower() not in SUFFIXES:
+        reason = f"--variant {asked.variant} encodes MPEG-4 Part 2"
+        raise ValueError(f"{asked.output} cannot be written ({reason}): let its name end in {', '.join(SUFFIXES)}")
+
+
+def refuse_unwritable(option: str, path: Path | None) -> None:
+    """Raises OSError where no file can come to lie: that should not be known after a long run."""
+    if path is None:
+        return
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        problem = f"{option} {path} cannot be written ({error.strerror})"
+        raise OSError(f"{problem}: name a file in a folder that exists and may be written to") from error
+
+
+def is_our_own(video: Path) -> bool:
+    """Whether it is a clip of the suite, by its name, which says all that it was made from."""
+    ours = (replace(clip, codec=codec).file_name for clip in CLIPS.values() for codec in CODECS)  # type: ignore[arg-type]
+    return video.resolve().name in ours
+
+
+def warn_of_masks(video: Path, device: torch.device) -> None:
+    reason = "without --checkpoint the masks come from random features fitted to the suite's own clip"
+    advice = f"give weights of torchvision's {NETWORKS[_kind(device)]}"
+    print(f"warning: {reason}, of little use for {video}: {advice}", file=sys.stderr)
+
+
+def _kind(device: torch.device) -> DeviceKind:
+    return "cuda" if device.type == "cuda" else "cpu"
+
+
+def make_folder(cache: Path) -> None:
+    """Raises OSError where it cannot be written to."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache):
+            pass
+    except OSError as error:
+        problem = f"--cache {cache} cannot be written ({error.strerror})"
+        raise OSError(f"{problem}: name a folder that may be written to") from error
+
+
+def refuse_other_checkpoint(path: Path, device: torch.device) -> None:
+    """Raises ValueError unless it holds weights of the segmenter that this device takes."""
+    if not path.is_file():
+        raise ValueError(
+            f"--checkpoint {path} is {'no file' if path.exists() else 'not there'}: name a file of weights"
+        )
+    if is_of_classifier(path):
+        raise ValueError(f"--checkpoint {path} holds the weights of a classifier: name one of a segmenter's")
+    try:
+        checkpoint(_kind(device), path, "--checkpoint")
+    except ValueError as error:  # its reason is torch's, many lines of names
+        where = "on a GPU" if device.type == "cuda" else "on a CPU"
+        found = "holds the weights of another network" if is_of_segmenter(path) else "holds no weights of a segmenter"
+        advice = f"{where} the program takes a state_dict of torchvision's {NETWORKS[_kind(device)]}"
+        raise ValueError(f"--checkpoint {path} {found}: {advice}") from error

@@ -1,0 +1,283 @@
+"""The cuDNN rewrite, proved on a CPU: same numbers, one call per convolution, nothing left unfused."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+pytest.importorskip("torchvision")
+from torchvision.models import mobilenet_v2, resnet18, resnet50
+from torchvision.models.segmentation import fcn_resnet101
+
+from workloads.parts.cudnn_fusion import (
+    CUDNN,
+    STEM_CHANNELS,
+    FusedConv,
+    FusedMaxPool,
+    Geometry,
+    LastConv,
+    MeanInFloat,
+    Operators,
+    fuse,
+    pool_relu,
+    to_channels_last_half,
+)
+
+
+@dataclass
+class Calls:
+    """CPU operators that count how often each was called."""
+
+    names: list[str] = field(default_factory=list)
+
+    def conv(self, x: Tensor, weight: Tensor, how: Geometry) -> Tensor:
+        self.names.append("conv")
+        return F.conv2d(x, weight, None, how.stride, how.padding, how.dilation, how.groups)
+
+    def conv_relu(self, x: Tensor, weight: Tensor, bias: Tensor, how: Geometry) -> Tensor:
+        self.names.append("conv_relu")
+        return F.conv2d(x, weight, bias, how.stride, how.padding, how.dilation, how.groups).relu()
+
+    def conv_add_relu(self, x: Tensor, weight: Tensor, z: Tensor, bias: Tensor, how: Geometry) -> Tensor:
+        self.names.append("conv_add_relu")
+        out = F.conv2d(x, weight, bias, how.stride, how.padding, how.dilation, how.groups)
+        assert z.shape == out.shape, "cuDNN adds tensors of one shape only"
+        return (out + z).relu()
+
+    def pool_relu(self, x: Tensor, bias: Tensor, *walk) -> Tensor:
+        self.names.append("pool_relu")
+        return F.max_pool2d((x + bias.view(1, -1, 1, 1)).relu(), *walk)  # the order of the unfused model
+
+    def operators(self) -> Operators:
+        return Operators(self.conv, self.conv_relu, self.conv_add_relu, F.max_pool2d, self.pool_relu)
+
+
+def _randomized(model: nn.Module) -> nn.Module:
+    """Every BatchNorm folds to something else than the identity, without letting activations grow."""
+    generator = torch.Generator().manual_seed(1)
+    for name, norm in model.named_modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            low, high = (0.1, 0.3) if name.endswith("bn3") else (0.5, 1.5)
+            for tensor, (start, end) in {
+                norm.weight: (low, high),
+                norm.bias: (-0.2, 0.8),
+                norm.running_mean: (-0.3, 0.3),
+                norm.running_var: (0.5, 2.0),
+            }.items():
+                tensor.detach().uniform_(start, end, generator=generator)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return _randomized(resnet50())
+
+
+def _padded(pictures: Tensor) -> Tensor:
+    return F.pad(pictures, (0, 0, 0, 0, 0, STEM_CHANNELS - 3))
+
+
+def _relative_l2(out: Tensor, reference: Tensor) -> float:
+    return float((out - reference).norm() / reference.norm())
+
+
+@torch.inference_mode()
+def test_the_logits_stay_and_53_convolutions_remain(model):
+    pictures = torch.randn(2, 3, 96, 96)
+    calls = Calls()
+    fused = fuse(model, calls.operators())
+    assert _relative_l2(fused(_padded(pictures)), model(pictures)) < 1e-5
+    counts = {name: calls.names.count(name) for name in calls.names}
+    assert counts == {"conv": 5, "pool_relu": 1, "conv_relu": 32, "conv_add_relu": 16}
+    assert sum(count for name, count in counts.items() if name.startswith("conv")) == 53
+
+
+def test_nothing_is_left_unfused(model):
+    fused = fuse(model, Calls().operators())
+    kinds = {type(module) for module in fused.modules() if not list(module.children())}
+    assert kinds == {FusedConv, FusedMaxPool, MeanInFloat, nn.Linear}
+    functions = [node.target for node in fused.graph.nodes if node.op == "call_function"]
+    assert functions == [torch.flatten]
+
+
+def test_only_the_stem_and_the_downsampling_convolutions_carry_no_bias(model):
+    fused = fuse(model, Calls().operators())
+    without = [n for n, m in fused.named_modules() if isinstance(m, FusedConv) and m.bias is None]
+    assert without == ["conv1", *(f"layer{stage}.0.downsample.0" for stage in range(1, 5))]
+    assert fused.get_submodule("maxpool").bias.shape == (64,), "the stem's bias is the pooling's"
+
+
+@torch.inference_mode()
+def test_pooling_before_the_bias_and_the_relu_changes_nothing():
+    x, bias = torch.randn(2, 5, 9, 9), torch.randn(5)
+    pooled_last = F.max_pool2d((x + bias.view(1, -1, 1, 1)).relu(), 3, 2, 1)
+    torch.testing.assert_close(pool_relu(x, bias, 3, 2, 1), pooled_last)
+
+
+def test_a_max_pool_that_others_share_the_relu_with_stays_alone():
+    def both_readers(net: _Net, x: Tensor) -> Tensor:
+        inner = net.relu(net.conv(x))
+        return net.relu(net.other(net.floor_pool(inner)) + net.floor_pool(inner))
+
+    calls = Calls()
+    net = _Net(both_readers).eval()
+    pictures = torch.randn(1, 3, 8, 8)
+    assert _relative_l2(fuse(net, calls.operators())(_padded(pictures)), net(pictures)) < 1e-5
+    assert calls.names == ["conv_relu", "conv_add_relu"]
+
+
+def test_the_stem_is_widened_with_zeros(model):
+    stem = fuse(model, Calls().operators()).get_submodule("conv1")
+    assert stem.weight.shape == (64, STEM_CHANNELS, 7, 7)
+    assert not stem.weight[:, 3:].any()
+
+
+def test_the_model_itself_is_left_as_it_is(model):
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    fused = fuse(model, Calls().operators())
+    for buffer in (*fused.buffers(), *fused.parameters()):
+        buffer.detach().zero_()
+    after = model.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+
+
+@torch.inference_mode()
+def test_half_precision_ends_at_the_mean(model):
+    fused = to_channels_last_half(fuse(model, Calls().operators()))
+    convs = [module for module in fused.modules() if isinstance(module, FusedConv)]
+    assert all(conv.weight.dtype == torch.float16 for conv in convs)
+    assert all(conv.weight.is_contiguous(memory_format=torch.channels_last) for conv in convs)
+    assert fused.get_submodule("fc").weight.dtype == torch.float32
+    pictures = torch.randn(1, 3, 64, 64)
+    half = _padded(pictures).half().contiguous(memory_format=torch.channels_last)
+    logits = fused(half)
+    assert logits.dtype == torch.float32
+    assert _relative_l2(logits, model(pictures)) < 5e-3
+
+
+@torch.inference_mode()
+def test_basic_blocks_are_fused_too():
+    torch.manual_seed(0)
+    model, pictures, calls = _randomized(resnet18()), torch.randn(2, 3, 64, 64), Calls()
+    assert _relative_l2(fuse(model, calls.operators())(_padded(pictures)), model(pictures)) < 1e-5
+    assert sum(name != "pool_relu" for name in calls.names) == 20
+
+
+@torch.inference_mode()
+def test_a_segmentation_network_is_fused_entirely():
+    """Dilated convolutions, and a head of convolutions with dropout between them, the last one without a ReLU."""
+    torch.manual_seed(0)
+    whole = _randomized(fcn_resnet101(weights=None, weights_backbone=None, num_classes=2))
+    backbone = nn.Sequential(OrderedDict(whole.backbone.named_children()))
+    coarse = nn.Sequential(backbone, whole.classifier).eval()
+    calls, pictures = Calls(), torch.randn(1, 3, 64, 64)
+    fused = fuse(coarse, calls.operators())
+    assert _relative_l2(fused(_padded(pictures)), coarse(pictures)) < 1e-5
+    assert Counter(calls.names) == {"conv": 6, "pool_relu": 1, "conv_relu": 67, "conv_add_relu": 33}
+    kinds = Counter(type(module) for module in fused.modules() if not list(module.children()))
+    assert kinds == {FusedConv: 105, LastConv: 1, FusedMaxPool: 1}
+    assert {module.geometry.dilation for module in fused.modules() if isinstance(module, FusedConv)} >= {(2, 2), (4, 4)}
+    assert not [node for node in fused.graph.nodes if node.op == "call_function"]
+
+
+@torch.inference_mode()
+def test_a_convolution_may_end_a_model():
+    net = _Net(lambda net, x: net.bn(net.other(net.dropout(net.relu(net.dropout(net.conv(x)))))))
+    net.bn.running_mean.fill_(0.3)
+    net.bn.running_var.fill_(2.0)
+    calls, pictures = Calls(), torch.randn(1, 3, 8, 8)
+    fused = fuse(net.eval(), calls.operators())
+    assert _relative_l2(fused(_padded(pictures)), net(pictures)) < 1e-5
+    assert calls.names == ["conv_relu", "conv"]
+    half = to_channels_last_half(fused)
+    ended = half(_padded(pictures).half().contiguous(memory_format=torch.channels_last))
+    assert ended.dtype == half.get_submodule("other").bias.dtype == torch.float16
+    assert _relative_l2(ended.float(), net(pictures)) < 5e-3
+
+
+@torch.inference_mode()
+def test_cudnn_gets_its_arguments_in_the_order_of_its_schema(model, monkeypatch):
+    def emulated(schema):
+        names = [argument.name for argument in schema.arguments]
+
+        def call(*given):
+            a = dict(zip(names, given, strict=True))
+            out = F.conv2d(a["self"], a["weight"], a["bias"], a["stride"], a["padding"], a["dilation"], a["groups"])
+            return (out + a["alpha"] * a["z"] if "z" in a else out).relu()
+
+        return call
+
+    for name in ("cudnn_convolution_relu", "cudnn_convolution_add_relu"):
+        monkeypatch.setattr(torch, name, emulated(getattr(torch.ops.aten, name).default._schema))
+    pictures = torch.randn(1, 3, 64, 64)
+    operators = replace(CUDNN, max_pool=F.max_pool2d, pool_relu=pool_relu)
+    assert _relative_l2(fuse(model, operators)(_padded(pictures)), model(pictures)) < 1e-5
+
+
+class _Net(nn.Module):
+    """One convolution of a picture, then whatever is tried."""
+
+    def __init__(self, then, channels: int = 3) -> None:
+        super().__init__()
+        self.conv, self.other = nn.Conv2d(channels, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.twin = nn.Conv2d(channels, 4, 3, padding=1)
+        self.bn, self.relu, self.pool = nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)
+        self.floor_pool, self.dropout = nn.MaxPool2d(2), nn.Dropout(0.9)
+        self.bare = nn.BatchNorm2d(4, track_running_stats=False)
+        self.reflect = nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")
+        self.then = then
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.then(self, x)
+
+
+def _two_readers(net: _Net, x: Tensor) -> Tensor:
+    inner = net.conv(x)
+    return net.relu(net.bn(inner)) + inner
+
+
+@pytest.mark.parametrize(
+    ("then", "named"),
+    [
+        (lambda net, x: net.conv(x), "conv"),
+        (lambda net, x: net.bn(net.relu(net.conv(x))), "bn"),
+        (lambda net, x: net.relu(net.conv(x)) * 2, "mul"),
+        (lambda net, x: net.relu(net.relu(net.conv(x))), "conv"),
+        (lambda net, x: net.pool(net.relu(net.conv(x))), "pool"),
+        (lambda net, x: net.relu(net.bare(net.conv(x))), "running statistics"),
+        (lambda net, x: net.relu(net.reflect(net.relu(net.conv(x)))), "reflect"),
+        (lambda net, x: net.relu(net.conv(x) + net.conv(x)), "more than once"),
+        (lambda net, x: net.relu(net.conv(x) + net.twin(x)), "'x' must go to one convolution"),
+        (lambda net, x: net.relu(net.conv(net.floor_pool(x))), "'x' must go to one convolution"),
+        (lambda net, x: net.other(net.relu(net.conv(x))).relu(), "other"),
+        (lambda net, x: operator.add(net.relu(net.conv(x)), 1), "add"),
+        (_two_readers, "bn"),
+    ],
+)
+def test_a_pattern_that_cannot_be_fused_is_refused_in_one_sentence(then, named):
+    with pytest.raises(ValueError, match=named) as raised:
+        fuse(_Net(then).eval(), Calls().operators())
+    assert "\n" not in str(raised.value)
+
+
+def test_another_architecture_is_refused():
+    with pytest.raises(ValueError, match="features_0"):
+        fuse(mobilenet_v2().eval(), Calls().operators())
+
+
+def test_a_model_in_training_mode_is_refused(model):
+    with pytest.raises(ValueError, match="training mode"):
+        fuse(resnet18().train(), Calls().operators())
+
+
+def test_more_channels_than_the_stem_holds_are_refused():
+    with pytest.raises(ValueError, match="at most"):
+        fuse(_Net(lambda net, x: net.relu(net.conv(x)), STEM_CHANNELS + 1).eval(), Calls().operators())

@@ -1,0 +1,227 @@
+"""The prefetcher hands out every batch whole and in order, whatever the copies and the uses wait for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from workloads.parts import prefetcher
+from workloads.parts.prefetcher import Copy, CudaOrder, HostOrder, Prefetcher
+
+CPU = torch.device("cpu")
+
+
+def batches(count: int, length: int = 2) -> Iterator[tuple[Tensor, ...]]:
+    """Batch n is filled with n: [length, 3] float32 and [length] int64."""
+    for number in range(count):
+        yield torch.full((length, 3), float(number)), torch.full((length,), number)
+
+
+def taken(fetcher: Prefetcher, count: int) -> list[tuple[Tensor, ...]]:
+    return [tuple(tensor.clone() for tensor in fetcher.take()) for _ in range(count)]
+
+
+def test_every_batch_comes_once_and_in_order() -> None:
+    found = taken(Prefetcher(batches(5), CPU), 5)
+    for got, sent in zip(found, batches(5), strict=True):
+        assert all(torch.equal(one, other) and one.dtype == other.dtype for one, other in zip(got, sent, strict=True))
+
+
+def test_pieces_are_joined_in_order() -> None:
+    found = taken(Prefetcher(batches(6), CPU, pieces=3), 2)
+    assert [images[:, 0].tolist() for images, _ in found] == [[0, 0, 1, 1, 2, 2], [3, 3, 4, 4, 5, 5]]
+    assert found[1][1].tolist() == [3, 3, 4, 4, 5, 5]
+
+
+def test_the_next_batch_is_copied_before_this_one_is_handed_out() -> None:
+    asked: list[int] = []
+    fetcher = Prefetcher((asked.append(number) or batch for number, batch in enumerate(batches(5))), CPU)
+    fetcher.take()
+    assert asked == [0, 1]
+    fetcher.take()
+    assert asked == [0, 1, 2]
+
+
+def test_all_pieces_are_there_before_the_first_is_copied() -> None:
+    """While the loader is waited for, an early copy would run beside nothing."""
+    log: list[str] = []
+    fetcher = Prefetcher((log.append("piece") or batch for batch in batches(6)), CPU, pieces=3)
+    order = HostOrder()
+    fetcher._order = order
+    copy = order.copy
+    order.copy = lambda *how, **more: log.append("copy") or copy(*how, **more)
+    fetcher.take()
+    assert log == [*["piece"] * 3, "copy"] * 2
+
+
+def test_two_sets_of_buffers_take_turns() -> None:
+    fetcher = Prefetcher(batches(5), CPU)
+    addresses = [fetcher.take()[0].data_ptr() for _ in range(5)]
+    assert addresses[0::2] == addresses[:1] * 3
+    assert addresses[1::2] == addresses[1:2] * 2
+    assert addresses[0] != addresses[1]
+
+
+@pytest.mark.parametrize(("sent", "pieces", "whole"), [(0, 1, 0), (3, 1, 3), (5, 2, 2)])
+def test_after_the_last_whole_batch_it_stops(sent: int, pieces: int, whole: int) -> None:
+    fetcher = Prefetcher(batches(sent), CPU, pieces)
+    assert len(taken(fetcher, whole)) == whole
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            fetcher.take()
+
+
+def test_what_the_batches_raise_comes_through_at_once() -> None:
+    def dying() -> Iterator[tuple[Tensor, ...]]:
+        yield from batches(1)
+        raise RuntimeError("a worker died")
+
+    with pytest.raises(RuntimeError, match="a worker died"):
+        Prefetcher(dying(), CPU).take()
+
+
+def test_a_batch_of_another_shape_is_refused() -> None:
+    odd = iter([*batches(1), *batches(1, length=3)])
+    with pytest.raises(ValueError, match=r"\[3, 3\] float32, \[3\] int64 where the first had \[2, 3\] float32"):
+        Prefetcher(odd, CPU).take()
+
+
+def test_a_batch_of_no_pieces_is_refused() -> None:
+    with pytest.raises(ValueError, match="a batch of 0 pieces"):
+        Prefetcher(batches(1), CPU, pieces=0)
+
+
+def test_closing_lets_go_of_everything() -> None:
+    closed: list[str] = []
+    fetcher = Prefetcher(batches(5), CPU)
+    fetcher._order = SimpleNamespace(join=lambda: closed.append("joined"), end_use=lambda slot: None)
+    fetcher.close()
+    assert closed == ["joined"]
+    with pytest.raises(StopIteration):
+        fetcher.take()
+
+
+class LateUses(HostOrder):
+    """The worst a device may do: what was enqueued on a batch runs only when a copy is made to wait for it."""
+
+    def __init__(self) -> None:
+        self.enqueued: list[Callable[[], None]] = []
+        self.done = 0
+        self.used = [0, 0]
+
+    def end_use(self, slot: int) -> None:
+        self.used[slot] = len(self.enqueued)
+
+    def run_until(self, count: int) -> None:
+        while self.done < count:
+            self.enqueued[self.done]()
+            self.done += 1
+
+    def copy(self, slot: int, copies: Sequence[Copy]) -> None:
+        self.run_until(self.used[slot])
+        super().copy(slot, copies)
+
+
+class LateCopies(HostOrder):
+    """The other way round: a copy is made only when a use waits for it."""
+
+    def __init__(self) -> None:
+        self.waiting: list[list[Copy]] = [[], []]
+
+    def copy(self, slot: int, copies: Sequence[Copy]) -> None:
+        assert not self.waiting[slot], "the batch before was never used"
+        self.waiting[slot] = list(copies)
+
+    def begin_use(self, slot: int) -> None:
+        super().copy(slot, self.waiting[slot])
+        self.waiting[slot] = []
+
+    def copying(self, slot: int) -> bool:
+        return bool(self.waiting[slot])
+
+
+def test_no_batch_is_overwritten_while_it_is_used() -> None:
+    fetcher, order, seen = Prefetcher(batches(14), CPU, pieces=2), LateUses(), []
+    fetcher._order = order
+    for _ in range(7):
+        images, numbers = fetcher.take()
+        order.enqueued.append(lambda images=images, numbers=numbers: seen.append((images.clone(), numbers.clone())))
+    order.run_until(len(order.enqueued))
+    assert [numbers.tolist() for _, numbers in seen] == [[2 * n, 2 * n, 2 * n + 1, 2 * n + 1] for n in range(7)]
+    assert all(torch.equal(images[:, 0].long(), numbers) for images, numbers in seen)
+
+
+def test_no_batch_is_used_before_it_is_there() -> None:
+    fetcher = Prefetcher(batches(14), CPU, pieces=2)
+    fetcher._order = LateCopies()
+    found, copying = [], []
+    for _ in range(7):
+        found += taken(fetcher, 1)
+        copying.append(fetcher.copying())
+    assert copying == [True] * 6 + [False], "the last one has none after it"
+    assert [numbers.tolist() for _, numbers in found] == [[2 * n, 2 * n, 2 * n + 1, 2 * n + 1] for n in range(7)]
+
+
+class Recorded:
+    """Streams, events and tensors that only write down what is asked of them."""
+
+    def __init__(self, log: list[str], name: str) -> None:
+        self.log, self.name = log, name
+
+    def __getattr__(self, asked: str) -> Callable[..., None]:
+        def note(*others: Recorded, **how: bool) -> None:
+            self.log.append(" ".join([self.name, asked, *(other.name for other in others), *how]))
+
+        return note
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What CudaOrder asks of CUDA, in order; the copy stream is `copies`, the caller's `compute`."""
+    lines: list[str] = []
+    names = iter(["arrived 0", "arrived 1", "used 0", "used 1"])
+
+    @contextlib.contextmanager
+    def current(stream: Recorded) -> Iterator[None]:
+        lines.append(f"on {stream.name}:")
+        yield
+        lines.append("back")
+
+    fake = {
+        "Stream": lambda device: Recorded(lines, "copies"),
+        "Event": lambda: Recorded(lines, next(names)),
+        "current_stream": lambda device: Recorded(lines, "compute"),
+        "stream": current,
+    }
+    for name, stand_in in fake.items():
+        monkeypatch.setattr(prefetcher.torch.cuda, name, stand_in)
+    return lines
+
+
+def test_on_cuda_copies_and_uses_wait_for_each_other_by_events(log: list[str]) -> None:
+    order = CudaOrder(torch.device("cuda"))
+    buffer, host = Recorded(log, "buffer"), Recorded(log, "host")
+    order.made((buffer,))
+    order.copy(1, [(buffer, host), (buffer, host)])
+    order.begin_use(1)
+    order.end_use(1)
+    order.copying(1)
+    order.join()
+    assert log == [
+        "copies wait_stream compute",
+        "buffer record_stream copies",
+        "copies wait_event used 1",
+        "on copies:",
+        *["buffer copy_ host non_blocking"] * 2,
+        "back",
+        "arrived 1 record copies",
+        "compute wait_event arrived 1",
+        "used 1 record compute",
+        "arrived 1 query",
+        "copies synchronize",
+    ]

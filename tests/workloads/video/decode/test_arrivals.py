@@ -1,0 +1,96 @@
+"""A frame that is lost, doubled, swapped, or not what was sent shows in the record, on both kinds of path."""
+
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from workloads.video.clip.clip import Clip, clip_path
+from workloads.video.decode.arrivals import Arrivals, luma_grids
+
+CPU = torch.device("cpu")
+CLIP = Clip(320, 192, 10)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return clip_path(tmp_path_factory.mktemp("clips"), CLIP)
+
+
+@pytest.fixture(scope="module")
+def bgr(path: Path) -> NDArray[np.uint8]:
+    with av.open(path) as container:
+        return np.stack([frame.to_ndarray(format="bgr24") for frame in container.decode(video=0)])
+
+
+@pytest.fixture(scope="module")
+def nv12(path: Path) -> Tensor:
+    with av.open(path) as container:
+        return torch.from_numpy(np.stack([frame.to_ndarray(format="nv12") for frame in container.decode(video=0)]))
+
+
+@pytest.fixture
+def arrivals(path: Path) -> Arrivals:
+    return Arrivals(path, CPU, numbered=True)
+
+
+def test_a_grid_is_of_every_frame_in_the_order_of_showing(path: Path) -> None:
+    grids = luma_grids(path)
+    assert grids.shape == (10, 19, 32)
+    assert len({tuple(grid.flatten().tolist()) for grid in grids}) == 10
+    assert grids.min() >= -20
+    assert grids.max() <= 275
+
+
+def test_all_is_right_round_and_round(arrivals: Arrivals, nv12: Tensor) -> None:
+    assert len(arrivals) == 10
+    around = torch.cat((nv12, nv12))
+    for first in range(0, 18, 6):
+        assert arrivals.of_nv12(around[first : first + 6]).tolist() == [[1, 1]] * 6
+
+
+def test_it_begins_again_where_it_began(arrivals: Arrivals, nv12: Tensor) -> None:
+    arrivals.of_nv12(nv12[3:7])
+    arrivals.begin()
+    assert arrivals.of_nv12(nv12[:8]).tolist() == [[1, 1]] * 8
+
+
+def test_frames_of_the_host_have_the_same_luma(arrivals: Arrivals, bgr: NDArray[np.uint8]) -> None:
+    assert arrivals.of_bgr(bgr[:7], "bt601").tolist() == [[1, 1]] * 7
+    assert arrivals.of_bgr(bgr[7:], "bt601").tolist() == [[1, 1]] * 3
+
+
+def test_a_lost_a_doubled_and_a_swapped_frame_are_out_of_turn(path: Path, nv12: Tensor, bgr: NDArray[np.uint8]) -> None:
+    for order, right in (
+        ([0, 2, 3], [1, 0, 0]),
+        ([0, 0, 1], [1, 0, 0]),
+        ([0, 2, 1], [1, 0, 0]),
+        ([0, 1, 2], [1, 1, 1]),
+    ):
+        assert Arrivals(path, CPU, True).of_nv12(nv12[order])[:, 0].tolist() == right
+        assert Arrivals(path, CPU, True).of_bgr(bgr[order], "bt601")[:, 0].tolist() == right
+
+
+def test_a_clip_without_numbers_is_told_by_its_luma(path: Path, nv12: Tensor) -> None:
+    found = Arrivals(path, CPU, numbered=False).of_nv12(nv12[[0, 5, 2]])
+    assert found.tolist() == [[1, 1], [1, 0], [1, 1]]
+
+
+def test_other_pixels_are_seen_though_the_number_is_right(arrivals: Arrivals, nv12: Tensor) -> None:
+    spoilt = nv12[:3].clone()
+    spoilt[1, 40:192] = 255 - spoilt[1, 40:192]
+    assert arrivals.of_nv12(spoilt).tolist() == [[1, 1], [1, 0], [1, 1]]
+
+
+def test_a_blur_leaves_the_mean_and_black_does_not(path: Path, nv12: Tensor) -> None:
+    blurred = nv12[:2].clone()
+    luma = blurred[1:, None, 40:192].float()
+    blurred[1, 40:192] = torch.nn.functional.avg_pool2d(luma, 9, 1, 4, count_include_pad=False)[0, 0].byte()
+    assert Arrivals(path, CPU, True).of_nv12(blurred).tolist() == [[1, 1], [1, 0]]
+    assert Arrivals(path, CPU, True).of_nv12(blurred, blurred=True).tolist() == [[1, 1], [1, 1]]
+    blurred[1, 40:192] = 16
+    assert Arrivals(path, CPU, True).of_nv12(blurred, blurred=True).tolist() == [[1, 1], [1, 0]]

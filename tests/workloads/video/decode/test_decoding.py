@@ -1,0 +1,293 @@
+"""OpenCV's frames and torchcodec's, in batches."""
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
+
+import av
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from gpugate.errors import DisprovedError
+from gpugate.workload import Context
+from tests.support.copied_clips import copied, cut_short
+from workloads.video.clip.clip import FULL, GOP_FRAMES, Clip, clip_path
+from workloads.video.clip.colour import planes
+from workloads.video.clip.frame_number import read_numbers
+from workloads.video.clip.source_clip import CLIPS
+from workloads.video.clip.video_file import VideoError, VideoInfo, examine
+from workloads.video.decode import decoding
+from workloads.video.decode import sides as decode_stage
+from workloads.video.decode.decoding import HostDecoder
+from workloads.video.decode.promises import COMPARED_BATCHES, frames_agree
+from workloads.video.decode.torchcodec_decoding import TorchCodecDecoder
+from workloads.video.pipeline.plan import BATCH, SESSIONS
+
+CLIP = Clip(160, 96, 75)  # keyframes at 0, 30 and 60
+INFO = VideoInfo(Path("clip.mp4"), 160, 96, 23, Fraction(30), "h264", "bt601", keyframes=(0, 5, 6, 14, 20))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("clips")
+
+
+@pytest.fixture(scope="module")
+def clip(cache: Path) -> Path:
+    return clip_path(cache, CLIP)
+
+
+@pytest.fixture(scope="module")
+def cut_clip(clip: Path) -> Path:
+    return cut_short(clip, clip.with_name("cut.mp4"))
+
+
+def numbers_of(bgr: np.ndarray) -> list[int]:
+    if not len(bgr):
+        return []
+    return read_numbers(torch.from_numpy(np.stack([cv2.cvtColor(each, cv2.COLOR_BGR2GRAY) for each in bgr]))).tolist()
+
+
+def to_the_end(decoder: HostDecoder | TorchCodecDecoder, batch: int, numbers: list[int]) -> None:
+    """Appends the numbers of all frames that are left, as far as it gets."""
+    while len(frames := decoder.read(batch)):
+        numbers += numbers_of(frames) if isinstance(frames, np.ndarray) else read_numbers(planes(frames)[0]).tolist()
+
+
+@pytest.mark.parametrize("batch", [1, 8, 100])
+def test_opencv_gives_every_frame_once_and_then_nothing(clip: Path, batch: int) -> None:
+    decoder, numbers = HostDecoder(clip), []
+    while len(frames := decoder.read(batch)):
+        assert frames.shape[1:] == (96, 160, 3)
+        assert frames.dtype == np.uint8
+        numbers.append(numbers_of(frames))
+    assert [*chain(*numbers)] == list(range(75))
+    assert [len(each) for each in numbers[:-1]] == [batch] * (len(numbers) - 1)
+    assert len(decoder.read(batch)) == 0
+    decoder.close()
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".ts"])
+def test_opencv_goes_round_in_any_container(clip: Path, tmp_path: Path, suffix: str) -> None:
+    decoder = HostDecoder(copied(clip, tmp_path / f"clip{suffix}"), loop=True)
+    assert numbers_of(np.concatenate([decoder.read(32) for _ in range(6)])) == [number % 75 for number in range(192)]
+    decoder.close()
+
+
+@pytest.mark.parametrize("loop", [False, True])
+@pytest.mark.parametrize("batch", [1, 7, 60])
+def test_a_clip_that_was_cut_short_gives_what_decodes_and_then_says_so(cut_clip: Path, batch: int, loop: bool) -> None:
+    decoder, numbers = HostDecoder(cut_clip, loop), []
+    with pytest.raises(VideoError, match=r"cut.mp4 gave \d+ of its 75 frames, since it was cut short") as raised:
+        to_the_end(decoder, batch, numbers)
+    assert 30 < len(numbers) < 75
+    assert f"gave {len(numbers)} of" in str(raised.value)
+    assert numbers == list(range(len(numbers)))
+    with pytest.raises(VideoError, match="cut short"):
+        decoder.read(batch)
+    decoder.close()
+
+
+def test_a_clip_that_changes_its_size_is_refused_since_opencv_would_hide_it(cache: Path, tmp_path: Path) -> None:
+    parts = [copied(clip_path(cache, each), tmp_path / "part.ts").read_bytes() for each in (CLIP, Clip(192, 128, 31))]
+    path = tmp_path / "changing.ts"
+    path.write_bytes(b"".join(parts))
+    capture, sizes = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG), []
+    while (read := capture.read())[0]:
+        sizes.append(read[1].shape)
+    assert len(sizes) > 75
+    assert set(sizes) == {(96, 160, 3)}, "OpenCV scales the later frames"
+    with pytest.raises(VideoError, match="changes from 160x96 yuv420p to 192x128 yuv420p in the middle"):
+        HostDecoder(path)
+
+
+def test_a_frame_of_another_size_than_the_file_says_is_refused(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "examine", lambda path: dataclasses.replace(examine(path), width=96, height=160))
+    with pytest.raises(VideoError, match="has a frame of 160x96 pixels among those of 96x160: convert it first"):
+        HostDecoder(clip).read(1)
+
+
+def test_what_opencv_cannot_open_is_told_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = tmp_path / "text.mp4"
+    text.write_text("no video at all\n" * 100)
+    with pytest.raises(VideoError, match=r"text.mp4 is not a video"):
+        HostDecoder(text)
+    monkeypatch.setattr(decoding, "examine", lambda path: INFO)
+    with pytest.raises(VideoError, match=r"clip.mp4 cannot be opened by OpenCV: convert it"):
+        HostDecoder(text)
+
+
+def test_an_opencv_that_would_show_other_colours_is_not_asked(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which it does can be told by its version alone: the frames look right."""
+    monkeypatch.setattr(cv2, "__version__", "4.11.0")
+    HostDecoder(clip).close()
+    monkeypatch.setattr(decoding, "examine", lambda path: dataclasses.replace(examine(path), matrix="bt709"))
+    with pytest.raises(VideoError, match=r"has its colours in bt709, and OpenCV 4.11.0 would show them in bt601: pip"):
+        HostDecoder(clip)
+    monkeypatch.setattr(cv2, "__version__", "5.0.0")
+    HostDecoder(clip).close()
+
+
+def test_a_closed_decoder_says_so(clip: Path) -> None:
+    decoder = HostDecoder(clip)
+    decoder.close()
+    decoder.close()
+    with pytest.raises(ValueError, match="the decoder is closed"):
+        decoder.read(1)
+
+
+class Counter(decoding.SequentialDecoder[list[int]]):
+    """Numbers for frames; from one round to the next it loses `lost` of them at the end."""
+
+    def __init__(self, lost: int) -> None:
+        super().__init__(INFO, loop=True)
+        self._lost, self._numbers = lost, iter(range(23))
+
+    def read(self, frames: int) -> list[int]:
+        batch: list[list[int]] = [[] for _ in range(frames)]
+        return [number for each in batch[: self._fill(batch)] for number in each]
+
+    def _decode_into(self, frame: list[int]) -> bool:
+        number = next(self._numbers, None)
+        frame += [] if number is None else [number]
+        return number is not None
+
+    def _rewind(self) -> None:
+        self._numbers = iter(range(23 - self._lost))
+
+    def _release(self) -> None:
+        """Nothing is held."""
+
+
+@pytest.mark.parametrize("lost", [1, 23])
+def test_every_round_is_counted_for_itself(lost: int) -> None:
+    decoder = Counter(lost)
+    assert decoder.read(46) == [*range(23), *range(23 - lost)]
+    with pytest.raises(VideoError, match=f"gave {23 - lost} of its 23 frames"):
+        decoder.read(1)
+
+
+def test_a_batch_may_hold_the_end_of_a_round_and_the_beginning_of_the_next() -> None:
+    decoder = Counter(lost=0)
+    assert [decoder.read(20) for _ in range(3)] == [
+        [number % 23 for number in range(at, at + 20)] for at in (0, 20, 40)
+    ]
+
+
+class FakeRawFrame:
+    """What torchcodec hands out: strided views of the planes, U and V interleaved as on a GPU."""
+
+    def __init__(self, frame: av.VideoFrame) -> None:
+        y, u, v = (np.array(plane).reshape(-1, plane.line_size)[:, : plane.width] for plane in frame.planes)
+        interleaved = torch.from_numpy(np.stack([u, v], -1))
+        self.planes = (torch.from_numpy(y), interleaved[..., 0], interleaved[..., 1])
+
+
+class FakeDemuxer:
+    """torchcodec.decoders.Demuxer, with FFmpeg behind it as there, by way of PyAV."""
+
+    def __init__(self, source: Path, *, streams: str) -> None:
+        assert streams == "video"
+        self._container = av.open(source)
+        self.streams = [SimpleNamespace(make_decoder=lambda device: self)]
+
+    def __iter__(self) -> Iterator[object]:
+        return (packet for packet in self._container.demux(video=0) if packet.size)
+
+    def decode(self, packet: av.Packet) -> list[FakeRawFrame]:
+        try:
+            return [FakeRawFrame(frame) for frame in packet.decode()]
+        except av.FFmpegError as error:
+            raise RuntimeError("Failed to send packet to decoder") from error
+
+    def drain(self) -> list[FakeRawFrame]:
+        return [FakeRawFrame(frame) for frame in self._container.streams.video[0].decode(None)]
+
+
+@pytest.fixture
+def torchcodec(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = SimpleNamespace(Demuxer=FakeDemuxer)
+    monkeypatch.setitem(sys.modules, "torchcodec", SimpleNamespace(decoders=library))
+    monkeypatch.setitem(sys.modules, "torchcodec.decoders", library)
+
+
+@pytest.mark.usefixtures("torchcodec")
+def test_torchcodec_gives_nv12(clip: Path) -> None:
+    decoder = TorchCodecDecoder(clip, torch.device("cpu"), loop=True)
+    nv12 = torch.cat([decoder.read(32) for _ in range(5)])
+    assert nv12.shape == (160, 144, 160)
+    assert nv12.dtype == torch.uint8
+    assert read_numbers(planes(nv12)[0]).tolist() == [number % 75 for number in range(160)]
+    with av.open(clip) as container:
+        wanted = FakeRawFrame(next(container.decode(video=0))).planes
+    luma, chroma = planes(nv12[:1])
+    assert torch.equal(luma[0], wanted[0])
+    assert torch.equal(chroma[0], torch.stack(wanted[1:], -1))
+    decoder.close()
+    with pytest.raises(ValueError, match="the decoder is closed"):
+        decoder.read(1)
+
+
+@pytest.mark.usefixtures("torchcodec")
+def test_torchcodec_tells_of_a_clip_that_was_cut_short(cut_clip: Path) -> None:
+    decoder, numbers = TorchCodecDecoder(cut_clip, torch.device("cpu")), []
+    with pytest.raises(VideoError, match=r"cut.mp4 gave \d+ of its 75 frames") as raised:
+        to_the_end(decoder, 7, numbers)
+    assert numbers == list(range(len(numbers)))
+    assert f"gave {len(numbers)} of" in str(raised.value)
+    assert len(numbers) > 30
+
+
+@pytest.mark.usefixtures("torchcodec")
+def test_torchcodec_that_fails_in_a_whole_clip_is_not_taken_for_its_end(
+    clip: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(demuxer: FakeDemuxer, packet: object) -> None:
+        raise RuntimeError("the GPU is gone")
+
+    monkeypatch.setattr(FakeDemuxer, "decode", fail)
+    with pytest.raises(RuntimeError, match="the GPU is gone"):
+        TorchCodecDecoder(clip, torch.device("cpu")).read(1)
+
+
+@pytest.mark.parametrize("build", [decode_stage.on_host, partial(decode_stage.to_nv12, decode_stage.planes)])
+@pytest.mark.parametrize("frames", [5, 8])
+def test_a_clip_that_was_cut_short_says_so_in_the_stage_too(build, frames: int, cut_clip: Path) -> None:
+    """In the middle of a batch of at least one of these sizes."""
+    side = build("h264", Context(torch.device("cpu"), frames, 0, cut_clip.parent, input_path=cut_clip))
+    with pytest.raises(VideoError, match=r"cut.mp4 gave \d+ of its 75 frames, since it was cut short"):
+        list(iter(lambda: side.step(torch.ones(frames)), None))
+    side.close()
+
+
+def test_frames_that_stay_on_the_host_are_looked_at_there(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the step's stamps, and so its records, are on a device; a meta tensor mixes with no other."""
+    monkeypatch.setitem(CLIPS, "meta", CLIP)  # type: ignore[misc]
+    context = Context(torch.device("meta"), 8, 0, cache)
+    side = decode_stage.to_nv12(decode_stage.planes, "h264", context)
+    assert side.step(torch.ones(8, device="meta")).shape == (8, 2)
+    side.close()
+
+
+def test_decoded_frames_of_every_session_are_compared(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another session decodes each group of pictures of the clip: one that decodes its own wrongly is told."""
+    assert SESSIONS * GOP_FRAMES < COMPARED_BATCHES * BATCH <= FULL.frames
+    monkeypatch.setitem(CLIPS, "cpu", CLIP)  # type: ignore[misc]
+    context = Context(torch.device("cpu"), 8, 0, cache)
+    assert frames_agree(decode_stage.planes, "h264", context) == "inf dB with OpenCV's over 10 frames"
+
+    def darker_behind(*arguments: object) -> decode_stage.Decoder:
+        decoder = decode_stage.planes(*arguments)  # type: ignore[arg-type]
+        numbers, read = iter(range(100)), decoder.read
+        monkeypatch.setattr(decoder, "read", lambda count: read(count) // (2 if next(numbers) >= 60 // BATCH else 1))
+        return decoder
+
+    with pytest.raises(DisprovedError, match=r"\d\.\d dB with OpenCV's over 10 frames: 45 dB are wanted"):
+        frames_agree(darker_behind, "h264", context)

@@ -1,0 +1,337 @@
+"""What several decoders decode at once, put together in order."""
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.patience import HANGS_S, wait_until
+from workloads.video.clip.video_file import VideoError, VideoInfo
+from workloads.video.decode.sessions import Segment, Sessions, segments
+
+INFO = VideoInfo(Path("clip.mp4"), 160, 96, 23, Fraction(30), "h264", "bt601", keyframes=(0, 5, 6, 14, 20))
+
+
+def soon(run: Callable[[], object]) -> object:
+    """What `run` returns or raises; it fails, and does not hang, when that takes too long."""
+    with ThreadPoolExecutor(1, "watched") as watched:
+        return watched.submit(run).result(HANGS_S)
+
+
+def test_a_clip_is_split_at_its_keyframes() -> None:
+    assert segments(INFO) == (Segment(0, 5), Segment(5, 6), Segment(6, 14), Segment(14, 20), Segment(20, 23))
+    assert segments(dataclasses.replace(INFO, keyframes=())) == (Segment(0, 23),)
+    assert sum(map(len, segments(dataclasses.replace(INFO, keyframes=(3, 9))))) == 23
+
+
+@dataclasses.dataclass
+class FakeSlot:
+    frame: int | None = None
+
+
+class FakeReader:
+    """Numbers for frames; it wavers, so that threads overtake each other."""
+
+    def __init__(self, slots: int, lost: int = 10**9) -> None:
+        self.slots = [FakeSlot() for _ in range(slots)]
+        self.decoded: list[int] = []
+        self.closed = False
+        self._lost = lost
+
+    def read(self, segment: Segment, free_slot: Callable[[], FakeSlot]) -> Iterator[FakeSlot]:
+        for frame in range(segment.first, segment.stop):
+            if frame >= self._lost:
+                return
+            slot = free_slot()
+            slot.frame = frame
+            self.decoded.append(frame)
+            time.sleep(frame % 3 / 5000)
+            yield slot
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Readers:
+    """Makes readers and knows them all."""
+
+    def __init__(self, make: Callable[[], FakeReader] = lambda: FakeReader(3)) -> None:
+        self.made: list[FakeReader] = []
+        self._make = make
+
+    def __call__(self) -> FakeReader:
+        self.made.append(self._make())
+        return self.made[-1]
+
+
+def session_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("video-session")]
+
+
+def read(made: Sessions[FakeSlot], frames: int) -> list[int]:
+    """As a decoder does it: looks at each slot for a while, then asks for the next."""
+    numbers = []
+    for run in made.runs(frames):
+        before = [slot.frame for slot in run]
+        time.sleep(0.0002)
+        assert [slot.frame for slot in run] == before, "a slot was filled while it was in use"
+        numbers += before
+    return numbers
+
+
+@pytest.fixture(autouse=True)
+def no_threads_left() -> Iterator[None]:
+    yield
+    assert session_threads() == []
+
+
+@pytest.mark.parametrize("batch", [1, 4, 100])
+@pytest.mark.parametrize("slots", [1, 2, 9])
+@pytest.mark.parametrize("sessions", [1, 2, 3, 5, 20])
+def test_everything_comes_once_and_in_order(sessions: int, slots: int, batch: int) -> None:
+    readers = Readers(partial(FakeReader, slots))
+    made = Sessions(INFO, readers, sessions)
+    numbers = []
+    while batch_of := soon(partial(read, made, batch)):
+        numbers += batch_of
+    assert numbers == list(range(23))
+    assert read(made, batch) == [], "and so it stays"
+    made.close()
+    assert len(readers.made) == min(sessions, 5), "one session for a segment is enough"
+    assert all(reader.closed for reader in readers.made)
+
+
+@pytest.mark.parametrize("sessions", [1, 2, 3, 5])
+def test_goes_round_and_round(sessions: int) -> None:
+    made = Sessions(INFO, Readers(), sessions, loop=True)
+    assert soon(partial(read, made, 200)) == [number % 23 for number in range(200)]
+    made.close()
+
+
+def test_the_next_round_is_decoded_before_this_one_is_over() -> None:
+    readers = Readers(partial(FakeReader, 9))
+    made = Sessions(INFO, readers, sessions=5, loop=True)
+    assert soon(partial(read, made, 22)) == list(range(22))
+    wait_until(lambda: any(each.decoded[:10] == [*range(5)] * 2 for each in readers.made))
+    made.close()
+
+
+def test_what_nobody_reads_is_decoded_as_far_as_there_are_slots() -> None:
+    readers = Readers(partial(FakeReader, 2))
+    made = Sessions(INFO, readers, sessions=3, loop=True)
+    ahead = [0, 1, 5, 6, 7, 20]  # two of each: the second segment is one frame, after it comes the fifth
+    wait_until(lambda: sorted(frame for each in readers.made for frame in each.decoded) == ahead)
+    time.sleep(0.02)
+    assert sorted(frame for each in readers.made for frame in each.decoded) == ahead
+    made.close()
+
+
+@pytest.mark.parametrize("lost", [0, 1, 5, 13, 14, 22])
+@pytest.mark.parametrize("loop", [False, True])
+@pytest.mark.parametrize("batch", [1, 4, 100])
+def test_frames_that_are_missing_are_told_after_those_that_are_there(lost: int, loop: bool, batch: int) -> None:
+    made = Sessions(INFO, Readers(partial(FakeReader, 3, lost)), 3, loop)
+    numbers: list[int] = []
+
+    def run() -> None:
+        while batch_of := read(made, batch):
+            numbers.extend(batch_of)
+
+    with pytest.raises(VideoError, match=f"clip.mp4 gave {lost} of its 23 frames"):
+        soon(run)
+    assert numbers == list(range(lost))
+    assert session_threads() == [], "they ended before it was told"
+    with pytest.raises(VideoError, match=f"gave {lost} of its 23"):
+        read(made, batch)
+    made.close()
+
+
+def failing_reader(at: int) -> FakeReader:
+    class Failing(FakeReader):
+        def read(self, segment: Segment, free_slot: Callable[[], FakeSlot]) -> Iterator[FakeSlot]:
+            for slot in super().read(segment, free_slot):
+                if slot.frame == at:
+                    raise OSError(f"frame {at} broke the decoder")
+                yield slot
+
+    return Failing(3)
+
+
+@pytest.mark.parametrize("sessions", [1, 3, 5])
+@pytest.mark.parametrize("at", [0, 7, 22])
+def test_what_a_thread_raises_ends_all_and_comes_out(sessions: int, at: int) -> None:
+    readers = Readers(partial(failing_reader, at))
+    made = Sessions(INFO, readers, sessions)
+    numbers: list[int] = []
+
+    def run() -> None:
+        for _ in range(23):
+            numbers.extend(read(made, 1))
+
+    with pytest.raises(OSError, match=f"frame {at} broke the decoder"):
+        soon(run)
+    assert numbers == list(range(len(numbers)))
+    assert session_threads() == []
+    assert all(reader.closed for reader in readers.made)
+    with pytest.raises(OSError, match=f"frame {at} broke"):
+        read(made, 1)
+    made.close()
+
+
+def test_threads_end_when_one_fails_also_where_nobody_reads() -> None:
+    made = Sessions(INFO, Readers(partial(failing_reader, 15)), sessions=5)
+    for thread in session_threads():
+        thread.join(HANGS_S)
+    assert session_threads() == []
+    with pytest.raises(OSError, match="frame 15 broke"):
+        next(made.runs(1))  # the first frames are ready, and would do no harm, but nothing comes after them
+
+
+def test_what_is_raised_while_cleaning_up_does_not_hide_why() -> None:
+    class Unclosable(FakeReader):
+        def read(self, segment: Segment, free_slot: Callable[[], FakeSlot]) -> Iterator[FakeSlot]:
+            raise OSError("the cause")
+
+        def close(self) -> None:
+            raise RuntimeError("the consequence")
+
+    made = Sessions(INFO, Readers(lambda: Unclosable(1)), sessions=1)
+    with pytest.raises(OSError, match="the cause"):
+        soon(partial(read, made, 1))
+
+
+def test_a_reader_that_cannot_be_made_is_told() -> None:
+    def refuse() -> FakeReader:
+        raise RuntimeError("no engine")
+
+    made = Sessions(INFO, Readers(refuse), sessions=3)
+    with pytest.raises(RuntimeError, match="no engine"):
+        soon(partial(read, made, 1))
+    made.close()
+
+
+def test_of_several_errors_the_first_is_told() -> None:
+    second = threading.Event()
+
+    def refuse() -> FakeReader:
+        if threading.current_thread().name.endswith("-1"):
+            raise OSError("the first")
+        assert second.wait(HANGS_S)
+        raise OSError("a later one")
+
+    made = Sessions(INFO, Readers(refuse), sessions=2)
+    wait_until(lambda: len(session_threads()) == 1)
+    second.set()
+    with pytest.raises(OSError, match="the first"):
+        soon(partial(read, made, 1))
+
+
+def test_closing_ends_readers_that_wait_for_a_slot_and_whoever_waits_for_a_frame() -> None:
+    begun, closing = threading.Event(), threading.Event()
+
+    class Slow(FakeReader):
+        def read(self, segment: Segment, free_slot: Callable[[], FakeSlot]) -> Iterator[FakeSlot]:
+            if segment.first == 5:
+                begun.set()
+                assert closing.wait(HANGS_S)
+            yield from super().read(segment, free_slot)
+
+    made = Sessions(INFO, Readers(partial(Slow, 1)), sessions=5)
+    with ThreadPoolExecutor(1, "watched") as watched:
+        reading = watched.submit(read, made, 23)
+        assert begun.wait(HANGS_S)
+        watched_close = threading.Thread(target=made.close)
+        watched_close.start()
+        wait_until(lambda: made._failure is not None)
+        closing.set()
+        watched_close.join(HANGS_S)
+        with pytest.raises(ValueError, match="the decoder is closed: make another one"):
+            reading.result(HANGS_S)
+    made.close()
+    with pytest.raises(ValueError, match="the decoder is closed"):
+        read(made, 1)
+
+
+def test_closing_waits_for_no_more_than_the_frame_that_is_decoded() -> None:
+    readers = Readers(lambda: FakeReader(10_000))
+    made = Sessions(dataclasses.replace(INFO, frames=10_000, keyframes=(0,)), readers, sessions=1)
+    wait_until(lambda: bool(readers.made and readers.made[0].decoded))
+    made.close()
+    assert len(readers.made[0].decoded) < 10_000
+
+
+def test_no_sessions_decode_nothing() -> None:
+    with pytest.raises(ValueError, match="0 sessions decode nothing: give at least 1"):
+        Sessions(INFO, Readers(), sessions=0)
+
+
+@pytest.mark.parametrize(("sessions", "spare"), [(1, 0), (3, 0), (3, 3)])
+def test_between_two_settled_moments_as_much_is_decoded_as_is_taken(sessions: int, spare: int) -> None:
+    readers = Readers(partial(FakeReader, 4))
+    made = Sessions(INFO, readers, sessions, loop=True, spare=spare)
+    soon(made.settle)
+
+    def decoded() -> int:
+        return sum(len(reader.decoded) for reader in readers.made)
+
+    assert decoded() == 4 * sessions - spare
+    before = decoded()
+    for taken in (5, 11):
+        soon(partial(read, made, taken))
+        soon(made.settle)
+        assert decoded() - before == taken
+        before = decoded()
+    made.close()
+
+
+@pytest.mark.parametrize("batch", [1, 4, 100])
+@pytest.mark.parametrize("loop", [False, True])
+def test_with_slots_to_spare_everything_comes_in_order(batch: int, loop: bool) -> None:
+    made = Sessions(INFO, Readers(partial(FakeReader, 3)), 3, loop, spare=2)
+    numbers: list[int] = []
+    while len(numbers) < (200 if loop else 23):
+        numbers += soon(partial(read, made, batch))
+    assert numbers == [number % 23 for number in range(len(numbers))]
+    made.close()
+
+
+def test_what_is_taken_of_one_session_is_made_up_for_by_all_that_have_room() -> None:
+    """The engine of one alone is slower than whoever reads, and what was read lay in its slots."""
+    info = dataclasses.replace(INFO, frames=60, keyframes=(0, 20, 40))
+    readers = Readers(partial(FakeReader, 20))
+    made = Sessions(info, readers, 3, loop=True, spare=19)
+    several = 0  # of the times: which thread runs first is chance, and now and then one alone gets all the room
+    for _ in range(10):
+        soon(made.settle)
+        before = [len(reader.decoded) for reader in readers.made]
+        soon(partial(read, made, 12))  # all of one segment
+        soon(made.settle)
+        more = [len(reader.decoded) - one for reader, one in zip(readers.made, before, strict=True)]
+        assert sum(more) == 12
+        several += sum(each > 0 for each in more) > 1
+        soon(partial(read, made, 8))  # the rest of it
+    assert several
+    made.close()
+
+
+def test_frames_that_are_ready_come_together() -> None:
+    made = Sessions(INFO, Readers(partial(FakeReader, 9)), sessions=5)
+    soon(made.settle)
+    assert [[slot.frame for slot in run] for run in made.runs(10)] == [[*range(5)], [5], [*range(6, 10)]]
+    made.close()
+
+
+def test_settling_does_not_wait_for_what_has_ended() -> None:
+    readers = Readers(partial(FakeReader, 9))
+    made = Sessions(INFO, readers, 2)
+    soon(made.settle)
+    assert soon(partial(read, made, 100)) == list(range(23))
+    soon(made.settle)
+    made.close()
+    soon(made.settle)

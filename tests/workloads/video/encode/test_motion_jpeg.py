@@ -1,0 +1,206 @@
+"""Motion-JPEG, as far as a CPU goes: libjpeg stands for nvJPEG, everything around it is the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("torchvision")
+pytest.importorskip("av")
+import av
+
+from tests.support.patience import HANGS_S, wait_until
+from workloads.video.clip.clip import Clip, rendered
+from workloads.video.clip.colour import nv12_from_rgb, rgb_from_nv12
+from workloads.video.clip.video_file import VideoError
+from workloads.video.encode import motion_jpeg as motion_jpeg_module
+from workloads.video.encode.encoding import Encoded, EncodingError, VideoFormat
+from workloads.video.encode.motion_jpeg import AT_ONCE, MotionJpeg
+from workloads.video.encode.quality import decoded, quality
+
+CLIP = Clip(160, 96, 12)
+VIDEO = VideoFormat(CLIP.width, CLIP.height, Fraction(25))
+
+
+@pytest.fixture(scope="module")
+def rgb() -> Tensor:
+    """uint8 [12, 3, 96, 160]: the clip as it comes out of a decoder, one pair of chroma for 2 x 2 pixels."""
+    frames = np.stack([rendered(CLIP, number)[0] for number in range(CLIP.frames)])
+    return rgb_from_nv12(nv12_from_rgb(torch.from_numpy(frames).permute(0, 3, 1, 2).contiguous(), "bt601"), "bt601")
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mov", ".avi"])
+def test_every_frame_comes_back_in_order_at_its_quality_and_rate(tmp_path, rgb, suffix):
+    path = tmp_path / f"out{suffix}"
+    with MotionJpeg(path, VIDEO) as encoder:
+        encoder.write(rgb[:5])
+        encoder.write(rgb[5:5])
+        encoder.write(rgb[5:])
+
+    assert encoder.close() == Encoded(path, 12, path.stat().st_size, 12 / 25)
+    found = quality(path, dict(enumerate(nv12_from_rgb(rgb, "bt601").numpy())), "nv12")
+    assert found.numbers == tuple(range(12))
+    assert found.frames == 12
+    assert min(found.psnr_db.values()) > 35
+    assert found.bit_rate_mbit_s == pytest.approx(encoder.close().bit_rate_mbit_s)
+
+
+def test_a_player_shows_the_colours_that_were_given(tmp_path):
+    """Flat ones, which 4:2:0 keeps, from one end of the range to the other; each frame is a keyframe."""
+    colours = torch.tensor([(0, 0, 0), (255, 255, 255), (200, 30, 60), (20, 180, 240)], dtype=torch.uint8)
+    path = tmp_path / "out.mp4"
+    with MotionJpeg(path, VIDEO, quality=95) as encoder:
+        encoder.write(colours[:, :, None, None].expand(-1, -1, 96, 160).contiguous())
+
+    shown = np.stack(list(decoded(path, "rgb24")))
+    assert np.abs(shown.astype(int) - colours[:, None, None, :].numpy()).max() <= 3
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        frames = list(container.decode(stream))
+        assert stream.codec_context.name == "mjpeg"
+        assert all(frame.key_frame and frame.color_range == 2 for frame in frames)
+        assert [float(frame.time) for frame in frames] == pytest.approx([0, 1 / 25, 2 / 25, 3 / 25])
+
+
+def test_a_better_quality_costs_more(tmp_path, rgb):
+    sizes = []
+    for jpeg_quality in (30, 90):
+        with MotionJpeg(tmp_path / "out.mp4", VIDEO, jpeg_quality) as encoder:
+            encoder.write(rgb)
+        sizes.append(encoder.close().bytes)
+    assert sizes[1] > 1.5 * sizes[0]
+
+
+def test_all_frames_of_a_batch_are_encoded_by_one_call(tmp_path, rgb, monkeypatch):
+    calls = []
+    encode = motion_jpeg_module.encode_jpegs
+    monkeypatch.setattr(
+        motion_jpeg_module, "encode_jpegs", lambda frames, quality: calls.append(len(frames)) or encode(frames, quality)
+    )
+    with MotionJpeg(tmp_path / "out.mp4", VIDEO) as encoder:
+        for part in torch.split(rgb, 8):
+            encoder.write(part)
+    assert calls == [8, 4]
+
+
+def test_an_error_of_the_library_comes_out_and_leaves_nothing(tmp_path, rgb, monkeypatch):
+    def fail(*_: object) -> None:
+        raise RuntimeError("no JPEG today")
+
+    monkeypatch.setattr(motion_jpeg_module, "encode_jpegs", fail)
+    encoder = MotionJpeg(tmp_path / "out.mp4", VIDEO)
+    encoder.write(rgb)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no JPEG today"):
+            encoder.close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def permits(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Frames in host memory are encoded by the threads for those of a device: a picture for each permit."""
+    given = threading.Semaphore(0)
+
+    def one(frame: Tensor, quality: int) -> Tensor:
+        if not given.acquire(timeout=HANGS_S):
+            raise TimeoutError("nobody wants it")
+        if not frame.any():
+            raise EncodingError("a black frame")
+        return motion_jpeg_module.encode_jpegs([frame], quality)[0]
+
+    def pictures(self: MotionJpeg, frames: Tensor) -> Iterator[Tensor]:
+        return self._threads.map(partial(one, quality=self._quality), frames.unbind())
+
+    monkeypatch.setattr(MotionJpeg, "_pictures", pictures)
+    return given
+
+
+def test_pictures_of_several_batches_are_on_their_way_at_once(tmp_path, rgb, permits):
+    with MotionJpeg(tmp_path / "out.mov", VIDEO) as encoder:
+        for part in torch.split(rgb, 4):
+            encoder.write(part)  # none of the first is complete
+        permits.release(12)
+    assert encoder.close().frames == 12
+    found = quality(tmp_path / "out.mov", dict(enumerate(nv12_from_rgb(rgb, "bt601").numpy())), "nv12")
+    assert found.numbers == tuple(range(12))
+
+
+def test_settled_it_has_written_every_picture(tmp_path, rgb, permits):
+    with MotionJpeg(tmp_path / "out.mov", VIDEO) as encoder:
+        encoder.write(rgb[:4])
+        settled = threading.Thread(target=encoder.settle)
+        settled.start()
+        permits.release(3)
+        settled.join(0.1)
+        assert settled.is_alive()
+        permits.release()
+        settled.join(HANGS_S)
+        assert not settled.is_alive()
+
+
+def test_the_first_picture_that_fails_is_told_and_the_others_are_dropped(tmp_path, rgb, permits):
+    frames = rgb.clone()
+    frames[5] = 0
+    encoder = MotionJpeg(tmp_path / "out.mov", VIDEO)
+    encoder.write(frames[:4])
+    encoder.write(frames[4:])
+    permits.release(12)
+    for _ in range(2):
+        with pytest.raises(EncodingError, match="a black frame"):
+            encoder.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_waits_is_dropped_with_the_file(tmp_path, rgb, monkeypatch):
+    written, dropped = threading.Event(), threading.Event()
+    begun = []
+
+    def one(frame: Tensor, quality: int) -> Tensor:
+        gate = written if frame.data_ptr() < rgb[6].data_ptr() else dropped
+        begun.append(gate)
+        assert gate.wait(HANGS_S)
+        return motion_jpeg_module.encode_jpegs([frame], quality)[0]
+
+    monkeypatch.setattr(
+        MotionJpeg, "_pictures", lambda self, frames: self._threads.map(partial(one, quality=90), frames.unbind())
+    )
+    encoder = MotionJpeg(tmp_path / "out.mov", VIDEO)
+    for part in torch.split(rgb, 6):
+        encoder.write(part)
+    wait_until(lambda: len(encoder._thread._waiting) == 1)  # the first batch is being written
+    aborting = threading.Thread(target=encoder.abort)
+    aborting.start()
+    wait_until(lambda: encoder._thread._given_up)  # or the second batch would be begun
+    written.set()
+    wait_until(lambda: encoder._threads._shutdown)
+    with encoder._threads._shutdown_lock:  # when it is had, nothing waits any more
+        dropped.set()
+    aborting.join()
+    assert not list(tmp_path.iterdir())
+    assert begun.count(written) == 6
+    assert begun.count(dropped) <= AT_ONCE
+
+
+def test_what_cannot_be_encoded(tmp_path, rgb):
+    with pytest.raises(ValueError, match="no quality of 0: choose from 1 to 100"):
+        MotionJpeg(tmp_path / "out.mp4", VIDEO, 0)
+    encoder = MotionJpeg(tmp_path / "out.mp4", VIDEO)
+    with pytest.raises(EncodingError, match=r"needs contiguous uint8 \[n, 3, 96, 160\]"):
+        encoder.write(rgb.permute(0, 2, 3, 1))
+    with pytest.raises(VideoError, match="without a frame"):
+        encoder.close()
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,348 @@
+"""NVENC without the hardware: arguments, planes, packets and flush, with libx264 behind PyNvVideoCodec's interface."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("av")
+import av
+
+from tests.support.patience import started_once
+from workloads.video.clip.clip import Clip, rendered
+from workloads.video.clip.colour import nv12_from_rgb
+from workloads.video.clip.video_file import VideoError
+from workloads.video.encode import nvenc, nvenc_probe
+from workloads.video.encode.encoding import Encoded, EncodingError, VideoFormat
+from workloads.video.encode.nvenc import Nv12Planes, Nvenc, NvencSettings, arguments
+from workloads.video.encode.nvenc_probe import why_not
+from workloads.video.encode.quality import quality
+
+CLIP = Clip(160, 96, 24)
+VIDEO = VideoFormat(CLIP.width, CLIP.height, Fraction(25))
+GPU = torch.device("cuda", 0)
+IDR, NOT_INTRA = 3, 0  # of NV_ENC_PIC_TYPE
+LIBRARIES = {"h264": "libx264", "hevc": "libx265"}
+
+
+class Pretended:
+    """PyNvVideoCodec's encoder, as far as it is used here: NV12 planes by their addresses in, lists of packets out."""
+
+    def __init__(self, width: int, height: int, codec: str = "h264", reordered: int = 0, **asked: Any) -> None:
+        self.asked = {"codec": codec, **asked}
+        self._reordered = reordered
+        self._context = av.CodecContext.create(LIBRARIES[codec], "w")
+        self._context.width, self._context.height, self._context.pix_fmt = width, height, "yuv420p"
+        self._context.framerate, self._context.time_base = Fraction(25), Fraction(1, 25)
+        quiet = {"x265-params": f"bframes={max(0, reordered)}:log-level=error"} if codec == "hevc" else {}
+        self._context.options = {"preset": "veryfast", "crf": "18", "g": "10", "bf": str(max(0, reordered)), **quiet}
+        self.fail_at: int | None = None
+
+    def GetNumBFrames(self) -> int:  # noqa: N802 (PyNvVideoCodec's name)
+        return self._reordered
+
+    def Encode(self, frame: Any, picture: Any) -> list[dict[str, Any]]:  # noqa: N802
+        if picture.inputTimeStamp == self.fail_at:
+            raise RuntimeError("NvEncoder : m_nvenc.nvEncEncodePicture returned error 8")
+        luma, chroma = (_at(plane.__cuda_array_interface__) for plane in frame.cuda())
+        assert chroma.shape[2] == 2
+        nv12 = np.concatenate([luma[:, :, 0], chroma.reshape(len(chroma), -1)])
+        shown = av.VideoFrame.from_ndarray(nv12, "nv12").reformat(format="yuv420p")
+        shown.pts = picture.inputTimeStamp
+        return self._packets(self._context.encode(shown))
+
+    def EndEncode(self) -> list[dict[str, Any]]:  # noqa: N802
+        return self._packets(self._context.encode(None))
+
+    def _packets(self, packets: list[Any]) -> list[dict[str, Any]]:
+        types = [IDR if packet.is_keyframe else NOT_INTRA for packet in packets]
+        return [
+            {"data": bytes(packet), "timestamp": packet.pts, "picture_type": kind}
+            for packet, kind in zip(packets, types, strict=True)
+        ]
+
+
+def _at(interface: dict[str, Any]) -> np.ndarray:
+    assert (interface["typestr"], interface["version"]) == ("|u1", 3)
+    address, read_only = interface["data"]
+    assert not read_only
+    rows = interface["shape"][0]
+    memory = (ctypes.c_uint8 * (rows * interface["strides"][0])).from_address(address)
+    return np.lib.stride_tricks.as_strided(
+        np.frombuffer(memory, np.uint8), interface["shape"], interface["strides"], writeable=False
+    )
+
+
+@pytest.fixture
+def library(monkeypatch) -> SimpleNamespace:
+    """PyNvVideoCodec on a GPU that can; `made` are its encoders, `reordered` their B-frames."""
+    made: list[Pretended] = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: None)
+    module = SimpleNamespace(made=made, reordered=0, fail_at=None, NV_ENC_PIC_PARAMS=SimpleNamespace)
+
+    def create(width: int, height: int, pixels: str, from_host: bool, **asked: Any) -> Pretended:
+        assert (pixels, from_host) == ("NV12", False)
+        made.append(Pretended(width, height, reordered=module.reordered, **asked))
+        made[-1].fail_at = module.fail_at
+        return made[-1]
+
+    module.CreateEncoder = create
+    monkeypatch.setitem(sys.modules, "PyNvVideoCodec", module)
+    monkeypatch.setattr(nvenc, "why_not", lambda gpu, codec: None)
+    return module
+
+
+@pytest.fixture(scope="module")
+def nv12() -> Tensor:
+    """uint8 [24, 144, 160]: the clip."""
+    rgb = np.stack([rendered(CLIP, number)[0] for number in range(CLIP.frames)])
+    return nv12_from_rgb(torch.from_numpy(rgb).permute(0, 3, 1, 2).contiguous(), "bt601")
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("reordered", [-1, 0, 2])
+@pytest.mark.parametrize(("codec", "suffix"), [("h264", ".mp4"), ("h264", ".mkv"), ("hevc", ".mp4")])
+def test_every_packet_is_in_the_file_and_every_frame_in_order(tmp_path, nv12, library, codec, suffix, reordered):
+    """libx264 holds back frames until it is flushed, and so does NVENC where it looks ahead or uses B-frames."""
+    library.reordered = reordered
+    path = tmp_path / f"out{suffix}"
+    with Nvenc(path, VIDEO, GPU, NvencSettings(codec=codec)) as encoder:
+        for part in torch.split(nv12, 7):
+            encoder.write(part)
+
+    assert encoder.close() == Encoded(path, 24, path.stat().st_size, 24 / 25)
+    found = quality(path, dict(enumerate(nv12.numpy())), "nv12")
+    assert found.numbers == tuple(range(24))
+    assert min(found.psnr_db.values()) > 35
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert stream.codec_context.name == codec
+        keyframes = [packet.pts for packet in container.demux(stream) if packet.size and packet.is_keyframe]
+        container.seek(0)
+        times = [float(frame.time) for frame in container.decode(stream)]
+    assert times == pytest.approx([number / 25 for number in range(24)], abs=0.001)
+    assert len(keyframes) == 3  # frames 0, 10 and 20
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("codec", ["h264", "hevc"])
+@pytest.mark.parametrize(("matrix", "code"), [("bt601", 6), ("bt709", 1)])
+def test_colours_are_tagged_which_nvenc_leaves_out(tmp_path, nv12, library, codec, matrix, code):
+    path = tmp_path / "out.mp4"
+    with Nvenc(path, VideoFormat(160, 96, matrix=matrix), GPU, NvencSettings(codec=codec)) as encoder:
+        encoder.write(nv12)
+    with av.open(str(path)) as container:
+        coding = container.streams.video[0].codec_context
+        assert (coding.colorspace, coding.color_primaries, coding.color_trc, coding.color_range) == (
+            code,
+            code,
+            code,
+            1,
+        )
+
+
+def test_planes_are_two_views_of_one_frame():
+    frame = torch.arange(6 * 8, dtype=torch.uint8).view(6, 8)
+    luma, chroma = (_at(plane.__cuda_array_interface__) for plane in Nv12Planes(frame).cuda())
+    assert luma[:, :, 0].tolist() == frame[:4].tolist()
+    assert chroma.shape == (2, 4, 2)
+    assert chroma[1, 3].tolist() == [46, 47]
+
+
+def test_arguments_hold_a_quantizer():
+    asked = arguments(NvencSettings(qp=22, frames_between_keyframes=60), VideoFormat(64, 64, Fraction(30000, 1001)), 3)
+    assert asked == {
+        "gpu_id": 3,
+        "codec": "h264",
+        "preset": "P4",
+        "tuning_info": "high_quality",
+        "fps": 30,
+        "gop": 60,
+        "idrperiod": 60,
+        "rc": "constqp",
+        "constqp": 22,
+    }
+
+
+@pytest.mark.parametrize(("rate_control", "most"), [("cbr", 12_000_000), ("vbr", 18_000_000)])
+def test_arguments_hold_a_bit_rate_above_the_library_s_own_limit(rate_control, most):
+    """PyNvVideoCodec's default for the largest rate and the buffer is 10 Mbit."""
+    asked = arguments(NvencSettings(rate_control=rate_control, bit_rate_mbit_s=12), VIDEO, 0)
+    rates = {name: asked.get(name) for name in ("rc", "bitrate", "maxbitrate", "vbvbufsize", "constqp")}
+    assert rates == {
+        "rc": rate_control,
+        "bitrate": 12_000_000,
+        "maxbitrate": most,
+        "vbvbufsize": most,
+        "constqp": None,
+    }
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"preset": "fast"},
+        {"qp": 52},
+        {"rate_control": "vbr"},
+        {"bit_rate_mbit_s": 5.0},
+    ],
+)
+def test_settings_that_cannot_be(wrong):
+    with pytest.raises(ValueError, match=r"P1 to P7|0 to 51|need a bit rate"):
+        NvencSettings(**wrong)
+
+
+def test_the_library_is_asked_with_these_arguments(tmp_path, nv12, library):
+    settings = NvencSettings(preset="P2")
+    with Nvenc(tmp_path / "out.mp4", VIDEO, torch.device("cuda", 1), settings) as encoder:
+        encoder.write(nv12)
+    assert [made.asked for made in library.made] == [arguments(settings, VIDEO, 1)]
+
+
+def test_frames_are_kept_until_their_packets_are_there(tmp_path, nv12, library):
+    """The library copies a frame after `Encode` has returned; a freed one could be overwritten before."""
+    alive: dict[int, weakref.ref[Tensor]] = {}
+    coded: set[int] = set()
+    freed_too_early: set[int] = set()
+    kept_too_long: set[int] = set()
+
+    class Watched(Pretended):
+        def _packets(self, packets: list[Any]) -> list[dict[str, Any]]:
+            kept = {number: frame() is not None for number, frame in list(alive.items())}
+            freed_too_early.update(number for number in kept if not kept[number] and number not in coded)
+            # Two B-frames: a packet may be coded ahead of two frames that are shown before it.
+            kept_too_long.update(number for number in kept if kept[number] and number < len(coded) - 3)
+            coded.update(packet.pts for packet in packets)
+            return super()._packets(packets)
+
+    library.CreateEncoder = lambda width, height, *_, **asked: Watched(width, height, reordered=2, **asked)
+    with Nvenc(tmp_path / "out.mp4", VIDEO, GPU) as encoder:
+        for number in range(24):
+            frame = nv12[number : number + 1].clone()
+            alive[number] = weakref.ref(frame)
+            encoder.write(frame)
+            del frame
+    assert coded == set(range(24))
+    assert not freed_too_early
+    assert not kept_too_long
+    assert all(frame() is None for frame in alive.values())
+
+
+def test_an_error_of_the_encoder_comes_out_and_leaves_nothing(tmp_path, nv12, library):
+    library.fail_at = 5
+    encoder = Nvenc(tmp_path / "out.mp4", VIDEO, GPU)
+    encoder.write(nv12)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="returned error 8"):
+            encoder.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_does_not_fit_and_what_is_not_there(tmp_path, nv12, library):
+    encoder = Nvenc(tmp_path / "out.mp4", VIDEO, GPU)
+    with pytest.raises(EncodingError, match=r"needs contiguous uint8 \[n, 144, 160\]"):
+        encoder.write(nv12[:, :96])
+    encoder.write(nv12[:0])
+    with pytest.raises(VideoError, match="without a frame"):
+        encoder.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_encoder_is_asked_for_where_the_trial_failed(tmp_path, library, monkeypatch):
+    monkeypatch.setattr(nvenc, "why_not", lambda gpu, codec: f"GPU {gpu} encodes no {codec}")
+    with pytest.raises(EncodingError, match="GPU 0 encodes no hevc"):
+        Nvenc(tmp_path / "out.mp4", VIDEO, GPU, NvencSettings(codec="hevc"))
+    assert not library.made
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Installs a PyNvVideoCodec of a few lines, for this process and its children."""
+
+    def install(lines: str) -> Path:
+        folder = tmp_path / "packages"
+        folder.mkdir(exist_ok=True)
+        (folder / "PyNvVideoCodec.py").write_text(lines)
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.setenv("PYTHONPATH", str(folder))
+        return folder
+
+    why_not.cache_clear()
+    yield install
+    why_not.cache_clear()
+
+
+WORKING = """
+class Encoder:
+    def Encode(self, frame):
+        assert frame.shape == (384, 256) and frame.dtype == "uint8"
+        return []
+    def EndEncode(self):
+        return [{"data": b"1"}] * 4
+def CreateEncoder(width, height, pixels, from_host, **asked):
+    assert (width, height, pixels, from_host) == (256, 256, "NV12", True)
+    assert asked == {"gpu_id": 1, "codec": "hevc"}
+    open(__file__ + ".asked", "a").write(".")
+    return Encoder()
+"""
+
+
+def test_a_trial_that_works_is_made_once_in_another_process(installed):
+    folder = installed(WORKING)
+    assert why_not(1, "hevc") is None
+    assert why_not(1, "hevc") is None
+    assert (folder / "PyNvVideoCodec.py.asked").read_text() == "."
+    assert "PyNvVideoCodec" not in sys.modules
+    assert "encodes no h264 by NVENC (AssertionError" in why_not(1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("def CreateEncoder(*_, **__): raise RuntimeError('NVENC\\nerror 2')", r"\(RuntimeError: NVENC error 2\)"),
+        ("import os; os.abort()", r"\(a trial died with status -6\)"),
+        (WORKING.replace("* 4", "* 0").replace('1, "codec"', '0, "codec"').replace("hevc", "h264"), "nothing came out"),
+    ],
+)
+def test_a_trial_that_fails_says_why_in_one_sentence(installed, lines, said):
+    installed(lines)
+    problem = why_not(0)
+    assert "\n" not in problem
+    with pytest.raises(ValueError, match=rf"GPU 0 encodes no h264 by NVENC .*{said}.*take another encoder"):
+        raise ValueError(problem)
+
+
+def test_a_trial_that_hangs_is_ended(installed, monkeypatch):
+    folder = installed("import os, time; open(__file__ + '.id', 'w').write(str(os.getpid())); time.sleep(3600)")
+    monkeypatch.setattr(nvenc_probe, "LIMIT_S", 2.0)
+    started = folder / "PyNvVideoCodec.py.id"
+    started_once(lambda: started.exists() and started.read_text(), monkeypatch)
+    assert "a trial did not end within 2 s" in why_not(0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+
+
+def test_a_missing_package_is_said_with_its_install_line(monkeypatch):
+    why_not.cache_clear()
+    monkeypatch.setattr(nvenc_probe, "find_spec", lambda name: None)
+    assert why_not(0) == "NVENC needs the package PyNvVideoCodec: pip install PyNvVideoCodec"
+    why_not.cache_clear()

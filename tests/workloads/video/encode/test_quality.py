@@ -1,0 +1,119 @@
+"""What is told of an encoded file: known differences, known colours, known losses."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+pytest.importorskip("av")
+import av
+
+from workloads.video.clip.clip import Clip, rendered
+from workloads.video.clip.colour import nv12_from_rgb, rgb_from_nv12
+from workloads.video.encode.encoding import VideoFormat
+from workloads.video.encode.quality import decoded, psnr_db, quality
+from workloads.video.encode.x264 import X264, X264Settings
+
+CLIP = Clip(160, 96, 9)
+NEARLY_LOSSLESS = X264Settings(crf=1)
+
+
+def video(matrix="bt601", rate=Fraction(25)) -> VideoFormat:
+    return VideoFormat(CLIP.width, CLIP.height, rate, matrix)
+
+
+@pytest.fixture(scope="module")
+def rgb() -> Tensor:
+    """uint8 [9, 3, 96, 160]: the clip as it comes out of a decoder."""
+    frames = np.stack([rendered(CLIP, number)[0] for number in range(CLIP.frames)])
+    return rgb_from_nv12(nv12_from_rgb(torch.from_numpy(frames).permute(0, 3, 1, 2).contiguous(), "bt601"), "bt601")
+
+
+def encode(path: Path, rgb: Tensor, form: VideoFormat) -> NDArray[np.uint8]:
+    """Returns what was encoded, NV12."""
+    nv12 = nv12_from_rgb(rgb, form.matrix)
+    with X264(path, form, NEARLY_LOSSLESS) as encoder:
+        encoder.write(nv12)
+    return nv12.numpy()
+
+
+def test_psnr_of_known_differences():
+    grey = np.full((4, 4, 3), 100, np.uint8)
+    assert psnr_db(grey, grey) == math.inf
+    assert psnr_db(grey, grey + 1) == pytest.approx(48.13, abs=0.01)  # 20 log10(255)
+    assert psnr_db(np.zeros_like(grey), np.full_like(grey, 255)) == 0
+    spot = grey.copy()
+    spot[0, 0, 0] = 112
+    assert psnr_db(grey, spot) == pytest.approx(10 * math.log10(255**2 * 48 / 144))
+
+
+@pytest.mark.parametrize("matrix", ["bt601", "bt709"])
+@pytest.mark.parametrize("pixels", ["nv12", "rgb24", "bgr24"])
+def test_frames_come_back_in_the_colours_of_their_matrix(tmp_path, rgb, matrix, pixels):
+    """A file that is shown by the wrong matrix is below 30 dB in RGB."""
+    path = tmp_path / "out.mp4"
+    nv12 = encode(path, rgb, video(matrix))
+    shown = rgb_from_nv12(torch.from_numpy(nv12), matrix).permute(0, 2, 3, 1).numpy()
+    originals = {"nv12": nv12, "rgb24": shown, "bgr24": shown[:, :, :, ::-1]}[pixels]
+    found = quality(path, dict(enumerate(originals)), pixels, matrix)
+    assert found.frames == len(found.psnr_db) == 9
+    assert min(found.psnr_db.values()) > 42
+
+
+def test_full_range_becomes_limited(tmp_path):
+    """Motion-JPEG's black and white, as NV12: 16 and 235."""
+    path = tmp_path / "out.avi"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mjpeg", rate=25, width=160, height=96, pix_fmt="yuvj420p")
+        for number, level in enumerate((0, 255)):
+            frame = av.VideoFrame.from_ndarray(np.full((144, 160), 128, np.uint8), "yuvj420p")
+            frame.planes[0].update(bytes([level]) * frame.planes[0].buffer_size)
+            frame.pts = number
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    black, white = decoded(path, "nv12")
+    assert (int(black[10, 10]), int(white[10, 10])) == (16, 235)
+    assert int(white[120, 10]) == 128
+
+
+def test_another_matrix_can_be_asked_for(tmp_path, rgb):
+    path = tmp_path / "out.mp4"
+    encode(path, rgb, video("bt601"))
+    found = quality(path, dict(enumerate(nv12_from_rgb(rgb, "bt709").numpy())), "nv12", "bt709")
+    assert min(found.psnr_db.values()) > 38
+
+
+def test_the_bit_rate_is_the_file_over_the_time_it_plays(tmp_path, rgb):
+    path = tmp_path / "out.mp4"
+    encode(path, rgb, video(rate=Fraction(30000, 1001)))
+    found = quality(path, {}, "nv12")
+    assert found.bit_rate_mbit_s == pytest.approx(path.stat().st_size * 8e-6 / (9 * 1001 / 30000))
+
+
+def test_lost_and_swapped_frames_are_seen(tmp_path, rgb):
+    path = tmp_path / "out.mp4"
+    nv12 = encode(path, rgb[[0, 1, 3, 2, 4, 6]], video())
+    found = quality(path, dict(enumerate(nv12_from_rgb(rgb, "bt601").numpy())), "nv12")
+    assert found.frames == 6
+    assert found.numbers == (0, 1, 3, 2, 4, 6)
+    assert min(found.psnr_db[0], found.psnr_db[1], found.psnr_db[4]) > 42
+    assert max(found.psnr_db[2], found.psnr_db[3], found.psnr_db[5]) < 35
+    some = quality(path, {0: nv12[0], 5: nv12[5], 9: nv12[0]}, "nv12", numbered=False)
+    assert [*some.psnr_db] == [0, 5]
+    assert min(some.psnr_db.values()) > 42
+    assert some.numbers == ()
+
+
+def test_only_frames_that_are_wanted_are_converted(tmp_path, rgb):
+    path = tmp_path / "out.mp4"
+    encode(path, rgb, video())
+    every = list(decoded(path, "rgb24"))
+    some = list(decoded(path, "rgb24", only=(2, 7)))
+    assert [np.array_equal(one, every[number]) for one, number in zip(some, (2, 7), strict=True)] == [True, True]

@@ -1,0 +1,178 @@
+"""The fused segmenter on disk: the same numbers as the one that was fused, bit for bit, in any process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+
+from workloads.parts.cudnn_fusion import (
+    STEM_CHANNELS,
+    FusedConv,
+    Operators,
+    fuse,
+    max_pool,
+    plain_conv,
+    to_channels_last_half,
+)
+from workloads.video.clip.clip import Clip
+from workloads.video.segment import fused_network as module
+from workloads.video.segment.dilated_fusion import conv_add_relu, conv_relu, pool_relu
+from workloads.video.segment.fused_network import CALLS, WEIGHTS, fused_network, packed, unpacked
+from workloads.video.segment.segmenter import Segmenter
+
+CPU = torch.device("cpu")
+CLIP = Clip(160, 96, 24)
+OPERATORS = Operators(plain_conv, conv_relu, conv_add_relu, max_pool, pool_relu)
+
+
+class Small(nn.Module):
+    """A bit of everything that FCN-ResNet101 has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm, self.pool = nn.Conv2d(3, 16, 7, 2, 3, bias=False), nn.BatchNorm2d(16), nn.MaxPool2d(3, 2)
+        self.wide, self.wide_norm = nn.Conv2d(16, 24, 1, bias=False), nn.BatchNorm2d(24)
+        self.dilated, self.short = nn.Conv2d(24, 24, 3, padding=2, dilation=2), nn.Conv2d(16, 24, 1)
+        self.last, self.relu = nn.Conv2d(24, 2, 1), nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(self.relu(self.norm(self.stem(x))))
+        y = self.dilated(self.relu(self.wide_norm(self.wide(x))))
+        return self.last(self.relu(y + self.short(x)))
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return Small().eval().requires_grad_(False)
+
+
+@pytest.fixture
+def fused(model: nn.Module) -> fx.GraphModule:
+    return to_channels_last_half(fuse(model, OPERATORS))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered() -> Iterator[None]:
+    yield
+    fused_network.cache_clear()
+
+
+@pytest.fixture
+def built(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> list[Clip]:
+    """For which clips a segmenter was built, to be fused."""
+    clips: list[Clip] = []
+
+    def segmenter(kind: str, context: Any, clip: Clip) -> Segmenter:
+        clips.append(clip)
+        return Segmenter(model)
+
+    monkeypatch.setattr(module, "segmenter", segmenter)
+    return clips
+
+
+def frames() -> Tensor:
+    padded = torch.zeros(2, STEM_CHANNELS, 40, 56)
+    padded[:, :3] = torch.randn(2, 3, 40, 56, generator=torch.Generator().manual_seed(1))
+    return padded.to(torch.float16, memory_format=torch.channels_last)
+
+
+def as_in_another_process(cache_dir: Path, seed: int = 0) -> Tensor:
+    fused_network.cache_clear()
+    return fused_network(CLIP, seed, CPU, cache_dir).on(CPU, OPERATORS)(frames())
+
+
+def test_what_was_packed_computes_the_same_to_the_last_bit(model: nn.Module, fused: fx.GraphModule) -> None:
+    again = unpacked(packed(fused)).on(CPU, OPERATORS)
+    wanted = fused(frames())
+    assert torch.equal(again(frames()), wanted)
+    exact = model(frames()[:, :3].float())
+    assert (wanted.float() - exact).norm() / exact.norm() < 5e-3
+
+
+def test_weights_have_the_types_layouts_and_places_that_cudnn_wants(fused: fx.GraphModule) -> None:
+    again = unpacked(packed(fused)).on(CPU, OPERATORS)
+    theirs, ours = dict(fused.named_buffers()), dict(again.named_buffers())
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert torch.equal(value, theirs[name])
+        assert (value.dtype, value.stride()) == (torch.float16, theirs[name].stride())
+        assert 2 * value.storage_offset() % 256 == 0, "as in memory of its own"
+
+
+def test_networks_share_no_memory(fused: fx.GraphModule) -> None:
+    stored = unpacked(packed(fused))
+    first, second = (stored.on(CPU, OPERATORS) for _ in range(2))
+    kept = [value.clone() for value in second.buffers()]
+    for value in first.buffers():
+        value.zero_()
+    assert all(map(torch.equal, kept, second.buffers()))
+    assert stored.block.any()
+
+
+def test_memory_is_freed_as_soon_as_nobody_reads_it(fused: fx.GraphModule) -> None:
+    """A graph that kept all activations would hold several GiB."""
+    alive: list[int] = []
+    results: list[Any] = []
+
+    def watch(_: nn.Module, __: Any, out: Tensor) -> None:
+        results.append(weakref.ref(out))
+        alive.append(sum(each() is not None for each in results))
+
+    again = unpacked(packed(fused)).on(CPU, OPERATORS)
+    for call in again.children():
+        call.register_forward_hook(watch)
+    again(frames())
+    assert max(alive) < len(alive)
+    assert sum(isinstance(each, FusedConv) for each in again.children()) == 4
+
+
+def test_it_is_fused_once_and_read_ever_after(built: list[Clip], fused: fx.GraphModule, tmp_path: Path) -> None:
+    first, second = (as_in_another_process(tmp_path) for _ in range(2))
+    assert built == [CLIP]
+    assert torch.equal(first, second)
+    assert torch.equal(first, fused(frames()))
+    as_in_another_process(tmp_path, seed=1)
+    assert built == [CLIP, CLIP]
+
+
+@pytest.mark.parametrize("name", [CALLS, WEIGHTS])
+def test_what_was_damaged_is_made_again(name: str, built: list[Clip], tmp_path: Path) -> None:
+    first = as_in_another_process(tmp_path)
+    (stored,) = tmp_path.rglob(name)
+    stored.write_bytes(stored.read_bytes()[:-2])
+    with pytest.warns(RuntimeWarning, match=name):
+        assert torch.equal(as_in_another_process(tmp_path), first)
+    assert len(built) == 2
+
+
+IMPORTED = """
+import sys, torch
+from pathlib import Path
+from workloads.video.pipeline.chain import Chain
+from workloads.video.clip.clip import Clip
+from workloads.video.composite.compositing import OnDevice
+from workloads.video.encode.motion_jpeg import MotionJpeg
+from workloads.video.encode.jpeg import encode_jpegs
+from workloads.video.segment.fused_network import fused_network
+from workloads.video.segment.dilated_fusion import operators
+fused_network(Clip(160, 96, 24), 0, torch.device("cpu"), Path(sys.argv[1])).on(torch.device("cpu"), operators()[0])
+OnDevice(96, 160, torch.device("cpu"))
+encode_jpegs([torch.zeros(3, 96, 160, dtype=torch.uint8)], 90)
+print(sorted({"torchvision", "torch._dynamo", "torch._inductor", "scipy", "sklearn", "cv2"} & sys.modules.keys()))
+"""
+
+
+@pytest.mark.usefixtures("built")
+def test_a_pipeline_that_finds_it_imports_nothing_that_takes_seconds(tmp_path: Path) -> None:
+    as_in_another_process(tmp_path)
+    child = [sys.executable, "-c", IMPORTED, str(tmp_path)]
+    assert subprocess.run(child, check=True, capture_output=True, text=True).stdout.split() == ["[]"]

@@ -1,0 +1,1 @@
+"""What several workloads share: rings, prefetching, captured graphs, rewritten networks."""

@@ -1,0 +1,121 @@
+"""Ways to run one network on batches of pictures: eager, compiled, as a CUDA graph whose kernels take one launch.
+
+Each takes float32 pictures [n, 3, h, w] and returns float32 logits; converting the pictures to what it computes in is
+part of its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from gpugate.workload import Context, Side
+from workloads.parts.graph_capture import recorded
+
+NCHW, NHWC = torch.contiguous_format, torch.channels_last
+
+
+def eager(model: nn.Module, dtype: torch.dtype, layout: torch.memory_format) -> Side:
+    """Converts `model` in place."""
+    model = model.to(dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
+
+    @torch.inference_mode()
+    def step(inputs: Tensor) -> Tensor:
+        logits: Tensor = model(inputs.to(dtype=dtype, memory_format=layout))
+        return logits.float()
+
+    return Side(step, model, engaged=partial(_not_converted, model, dtype, layout))
+
+
+def _not_converted(model: nn.Module, dtype: torch.dtype, layout: torch.memory_format) -> str | None:
+    for name, weight in model.named_parameters():
+        if weight.dtype != dtype:
+            return f"{name} is {weight.dtype}, not {dtype}"
+        if weight.dim() == 4 and not weight.is_contiguous(memory_format=layout):
+            return f"{name} is not in {layout}"
+    return None
+
+
+def compiled(model: nn.Module, example: Tensor, dtype: torch.dtype, layout: torch.memory_format) -> Side:
+    """torch.compile with frozen weights, so that BatchNorm is folded; conversion of the batch is compiled with it.
+
+    Converts `model` in place and compiles for pictures like `example`.
+    """
+    import torch._inductor.config as inductor_config
+    from torch._inductor.compile_fx import compile_fx
+
+    model = model.to(dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
+    graphs_frozen: list[bool] = []
+
+    def backend(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Any:
+        graphs_frozen.append(bool(inductor_config.freezing) and not torch.is_grad_enabled())
+        return compile_fx(graph, examples)
+
+    def forward(inputs: Tensor) -> Tensor:
+        logits: Tensor = model(inputs.to(dtype=dtype, memory_format=layout))
+        return logits.float()
+
+    # Dynamo keeps what it compiled with the code object, and gives up after 8: every build needs one of its own.
+    forward.__code__ = forward.__code__.replace()
+    step = torch.inference_mode()(torch.compile(forward, backend=backend, dynamic=False))
+    with inductor_config.patch(freezing=True):
+        step(example)
+    return Side(step, model, engaged=partial(_not_one_frozen_graph, graphs_frozen))
+
+
+def _not_one_frozen_graph(graphs_frozen: Sequence[bool]) -> str | None:
+    if len(graphs_frozen) != 1:
+        return f"{len(graphs_frozen)} graphs were compiled, not 1: graph breaks or recompilations"
+    return None if graphs_frozen[0] else "the weights were not frozen: compiled without freezing or with gradients on"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A step that copies the batch to where the captured kernels read it, converting it, and replays them."""
+
+    model: nn.Module  # the graph reads its weights
+    pictures: Tensor  # [n, 3, h, w]
+    graph: torch.cuda.CUDAGraph
+    logits: Tensor  # overwritten by every step
+
+    @torch.inference_mode()
+    def __call__(self, inputs: Tensor) -> Tensor:
+        self.pictures.copy_(inputs)
+        self.graph.replay()
+        return self.logits
+
+
+@dataclass(frozen=True)
+class OneByOne:
+    """The same step without a graph: every kernel is launched."""
+
+    model: nn.Module
+    buffer: Tensor  # [n, channels, h, w]
+
+    @torch.inference_mode()
+    def __call__(self, inputs: Tensor) -> Tensor:
+        self.buffer[:, :3].copy_(inputs)
+        logits: Tensor = self.model(self.buffer).float()
+        return logits
+
+
+@torch.inference_mode()
+def captured(context: Context, model: nn.Module, channels: int, example: Tensor) -> Side:
+    """`model` reads [n, channels, h, w] in channels_last FP16; the channels beyond the third stay zero.
+
+    Captured for pictures like `example`, and warmed up on it: autotuning on zeros would time a cooler GPU.
+    """
+    pictures, _, height, width = example.shape
+    shape = (pictures, channels, height, width)
+    buffer = torch.zeros(shape, dtype=torch.float16, device=context.device).to(memory_format=NHWC)
+    buffer[:, :3].copy_(example)
+    if not context.capture_graphs:
+        return Side(OneByOne(model, buffer), model)
+    stream = torch.cuda.Stream(context.device)  # type: ignore[no-untyped-call]  # cuda only
+    graph, logits = recorded(lambda: model(buffer).float(), stream)  # cuda only
+    return Side(Replay(model, buffer[:, :3], graph, logits), model)

@@ -1,0 +1,54 @@
+"""Slots of a ring that carries steps between host and device: their buffers, and what orders the copies around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from workloads.parts.ring import Ring
+
+
+@dataclass
+class Buffers:
+    """One slot's page-locked host buffers, and the event after which the device touches neither of them."""
+
+    inputs: Tensor
+    output: Tensor
+    done: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+
+
+@dataclass
+class StagedSlot:
+    """A slot whose copies run on streams of their own, with the events that order them around the compute stream."""
+
+    host: Buffers
+    inputs: Tensor  # on the device
+    result: Tensor | None = None
+    arrived: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+    computed: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+
+
+@dataclass
+class GraphSlot:
+    """A slot with its whole step, copy in to copy out, on a stream of its own: `run` is one graph launch."""
+
+    host: Buffers
+    stream: torch.cuda.Stream
+    run: Callable[[], object]
+
+
+def wait(slot: StagedSlot | GraphSlot) -> None:
+    """Until the device touches the slot's host buffers no more."""
+    # An event that is already over costs a query; only one that is not costs a synchronizing call.
+    if not slot.host.done.query():  # type: ignore[no-untyped-call]
+        slot.host.done.synchronize()
+
+
+def unpinned(ring: Ring[StagedSlot] | Ring[GraphSlot]) -> str | None:
+    """How many host buffers of the ring are not page-locked, in words; None if all are."""
+    buffers = [buffer for slot in ring.slots for buffer in (slot.host.inputs, slot.host.output)]
+    pageable = sum(not buffer.is_pinned() for buffer in buffers)
+    return f"{pageable} of the ring's {len(buffers)} host buffers are pageable" if pageable else None

@@ -1,0 +1,155 @@
+"""Clips to work on: a moving scene whose every frame carries its number, coded once and kept in a cache.
+
+The strip with the number counts as foreground, as it looks more like it than like the background: where it is found to
+be that, it is never blurred, and elsewhere it is legible all the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from workloads.video.clip.frame_number import LARGEST_NUMBER, LEAST_HEIGHT, LEAST_WIDTH, paint, strip_height
+from workloads.video.clip.muxing import replacing_file, replacing_video
+from workloads.video.clip.scene import Mask, Pixels, scene
+
+if TYPE_CHECKING:
+    from av.container import OutputContainer
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+RENDERED_AT_ONCE = 32  # frames, 3 MB each at 1080p
+FORMAT = 1  # of the clips: raise it whenever their pixels or their coding change
+GOP_FRAMES = 30
+# Threads are fixed, since what comes out depends on their number. Open GOPs and scene cuts would make keyframes that
+# decoding cannot begin at, or that are not where one looks for them.
+X264 = f"keyint={GOP_FRAMES}:min-keyint={GOP_FRAMES}:scenecut=0:open-gop=0:threads=8"
+X265 = f"keyint={GOP_FRAMES}:min-keyint={GOP_FRAMES}:scenecut=0:open-gop=0:frame-threads=4:log-level=error"
+CODECS: dict[str, tuple[Literal["libx264", "libx265"], dict[str, str]]] = {
+    "h264": ("libx264", {"preset": "veryfast", "crf": "23", "x264-params": X264}),
+    "hevc": ("libx265", {"preset": "ultrafast", "crf": "26", "x265-params": X265}),
+}
+BT601, LIMITED = 6, 1  # SMPTE 170M as ISO/IEC 23091-2 numbers matrix, primaries and transfer; FFmpeg's range
+
+
+@dataclass(frozen=True)
+class Clip:
+    """`frames` frames of `width` x `height` pixels, both even; `seed` says what is to be seen."""
+
+    width: int
+    height: int
+    frames: int
+    codec: Literal["h264", "hevc"] = "h264"
+    seed: int = 0
+    frames_per_second: int = 30
+
+    def __post_init__(self) -> None:
+        if self.width % 2 or self.height % 2 or self.width < LEAST_WIDTH or self.height < LEAST_HEIGHT:
+            least = f"{LEAST_WIDTH}x{LEAST_HEIGHT}"
+            raise ValueError(
+                f"a clip cannot have {self.width}x{self.height} pixels: take even numbers, {least} or more"
+            )
+        if not 1 <= self.frames <= LARGEST_NUMBER + 1:
+            raise ValueError(f"a clip cannot have {self.frames} frames: take 1 to {LARGEST_NUMBER + 1}")
+
+    @property
+    def file_name(self) -> str:
+        told = repr((FORMAT, CODECS[self.codec], sorted(asdict(self).items())))
+        digest = hashlib.sha256(told.encode()).hexdigest()[:12]
+        return f"clip-{self.width}x{self.height}-{self.frames}-{self.codec}-{digest}.mp4"
+
+
+FULL = Clip(1920, 1080, 600)
+SMALL = Clip(640, 360, 48)
+
+
+def rendered(clip: Clip, number: int) -> tuple[Pixels, Mask]:
+    """Frame `number` of the clip: RGB uint8 [H, W, 3], and its foreground, bool [H, W].
+
+    Depends on its arguments alone. Raises ValueError for a number that the bar code cannot hold.
+    """
+    rgb, mask = scene(clip.width, clip.height, clip.seed).at(number / clip.frames_per_second)
+    paint(rgb, number)
+    mask[: strip_height(clip.height)] = True
+    return rgb, mask
+
+
+def clip_path(cache_dir: Path, clip: Clip) -> Path:
+    """The clip as an MP4 file in `cache_dir`, made first unless it lies there intact.
+
+    4:2:0, tagged as BT.601 in limited range, a keyframe every 30 frames, no frame that needs one of another such group.
+    Beside it lies its SHA-256, as `sha256sum` writes it. Raises OSError, in one sentence, when it cannot be written.
+    """
+    path = cache_dir / clip.file_name
+    if not (path.is_file() and _is_intact(path, path.stat().st_mtime_ns, path.stat().st_size)):
+        with replacing_video(path) as container:
+            _encode(clip, container)
+        with replacing_file(_beside(path)) as file:
+            file.write(_sum(path))
+    return path
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _sum(path: Path) -> bytes:
+    return f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n".encode()
+
+
+@functools.lru_cache(maxsize=8)
+def _is_intact(path: Path, *state: int) -> bool:
+    """Summed up once for each state of the file: every build of every side asks."""
+    try:
+        return _beside(path).read_bytes() == _sum(path)
+    except OSError:
+        return False
+
+
+def _encode(clip: Clip, container: OutputContainer) -> None:
+    stream = _stream(clip, container)
+    for frame in _drawn(clip):
+        container.mux(stream.encode(frame))
+    container.mux(stream.encode(None))
+
+
+def _drawn(clip: Clip) -> Iterator[VideoFrame]:
+    """All frames in order, drawn by all cores: one alone takes most of a minute for 600 of them at 1080p."""
+    scene(clip.width, clip.height, clip.seed)  # made before threads ask for it
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        for first in range(0, clip.frames, RENDERED_AT_ONCE):
+            numbers = range(first, min(first + RENDERED_AT_ONCE, clip.frames))
+            yield from threads.map(functools.partial(_video_frame, clip), numbers)
+
+
+def _video_frame(clip: Clip, number: int) -> VideoFrame:
+    return _coloured(rendered(clip, number)[0], number, clip)
+
+
+def _stream(clip: Clip, container: OutputContainer) -> VideoStream:
+    encoder, options = CODECS[clip.codec]
+    stream = container.add_stream(encoder, rate=clip.frames_per_second, options=dict(options))
+    stream.width, stream.height, stream.pix_fmt = clip.width, clip.height, "yuv420p"
+    coding = stream.codec_context
+    coding.colorspace = coding.color_primaries = coding.color_trc = BT601
+    coding.color_range = LIMITED
+    if clip.codec == "hevc":
+        coding.codec_tag = "hvc1"  # what QuickTime wants to see in an MP4
+    return stream
+
+
+def _coloured(rgb: Pixels, number: int, clip: Clip) -> VideoFrame:
+    import av
+
+    frame = av.VideoFrame.from_ndarray(rgb, "rgb24").reformat(
+        format="yuv420p", dst_colorspace=BT601, dst_color_range=LIMITED
+    )
+    frame.pts, frame.time_base = number, Fraction(1, clip.frames_per_second)
+    return frame

@@ -1,0 +1,78 @@
+"""Some frames of the clip, decoded once, for stages that are to be measured without the one before them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpugate.workload import Context
+from workloads.video.clip.colour import rgb_from_nv12
+from workloads.video.clip.host_planes import HostPlanesDecoder
+from workloads.video.clip.source_clip import source
+from workloads.video.clip.video_file import Matrix
+from workloads.video.pipeline.plan import BATCH
+
+FRAMES: Mapping[str, int] = {"cuda": 48, "cpu": 24}  # by kind of device; 149 MB in NV12 at 1080p, more than fits in L2
+
+
+def nv12_frames(context: Context) -> Tensor:
+    """The first frames of the clip, whole batches of them: uint8 [n, H*3//2, W] on the context's device.
+
+    Raises ValueError for a clip without a whole batch.
+    """
+    return _decoded(source(context).path, FRAMES[context.device.type]).to(context.device)
+
+
+def bgr_frames(context: Context) -> NDArray[np.uint8]:
+    """The same frames as OpenCV's: uint8 [n, H, W, 3] on the host."""
+    clip = source(context)
+    return _converted(clip.path, FRAMES[context.device.type], clip.info.matrix)
+
+
+def one_thread_on_cpu(device: torch.device) -> None:
+    """Where PyTorch stands for the device: several threads of it wait for each other on cores that others use too."""
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+
+
+@functools.lru_cache(maxsize=2)
+def _decoded(path: Path, frames: int) -> Tensor:
+    decoder = HostPlanesDecoder(path)
+    try:
+        decoded = decoder.read(frames)
+    finally:
+        decoder.close()
+    if len(decoded) < BATCH:
+        raise ValueError(f"{path} has {len(decoded)} frames: give a video of {BATCH} or more")
+    return decoded[: len(decoded) // BATCH * BATCH]
+
+
+@functools.lru_cache(maxsize=2)
+def _converted(path: Path, frames: int, matrix: Matrix) -> NDArray[np.uint8]:
+    """Frame by frame, since what is between NV12 and RGB takes several times as much memory."""
+    each = (
+        rgb_from_nv12(nv12[None], matrix)[0].flip(0).movedim(0, 2).contiguous().numpy()
+        for nv12 in _decoded(path, frames)
+    )
+    return np.stack(list(islice(each, frames)))
+
+
+def batch_numbers(context: Context, index: int) -> Tensor:
+    """Input set `index`: int64 [items] on the host, consecutive frames of the bank from a random one on."""
+    random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    frames = len(_decoded(source(context).path, FRAMES[context.device.type]))
+    first = torch.randint(frames - context.items + 1, (1,), generator=random)
+    return first + torch.arange(context.items)
+
+
+def chosen(numbers: Tensor) -> slice:
+    """Where these consecutive frames lie in the bank: to gather them would cost more than some stages."""
+    first = int(numbers[0])
+    return slice(first, first + len(numbers))

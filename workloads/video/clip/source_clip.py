@@ -1,0 +1,54 @@
+"""Which clip a workload runs on: the user's own video, or the generated one of that kind of device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, cast
+
+from gpugate.workload import Context, DeviceKind
+from workloads.video.clip.clip import FULL, SMALL, Clip, clip_path
+from workloads.video.clip.video_file import VideoError, VideoInfo, examine
+
+CLIPS: Mapping[DeviceKind, Clip] = {"cuda": FULL, "cpu": SMALL}
+_told: set[str] = set()  # refusals of the user's video: every case after the first one would say the same again
+
+
+@dataclass(frozen=True)
+class Source:
+    """`numbered` says that every frame carries its number as a bar code."""
+
+    info: VideoInfo
+    numbered: bool
+
+    @property
+    def path(self) -> Path:
+        return self.info.path
+
+
+def is_users(context: Context) -> bool:
+    """Whether a video of the user's is worked on: a folder is for workloads on pictures."""
+    return context.input_path is not None and not context.input_path.is_dir()
+
+
+def source(context: Context, codec: Literal["h264", "hevc"] = "h264") -> Source:
+    """The video of `--perf-input`, whatever its codec, where that is no folder; else the clip, made when first needed.
+
+    Raises VideoError for a video that cannot be worked on, which says why the first time, and OSError where the clip
+    cannot be written.
+    """
+    if is_users(context):
+        return Source(_examined_once(cast(Path, context.input_path)), numbered=False)
+    clip = replace(CLIPS[cast(DeviceKind, context.device.type)], codec=codec)
+    return Source(examine(clip_path(context.cache_dir, clip)), numbered=True)
+
+
+def _examined_once(path: Path) -> VideoInfo:
+    try:
+        return examine(path)
+    except VideoError as error:
+        if str(error) in _told:
+            raise VideoError(f"{path} was refused before, with the reason: name another --perf-input") from None
+        _told.add(str(error))
+        raise

@@ -1,0 +1,1 @@
+"""Compositing: the background is blurred behind the people."""

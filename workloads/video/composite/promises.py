@@ -1,0 +1,79 @@
+"""What compositing on the device promises against OpenCV on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+
+from gpugate.errors import DisprovedError
+from gpugate.workload import Build, Context, Contract, Limit, Needs, Optimization, Proof, Tolerance, Workload
+from workloads.video.clip.colour import rgb_from_nv12
+from workloads.video.clip.frame_bank import batch_numbers
+from workloads.video.clip.source_clip import is_users, source
+from workloads.video.composite.sides import (
+    ITEMS,
+    Library,
+    by_opencv,
+    composited_by_opencv,
+    composited_in_nv12,
+    in_nv12,
+    size,
+)
+from workloads.video.needs import CVCUDA, GPU, ON_HOST
+from workloads.video.pipeline.proofs import LEAST_COMPOSITED_DB
+
+
+def composites_agree(library: Library) -> Proof:
+    """That composites are those of OpenCV, before anybody encodes them."""
+    return Proof("composites agree", partial(_composites_agree, library))
+
+
+def _composites_agree(library: Library, context: Context) -> str:
+    from workloads.video.encode.quality import psnr_db
+
+    numbers = torch.arange(context.items)
+    found = rgb_from_nv12(composited_in_nv12(library, context)(numbers), source(context).info.matrix)
+    wanted = composited_by_opencv(context)(numbers)
+    pairs = zip(found.flip(1).movedim(1, 3).cpu().numpy(), wanted, strict=True)
+    worst_db = min(psnr_db(frame, other) for frame, other in pairs)
+    words = f"{worst_db:.1f} dB with OpenCV's over {len(numbers)} frames"
+    if worst_db < LEAST_COMPOSITED_DB:
+        why = OF_A_USERS if is_users(context) else ""
+        raise DisprovedError(f"{words}: {LEAST_COMPOSITED_DB:g} dB are wanted{why}")
+    return words
+
+
+# Of noise at 320x180, 31.6 dB are left of OpenCV's composites when their chroma alone is halved and enlarged again.
+OF_A_USERS = (
+    ", which chroma of half the size alone may miss where a video is small and full of fine colours: take another"
+)
+# At single pixels chroma of half the size and rounding of levels show: see `compositing.OnDevice` for how much of each.
+AT_PIXELS = {dtype: Tolerance(relative_l2=1.5e-2, max_error=6e-2) for dtype in ("float32", "float16")}
+STAYS = {"cuda": Contract((Limit("device_to_host_bytes", at_most=4096),))}
+OPERATORS = "an operator for each step, with memory between them"
+PRODUCTS = "two matrix products blur a plane and two enlarge its mask, in YUV, where half the bytes are"
+OF_ZEROS = f"{PRODUCTS}; nearly all are products with zero, which a CPU minds more than tensor cores do"
+
+
+def _variant(name: str, library: Library, speedup: Mapping[str, float], needs: Needs, why: str) -> Optimization:
+    build: Build = partial(in_nv12, library)
+    proofs = (composites_agree(library),)
+    return Optimization(name, build, speedup, tolerance=AT_PIXELS, needs=needs, contract=STAYS, proofs=proofs, why=why)
+
+
+COMPOSITE = Workload(
+    name="video/composite",
+    baseline=by_opencv,
+    inputs=batch_numbers,
+    sizes={kind: size(kind) for kind in ITEMS},
+    optimizations=(
+        _variant("torch-gpu", "torch", {"sm_90": 10.0, "cuda": 2.0}, GPU, PRODUCTS),
+        _variant("cvcuda", "cvcuda", {"sm_90": 10.0, "cuda": 1.0}, CVCUDA, OPERATORS),
+        # Gates no speed: it keeps the path alive where there is no GPU.
+        _variant("torch-cpu", "torch", {"cpu": 0.02}, ON_HOST, OF_ZEROS),
+    ),
+    cold=False,  # the inputs are numbers of frames, which come from a bank in their turn
+    timing="pipeline",
+)

@@ -1,0 +1,144 @@
+"""Frames of a clip in order from one decoder, in batches, round after round; OpenCV's is the baseline."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workloads.video.clip.video_file import VideoError, VideoInfo, examine
+
+_Frame = TypeVar("_Frame")
+# One for each of its threads, of which FFmpeg takes 16 at most: it returns a frame and goes on with those after it.
+FRAMES_IN_FFMPEG = min(16, len(os.sched_getaffinity(0)))
+CLOSED = "the decoder is closed: make another one"
+TAGS_FOLLOWED = 5  # by OpenCV from this version on; earlier ones convert everything with the matrix of BT.601
+INDEXED = (".mp4", ".mov", ".mkv")  # files whose first frame OpenCV finds again; in others it misses up to a keyframe
+
+
+def missing_frames(info: VideoInfo, decoded: int) -> VideoError:
+    """What is raised where decoding ended too early; `decoded` frames were handed out before."""
+    return VideoError(
+        f"{info.path} gave {decoded} of its {info.frames} frames, since it was cut short or is damaged: "
+        "make it anew, or keep what decodes, for instance with ffmpeg -i IN OUT"
+    )
+
+
+class SequentialDecoder(ABC, Generic[_Frame]):
+    """Fills batches with the frames of a clip, over and over where `loop` is True."""
+
+    def __init__(self, info: VideoInfo, loop: bool) -> None:
+        self.info = info
+        self._loop, self._decoded = loop, 0  # in this round
+        self._closed = False
+
+    def close(self) -> None:
+        """May be called again."""
+        if not self._closed:
+            self._closed = True
+            self._release()
+
+    def settle(self) -> None:
+        """Nothing is decoded ahead that one could wait for."""
+
+    @abstractmethod
+    def _decode_into(self, frame: _Frame) -> bool:
+        """Writes the next frame of the clip into this one; False after the last."""
+
+    @abstractmethod
+    def _rewind(self) -> None:
+        """The next frame is the first one again."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Ends what decodes; called once."""
+
+    def _fill(self, batch: Iterable[_Frame]) -> int:
+        """How many frames of the batch were written: all of them, or what is left.
+
+        Raises VideoError where the clip ended too early, in the call after the one that handed out its last frames, and
+        ValueError after `close`.
+        """
+        if self._closed:
+            raise ValueError(CLOSED)
+        filled = 0
+        for frame in batch:
+            if not self._decode_into(frame) and not (self._next_round(filled) and self._decode_into(frame)):
+                break
+            self._decoded += 1
+            filled += 1
+        return filled
+
+    def _next_round(self, filled: int) -> bool:
+        if self._decoded < self.info.frames:
+            if filled:
+                return False
+            raise missing_frames(self.info, self._decoded)
+        if self._loop:
+            self._rewind()
+            self._decoded = 0
+        return self._loop
+
+
+class HostDecoder(SequentialDecoder[NDArray[np.uint8]]):
+    """OpenCV decodes on all cores of the CPU and converts to BGR with the matrix that the file is tagged with.
+
+    Raises VideoError for what `examine` refuses: where the size of the frames changes in the middle, OpenCV would scale
+    the later ones to the size of the first without a word, and where the file was cut short, it would just end. Raises
+    it too for a matrix that this OpenCV does not follow.
+    """
+
+    stock_frames = FRAMES_IN_FFMPEG
+
+    def __init__(self, path: Path, loop: bool = False) -> None:
+        import cv2
+
+        super().__init__(examine(path), loop)
+        if self.info.matrix != "bt601" and int(cv2.__version__.partition(".")[0]) < TAGS_FOLLOWED:
+            raise VideoError(
+                f"{path} has its colours in {self.info.matrix}, and OpenCV {cv2.__version__} would show them in bt601: "
+                f"pip install 'opencv-python-headless>={TAGS_FOLLOWED}', or convert it with ffmpeg"
+            )
+        self._capture = cv2.VideoCapture()
+        self._open()
+
+    def read(self, frames: int) -> NDArray[np.uint8]:
+        """uint8 [n, H, W, 3], BGR: `frames` of them, fewer at the end, then 0.
+
+        Raises VideoError where the clip ended too early, after all frames that could be decoded were handed out.
+        """
+        batch = np.empty((frames, self.info.height, self.info.width, 3), np.uint8)
+        return batch[: self._fill(batch)]
+
+    def _decode_into(self, frame: NDArray[np.uint8]) -> bool:
+        decoded, image = self._capture.read(frame)
+        if not decoded and self._decoded < self.info.frames:
+            decoded, image = self._capture.read(frame)  # after a damaged packet come frames that were held back
+        if decoded and image.shape != frame.shape:
+            found, wanted = ("x".join(str(side) for side in each.shape[1::-1]) for each in (image, frame))
+            raise VideoError(
+                f"{self.info.path} has a frame of {found} pixels among those of {wanted}: convert it first"
+            )
+        return decoded
+
+    def _rewind(self) -> None:
+        import cv2
+
+        if self.info.path.suffix.lower() in INDEXED:
+            self._capture.set(cv2.CAP_PROP_POS_FRAMES, 0)
+        else:
+            self._open()
+
+    def _release(self) -> None:
+        self._capture.release()
+
+    def _open(self) -> None:
+        import cv2
+
+        if not self._capture.open(str(self.info.path.absolute()), cv2.CAP_FFMPEG):
+            raise VideoError(f"{self.info.path} cannot be opened by OpenCV: convert it, for instance to H.264 in MP4")

@@ -1,0 +1,248 @@
+"""NVDEC through PyNvVideoCodec: frames stay on the GPU, from one session or from several at once.
+
+A decoder copies each frame, on the stream that it was made with, into memory that it overwrites some frames later, on
+the same stream. So what is copied out of it on that stream, before it is asked for more, is whole without any waiting;
+events hand it on from there, and nothing here waits for the device while it decodes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from workloads.video.clip.video_file import VideoError, VideoInfo, examine
+from workloads.video.decode.decoding import SequentialDecoder
+from workloads.video.decode.segment_packets import CodedFrame, SegmentPackets
+from workloads.video.decode.sessions import Segment, Sessions, segments
+
+# Frames ahead of a session: it should get through its next segment while the other ones are read, and never fill the
+# GPU. A clip with longer segments than that decodes less of itself at the same time.
+MOST_BUFFER_BYTES = 3 * 2**29
+LEAST_SLOTS = 4
+# Before a network's kernels, each of which a frame's conversion and copy would else wait for while an engine idles, and
+# before the encoders' too: PyTorch has 32 streams of each priority, and these are shared with nobody.
+PRIORITY = -2
+BUFFERED_FRAMES, FRAMES_AT_ONCE = 24, 8  # of the threaded decoder: decoded ahead, and taken from it
+VIDEO_CAPABILITY = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
+
+
+def slots_per_session(info: VideoInfo, sessions: int) -> int:
+    """How many frames a session may be ahead: its longest segment, or what the memory for all of them allows."""
+    frame_bytes = info.height * 3 // 2 * info.width
+    return max(LEAST_SLOTS, min(max(map(len, segments(info))), MOST_BUFFER_BYTES // (sessions * frame_bytes)))
+
+
+@dataclass
+class FrameSlot:  # cuda only
+    """Room for a frame on the device, uint8 [H*3/2, W]: there is one after `filled`, nobody needs it after `used`.
+
+    Slots that were used together have the same `used`.
+    """
+
+    frame: Tensor
+    filled: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+    used: torch.cuda.Event | None = None
+
+
+def _on_device(frame: Any, info: VideoInfo, stream: torch.cuda.Stream) -> Tensor:  # cuda only
+    """A view of a decoder's frame, uint8 [H*3/2, W], ready on the stream that the decoder was made with."""
+    # The capsule is asked for here, since PyTorch's own question has arguments that PyNvVideoCodec does not know.
+    nv12 = from_dlpack(frame.__dlpack__(stream=stream.cuda_stream))
+    if nv12.shape != (info.height * 3 // 2, info.width):
+        found, wanted = list(nv12.shape), [info.height * 3 // 2, info.width]
+        raise VideoError(f"{info.path} was decoded to a frame of {found} bytes, not {wanted}: convert it first")
+    return nv12
+
+
+def _library() -> Any:  # cuda only
+    with _in_one_sentence(RuntimeError):
+        return importlib.import_module("PyNvVideoCodec")
+
+
+@contextmanager
+def _in_one_sentence(*errors: type[Exception]) -> Iterator[None]:  # cuda only
+    """PyNvVideoCodec tells of a missing driver or engine in paragraphs."""
+    try:
+        yield
+    except errors as error:
+        said = " ".join(str(error).partition("===")[0].split()) or "no message"
+        raise RuntimeError(f"there is no NVDEC to decode with ({said}): {VIDEO_CAPABILITY}") from error
+
+
+class SegmentDecoder:  # cuda only
+    """A session of NVDEC with its own stream and slots, for the thread that makes it."""
+
+    def __init__(self, info: VideoInfo, device: torch.device, slots: int) -> None:
+        torch.cuda.set_device(device)
+        self._info, self._packets = info, SegmentPackets(info)
+        with ExitStack() as built:  # the file is closed where the rest cannot be
+            built.callback(self._packets.close)
+            self._stream = torch.cuda.Stream(device, priority=PRIORITY)  # type: ignore[no-untyped-call]
+            torch.cuda.set_stream(self._stream)  # of this thread
+            library = _library()
+            self._decoder = self._made(library, device)
+            built.callback(self._end_decoder)
+            self._new_packet = library.PacketData
+            self._waited_for: torch.cuda.Event | None = None
+            ring = torch.empty(slots, info.height * 3 // 2, info.width, dtype=torch.uint8, device=device)
+            self.slots = [FrameSlot(frame) for frame in ring]
+            self._closing = built.pop_all()
+
+    def read(self, segment: Segment, free_slot: Callable[[], FrameSlot]) -> Iterator[FrameSlot]:
+        wanted = segment.first
+        for packet in chain(self._packets.read(segment), (None,)):  # an empty one makes it give out what it holds back
+            for frame in self._decoder.Decode(self._packet(packet)):
+                if wanted <= frame.timestamp < segment.stop:
+                    yield self._filled(free_slot(), frame)
+                    wanted = frame.timestamp + 1
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def _made(self, library: Any, device: torch.device) -> Any:
+        codecs = {"h264": library.cudaVideoCodec.H264, "hevc": library.cudaVideoCodec.HEVC}
+        codec, stream = codecs[self._info.codec], self._stream.cuda_stream
+        with _in_one_sentence(library.PyNvVCException, library.PyNvVCExceptionUnsupported):
+            return library.CreateDecoder(gpuid=device.index, codec=codec, cudastream=stream, usedevicememory=True)
+
+    def _end_decoder(self) -> None:
+        self._stream.synchronize()
+        del self._decoder
+
+    def _packet(self, coded: CodedFrame | None) -> Any:
+        packet = self._new_packet()
+        if coded is not None:
+            self._payload = np.frombuffer(coded.annex_b, np.uint8)  # lives until the packet is decoded
+            packet.bsl_data, packet.bsl, packet.pts = self._payload.ctypes.data, len(coded.annex_b), coded.number
+        return packet
+
+    def _filled(self, slot: FrameSlot, frame: Any) -> FrameSlot:
+        if slot.used is not None and slot.used is not self._waited_for:
+            self._stream.wait_event(slot.used)
+            self._waited_for = slot.used
+        slot.frame.copy_(_on_device(frame, self._info, self._stream))
+        slot.filled.record(self._stream)
+        return slot
+
+
+class ParallelDecoder:  # cuda only
+    """A clip split at its keyframes over several sessions."""
+
+    def __init__(self, info: VideoInfo, device: torch.device, sessions: int, loop: bool) -> None:
+        self._shape, self._device = (info.height * 3 // 2, info.width), device
+        sessions = min(sessions, len(segments(info)))
+        slots = slots_per_session(info, sessions)
+        spare = slots - 1 if sessions > 1 else 0
+        self.stock_frames = sessions * slots - spare
+        self._sessions = Sessions(info, lambda: SegmentDecoder(info, device, slots), sessions, loop, spare)
+
+    def read(self, frames: int) -> Tensor:
+        current = torch.cuda.current_stream(self._device)
+        batch = torch.empty(frames, *self._shape, dtype=torch.uint8, device=self._device)
+        filled = 0
+        for run in self._sessions.runs(frames):
+            current.wait_event(run[-1].filled)  # of a session, whose stream has filled the others before
+            # One by one, though their memory may be one piece: how many copies there are must not be left to chance.
+            for place, slot in enumerate(run, filled):
+                batch[place].copy_(slot.frame)
+            run[0].frame.record_stream(current)  # all frames of a session are the same memory to PyTorch
+            used = current.record_event()
+            for slot in run:
+                slot.used = used
+            filled += len(run)
+        return batch[:filled]
+
+    def settle(self) -> None:
+        self._sessions.settle()
+
+    def close(self) -> None:
+        self._sessions.close()
+
+
+class ThreadedDecoder(SequentialDecoder[Tensor]):  # cuda only
+    """PyNvVideoCodec's own threaded decoder: one session, and a native thread that decodes ahead."""
+
+    stock_frames = BUFFERED_FRAMES
+
+    def __init__(self, info: VideoInfo, device: torch.device, loop: bool) -> None:
+        super().__init__(info, loop)
+        self._device, self._file = device, str(info.path.absolute())
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        library = _library()
+        with _in_one_sentence(library.PyNvVCException, library.PyNvVCExceptionUnsupported):
+            self._decoder = library.ThreadedDecoder(
+                self._file, BUFFERED_FRAMES, gpu_id=device.index, cuda_stream=self._stream.cuda_stream
+            )
+        self._frames: deque[Any] = deque()
+
+    def read(self, frames: int) -> Tensor:
+        current = torch.cuda.current_stream(self._device)
+        rows = self.info.height * 3 // 2
+        with torch.cuda.stream(self._stream):  # memory of the current stream would have to wait for what is on it
+            batch = torch.empty(frames, rows, self.info.width, dtype=torch.uint8, device=self._device)
+            filled = self._fill(batch)
+        current.wait_event(self._stream.record_event())
+        batch.record_stream(current)
+        return batch[:filled]
+
+    def _decode_into(self, frame: Tensor) -> bool:
+        if not self._frames:
+            # Those that came before are overwritten from now on: they were copied on the stream that will do it.
+            self._frames.extend(self._decoder.get_batch_frames(FRAMES_AT_ONCE))
+        if not self._frames:
+            return False
+        frame.copy_(_on_device(self._frames.popleft(), self.info, self._stream))
+        return True
+
+    def _rewind(self) -> None:
+        self._decoder.reconfigure_decoder(self._file)
+
+    def _release(self) -> None:
+        self._stream.synchronize()
+        self._decoder.end()  # asked for anything after that, it would wait forever
+
+
+class DeviceDecoder:  # cuda only
+    """NVDEC decodes to NV12 on `device`, with one session or with several at once.
+
+    Raises VideoError for what `examine` refuses, ImportError without PyNvVideoCodec, and RuntimeError, in one sentence,
+    where there is no NVDEC, with several sessions when frames are read: they are made meanwhile.
+    """
+
+    def __init__(self, path: Path, device: torch.device, sessions: int = 1, loop: bool = False) -> None:
+        _library()
+        self.info = examine(path)
+        device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        self._decoder: ThreadedDecoder | ParallelDecoder = (
+            ThreadedDecoder(self.info, device, loop)
+            if sessions == 1
+            else ParallelDecoder(self.info, device, sessions, loop)
+        )
+        self.stock_frames = self._decoder.stock_frames
+
+    def read(self, frames: int) -> Tensor:
+        """uint8 [n, H*3/2, W]: `frames` of them, fewer at the end, then 0; ready on the caller's current stream.
+
+        Raises VideoError where the clip ended too early, after all frames that could be decoded were handed out, and at
+        once whatever a thread raised.
+        """
+        return self._decoder.read(frames)
+
+    def settle(self) -> None:
+        """Waits until several sessions are as far ahead as they can be; of one session nobody can tell."""
+        self._decoder.settle()
+
+    def close(self) -> None:
+        """Ends all threads. What was read stays."""
+        self._decoder.close()

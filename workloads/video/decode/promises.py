@@ -1,0 +1,117 @@
+"""What decoders promise against OpenCV on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+from gpugate.errors import DisprovedError
+from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Proof, Workload
+from workloads.video.clip.colour import rgb_from_nv12
+from workloads.video.clip.source_clip import source
+from workloads.video.decode.sides import (
+    FRAMES,
+    Codec,
+    MakeDecoder,
+    nvdec,
+    on_host,
+    planes,
+    size,
+    stamps,
+    to_nv12,
+    torchcodec,
+)
+from workloads.video.needs import EXACT, HOST, ON_HOST, VIDEO_ENGINES
+from workloads.video.pipeline.plan import BATCH, SESSIONS
+
+COMPARED_BATCHES = 32  # a frame of each: of our clip every session has decoded a part by then
+LEAST_DB = 45.0
+
+
+def frames_agree(make: MakeDecoder, codec: Codec, context: Context) -> str:
+    """Frames in NV12, once they are converted, are those that OpenCV decodes: one of each batch, at another place."""
+    from workloads.video.decode.decoding import HostDecoder
+    from workloads.video.encode.quality import psnr_db
+
+    clip = source(context, codec)
+    found_db = []
+    with closing(HostDecoder(clip.path)) as host, closing(make(clip, context.device, False)) as decoder:
+        for number in range(min(COMPARED_BATCHES, -(-clip.info.frames // BATCH))):
+            wanted, found = host.read(BATCH), decoder.read(BATCH)
+            place = number % len(wanted)
+            bgr = rgb_from_nv12(found[place : place + 1], clip.info.matrix)[0].flip(0).movedim(0, 2)
+            found_db.append(psnr_db(bgr.cpu().numpy(), wanted[place]))
+    worst_db = min(found_db)
+    words = f"{worst_db:.1f} dB with OpenCV's over {len(found_db)} frames"
+    if worst_db < LEAST_DB:
+        raise DisprovedError(f"{words}: {LEAST_DB:g} dB are wanted")
+    return words
+
+
+TORCHCODEC = Needs((*HOST, "torchcodec"), install="pip install torchcodec")
+NO_FRAME_CROSSES = {
+    "cuda": Contract(
+        engaged=(Limit("host_to_device_bytes", at_most=2**20), Limit("device_to_host_bytes", at_most=2**20))
+    )
+}
+ONE_ENGINE = (
+    "one engine decodes fewer frames a second than 16 cores, but they are on the GPU then and the cores are free"
+)
+ENGINES = "the clip is split at its keyframes: every engine decodes a part of its own"
+
+
+def _variant(name: str, make: MakeDecoder, codec: Codec, min_speedup: Mapping[str, float], **more: Any) -> Optimization:
+    return Optimization(
+        name,
+        partial(to_nv12, make, codec),
+        min_speedup,
+        tolerance=EXACT,
+        proofs=(Proof("frames agree", partial(frames_agree, make, codec)),),
+        **more,
+    )
+
+
+def _on_device(codec: Codec) -> tuple[Optimization, ...]:
+    one, several = partial(nvdec, 1), partial(nvdec, SESSIONS)
+    more: dict[str, Any] = {"needs": VIDEO_ENGINES, "contract": NO_FRAME_CROSSES}
+    # Of HEVC an engine decodes twice as many frames: at 4,000 a second there are 0.25 ms for all of a frame's Python,
+    # and how fast that is differs from host to host: 3,250 and 4,030 frames a second on two of an H200.
+    speedup = {"sm_90": 3.0 if codec == "h264" else 1.8, "cuda": 0.9}
+    return (
+        _variant("nvdec", one, codec, {"cuda": 0.1}, why=ONE_ENGINE, **more),
+        _variant("nvdec-sessions", several, codec, speedup, compared_with="nvdec", why=ENGINES, **more),
+    )
+
+
+TORCHCODEC_ALONE: dict[str, Any] = {"needs": TORCHCODEC, "contract": NO_FRAME_CROSSES, "why": ONE_ENGINE}
+HALF_AS_LARGE = "a frame that stays in NV12 is half as large, and nobody converts it"
+DECODE = Workload(
+    name="video/decode",
+    baseline=partial(on_host, "h264"),
+    inputs=stamps,
+    sizes={kind: size(kind) for kind in FRAMES},
+    optimizations=(
+        *_on_device("h264"),
+        # Only where it is installed: it needs FFmpeg's shared libraries besides, which pip cannot bring.
+        *(
+            [_variant("torchcodec", torchcodec, "h264", {"cuda": 0.1}, **TORCHCODEC_ALONE)]
+            if find_spec("torchcodec")
+            else []
+        ),
+        _variant("planes", planes, "h264", {"cuda": 0.6, "cpu": 0.6}, needs=ON_HOST, why=HALF_AS_LARGE),
+    ),
+    cold=False,  # the inputs are stamps; frames are decoded anew in every step
+    timing="pipeline",
+)
+DECODE_HEVC = Workload(
+    name="video/decode-hevc",
+    baseline=partial(on_host, "hevc"),
+    inputs=stamps,
+    sizes={"cuda": size("cuda")},
+    optimizations=_on_device("hevc"),
+    cold=False,
+    timing="pipeline",
+)

@@ -1,0 +1,323 @@
+"""Frames of a clip from several decoders at once, in order.
+
+The clip is split where decoding can begin. Each decoder has every n-th segment and decodes ahead into slots of its own,
+until these are full; whoever reads takes the segments in order. So no more is on its way than there are slots, and
+nobody can wait for a slot that a later segment holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count, cycle, pairwise
+from queue import Empty, SimpleQueue
+from typing import Generic, Protocol, TypeVar
+
+from workloads.video.clip.video_file import VideoError, VideoInfo
+from workloads.video.decode.decoding import CLOSED, missing_frames
+
+_Slot = TypeVar("_Slot")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Frames `first` to `stop` - 1 of a clip, which need none of the others to be decoded."""
+
+    first: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.first
+
+
+def segments(info: VideoInfo) -> tuple[Segment, ...]:
+    """The whole clip, split at its keyframes."""
+    starts = sorted({0, *info.keyframes})
+    return tuple(Segment(first, stop) for first, stop in pairwise([*starts, info.frames]))
+
+
+class SegmentReader(Protocol[_Slot]):
+    """A decoder of its own, made and used by one thread.
+
+    `slots` hold a frame each, and outlive the reader. `read` decodes a segment, every frame into the slot that
+    `free_slot()` returns, and yields these slots in order; frames that a damaged file lacks are left out.
+    """
+
+    @property
+    def slots(self) -> Sequence[_Slot]: ...
+
+    def read(self, segment: Segment, free_slot: Callable[[], _Slot]) -> Iterator[_Slot]: ...
+
+    def close(self) -> None: ...
+
+
+class _StoppedError(Exception):
+    """A session is to end."""
+
+
+class _Session(Generic[_Slot]):
+    """One reader's slots on their way between it and whoever uses them; None in either direction says that it is over.
+
+    Queues that are bounded by how many slots there are need no other bound. Each count has one thread that raises it:
+    a lock around every frame would be fought for by all sessions.
+    """
+
+    def __init__(self, room: _Room) -> None:
+        self._free: SimpleQueue[_Slot | None] = SimpleQueue()
+        self._ready: SimpleQueue[_Slot | None] = SimpleQueue()
+        self._stopped = False
+        self._room = room
+        self.ended = False
+        self.slots: int | None = None  # before there are any
+        self._filled = self._freed = 0
+
+    @property
+    def held(self) -> int:
+        """Slots with a frame that is still wanted."""
+        return self._filled - self._freed
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every slot holds a frame that nobody has used yet, or nothing more will come."""
+        return self.ended or self.held == self.slots
+
+    def begin(self, slots: Sequence[_Slot]) -> None:
+        for slot in slots:
+            self._free.put(slot)
+        self.slots = len(slots)
+        self._room.add(len(slots))
+
+    def free(self, slots: Sequence[_Slot]) -> None:
+        self._freed += len(slots)
+        for slot in slots:
+            self._free.put(slot)
+        self._room.give_back(len(slots))
+
+    def free_slot(self) -> _Slot:
+        slot = self._free.get()
+        if slot is not None:
+            self._room.take()  # with a slot in hand: who waits for one must not hold what others could use
+        if slot is None or self._stopped:
+            raise _StoppedError
+        return slot
+
+    def ready(self, slot: _Slot | None) -> None:
+        if slot is not None:
+            self._filled += 1
+        self._ready.put(slot)
+        self._room.tell()
+
+    def ready_slots(self, most: int) -> list[_Slot]:
+        """The next one, and those after it that are ready; none where it is over."""
+        slots: list[_Slot] = []
+        slot = self._ready.get()
+        while slot is not None:
+            slots.append(slot)
+            if len(slots) == most:
+                return slots
+            try:
+                slot = self._ready.get_nowait()
+            except Empty:
+                return slots
+        self._ready.put(None)  # for whoever asks again
+        return slots
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._free.put(None)
+        self._ready.put(None)
+        self._room.give_back(1)
+        self.end()
+
+    def end(self) -> None:
+        """Nothing more will be filled."""
+        self.ended = True
+        self._room.tell()
+
+
+class _Room:
+    """How many frames all sessions together may have ahead: `spare` fewer than there are slots.
+
+    So a few frames that are taken are made up for by every session that has room, and not by the one alone whose slots
+    they were in: whoever waits until as much is decoded as was taken waits for several engines, and not for one.
+    """
+
+    def __init__(self, spare: int) -> None:
+        self.spare = self._withheld = spare
+        self._left = threading.Semaphore(0)
+        self._changed = threading.Condition()
+        self._watchers = 0
+
+    def add(self, slots: int) -> None:
+        with self._changed:
+            withheld = min(self._withheld, slots)
+            self._withheld -= withheld
+        self.give_back(slots - withheld)
+
+    def take(self) -> None:
+        self._left.acquire()
+
+    def give_back(self, slots: int) -> None:
+        if slots:
+            self._left.release(slots)
+
+    def tell(self) -> None:
+        if self._watchers:
+            with self._changed:
+                self._changed.notify_all()
+
+    def wait_for(self, holds: Callable[[], bool]) -> None:
+        """Until it holds, looked at whenever somebody tells."""
+        with self._changed:
+            self._watchers += 1
+            try:
+                self._changed.wait_for(holds)
+            finally:
+                self._watchers -= 1
+
+
+class Sessions(Generic[_Slot]):
+    """A clip from several decoders at once, in order, over and over where `loop` is True.
+
+    As many threads decode as `sessions` says, at most one for each segment. Each of them calls `make_reader`. What one
+    of them raises ends all, and comes out of `runs`; of several, it is the first. Of all slots, `spare` stay empty:
+    fewer than a reader has, or the session whose turn it is could wait forever. Raises ValueError for 0 sessions.
+    """
+
+    def __init__(
+        self,
+        info: VideoInfo,
+        make_reader: Callable[[], SegmentReader[_Slot]],
+        sessions: int,
+        loop: bool = False,
+        spare: int = 0,
+    ) -> None:
+        if sessions < 1:
+            raise ValueError(f"{sessions} sessions decode nothing: give at least 1")
+        self._info, self._segments, self._make_reader, self._loop = info, segments(info), make_reader, loop
+        self._room = _Room(spare)
+        self._sessions: list[_Session[_Slot]] = [
+            _Session(self._room) for _ in range(min(sessions, len(self._segments)))
+        ]
+        self._turn = zip(self._turns(0, 1), cycle(self._sessions), strict=False)
+        self._left, self._stop_at, self._current = 0, 0, self._sessions[0]  # of the segment whose turn it is
+        self._shortage: VideoError | None = None
+        self._failure: BaseException | None = None
+        self._failing = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._run, args=(number,), name=f"video-session-{number}", daemon=True)
+            for number in range(len(self._sessions))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def runs(self, frames: int) -> Iterator[list[_Slot]]:
+        """Up to so many slots with the next frames, those of a session that are ready at once together.
+
+        A run is free again when the next one is asked for. None at all comes after the end. Raises at once what a
+        thread raised, ValueError after `close`, and VideoError where the clip ended too early: in the call after the
+        one that gave its last frames.
+        """
+        given = 0
+        while given < frames and (run := self._next_run(frames - given)):
+            yield run
+            self._current.free(run)
+            given += len(run)
+        if self._failure is not None:
+            self._join()
+            raise self._failure
+        if self._shortage is not None and not given:
+            self._join()
+            raise self._shortage
+
+    def settle(self) -> None:
+        """Waits until the sessions are as far ahead as they can be.
+
+        Between two such moments exactly as many frames are decoded as are taken.
+        """
+        self._room.wait_for(self._is_settled)
+
+    def close(self) -> None:
+        """Ends and joins all threads, each after the frame that it works on; may be called again."""
+        self._fail(ValueError(CLOSED))
+        self._join()
+
+    def _turns(self, first: int, step: int) -> Iterator[Segment]:
+        """Every `step`-th segment, in rounds where the clip is to be decoded over and over."""
+        numbers = count(first, step) if self._loop else range(first, len(self._segments), step)
+        return (self._segments[number % len(self._segments)] for number in numbers)
+
+    def _is_settled(self) -> bool:
+        slots = [session.slots for session in self._sessions]
+        if (
+            None not in slots
+            and sum(each.held for each in self._sessions) == sum(filter(None, slots)) - self._room.spare
+        ):
+            return True
+        return all(session.is_full for session in self._sessions)
+
+    def _next_run(self, most: int) -> list[_Slot]:
+        """None at the end of the clip, where it ended too early, and where a thread failed."""
+        if self._shortage is not None:
+            return []
+        if not self._left:
+            segment, session = next(self._turn, (None, None))
+            if segment is None or session is None:
+                return []
+            self._left, self._current, self._stop_at = len(segment), session, segment.stop
+        run = self._current.ready_slots(min(most, self._left))
+        if self._failure is not None:
+            return []
+        if not run:
+            self._shortage = missing_frames(self._info, self._stop_at - self._left)
+            self._stop()
+        self._left -= len(run)
+        return run
+
+    def _run(self, number: int) -> None:
+        try:
+            self._run_session(number)
+        finally:
+            self._sessions[number].end()
+
+    def _run_session(self, number: int) -> None:
+        with self._told():
+            reader = self._make_reader()
+            with self._told():
+                self._decode(reader, self._sessions[number], self._turns(number, len(self._sessions)))
+            reader.close()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except _StoppedError:
+            pass
+        except BaseException as error:
+            self._fail(error)
+
+    def _decode(self, reader: SegmentReader[_Slot], session: _Session[_Slot], turns: Iterable[Segment]) -> None:
+        session.begin(reader.slots)
+        for segment in turns:
+            decoded = 0
+            for slot in reader.read(segment, session.free_slot):
+                session.ready(slot)
+                decoded += 1
+            if decoded < len(segment):
+                session.ready(None)
+                return
+
+    def _fail(self, error: BaseException) -> None:
+        with self._failing:
+            self._failure = self._failure or error
+        self._stop()
+
+    def _stop(self) -> None:
+        for session in self._sessions:
+            session.stop()
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join()

@@ -1,0 +1,1 @@
+"""Encoding: composited frames become a file of video."""

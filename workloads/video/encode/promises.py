@@ -1,0 +1,118 @@
+"""What encoders promise against OpenCV's mp4v."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpugate.errors import DisprovedError
+from gpugate.workload import Context, Contract, Engine, Limit, Needs, Optimization, Proof, Workload
+from workloads.video.clip.frame_bank import nv12_frames
+from workloads.video.clip.source_clip import source
+from workloads.video.decode.sides import stamps
+from workloads.video.encode.compressed_only import FRAME_BYTES, compressed_only
+from workloads.video.encode.nvenc_probe import why_not
+from workloads.video.encode.sides import ITEMS, build, frames_for, size
+from workloads.video.needs import EXACT, ON_HOST, VIDEO_ENGINES
+from workloads.video.pipeline.chain import encoder_of
+from workloads.video.pipeline.plan import BATCH, Plan
+from workloads.video.pipeline.proofs import LEAST_ENCODED_DB
+
+if TYPE_CHECKING:
+    from workloads.video.encode.quality import Quality
+
+
+def file_shows(plan: Plan) -> Proof:
+    """That a file has every frame that was encoded, in order, and that it looks like them."""
+    return Proof("file shows them", partial(_file_shows, plan))
+
+
+def _file_shows(plan: Plan, context: Context) -> str:
+    found, theirs = _written(plan, context), _by_baseline(context)
+    frames = len(nv12_frames(context))
+    worst_db, median_db = min(found.psnr_db.values()), statistics.median(found.psnr_db.values())
+    words = f"{found.frames} of {frames} frames, {worst_db:.1f} dB at least, {median_db:.1f} dB in the middle"
+    if found.frames != frames or worst_db < LEAST_ENCODED_DB:
+        raise DisprovedError(f"{words}: all of them and {LEAST_ENCODED_DB:g} dB are wanted")
+    mp4v = f"mp4v {statistics.median(theirs.psnr_db.values()):.1f} dB at {theirs.bit_rate_mbit_s:.1f}"
+    return f"{words}, {found.bit_rate_mbit_s:.1f} Mbit/s ({mp4v})"
+
+
+@functools.lru_cache(maxsize=1)
+def _by_baseline(context: Context) -> Quality:
+    return _written(BASELINE, context)
+
+
+def _written(plan: Plan, context: Context) -> Quality:
+    """What became of the bank's frames in a file of the plan's encoder."""
+    from workloads.video.encode.quality import quality
+
+    clip, frames = source(context), frames_for(plan, context)
+    with tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir) as folder:
+        path = Path(folder, f"clip{plan.suffix}")
+        with encoder_of(plan, path, clip.info, context.device) as encoder:
+            for first in range(0, len(frames), BATCH):
+                encoder.write(frames[first : first + BATCH])
+        originals = dict(enumerate(nv12_frames(context).cpu().numpy()))
+        return quality(path, originals, "nv12", clip.info.matrix, numbered=False)  # that they are alike tells the order
+
+
+BASELINE, X264, NVJPEG, NVENC = (Plan(encode=name) for name in ("mp4v", "x264", "nvjpeg", "nvenc"))
+
+
+def _variant(
+    name: str, plan: Plan, min_speedup: Mapping[str, float], needs: Needs, why: str, *limits: Limit
+) -> Optimization:
+    return Optimization(
+        name,
+        partial(build, plan),
+        min_speedup,
+        tolerance=EXACT,
+        needs=needs,
+        contract={"cuda": Contract(limits)},
+        proofs=(file_shows(plan),),
+        why=why,
+    )
+
+
+COMPRESSED_ONLY = compressed_only(ITEMS["cuda"], FRAME_BYTES)
+ENCODE = Workload(
+    name="video/encode",
+    baseline=partial(build, BASELINE),
+    inputs=stamps,
+    sizes={kind: size(kind) for kind in ITEMS},
+    optimizations=(
+        _variant(
+            "x264-overlapped",
+            X264,
+            {"sm_90": 1.8, "cuda": 0.5, "cpu": 0.4},
+            ON_HOST,
+            "H.264 costs more than MPEG-4 Part 2 and is smaller; its threads work while the caller goes on, but at the "
+            "end of a short file they are soon idle",
+        ),
+        _variant(
+            "nvjpeg",
+            NVJPEG,
+            {"sm_90": 7.0, "cuda": 2.0},
+            ON_HOST,  # and nvJPEG, which torchvision has
+            "every frame is a picture of its own: fast, and several times as large as H.264",
+            COMPRESSED_ONLY,
+        ),
+        _variant(
+            "nvenc",
+            NVENC,
+            {"cuda": 2.0},
+            replace(VIDEO_ENGINES, engine=Engine("nvenc", why_not)),
+            "the GPU's own encoder, an engine apart from what computes",
+            COMPRESSED_ONLY,
+        ),
+    ),
+    cold=False,  # the inputs are stamps
+    timing="pipeline",
+)

@@ -1,0 +1,263 @@
+"""The stages of a plan, each a function of a batch of frames, with the copies between host and device that they need.
+
+Called in a row they are a pipeline without overlap; a conveyor calls each from a thread and a stream of its own. What
+a stage has enqueued is told by an event, so that the next one waits for that, on the device, and for nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpugate.workload import Context, Side
+from workloads.video.clip.colour import LOST_LEVELS, nv12_from_rgb, rgb_from_nv12
+from workloads.video.clip.video_file import VideoError, VideoInfo
+from workloads.video.pipeline.one_launch import in_one_launch
+from workloads.video.pipeline.plan import BATCH, Plan
+from workloads.video.pipeline.stage_clock import nvtx_range
+from workloads.video.preprocess.preprocessing import input_size
+from workloads.video.segment import sides as segmenting
+
+Pixels = NDArray[np.uint8]
+Clock = Callable[[str, int], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Frames `first`, `first` + 1, ... of a clip, in BGR on the host or in NV12 on the device.
+
+    `bgr` is uint8 [n, H, W, 3], `nv12` uint8 [n, H*3//2, W]; `ready` is when the device is done with it.
+    """
+
+    first: int
+    bgr: Pixels | None = None
+    nv12: Tensor | None = None
+    ready: torch.cuda.Event | None = None
+
+    def __len__(self) -> int:
+        return len(self.on_host if self.nv12 is None else self.nv12)
+
+    @property
+    def on_host(self) -> Pixels:
+        if self.bgr is None:
+            raise ValueError("these frames are on the device alone: download them first")
+        return self.bgr
+
+    @property
+    def on_device(self) -> Tensor:
+        if self.nv12 is None:
+            raise ValueError("these frames are on the host alone: upload them first")
+        return self.nv12
+
+
+class Chain:
+    """`write` takes frames in the form that the plan's encoder wants.
+
+    Every stage works within what `clock` gives for its name and its first frame. A clip that ends too early is an end
+    like any other, so that what was decoded is worked on; `shortage` tells of it.
+
+    A decoder may decode ahead while the chain is built. `before_capture` waits until it rests: what its libraries ask
+    of CUDA meanwhile may spoil a graph that is captured.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        context: Context,
+        info: VideoInfo,
+        write: Callable[[Any], object],
+        clock: Clock = nvtx_range,
+        before_capture: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.plan, self.device = plan, context.device
+        self.shortage: VideoError | None = None
+        self._info, self._write, self._clock = info, write, clock
+        self._decoded = 0
+        size = input_size(info.height, info.width)
+        with ExitStack() as built:  # what was built is closed where the rest cannot be
+            # First of all that is captured: it waits for the decoder, which then rests until its frames are taken.
+            self._segment = _segmenter(plan, replace(context, items=BATCH), size, before_capture)
+            built.callback(self._segment.close)
+            self._preprocess = _preprocessing(plan, context, info)
+            self._composite = _compositing(plan, context, info, self._segment)
+            to_rgb = partial(rgb_from_nv12, matrix=info.matrix)
+            self._rgb = in_one_launch(context, to_rgb, partial(noise_in_nv12, context, info)) if plan.in_rgb else to_rgb
+            if self.device.type == "cuda":
+                torch.cuda.current_stream(self.device).synchronize()  # cuda only  # other streams use what is made here
+            self._closing = built.pop_all()
+
+    def decode(self, decoder: Any) -> Batch | None:
+        """The decoder's next frames, up to BATCH; None after the last one."""
+        with self._clock("decode", self._decoded):
+            try:
+                frames = decoder.read(BATCH)
+            except VideoError as error:
+                if not self._decoded:
+                    raise
+                self.shortage = error
+                return None
+            if not len(frames):
+                return None
+            batch = Batch(self._decoded, **{"bgr" if isinstance(frames, np.ndarray) else "nv12": frames})
+            self._decoded += len(frames)
+            return self._handed_on(batch)
+
+    def compute(self, batch: Batch) -> Batch:
+        """Preprocessed, segmented and composited."""
+        self._taken(batch)
+        batch = self.uploaded(batch)
+        logits = self.logits(batch)
+        with self._clock("composite", batch.first):
+            return self._handed_on(self._composite(batch, logits))
+
+    def logits(self, batch: Batch) -> Tensor:
+        """float32 [n, classes, h, w] on the device; the next call may overwrite it."""
+        with self._clock("preprocess", batch.first):
+            frames = self._preprocess(batch)
+        with self._clock("segment", batch.first):
+            return self._segment.step(_whole(frames))[: len(batch)]
+
+    def encode(self, batch: Batch) -> Batch:
+        """Given to the encoder, in the form that it takes; returns the batch."""
+        self._taken(batch)
+        with self._clock("encode", batch.first):
+            self._write(self._for_encoder(batch))
+        return self._handed_on(batch)
+
+    def uploaded(self, batch: Batch) -> Batch:
+        """On the device too, where a stage of the plan wants it there."""
+        if not self.plan.frames_on_device or batch.nv12 is not None:
+            return batch
+        with self._clock("upload", batch.first):
+            return replace(batch, nv12=self._uploaded(batch.on_host))
+
+    def downloaded(self, batch: Batch) -> Pixels:
+        """uint8 [n, H, W, 3], BGR in host memory."""
+        self._taken(batch)
+        return batch.on_host if batch.nv12 is None else self._downloaded(batch.nv12)
+
+    def nv12_of(self, batch: Batch, places: list[int]) -> Pixels:
+        """uint8 [n, H*3//2, W], NV12 in host memory, of the frames at these places."""
+        self._taken(batch)
+        nv12 = self._uploaded(batch.on_host[places]) if batch.nv12 is None else batch.nv12[places]
+        return nv12.cpu().numpy()
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def _for_encoder(self, batch: Batch) -> Pixels | Tensor:
+        if self.plan.encode == "mp4v":
+            return batch.on_host if batch.nv12 is None else self._downloaded(batch.nv12)
+        nv12 = self._uploaded(batch.on_host) if batch.nv12 is None else batch.nv12
+        return self._rgb(nv12) if self.plan.in_rgb else nv12
+
+    def _uploaded(self, bgr: Pixels) -> Tensor:
+        rgb = torch.from_numpy(bgr).to(self.device).movedim(3, 1).flip(1).contiguous()
+        return nv12_from_rgb(rgb, self._info.matrix, LOST_LEVELS[self._info.matrix])
+
+    def _downloaded(self, nv12: Tensor) -> Pixels:
+        bgr: Pixels = rgb_from_nv12(nv12, self._info.matrix).flip(1).movedim(1, 3).contiguous().cpu().numpy()
+        return bgr
+
+    def _handed_on(self, batch: Batch) -> Batch:
+        if self.device.type != "cuda" or batch.nv12 is None:
+            return batch
+        ready = torch.cuda.current_stream(self.device).record_event()  # cuda only
+        return replace(batch, ready=ready)  # cuda only
+
+    def _taken(self, batch: Batch) -> None:
+        if batch.ready is not None and batch.nv12 is not None:
+            current = torch.cuda.current_stream(self.device)  # cuda only
+            current.wait_event(batch.ready)  # cuda only
+            batch.nv12.record_stream(current)  # cuda only
+
+
+def _whole(frames: Tensor) -> Tensor:
+    """A batch of BATCH frames, as networks are captured for; what is missing is zero."""
+    return frames if len(frames) == BATCH else F.pad(frames, (0, 0, 0, 0, 0, 0, 0, BATCH - len(frames)))
+
+
+def _segmenter(plan: Plan, context: Context, size: tuple[int, int], before_capture: Callable[[], object]) -> Side:
+    """Captured, where the plan says so, on noise: frames of a clip would have to be drawn first."""
+    if plan.segment == "eager":
+        return segmenting.baseline(context)
+    random = torch.Generator(context.device).manual_seed(context.seed)  # cuda only
+    noise = torch.randn(context.items, 3, *size, device=context.device, generator=random)  # cuda only
+    return segmenting.cudnn_fused(context, noise, before_capture)  # cuda only
+
+
+def noise_in_nv12(context: Context, info: VideoInfo) -> tuple[Tensor]:  # cuda only
+    """A batch to capture work on: frames of a clip would have to be drawn first."""
+    random = torch.Generator(context.device).manual_seed(context.seed)
+    shape = BATCH, info.height * 3 // 2, info.width
+    return (torch.randint(256, shape, dtype=torch.uint8, device=context.device, generator=random),)
+
+
+def _preprocessing(plan: Plan, context: Context, info: VideoInfo) -> Callable[[Batch], Tensor]:
+    if plan.preprocess == "opencv":
+        from workloads.video.preprocess import preprocessing
+
+        return lambda batch: preprocessing.on_host(batch.on_host, context.device)
+    from workloads.video.preprocess.preprocessing import OnDevice
+
+    whole = OnDevice(info.height, info.width, context.device, torch.float32, info.matrix)
+    on_device = in_one_launch(context, whole, partial(noise_in_nv12, context, info))
+    return lambda batch: on_device(batch.on_device)
+
+
+def _compositing(plan: Plan, context: Context, info: VideoInfo, segment: Side) -> Callable[[Batch, Tensor], Batch]:
+    if plan.composite == "opencv":
+        from workloads.video.composite import compositing
+
+        return lambda batch, logits: Batch(batch.first, bgr=compositing.on_host(batch.on_host, logits.cpu()))
+    from workloads.video.composite.compositing import OnDevice
+
+    def examples() -> tuple[Tensor, Tensor]:  # cuda only
+        frames = torch.zeros(BATCH, 3, *input_size(info.height, info.width), device=context.device)
+        return *noise_in_nv12(context, info), segment.step(frames)
+
+    on_device = in_one_launch(context, OnDevice(info.height, info.width, context.device), examples)
+    return lambda batch, logits: Batch(batch.first, nv12=on_device(batch.on_device, logits))
+
+
+def decoder_of(plan: Plan, path: Path, device: torch.device, loop: bool) -> Any:
+    """Raises VideoError for a video that cannot be worked on."""
+    if plan.decode == "opencv":
+        from workloads.video.decode.decoding import HostDecoder
+
+        return HostDecoder(path, loop)
+    from workloads.video.decode.nvdec import DeviceDecoder  # cuda only
+
+    return DeviceDecoder(path, device, plan.sessions, loop)  # cuda only
+
+
+def encoder_of(plan: Plan, path: Path, info: VideoInfo, device: torch.device) -> Any:
+    """An encoder of the plan's kind that writes to `path`. Raises EncodingError and OSError."""
+    from workloads.video.encode.encoding import VideoFormat
+
+    video = VideoFormat(info.width, info.height, info.frames_per_second, info.matrix)
+    if plan.encode == "mp4v":
+        from workloads.video.encode.mp4v import Mp4v
+
+        return Mp4v(path, video)
+    if plan.encode == "x264":
+        from workloads.video.encode.x264 import X264
+
+        return X264(path, video)
+    if plan.encode == "nvjpeg":
+        from workloads.video.encode.motion_jpeg import MotionJpeg
+
+        return MotionJpeg(path, video)
+    from workloads.video.encode.nvenc import Nvenc  # cuda only
+
+    return Nvenc(path, video, device)  # cuda only

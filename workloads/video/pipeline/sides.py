@@ -1,0 +1,194 @@
+"""All stages together: from a file to a file, one batch after the other or every stage at once on another batch.
+
+A step takes the next frames of the clip, round and round, and returns what arrived at the encoder: float32 [frames, 2],
+see `Arrivals`, times the step's stamps. Files are written all the time, one for each round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpugate.workload import Context, DeviceKind, Side, Size
+from workloads.video.clip.frame_bank import one_thread_on_cpu
+from workloads.video.clip.host_planes import HostPlanesDecoder
+from workloads.video.clip.source_clip import CLIPS, source
+from workloads.video.clip.video_file import VideoInfo
+from workloads.video.decode.arrivals import Arrivals
+from workloads.video.pipeline import plan as plans
+from workloads.video.pipeline.chain import Batch, Chain, decoder_of, encoder_of, noise_in_nv12
+from workloads.video.pipeline.flow import Flow, on_stream
+from workloads.video.pipeline.one_launch import Work, in_one_launch
+from workloads.video.pipeline.plan import BATCH, Plan
+from workloads.video.pipeline.recorder import Recorder
+from workloads.video.segment import sides as segmenting
+
+FRAMES: Mapping[DeviceKind, int] = {"cuda": BATCH, "cpu": BATCH}  # per step
+
+
+def size(kind: DeviceKind) -> Size:
+    """FLOPs: those of `segmenting.size`. Bytes: the network's, and each frame read and written once in NV12."""
+    clip, network = CLIPS[kind], segmenting.size(kind, FRAMES[kind])
+    frame_bytes = clip.width * clip.height * 3 // 2
+    moved = network.bytes + 2.0 * FRAMES[kind] * frame_bytes
+    return Size(items=FRAMES[kind], flops=network.flops, bytes=moved, whole_run_items=clip.frames)
+
+
+Recorded = tuple[Tensor, torch.cuda.Event | None]
+
+
+class Pipeline:
+    """A chain from decoder to recorder, driven by whoever calls it or by the threads of a conveyor."""
+
+    def __init__(self, plan: Plan, context: Context) -> None:
+        if context.items % BATCH:
+            raise ValueError(f"a step of {context.items} frames is no whole number of batches of {BATCH}: change one")
+        self._batches, self._device = context.items // BATCH, context.device
+        with ExitStack() as built:  # what was built is closed where the rest cannot be
+            clip = source(context)
+            self._matrix = clip.info.matrix
+            make = partial(encoder_of, plan, info=clip.info, device=context.device)
+            self.recorder: Recorder[Any] = Recorder(make, plan.suffix, clip.info.frames, context.cache_dir)
+            built.callback(self.recorder.close)
+            self.decoder = decoder_of(plan, clip.path, context.device, loop=True)
+            built.callback(self.decoder.close)
+            self._chain = Chain(plan, context, clip.info, self.recorder.write, before_capture=self.decoder.settle)
+            built.callback(self._chain.close)
+            place = context.device if plan.frames_on_device else torch.device("cpu")
+            self._arrivals = Arrivals(clip.path, place, clip.numbered)
+            self._arrived = self._following(context, clip.info) if plan.frames_on_device else None
+            self._flow: Flow[Recorded] = Flow(self._chain, self.decoder, self._recorded)
+            built.callback(self._flow.close)
+            self._closing = built.pop_all()
+
+    def step(self, stamp: Tensor) -> Tensor:
+        with on_stream(self._flow.stream):
+            records = [self._next() for _ in range(self._batches)]
+            return torch.cat(records).to(stamp.device) * stamp[:, None]
+
+    def finish(self) -> None:
+        self._flow.settle()
+        self.decoder.settle()
+        self.recorder.settle()
+        self._flow.synchronize()
+
+    def close(self) -> None:
+        """From the end to the beginning: what feeds is closed after what is fed."""
+        self._closing.close()
+
+    def _next(self) -> Tensor:
+        taken = self._flow.take()
+        if taken is not None and len(taken[0]) < BATCH:
+            taken = self._flow.take()  # the clip was cut short: what comes next is why
+        if taken is None:
+            raise self._chain.shortage or ValueError("the decoder came to its end, and it is to go round: report this")
+        record, ready = taken
+        if ready is not None:
+            current = torch.cuda.current_stream(self._device)  # cuda only
+            current.wait_event(ready)  # cuda only
+            record.record_stream(current)  # cuda only
+        return record
+
+    def _following(self, context: Context, info: VideoInfo) -> Work:
+        """Of NV12; what was followed to capture it is forgotten."""
+        arrived = in_one_launch(
+            context, partial(self._arrivals.of_nv12, blurred=True), partial(noise_in_nv12, context, info)
+        )
+        self._arrivals.begin()
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()  # cuda only  # other streams follow from here
+        return arrived
+
+    def _recorded(self, batch: Batch) -> Recorded:
+        """Encodes; the record, and when it is ready."""
+        batch = self._chain.encode(batch)
+        if batch.nv12 is None or self._arrived is None:
+            return self._arrivals.of_bgr(batch.on_host, self._matrix, blurred=True), None
+        record = self._arrived(batch.nv12)
+        if not record.is_cuda:
+            return record, None
+        return record, torch.cuda.current_stream(self._device).record_event()  # cuda only
+
+
+def build(plan: Plan, context: Context) -> Side:
+    """On a CPU the network gets one thread, which stands for the device; the other cores are the host's.
+
+    Raises VideoError, EncodingError, ValueError or OSError, in one sentence, where a stage cannot be had.
+    """
+    one_thread_on_cpu(context.device)
+    pipeline = Pipeline(plan, context)
+    return Side(
+        pipeline.step,
+        finish=pipeline.finish,
+        close=pipeline.close,
+        stock_steps=_stock_steps(plan, context),
+        works_ahead=plan.overlapped or plan.sessions > 1,
+        round_steps=_round_steps(pipeline.decoder.info, context),
+    )
+
+
+def _round_steps(info: VideoInfo, context: Context) -> int:
+    """Until a file is complete."""
+    return -(-info.frames // context.items)
+
+
+def _stock_steps(plan: Plan, context: Context) -> int:
+    """Of libx264, which has up to a second's frames in hand. A conveyor is as full after a step as before it.
+
+    What FFmpeg decodes ahead for the baseline is left out: it does that beside the other stages in any case, and is
+    done with it in a seventh of a step.
+    """
+    if plan.encode != "x264":
+        return 0
+    from workloads.video.encode.x264 import stock_frames
+
+    return -(-stock_frames() // context.items)
+
+
+@dataclass(frozen=True)
+class _Uploading:
+    """A decoder of the host whose frames go to the device at once."""
+
+    decoder: HostPlanesDecoder
+    device: torch.device
+
+    def read(self, frames: int) -> Tensor:
+        return self.decoder.read(frames).to(self.device)
+
+
+def x264_alone(plan: Plan, context: Context) -> Side:
+    """libx264 with nothing around it: what the plan gives its encoder, ready in host memory, so it bounds the plan."""
+    clip = source(context)
+    with (
+        closing(Chain(plan, context, clip.info, lambda frames: None)) as chain,
+        closing(HostPlanesDecoder(clip.path)) as decoder,
+    ):
+        batches = iter(lambda: chain.decode(_Uploading(decoder, context.device)), None)
+        ready = [chain.compute(batch).on_device.cpu() for batch in batches if len(batch) == BATCH]
+    if not ready:
+        raise ValueError(f"{clip.path} has {clip.info.frames} frames: give a video of {BATCH} or more")
+    make = partial(encoder_of, plans.X264, info=clip.info, device=context.device)
+    recorder: Recorder[Tensor] = Recorder(make, plans.X264.suffix, clip.info.frames, context.cache_dir)
+    turns = cycle(ready)
+
+    def step(stamp: Tensor) -> Tensor:
+        for batch in islice(turns, context.items // BATCH):
+            recorder.write(batch)
+        return stamp[:, None].repeat(1, 2)
+
+    stock_steps = _stock_steps(plans.X264, context)
+    return Side(
+        step,
+        finish=recorder.settle,
+        close=recorder.close,
+        stock_steps=stock_steps,
+        works_ahead=True,
+        round_steps=_round_steps(clip.info, context),
+    )

@@ -1,0 +1,1 @@
+"""Preprocessing: frames become the network's inputs."""

@@ -1,0 +1,53 @@
+"""What preprocessing on the device promises against OpenCV on the host."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gpugate.workload import Contract, Limit, Optimization, Tolerance, Workload
+from workloads.video.clip.frame_bank import batch_numbers
+from workloads.video.needs import CVCUDA, GPU, ON_HOST
+from workloads.video.preprocess.sides import ITEMS, by_opencv, from_nv12, size
+
+# Levels of bytes are rounded here and there, by one of 255 and by CV-CUDA by three; normalized values are about 1.
+ROUNDED = {dtype: Tolerance(relative_l2=1.5e-2, max_error=5e-2) for dtype in ("float32", "float16")}
+ROUNDED_BY_CVCUDA = {dtype: Tolerance(relative_l2=3e-2, max_error=5e-2) for dtype in ("float32", "float16")}
+ON_THE_GPU = {"cuda": Contract((Limit("host_to_device_bytes", at_most=4096),))}
+SAMPLED_FIRST = "a ninth of the pixels is sampled first, and only those are converted"
+
+PREPROCESS = Workload(
+    name="video/preprocess",
+    baseline=by_opencv,
+    inputs=batch_numbers,
+    sizes={kind: size(kind) for kind in ITEMS},
+    optimizations=(
+        Optimization(
+            "torch-gpu",
+            partial(from_nv12, "torch"),
+            {"sm_90": 10.0, "cuda": 2.0},
+            tolerance=ROUNDED,
+            needs=GPU,
+            contract=ON_THE_GPU,
+            why=SAMPLED_FIRST,
+        ),
+        Optimization(
+            "cvcuda",
+            partial(from_nv12, "cvcuda"),
+            {"sm_90": 10.0, "cuda": 2.0},
+            tolerance=ROUNDED_BY_CVCUDA,
+            needs=CVCUDA,
+            contract=ON_THE_GPU,
+            why="an operator for each step, with all pixels converted before they are sampled",
+        ),
+        Optimization(
+            "torch-cpu",
+            partial(from_nv12, "torch"),
+            {"cpu": 0.03},  # gates no speed: it keeps the path alive where there is no GPU
+            tolerance=ROUNDED,
+            needs=ON_HOST,
+            why=f"{SAMPLED_FIRST}; PyTorch still makes several passes over them, and OpenCV one",
+        ),
+    ),
+    cold=False,  # the inputs are numbers of frames, which come from a bank in their turn
+    timing="pipeline",
+)

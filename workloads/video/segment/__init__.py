@@ -1,0 +1,1 @@
+"""Segmentation: a network tells people from background."""

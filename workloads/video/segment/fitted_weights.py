@@ -1,0 +1,165 @@
+"""Weights that segment our clips without ever having been trained: seeded, calibrated, and read out in closed form.
+
+The convolutions are random. BatchNorm statistics come from a few frames of the clip, and the last convolution from a
+linear fit to its truth. What was fitted is kept on disk, so that every side and every process computes with the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from gpugate.workload import DeviceKind
+from workloads.parts.tensorrt_engine import read_verified, write_verified
+from workloads.video.clip.clip import Clip
+from workloads.video.segment.architectures import ARCHITECTURES, coarse_network
+from workloads.video.segment.network_frames import fit_numbers, frames_with_truth
+from workloads.video.segment.readout import coarse_targets, ridge
+
+FORMAT = 1  # of what is stored; raise it whenever seeding, calibration or the fit change
+FITTED = "fitted.pt"
+FRAMES_AT_ONCE = 4
+LOGIT = 4.0  # inside the foreground and, negative, outside: a probability of 0.9997
+RESIDUAL_SCALES = 0.05, 0.15
+
+
+@functools.lru_cache(maxsize=1)
+def fitted_weights(
+    kind: DeviceKind, clip: Clip, seed: int, device: torch.device, cache_dir: Path
+) -> Mapping[str, Tensor]:
+    """The state_dict of `coarse_network(kind)`, on the CPU, fitted on `device` unless `cache_dir` has it already.
+
+    A stored fit that was damaged is deleted with a RuntimeWarning and made again.
+    """
+    coarse = seeded_network(kind, seed)
+    folder = cache_dir / "video-segmenter" / fit_key(kind, clip, seed, device)
+    content = read_verified(folder).get(FITTED)
+    if content is None:
+        coarse.to(device)
+        fit(coarse, ARCHITECTURES[kind].readouts, *frames_with_truth(clip, fit_numbers(clip), device))
+        content = _stored(_fitted_part(kind, coarse.cpu()))
+        write_verified(folder, {FITTED: content})
+    coarse.load_state_dict(torch.load(io.BytesIO(content), weights_only=True), strict=False)
+    return {name: value.detach() for name, value in coarse.state_dict().items()}
+
+
+def seeded_network(kind: DeviceKind, seed: int) -> nn.Module:
+    """The network with random weights, on the CPU, in eval mode; the random numbers of the process go on as before.
+
+    Three things keep it from forgetting what it sees, and from amplifying rounding from layer to layer. What a residual
+    block adds is small, as training makes it: with full-size blocks, FP16 logits of 101 layers are 5 % off, not 0.1 %,
+    and every feature mixes half of the frame. Kernels over one to three channels have a mean: so colours get through.
+    BatchNorm biases above zero keep more than half of the ReLUs open.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        coarse = coarse_network(kind).eval().requires_grad_(False)
+        for module in coarse.modules():
+            if isinstance(module, nn.Conv2d) and module.weight.shape[1] <= 3:
+                module.weight += module.weight.std() * torch.randn_like(module.weight[:, :, :1, :1])
+            if isinstance(module, nn.BatchNorm2d):
+                module.weight.uniform_(0.5, 1.5)
+                module.bias.normal_(0.3, 0.2)
+        for norm in _ends_of_residual_blocks(coarse):
+            norm.weight.uniform_(*RESIDUAL_SCALES)
+            norm.bias.zero_()
+    return coarse
+
+
+def _ends_of_residual_blocks(coarse: nn.Module) -> Iterator[nn.BatchNorm2d]:
+    from torchvision.models.mobilenetv3 import InvertedResidual
+    from torchvision.models.resnet import Bottleneck
+
+    for block in coarse.modules():
+        if isinstance(block, Bottleneck):
+            yield block.bn3
+        if isinstance(block, InvertedResidual) and block.use_res_connect:
+            yield block.block[-1][1]
+
+
+@torch.inference_mode()
+def fit(coarse: nn.Module, readouts: Sequence[str], frames: Tensor, masks: Tensor) -> None:
+    """Calibrates and fits `coarse` in place to `frames` [n, 3, h, w], whose truth is `masks`, bool [n, h, w].
+
+    Strict FP32 and deterministic algorithms, whatever the process has chosen; it goes on as before.
+    """
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+        calibrate(coarse, frames[:: max(1, len(frames) // FRAMES_AT_ONCE)])
+        features = [_features(coarse, readouts, some) for some in torch.split(frames, FRAMES_AT_ONCE)]
+        joined = torch.cat(features)
+        weights, intercept = ridge(joined, coarse_targets(masks, joined))
+    _read_out(coarse, readouts, LOGIT * weights.float(), LOGIT * float(intercept))
+
+
+def calibrate(coarse: nn.Module, frames: Tensor) -> None:
+    """Every BatchNorm's statistics become those of `frames`, as all the BatchNorms before it leave them."""
+    norms = [module for module in coarse.modules() if isinstance(module, nn.BatchNorm2d)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the plain mean over all that it sees
+        norm.train()
+    coarse(frames)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+        norm.eval()
+
+
+def _features(coarse: nn.Module, readouts: Sequence[str], frames: Tensor) -> Tensor:
+    """What the last convolutions read, side by side: [n, channels, h/8, w/8]."""
+    seen: list[Tensor] = []
+    with _watching(coarse, readouts, seen):
+        coarse(frames)
+    return torch.cat(seen, dim=1)
+
+
+@contextmanager
+def _watching(coarse: nn.Module, readouts: Sequence[str], seen: list[Tensor]) -> Iterator[None]:
+    hooks = [
+        coarse.get_submodule(name).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        for name in readouts
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _read_out(coarse: nn.Module, readouts: Sequence[str], weights: Tensor, intercept: float) -> None:
+    """Logits -z and z of background and foreground, where z is `weights` times the features, plus `intercept`."""
+    convs = [coarse.get_submodule(name) for name in readouts]
+    biases = [intercept, *[0.0] * (len(convs) - 1)]
+    parts = torch.split(weights, [int(conv.in_channels) for conv in convs])  # type: ignore[arg-type]
+    for conv, part, bias in zip(convs, parts, biases, strict=True):
+        values = {"weight": torch.stack([-part, part])[:, :, None, None], "bias": torch.tensor([-bias, bias])}
+        conv.load_state_dict(values)
+
+
+def _fitted_part(kind: DeviceKind, coarse: nn.Module) -> Mapping[str, Tensor]:
+    """The rest follows from the seed alone, and is 200 MB."""
+    statistics = ("running_mean", "running_var", "num_batches_tracked")
+    fitted = (*statistics, *(f"{name}.{part}" for name in ARCHITECTURES[kind].readouts for part in ("weight", "bias")))
+    return {name: value for name, value in coarse.state_dict().items() if name.endswith(fitted)}
+
+
+def _stored(weights: Mapping[str, Tensor]) -> bytes:
+    buffer = io.BytesIO()
+    torch.save({name: value.clone() for name, value in weights.items()}, buffer)
+    return buffer.getvalue()
+
+
+def fit_key(kind: DeviceKind, clip: Clip, seed: int, device: torch.device) -> str:
+    """A folder name: another one as soon as anything differs that decides the weights."""
+    processor = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"  # cuda only
+    torchvision = importlib.metadata.version("torchvision")  # its import takes a second
+    told = (FORMAT, kind, clip.file_name, seed, processor, torch.__version__, torchvision)
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:32]
