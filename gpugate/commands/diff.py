@@ -18,7 +18,7 @@ from gpugate.errors import ReplayError
 from gpugate.explaining.autopsy import autopsy
 from gpugate.explaining.states_of_case import optimized_side
 from gpugate.machine.environment import compare
-from gpugate.profiling.artifact_names import EXPORT, REPORT
+from gpugate.profiling.capture_index import EXPORT, REPORT
 from gpugate.report.night_files import RUN
 from gpugate.report.rows import NOT_JUDGED, worst_of
 from gpugate.report.terminal import printed, stdout_takes_colour, terminal_columns
@@ -114,10 +114,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _of_profiles(first: Path, second: Path) -> tuple[list[Became], list[str]]:
-    from gpugate.profiling.summary_state import state
+    from gpugate.profiling.summary import step_state
 
     summaries = [_profiled(path) for path in (first, second)]
-    before, after = map(state, summaries)
+    before, after = map(step_state, summaries)
     found = Became(second.name, after.step_ms / before.step_ms - 1, autopsy(before, after, first.name))
     gpus = [summary.gpu or "a GPU without a name" for summary in summaries]
     return [found], [
@@ -146,7 +146,7 @@ def _is_profile(path: Path) -> bool:
     """By its name, or as its first lines say."""
     if path.suffix in PROFILES:
         return True
-    from gpugate.profiling.summary_file import FORMAT as SUMMARY
+    from gpugate.profiling.summary import FORMAT as SUMMARY
 
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
@@ -156,12 +156,12 @@ def _is_profile(path: Path) -> bool:
 
 
 def _profiled(path: Path) -> ProfileSummary:
-    from gpugate.profiling import nsys_tool, summary_file
-    from gpugate.profiling.summary import summarize
+    from gpugate.profiling.nsight_tools import as_export
+    from gpugate.profiling.summary import read_summary, summarize
 
     if path.suffix not in PROFILES:
-        return summary_file.read(path)
-    return summarize(nsys_tool.as_export(path))
+        return read_summary(path)
+    return summarize(as_export(path))
 
 
 def _read(path: Path) -> RunResult:

@@ -5,10 +5,13 @@ The folder that both share is named by an environment variable, which is also ho
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import signal
 import threading
 import time
+import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -18,6 +21,7 @@ from gpugate.store.codec import from_json, parse, pretty, to_json, write_atomica
 FOLDER_VARIABLE = "GPUGATE_PROFILED_IN"
 INNER_PID, OUTER_PID = "inner-pid", "outer-pid"  # files in it
 REPORT_STEM = "capture"  # of what the profiler writes into the folder
+DOMAIN, STEP = "gpugate", "step"  # of the NVTX ranges; the stages of the workloads are in the same domain
 OUTER_LOOK_S, ORPHAN_S = 1.0, 30.0
 SideLabel = Literal["reference", "optimized"]
 
@@ -77,3 +81,23 @@ def _end_with(outer: int) -> None:
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(ORPHAN_S)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+REPORT, NOT_IMPORTED, EXPORT = ".nsys-rep", ".qdstrm", ".sqlite"
+LONGEST = 120  # characters, which leaves room for a side and an ending below the 255 bytes of a file name
+_PLAIN = re.compile(r"[a-z0-9][a-z0-9._/-]*")
+_LOOKS_HASHED = re.compile(r"-[0-9a-f]{8}$")
+
+
+def safe_name(text_id: str) -> str:
+    """`two-layer-net+cuda-graph+cuda` for `two-layer-net/cuda-graph/cuda`.
+
+    What else has to be changed makes the name end with a hash of the id, so that ids that differ have names that do.
+    """
+    plain = _PLAIN.fullmatch(text_id) and len(text_id) <= LONGEST and not _LOOKS_HASHED.search(text_id)
+    if plain:
+        return text_id.replace("/", "+")
+    ascii_only = unicodedata.normalize("NFKD", text_id.lower()).encode("ascii", "ignore").decode()
+    slug = re.sub(r"[^a-z0-9._+]+", "-", ascii_only.replace("+", "-").replace("/", "+")).lstrip(".-+") or "case"
+    digest = hashlib.sha256(text_id.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{slug[: LONGEST - len(digest) - 1].rstrip('-')}-{digest}"

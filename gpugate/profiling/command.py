@@ -25,18 +25,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the summary. Raises ProfileError for a file that cannot be used and OptionError for no steps."""
-    from gpugate.profiling import nsys_tool, render, summary_file
-    from gpugate.profiling.summary import summarize, with_findings
+    from gpugate.profiling import render
+    from gpugate.profiling.nsight_tools import as_export
+    from gpugate.profiling.summary import summarize, summary_text, with_findings
     from gpugate.report.terminal import printed, stdout_takes_colour, terminal_columns
 
     if arguments.steps is not None and arguments.steps < 1:
         raise OptionError(f"--steps {arguments.steps} is not a whole number from 1 on: say how many steps there are")
-    sqlite = nsys_tool.as_export(arguments.file)
+    sqlite = as_export(arguments.file)
     summary = summarize(sqlite, arguments.steps)
     if not arguments.no_rules:
         summary = with_findings(summary, sqlite)
     if arguments.json:
-        sys.stdout.write(summary_file.document(summary))
+        sys.stdout.write(summary_text(summary))
     elif arguments.markdown:
         sys.stdout.write(render.markdown(summary))
     else:

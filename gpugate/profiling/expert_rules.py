@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpugate.profiling.nsight_tools import Nsys
-from gpugate.profiling.nsys_tool import run_nsys
+from gpugate.profiling.nsight_tools import Nsys, run_nsys
 
 ANALYZE_S = 300.0
 MOST_ROWS = 5

@@ -16,8 +16,8 @@ from contextlib import closing
 from pathlib import Path
 
 from gpugate.profiling.capture_index import FOLDER_VARIABLE
-from gpugate.profiling.environment_allow_list import allowed
 from gpugate.profiling.export_schema import ProfileError
+from gpugate.profiling.isolated_environment import allowed
 
 _VARIABLE = re.compile(rb"[A-Za-z_][^=\s(<]*(\(\)|%%)?=")  # and no C++; a shell's function is BASH_FUNC_name%%=
 _VERSION = re.compile(r"\d+(\.\d+)+")

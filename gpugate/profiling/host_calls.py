@@ -1,15 +1,202 @@
-"""What the host did: its CUDA calls, the ones that waited for the device and where, and allocations."""
+"""Which events count: the CUDA calls that begin inside the steps, and what the device did because of them.
+
+A step is an NVTX push/pop range "step" of the domain "gpugate" with the step's items as payload. A call of any thread
+of that process counts if it begins from the start of the first step to the end of the last; where a started range of
+the same domain is around the steps, as `pytest --nsys` makes one, if it begins inside that range. It is the window of a
+counting pass (gpugate.measurement.trace): what a pipeline does between two steps belongs to them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpugate.profiling.counted_calls import Steps
-from gpugate.profiling.device_activity import memory
-from gpugate.profiling.export_schema import Export
-from gpugate.profiling.projection import find_innermost
+from gpugate.measurement import cuda_calls
+from gpugate.profiling.capture_index import DOMAIN, STEP
+from gpugate.profiling.export_schema import Export, ProfileError
 
-ALLOCATES = 0  # allocation.memoryOperationType; 1 frees
+PUSH_POP, STARTED, DOMAIN_NAMED = 59, 60, 75  # of NVTX_EVENTS.eventType
+AUTOGRAD_THREADS = "pt_autograd_%"  # what PyTorch calls those that run CUDA's backward passes, a number behind it
+
+_DOMAINS = """
+SELECT DISTINCT n.domainId AS id, n.globalTid >> 24 AS pid, COALESCE(n.text, s.value) AS name
+FROM nvtx n LEFT JOIN string s ON s.id = n.textId WHERE n.eventType = :named
+"""
+# A domain whose creation the report does not hold, as the capture began later, is taken for ours; 0 is the default one.
+_OURS = """
+CREATE TEMP VIEW ours AS
+SELECT n.start, n.stop, n.eventType, n.globalTid AS tid, COALESCE(n.text, s.value) AS name, COALESCE(
+  n.uint64Value, n.int64Value, n.uint32Value, n.int32Value, n.doubleValue, n.floatValue, 0) AS payload
+FROM nvtx n LEFT JOIN string s ON s.id = n.textId
+WHERE n.stop > n.start AND n.domainId <> 0 AND '{domain}' = COALESCE(
+  (SELECT d.name FROM domain d WHERE d.id = n.domainId AND d.pid = n.globalTid >> 24), '{domain}')
+"""
+_STEPS = """
+SELECT start, stop, tid, payload AS items FROM ours WHERE eventType = :push_pop AND name = :step ORDER BY start
+"""
+_WHOLE_REPORT = """
+INSERT INTO step
+SELECT (SELECT MIN(start) FROM api), (SELECT MAX(stop) FROM api), globalTid, 0
+FROM api GROUP BY globalTid ORDER BY COUNT(*) DESC LIMIT 1
+"""
+_WINDOW = """
+SELECT MIN(COALESCE(w.start, s.first)), MAX(COALESCE(w.stop, s.last)), s.items, w.name
+FROM (SELECT MIN(start) AS first, MAX(stop) AS last, SUM(items) AS items FROM step) s
+LEFT JOIN ours w ON w.eventType = :started AND w.start <= s.first AND w.stop >= s.last
+"""
+# `steps`: whether a thread's waits count, as in a counting pass: a pipeline's own threads wait as their work.
+# `owner`: the thread in whose NVTX ranges its calls stand, for a backward pass the one that asked for it.
+_THREADS = """
+SELECT t.tid, s.tid AS step_tid, t.tid IN (
+  SELECT tid FROM step
+  UNION SELECT n.globalTid FROM thread n JOIN string v ON v.id = n.nameId WHERE v.value LIKE :autograd) AS steps
+FROM (SELECT DISTINCT globalTid AS tid FROM api) t
+JOIN (SELECT tid, MIN(start) FROM step GROUP BY tid >> 24) s ON s.tid >> 24 = t.tid >> 24
+"""
+_COUNTED = """
+SELECT a.start, a.stop, w.tid, IIF(w.steps, w.step_tid, w.tid), w.steps, a.correlationId, a.nameId
+FROM api a CROSS JOIN worker w ON w.tid = a.globalTid WHERE a.start BETWEEN :first AND :last
+"""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How many steps there are, of how many items together, and between which two times what they do begins, in ns.
+
+    `window` is what the range around them is called, None where there is none.
+    """
+
+    count: int
+    items: float
+    first: int
+    last: int
+    window: str | None
+
+
+def find_steps(export: Export, wanted: int | None) -> Steps:
+    """Makes the tables `domain` and `step`. `wanted`: how many there must be, or, where the report has no ranges of
+    ours, how many the whole of it is. Raises ProfileError where that does not hold.
+    """
+    export.make("domain", "id pid name:TEXT", _DOMAINS, named=DOMAIN_NAMED)
+    export.run(_OURS.format(domain=DOMAIN))
+    export.make("step", "start stop tid items:REAL", _STEPS, push_pop=PUSH_POP, step=STEP)
+    found = export.row("SELECT COUNT(*) FROM step")[0]
+    if found and wanted not in (None, found):
+        raise ProfileError(f"the report holds {found} steps and not {wanted}: profile again, its capture was cut off")
+    if not found:
+        if wanted is None:
+            raise ProfileError(
+                f"the report holds no step (an NVTX range {STEP!r} of the domain {DOMAIN!r}): profile with "
+                "`pytest --nsys`, or say with --steps how many steps the whole report is"
+            )
+        export.run(_WHOLE_REPORT)
+        export.notes.append(f"it marks no steps: the whole report was taken for {wanted}")
+    first, last, items, window = export.row(_WINDOW, started=STARTED)
+    if first is None:
+        raise ProfileError("the report holds no step and no CUDA call: profile with --trace=cuda,nvtx on a GPU")
+    return Steps(wanted or found, float(items), first, last, window)
+
+
+def find_calls(export: Export, steps: Steps) -> None:
+    """Makes `call`, one row per CUDA call that counts, and `call_name`, which says of a name what its calls do."""
+    export.make("call_name", "name:TEXT launch graph_launch synchronizing")
+    names = export.rows(
+        "SELECT a.nameId, COALESCE(s.value, 'unnamed') FROM (SELECT DISTINCT nameId FROM api) a "
+        "LEFT JOIN string s ON s.id = a.nameId"
+    )
+    export.connection.executemany(
+        "INSERT INTO call_name (rowid, name, launch, graph_launch, synchronizing) VALUES (?, ?, ?, ?, ?)",
+        [(key, *_described(value)) for key, value in names],
+    )
+    export.make("worker", "tid step_tid steps", _THREADS, autograd=AUTOGRAD_THREADS)
+    columns = "start stop tid owner steps correlation name"
+    export.make("call", columns, _COUNTED, first=steps.first, last=steps.last)
+    export.run("CREATE INDEX call_of_correlation ON call (correlation)")
+
+
+def _described(name: str) -> tuple[str, bool, bool, bool]:
+    call = cuda_calls.plain(name)
+    patterns = (cuda_calls.LAUNCH, cuda_calls.GRAPH_LAUNCH, cuda_calls.SYNCHRONIZING)
+    launch, graph_launch, synchronizing = (bool(pattern.match(call)) for pattern in patterns)
+    return call, launch, graph_launch, synchronizing
+
+
+MOST_RANGES = 100  # of different names; a program that marks every operator has thousands
+
+# In the order in which they open, which is their rowid; of ranges that open together the longer one is outside.
+_RANGES = """
+SELECT n.start, n.stop, n.globalTid AS tid, COALESCE(n.text, s.value, '') AS name,
+  COALESCE((SELECT d.name FROM domain d WHERE d.id = n.domainId AND d.pid = n.globalTid >> 24), '') AS domain
+FROM nvtx n LEFT JOIN string s ON s.id = n.textId
+WHERE n.eventType = :push_pop AND n.stop > n.start AND n.stop >= :first AND n.start <= :last
+  AND n.globalTid >> 24 IN (SELECT tid >> 24 FROM step)
+ORDER BY n.start, n.stop DESC
+"""
+# The last one that has opened of those that are still open.
+_INNERMOST = """
+SELECT p.point, MAX(s.rowid) FROM span s CROSS JOIN {points} p ON p.tid = s.tid AND p.at >= s.start AND p.at < s.stop
+GROUP BY p.point
+"""
+_WORK = "SELECT c.owner, c.start, d.start, d.stop FROM device d CROSS JOIN call c ON c.rowid = d.call"
+_PROJECTED = """
+SELECT domain, name, COUNT(*), SUM(stop - start) / 1e6, COALESCE(SUM(work_stop - work_start), 0) / 1e6,
+  COALESCE(SUM(busy), 0) / 1e6, SUM(activities), AVG(work_start - start) / 1e6, AVG(work_stop - stop) / 1e6,
+  (MIN(start) - :first) / 1e6
+FROM (
+  SELECT s.domain, s.name, s.start, s.stop, MIN(w.start) AS work_start, MAX(w.stop) AS work_stop,
+    SUM(w.stop - w.start) AS busy, COUNT(w.start) AS activities
+  FROM span s LEFT JOIN work w ON w.owner = s.tid AND w.at >= s.start AND w.at < s.stop
+  WHERE s.start >= :first AND s.stop <= :last
+  GROUP BY s.rowid)
+GROUP BY domain, name ORDER BY 5 DESC, 4 DESC LIMIT :most
+"""
+
+
+@dataclass(frozen=True)
+class ProjectedRange:
+    """All ranges of one name. Times are sums over them, lags means over those that made the device do something.
+
+    `gpu_span_ms` is from first to last activity, `gpu_busy_ms` the sum of the activities' times. `start_lag_ms` says
+    how long after a range opens its first activity begins, `end_lag_ms` how long after it closes its last one ends:
+    by so much the host is ahead. Both are None where the device did nothing. `opens_ms` is when the first one opens,
+    from the start of the first step.
+    """
+
+    domain: str
+    name: str
+    count: int
+    host_ms: float
+    gpu_span_ms: float
+    gpu_busy_ms: float
+    activities: int
+    start_lag_ms: float | None
+    end_lag_ms: float | None
+    opens_ms: float
+
+
+def find_ranges(export: Export, steps: Steps) -> None:
+    """Makes `span`, one row per NVTX range, in the order in which they open."""
+    columns = "start stop tid name:TEXT domain:TEXT"
+    export.make("span", columns, _RANGES, push_pop=PUSH_POP, first=steps.first, last=steps.last)
+
+
+def find_innermost(export: Export, table: str, points: str) -> None:
+    """Makes `table`, which says of a `point` in which span its thread then was, where it was in one.
+
+    `points` selects them with their `tid` and the time `at`. The spans, which are many, are looked through once.
+    """
+    export.make(f"{table}_points", "point tid at", points)
+    export.run(f"CREATE INDEX {table}_points_at ON {table}_points (tid, at, point)")
+    export.make(table, "point span", _INNERMOST.format(points=f"{table}_points"))
+    export.run(f"CREATE INDEX {table}_of ON {table} (point)")
+
+
+def projected(export: Export, steps: Steps) -> tuple[ProjectedRange, ...]:
+    """The ranges inside the steps and the steps themselves, those first whose work is longest on the GPU."""
+    export.make("work", "owner at start stop", _WORK)
+    export.run("CREATE INDEX work_at ON work (owner, at, start, stop)")
+    rows = export.rows(_PROJECTED, first=steps.first, last=steps.last, most=MOST_RANGES)
+    return tuple(ProjectedRange(*row) for row in rows)
+
 
 _CALLS = """
 SELECT n.name, SUM(c.ns) / 1e6, SUM(c.count), MAX(c.longest_ns) / 1e6, n.launch, n.graph_launch, n.synchronizing
@@ -27,17 +214,6 @@ GROUP BY n.name, s.name, s.domain, c.steps ORDER BY 6 DESC, 5 DESC
 _WAITING = """
 SELECT rowid AS point, owner AS tid, start AS at FROM call
 WHERE name IN (SELECT rowid FROM call_name WHERE synchronizing)
-"""
-_MEMORY = """
-WITH running AS (
-  SELECT start, memKind, memoryOperationType = :allocates AS takes, bytes,
-    SUM(IIF(memoryOperationType = :allocates, bytes, -bytes)) OVER (
-      PARTITION BY memKind ORDER BY start ROWS UNBOUNDED PRECEDING) AS held
-  FROM allocation WHERE globalPid >> 24 IN (SELECT tid >> 24 FROM step))
-SELECT memKind,
-  COUNT(IIF(takes, 1, NULL)), COUNT(IIF(takes, NULL, 1)),
-  COALESCE(SUM(IIF(takes, bytes, 0)), 0), COALESCE(SUM(IIF(takes, 0, bytes)), 0), MAX(MAX(held), 0)
-FROM running WHERE start BETWEEN :first AND :last GROUP BY memKind ORDER BY 4 DESC
 """
 
 
@@ -70,18 +246,6 @@ class Wait:
     ms: float
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Allocations and frees during the steps of one kind of memory; `peak_bytes` above what the capture began with."""
-
-    kind: str
-    allocations: int
-    frees: int
-    allocated_bytes: int
-    freed_bytes: int
-    peak_bytes: int
-
-
 def calls(export: Export) -> tuple[Call, ...]:
     """By name, the longest first."""
     rows = export.rows(_CALLS)
@@ -93,9 +257,3 @@ def waits(export: Export) -> tuple[Wait, ...]:
     find_innermost(export, "waits_in", _WAITING)
     rows = export.rows(_WAITS)
     return tuple(Wait(call, name, domain, bool(of_steps), *sums) for call, name, domain, of_steps, *sums in rows)
-
-
-def memory_use(export: Export, steps: Steps) -> tuple[Memory, ...]:
-    """By kind of memory; empty where nsys was not asked to record allocations (--cuda-memory-usage=true)."""
-    rows = export.rows(_MEMORY, allocates=ALLOCATES, first=steps.first, last=steps.last)
-    return tuple(Memory(memory(kind), *counts) for kind, *counts in rows)

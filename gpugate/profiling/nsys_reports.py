@@ -1,29 +1,58 @@
-"""What nsys left of a run: every report under the name of its test parameter, exported, summarized and listed."""
+"""One Nsight Systems report per test parameter and side: captured, exported, summarized and listed."""
 
 from __future__ import annotations
 
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpugate import units
 from gpugate.errors import GpugateError
-from gpugate.profiling import summary_file
-from gpugate.profiling.apart import stands_apart
-from gpugate.profiling.artifact_names import EXPORT, NOT_IMPORTED, REPORT, safe_name
-from gpugate.profiling.capture_index import REPORT_STEM, Capture
+from gpugate.profiling import nsight_tools
+from gpugate.profiling.capture_index import EXPORT, NOT_IMPORTED, REPORT, REPORT_STEM, Capture, safe_name
 from gpugate.profiling.foreign_variables import scrubbed_of, values_in
-from gpugate.profiling.nsight_tools import Nsys, end_all
-from gpugate.profiling.nsys_tool import exported
-from gpugate.profiling.profiled_process import LOOK_S, TO_END
-from gpugate.profiling.self_start import ProfiledRun
+from gpugate.profiling.isolated_environment import allowed, can_isolate, isolated_command
+from gpugate.profiling.nsight_tools import Nsys, end_all, exported
+from gpugate.profiling.profiled_run import LOOK_S, TO_END, ProfiledRun, start_profiled
 from gpugate.report.markdown import escaped, plain, table_row
+from gpugate.session.options import Profiling
 from gpugate.store.codec import write_atomically
+
+# Without CPU sampling: with it, a program of ten kernels made a report of 2 GB. A graph's kernels one by one, as the
+# counting pass has them. Ranges become reports when all of them have ended, in their order.
+OPTIONS = (
+    "--trace=cuda,nvtx,osrt",
+    "--sample=none",
+    "--cpuctxsw=none",
+    "--cuda-graph-trace=node",
+    "--cuda-memory-usage=true",
+    "--capture-range=cudaProfilerApi",
+    "--capture-range-end=repeat",
+    "--force-overwrite=true",
+)
+
+
+def run_under_nsys(profiling: Profiling, arguments: Sequence[str], say: Callable[[str], None]) -> int:
+    """Runs pytest under nsys, keeps its reports in the folder and says what they are; returns the exit status.
+
+    Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for an nsys that cannot be used.
+    """
+    found = nsight_tools.nsys(allowed(os.environ))  # before there is a folder
+    tool: list[Nsys] = []
+
+    def command(folder: Path, environment: Mapping[str, str]) -> list[str]:
+        nsys = replace(found, environment=environment)
+        tool.append(nsys)
+        output = f"--output={folder / REPORT_STEM}"
+        return isolated_command([nsys.path, "profile", *OPTIONS, *nsys.leaner, output, *profiling.nsys_words])
+
+    return start_profiled(profiling, arguments, command, lambda run: keep_reports(run, tool[0], say), say)
+
 
 SUMMARY, SUMMARY_JSON, LIST = ".summary.md", ".summary.json", "summary.md"
 ENDINGS = (REPORT, NOT_IMPORTED, EXPORT, SUMMARY, SUMMARY_JSON)
@@ -128,7 +157,7 @@ def _found(run: ProfiledRun, capture: Capture) -> Path | None:
 def _not_imported(found: Path, nsys: Nsys, kept: Path, capture: Capture) -> Kept:
     """Keeps it for an nsys that is whole, unless there may be in it what only an export can be searched for."""
     unmade, why = f"nsys made no report of {kept.name}, which is", nsys.importer_problem()
-    if not stands_apart():
+    if not can_isolate():
         problem = f"{unmade} not kept, as nsys may read the variables of other processes here, and write them into it"
         return Kept(capture, problem=f"{problem}: {why}")
     try:
@@ -170,10 +199,10 @@ def _told_foreign(foreign: list[str], name: str) -> str:
 
 def _summarize(export: Path, nsys: Nsys, paths: dict[str, Path], capture: Capture) -> list[str]:
     from gpugate.profiling.render import brief, markdown
-    from gpugate.profiling.summary import summarize, with_findings
+    from gpugate.profiling.summary import summarize, with_findings, write_summary
 
     summary = with_findings(summarize(export, capture.steps, capture.window), export, nsys)
-    summary_file.write(paths[SUMMARY_JSON], summary)
+    write_summary(paths[SUMMARY_JSON], summary)
     write_atomically(paths[SUMMARY], markdown(summary))
     return brief(summary)
 

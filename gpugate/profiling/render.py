@@ -14,7 +14,7 @@ from gpugate import units
 from gpugate.explaining.words import shortened
 from gpugate.profiling.device_activity import Kernel
 from gpugate.profiling.expert_rules import Finding
-from gpugate.profiling.projection import ProjectedRange
+from gpugate.profiling.host_calls import ProjectedRange
 from gpugate.profiling.summary import ProfileSummary
 from gpugate.report.markdown import escaped
 from gpugate.report.series_tables import WordTable

@@ -24,8 +24,8 @@ def outer_run(options: Options, arguments: Sequence[str | PathLike[str]]) -> int
     profiling = options.profiling
     if profiling is None or profiling.tool == "torch-trace" or capture_index.shared_folder() is not None:
         return None
-    from gpugate.profiling.ncu_capture import run_under_ncu
-    from gpugate.profiling.nsys_capture import run_under_nsys
+    from gpugate.profiling.ncu_kernels import run_under_ncu
+    from gpugate.profiling.nsys_reports import run_under_nsys
 
     run = run_under_nsys if profiling.tool == "nsys" else run_under_ncu
     return run(profiling, [fspath(argument) for argument in arguments], lambda line: print(line, flush=True))
@@ -46,7 +46,7 @@ class InnerRun:
 
     def begin(self, perf: PerfSession) -> None:
         """From now on cases are captured, not measured."""
-        from gpugate.profiling.capture_ranges import CaptureRanges
+        from gpugate.profiling.profiled_sides import CaptureRanges
 
         assert perf.options.profiling is not None  # noqa: S101
         ranges = CaptureRanges(self._folder, self._index, perf.options.profiling.tool, perf.options.fault)
@@ -67,7 +67,7 @@ def begin_profiles(perf: PerfSession, inner: InnerRun | None) -> None:
     if inner is not None:
         inner.begin(perf)
         return
-    from gpugate.profiling.torch_trace import TorchTraces
+    from gpugate.profiling.profiled_sides import TorchTraces
 
     traces = TorchTraces(profiling.folder, perf.options.fault)
 

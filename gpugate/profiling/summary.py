@@ -6,21 +6,95 @@ gpugate.counter_names, with the same definitions as a counting pass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpugate.profiling import device_activity, host_calls, idle_gaps
-from gpugate.profiling.artifact_names import REPORT
-from gpugate.profiling.counted_calls import Steps, find_calls, find_steps
-from gpugate.profiling.device_activity import Copies, Graphs, Kernel, Stream, find_activity
+from gpugate.explaining.state import State
+from gpugate.measurement.step_profile import Parts, StepProfile
+from gpugate.profiling import device_activity, host_calls
+from gpugate.profiling.capture_index import DOMAIN, REPORT, STEP
+from gpugate.profiling.device_activity import (
+    Active,
+    Copies,
+    Gap,
+    Graphs,
+    IdleWhile,
+    Kernel,
+    Memory,
+    Stream,
+    find_activity,
+    find_gaps,
+)
 from gpugate.profiling.expert_rules import Finding, findings
-from gpugate.profiling.export_counters import KNOWN_OF_WHOLE_GRAPHS, fractions, totals_of_activity, totals_of_calls
 from gpugate.profiling.export_schema import EXPORT_AGAIN, Export, ProfileError, opened
-from gpugate.profiling.host_calls import Call, Memory, Wait
-from gpugate.profiling.idle_gaps import Active, Gap, IdleWhile, find_gaps
+from gpugate.profiling.host_calls import (
+    Call,
+    ProjectedRange,
+    Steps,
+    Wait,
+    find_calls,
+    find_ranges,
+    find_steps,
+    projected,
+)
 from gpugate.profiling.nsight_tools import Nsys
-from gpugate.profiling.projection import ProjectedRange, find_ranges, projected
+from gpugate.store.codec import (
+    FormatError,
+    from_json,
+    naming_the_file,
+    parse,
+    pretty,
+    to_json,
+    with_header,
+    without_header,
+    write_atomically,
+)
+
+COPIED = {
+    "host to device": "host_to_device",
+    "device to host": "device_to_host",
+    "device to device": "device_to_device",
+}
+# What is known of a graph that was recorded whole. A counter that would be too small is left out.
+KNOWN_OF_WHOLE_GRAPHS = ("kernel_launches", "graph_launches", "synchronizing_calls", "api_ms", "active_fraction")
+
+
+def totals_of_calls(calls: Sequence[Call], waits: Sequence[Wait]) -> dict[str, float]:
+    return {
+        "kernel_launches": sum(call.count for call in calls if call.launch),
+        "graph_launches": sum(call.count for call in calls if call.graph_launch),
+        "synchronizing_calls": sum(wait.count for wait in waits if wait.of_steps),
+        "api_ms": sum(call.ms for call in calls),
+    }
+
+
+def totals_of_activity(
+    kernels: Sequence[Kernel], copies: Sequence[Copies], streams: Sequence[Stream]
+) -> dict[str, float]:
+    return {
+        "kernels": sum(kernel.count for kernel in kernels),
+        "framework_kernels": sum(kernel.count for kernel in kernels if kernel.framework),
+        "tensor_core_kernels": sum(kernel.count for kernel in kernels if kernel.tensor_cores),
+        "memsets": sum(stream.memsets for stream in streams),
+        "pageable_copies": sum(copy.count for copy in copies if "pageable" in (copy.source, copy.target)),
+        **{f"{name}_copies": sum(c.count for c in copies if c.direction == way) for way, name in COPIED.items()},
+        **{f"{name}_bytes": sum(c.bytes for c in copies if c.direction == way) for way, name in COPIED.items()},
+    }
+
+
+def fractions(active: Active) -> dict[str, float]:
+    return {
+        "active_fraction": _share(active.any_ms, active.window_ms),
+        "kernel_fraction": _share(active.kernel_ms, active.window_ms),
+        "copy_fraction": _share(active.copy_ms, active.window_ms),
+        "overlap_fraction": _share(active.overlap_ms, active.copy_ms),
+    }
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
 
 
 @dataclass(frozen=True)
@@ -98,7 +172,7 @@ def _summary(export: Export, name: str, steps: Steps) -> ProfileSummary:
         raise ProfileError("no CUDA call begins in its steps: profile with --trace=cuda,nvtx what runs on a GPU")
     find_activity(export)
     find_gaps(export)
-    waits, active = host_calls.waits(export), idle_gaps.active(export)
+    waits, active = host_calls.waits(export), device_activity.active(export)
     kernels, copies = device_activity.kernels(export), device_activity.copies(export)
     streams, graphs = device_activity.streams(export), device_activity.graphs(export)
     totals = {**totals_of_calls(calls, waits), **totals_of_activity(kernels, copies, streams)}
@@ -122,12 +196,12 @@ def _summary(export: Export, name: str, steps: Steps) -> ProfileSummary:
         calls=calls,
         copies=copies,
         waits=waits,
-        gaps=idle_gaps.largest(export, steps.first),
-        idle_while=idle_gaps.idle_while(export),
+        gaps=device_activity.largest(export, steps.first),
+        idle_while=device_activity.idle_while(export),
         ranges=projected(export, steps),
         streams=streams,
         graphs=graphs,
-        memory=host_calls.memory_use(export, steps),
+        memory=device_activity.memory_use(export, steps),
         notes=(*export.notes, *_missing(kernels, graphs)),
     )
 
@@ -141,3 +215,77 @@ def _missing(kernels: Sequence[Kernel], graphs: Graphs) -> list[str]:
     if not kernels:
         return ["no kernel ran because of the steps: profile with --trace=cuda if some should have"]
     return []
+
+
+FORMAT = "gpugate-profile"
+# History: 1: ProfileSummary as it is.
+FORMAT_VERSION = 1
+
+
+def summary_text(summary: ProfileSummary) -> str:
+    """The text of the file: one JSON document."""
+    return pretty(with_header(FORMAT, FORMAT_VERSION, to_json(summary))) + "\n"
+
+
+def write_summary(path: Path, summary: ProfileSummary) -> None:
+    """Replaces the file at `path` in one step. Raises ProfileError where it cannot be written."""
+    try:
+        write_atomically(path, summary_text(summary))
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise ProfileError(f"{path} cannot be written ({problem}): give another path") from error
+
+
+def read_summary(path: Path) -> ProfileSummary:
+    """Raises ProfileError for a file that is not there, damaged, or of another format."""
+    with naming_the_file(
+        path,
+        ProfileError,
+        unreadable="give the summary of a profile",
+        damaged="make it again with `gpugate profile --json`",
+        instead_of_upgrading="make the summary again",
+    ):
+        text = path.read_text(encoding="utf-8")
+        summary = from_json(ProfileSummary, without_header(FORMAT, FORMAT_VERSION, parse(text)))
+        if summary.steps < 1 or summary.span_ms <= 0:
+            raise FormatError(f"it is of {summary.steps} steps in {summary.span_ms:g} ms, and a profile has some")
+        return summary
+
+
+def step_state(summary: ProfileSummary) -> State:
+    """Of a step of the report. Its time is the profiled one: longer than without a profiler, on either side alike."""
+    steps, active = summary.steps, summary.active
+    in_order = sorted(summary.ranges, key=lambda one: one.opens_ms)
+    stages = [one for one in in_order if one.domain == DOMAIN and one.name != STEP]
+    copies = [(f"{one.direction} ({one.source} -> {one.target})", one.count, one.ms) for one in summary.copies]
+    profile = StepProfile(
+        kernels=_parts(((one.name, one.count, one.ms) for one in summary.kernels), steps),
+        copies=_parts(copies, steps),
+        waits=_parts(((one.call, one.count, one.ms) for one in summary.waits if one.of_steps), steps),
+        stages=_parts(((one.name, one.count, one.gpu_span_ms or one.host_ms) for one in stages), steps),
+        kernel_ms=active.kernel_ms / steps,
+        copy_ms=(active.either_ms - active.kernel_ms) / steps,
+    )
+    return State(summary.span_ms / steps, {**summary.counters, **_enqueued(summary)}, profile)
+
+
+def _enqueued(summary: ProfileSummary) -> dict[str, float]:
+    """How long the host was in a step without waiting for the device; nothing where no range is a step.
+
+    A call that waits between two steps stands in no range of ours, and in no step's time. In a range that somebody else
+    puts around the steps it is taken for one of theirs.
+    """
+    host_ms = next((one.host_ms for one in summary.ranges if (one.domain, one.name) == (DOMAIN, STEP)), None)
+    if host_ms is None:
+        return {}
+    waited_ms = sum(one.ms for one in summary.waits if one.of_steps and one.nvtx_range)
+    return {"enqueue_ms": max(0.0, host_ms - waited_ms) / summary.steps}
+
+
+def _parts(found: Iterable[tuple[str, float, float]], steps: int) -> Parts:
+    """Per step, by name; what has one name is one part."""
+    together: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for name, count, ms in found:
+        together[name][0] += count / steps
+        together[name][1] += ms / steps
+    return {name: (count, ms) for name, (count, ms) in together.items()}

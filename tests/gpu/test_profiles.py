@@ -25,10 +25,9 @@ from gpugate.measurement.device_timer import timer_for
 from gpugate.measurement.settings import WARM_UP_S
 from gpugate.measurement.sides import build_side, release
 from gpugate.measurement.warm_up import least_block_ms, warm_up
-from gpugate.profiling import summary_file
-from gpugate.profiling.artifact_names import safe_name
+from gpugate.profiling.capture_index import safe_name
 from gpugate.profiling.nsight_tools import found
-from gpugate.profiling.summary import ProfileSummary
+from gpugate.profiling.summary import ProfileSummary, read_summary
 from gpugate.workload import BASELINE, Case, Context
 from workloads import WORKLOADS
 from workloads.video.decode.nvdec import BUFFERED_FRAMES
@@ -104,7 +103,7 @@ def test_a_report_and_the_counting_pass_agree(case: Case, captured: tuple[Path, 
     for side in SIDES:
         if not report(folder, case, side).exists():
             pytest.fail(f"there is no summary of {case.id} {side}:\n{said[-5000:]}")
-        summaries[side] = summary_file.read(report(folder, case, side))
+        summaries[side] = read_summary(report(folder, case, side))
     counted = counted_sides(case, [summaries[side].steps for side in SIDES])
     differ = {}
     for side, name, ours in zip(SIDES, (case.reference_name, case.optimization.name), counted, strict=True):

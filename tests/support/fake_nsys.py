@@ -84,13 +84,13 @@ RANGES = """
     from pathlib import Path
 
     if "GPUGATE_PROFILED_IN" in os.environ:
-        from gpugate.profiling import capture_ranges
+        from gpugate.profiling import profiled_sides
 
         _folder = Path(os.environ["GPUGATE_PROFILED_IN"])
-        capture_ranges.KIND = "cpu"
-        capture_ranges.start_profiler = (_folder / "range-started").touch
+        profiled_sides.KIND = "cpu"
+        profiled_sides.start_profiler = (_folder / "range-started").touch
         _stopped = (_folder / f"range-stopped-{number}" for number in itertools.count(1))
-        capture_ranges.stop_profiler = lambda: (_folder / "range-started").rename(next(_stopped))
+        profiled_sides.stop_profiler = lambda: (_folder / "range-started").rename(next(_stopped))
 """
 # The part of the package nvtx that is used; ranges are lines of a file.
 NVTX = """

@@ -17,8 +17,7 @@ from gpugate.errors import BaselineError, SideError
 from gpugate.faults.fault import SPELLING, Fault
 from gpugate.measurement import settings
 from gpugate.measurement.step_profile import StepProfile
-from gpugate.profiling import summary_file
-from gpugate.profiling.summary import summarize
+from gpugate.profiling.summary import summarize, write_summary
 from gpugate.results.case import CaseResult
 from gpugate.store import profiles_file, run_file
 from tests.support.profile_exports import ExportWriter
@@ -162,7 +161,7 @@ def test_what_a_profile_does_not_hold_is_a_warning(tmp_path: Path, capsys) -> No
 def test_two_gpus_of_profiles_are_named(tmp_path: Path, capsys) -> None:
     before = report(tmp_path / "a.sqlite", 2)
     other = replace(summarize(before), gpu="NVIDIA H100")
-    summary_file.write(tmp_path / "b.json", other)
+    write_summary(tmp_path / "b.json", other)
     assert main(["diff", str(before), str(tmp_path / "b.json")]) == 0
     assert capsys.readouterr().out.startswith("measured on two machines: NVIDIA H200 -> NVIDIA H100\n\nb.json\n")
 
@@ -312,7 +311,7 @@ def test_two_profiles_are_compared_step_by_step_and_name_the_stage(tmp_path: Pat
     before, after = report(tmp_path / "a.sqlite", 2), report(tmp_path / "b.sqlite", 5)
     if as_summary:
         for path in (before, after):
-            summary_file.write(path.with_suffix(".json"), summarize(path))
+            write_summary(path.with_suffix(".json"), summarize(path))
         before, after = before.with_suffix(".json"), after.with_suffix(".json")
     assert main(["diff", str(before), str(after), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["cases"][after.name]

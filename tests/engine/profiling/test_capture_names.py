@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from gpugate.profiling.artifact_names import safe_name
-from gpugate.profiling.environment_allow_list import allowed
+from gpugate.profiling.capture_index import safe_name
+from gpugate.profiling.isolated_environment import allowed
 
 LONG = "resnet/" + "x" * 193
 

@@ -9,9 +9,20 @@ import pytest
 
 from gpugate.profiling import nsight_tools
 from gpugate.profiling.capture_index import Capture, SideLabel
-from gpugate.profiling.ncu_capture import run_under_ncu
-from gpugate.profiling.ncu_longest import Kernel, bound_by, counted, filters, longest_kernels, markdown
-from gpugate.profiling.ncu_table import METRICS, NcuError, Shares, of_capture, read_launches
+from gpugate.profiling.ncu_kernels import (
+    METRICS,
+    Kernel,
+    NcuError,
+    Shares,
+    bound_by,
+    counted,
+    filters,
+    longest_kernels,
+    markdown,
+    of_capture,
+    read_launches,
+    run_under_ncu,
+)
 from gpugate.session.options import Profiling
 from tests.support.fake_ncu import Filters, install
 from tests.support.fake_nsys import NVTX

@@ -14,7 +14,7 @@ SAYS_HOW = (
     "README.md",
     "docs/profiles.md",
     "gpugate/session/options.py",
-    "gpugate/profiling/environment_allow_list.py",
+    "gpugate/profiling/isolated_environment.py",
 )
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpugate.errors import EnvironmentUnfitError
-from gpugate.profiling import capture_index, profiled_process
+from gpugate.profiling import capture_index, profiled_run
 from gpugate.profiling.capture_index import FOLDER_VARIABLE
-from gpugate.profiling.profiled_process import Ended, run_profiled
+from gpugate.profiling.profiled_run import Ended, run_profiled
 from tests.support.patience import wait_until
 from tests.support.tiny_project import running
 
@@ -103,7 +103,7 @@ def test_a_signal_interrupts_the_program_and_ends_both(tmp_path: Path, number: s
 
 
 def test_one_that_does_not_end_when_it_is_asked_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiled_process, "GRACE_S", 0.2)
+    monkeypatch.setattr(profiled_run, "GRACE_S", 0.2)
     ready = tmp_path / "ready"
     stubborn = f"open({str(ready)!r}, 'w'); time.sleep(600)"
     stubborn = f"import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); {stubborn}"

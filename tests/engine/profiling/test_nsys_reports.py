@@ -14,7 +14,7 @@ from gpugate.profiling import nsight_tools, nsys_reports
 from gpugate.profiling.capture_index import Capture, CaptureIndex, SideLabel
 from gpugate.profiling.export_schema import ProfileError
 from gpugate.profiling.nsys_reports import keep_reports
-from gpugate.profiling.self_start import ProfiledRun
+from gpugate.profiling.profiled_run import ProfiledRun
 from gpugate.session.options import Profiling
 from tests.support.fake_nsys import FakeNsys
 from tests.support.profile_exports import ExportWriter

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from gpugate.profiling import artifact_folder, capture_index, capture_ranges, nsight_tools, nsys_capture, nsys_reports
-from gpugate.profiling.apart import stands_apart
+from gpugate.profiling import capture_index, nsight_tools, nsys_reports, profiled_run, profiled_sides
 from gpugate.profiling.capture_index import Capture, CaptureIndex
-from gpugate.profiling.self_start import ProfiledRun
+from gpugate.profiling.isolated_environment import can_isolate
+from gpugate.profiling.profiled_run import ProfiledRun
 from tests.support.fake_nsys import NVTX, RANGES, FakeNsys
 from tests.support.patience import HANGS_S, wait_until
 from tests.support.tiny_project import CONFTEST, TinyProject, check_no_traceback, children, running
 
 # pytester forgets what a run in this process was the first to import: what is patched here must stay what runs.
-for _name in ("ncu_capture", "nsys_capture", "session", "torch_trace"):
+for _name in ("ncu_kernels", "nsys_reports", "session", "profiled_sides"):
     importlib.import_module(f"gpugate.profiling.{_name}")
 
 SECRET = "hunter2-of-a-ci-job"
@@ -116,7 +116,7 @@ def neighbour() -> Iterator[None]:
 def test_nsys_cannot_write_down_what_other_processes_have_in_their_environments(
     profiled: TinyProject, nsys: FakeNsys, neighbour: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    if not stands_apart():
+    if not can_isolate():
         pytest.skip("this machine allows neither to give up capabilities nor a user namespace")
     nsys.mode("curious")
     result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
@@ -134,7 +134,7 @@ def test_a_report_with_the_variables_of_other_processes_is_not_kept(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(nsys_capture, "command_apart", list)  # a machine that allows nothing
+    monkeypatch.setattr(nsys_reports, "isolated_command", list)  # a machine that allows nothing
     nsys.mode("curious")
     result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
     said = " ".join((capfd.readouterr().out + result.text).split())
@@ -162,8 +162,8 @@ def test_what_was_not_imported_is_kept_where_nsys_saw_no_other_process(
     apart: bool,
 ) -> None:
     monkeypatch.setenv("CI_JOB_TOKEN", SECRET)
-    monkeypatch.setattr(nsys_capture, "command_apart", list)  # a machine that allows nothing
-    monkeypatch.setattr(nsys_reports, "stands_apart", lambda: apart)
+    monkeypatch.setattr(nsys_reports, "isolated_command", list)  # a machine that allows nothing
+    monkeypatch.setattr(nsys_reports, "can_isolate", lambda: apart)
     nsys.mode(mode)
     result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
     assert result.status == pytest.ExitCode.TESTS_FAILED
@@ -226,7 +226,7 @@ def test_a_second_interrupt_while_the_temporary_folder_is_removed_leaves_nothing
         unlink(*given, **named)
 
     def interrupt_while_it_is_held() -> None:
-        with artifact_folder.held(tmp_path, "--nsys") as inside:
+        with profiled_run.held(tmp_path, "--nsys") as inside:
             (inside / "report").touch()
             monkeypatch.setattr(os, "unlink", interrupted)
             raise KeyboardInterrupt
@@ -317,7 +317,7 @@ def test_a_run_that_is_killed_in_a_capture_leaves_nobody_and_no_report(profiled:
     finally:
         for pid in filter(running, started):
             os.kill(pid, signal.SIGKILL)
-    with artifact_folder.held(folder, "--nsys"):  # as the next run does
+    with profiled_run.held(folder, "--nsys"):  # as the next run does
         pass
     assert artifacts(profiled) == [".lock"]
 
@@ -340,7 +340,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 def captured(profiled: TinyProject, shared: Path, monkeypatch: pytest.MonkeyPatch) -> TinyProject:
     """The project whose inner run is in this process; no profiler makes a report of its ranges."""
     for name in ("KIND", "start_profiler", "stop_profiler"):
-        monkeypatch.setattr(capture_ranges, name, getattr(capture_ranges, name))
+        monkeypatch.setattr(profiled_sides, name, getattr(profiled_sides, name))
     return profiled
 
 
@@ -390,7 +390,7 @@ def test_what_cannot_profile_is_one_sentence(
     if mode == "not a folder":
         profiled.write("gpugate-nsys", "")
     if mode == "in use":
-        with artifact_folder.held(profiled.path / "gpugate-nsys", "--nsys"):
+        with profiled_run.held(profiled.path / "gpugate-nsys", "--nsys"):
             result = profiled.run("--nsys")
     else:
         result = profiled.run("--nsys")

@@ -13,8 +13,7 @@ from gpugate.errors import OptionError
 from gpugate.profiling import command, nsight_tools
 from gpugate.profiling.export_schema import ProfileError
 from gpugate.profiling.render import brief, markdown, overview, tables, word_tables
-from gpugate.profiling.summary import ProfileSummary, summarize
-from gpugate.profiling.summary_file import read
+from gpugate.profiling.summary import ProfileSummary, read_summary, summarize
 from gpugate.report.terminal import printed
 from tests.engine.profiling.test_profile_nsys import SAID
 from tests.support.fake_nsys import on_path
@@ -133,7 +132,7 @@ def test_the_command_prints_tables_markdown_or_json(export: Path, capsys: pytest
     assert run(str(export), "--json", "--no-rules") == 0
     path = export.with_name("profile.json")
     path.write_text(capsys.readouterr().out)
-    assert read(path) == summarize(export)
+    assert read_summary(path) == summarize(export)
 
 
 def test_without_nsys_the_rules_are_missed_and_nothing_else(export: Path, capsys: pytest.CaptureFixture[str]) -> None:

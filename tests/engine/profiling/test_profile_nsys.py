@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.profiling import nsight_tools, nsys_tool
+from gpugate.profiling import nsight_tools
 from gpugate.profiling.expert_rules import findings, parsed
 from gpugate.profiling.export_schema import ProfileError
-from gpugate.profiling.nsight_tools import Nsys
-from gpugate.profiling.nsys_tool import as_export, exported, run_nsys
+from gpugate.profiling.nsight_tools import Nsys, as_export, exported, run_nsys
 from tests.support.fake_nsys import on_path
 from tests.support.patience import started_once, wait_until
 from tests.support.tiny_project import running
@@ -158,7 +157,7 @@ def test_the_nsys_and_the_environment_are_those_given(tmp_path: Path, monkeypatc
     own = Nsys(str(tmp_path / "bin/nsys"), {"PATH": "/usr/bin:/bin"})
     monkeypatch.setenv("SECRET", "token")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    assert run_nsys(["analyze"], nsys_tool.EXPORT_S, own) == "[]\n"
+    assert run_nsys(["analyze"], nsight_tools.EXPORT_S, own) == "[]\n"
 
 
 def test_what_is_no_report_is_its_own_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

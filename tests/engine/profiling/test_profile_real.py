@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from gpugate.profiling import counted_calls, device_activity, host_calls, render
+from gpugate.profiling import device_activity, host_calls, render
 from gpugate.profiling.render import markdown
 from gpugate.profiling.summary import ProfileSummary, summarize
 from gpugate.report.terminal import printed
@@ -89,9 +89,9 @@ def test_the_numbers_that_stand_for_words_are_those_of_nsys() -> None:
     for kind, words in device_activity.DIRECTIONS.items():
         assert str(directions[kind]).lower().replace("-to-", " to ") == words
     (allocates,) = of_real("SELECT id FROM ENUM_CUDA_DEV_MEM_EVENT_OPER WHERE label = 'Allocation'")
-    assert allocates == (host_calls.ALLOCATES,)
+    assert allocates == (device_activity.ALLOCATES,)
     events = {label: event for event, label in of_real("SELECT id, label FROM ENUM_NSYS_EVENT_TYPE")}
-    known = counted_calls.PUSH_POP, counted_calls.STARTED, counted_calls.DOMAIN_NAMED
+    known = host_calls.PUSH_POP, host_calls.STARTED, host_calls.DOMAIN_NAMED
     assert tuple(events[name] for name in ("NvtxPushPopRange", "NvtxStartEndRange", "NvtxDomainCreate")) == known
 
 

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from gpugate.profiling.device_activity import Active
 from gpugate.profiling.expert_rules import Finding
 from gpugate.profiling.export_schema import ProfileError
-from gpugate.profiling.idle_gaps import Active
-from gpugate.profiling.summary import ProfileSummary, summarize
-from gpugate.profiling.summary_file import FORMAT_VERSION, read, write
+from gpugate.profiling.summary import FORMAT_VERSION, ProfileSummary, read_summary, summarize, write_summary
 from tests.support.profile_exports import (
     BACKWARD,
     DEVICE,
@@ -300,19 +299,19 @@ def test_a_summary_survives_its_file(writer: ExportWriter, tmp_path: Path) -> No
     finding = Finding("rule", "title", "advice", ("a", "b"), (("1", "2"),), 7)
     summary = replace(summary_of(writer), findings=(finding,))
     path = tmp_path / "profile.json"
-    write(path, summary)
-    assert read(path) == summary
+    write_summary(path, summary)
+    assert read_summary(path) == summary
     path.write_text(path.read_text().replace(f'"format_version": {FORMAT_VERSION}', '"format_version": 99'))
     with pytest.raises(ProfileError, match=r"newer gpugate .* make the summary again"):
-        read(path)
+        read_summary(path)
 
 
 @pytest.mark.parametrize(("field", "value"), [("steps", 0), ("span_ms", 0.0)])
 def test_a_summary_of_nothing_is_none(writer: ExportWriter, tmp_path: Path, field: str, value: float) -> None:
     path = tmp_path / "profile.json"
-    write(path, replace(summary_of(two_steps(writer)), **{field: value}))
+    write_summary(path, replace(summary_of(two_steps(writer)), **{field: value}))
     with pytest.raises(ProfileError, match=r"it is of \d steps in [\d.]+ ms, and a profile has some: make it again"):
-        read(path)
+        read_summary(path)
 
 
 def test_what_touches_leaves_no_gap(writer: ExportWriter) -> None:

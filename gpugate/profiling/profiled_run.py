@@ -1,21 +1,80 @@
-"""A profiler that runs pytest: when we are interrupted pytest ends as by Ctrl-C, and nothing is left running."""
+"""A plain `pytest ... --nsys` starts itself once under the profiler, and reports the result when that run has ended."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from gpugate.errors import EnvironmentUnfitError
-from gpugate.profiling.capture_index import FOLDER_VARIABLE, INNER_PID, OUTER_PID
+from gpugate.errors import EnvironmentUnfitError, OptionError
+from gpugate.profiling import capture_index
+from gpugate.profiling.capture_index import FOLDER_VARIABLE, INNER_PID, OUTER_PID, CaptureIndex
+from gpugate.profiling.isolated_environment import allowed
+from gpugate.report.night_files import RUN
 from gpugate.session.child_process import program_command
+from gpugate.session.options import Profiling
+from gpugate.session.termination import delay_signals
+
+LOCK_NAME = ".lock"
+_UNFINISHED = ".capturing-"
+
+
+@contextmanager
+def held(folder: Path, option: str) -> Iterator[Path]:
+    """Makes the folder, keeps other runs out of it, and yields one inside it that goes when all is over.
+
+    Raises OptionError, naming `option`, where it cannot be written, holds a night, or another run is at work in it.
+    """
+    if (folder / RUN).exists():  # whose summary.md would be replaced
+        raise OptionError(f"{option} {folder} is the record of a night, with its {RUN}: give a folder beside it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise OptionError(f"{option} {folder} cannot be written ({error.strerror}): give another folder") from None
+    try:
+        _lock(descriptor, folder, option)
+        for left in folder.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        with _temporary(folder, option) as inside:
+            yield inside
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path, option: str) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        problem = (
+            "is in use by another run" if isinstance(error, BlockingIOError) else f"has no locks ({error.strerror})"
+        )
+        raise OptionError(f"{option} {folder} {problem}: give another folder") from None
+
+
+@contextmanager
+def _temporary(folder: Path, option: str) -> Iterator[Path]:
+    try:
+        inside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder))
+    except OSError as error:
+        raise OptionError(f"{option} {folder} cannot be written ({error.strerror}): give another folder") from None
+    try:
+        yield inside
+    finally:
+        with delay_signals():  # a second Ctrl-C would end the removal halfway
+            shutil.rmtree(inside, ignore_errors=True)
+
 
 GRACE_S = 5.0  # for pytest to close what it has open
 KILLED_S, LOOK_S = 10.0, 0.1
@@ -145,3 +204,70 @@ def _processes() -> dict[int, tuple[int, int]]:
             if state not in "XZ":
                 found[int(path.parent.name)] = (int(parent), int(session))
     return found
+
+
+FAILED, NOTHING_COLLECTED = 1, 5
+
+
+@dataclass(frozen=True)
+class ProfiledRun:
+    """A run under a profiler that has ended. `folder` goes when it has been told of."""
+
+    profiling: Profiling
+    folder: Path
+    environment: Mapping[str, str]
+    index: CaptureIndex
+
+
+Command = Callable[[Path, Mapping[str, str]], list[str]]
+Tell = Callable[[ProfiledRun], list[str]]
+
+
+def start_profiled(
+    profiling: Profiling, arguments: Sequence[str], command: Command, tell: Tell, say: Callable[[str], None]
+) -> int:
+    """Runs pytest with `arguments` behind what `command` makes of the shared folder; returns the exit status of all.
+
+    `tell` keeps the artifacts and returns what is wrong with them, which makes an exit status of 0 one of 1. Raises
+    OptionError for a folder that cannot be written and EnvironmentUnfitError for a profiler that cannot be used.
+    """
+    try:
+        with signals_as_errors():
+            return _started(profiling, arguments, command, tell, say)
+    except TO_END as ending:
+        say(f"--{profiling.tool} was interrupted: not all of its reports are kept")
+        return status_of(ending)
+
+
+def _started(
+    profiling: Profiling, arguments: Sequence[str], command: Command, tell: Tell, say: Callable[[str], None]
+) -> int:
+    with held(profiling.folder, f"--{profiling.tool}") as folder:
+        environment = {**allowed(os.environ), FOLDER_VARIABLE: str(folder), "COLUMNS": str(_columns())}
+        pytest = [sys.executable, "-m", "pytest", *arguments, *_colour()]
+        ended = run_profiled([*command(folder, environment), *pytest], folder, environment)
+        if ended.cut_off:
+            say(f"--{profiling.tool} was interrupted: none of its reports is kept")
+            return ended.status
+        run = ProfiledRun(profiling, folder, environment, capture_index.read(folder))
+        problems = tell(run)
+        if run.index.status is None:
+            problems.append(
+                f"pytest did not end by itself under {profiling.tool}, which ended with status {ended.status}"
+            )
+        elif run.index.status == 0 and ended.status:
+            problems.append(f"{profiling.tool} ended with status {ended.status}, after all tests had passed")
+        for problem in problems:
+            say(f"ERROR: {problem}")
+    # What pytest says counts; the profiler's own status only where pytest could say nothing, or all went well.
+    status = run.index.status or (ended.status if ended.status >= 0 else 128 - ended.status)
+    return status or (FAILED if problems else 0)
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size((140, 24)).columns
+
+
+def _colour() -> list[str]:
+    """A profiler passes the output on, so that pytest sees no terminal."""
+    return ["--color=yes"] if sys.stdout.isatty() and "NO_COLOR" not in os.environ else []

@@ -1,0 +1,344 @@
+"""The longest kernels of each side under Nsight Compute: how near they come to what the GPU can do.
+
+It is the plain `ncu` and not nsight-python, which analyzes functions written for it, a kernel an annotation unless told
+otherwise, in the process that calls them. A step here has hundreds of kernels, runs in a process of its own whose
+environment is allow-listed, and has the ranges that nsys sees; Nsight Compute's window opens the report that is kept.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+
+from gpugate import units
+from gpugate.errors import GpugateError
+from gpugate.profiling import nsight_tools
+from gpugate.profiling.capture_index import REPORT_STEM, Capture, SideLabel
+from gpugate.profiling.nsight_tools import answer
+from gpugate.profiling.profiled_run import ProfiledRun, start_profiled
+from gpugate.profiling.render import cell, kernel_names
+from gpugate.report.markdown import plain, table_row
+from gpugate.session.options import Profiling
+from gpugate.store.codec import pretty, to_json, write_atomically
+
+NAME, TIME = "Kernel Name", "gpu__time_duration.sum"
+# By the field of Shares: what ncu calls it. Several pipes multiply matrices, by precision: the busiest one counts.
+METRICS: Mapping[str, re.Pattern[str]] = {
+    "compute": re.compile(r"sm__throughput\.avg\.pct_of_peak_sustained_elapsed"),
+    "memory": re.compile(r"gpu__compute_memory_throughput\.avg\.pct_of_peak_sustained_elapsed"),
+    "dram": re.compile(r"(gpu__)?dram__?throughput\.avg\.pct_of_peak_sustained_elapsed"),
+    "occupancy": re.compile(r"sm__warps_active\.avg\.pct_of_peak_sustained_active"),
+    "tensor": re.compile(r"sm__(inst_executed_)?pipe_tensor\w*\.avg\.pct_of_peak_sustained_(active|elapsed)"),
+}
+
+
+class NcuError(GpugateError):
+    """What ncu printed cannot be read, or what is asked of it is too much."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Percentages of the GPU's peak; None where ncu has no number."""
+
+    compute: float | None = None
+    memory: float | None = None
+    dram: float | None = None
+    occupancy: float | None = None
+    tensor: float | None = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel, alone on the GPU. `ranges` are the NVTX ranges that it ran in, as ncu spells them."""
+
+    name: str
+    time_ms: float
+    grid: str
+    block: str
+    shares: Shares
+    ranges: str
+
+    @property
+    def shape(self) -> tuple[str, str]:
+        return self.grid, self.block
+
+
+def read_launches(text: str) -> list[Launch]:
+    """In the order in which they ran. Raises NcuError for what is no such table."""
+    lines = text.splitlines()
+    start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        said = next((line for line in lines if "ERROR" in line), lines[-1] if lines else "nothing")
+        raise NcuError(f"ncu printed no table of kernels ({said.strip()[:200]}): run it by hand to see more")
+    rows = list(csv.DictReader(io.StringIO("\n".join(lines[start:]))))
+    if rows and TIME not in rows[0]:
+        raise NcuError(f"ncu printed no {TIME}: run a newer Nsight Compute")
+    return [_launch(row) for row in rows if (row["ID"] or "").strip()]  # the row of units has no ID
+
+
+def of_capture(launches: Sequence[Launch], capture: Capture) -> list[Launch]:
+    """Those of the steps of one side of one case."""
+    named = re.compile(rf"(?<![\w/-]){re.escape(capture.window)}(?![\w/-])")
+    return [launch for launch in launches if named.search(launch.ranges)]
+
+
+def _launch(row: Mapping[str, str]) -> Launch:
+    shares = Shares(**{field.name: _largest(row, METRICS[field.name]) for field in fields(Shares)})
+    ranges = " ".join(value for name, value in row.items() if name and "Range" in name and value)
+    time_ms = (_number(row[TIME]) or 0.0) / 1e6  # nanoseconds, as --print-units=base has them
+    return Launch(row[NAME], time_ms, _by(row.get("Grid Size")), _by(row.get("Block Size")), shares, ranges)
+
+
+def _by(size: str | None) -> str:
+    """`64x1x1` for `(64, 1, 1)`."""
+    return "x".join(re.findall(r"\d+", size or ""))
+
+
+def _largest(row: Mapping[str, str], pattern: re.Pattern[str]) -> float | None:
+    values = [_number(value) for name, value in row.items() if name and pattern.fullmatch(name)]
+    return max((value for value in values if value is not None), default=None)
+
+
+def _number(text: str | None) -> float | None:
+    """Numbers come with commas between thousands; `n/a` where there is none."""
+    try:
+        return float((text or "").replace(",", ""))
+    except ValueError:
+        return None
+
+
+LONGEST_EXPRESSION = 100_000  # characters; Linux takes arguments of up to 128 KiB
+BUSY = 60.0  # percent of a peak: below it ncu's own rules speak of latency
+HEADINGS = (
+    "kernel", "share", "a step", "launches", "longest", "bound by", "compute", "memory", "DRAM", "tensor cores",
+    "occupancy", "grid", "block",
+)  # fmt: skip
+SHOWN = ("compute", "memory", "dram", "tensor", "occupancy")  # fields of Shares, in the order of HEADINGS
+BELOW = """\
+share: of the time of all kernels of a step, each alone on the GPU, caches as the one before left them. All from
+"bound by" on is of one of the longest launches, in percent of the GPU's peak, caches emptied before it; clocks as they
+were. bound by: what is busiest, where that is 60 % or more; latency: nothing is, too little is under way at once.
+"""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """All launches of one kernel in a step. `grid` and `block` are those of its longest launch, `shares` what ncu
+    counted of one like it; None where that did not come again when it counted."""
+
+    case_id: str
+    label: SideLabel
+    name: str
+    symbol: str  # the name as the linker has it
+    launches: int
+    step_ms: float
+    share: float
+    longest_ms: float
+    grid: str
+    block: str
+    shares: Shares | None = None
+
+    def shown_by(self, launch: Launch) -> bool:
+        return (launch.name, *launch.shape) == (self.symbol, self.grid, self.block)
+
+
+def longest_kernels(launches: Sequence[Launch], names: Mapping[str, str], capture: Capture, count: int) -> list[Kernel]:
+    """The `count` kernels that take most of a step of one side. `names` spells out the symbols that launches have."""
+    by_symbol: dict[str, list[Launch]] = defaultdict(list)
+    for launch in of_capture(launches, capture):
+        by_symbol[launch.name].append(launch)
+    of_symbol = {symbol: sum(launch.time_ms for launch in its) for symbol, its in by_symbol.items()}
+    whole_ms = sum(of_symbol.values())
+    found = []
+    for symbol in sorted(of_symbol, key=of_symbol.__getitem__, reverse=True)[:count]:
+        its, step_ms = by_symbol[symbol], of_symbol[symbol]
+        longest = max(its, key=lambda launch: launch.time_ms)
+        share = step_ms / whole_ms if whole_ms else 0.0
+        known = (capture.case_id, capture.label, names[symbol], symbol, len(its), step_ms, share)
+        found.append(Kernel(*known, longest.time_ms, *longest.shape))
+    return found
+
+
+def filters(kernels: Sequence[Kernel]) -> list[str]:
+    """Arguments with which ncu looks at all launches of these kernels and at no others.
+
+    It could also be told how many launches of a shape to look at, and then it was seen to look at none. Raises NcuError
+    for more names than an argument can hold.
+    """
+    symbols = {kernel.symbol for kernel in kernels}
+    # Symbols are words but for a few signs: a dot stands for those, whatever they mean in ncu's kind of expression.
+    expression = "|".join(re.sub(r"\W", ".", symbol, flags=re.ASCII) for symbol in sorted(symbols))
+    if len(expression) > LONGEST_EXPRESSION:
+        raise NcuError(f"{len(symbols)} names of kernels are too much for one ncu: choose fewer tests with -k")
+    return ["--kernel-name-base=mangled", f"--kernel-name=regex:^({expression})$"]
+
+
+def counted(kernels: Sequence[Kernel], launches: Sequence[Launch], capture: Capture) -> list[Kernel]:
+    """The kernels of one capture with what ncu counted of their longest launches, whose names are symbols here too."""
+    seen = of_capture(launches, capture)
+    return [replace(kernel, shares=_shares(kernel, seen)) for kernel in kernels]
+
+
+def markdown(table: Sequence[tuple[Capture, Sequence[Kernel]]]) -> str:
+    """A table per side, the kernel that takes most of a step first."""
+    blocks = ["# The longest kernels of a step\n"]
+    for capture, kernels in table:
+        blocks.append(f"## {plain(capture.case_id)}, {capture.label}: {plain(capture.side)}\n")
+        rows = map(_row, kernels, kernel_names([kernel.name for kernel in kernels]))
+        blocks.append("\n".join([table_row(HEADINGS), "|---|" + "---:|" * (len(HEADINGS) - 1), *rows]))
+        blocks.append("")
+    return "\n".join([*blocks, BELOW])
+
+
+def bound_by(shares: Shares) -> str:
+    """What keeps a kernel from being faster, as far as that is seen from how busy the parts of the GPU are."""
+    busiest = max(shares.compute or 0.0, shares.memory or 0.0)
+    if shares.compute is None or shares.memory is None:
+        return ""
+    if busiest < BUSY:
+        return "latency"
+    if shares.compute == busiest:
+        return "tensor cores" if (shares.tensor or 0.0) >= BUSY else "compute"
+    return "DRAM" if (shares.dram or 0.0) >= BUSY else "caches"
+
+
+def _shares(kernel: Kernel, seen: Sequence[Launch]) -> Shares | None:
+    its = [launch for launch in seen if kernel.shown_by(launch)]
+    return max(its, key=lambda launch: launch.time_ms).shares if its else None
+
+
+def _row(kernel: Kernel, name: str) -> str:
+    counts = [units.percent(kernel.share), units.milliseconds(kernel.step_ms), str(kernel.launches)]
+    shares = kernel.shares or Shares()
+    percent = {field.name: getattr(shares, field.name) for field in fields(Shares)}
+    told = ["" if percent[name] is None else f"{percent[name]:.0f} %" for name in SHOWN]
+    longest = [units.milliseconds(kernel.longest_ms), bound_by(shares)]
+    return table_row([cell(name), *counts, *longest, *told, kernel.grid, kernel.block])
+
+
+REPORT, LIST, LIST_JSON = "kernels.ncu-rep", "kernels.md", "kernels.json"
+# What the table needs and no more: whole sections are 80 kB of each kernel.
+COUNTED = (
+    TIME,
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+)
+OPTIONS = (
+    "--clock-control=none",  # the machine is not ours alone
+    "--profile-from-start=off",
+    "--graph-profiling=node",
+    "--nvtx",
+    "--force-overwrite",
+    "--import-sass=no",  # else the code of every library that a kernel comes from: 17 MB for 12 kernels of cuBLAS
+)
+# All these metrics take several runs of a kernel, with all that it may write saved before the first one and put back
+# before every other: 520 launches did not end within 110 s. The time alone takes one run, and nothing is saved.
+TIMES = (f"--metrics={TIME}", "--cache-control=none")
+COUNTERS = (f"--metrics={','.join(COUNTED)}",)
+AS_TABLE = ("--csv", "--page=raw", "--print-units=base")
+SYMBOLS, NAMES = "--print-kernel-base=mangled", "--print-kernel-base=demangled"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What was captured of each side, and the kernels that are worth more than their time."""
+
+    captures: Sequence[Capture]
+    kernels: Sequence[Kernel]
+
+    def of(self, capture: Capture) -> list[Kernel]:
+        return [one for one in self.kernels if (one.case_id, one.label) == (capture.case_id, capture.label)]
+
+
+def run_under_ncu(profiling: Profiling, arguments: Sequence[str], say: Callable[[str], None]) -> int:
+    """Runs pytest under ncu twice, for the times of all kernels and for the counters of the longest; keeps the report
+    of the latter and a table, and returns the exit status.
+
+    Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for an ncu that is not there.
+    """
+    path = nsight_tools.ncu()
+    found: list[tuple[Timed, list[str]]] = []
+    say("ncu, first run: how long every kernel of a step takes")
+    tell_times = partial(_timed, ncu=path, found=found)
+    status = start_profiled(profiling, arguments, partial(_command, path, TIMES), tell_times, say)
+    if not found:
+        return status
+    timed, chosen = found[0]
+    say(f"ncu, second run: what keeps {len(timed.kernels)} of them from being faster")
+    tell = partial(_kept, ncu=path, timed=timed, say=say)
+    options = (*COUNTERS, *chosen)
+    return start_profiled(profiling, arguments, partial(_command, path, options), tell, say) or status
+
+
+def _command(ncu: str, options: Sequence[str], folder: Path, environment: Mapping[str, str]) -> list[str]:
+    return [ncu, *OPTIONS, *options, f"--log-file={folder / 'log'}", f"--export={folder / REPORT_STEM}"]
+
+
+def _timed(run: ProfiledRun, ncu: str, found: list[tuple[Timed, list[str]]]) -> list[str]:
+    captures = [capture for capture in run.index.captures if capture.complete]
+    if not captures:
+        return []
+    report = _report(run)
+    if not report.exists():
+        return [_why_none(run.folder / "log")]
+    try:
+        launches, spelled = (_launches(ncu, report, run, names) for names in (SYMBOLS, NAMES))
+        names = {launch.name: same.name for launch, same in zip(launches, spelled, strict=True)}
+        count = run.profiling.kernels
+        kernels = [one for each in captures for one in longest_kernels(launches, names, each, count)]
+        if not kernels:
+            return ["ncu saw no kernel in any step: run it by hand to see more"]
+        found.append((Timed(captures, kernels), filters(kernels)))
+    except NcuError as error:
+        return [str(error)]
+    return []
+
+
+def _kept(run: ProfiledRun, ncu: str, timed: Timed, say: Callable[[str], None]) -> list[str]:
+    problems, launches, folder = [], [], run.profiling.folder
+    if _report(run).exists():
+        report = _report(run).replace(folder / REPORT)
+        try:
+            launches = _launches(ncu, report, run, SYMBOLS)
+        except NcuError as error:
+            problems.append(f"{report} is kept, but {error}")
+    else:
+        problems.append(_why_none(run.folder / "log"))
+    table = [(capture, counted(timed.of(capture), launches, capture)) for capture in timed.captures]
+    every = [kernel for _, kernels in table for kernel in kernels]
+    write_atomically(folder / LIST, markdown(table))
+    write_atomically(folder / LIST_JSON, pretty([to_json(kernel) for kernel in every]) + "\n")
+    say(f"ncu: {len(every)} kernels in {folder / LIST}; under a profiler: not judged")
+    empty = [capture.window for capture, kernels in table if not any(kernel.shares for kernel in kernels)]
+    if empty and not problems:
+        problems.append(
+            f"ncu counted none of the longest kernels of {', '.join(empty)}: look at {REPORT} in its window"
+        )
+    return problems
+
+
+def _report(run: ProfiledRun) -> Path:
+    return run.folder / f"{REPORT_STEM}.ncu-rep"
+
+
+def _launches(ncu: str, report: Path, run: ProfiledRun, names: str) -> list[Launch]:
+    return read_launches(answer([ncu, "--import", str(report), *AS_TABLE, names], run.environment))
+
+
+def _why_none(log: Path) -> str:
+    said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    if "ERR_NVGPUCTRPERM" in said:
+        return f"ncu may not read hardware counters (ERR_NVGPUCTRPERM): {nsight_tools.PERMISSION}"
+    told = [
+        line.partition("== ")[2] for kind in ("ERROR", "WARNING") for line in said.splitlines() if kind in line[:12]
+    ]
+    return f"ncu made no report ({told[0][:200] if told else 'it said no error'}): run it by hand to see more"
