@@ -45,7 +45,7 @@ def run_fresh(
     words += ["-p", "no:cacheprovider", "-q", f"{FRESH_OPTION}={token}"]
     with log_path.open("wb") as log, tempfile.TemporaryDirectory(prefix="gpugate-no-baselines-") as nothing:
         words += ["--perf-json", str(json_path), "--perf-baselines", nothing, "--perf-attempts", "1"]
-        words += ["--perf-skip-proofs", "--perf-report", ""]
+        words += ["--perf-report", ""]
         try:
             # Kills the child when Ctrl-C arrives here, and at the time limit: no orphan goes on using the GPU.
             ended = subprocess.run(

@@ -82,7 +82,7 @@ class Options:
     tolerance: float | None = None  # the share by which a speedup may fall; None: what the machine resolves
     report_path: Path | None = None  # the directory of this night
     step_timeout_s: float = time_limit.DEFAULT_S  # of what a side does without an end
-    skip_proofs: bool = False  # another process shows them
+    fresh: bool = False  # measures for the process that started it, which judges and shows the proofs
     explain: bool = False  # an autopsy of every case, not only of those that fail
     profiling: Profiling | None = None  # what is taken instead of measurements
 
@@ -181,11 +181,6 @@ def add_options(parser: pytest.Parser) -> None:
         help="how far a speedup may fall short of the recorded one (default: what the machine resolves)",
     )
     add(
-        "--perf-skip-proofs",
-        action="store_true",
-        help="show nothing beyond outputs, times and counters, such as that a network still learns (default: shown)",
-    )
-    add(
         "--explain",
         action="store_true",
         help="say of every case where its time went since its baseline, or without one against what it is compared "
@@ -242,10 +237,10 @@ def read_options(config: pytest.Config) -> Options:
     """Raises OptionError, naming the option and the value, for what cannot be used."""
     value = config.getoption
     _check_together(config)
-    judges = not _measures_for_its_parent(config)  # --gate may come of the project's own settings
+    fresh = _measures_for_its_parent(config)
     return Options(
-        gate=value("gate") and judges,
-        update_baselines=value("update_baselines") and judges,
+        gate=value("gate") and not fresh,
+        update_baselines=value("update_baselines") and not fresh,
         reason=value("perf_reason"),
         processes=whole_number("--perf-processes", value("perf_processes")),
         runs_path=_path(config, value("perf_runs")),
@@ -267,7 +262,7 @@ def read_options(config: pytest.Config) -> Options:
         allow_missing=frozenset(filter(None, re.split(r"[,\s]+", value("allow_missing")))),
         fault=None if value("perf_mutate") is None else Fault.parse(value("perf_mutate")),
         tolerance=None if value("perf_tolerance") is None else share("--perf-tolerance", value("perf_tolerance")),
-        skip_proofs=value("perf_skip_proofs"),
+        fresh=fresh,
         explain=value("explain"),
         profiling=_profiling(config),
     )
@@ -351,9 +346,6 @@ def _check_together(config: pytest.Config) -> None:
         raise OptionError("--perf-mutate injects a fault, which no baseline may hold: record without it")
     elif config.getoption("perf_tolerance") is not None:
         raise OptionError("--perf-tolerance judges and --update-baselines records: run one after the other")
-    held = next((name for name in ("gate", "update_baselines") if config.getoption(name)), None)
-    if held and config.getoption("perf_skip_proofs") and not _measures_for_its_parent(config):
-        raise OptionError(f"{_spelled(held)} must not hold by what was not shown: leave out --perf-skip-proofs")
 
 
 def _check_own(config: pytest.Config) -> None:

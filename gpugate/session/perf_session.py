@@ -215,7 +215,7 @@ class PerfSession:
         """More pairs for an open question, then fresh processes for that and before any alarm."""
         options = self.options
         settings = Settings(
-            budget_s=options.budget_s, seed=self.result.seed, fault=options.fault, prove=not options.skip_proofs
+            budget_s=options.budget_s, seed=self.result.seed, fault=options.fault, prove=not options.fresh
         )
         result.measurement = self._measure_here(case, self._shortened(settings), report)
         self._judge(result)

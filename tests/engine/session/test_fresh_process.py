@@ -78,7 +78,7 @@ def test_it_is_told_what_this_process_was_told(tmp_path: Path, monkeypatch: pyte
         run_fresh(options, CPU, tmp_path, ["a.py::b"], path)
     words = caught.value.said.split()
     assert words[words.index("pytest") + 1] == "-p"
-    for wanted in ("a.py::b", "--perf-skip-proofs", "--perf-mutate=slow:5", "2.5", str(tmp_path), str(path)):
+    for wanted in ("a.py::b", "--perf-mutate=slow:5", "2.5", str(tmp_path), str(path)):
         assert wanted in words
     assert words[words.index("--perf-attempts") + 1] == "1"  # it asks nobody itself
 

@@ -232,14 +232,17 @@ def test_what_a_worker_of_xdist_held_decides_too(tiny: TinyProject, mark: str) -
     assert run["cases"]["tiny/quick/cpu"]["held"] == ["speedup" if mark else "equivalence"]
 
 
-def test_a_fresh_process_of_a_gate_by_settings_measures_and_judges_nothing(tiny: TinyProject) -> None:
-    tiny.workload(optimizations=REGRESSED)
+def test_a_fresh_process_of_a_gate_by_settings_measures_judges_nothing_and_shows_no_proof(tiny: TinyProject) -> None:
+    show = "def show(context):\n    Path('shown').open('a').write('once ')\n    return 'it learns'"
+    proven = f"{REGRESSED[:-1]}, proofs=(Proof('learns', show),))"
+    tiny.workload(f"from gpugate.workload import Proof\n\n{show}\n\n{QUICK}", proven)
     tiny.write("pytest.ini", "[pytest]\naddopts = --gate\n")
     options = ("--perf-device=cpu", "-k", "speedup", "--perf-json=run.json", "--perf-attempts=2")
     assert tiny.run(*options).status == 1
     (attempt,) = tiny.json()["cases"]["tiny/quick/cpu"]["attempts"]
     assert attempt["problem"] is None
     assert attempt["measurement"] is not None
+    assert (tiny.path / "shown").read_text() == "once "
 
 
 # --- nothing is measured --------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.errors import OptionError
 from gpugate.measurement.settings import Settings
 from gpugate.session.options import DEFAULT_PROCESSES, FRESH_VARIABLE, add_options, read_options
 from gpugate.statistics.policy import ATTEMPTS
@@ -39,7 +38,6 @@ DEFAULTS = {
     "--perf-tolerance": "what the machine resolves",
     "--perf-report": "nowhere",
     "--explain": "of cases that fail",
-    "--perf-skip-proofs": "shown",
     "--nsys": "off",
     "--nsys-args": "none",
     "--ncu": "off",
@@ -143,10 +141,6 @@ def test_an_anchor_moves_only_where_it_is_asked_for(pytester: pytest.Pytester, a
         ),
         (["--perf-force"], "--perf-force says how to record: give --update-baselines too"),
         (["--perf-new-anchor"], "--perf-new-anchor says how to record: give --update-baselines too"),
-        *(
-            ([option, "--perf-skip-proofs"], f"{option} must not hold by what was not shown: leave out --perf-skip-")
-            for option in ("--gate", "--update-baselines")
-        ),
         (["--gate", "--update-baselines"], "--gate judges and --update-baselines records: run one after the other"),
     ],
 )
@@ -201,9 +195,9 @@ def test_a_fresh_process_may_have_what_a_gate_accepts_from_the_projects_settings
 ) -> None:
     monkeypatch.setenv(FRESH_VARIABLE, f"{os.getppid()}:0f1e")
     pytester.makeini("[pytest]\naddopts = --gate --allow-missing=nvenc")
-    config = pytester.parseconfig("-p", "gpugate.plugin", "--perf-skip-proofs", "--perf-fresh=0f1e")
+    config = pytester.parseconfig("-p", "gpugate.plugin", "--perf-fresh=0f1e")
     options = read_options(config)
-    assert (options.gate, options.update_baselines, options.skip_proofs) == (False, False, True)
+    assert (options.gate, options.update_baselines, options.fresh) == (False, False, True)
     assert options.allow_missing == {"nvenc"}
 
 
@@ -213,9 +207,8 @@ def test_a_variable_that_a_shell_has_set_makes_no_fresh_process(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, parent: str | Callable[[], int], held: str
 ) -> None:
     monkeypatch.setenv(FRESH_VARIABLE, parent if isinstance(parent, str) else str(parent()))
-    config = pytester.parseconfig("-p", "gpugate.plugin", held, "--perf-skip-proofs")
-    with pytest.raises(OptionError, match=f"^{held} "):
-        read_options(config)
+    options = read_options(pytester.parseconfig("-p", "gpugate.plugin", held))
+    assert (options.gate or options.update_baselines, options.fresh) == (True, False)
 
 
 @pytest.mark.parametrize("settings", ["--gate", "--gate --perf-fresh=0f1e"])
