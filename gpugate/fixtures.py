@@ -18,6 +18,7 @@ from gpugate.session.held_verdicts import HeldVerdicts
 if TYPE_CHECKING:
     from gpugate.measurement.progress import Report
     from gpugate.results.case import CaseResult
+    from gpugate.results.run import RunResult
     from gpugate.results.verdict import Check, Verdict
     from gpugate.session.perf_session import PerfSession
     from gpugate.workload import Case, SweepCases
@@ -100,7 +101,6 @@ def sweep(request: pytest.FixtureRequest) -> JudgedSweep:
     """Every point of one sweep, each measured once per session. Skips where the machine can run none of them."""
     from gpugate.judging.knee import judge_knee
     from gpugate.judging.machine_state import with_environment
-    from gpugate.judging.next_step import as_run_here
     from gpugate.results.series_of_cases import sweeps
 
     session, asked = request.config.stash[SESSION], request.param
@@ -112,14 +112,13 @@ def sweep(request: pytest.FixtureRequest) -> JudgedSweep:
         pytest.skip(str(next(iter(results.values())).skipped))
     (found,) = sweeps(results)  # the cases are the points of one
     sick = next((result.environment_problem for result in results.values() if result.environment_problem), None)
-    knee = as_run_here(with_environment(judge_knee(found), sick), session.result.command)
-    return JudgedSweep(asked, knee)
+    return JudgedSweep(asked, with_environment(judge_knee(found), sick))
 
 
 @pytest.fixture
 def gate(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
     """Fails, warns or passes by the verdict's outcome and the policy of the session."""
-    strict = request.config.stash[SESSION].options.gate
+    session = request.config.stash[SESSION]
 
     def hold(verdict: Verdict) -> None:
         __tracebackhide__ = True
@@ -128,9 +127,9 @@ def gate(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
         request.config.stash[HELD].hold(request.node, verdict)
         if verdict.good:
             return
-        if verdict.bad or strict:
-            pytest.fail(sentence(verdict), pytrace=False)
-        warnings.warn(GpugateWarning(sentence(verdict).partition("\n")[0]), stacklevel=2)
+        if verdict.bad or session.options.gate:
+            pytest.fail(sentence(verdict, session.result), pytrace=False)
+        warnings.warn(GpugateWarning(sentence(verdict, session.result).partition("\n")[0]), stacklevel=2)
 
     return hold
 
@@ -160,10 +159,13 @@ def properties(verdict: Verdict) -> dict[str, Any]:
     return {"verdict": verdict.outcome.value, "reason": verdict.reason, **numbers}
 
 
-def sentence(verdict: Verdict) -> str:
+def sentence(verdict: Verdict, run: RunResult) -> str:
     """What failed, by how much and against what, and the command to run next."""
-    next_step = f"\n  next: {verdict.next_step}" if verdict.next_step else ""
-    return f"{verdict.outcome.value} {verdict.check} of {verdict.case_id}: {verdict.reason}{next_step}"
+    from gpugate.report.next_step import describe_next_step
+
+    step = describe_next_step(verdict, run)
+    said = f"{verdict.outcome.value} {verdict.check} of {verdict.case_id}: {verdict.reason}"
+    return f"{said}\n  next: {step}" if step else said
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpugate.judging.next_step import next_step
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Counters, Instance, Measurement, Pair, SideCost, Yardstick
 from gpugate.results.case import CaseResult
@@ -71,13 +72,13 @@ def measured(made: CaseResult, reference_ms: float, optimized_ms: float, counter
     return made
 
 
-def judged(made: CaseResult, reason: str, next_step: str, **outcomes: Outcome) -> CaseResult:
+def judged(made: CaseResult, reason: str, **outcomes: Outcome) -> CaseResult:
     """The case with a PASS for every check but those named."""
     checks: tuple[Check, ...] = ("equivalence", "speedup", "throughput", "counters")
     for check in checks:
         outcome = outcomes.get(check, Outcome.PASS)
-        words = ("as promised", "") if outcome is Outcome.PASS else (reason, next_step)
-        made.verdicts.append(Verdict(check, made.case_id, outcome, *words))
+        words = "as promised" if outcome is Outcome.PASS else reason
+        made.verdicts.append(Verdict(check, made.case_id, outcome, words, next_step(outcome)))
     return made
 
 
@@ -91,7 +92,7 @@ def run_of(environment: Environment, cases: list[CaseResult], yardsticks: list[M
 @pytest.fixture
 def gpu_run() -> RunResult:
     """An H200 session with one of everything: PASS, IMPROVED, NO_BASELINE twice, REGRESSED, two skips, one error."""
-    missing = ("baselines/nvidia-h200 holds nothing about it", "record one: pytest perf_tests --update-baselines")
+    missing = "baselines/nvidia-h200 holds nothing about it"
     no_baseline = {"speedup": Outcome.NO_BASELINE, "throughput": Outcome.NO_BASELINE}
     slow = "speedup 8.87x (8.83..8.91) is below the promised 9.00x"
     passed = measured(case(f"{RESNET}/channels-last-fp16/cuda", RESNET_SIZE), 35.9, 8.1, EAGER)
@@ -107,11 +108,11 @@ def gpu_run() -> RunResult:
     failed = case(f"{RESNET}/fp16/cuda", RESNET_SIZE)
     failed.error = "fp16 failed while building: OutOfMemoryError: CUDA out of memory"
     cases = [
-        judged(passed, "", ""),
-        judged(improved, "22 % below the stored 0.0272 ms", "pytest --update-baselines", throughput=Outcome.IMPROVED),
-        judged(measured(graph, 8.1, 7.79, GRAPH), *missing, **no_baseline),
-        judged(inductor, *missing, **no_baseline),
-        judged(fused, slow, "pytest perf_tests -k cudnn-fused -v", speedup=Outcome.REGRESSED),
+        judged(passed, ""),
+        judged(improved, "22 % below the stored 0.0272 ms", throughput=Outcome.IMPROVED),
+        judged(measured(graph, 8.1, 7.79, GRAPH), missing, **no_baseline),
+        judged(inductor, missing, **no_baseline),
+        judged(fused, slow, speedup=Outcome.REGRESSED),
     ]
     probe = {"matmul_bf16_tflops": 788.0, "matmul_fp32_tflops": 51.2, "launch_latency_us": 2.13}
     slower, faster = {**probe, "matmul_bf16_tflops": 700.0}, {**probe, "matmul_bf16_tflops": 790.0}
@@ -123,7 +124,7 @@ def cpu_run() -> RunResult:
     """A session on two cores: no counters, and nothing judged in one of its two cases."""
     resnet = measured(case(f"{RESNET}/channels-last/cpu", RESNET_CPU_SIZE), 512.0, 431.0, {})
     net = measured(case(f"{NET}/inductor/cpu", NET_SIZE), 0.512, 0.431, {})
-    return run_of(TWO_CORES, [judged(resnet, "", ""), net], [{"matmul_fp32_tflops": 0.21, "memcpy_gb_per_s": 9.8}])
+    return run_of(TWO_CORES, [judged(resnet, ""), net], [{"matmul_fp32_tflops": 0.21, "memcpy_gb_per_s": 9.8}])
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from gpugate.counter_names import OF_TIME
 from gpugate.judging.machine_state import with_environment
-from gpugate.judging.next_step import next_step, rerun
+from gpugate.judging.next_step import next_step
 from gpugate.judging.plausibility import vanished_work
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.results.case import Remembered
-from gpugate.results.verdict import Outcome, Verdict
+from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.workload import Contract, Limit
 
 # Counts that repeat exactly: more of them than recorded is a regression even on a bad night. Memsets do not: they come
@@ -38,33 +38,32 @@ def judge_counters(
     """
     case_id, found = measurement.case_id, measurement.optimized_counters
     numbers: dict[str, float | str | None] = dict(found)
-    step = next_step(Outcome.NOT_ENGAGED, case_id)
+    step = next_step(Outcome.NOT_ENGAGED)
     if measurement.not_engaged is not None:
         return Verdict("counters", case_id, Outcome.NOT_ENGAGED, measurement.not_engaged, step, numbers)
     contract = contract or Contract()
     question = vanished_work(measurement, contract)
     if question is not None:
         reason = f"is the work done? {question}, and nothing declares why"
-        declare = "let Side.engaged return None where the side did what it is for, and else the reason"
-        return Verdict("counters", case_id, Outcome.INCONCLUSIVE, reason, declare, numbers)
+        return Verdict("counters", case_id, Outcome.INCONCLUSIVE, reason, NextStep.DECLARE_ENGAGEMENT, numbers)
     unknown = {limit.counter for limit in (*contract.engaged, *contract.limits)} - found.keys()
     if measurement.counters_missing is not None and unknown:
         reason = f"the contract was not checked: {measurement.counters_missing}"
-        return Verdict("counters", case_id, Outcome.INCONCLUSIVE, reason, "run it on a CUDA device")
+        return Verdict("counters", case_id, Outcome.INCONCLUSIVE, reason, NextStep.USE_CUDA)
     if not found and measurement.counters_missing is None:
         why = next((one.problem for one in measurement.differences if one.problem), "nothing was measured")
-        return Verdict("counters", case_id, Outcome.WRONG, f"not counted: {why}", rerun(case_id))
+        return Verdict("counters", case_id, Outcome.WRONG, f"not counted: {why}", NextStep.REPEAT)
     idle = _broken(contract.engaged, measurement)
     if idle:
         return Verdict("counters", case_id, Outcome.NOT_ENGAGED, "; ".join(idle.values()), step, numbers)
     broken = _broken(contract.limits, measurement)
-    over = Verdict("counters", case_id, Outcome.REGRESSED, "; ".join(broken.values()), rerun(case_id), numbers)
+    over = Verdict("counters", case_id, Outcome.REGRESSED, "; ".join(broken.values()), NextStep.REPEAT, numbers)
     if broken and (problem is None or broken.keys() - OF_TIME):
         return over
     grown = _leaked(found, measurement.reference_counters)
     grown = grown or _grown(found, remembered.optimized_counters if remembered else {})
     if grown:
-        return Verdict("counters", case_id, Outcome.REGRESSED, grown, next_step(Outcome.REGRESSED, case_id), numbers)
+        return Verdict("counters", case_id, Outcome.REGRESSED, grown, next_step(Outcome.REGRESSED), numbers)
     if broken:
         return with_environment(over, problem)
     return Verdict("counters", case_id, Outcome.PASS, _counted(measurement), numbers=numbers)

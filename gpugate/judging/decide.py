@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from gpugate.judging.counters import judge_counters
 from gpugate.judging.equivalence import judge_equivalence
 from gpugate.judging.machine_state import busy_cores, with_environment, with_other_work
-from gpugate.judging.next_step import as_run_here, unless_wrong
+from gpugate.judging.next_step import unless_wrong
 from gpugate.judging.plausibility import TIMES_CEILING, impossible_rate, without_result
 from gpugate.judging.processes import voted
 from gpugate.judging.times import MOVED, judge_speedup, judge_throughput, middle_by_speedup
@@ -23,12 +23,11 @@ from gpugate.results.verdict import Check, Outcome, Verdict
 TIMED: tuple[Check, ...] = ("speedup", "throughput")
 
 
-def decide(result: CaseResult, command: str, recording: bool, asked_tolerance: float | None = None) -> list[Verdict]:
+def decide(result: CaseResult, recording: bool, asked_tolerance: float | None = None) -> list[Verdict]:
     """The four verdicts of a measured case.
 
-    `command` is what next steps begin with; a recording takes a missing baseline for granted. `asked_tolerance` is
-    the share by which the user lets a speedup fall, None for what the machine can resolve. Raises ValueError for a
-    case that was not measured.
+    A recording takes a missing baseline for granted. `asked_tolerance` is the share by which the user lets a speedup
+    fall, None for what the machine can resolve. Raises ValueError for a case that was not measured.
     """
     measurement, promise = result.measurement, result.promise
     if measurement is None or promise is None:
@@ -54,7 +53,7 @@ def decide(result: CaseResult, command: str, recording: bool, asked_tolerance: f
     verdicts = [verdict if verdict.check == "equivalence" else _saying(verdict, unheard) for verdict in verdicts]
     if recording:
         verdicts = [_about_to_be_recorded(verdict) for verdict in verdicts]
-    return unless_wrong([as_run_here(verdict, command) for verdict in verdicts])
+    return unless_wrong(verdicts)
 
 
 def _confirming(result: CaseResult) -> list[Measurement]:
@@ -156,4 +155,4 @@ def _about_to_be_recorded(verdict: Verdict) -> Verdict:
     """A missing baseline is what a recording is for."""
     if verdict.outcome is not Outcome.NO_BASELINE:
         return verdict
-    return replace(verdict, outcome=Outcome.PASS, reason="measured for the baseline that is recorded", next_step="")
+    return replace(verdict, outcome=Outcome.PASS, reason="measured for the baseline that is recorded", next_step=None)

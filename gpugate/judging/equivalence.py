@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 
 from gpugate import units
-from gpugate.judging.next_step import next_step, tolerance_step
+from gpugate.judging.next_step import next_step
 from gpugate.measurement.record import Difference, Measurement, Resemblance, StepChecks
 from gpugate.measurement.settings import REMEMBERS
-from gpugate.results.verdict import Outcome, Verdict
+from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.workload import Tolerance
 
 LEFT_OUT = 0.5  # of a step's work: one step of three is a third, and a join may cost as much as a step
@@ -33,7 +33,7 @@ def judge_equivalence(measurement: Measurement, allowed: Tolerance) -> Verdict:
     problems += [f"{proof.name}: {proof.problem}" for proof in measurement.proofs if proof.problem]
     if problems:
         comparable = off and all(d.problem is None for d in measurement.differences)
-        step = tolerance_step(case_id) if comparable else next_step(Outcome.WRONG, case_id)
+        step = NextStep.TRACE_BOTH_SIDES if comparable else next_step(Outcome.WRONG)
         return Verdict("equivalence", case_id, Outcome.WRONG, problems[0], step, numbers)
     reason = (
         f"relative L2 error {worst_difference.relative_l2:.1e} of at most {allowed.relative_l2:.1e} "

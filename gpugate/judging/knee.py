@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpugate.judging.next_step import record_step
 from gpugate.results.series import Sweep
-from gpugate.results.verdict import Outcome, Verdict
+from gpugate.results.verdict import NextStep, Outcome, Verdict
 
 STEPS_TO_MOVE = 1  # a neighbour may take the knee's place by chance
 
@@ -20,16 +19,11 @@ def judge_knee(sweep: Sweep) -> Verdict:
         return Verdict("knee", sweep.id, Outcome.INCONCLUSIVE, f"too few points: {problem}", numbers=numbers)
     if then is None:
         reason = f"the knee is at {now}; nothing is recorded to compare it with"
-        return Verdict("knee", sweep.id, Outcome.NO_BASELINE, reason, record_step(_points(sweep)), numbers)
+        return Verdict("knee", sweep.id, Outcome.NO_BASELINE, reason, NextStep.RECORD, numbers)
     moved = _steps([point.value for point in sweep.points], then, now)
     where = f"the knee is at {now}" if now == then else f"the knee is at {now}, recorded at {then}"
     outcome = Outcome.PASS if abs(moved) <= STEPS_TO_MOVE else Outcome.REGRESSED
     return Verdict("knee", sweep.id, outcome, f"{where}: {_curve(sweep)}", numbers=numbers)
-
-
-def _points(sweep: Sweep) -> str:
-    """What the ids of its points and its own begin with."""
-    return sweep.id.rpartition("/")[0]
 
 
 def _steps(values: Sequence[int], then: int, now: int) -> int:

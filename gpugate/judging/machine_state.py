@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpugate import units
-from gpugate.judging.next_step import busy_step
 from gpugate.measurement.record import Measurement, Yardstick
-from gpugate.results.verdict import Outcome, Verdict
+from gpugate.results.verdict import NextStep, Outcome, Verdict
 
 MIN_EVENT_SHARE = 0.9  # of a pipeline's window on the host clock that CUDA events around it must cover
 # A machine that lost more than this share of a ceiling is sick. Launch latency is too jumpy to say so.
@@ -38,7 +37,7 @@ def with_other_work(verdict: Verdict, measurement: Measurement, on_cpu: bool) ->
     cores = busy_cores(measurement)
     noisy = verdict.outcome is Outcome.INCONCLUSIVE and measurement.stopped_because == "noise"
     load = "" if cores is None else f"; other processes kept {cores:.2g} cores busy meanwhile"
-    step = busy_step(verdict.case_id) if on_cpu and (cores is not None or noisy) else verdict.next_step
+    step = NextStep.FREE_CORES if on_cpu and (cores is not None or noisy) else verdict.next_step
     return replace(verdict, reason=verdict.reason + load, next_step=step)
 
 
@@ -48,8 +47,7 @@ def with_environment(verdict: Verdict, problem: str | None) -> Verdict:
         return verdict
     found = "" if verdict.outcome is Outcome.NO_BASELINE else f"; on this machine state: {verdict.reason}"
     reason = problem + found
-    next_step = "repeat when the machine is idle and cool"
-    return Verdict(verdict.check, verdict.case_id, Outcome.ENV_INVALID, reason, next_step, verdict.numbers)
+    return replace(verdict, outcome=Outcome.ENV_INVALID, reason=reason, next_step=NextStep.COOL_MACHINE)
 
 
 def environment_problem(

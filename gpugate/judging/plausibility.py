@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpugate import units
 from gpugate.measurement.record import Measurement
 from gpugate.results.summary import Summary
-from gpugate.results.verdict import Outcome, Verdict
+from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.workload import Contract, Size
 
 MOST = 1.2  # of a ceiling: the probes of a yardstick are no more exact
@@ -57,13 +57,12 @@ def without_result(verdict: Verdict, impossible: Impossible | None) -> Verdict:
     """A time that is impossible is no result, good or bad; what is wrong or did not engage stays so."""
     if impossible is None or verdict.outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED):
         return verdict
-    next_step = "compare Size.flops and Size.bytes with what a step does, then look for the work that is left out"
     return Verdict(
         verdict.check,
         verdict.case_id,
         Outcome.INCONCLUSIVE,
         f"no result: {impossible.words}",
-        next_step,
+        NextStep.CHECK_SIZE,
         {**verdict.numbers, TIMES_CEILING: impossible.times},
     )
 

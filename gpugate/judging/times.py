@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from gpugate import units
-from gpugate.judging.next_step import next_step, record_step, rerun
+from gpugate.judging.next_step import next_step
 from gpugate.judging.processes import decider, disputed, elsewhere, predicate, voted
 from gpugate.measurement.record import Measurement
 from gpugate.results.case import Remembered
 from gpugate.results.moved_side import Times, in_words, mostly_the_reference
 from gpugate.results.summary import History, Summary
-from gpugate.results.verdict import Outcome, Verdict, worst
+from gpugate.results.verdict import NextStep, Outcome, Verdict, worst
 from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.statistics.tolerance import (
@@ -107,7 +107,7 @@ def judge_speedup(
         case_id,
         outcome,
         reason,
-        _speedup_step(case_id, outcome, judgements, moved),
+        _speedup_step(outcome, judgements, moved),
         {
             "speedup": speedup.median,
             "speedup_low": speedup.low,
@@ -244,14 +244,14 @@ def _times(count: int) -> str:
     return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
-def _speedup_step(case_id: str, outcome: Outcome, judgements: list[_Judgement], moved: bool) -> str:
-    """The next command: it accepts the new times where only the anchor is missed or the reference moved."""
+def _speedup_step(outcome: Outcome, judgements: list[_Judgement], moved: bool) -> NextStep | None:
+    """The next step: it accepts the new times where only the anchor is missed or the reference moved."""
     blamed = [judgement for judgement in judgements if judgement.outcome is outcome]
     if outcome is Outcome.REGRESSED and all(judgement.by_anchor for judgement in blamed):
-        return f"{record_step(case_id)} --perf-new-anchor, if this is meant to be the new normal"
+        return NextStep.RECORD_NEW_ANCHOR
     if moved and outcome is not Outcome.PASS and not any(judgement.promised for judgement in blamed):
-        return f"{record_step(case_id)}, if the reference is meant to take what it takes now"
-    return next_step(outcome, case_id)
+        return NextStep.RECORD_NEW_REFERENCE
+    return next_step(outcome)
 
 
 def _reference_moved(
@@ -280,7 +280,7 @@ def judge_throughput(measurement: Measurement, summaries: Sequence[Summary], rem
     numbers: dict[str, float | str | None] = {"optimized_ms": now.median, "reference_ms": reference.median}
     if remembered is None:
         missing = Outcome.NO_BASELINE
-        return Verdict("throughput", case_id, missing, NOTHING_RECORDED, next_step(missing, case_id), numbers)
+        return Verdict("throughput", case_id, missing, NOTHING_RECORDED, next_step(missing), numbers)
     then = remembered.current
     floor = TIME_FLOOR if remembered.match == "exact" else TIME_FLOOR_OTHER_SOFTWARE
     allowed = tolerance(then.optimized_ms_cv, then.processes, floor, remembered.checks)
@@ -298,7 +298,7 @@ def judge_throughput(measurement: Measurement, summaries: Sequence[Summary], rem
         widened = "widened, " if remembered.match != "exact" else ""
         reason += f" ({widened}since {'; '.join(remembered.differences)})"
     numbers["recorded_ms"] = then.optimized_ms
-    return Verdict("throughput", case_id, outcome, reason, next_step(outcome, case_id), numbers)
+    return Verdict("throughput", case_id, outcome, reason, next_step(outcome), numbers)
 
 
 def _times_told(summaries: Sequence[Summary], said: Sequence[Outcome]) -> str:
@@ -325,5 +325,5 @@ def _moved_alike(then: History, summary: Summary) -> bool:
 def _not_timed(check: Literal["speedup", "throughput"], measurement: Measurement) -> Verdict:
     problem = next((d.problem for d in measurement.differences if d.problem), None)
     if problem is not None:
-        return Verdict(check, measurement.case_id, Outcome.WRONG, f"not timed: {problem}", rerun(measurement.case_id))
-    return Verdict(check, measurement.case_id, reason="no pair of blocks was measured", next_step="raise --perf-budget")
+        return Verdict(check, measurement.case_id, Outcome.WRONG, f"not timed: {problem}", NextStep.REPEAT)
+    return Verdict(check, measurement.case_id, reason="no pair of blocks was measured", next_step=NextStep.RAISE_BUDGET)

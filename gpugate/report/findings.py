@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpugate.judging.asked_tolerance import floor_above, rounded_up
-from gpugate.judging.next_step import of_any_case, of_cases
+from gpugate.report.next_step import OF_ONE_CASE, advised_step, describe_for_cases
 from gpugate.report.rows import NOT_JUDGED, worst_of
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import CASE_CHECKS, SEVERITY, Outcome
+from gpugate.results.verdict import CASE_CHECKS, SEVERITY, NextStep, Outcome
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,16 @@ class Finding:
 
 def findings(run: RunResult) -> list[Finding]:
     """Everything that is not PASS, the worst first; equal words about several cases are said once."""
-    said: dict[tuple[Outcome, str, str], dict[str, list[str]]] = {}
+    said: dict[tuple[Outcome, str, NextStep | None, str], dict[str, list[str]]] = {}
     for verdict in (verdict for case in run.cases.values() for verdict in case.verdicts):
         if verdict.outcome is not Outcome.PASS:
-            cases = said.setdefault((verdict.outcome, verdict.reason, of_any_case(verdict)), {})
+            step = advised_step(verdict, run)
+            alone = verdict.case_id if step in OF_ONE_CASE else ""
+            cases = said.setdefault((verdict.outcome, verdict.reason, step, alone), {})
             cases.setdefault(verdict.case_id, []).append(verdict.check)
     made = [
-        Finding(outcome, reason, of_cases(step, list(cases)), _judged(cases))
-        for (outcome, reason, step), cases in said.items()
+        Finding(outcome, reason, describe_for_cases(step, list(cases), run.command), _judged(cases))
+        for (outcome, reason, step, _), cases in said.items()
     ]
     return sorted(made, key=lambda finding: SEVERITY.index(finding.outcome))
 

@@ -1,4 +1,4 @@
-"""What a verdict is: a word, a reason and the next step."""
+"""A verdict is an outcome, its reason and the next step."""
 
 from __future__ import annotations
 
@@ -19,6 +19,24 @@ class Outcome(str, Enum):
     INCONCLUSIVE = "INCONCLUSIVE"
     NO_BASELINE = "NO_BASELINE"
     ENV_INVALID = "ENV_INVALID"
+
+
+class NextStep(str, Enum):
+    """The action that a verdict advises. A report words it, with the cases and the command of the session."""
+
+    REPEAT = "repeat"
+    MEASURE_LONGER = "measure-longer"
+    FREE_CORES = "free-cores"
+    TRACE = "trace"
+    TRACE_BOTH_SIDES = "trace-both-sides"
+    RECORD = "record"
+    RECORD_NEW_REFERENCE = "record-new-reference"
+    RECORD_NEW_ANCHOR = "record-new-anchor"
+    COOL_MACHINE = "cool-machine"
+    RAISE_BUDGET = "raise-budget"
+    USE_CUDA = "use-cuda"
+    CHECK_SIZE = "check-size"
+    DECLARE_ENGAGEMENT = "declare-engagement"
 
 
 # The more severe first: a verdict made of several judgements takes the first that occurs.
@@ -44,7 +62,7 @@ class Verdict:
     case_id: str
     outcome: Outcome = Outcome.INCONCLUSIVE
     reason: str = "nothing was measured yet"
-    next_step: str = ""
+    next_step: NextStep | None = None
     numbers: Mapping[str, float | str | None] = field(default_factory=dict)
 
     @property

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpugate.errors import OptionError
 from gpugate.faults.fault import SPELLING, Fault
-from gpugate.judging import next_step as next_steps
 from gpugate.measurement import time_limit
 from gpugate.measurement.settings import Settings
+from gpugate.report import next_step as next_steps
 from gpugate.report.night_files import RUN
 from gpugate.statistics.policy import ATTEMPTS
 from gpugate.units import MOST_PROCESSES, MOST_SECONDS, parse_count, parse_seconds

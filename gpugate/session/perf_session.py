@@ -312,7 +312,7 @@ class PerfSession:
         pairs = result.measurement is not None and result.measurement.pairs
         result.summary = summarize(result.measurement) if result.measurement and pairs else None
         options = self.options
-        result.verdicts = decide(result, options.command, options.update_baselines, options.tolerance)
+        result.verdicts = decide(result, options.update_baselines, options.tolerance)
 
     def _environment_problem(self, measurement: Measurement, remembered: Remembered | None) -> str | None:
         expected = remembered.yardsticks if remembered and remembered.match == "exact" else self._best_yardsticks()

@@ -44,7 +44,8 @@ FORMAT = f"{FAMILY}run"
 # digits that are stored. 4: proofs, ladders and sweeps. 5: how many items a whole run has.
 # 6: where the time of a step goes, and that of a measurement; what a wrong output looks like.
 # 7: the checks that tests held, the exit status of pytest, and why it is 1 where no test failed.
-FORMAT_VERSION = 7
+# 8: the next step of a verdict is an action, which a report words.
+FORMAT_VERSION = 8
 
 
 class RunFileError(GpugateError):

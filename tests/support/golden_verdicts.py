@@ -114,7 +114,7 @@ def _decided(case: Case, measured: list[Measurement], remembered: Remembered) ->
     )
     result.remembered = remembered
     result.attempts = [Attempt(one) for one in measured[1:]]
-    return decide(result, "pytest perf_tests", recording=False)
+    return decide(result, recording=False)
 
 
 def _tolerances(remembered: Remembered) -> Json:

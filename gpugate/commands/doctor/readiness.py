@@ -19,9 +19,9 @@ from gpugate.commands.doctor.children import ChildError
 from gpugate.commands.doctor.finding import Answer, Group, Machine, Probe, bad, ok
 from gpugate.errors import BaselineError
 from gpugate.judging.machine_state import fallen_yardstick
-from gpugate.judging.next_step import REASON, RECORD, SUITE
 from gpugate.machine.environment import Match, compare, machine_name
 from gpugate.measurement.record import Yardstick
+from gpugate.report.next_step import REASON, RECORD, SUITE
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Entry

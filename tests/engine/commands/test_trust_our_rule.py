@@ -39,7 +39,7 @@ def gate_says(trial: Trial, fresh: Sequence[Trial], then: History, checks: int) 
     result.remembered = Remembered(then, then, "exact", checks=checks)
     waiting = iter(fresh)
     while True:
-        verdicts = decide(result, "pytest", recording=False)
+        verdicts = decide(result, recording=False)
         # The rule is about the ratio: what absolute times say is left out.
         result.verdicts = [replace(one, outcome=Outcome.PASS) if one.check != "speedup" else one for one in verdicts]
         more = len(result.attempts) + 1 < ATTEMPTS and wants_fresh_process(result)

@@ -6,8 +6,9 @@ import pytest
 
 from gpugate.judging.next_step import next_step, unless_wrong
 from gpugate.report.findings import findings
+from gpugate.report.next_step import describe_next_step
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import Check, Outcome, Verdict
+from gpugate.results.verdict import Check, NextStep, Outcome, Verdict
 
 NOTHING = "nothing is recorded"
 
@@ -22,7 +23,7 @@ def with_verdicts(run: RunResult, *verdicts: Verdict) -> RunResult:
 
 
 def verdict(case_id: str, outcome: Outcome, check: Check = "speedup") -> Verdict:
-    return Verdict(check, case_id, outcome, NOTHING, next_step(outcome, case_id))
+    return Verdict(check, case_id, outcome, NOTHING, next_step(outcome))
 
 
 @pytest.mark.parametrize(
@@ -54,5 +55,56 @@ def test_what_is_measured_again_is_each_case_by_itself(gpu_run: RunResult) -> No
 @pytest.mark.parametrize("outcome", [Outcome.IMPROVED, Outcome.NO_BASELINE])
 def test_what_is_wrong_is_not_to_be_recorded(outcome: Outcome) -> None:
     fast, wrong = verdict("net/a/cpu", outcome), verdict("net/a/cpu", Outcome.WRONG, "equivalence")
-    assert ["--update-baselines" in one.next_step for one in unless_wrong([wrong, fast])] == [False, False]
+    assert [one.next_step for one in unless_wrong([wrong, fast])] == [NextStep.REPEAT, None]
     assert unless_wrong([fast]) == [fast]
+
+
+CASE_ID = "net/fast/cuda"
+RERUN = f'pytest mine -k "{CASE_ID}"'
+RECORD = f'{RERUN} --update-baselines --perf-reason "..."'
+WORDS = {
+    NextStep.REPEAT: RERUN,
+    NextStep.MEASURE_LONGER: f"{RERUN} --perf-budget 30",
+    NextStep.FREE_CORES: f"end the other work on this machine, or leave it cores: OMP_NUM_THREADS=1 {RERUN}, which",
+    NextStep.TRACE: f"{RERUN} --torch-trace=DIR, which shows what the optimized side runs instead",
+    NextStep.TRACE_BOTH_SIDES: f"{RERUN} --torch-trace=DIR, which shows what both sides run; if these outputs",
+    NextStep.RECORD: RECORD,
+    NextStep.RECORD_NEW_REFERENCE: f"{RECORD}, if the reference is meant to take what it takes now",
+    NextStep.RECORD_NEW_ANCHOR: f"{RECORD} --perf-new-anchor, if this is meant to be the new normal",
+    NextStep.COOL_MACHINE: "repeat when the machine is idle and cool",
+    NextStep.RAISE_BUDGET: "raise --perf-budget",
+    NextStep.USE_CUDA: "run it on a CUDA device",
+    NextStep.CHECK_SIZE: "compare Size.flops and Size.bytes with what a step does",
+    NextStep.DECLARE_ENGAGEMENT: "let Side.engaged return None where the side did what it is for, and else the reason",
+}
+
+
+def described(step: NextStep | None, run: RunResult, outcome: Outcome = Outcome.REGRESSED) -> str:
+    return describe_next_step(Verdict("speedup", CASE_ID, outcome, NOTHING, step), run)
+
+
+@pytest.mark.parametrize("step", NextStep)
+def test_every_step_is_worded_with_the_command_of_the_session(gpu_run: RunResult, step: NextStep) -> None:
+    run = replace(gpu_run, command="pytest mine")
+    words = described(step, run)
+    assert words.startswith(WORDS[step])
+    assert [one.next_step for one in findings(with_verdicts(run, Verdict("speedup", CASE_ID, next_step=step)))] == [
+        words
+    ]
+    assert described(None, run) == ""
+
+
+def test_a_session_with_a_fault_advises_no_recording(gpu_run: RunResult) -> None:
+    command = "pytest 'my tests' --perf-baselines b --perf-mutate=slow:30"
+    run = replace(gpu_run, command=command, mutated="slow:30")
+    assert described(NextStep.RECORD, run, Outcome.IMPROVED) == ""
+    assert described(NextStep.RECORD_NEW_ANCHOR, run) == f'{command} -k "{CASE_ID}" --perf-budget 30'
+
+
+@pytest.mark.parametrize(
+    ("command", "elsewhere"),
+    [("pytest mine --perf-data d", " --perf-baselines DIR"), ("pytest --perf-baselines b --perf-data d", "")],
+)
+def test_what_was_measured_of_own_data_is_recorded_elsewhere(gpu_run: RunResult, command: str, elsewhere: str) -> None:
+    wanted = f'{command} -k "{CASE_ID}"{elsewhere} --update-baselines --perf-reason "..."'
+    assert described(NextStep.RECORD, replace(gpu_run, command=command), Outcome.NO_BASELINE) == wanted

@@ -12,7 +12,7 @@ from gpugate.measurement.record import Difference, Instance, Measurement, Pair, 
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.results.case import CaseResult, Promise
 from gpugate.results.summary import summarize
-from gpugate.results.verdict import Outcome
+from gpugate.results.verdict import NextStep, Outcome
 from gpugate.workload import Contract, Limit, Size, Tolerance
 
 CASE_ID = "net/fast/cuda"
@@ -64,7 +64,7 @@ def test_more_than_the_bus_carries_is_impossible() -> None:
 def test_a_time_that_is_impossible_is_no_result_and_nothing_is_measured_again_for_it() -> None:
     result = CaseResult(CASE_ID, "net", "fast", "baseline", Size(1, 1e13, 0.0), measured(30.0, 1.0))
     result.promise = Promise(1.5, Tolerance(1e-3, 1e-2), None)
-    result.verdicts = decide(result, "pytest my_tests", recording=False)
+    result.verdicts = decide(result, recording=False)
     timed = [verdict for verdict in result.verdicts if verdict.check in ("speedup", "throughput")]
     assert [verdict.outcome for verdict in timed] == [Outcome.INCONCLUSIVE] * 2
     assert all("1250 % of matmul bf16" in verdict.reason for verdict in timed)
@@ -102,7 +102,7 @@ NO_KERNELS = {
 def test_work_that_was_not_seen_is_a_question(seen: dict[str, object]) -> None:
     verdict = judge_counters(measured(30.0, 1.0, **seen), None, None)
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "Side.engaged" in verdict.next_step
+    assert verdict.next_step is NextStep.DECLARE_ENGAGEMENT
 
 
 @pytest.mark.parametrize(

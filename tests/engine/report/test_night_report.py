@@ -70,7 +70,8 @@ def test_cases_are_counted_by_workload_and_outcome(gpu_run: RunResult) -> None:
 def test_what_failed_stands_with_its_reason_and_next_step(gpu_run: RunResult) -> None:
     words = one_screen(gpu_run)
     expected = "- **REGRESSED** speedup of resnet50-inference/cudnn-fused/cuda: speedup 8.87x (8.83..8.91) is below the"
-    assert f"{expected} promised 9.00x; next: `pytest perf_tests -k cudnn-fused -v`" in words
+    step = 'pytest perf_tests -k "resnet50-inference/cudnn-fused/cuda" --perf-budget 30'
+    assert f"{expected} promised 9.00x; next: `{step}`" in words
 
 
 def test_what_moved_stands_with_both_values_the_furthest_first(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_what_did_not_pass_gets_a_paragraph_the_worst_first(gpu_run: RunResult) 
     assert paragraph(summary, "REGRESSED  ") == [
         "REGRESSED  speedup of resnet50-inference/cudnn-fused/cuda",
         "speedup 8.87x (8.83..8.91) is below the promised 9.00x",
-        "next: pytest perf_tests -k cudnn-fused -v",
+        'next: pytest perf_tests -k "resnet50-inference/cudnn-fused/cuda" --perf-budget 30',
     ]
     order = [summary.index(f"\n  {word}  ") for word in ("REGRESSED", "NO_BASELINE", "IMPROVED")]
     assert order == sorted(order)
@@ -240,7 +240,8 @@ def test_equal_words_about_several_cases_are_said_once(gpu_run: RunResult) -> No
         "NO_BASELINE  speedup, throughput of resnet50-inference/cuda-graph/cuda",
         "speedup, throughput of resnet50-inference/inductor-fp16/cuda",
         "baselines/nvidia-h200 holds nothing about it",
-        "next: record one: pytest perf_tests --update-baselines",
+        'next: pytest perf_tests -k "resnet50-inference/cuda-graph/cuda or resnet50-inference/inductor-fp16/cuda"',
+        '--update-baselines --perf-reason "..."',
     ]
 
 

@@ -22,7 +22,7 @@ from gpugate.measurement.record import Difference, Instance, Measurement, Pair, 
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.summary import history
-from gpugate.results.verdict import Outcome, Verdict
+from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Occasion, exclusive, load_all, unused, updated, write
 from gpugate.store.codec import parse
@@ -57,7 +57,7 @@ def case(name: str, speedup: float, workload: str = "net", pairs: int = 4) -> Ca
         reference_counters={"kernels": 216.0},
         optimized_counters={"kernels": 62.0, "api_ms": 0.01 * speedup},
     )
-    good = Verdict("speedup", case_id, Outcome.NO_BASELINE, "no baseline", "record one")
+    good = Verdict("speedup", case_id, Outcome.NO_BASELINE, "no baseline", NextStep.RECORD)
     return CaseResult(case_id, workload, name, "baseline", SIZE, measurement, verdicts=[good])
 
 

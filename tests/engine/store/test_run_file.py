@@ -16,7 +16,7 @@ from gpugate.measurement.record import Difference, Instance, Measurement, Pair, 
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.summary import summarize
-from gpugate.results.verdict import Outcome, Verdict
+from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.store import run_file
 from gpugate.store.run_file import RunFileError
 from gpugate.workload import Size
@@ -41,9 +41,9 @@ def measured(name: str) -> CaseResult:
     )
     verdicts = [
         Verdict(
-            "speedup", f"net/{name}/cpu", Outcome.PASS, "2.04x", "", {"low": 2.0, "against": "minimum", "old": None}
+            "speedup", f"net/{name}/cpu", Outcome.PASS, "2.04x", None, {"low": 2.0, "against": "minimum", "old": None}
         ),
-        Verdict("equivalence", f"net/{name}/cpu", Outcome.WRONG, "NaN", "look", {"relative_l2": math.inf}),
+        Verdict("equivalence", f"net/{name}/cpu", Outcome.WRONG, "NaN", NextStep.REPEAT, {"relative_l2": math.inf}),
     ]
     return replace(case(name), measurement=measurement, summary=summarize(measurement), verdicts=verdicts)
 
@@ -80,7 +80,7 @@ def test_any_json_tool_accepts_it(tmp_path: Path, run: RunResult) -> None:
     run_file.write(path, run)
     subprocess.run([sys.executable, "-m", "json.tool", str(path)], check=True, capture_output=True)
     data = json.loads(path.read_text(), parse_constant=pytest.fail)
-    assert (data["format"], data["format_version"]) == ("gpugate-run", 7)
+    assert (data["format"], data["format_version"]) == ("gpugate-run", 8)
 
 
 def begun(path: Path, run: RunResult) -> RunResult:
@@ -215,11 +215,11 @@ def test_a_link_stays_a_link(tmp_path: Path, run: RunResult) -> None:
 
 OUTCOMES = ", ".join(repr(outcome.value) for outcome in Outcome)
 DAMAGE = {
-    ('"format_version": 7', '"format_version": 9'): (
-        "was written by a newer gpugate (format 9, this one reads up to 7): upgrade gpugate or measure again"
+    ('"format_version": 8', '"format_version": 9'): (
+        "was written by a newer gpugate (format 9, this one reads up to 8): upgrade gpugate or measure again"
     ),
-    ('"format_version": 7', '"format_version": 2'): (
-        "was written by an older gpugate (format 2, this one reads 7): measure again"
+    ('"format_version": 8', '"format_version": 2'): (
+        "was written by an older gpugate (format 2, this one reads 8): measure again"
     ),
     ('"gate": true', '"gate": 1'): (
         "cannot be used because gate is 1, not true or false: write it again with --perf-json"

@@ -1,0 +1,82 @@
+"""The next step of a verdict in words: the command to run, as this session was started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gpugate.judging.next_step import without_recording
+from gpugate.results.verdict import NextStep, Verdict
+
+if TYPE_CHECKING:  # every pytest run with gpugate installed imports this module
+    from gpugate.results.run import RunResult
+
+SUITE = "pytest perf_tests"  # a user's own folder has another command
+RECORD = "--update-baselines"
+REASON = '--perf-reason "..."'
+BASELINES = "--perf-baselines"
+OWN = ("--perf-input", "--perf-checkpoint", "--perf-data")
+MOST_NAMED = 3  # of cases, else of workloads, by one command: where more lack a baseline, seldom any has one
+
+_WORDS: Mapping[NextStep, str] = {
+    NextStep.REPEAT: "{rerun}",
+    NextStep.MEASURE_LONGER: "{rerun} --perf-budget 30",
+    # On a noisy or shared CPU a longer measurement does not narrow the interval.
+    NextStep.FREE_CORES: (
+        "end the other work on this machine, or leave it cores: OMP_NUM_THREADS=1 {rerun}, "
+        "which needs records of as many threads"
+    ),
+    NextStep.TRACE: "{rerun} --torch-trace=DIR, which shows what the optimized side runs instead",
+    NextStep.TRACE_BOTH_SIDES: (
+        "{rerun} --torch-trace=DIR, which shows what both sides run; "
+        "if these outputs are meant, raise the tolerance of the Optimization"
+    ),
+    NextStep.RECORD: "{record}",
+    NextStep.RECORD_NEW_REFERENCE: "{record}, if the reference is meant to take what it takes now",
+    NextStep.RECORD_NEW_ANCHOR: "{record} --perf-new-anchor, if this is meant to be the new normal",
+    NextStep.COOL_MACHINE: "repeat when the machine is idle and cool",
+    NextStep.RAISE_BUDGET: "raise --perf-budget",
+    NextStep.USE_CUDA: "run it on a CUDA device",
+    NextStep.CHECK_SIZE: (
+        "compare Size.flops and Size.bytes with what a step does, then look for the work that is left out"
+    ),
+    NextStep.DECLARE_ENGAGEMENT: "let Side.engaged return None where the side did what it is for, and else the reason",
+}
+OF_ONE_CASE = frozenset(step for step, words in _WORDS.items() if "{rerun}" in words)  # other steps are shared
+
+
+def describe_next_step(verdict: Verdict, run: RunResult) -> str:
+    """The next step of one verdict; empty where it advises none."""
+    # The ids of a sweep's points begin as its own does.
+    selection = verdict.case_id.rpartition("/")[0] if verdict.check == "knee" else verdict.case_id
+    return describe_for_cases(advised_step(verdict, run), [selection], run.command)
+
+
+def advised_step(verdict: Verdict, run: RunResult) -> NextStep | None:
+    """The verdict's step. No baseline may hold a fault: a session that put one in advises no recording."""
+    return (without_recording(verdict) if run.mutated else verdict).next_step
+
+
+def describe_for_cases(step: NextStep | None, case_ids: Sequence[str], command: str) -> str:
+    """One step for several cases, with the command that their session was started by."""
+    if step is None:
+        return ""
+    rerun = command + _selection(case_ids)
+    return _WORDS[step].format(rerun=rerun, record=f"{rerun}{_own_baselines(command)} {RECORD} {REASON}")
+
+
+def _selection(case_ids: Sequence[str]) -> str:
+    """The cases by their ids, by their workloads where they are many; no selection where the workloads are many too."""
+    names = case_ids if len(case_ids) <= MOST_NAMED else [f"{_workload(one)}/" for one in case_ids]
+    named = list(dict.fromkeys(names))
+    return f' -k "{" or ".join(named)}"' if len(named) <= MOST_NAMED else ""
+
+
+def _workload(case_id: str) -> str:
+    return case_id.rsplit("/", 2)[0]
+
+
+def _own_baselines(command: str) -> str:
+    """No record of a user's own inputs may stand among those of the inputs that ship."""
+    words = command.split()
+    return f" {BASELINES} DIR" if any(own in words for own in OWN) and BASELINES not in words else ""
