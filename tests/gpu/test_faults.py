@@ -1,4 +1,4 @@
-"""Known faults turn the gate red on a GPU: the README's columns for CUDA are true.
+"""Known faults turn the gate red on a GPU: the documented columns for CUDA are true.
 
 Only counters and outputs decide here, never a time: that `slow` is caught by its time is shown without a GPU, and here
 that it sleeps for what it was asked.
@@ -33,7 +33,8 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="mutates what runs on a GPU, and torch sees none"),
 ]
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Seeing the gate")[2].partition("\n## ")[0]
+DOCUMENT = (ROOT / "docs/verdicts.md").read_text(encoding="utf-8")
+FAULT_TABLE = DOCUMENT.partition("## Seeing the gate")[2].partition("\n## ")[0]
 COLUMNS = {"two-layer-net": 3, "resnet50-inference": 4, "resnet50-inference-batch1": 4}
 CHECKS = ("equivalence", "speedup", "throughput", "counters")
 NET, PHOTOGRAPHS, PHOTOGRAPH = "two-layer-net", "resnet50-inference", "resnet50-inference-batch1"
@@ -97,8 +98,8 @@ def verdicts(case: Case, found: Measurement, recorded: Measurement | None) -> di
 
 
 def told(kind: str, workload: str, optimization: str) -> set[str]:
-    """The checks that catch the fault, as the README says; none where it says that the case cannot show it."""
-    row = next(line for line in README.splitlines() if re.match(rf"\| `{kind}[:`]", line))
+    """The checks that catch the fault, as documented; none where the document says that the case cannot show it."""
+    row = next(line for line in FAULT_TABLE.splitlines() if re.match(rf"\| `{kind}[:`]", line))
     cell = row.split(" | ")[COLUMNS[workload]].strip(" |")
     checks, _, names = cell.partition(" of ")
     shown = not cell.startswith("cannot") and (not names or f"`{optimization}`" in names)

@@ -164,7 +164,7 @@ def _limits(history: MachineHistory) -> Iterator[str]:
         )
     if lengths[False]:
         share = units.percent(FALSE_MARKS)
-        yield f"nights that differ by chance alone mark at most {share} of such tables (docs/history.md)"
+        yield f"nights that differ by chance alone mark at most {share} of such tables (docs/nightly.md)"
 
 
 def document(histories: Sequence[MachineHistory], refused: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """How often nights on which nothing changed are marked, and how often a step is found.
 
-`python -m gpugate.commands.history.simulated` prints the tables of docs/history.md.
+`python -m gpugate.commands.history.simulated` prints the tables of docs/nightly.md.
 """
 
 from __future__ import annotations

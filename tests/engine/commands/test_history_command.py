@@ -106,7 +106,7 @@ def test_too_few_nights_say_how_many_it_takes(tmp_path: Path, history: History) 
     nights(tmp_path, {"fused": speedups(5)})
     out = history(tmp_path)[1]
     assert "level changes cannot be told yet: they need 12 nights, and here are 5\n" in out
-    assert "(docs/history.md)" not in out
+    assert "(docs/nightly.md)" not in out
 
 
 def test_other_software_and_an_edited_source_are_told_and_stand_beside_the_mark(

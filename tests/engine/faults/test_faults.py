@@ -1,4 +1,4 @@
-"""Known faults turn the gate red: the README's table is true of a CPU, and each fault does what its name says.
+"""Known faults turn the gate red: the documented table is true of a CPU, and each fault does what its name says.
 
 Steps take a made-up time, which the extra work of `slow` moves too: no busy machine decides anything.
 """
@@ -38,13 +38,14 @@ SIZES = {"slow": "slow:10", "wrong": "wrong:0.01"}
 FAULTS = {kind: Fault.parse(SIZES.get(kind, kind)) for kind in SPELLING}
 
 
-def readme_table() -> dict[str, str]:
-    """What the README says of each fault on a CPU."""
-    rows = re.findall(r"^\| `([a-z-]+)[^|]*\|[^|]*\| ([^|]+) \|", README, re.MULTILINE)
+def documented_faults() -> dict[str, str]:
+    """Each fault with the documented checks on a CPU."""
+    rows = re.findall(r"^\| `([a-z-]+)[^|]*\|[^|]*\| ([^|]+) \|", FAULT_TABLE, re.MULTILINE)
     return {kind: cell for kind, cell in rows if kind in SPELLING}
 
 
-README = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Seeing the gate")[2].partition("\n## ")[0]
+DOCUMENT = (ROOT / "docs/verdicts.md").read_text(encoding="utf-8")
+FAULT_TABLE = DOCUMENT.partition("## Seeing the gate")[2].partition("\n## ")[0]
 
 
 class Clock:
@@ -149,12 +150,12 @@ def red(case: Case, found: Measurement, clean: Measurement) -> set[Check]:
     return {verdict.check for verdict in decide(result, recording=False) if verdict.bad}
 
 
-# --- the README's table -----------------------------------------------------------------------------------------------
+# --- the documented table ---------------------------------------------------------------------------------------------
 
 
 def test_the_table_has_every_fault() -> None:
-    assert list(readme_table()) == list(SPELLING)
-    assert all(f"| `{spelling}` |" in README for spelling in SPELLING.values())
+    assert list(documented_faults()) == list(SPELLING)
+    assert all(f"| `{spelling}` |" in FAULT_TABLE for spelling in SPELLING.values())
 
 
 @pytest.mark.parametrize("kind", SPELLING)
@@ -163,12 +164,12 @@ def test_the_table_is_true_on_a_cpu(kind: str, clock: Clock) -> None:
     found = shown(case, FAULTS[kind])
     if isinstance(found, SideError):
         assert str(found).startswith(f"fast failed while being mutated by {kind}")
-        assert readme_table()[kind] == f"cannot: {found.cause}"
+        assert documented_faults()[kind] == f"cannot: {found.cause}"
         return
     clean = measured(case, None)
     assert red(case, clean, clean) == set()
     caught = [check for check in CHECKS if check in red(case, found, clean)]
-    assert readme_table()[kind] == ", ".join(sorted(caught, key=CHECKS.index))
+    assert documented_faults()[kind] == ", ".join(sorted(caught, key=CHECKS.index))
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

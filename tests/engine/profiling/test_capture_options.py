@@ -11,8 +11,7 @@ from tests.support.tiny_project import TinyProject, check_no_traceback
 
 ROOT = Path(__file__).parents[3]
 SAYS_HOW = (
-    "README.md",
-    "docs/profiles.md",
+    "docs/profiling.md",
     "gpugate/session/options.py",
     "gpugate/profiling/isolated_environment.py",
 )
