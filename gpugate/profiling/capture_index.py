@@ -19,10 +19,14 @@ from typing import Literal
 from gpugate.store.codec import from_json, parse, pretty, to_json, write_atomically
 
 FOLDER_VARIABLE = "GPUGATE_PROFILED_IN"
-INNER_PID, OUTER_PID = "inner-pid", "outer-pid"  # files in it
+INNER_PID, OUTER_PID, INDEX = "inner-pid", "outer-pid", "index.json"  # files in it
 REPORT_STEM = "capture"  # of what the profiler writes into the folder
 DOMAIN, STEP = "gpugate", "step"  # of the NVTX ranges; the stages of the workloads are in the same domain
 OUTER_LOOK_S, ORPHAN_S = 1.0, 30.0
+REPORT, NOT_IMPORTED, EXPORT = ".nsys-rep", ".qdstrm", ".sqlite"
+LONGEST = 120  # characters, which leaves room for a side and an ending below the 255 bytes of a file name
+_PLAIN = re.compile(r"[a-z0-9][a-z0-9._/-]*")
+_LOOKS_HASHED = re.compile(r"-[0-9a-f]{8}$")
 SideLabel = Literal["reference", "optimized"]
 
 
@@ -51,20 +55,14 @@ class CaptureIndex:
     captures: list[Capture] = field(default_factory=list)
     status: int | None = None
 
-
-def shared_folder() -> Path | None:
-    """The folder of the run that profiles this one; None where none does."""
-    text = os.environ.get(FOLDER_VARIABLE)
-    return Path(text) if text else None
+    def write(self) -> None:
+        """Writes the index into the folder of the run that profiles this one."""
+        write_atomically(Path(os.environ[FOLDER_VARIABLE], INDEX), pretty(to_json(self)))
 
 
-def write(folder: Path, index: CaptureIndex) -> None:
-    write_atomically(folder / "index.json", pretty(to_json(index)))
-
-
-def read(folder: Path) -> CaptureIndex:
+def read_index(folder: Path) -> CaptureIndex:
     """Empty where the run ended before it wrote anything."""
-    path = folder / "index.json"
+    path = folder / INDEX
     return from_json(CaptureIndex, parse(path.read_text(encoding="utf-8"))) if path.exists() else CaptureIndex()
 
 
@@ -81,12 +79,6 @@ def _end_with(outer: int) -> None:
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(ORPHAN_S)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-REPORT, NOT_IMPORTED, EXPORT = ".nsys-rep", ".qdstrm", ".sqlite"
-LONGEST = 120  # characters, which leaves room for a side and an ending below the 255 bytes of a file name
-_PLAIN = re.compile(r"[a-z0-9][a-z0-9._/-]*")
-_LOOKS_HASHED = re.compile(r"-[0-9a-f]{8}$")
 
 
 def safe_name(text_id: str) -> str:

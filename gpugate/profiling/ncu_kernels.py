@@ -248,62 +248,53 @@ AS_TABLE = ("--csv", "--page=raw", "--print-units=base")
 SYMBOLS, NAMES = "--print-kernel-base=mangled", "--print-kernel-base=demangled"
 
 
-@dataclass(frozen=True)
-class Timed:
-    """What was captured of each side, and the kernels that are worth more than their time."""
-
-    captures: Sequence[Capture]
-    kernels: Sequence[Kernel]
-
-    def of(self, capture: Capture) -> list[Kernel]:
-        return [one for one in self.kernels if (one.case_id, one.label) == (capture.case_id, capture.label)]
-
-
 def run_under_ncu(profiling: Profiling, arguments: Sequence[str], say: Callable[[str], None]) -> int:
     """Runs pytest under ncu twice, for the times of all kernels and for the counters of the longest; keeps the report
     of the latter and a table, and returns the exit status.
 
     Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for an ncu that is not there.
     """
-    path = nsight_tools.ncu()
-    found: list[tuple[Timed, list[str]]] = []
+    ncu = nsight_tools.ncu()
+    timed: list[tuple[Capture, list[Kernel]]] = []
     say("ncu, first run: how long every kernel of a step takes")
-    tell_times = partial(_timed, ncu=path, found=found)
-    status = start_profiled(profiling, arguments, partial(_command, path, TIMES), tell_times, say)
-    if not found:
+    command = partial(_command, ncu, TIMES)
+    status = start_profiled(profiling, arguments, command, partial(_choose, ncu, timed), say)
+    kernels = [kernel for _, its in timed for kernel in its]
+    if not kernels:
         return status
-    timed, chosen = found[0]
-    say(f"ncu, second run: what keeps {len(timed.kernels)} of them from being faster")
-    tell = partial(_kept, ncu=path, timed=timed, say=say)
-    options = (*COUNTERS, *chosen)
-    return start_profiled(profiling, arguments, partial(_command, path, options), tell, say) or status
+    say(f"ncu, second run: what keeps {len(kernels)} of them from being faster")
+    command = partial(_command, ncu, (*COUNTERS, *filters(kernels)))
+    return start_profiled(profiling, arguments, command, partial(_keep, ncu, timed, say), say) or status
 
 
-def _command(ncu: str, options: Sequence[str], folder: Path, environment: Mapping[str, str]) -> list[str]:
+def _command(ncu: str, options: Sequence[str], folder: Path) -> list[str]:
     return [ncu, *OPTIONS, *options, f"--log-file={folder / 'log'}", f"--export={folder / REPORT_STEM}"]
 
 
-def _timed(run: ProfiledRun, ncu: str, found: list[tuple[Timed, list[str]]]) -> list[str]:
+def _choose(ncu: str, timed: list[tuple[Capture, list[Kernel]]], run: ProfiledRun) -> list[str]:
+    """Adds the longest kernels of every complete capture to `timed`; returns what is wrong."""
     captures = [capture for capture in run.index.captures if capture.complete]
+    report = _report(run)
     if not captures:
         return []
-    report = _report(run)
     if not report.exists():
-        return [_why_none(run.folder / "log")]
+        return [_why_no_report(run)]
     try:
         launches, spelled = (_launches(ncu, report, run, names) for names in (SYMBOLS, NAMES))
         names = {launch.name: same.name for launch, same in zip(launches, spelled, strict=True)}
-        count = run.profiling.kernels
-        kernels = [one for each in captures for one in longest_kernels(launches, names, each, count)]
-        if not kernels:
-            return ["ncu saw no kernel in any step: run it by hand to see more"]
-        found.append((Timed(captures, kernels), filters(kernels)))
+        found = [(each, longest_kernels(launches, names, each, run.profiling.kernels)) for each in captures]
+        kernels = [kernel for _, its in found for kernel in its]
+        filters(kernels)  # refuses too many
     except NcuError as error:
         return [str(error)]
-    return []
+    timed.extend(found)
+    return [] if kernels else ["ncu saw no kernel in any step: run it by hand to see more"]
 
 
-def _kept(run: ProfiledRun, ncu: str, timed: Timed, say: Callable[[str], None]) -> list[str]:
+def _keep(
+    ncu: str, timed: Sequence[tuple[Capture, Sequence[Kernel]]], say: Callable[[str], None], run: ProfiledRun
+) -> list[str]:
+    """Keeps the report and the tables of the second run; returns what is wrong."""
     problems, launches, folder = [], [], run.profiling.folder
     if _report(run).exists():
         report = _report(run).replace(folder / REPORT)
@@ -312,17 +303,15 @@ def _kept(run: ProfiledRun, ncu: str, timed: Timed, say: Callable[[str], None]) 
         except NcuError as error:
             problems.append(f"{report} is kept, but {error}")
     else:
-        problems.append(_why_none(run.folder / "log"))
-    table = [(capture, counted(timed.of(capture), launches, capture)) for capture in timed.captures]
+        problems.append(_why_no_report(run))
+    table = [(capture, counted(kernels, launches, capture)) for capture, kernels in timed]
     every = [kernel for _, kernels in table for kernel in kernels]
     write_atomically(folder / LIST, markdown(table))
     write_atomically(folder / LIST_JSON, pretty([to_json(kernel) for kernel in every]) + "\n")
     say(f"ncu: {len(every)} kernels in {folder / LIST}; under a profiler: not judged")
-    empty = [capture.window for capture, kernels in table if not any(kernel.shares for kernel in kernels)]
+    empty = ", ".join(capture.window for capture, kernels in table if not any(kernel.shares for kernel in kernels))
     if empty and not problems:
-        problems.append(
-            f"ncu counted none of the longest kernels of {', '.join(empty)}: look at {REPORT} in its window"
-        )
+        problems.append(f"ncu counted none of the longest kernels of {empty}: look at {REPORT} in its window")
     return problems
 
 
@@ -334,11 +323,11 @@ def _launches(ncu: str, report: Path, run: ProfiledRun, names: str) -> list[Laun
     return read_launches(answer([ncu, "--import", str(report), *AS_TABLE, names], run.environment))
 
 
-def _why_none(log: Path) -> str:
+def _why_no_report(run: ProfiledRun) -> str:
+    log = run.folder / "log"
     said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     if "ERR_NVGPUCTRPERM" in said:
         return f"ncu may not read hardware counters (ERR_NVGPUCTRPERM): {nsight_tools.PERMISSION}"
-    told = [
-        line.partition("== ")[2] for kind in ("ERROR", "WARNING") for line in said.splitlines() if kind in line[:12]
-    ]
-    return f"ncu made no report ({told[0][:200] if told else 'it said no error'}): run it by hand to see more"
+    of_kind = (line for kind in ("ERROR", "WARNING") for line in said.splitlines() if kind in line[:12])
+    first = next((line.partition("== ")[2][:200] for line in of_kind), "it said no error")
+    return f"ncu made no report ({first}): run it by hand to see more"

@@ -103,20 +103,6 @@ def answer(command: Sequence[str], environment: Mapping[str, str]) -> str:
         return str(error)
 
 
-_running: set[subprocess.Popen[str]] = set()
-
-
-def end_all() -> None:
-    """Kills what `ended` is waiting for in other threads, which then tell of it as of any command that failed."""
-    for process in tuple(_running):
-        _kill(process)
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
 def ended(
     command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
@@ -135,26 +121,17 @@ def ended(
         errors="replace",
         start_new_session=True,
     )
-    _running.add(process)
     try:
         said, _ = process.communicate(timeout=timeout_s)
     finally:
-        _kill(process)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        _running.discard(process)
     return subprocess.CompletedProcess(command, process.returncode, said)
 
 
 EXPORT_S = 600.0
 LAST_WORDS = 200
-
-
-def find_nsys() -> str:
-    """The path of nsys. Raises ProfileError where there is none."""
-    path = found("nsys")
-    if path is None:
-        raise ProfileError("nsys was not found: install Nsight Systems, or put its nsys on PATH")
-    return path
 
 
 def run_nsys(arguments: Sequence[str | Path], timeout_s: float, nsys: Nsys | None = None) -> str:
@@ -163,7 +140,9 @@ def run_nsys(arguments: Sequence[str | Path], timeout_s: float, nsys: Nsys | Non
 
     Raises ProfileError where it cannot be started, fails or takes too long; then nothing of it goes on running.
     """
-    path, environment = (nsys.path, nsys.environment) if nsys is not None else (find_nsys(), None)
+    path, environment = (nsys.path, nsys.environment) if nsys is not None else (found("nsys"), None)
+    if path is None:
+        raise ProfileError("nsys was not found: install Nsight Systems, or put its nsys on PATH")
     doing = f"`nsys {arguments[0]}`"
     try:
         process = ended([path, *map(str, arguments)], timeout_s, environment)

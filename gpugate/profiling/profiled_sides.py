@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import record_function
 
-from gpugate.errors import OptionError
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutated import mutated
 from gpugate.measurement.cold_inputs import make_inputs
@@ -22,27 +20,18 @@ from gpugate.measurement.settings import WARM_UP_S
 from gpugate.measurement.sides import BuiltSide, blamed_on, build_side, release, synchronize
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.warm_up import least_block_ms, warm_up
-from gpugate.profiling import capture_index
 from gpugate.profiling.capture_index import DOMAIN, STEP, Capture, CaptureIndex, SideLabel, safe_name
 from gpugate.session.options import Tool
-from gpugate.store.writable_folder import make_writable, prepare_unfinished
+from gpugate.store.writable_folder import prepare_unfinished
 from gpugate.workload import Case, Context
 
 MOST_STEPS, FEWEST_STEPS, PROFILED_MS = 5, 2, 500.0
+STEP_COLOUR, WINDOW_COLOUR = 0x76B900, 0x999999
+KIND = "cuda"  # of device that the ranges of Nsight belong to
+ENDING = ".trace.json.gz"
 
 
-@dataclass(frozen=True)
-class Window:
-    """What is profiled at once: `steps` steps of `items` items each of one side."""
-
-    case_id: str
-    label: SideLabel
-    side: str
-    steps: int
-    items: int
-
-
-Profile = Callable[[Window], AbstractContextManager[object]]
+Profile = Callable[[Capture], AbstractContextManager[object]]
 Step = Callable[[int], AbstractContextManager[object]]
 
 
@@ -51,9 +40,8 @@ def profile_sides(
 ) -> None:
     """Builds, warms up, profiles and closes one side after the other.
 
-    `profile(window)` is around the steps of a side and waits for the device behind them; `step(items)` is around each
-    of them. Raises SideError, naming the
-    side, for one that cannot be built or run.
+    `profile(capture)` is around the steps of a side and waits for the device behind them; `step(items)` is around each
+    of them. Raises SideError, naming the side, for one that cannot be built or run.
     """
     if fault is not None:
         case = mutated(case, fault, context.device)
@@ -68,7 +56,7 @@ def profile_sides(
             side = build_side(name, case.builder(name), context, inputs[0])
             try:
                 steps = _warmed_up(side, case, inputs, most_steps)
-                _run(side, inputs, Window(case.id, label, name, steps, case.size.items), profile, step)
+                _run(side, inputs, Capture(0, case.id, label, name, steps, case.size.items), profile, step)
             finally:
                 side.close()
                 del side
@@ -85,23 +73,20 @@ def _warmed_up(side: BuiltSide, case: Case, inputs: Sequence[Any], most_steps: i
     return min(most_steps, max(FEWEST_STEPS, int(PROFILED_MS / step_ms)))
 
 
-def _run(side: BuiltSide, inputs: Sequence[Any], window: Window, profile: Profile, step: Step) -> None:
+def _run(side: BuiltSide, inputs: Sequence[Any], capture: Capture, profile: Profile, step: Step) -> None:
     """Such steps as the counting pass runs, so that its counters are those of the profile; at most MOST_STEPS."""
     side.flags.apply()
     with blamed_on(side.name, "being profiled"):
         side.run_steps(inputs, FLUSH_STEPS)
         synchronize(side.device)
-        with profile(window):
-            for offset in range(window.steps):
-                with step(window.items):
+        with profile(capture):
+            for offset in range(capture.steps):
+                with step(capture.items):
                     side.side.step(inputs[(side.next_input + offset) % len(inputs)])
             if side.side.works_ahead:
                 side.side.finish()
         side.side.finish()
         synchronize(side.device)
-
-
-STEP_COLOUR, WINDOW_COLOUR = 0x76B900, 0x999999
 
 
 @contextmanager
@@ -126,9 +111,6 @@ def step_range(items: int) -> Iterator[None]:
         yield
 
 
-KIND = "cuda"  # of device that the ranges belong to
-
-
 def start_profiler() -> None:  # cuda only
     torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())  # type: ignore[no-untyped-call]
 
@@ -137,28 +119,18 @@ def stop_profiler() -> None:  # cuda only
     torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStop())  # type: ignore[no-untyped-call]
 
 
-class CaptureRanges:
-    """Captures cases, one after another, and keeps the index of the shared folder up to date."""
-
-    def __init__(self, folder: Path, index: CaptureIndex, tool: Tool, fault: Fault | None) -> None:
-        self._folder, self._index, self._tool, self._fault = folder, index, tool, fault
-
-    def capture(self, case: Case, context: Context) -> str:
-        """Captures both sides and returns, for the test's skip, why nothing is judged. Raises SideError."""
-        if context.device.type != KIND:
-            return f"--{self._tool} captures what a GPU does: run it on a machine with one, or try --torch-trace"
-        steps = MOST_STEPS if self._tool == "nsys" else 1  # ncu runs every kernel many times over
-        profile_sides(case, context, self._fault, lambda window: self._captured(window, context), step_range, steps)
-        return f"captured under {self._tool}: timings are not judged"
+def capture_sides(case: Case, context: Context, fault: Fault | None, tool: Tool, index: CaptureIndex) -> str:
+    """Captures both sides, each in a range of the profiler that the index lists; returns, for the test's skip, why
+    nothing is judged. Raises SideError."""
+    if context.device.type != KIND:
+        return f"--{tool} captures what a GPU does: run it on a machine with one, or try --torch-trace"
 
     @contextmanager
-    def _captured(self, window: Window, context: Context) -> Iterator[None]:
-        capture = Capture(
-            len(self._index.captures) + 1, window.case_id, window.label, window.side, window.steps, window.items
-        )
-        self._index.captures.append(capture)
-        capture_index.write(self._folder, self._index)
-        if self._tool == "ncu":  # cuda only: it saves all that a kernel could write, also what PyTorch only holds ready
+    def captured(capture: Capture) -> Iterator[None]:
+        index.captures.append(capture)
+        capture.number = len(index.captures)
+        index.write()
+        if tool == "ncu":  # cuda only: it saves all that a kernel could write, also what PyTorch only holds ready
             torch.cuda.empty_cache()
         start_profiler()
         try:
@@ -168,36 +140,21 @@ class CaptureRanges:
             capture.complete = True
         finally:
             stop_profiler()
-            capture_index.write(self._folder, self._index)
+            index.write()
+
+    steps = MOST_STEPS if tool == "nsys" else 1  # ncu runs every kernel many times over
+    profile_sides(case, context, fault, captured, step_range, steps)
+    return f"captured under {tool}: timings are not judged"
 
 
-ENDING = ".trace.json.gz"
-
-
-@dataclass
-class TorchTraces:
-    """Traces cases into a folder, each side into a file of its own."""
-
-    folder: Path
-    fault: Fault | None
-    written: list[Path] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        try:
-            make_writable(self.folder)
-        except OSError as error:
-            raise OptionError(
-                f"--torch-trace {self.folder} cannot be written ({error.strerror}): give another folder"
-            ) from None
-
-    def capture(self, case: Case, context: Context) -> str:
-        """Traces both sides and returns, for the test's skip, why nothing is judged. Raises SideError."""
-        profile_sides(case, context, self.fault, lambda window: self._traced(window, context.device), _step)
-        return "traced: timings are not judged"
+def trace_sides(case: Case, context: Context, fault: Fault | None, folder: Path) -> str:
+    """Traces both sides with PyTorch, each into a file of its own; returns, for the test's skip, why nothing is judged.
+    Raises SideError."""
+    device = context.device
 
     @contextmanager
-    def _traced(self, window: Window, device: torch.device) -> Iterator[None]:
-        path = self.folder / f"{safe_name(window.case_id)}.{window.label}{ENDING}"
+    def traced(capture: Capture) -> Iterator[None]:
+        path = folder / f"{safe_name(capture.case_id)}.{capture.label}{ENDING}"
         with profiled(device, record_shapes=True) as profiler:
             yield
             synchronize(device)
@@ -208,8 +165,7 @@ class TorchTraces:
         finally:
             partial.unlink(missing_ok=True)
         detach(device)
-        self.written.append(path)
 
-
-def _step(items: int) -> AbstractContextManager[object]:
-    return record_function(f"step of {items} items")  # a trace does not show what it is given besides
+    # A trace shows nothing of a range but its name.
+    profile_sides(case, context, fault, traced, lambda items: record_function(f"step of {items} items"))
+    return "traced: timings are not judged"

@@ -14,7 +14,6 @@ from gpugate import units
 from gpugate.explaining.words import shortened
 from gpugate.profiling.device_activity import Kernel
 from gpugate.profiling.expert_rules import Finding
-from gpugate.profiling.host_calls import ProjectedRange
 from gpugate.profiling.summary import ProfileSummary
 from gpugate.report.markdown import escaped
 from gpugate.report.series_tables import WordTable
@@ -24,7 +23,7 @@ MOST_ROWS, MOST_GAPS, MOST_BRIEF = 15, 8, 3
 WORTH_A_ROW = 0.01  # of the sum of a table's times
 MOST_FOUND = 3
 ONLY_WHERE = ("Row#", "Start (ns)", "PID", "TID", "Device ID", "Context ID", "Green Context ID")
-NONE = "-"
+NONE, OTHER_THREAD = "-", "another than the steps'"
 _ARGUMENTS = re.compile(r"\((?!anonymous namespace\)|lambda)[^()]*(?:\([^()]*\)[^()]*)*\)(?: const)?$")
 
 
@@ -83,7 +82,7 @@ def overview(summary: ProfileSummary) -> list[str]:
         busy, whole = units.percent(active.any_ms / active.window_ms), units.milliseconds(active.window_ms)
         lines.append(
             f"GPU active {busy} of the {whole} from its first to its last activity (kernels {units.percent(kernels)}, "
-            f"copies {units.percent(copies)}{overlap}), idle {_per(active.idle_ms, steps)} a step"
+            f"copies {units.percent(copies)}{overlap}), idle {units.milliseconds(active.idle_ms / steps)} a step"
         )
     counted = ("kernel_launches", "graph_launches", "kernels", "memsets", "synchronizing_calls", "streams")
     lines.append(
@@ -91,7 +90,9 @@ def overview(summary: ProfileSummary) -> list[str]:
     )
     if summary.graphs.ran:
         graphs, of_steps = summary.graphs, summary.graphs.ran / steps
-        lines.append(f"graph nodes: {of_steps:g} a step ({graphs.nodes} different ones), {_per(graphs.ms, steps)}")
+        lines.append(
+            f"graph nodes: {of_steps:g} a step ({graphs.nodes} different ones), {units.milliseconds(graphs.ms / steps)}"
+        )
     return [*lines, *summary.notes]
 
 
@@ -103,45 +104,103 @@ def brief(summary: ProfileSummary) -> list[str]:
     return [*overview(summary), *([f"most of its kernels' time: {', '.join(told)}{more}"] if told else [])]
 
 
+def kernel_names(names: Sequence[str]) -> list[str]:
+    """Short ones, without arguments, of which no two are alike where the names are not."""
+    return shortened([_ARGUMENTS.sub("", name) for name in names])
+
+
 def word_tables(summary: ProfileSummary) -> list[WordTable]:
     """Every table that has a row, in the order of reading."""
-    made = [
-        _kernels(summary),
-        _ranges(summary),
-        _gaps(summary),
-        _idle(summary),
-        _waits(summary),
-        _calls(summary),
-        _copies(summary),
-        _streams(summary),
-        _memory(summary),
+    steps, names = summary.steps, kernel_names([kernel.name for kernel in summary.kernels])
+    idle_ms = sum(one.ms for one in summary.idle_while)
+
+    def per(total_ms: float) -> str:
+        return units.milliseconds(total_ms / steps)
+
+    def count(total: float) -> str:
+        return f"{total / steps:g}"
+
+    kernels = [
+        (name, per(one.ms), units.percent(one.share), count(one.count), units.milliseconds(one.mean_ms), *_shape(one))
+        for name, one in zip(names, summary.kernels, strict=True)
+    ]
+    ranges = [
+        (one.name, count(one.count), *map(per, spent), _lag(one.start_lag_ms), _lag(one.end_lag_ms))
+        for one in summary.ranges
+        for spent in [(one.host_ms, one.gpu_span_ms, one.gpu_busy_ms)]
+    ]
+    gaps = [
+        (one.nvtx_range or NONE, *map(units.milliseconds, (one.at_ms, one.ms)), *map(_call, called))
+        for one in summary.gaps[:MOST_GAPS]
+        for called in [((one.call, one.call_ms), (one.os_call, one.os_call_ms))]
+    ]
+    idle = [
+        (one.call or "no CUDA call", per(one.ms), count(one.gaps))
+        for one in summary.idle_while
+        if one.ms >= WORTH_A_ROW * idle_ms
+    ]
+    waits = [
+        (one.call, one.nvtx_range or NONE, count(one.count), per(one.ms), "" if one.of_steps else OTHER_THREAD)
+        for one in summary.waits
+    ]
+    calls = [(one.name, per(one.ms), count(one.count), units.milliseconds(one.longest_ms)) for one in summary.calls]
+    copies = [
+        (f"{one.direction}, {one.source} to {one.target}", count(one.count), *moved, rate)
+        for one in summary.copies
+        for moved in [(_size(one.bytes / steps), per(one.ms))]
+        for rate in [NONE if one.gb_per_s is None else f"{one.gb_per_s:.3g} GB/s"]
+    ]
+    streams = [
+        (f"{one.stream} of GPU {one.device}", *map(count, (one.kernels, one.copies, one.memsets)), per(one.ms))
+        for one in summary.streams
+    ]
+    memory = [
+        (one.kind, f"{one.allocations:,}", f"{one.frees:,}", *map(_size, sizes))
+        for one in summary.memory
+        for sizes in [(one.allocated_bytes, one.freed_bytes, one.peak_bytes)]
+    ]
+    below = "GPU: first to last activity launched inside; begins, ends: after the range does so on the host"
+    tables = [
+        _table("kernels", "kernel|time|share|count|mean|grid|block", kernels),
+        _table("NVTX ranges on the GPU", "range|count|host|GPU|GPU busy|begins|ends", ranges, below),
+        _table("longest times without GPU work", "host was in range|at|idle|in CUDA call|in OS call", gaps),
+        _table("GPU idle while the host was in", "call|time|gaps", idle),
+        _table("calls that wait for the device", "call|in range|count|time|thread", waits),
+        _table("CUDA calls", "call|time|count|longest", calls),
+        _table("copies", "copy|count|size|time|rate", copies),
+        _table("streams", "stream|kernels|copies|memsets|time", streams),
+        _table("memory, of all steps", "kind|allocations|frees|allocated|freed|peak above the start", memory),
         *map(_finding, summary.findings),
     ]
-    return [_without_empty_columns(table) for table in made if table.rows]
+    return [_without_empty_columns(table) for table in tables if table.rows]
 
 
-def _without_empty_columns(table: WordTable) -> WordTable:
-    """Without those, behind the first one, in which no row says anything."""
-    said = [
-        not number or any(row[number] not in ("", NONE) for row in table.rows) for number in range(len(table.rows[0]))
-    ]
-    rows = tuple(tuple(cell for cell, stays in zip(row, said, strict=True) if stays) for row in table.rows)
-    headings = tuple(heading for heading, stays in zip(table.headings, said, strict=False) if stays)
-    return WordTable(table.title, headings, rows, table.below)
-
-
-def _table(title: str, headings: str, rows: Sequence[tuple[str, ...]], below: tuple[str, ...] = ()) -> WordTable:
+def _table(title: str, headings: str, rows: Sequence[tuple[str, ...]], *below: str) -> WordTable:
     shown = tuple(rows[:MOST_ROWS])
     of = f", {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
     return WordTable(f"{title}{of}", tuple(headings.split("|")), shown, below)
 
 
-def _per(total_ms: float, steps: int) -> str:
-    return units.milliseconds(total_ms / steps)
+def _without_empty_columns(table: WordTable) -> WordTable:
+    """Drops the columns behind the first one in which no row says anything."""
+    columns = list(zip(table.headings, *table.rows, strict=False))
+    columns = [column for column in columns if column is columns[0] or set(column[1:]) - {"", NONE}]
+    headings, *rows = zip(*columns, strict=True)
+    return WordTable(table.title, headings, tuple(rows), table.below)
+
+
+def _shape(kernel: Kernel) -> tuple[str, str]:
+    more = f" (of {kernel.shapes})" if kernel.shapes > 1 else ""
+    return "x".join(map(str, kernel.grid)) + more, "x".join(map(str, kernel.block))
 
 
 def _lag(value_ms: float | None) -> str:
     return NONE if value_ms is None else units.milliseconds(value_ms)
+
+
+def _call(called: tuple[str, float]) -> str:
+    name, ms = called
+    return f"{name} {units.milliseconds(ms)}" if name else NONE
 
 
 def _size(bytes_: float) -> str:
@@ -149,141 +208,9 @@ def _size(bytes_: float) -> str:
     return f"{bytes_ / factor:.3g} {unit}"
 
 
-def kernel_names(names: Sequence[str]) -> list[str]:
-    """Short ones, without arguments, of which no two are alike where the names are not."""
-    return shortened([_ARGUMENTS.sub("", name) for name in names])
-
-
-def _kernels(summary: ProfileSummary) -> WordTable:
-    names = kernel_names([kernel.name for kernel in summary.kernels])
-    rows = [_kernel(kernel, name, summary.steps) for kernel, name in zip(summary.kernels, names, strict=True)]
-    return _table("kernels", "kernel|time|share|count|mean|grid|block", rows)
-
-
-def _kernel(kernel: Kernel, name: str, steps: int) -> tuple[str, ...]:
-    more = f" (of {kernel.shapes})" if kernel.shapes > 1 else ""
-    return (
-        name,
-        _per(kernel.ms, steps),
-        units.percent(kernel.share),
-        f"{kernel.count / steps:g}",
-        units.milliseconds(kernel.mean_ms),
-        "x".join(map(str, kernel.grid)) + more,
-        "x".join(map(str, kernel.block)),
-    )
-
-
-def _ranges(summary: ProfileSummary) -> WordTable:
-    rows = [_range(one, summary.steps) for one in summary.ranges]
-    below = ("GPU: first to last activity launched inside; begins, ends: after the range does so on the host",)
-    return _table("NVTX ranges on the GPU", "range|count|host|GPU|GPU busy|begins|ends", rows, below)
-
-
-def _range(one: ProjectedRange, steps: int) -> tuple[str, ...]:
-    return (
-        one.name,
-        f"{one.count / steps:g}",
-        _per(one.host_ms, steps),
-        _per(one.gpu_span_ms, steps),
-        _per(one.gpu_busy_ms, steps),
-        _lag(one.start_lag_ms),
-        _lag(one.end_lag_ms),
-    )
-
-
-def _gaps(summary: ProfileSummary) -> WordTable:
-    rows = [
-        (
-            gap.nvtx_range or NONE,
-            units.milliseconds(gap.at_ms),
-            units.milliseconds(gap.ms),
-            f"{gap.call} {units.milliseconds(gap.call_ms)}" if gap.call else NONE,
-            f"{gap.os_call} {units.milliseconds(gap.os_call_ms)}" if gap.os_call else NONE,
-        )
-        for gap in summary.gaps[:MOST_GAPS]
-    ]
-    return _table("longest times without GPU work", "host was in range|at|idle|in CUDA call|in OS call", rows)
-
-
-def _idle(summary: ProfileSummary) -> WordTable:
-    steps, whole = summary.steps, sum(one.ms for one in summary.idle_while)
-    rows = [
-        (one.call or "no CUDA call", _per(one.ms, steps), f"{one.gaps / steps:g}")
-        for one in summary.idle_while
-        if one.ms >= WORTH_A_ROW * whole
-    ]
-    return _table("GPU idle while the host was in", "call|time|gaps", rows)
-
-
-def _waits(summary: ProfileSummary) -> WordTable:
-    steps = summary.steps
-    rows = [
-        (
-            wait.call,
-            wait.nvtx_range or NONE,
-            f"{wait.count / steps:g}",
-            _per(wait.ms, steps),
-            "" if wait.of_steps else "another than the steps'",
-        )
-        for wait in summary.waits
-    ]
-    return _table("calls that wait for the device", "call|in range|count|time|thread", rows)
-
-
-def _calls(summary: ProfileSummary) -> WordTable:
-    steps = summary.steps
-    rows = [
-        (call.name, _per(call.ms, steps), f"{call.count / steps:g}", units.milliseconds(call.longest_ms))
-        for call in summary.calls
-    ]
-    return _table("CUDA calls", "call|time|count|longest", rows)
-
-
-def _copies(summary: ProfileSummary) -> WordTable:
-    steps = summary.steps
-    rows = [
-        (
-            f"{one.direction}, {one.source} to {one.target}",
-            f"{one.count / steps:g}",
-            _size(one.bytes / steps),
-            _per(one.ms, steps),
-            NONE if one.gb_per_s is None else f"{one.gb_per_s:.3g} GB/s",
-        )
-        for one in summary.copies
-    ]
-    return _table("copies", "copy|count|size|time|rate", rows)
-
-
-def _streams(summary: ProfileSummary) -> WordTable:
-    steps = summary.steps
-    rows = [
-        (
-            f"{one.stream} of GPU {one.device}",
-            *(f"{count / steps:g}" for count in (one.kernels, one.copies, one.memsets)),
-            _per(one.ms, steps),
-        )
-        for one in summary.streams
-    ]
-    return _table("streams", "stream|kernels|copies|memsets|time", rows)
-
-
-def _memory(summary: ProfileSummary) -> WordTable:
-    rows = [
-        (
-            one.kind,
-            f"{one.allocations:,}",
-            f"{one.frees:,}",
-            *map(_size, (one.allocated_bytes, one.freed_bytes, one.peak_bytes)),
-        )
-        for one in summary.memory
-    ]
-    return _table("memory, of all steps", "kind|allocations|frees|allocated|freed|peak above the start", rows)
-
-
 def _finding(finding: Finding) -> WordTable:
     """Its longest rows, without the columns that say where in the report they are."""
-    titled = range(len(finding.headings))
-    shown = [number for number in titled if finding.headings[number] not in ONLY_WHERE]
+    shown = [number for number, heading in enumerate(finding.headings) if heading not in ONLY_WHERE]
     rows = [tuple(row[number] for number in shown if number < len(row)) for row in finding.rows[:MOST_FOUND]]
     headings = tuple(finding.headings[number] for number in shown)
     if not shown or not rows:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpugate.errors import OptionError
 from gpugate.profiling import capture_index
-from gpugate.profiling.capture_index import CaptureIndex
+from gpugate.profiling.capture_index import FOLDER_VARIABLE, CaptureIndex
 from gpugate.session.options import Options
+from gpugate.store.writable_folder import make_writable
 
 if TYPE_CHECKING:
     from gpugate.session.perf_session import PerfSession
@@ -22,7 +25,7 @@ def outer_run(options: Options, arguments: Sequence[str | PathLike[str]]) -> int
     Raises OptionError for a folder that cannot be written, EnvironmentUnfitError for a profiler that cannot be used.
     """
     profiling = options.profiling
-    if profiling is None or profiling.tool == "torch-trace" or capture_index.shared_folder() is not None:
+    if profiling is None or profiling.tool == "torch-trace" or os.environ.get(FOLDER_VARIABLE):
         return None
     from gpugate.profiling.ncu_kernels import run_under_ncu
     from gpugate.profiling.nsys_reports import run_under_nsys
@@ -35,45 +38,40 @@ class InnerRun:
     """The run that a profiler has started, from its configuration to its end."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._index = CaptureIndex()
+        self.index = CaptureIndex()
         capture_index.tell_who_it_is(folder)
 
     def end(self, status: int) -> None:
         """Writes down how pytest ended."""
-        self._index.status = status
-        capture_index.write(self._folder, self._index)
-
-    def begin(self, perf: PerfSession) -> None:
-        """From now on cases are captured, not measured."""
-        from gpugate.profiling.profiled_sides import CaptureRanges
-
-        assert perf.options.profiling is not None  # noqa: S101
-        ranges = CaptureRanges(self._folder, self._index, perf.options.profiling.tool, perf.options.fault)
-        perf.capture = ranges.capture
+        self.index.status = status
+        self.index.write()
 
 
 def inner_run() -> InnerRun | None:
-    """Of this process, where a profiled run is what it is."""
-    folder = capture_index.shared_folder()
-    return None if folder is None else InnerRun(folder)
+    """The run that this process is, where a profiler has started it; None elsewhere."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return InnerRun(Path(folder)) if folder else None
 
 
 def begin_profiles(perf: PerfSession, inner: InnerRun | None) -> None:
     """Makes the session take profiles and say that it judges nothing. Raises OptionError for a folder not writable."""
-    profiling = perf.options.profiling
-    assert profiling is not None  # noqa: S101
-    perf.notes.add(f"--{profiling.tool}: under a profiler timings are not judged, and no baseline is written")
-    if inner is not None:
-        inner.begin(perf)
-        return
-    from gpugate.profiling.profiled_sides import TorchTraces
+    from gpugate.profiling.profiled_sides import capture_sides, trace_sides
 
-    traces = TorchTraces(profiling.folder, perf.options.fault)
+    profiling, fault = perf.options.profiling, perf.options.fault
+    assert profiling is not None  # noqa: S101
+    tool, folder = profiling.tool, profiling.folder
+    perf.notes.add(f"--{tool}: under a profiler timings are not judged, and no baseline is written")
+    if inner is not None:
+        perf.capture = lambda case, context: capture_sides(case, context, fault, tool, inner.index)
+        return
 
     def capture(case: Case, context: Context) -> str:
-        said = traces.capture(case, context)
-        perf.notes.add(f"traces for Perfetto (ui.perfetto.dev) are in {profiling.folder}")
-        return said
+        reason = trace_sides(case, context, fault, folder)
+        perf.notes.add(f"traces for Perfetto (ui.perfetto.dev) are in {folder}")
+        return reason
 
     perf.capture = capture
+    try:
+        make_writable(folder)
+    except OSError as error:
+        raise OptionError(f"--{tool} {folder} cannot be written ({error.strerror}): give another folder") from None

@@ -12,7 +12,7 @@ import pytest
 from gpugate.errors import EnvironmentUnfitError
 from gpugate.profiling import capture_index, profiled_run
 from gpugate.profiling.capture_index import FOLDER_VARIABLE
-from gpugate.profiling.profiled_run import Ended, run_profiled
+from gpugate.profiling.profiled_run import INTERRUPTED, EndedFromOutsideError, run_profiled, signals_as_errors
 from tests.support.patience import wait_until
 from tests.support.tiny_project import running
 
@@ -58,9 +58,15 @@ time.sleep(600)
 
 def started(folder: Path, how: str, program: str) -> tuple[int, int]:
     """The status, and the program's id."""
-    ended = run_profiled([sys.executable, "-c", NESTED, str(folder), how, program], folder, dict(os.environ))
-    assert ended.cut_off == (how == "apart")
-    return ended.status, int((folder / "child").read_text())
+    command = [sys.executable, "-c", NESTED, str(folder), how, program]
+    try:
+        with signals_as_errors():
+            status = run_profiled(command, folder, dict(os.environ))
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    except EndedFromOutsideError as ending:
+        status = ending.status
+    return status, int((folder / "child").read_text())
 
 
 def is_waiting() -> bool:
@@ -123,7 +129,7 @@ def test_one_that_does_not_end_when_it_is_asked_is_killed(tmp_path: Path, monkey
 def test_a_daemon_that_left_everyone_is_found_by_the_folder(tmp_path: Path) -> None:
     environment = {**os.environ, FOLDER_VARIABLE: str(tmp_path)}
     command = [sys.executable, "-c", DAEMON, str(tmp_path / "child")]
-    assert run_profiled(command, tmp_path, environment) == Ended(0)
+    assert run_profiled(command, tmp_path, environment) == 0
     assert not running(int((tmp_path / "child").read_text()))
 
 

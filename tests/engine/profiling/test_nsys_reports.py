@@ -34,8 +34,8 @@ def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNsys:
     return made
 
 
-def write_said(export: Path, nsys: object, paths: dict[str, Path], capture: Capture) -> list[str]:
-    paths[".summary.md"].write_text("said")
+def write_said(export: Path, nsys: object, target: Path, capture: Capture) -> list[str]:
+    target.with_name(f"{target.name}.summary.md").write_text("said")
     return [f"what {capture.window} did"]
 
 
@@ -95,7 +95,7 @@ def test_of_many_reports_the_list_says_what_is_in_them(tmp_path: Path, nsys: Fak
 def test_of_a_report_that_was_not_kept_nothing_is_told(
     tmp_path: Path, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nsys_reports, "scrubbed_of", lambda export: ["CI_JOB_TOKEN"])
+    monkeypatch.setattr(nsys_reports, "can_isolate", lambda: False)
     problems, said, _ = kept(tmp_path, [captured(1)], ["capture.1.nsys-rep"])
     assert len(problems) == len(said) == 1, said
 
@@ -180,7 +180,6 @@ def test_an_export_that_breaks_a_query_loses_no_other_report(
         "exported",
         lambda report, nsys: Path(shutil.copy(tmp_path / f"{next(exports)}.sqlite", report.with_suffix(".sqlite"))),
     )
-    monkeypatch.setattr(nsys_reports, "AT_ONCE", 1)  # so that the first one is the damaged one
     for name, end in (("damaged", 2**63 - 1), ("good", 5_000)):
         export = ExportWriter(tmp_path / f"{name}.sqlite")
         export.step(0, 10_000)
@@ -220,14 +219,16 @@ def test_the_list_names_what_earlier_runs_have_left(tmp_path: Path, nsys: FakeNs
     assert listed(again) == ["d optimized (b)", "a \\| b optimized (another)"]
 
 
-def test_what_cannot_be_searched_for_secrets_is_not_kept(
+def test_a_report_that_cannot_be_exported_is_kept(
     tmp_path: Path, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nsys_reports, "exported", lambda report, nsys: report)  # no database
+    def refuse(*given: object) -> None:
+        raise ProfileError("`nsys export` ended with status 1")
+
+    monkeypatch.setattr(nsys_reports, "exported", refuse)
     problems, _, folder = kept(tmp_path, [captured(1)], ["capture.1.nsys-rep"])
-    (problem,) = problems
-    assert problem.startswith("a+b+cuda.optimized.nsys-rep was not kept, as it could not be searched for secrets: ")
-    assert names(folder) == ["summary.md"]
+    assert problems == ["a+b+cuda.optimized.nsys-rep was not summarized: `nsys export` ended with status 1"]
+    assert names(folder) == ["a+b+cuda.optimized.nsys-rep", "summary.md"]
 
 
 def test_an_nsys_without_a_version_is_refused(nsys: FakeNsys) -> None:

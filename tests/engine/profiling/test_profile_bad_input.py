@@ -4,13 +4,11 @@ import os
 import random
 import sqlite3
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpugate.profiling.export_schema import ProfileError, opened
-from gpugate.profiling.foreign_variables import scrubbed_of
 from gpugate.profiling.summary import summarize
 from tests.support.profile_exports import ExportWriter
 
@@ -184,14 +182,6 @@ REAL = Path(__file__).parents[2] / "data/two-layer-net+all+cuda.optimized.sqlite
 TREACHEROUS = (158, 170, 255)  # seeds that spoil a name, which SQLite itself finds nothing wrong with
 
 
-def refusal(look: Callable[[Path], object], path: Path) -> str:
-    try:
-        look(path)
-    except ProfileError as error:
-        return str(error)
-    return ""
-
-
 @pytest.mark.parametrize("seed", [*range(20), *TREACHEROUS])
 def test_an_export_with_a_few_bytes_changed_is_read_or_refused(tmp_path: Path, seed: int) -> None:
     chosen, content = random.Random(seed), bytearray(REAL.read_bytes())  # noqa: S311 no secret
@@ -199,9 +189,13 @@ def test_an_export_with_a_few_bytes_changed_is_read_or_refused(tmp_path: Path, s
         content[chosen.randrange(len(content))] = chosen.randrange(256)
     path = tmp_path / "damaged.sqlite"
     path.write_bytes(content)
-    for told in filter(None, (refusal(summarize, path), refusal(scrubbed_of, path))):
-        assert str(path) in told
-        assert "\n" not in told
+    told = str(path)
+    try:
+        summarize(path)
+    except ProfileError as error:
+        told = str(error)
+    assert str(path) in told
+    assert "\n" not in told
 
 
 def test_a_number_that_is_missing_is_damage(tmp_path: Path) -> None:
