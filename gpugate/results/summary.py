@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ class Summary:
 def summarize(measurement: Measurement) -> Summary:
     """Raises ValueError for a measurement without pairs."""
     ratios = [instance.log_ratios for instance in measurement.instances if instance.pairs]
-    medians = [float(np.median(values)) for values in ratios]
+    medians = [median(values) for values in ratios]
     return Summary(
         case_id=measurement.case_id,
         speedup=speedup_of(measurement.instances),
@@ -90,7 +91,7 @@ def by_sitting(started_at: Sequence[str]) -> list[list[int]]:
 def sm_clock_mhz(pairs: Iterable[Pair]) -> float | None:
     """The median of what was read; None where nothing was."""
     clocks = [pair.sm_clock_mhz for pair in pairs if pair.sm_clock_mhz is not None]
-    return float(np.median(clocks)) if clocks else None
+    return float(median(clocks)) if clocks else None
 
 
 class OneProcess(NamedTuple):
@@ -103,7 +104,7 @@ class OneProcess(NamedTuple):
 def one_process(instances: Sequence[Instance]) -> OneProcess:
     """Raises ValueError for instances without pairs."""
     reference_ms = [pair.reference_ms for instance in instances for pair in instance.pairs]
-    return OneProcess(speedup_of(instances), float(np.median(reference_ms)))
+    return OneProcess(speedup_of(instances), median(reference_ms))
 
 
 def disturbances(processes: Sequence[OneProcess], groups: Sequence[Sequence[int]] = ()) -> list[float]:
@@ -121,7 +122,7 @@ def disturbances(processes: Sequence[OneProcess], groups: Sequence[Sequence[int]
     for group in groups or [range(len(processes))]:
         log_ms[list(group)] -= np.median(log_ms[list(group)])
     slower = log_ms / _limit(ALWAYS_AS_FAST, robust_spread(log_ms.tolist()))
-    wider = widths / _limit(ALWAYS_NARROW, float(np.median(widths)))
+    wider = widths / _limit(ALWAYS_NARROW, float(median(widths)))
     return [float(one) for one in np.maximum(wider, slower)]
 
 
@@ -156,13 +157,13 @@ def history(processes: Sequence[Sequence[Instance]], started_at: Sequence[str] =
     pairs = [[pair for instance in process for pair in instance.pairs] for process in processes]
     speedups = [one.speedup.median for one in told]
     if len(groups) >= MIN_SITTINGS:
-        speedups = [float(np.median([speedups[index] for index in group])) for group in groups]
-    optimized = [float(np.median([pair.optimized_ms for pair in process])) for process in pairs]
+        speedups = [median([speedups[index] for index in group]) for group in groups]
+    optimized = [median([pair.optimized_ms for pair in process]) for process in pairs]
     return History(
-        speedup=float(np.median(speedups)),
+        speedup=median(speedups),
         speedup_cv=coefficient_of_variation(speedups),
-        reference_ms=float(np.median([one.reference_ms for one in told])),
-        optimized_ms=float(np.median(optimized)),
+        reference_ms=median([one.reference_ms for one in told]),
+        optimized_ms=median(optimized),
         optimized_ms_cv=coefficient_of_variation(optimized),
         processes=len(processes),
         sittings=max(1, len(groups)),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from statistics import median as median_of
 
 import numpy as np
 from scipy import stats
@@ -18,6 +19,7 @@ MIN_BUILDS_OF_AN_ORDER = 2
 # What two identical sides of one process were seen to differ by for their whole life, as a log-ratio: the half-width
 # that is taken for granted where too few fresh instances tell. Pairs alone would be wrong in 4 of 10 runs.
 UNSEEN_INSTANCE_SPREAD = 0.01
+_MAD_OF_A_NORMAL = float(stats.norm.ppf(0.75))  # median absolute deviation of a standard normal distribution
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     count = len(ordered)
     below = _samples_below(count, confidence)
     spread = float(ordered[-1] - ordered[0])
-    median = float(np.median(ordered))
+    median = float(median_of(ordered))
     if below < 0:
         return Estimate(median, float(ordered[0]) - spread, float(ordered[-1]) + spread)
     return Estimate(median, float(ordered[below]), float(ordered[count - 1 - below]))
@@ -73,7 +75,13 @@ def instance_half_width(medians: Sequence[float], confidence: float = CONFIDENCE
     if count - fitted < MIN_DEGREES_OF_FREEDOM:
         return UNSEEN_INSTANCE_SPREAD
     spread = float(np.std(medians, ddof=fitted))
-    return float(stats.t.ppf(confidence, count - fitted)) * spread / math.sqrt(count)
+    return t_quantile(confidence, count - fitted) * spread / math.sqrt(count)
+
+
+@cache
+def t_quantile(probability: float, degrees_of_freedom: int) -> float:
+    """Quantile of Student's t distribution; kept, as a judgement asks for few of them again and again."""
+    return float(stats.t.ppf(probability, degrees_of_freedom))
 
 
 def order_effect(medians: Sequence[float], reference_first: Sequence[bool]) -> float | None:
@@ -89,7 +97,7 @@ def order_effect(medians: Sequence[float], reference_first: Sequence[bool]) -> f
     )
     if min(len(first), len(other)) < MIN_BUILDS_OF_AN_ORDER:
         return None
-    effect = (float(np.median(first)) - float(np.median(other))) / 2
+    effect = (median_of(first) - median_of(other)) / 2
     without = [
         median - effect if was else median + effect for median, was in zip(medians, reference_first, strict=True)
     ]
@@ -104,11 +112,11 @@ def speedup_estimate(log_ratios: Sequence[Sequence[float]], reference_first: Seq
     would be wrong up to three times as often as it says. Raises ValueError for no pairs at all.
     """
     taken = [(values, first) for values, first in zip(log_ratios, reference_first, strict=True) if values]
-    effect = order_effect([float(np.median(values)) for values, _ in taken], [first for _, first in taken])
+    effect = order_effect([median_of(values) for values, _ in taken], [first for _, first in taken])
     shift = effect or 0.0
     adjusted = [[value - shift if first else value + shift for value in values] for values, first in taken]
     pooled = median_interval([value for values in adjusted for value in values])
-    medians = [float(np.median(values)) for values in adjusted]
+    medians = [median_of(values) for values in adjusted]
     mean, between = float(np.mean(medians)), instance_half_width(medians, fitted=1 if effect is None else 2)
     return Estimate(
         median=math.exp(pooled.median),
@@ -118,8 +126,11 @@ def speedup_estimate(log_ratios: Sequence[Sequence[float]], reference_first: Seq
 
 
 def robust_spread(values: Sequence[float]) -> float:
-    """Standard deviation from the median absolute deviation (scaled by 1.4826 for a normal distribution)."""
-    return float(stats.median_abs_deviation(np.asarray(values), scale="normal")) if len(values) > 1 else 0.0
+    """Standard deviation from the median absolute deviation, scaled for a normal distribution."""
+    if len(values) <= 1:
+        return 0.0
+    middle = median_of(values)
+    return median_of(abs(value - middle) for value in values) / _MAD_OF_A_NORMAL
 
 
 def coefficient_of_variation(values: Sequence[float]) -> float | None:
