@@ -23,9 +23,11 @@ endif
 perf: $(PERF_INSTALLED)
 	$(VENV)/bin/python -m pytest perf_tests --perf-budget $(BUDGET) $(ARGS)
 
+# Two workers of one thread each: on two cores, more threads only wait for each other. The plugin stays out, since it
+# refuses workers that share a device; the tests that are about it load it. ARGS="-n 0" debugs in one process, and
 # COVERAGE="-m coverage run" measures what the tests reach.
 test: $(TEST_INSTALLED)
-	$(VENV)/bin/python $(COVERAGE) -m pytest tests $(ARGS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python $(COVERAGE) -m pytest tests -n 2 --dist worksteal -p no:gpugate.plugin $(ARGS)
 
 lint: $(TEST_INSTALLED)
 	$(VENV)/bin/python -m ruff check .

@@ -128,7 +128,7 @@ def cpu_run() -> RunResult:
 
 
 @pytest.fixture
-def tiny(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, quick_to_collect: None) -> Iterator[TinyProject]:
+def tiny(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator[TinyProject]:
     """A user's project with one small workload. Runs in this process leave the catalogue as they found it."""
     from tests.support import tiny_project
 
@@ -142,9 +142,9 @@ def tiny(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, quick_to_co
         project.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def quick_to_collect() -> Iterator[None]:
-    """The engine collects garbage after every build: what was imported before is left out of it, which takes long."""
+    """Leaves what was imported out of every collection of garbage; the engine collects after every build."""
     from tests.support import tiny_project  # noqa: F401  # with torch
 
     gc.collect()

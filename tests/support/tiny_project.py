@@ -4,6 +4,7 @@ Steps pretend to sleep on a clock of their own, so that a busy machine decides n
 fresh processes read too, sets that clock and shortens blocks, warm-up and yardsticks.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -30,6 +31,7 @@ from gpugate.catalogue import catalogue
 from gpugate.judging import machine_state
 from gpugate.machine.environment import describe, machine_name
 from gpugate.measurement import other_work, settings, yardsticks
+from gpugate.session import perf_session
 from tests.support import work_clock
 from tests.support.patience import HANGS_S
 
@@ -304,6 +306,7 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts back afterwards what the project's conftest.py changes in this process."""
+    monkeypatch.setattr(perf_session, "_collect_garbage", gc.collect)  # what the tests imported stays frozen
     for module, name in work_clock.readers():
         monkeypatch.setattr(module, name, getattr(time, name))
     monkeypatch.setattr(other_work, "PROC", other_work.PROC)
