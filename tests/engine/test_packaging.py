@@ -130,7 +130,10 @@ INSTALL = "-m pip install --disable-pip-version-check -c constraints.txt -e"
 
 @pytest.mark.parametrize(
     ("target", "extras", "last"),
-    [("perf", ".[workloads]", "-m pytest perf_tests --perf-budget 4"), ("test", ".[workloads,dev]", "-m pytest tests")],
+    [
+        ("perf", ".[workloads]", "-m pytest perf_tests --perf-budget 4"),
+        ("test", ".[workloads,dev]", "-m pytest tests -n 2 --dist worksteal -p no:gpugate.plugin"),
+    ],
 )
 def test_each_target_works_alone_and_installs_once(clone: Clone, target: str, extras: str, last: str) -> None:
     assert clone.calls(target) == ["-m venv .venv", f"{INSTALL} {extras}", last]
