@@ -125,6 +125,7 @@ def clone(tmp_path: Path) -> Clone:
     return Clone(tmp_path)
 
 
+TESTS = "-m pytest tests -n 2 --dist worksteal -p no:gpugate.plugin"
 INSTALL = "-m pip install --disable-pip-version-check -c constraints.txt -e"
 
 
@@ -132,7 +133,7 @@ INSTALL = "-m pip install --disable-pip-version-check -c constraints.txt -e"
     ("target", "extras", "last"),
     [
         ("perf", ".[workloads]", "-m pytest perf_tests --perf-budget 4"),
-        ("test", ".[workloads,dev]", "-m pytest tests -n 2 --dist worksteal -p no:gpugate.plugin"),
+        ("test", ".[workloads,dev]", TESTS),
     ],
 )
 def test_each_target_works_alone_and_installs_once(clone: Clone, target: str, extras: str, last: str) -> None:
@@ -152,7 +153,7 @@ def test_perf_after_test_installs_nothing_and_test_after_perf_the_tools(clone: C
     clone.calls("test")
     assert clone.calls("perf") == ["-m pytest perf_tests --perf-budget 4"]
     (clone.folder / ".venv/.installed-test").unlink()
-    assert clone.calls("test") == [f"{INSTALL} .[workloads,dev]", "-m pytest tests"]
+    assert clone.calls("test") == [f"{INSTALL} .[workloads,dev]", TESTS]
 
 
 LINTERS = ("actionlint", "zizmor", "hadolint", "shellcheck", "kubernetes-validate")  # programs of the environment
