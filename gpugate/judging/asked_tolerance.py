@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gpugate.errors import OptionError
 from gpugate.results.case import Remembered
-from gpugate.statistics.tolerance import BOUNDS_NOTHING, speedup_tolerance
+from gpugate.statistics.tolerance import BOUNDS_NOTHING
 
 
 class Floor(NamedTuple):
@@ -21,10 +21,7 @@ class Floor(NamedTuple):
 
 def smallest_tolerance(remembered: Remembered) -> float:
     """A share: the larger one of those that the current record and the anchor are judged with by default."""
-    histories = (remembered.current, remembered.anchor)
-    return max(
-        speedup_tolerance(then.speedup_cv, then.processes, then.sittings, remembered.checks) for then in histories
-    )
+    return max(then.tolerance(remembered.checks) for then in (remembered.current, remembered.anchor))
 
 
 def floor_above(asked: float | None, remembered: Mapping[str, Remembered | None]) -> Floor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -19,7 +20,6 @@ from gpugate.statistics.tolerance import (
     BOUNDS_NOTHING,
     TIME_FLOOR,
     TIME_FLOOR_OTHER_SOFTWARE,
-    speedup_tolerance,
     tolerance,
 )
 
@@ -114,9 +114,25 @@ def judge_speedup(
             "speedup_high": speedup.high,
             "min_speedup": minimum,
             "recorded_speedup": remembered.current.speedup if remembered else None,
+            **_applied_tolerance(remembered, asked_tolerance),
             **({MOVED: "reference"} if moved else {}),
         },
     )
+
+
+def _applied_tolerance(remembered: Remembered | None, asked_tolerance: float | None) -> dict[str, float | None]:
+    """The tolerance against the current record, and the slowdown that it detects: None where it detects none."""
+    if remembered is None:
+        return {}
+    then = remembered.current
+    allowed = asked_tolerance or then.tolerance(remembered.checks)
+    if then.processes < MIN_PROCESSES:
+        return {"speedup_tolerance": allowed}
+    detectable = then.detectable_slowdown(allowed)
+    return {
+        "speedup_tolerance": allowed,
+        "detectable_slowdown": detectable if math.isfinite(detectable) else None,
+    }
 
 
 def _against_record(
@@ -130,8 +146,7 @@ def _against_record(
         return [_Judgement(Outcome.NO_BASELINE, NOTHING_RECORDED)], ""
     judgements, empty = list[_Judgement](), dict[str, float]()
     for name, then in (("recorded", remembered.current), ("anchored", remembered.anchor)):
-        own = speedup_tolerance(then.speedup_cv, then.processes, then.sittings, remembered.checks)
-        allowed = asked_tolerance or own
+        allowed = asked_tolerance or then.tolerance(remembered.checks)
         if allowed >= BOUNDS_NOTHING:
             empty[name] = then.speedup_cv or 0.0
         else:
@@ -297,7 +312,7 @@ def judge_throughput(measurement: Measurement, summaries: Sequence[Summary], rem
     if remembered.differences:
         widened = "widened, " if remembered.match != "exact" else ""
         reason += f" ({widened}since {'; '.join(remembered.differences)})"
-    numbers["recorded_ms"] = then.optimized_ms
+    numbers |= {"recorded_ms": then.optimized_ms, "time_tolerance": allowed}
     return Verdict("throughput", case_id, outcome, reason, next_step(outcome), numbers)
 
 

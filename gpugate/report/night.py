@@ -20,9 +20,8 @@ from gpugate.report.night_files import JUNIT, RUN, SUMMARY
 from gpugate.report.rows import NOT_JUDGED, worst_of
 from gpugate.results.case import CaseResult, Remembered
 from gpugate.results.run import RunResult
-from gpugate.results.summary import Summary
+from gpugate.results.summary import History, Summary
 from gpugate.results.verdict import SEVERITY, Outcome
-from gpugate.statistics.tolerance import TIME_FLOOR, TIME_FLOOR_OTHER_SOFTWARE, speedup_tolerance, tolerance
 from gpugate.store import run_file
 from gpugate.store.codec import write_atomically
 from gpugate.store.writable_folder import make_writable
@@ -177,18 +176,21 @@ class Move:
 def moves(run: RunResult) -> list[Move]:
     """The cases that moved by more than WORTH_TELLING of what the gate tolerates, the furthest first."""
     made = [
-        Move(case.case_id, case.remembered, now, _share(case.remembered, now, run.asked_tolerance))
+        Move(case.case_id, case.remembered, now, share)
         for case in run.cases.values()
-        if case.remembered is not None and (decided := decider(case)) and (now := decided.summary)
+        if case.remembered is not None
+        and (decided := decider(case))
+        and (now := decided.summary)
+        and (share := _share(case, case.remembered.current, now)) is not None
     ]
     return sorted((move for move in made if move.share > WORTH_TELLING), key=lambda move: -move.share)
 
 
-def _share(remembered: Remembered, now: Summary, asked_tolerance: float | None) -> float:
-    then = remembered.current
-    speedup = asked_tolerance or speedup_tolerance(then.speedup_cv, then.processes, then.sittings, remembered.checks)
-    floor = TIME_FLOOR if remembered.match == "exact" else TIME_FLOOR_OTHER_SOFTWARE
-    time = tolerance(then.optimized_ms_cv, then.processes, floor, remembered.checks)
+def _share(case: CaseResult, then: History, now: Summary) -> float | None:
+    """None for a case whose times were not judged."""
+    speedup, time = case.number("speedup_tolerance"), case.number("time_tolerance")
+    if speedup is None or time is None:
+        return None
     return max(
         abs(now.speedup.median / then.speedup - 1) / speedup,
         abs(now.optimized_ms.median / then.optimized_ms - 1) / time,

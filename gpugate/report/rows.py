@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -10,12 +9,10 @@ from gpugate import units
 from gpugate.judging.decide import Decider, decider
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.report.machine import fastest_matmul, medians
-from gpugate.results.case import CaseResult, Remembered
+from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.summary import Summary
 from gpugate.results.verdict import Outcome, worst
-from gpugate.statistics.policy import MIN_PROCESSES
-from gpugate.statistics.tolerance import detectable_slowdown, speedup_tolerance
 from gpugate.units import yardstick_label
 from gpugate.workload import BASELINE
 
@@ -87,7 +84,7 @@ def rows(run: RunResult) -> list[Row]:
     ceiling = fastest_matmul(medians(run))
     flops_per_second = ceiling[1] if ceiling else None
     made = [
-        _row(case, case.measurement, decided, flops_per_second, run.asked_tolerance)
+        _row(case, case.measurement, decided, flops_per_second)
         for case in run.cases.values()
         if case.measurement and (decided := decider(case))
     ]
@@ -132,9 +129,7 @@ def _because(run: RunResult) -> str:
     return f" ({'; '.join(reasons)})" if reasons else ""
 
 
-def _row(
-    case: CaseResult, measurement: Measurement, decided: Decider, ceiling: float | None, asked_tolerance: float | None
-) -> Row:
+def _row(case: CaseResult, measurement: Measurement, decided: Decider, ceiling: float | None) -> Row:
     summary = decided.summary
     remarks = [] if decided.processes == 1 else [f"{case.case_id}: {_whose(decided.processes)}"]
     other = _other_ratio(summary)
@@ -148,7 +143,7 @@ def _row(
         items=units.items_per_second(case.size.items_per_second(summary.optimized_ms.median)),
         speedup=f"{units.ratio(summary.speedup.median)}{MARK if other else ''}",
         interval=units.interval(summary.speedup.low, summary.speedup.high),
-        detectable=_detectable(case.remembered, asked_tolerance),
+        detectable=_detectable(case),
         verdict=verdict_words(case),
         of_matmul=_share(case, summary, ceiling),
         kernels=_counter(measurement.optimized_counters, "kernels"),
@@ -178,13 +173,11 @@ def _other_ratio(summary: Summary) -> str:
     )
 
 
-def _detectable(remembered: Remembered | None, asked_tolerance: float | None) -> str:
-    if remembered is None or remembered.current.processes < MIN_PROCESSES:
+def _detectable(case: CaseResult) -> str:
+    if not any("detectable_slowdown" in one.numbers for one in case.verdicts):
         return ""
-    then = remembered.current
-    own = speedup_tolerance(then.speedup_cv, then.processes, then.sittings, remembered.checks)
-    effect = detectable_slowdown(then.speedup_cv, then.processes, then.sittings, asked_tolerance or own)
-    return units.percent(effect) if math.isfinite(effect) else UNDETECTABLE
+    found = case.number("detectable_slowdown")
+    return UNDETECTABLE if found is None else units.percent(found)
 
 
 def _count(items: int) -> str:

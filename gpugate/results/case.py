@@ -76,6 +76,11 @@ class CaseResult:
     autopsy: Autopsy | None = None  # of one that fails, or that was to be explained
     held: tuple[Check, ...] = ()  # the checks whose verdicts a gate's tests held
 
+    def number(self, name: str) -> float | None:
+        """The number of this name that a verdict of this case rests on; None where no verdict has one."""
+        found = next((one.numbers[name] for one in self.verdicts if name in one.numbers), None)
+        return found if isinstance(found, float) else None
+
     @property
     def device_kind(self) -> str:
         return self.case_id.rpartition("/")[2]

@@ -14,6 +14,7 @@ from gpugate.measurement.record import Instance, Measurement, Pair
 from gpugate.measurement.speedup import speedup_of
 from gpugate.statistics.intervals import Estimate, coefficient_of_variation, median_interval, robust_spread
 from gpugate.statistics.policy import MIN_PROCESSES, MIN_SITTINGS
+from gpugate.statistics.tolerance import detectable_slowdown, speedup_tolerance
 from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes
 
 DISTURBED = 4.0  # times the others' median half-width, or standard deviations above their median reference time
@@ -71,6 +72,14 @@ class History:
     sittings: Processes = 1  # how many occasions, hours apart, the processes were measured on
     sm_clock_mhz: NotNegative | None = None  # median over all pairs, of a GPU
     optimized_steps_per_block: Positive = 1.0  # median over all builds
+
+    def tolerance(self, checks: int) -> float:
+        """The share by which a speedup may fall short of this one, in a night of so many checks of time."""
+        return speedup_tolerance(self.speedup_cv, self.processes, self.sittings, checks)
+
+    def detectable_slowdown(self, allowed: float) -> float:
+        """The smallest slowdown that a gate which tolerates `allowed` catches, a share; infinite where it is none."""
+        return detectable_slowdown(self.speedup_cv, self.processes, self.sittings, allowed)
 
 
 def by_sitting(started_at: Sequence[str]) -> list[list[int]]:

@@ -25,7 +25,6 @@ from gpugate.results.run import RunResult
 from gpugate.results.summary import History, by_sitting, counted, history, one_process, undisturbed
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import MIN_PROCESSES
-from gpugate.statistics.tolerance import detectable_slowdown, speedup_tolerance
 from gpugate.store.codec import (
     FormatError,
     from_json,
@@ -298,8 +297,7 @@ def _without_source_hashes(file: BaselineFile) -> BaselineFile:
 def _beats(record: Record, anchor: Record) -> bool:
     """Whether a record is clearly better than the anchor: what was gained then cannot creep away either."""
     now, then = record.history, anchor.history
-    allowed = speedup_tolerance(then.speedup_cv, then.processes, then.sittings, checks=1)
-    return now.processes >= MIN_PROCESSES and now.speedup > then.speedup * (1 + allowed)
+    return now.processes >= MIN_PROCESSES and now.speedup > then.speedup * (1 + then.tolerance(checks=1))
 
 
 def _check_runs(workload: str, runs: Sequence[RunResult]) -> None:
@@ -397,9 +395,7 @@ def _check_worth_replacing(case_id: str, old: Record, new: Record, force_option:
 
 def _detectable(record: Record) -> float:
     """The smallest slowdown that a gate of this case alone detects, as a share of the time per step."""
-    known = record.history
-    allowed = speedup_tolerance(known.speedup_cv, known.processes, known.sittings, checks=1)
-    return detectable_slowdown(known.speedup_cv, known.processes, known.sittings, allowed)
+    return record.history.detectable_slowdown(record.history.tolerance(checks=1))
 
 
 def _joined(recorded: Record, added: Record) -> Record:

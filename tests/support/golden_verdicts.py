@@ -27,7 +27,7 @@ from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Verdict
 from gpugate.session.replay import decided_again
-from gpugate.statistics.tolerance import TIME_FLOOR, detectable_slowdown, speedup_tolerance, tolerance
+from gpugate.statistics.tolerance import TIME_FLOOR, tolerance
 from gpugate.store import baseline, run_file
 from gpugate.store.baseline import Entry
 from gpugate.workload import Case, for_device_class
@@ -120,9 +120,9 @@ def _decided(case: Case, measured: list[Measurement], remembered: Remembered) ->
 def _tolerances(remembered: Remembered) -> Json:
     found: Json = {}
     for name, then in (("current", remembered.current), ("anchor", remembered.anchor)):
-        allowed = speedup_tolerance(then.speedup_cv, then.processes, then.sittings, remembered.checks)
+        allowed = then.tolerance(remembered.checks)
         times = tolerance(then.optimized_ms_cv, then.processes, TIME_FLOOR, remembered.checks)
-        caught = detectable_slowdown(then.speedup_cv, then.processes, then.sittings, allowed)
+        caught = then.detectable_slowdown(allowed)
         found[name] = {"speedup": _short(allowed), "time": _short(times), "detectable": _short(caught)}
     return found
 

@@ -461,6 +461,37 @@ def test_where_the_reference_slowed_alike_the_machine_is_to_blame(reference_ms, 
     assert f"reference 30.00 ms -> {reference_ms:.2f} ms" in verdict.reason
 
 
+@pytest.mark.parametrize(
+    ("cv", "processes", "sittings", "asked", "detectable"),
+    [
+        (0.0, 5, 1, None, 0.01),  # the floor of a baseline of one night
+        (0.01, 5, 1, None, 0.062),  # 4 cv, and 1.645 * sqrt(1.287) cv more; a slowdown d leaves 1 / (1 + d)
+        (0.01, 5, 1, 0.1, 0.13),
+        (0.4, 5, 1, None, None),
+        (0.1, 25, 4, 0.1, 0.37),  # 1.645 * sqrt(1.062) cv beyond what was asked for
+        (0.1, 25, 5, 0.1, 0.72),  # of five nights, which vary less than their processes: 1.645 * sqrt(3.774) cv
+    ],
+)
+def test_a_verdict_has_the_tolerance_that_was_applied_and_the_slowdown_that_it_detects(
+    cv, processes, sittings, asked, detectable
+) -> None:
+    known = remembered(replace(past(3.0, cv=cv, processes=processes), sittings=sittings))
+    numbers = judge_speedup(MEASURED, summary(about(3.0)), 2.0, known, asked).numbers
+    assert numbers["speedup_tolerance"] == (asked or known.current.tolerance(checks=1))
+    assert numbers["detectable_slowdown"] == (detectable and pytest.approx(detectable, rel=0.05))
+
+
+def test_a_record_of_too_few_processes_detects_no_known_slowdown() -> None:
+    numbers = judge_speedup(MEASURED, summary(about(3.0)), 2.0, remembered(past(cv=0.01, processes=4))).numbers
+    assert (numbers["speedup_tolerance"], "detectable_slowdown" in numbers) == (0.05, False)
+
+
+@pytest.mark.parametrize(("match", "floor"), [("exact", 0.05), ("same device", 0.25)])
+def test_a_verdict_about_a_time_has_its_tolerance(match, floor) -> None:
+    verdict = judge_throughput(MEASURED, summary(about(3.0)), remembered(past(), match=match))
+    assert verdict.numbers["time_tolerance"] == floor
+
+
 def test_an_interval_of_times_is_turned_around_for_judging_speed() -> None:
     # 10 ms recorded, 5 %: slower than 10.53 ms regresses. Only the whole interval beyond it does.
     assert (
