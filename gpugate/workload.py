@@ -27,9 +27,9 @@ _Entry = TypeVar("_Entry")
 class Context:
     """What a build function is told.
 
-    `cache_dir` exists and outlives the session: compiled engines go there. `input_path`, `checkpoint_path` and
-    `data_path` are the user's `--perf-input`, `--perf-checkpoint` and `--perf-data`, or None. Where `capture_graphs` is
-    False, a build function that captures CUDA graphs runs the same steps without: it asks each time, so that the fault
+    `cache_dir` exists and outlives the session: compiled engines go there. `settings` holds the user's `--perf-set
+    NAME=VALUE` by name; the names are those that the selected workloads declare. Where `capture_graphs` is False, a
+    build function that captures CUDA graphs runs the same steps without: it asks each time, so that the fault
     `no-graph` can be shown.
     """
 
@@ -37,10 +37,8 @@ class Context:
     items: int
     seed: int
     cache_dir: Path
-    input_path: Path | None = None
-    checkpoint_path: Path | None = None
     capture_graphs: bool = True
-    data_path: Path | None = None
+    settings: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 def nothing_to_join() -> None:
@@ -237,7 +235,8 @@ class Workload:
     `timing` is `device` (CUDA events around a block of steps) or `pipeline` (host clock over a window that begins
     and ends synchronized, for steps whose host work counts). `cold` rotates inputs over more sets than fit in L2.
     `ladder` says that its optimizations are rungs: each of them that is compared with the one before it, the first one
-    with the baseline, is shown with its gain over both.
+    with the baseline, is shown with its gain over both. `settings` declares each name that `--perf-set` may give, with
+    its meaning in one line.
     """
 
     name: str
@@ -249,6 +248,7 @@ class Workload:
     cold: bool = True
     timing: Literal["device", "pipeline"] = "device"
     ladder: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def optimization(self, name: str) -> Optimization:
         for optimization in self.optimizations:

@@ -27,8 +27,8 @@ from gpugate.workload import (
 )
 from workloads.parts.cudnn_fusion import STEM_CHANNELS, fuse, to_channels_last_half
 from workloads.parts.model_sides import NCHW, NHWC, captured, compiled, eager
-from workloads.parts.photographs import photograph_batch
-from workloads.parts.resnet50_weights import UNMEASURED_BATCH, resnet50
+from workloads.parts.photographs import PHOTOGRAPHS_SETTING, photograph_batch
+from workloads.parts.resnet50_weights import UNMEASURED_BATCH, WEIGHTS_SETTING, resnet50
 
 # Of one photograph; a test counts them again.
 MULTIPLY_ADDS = 4_089_184_256  # in the convolutions and the fully connected layer
@@ -215,6 +215,7 @@ WORKLOADS: tuple[Workload, ...] = (
         inputs=photograph_batch,
         sizes={"cuda": size(128), "cpu": size(1)},
         optimizations=(*_on_cuda(BATCH_128, AGREEING), *ON_CPU),
+        settings={**PHOTOGRAPHS_SETTING, **WEIGHTS_SETTING},
     ),
     Workload(
         name="resnet50-inference-batch1",
@@ -222,5 +223,6 @@ WORKLOADS: tuple[Workload, ...] = (
         inputs=photograph_batch,
         sizes={"cuda": size(1)},
         optimizations=_on_cuda(BATCH_1, TOLERANCE_BY_DTYPE),
+        settings={**PHOTOGRAPHS_SETTING, **WEIGHTS_SETTING},
     ),
 )

@@ -172,7 +172,8 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
         refuse_other_checkpoint(asked.checkpoint, device)
     elif not is_our_own(source):
         warn_of_masks(source, device)
-    context = Context(device, BATCH, 0, cache, checkpoint_path=asked.checkpoint)
+    settings = {} if asked.checkpoint is None else {"segmenter-weights": str(asked.checkpoint)}
+    context = Context(device, BATCH, 0, cache, settings=settings)
     clock = StageClock(device)
     with (
         encoder_of(plan, target, info, device) as encoder,

@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 
 from gpugate.workload import DeviceKind
-from workloads.parts.checkpoint_kind import is_of_classifier, is_of_segmenter
 from workloads.video.clip.clip import CODECS
 from workloads.video.clip.source_clip import CLIPS
 from workloads.video.pipeline.plan import Plan
@@ -104,12 +103,23 @@ def refuse_other_checkpoint(path: Path, device: torch.device) -> None:
         raise ValueError(
             f"--checkpoint {path} is {'no file' if path.exists() else 'not there'}: name a file of weights"
         )
-    if is_of_classifier(path):
+    names = _weight_names(path)
+    if "fc.weight" in names:
         raise ValueError(f"--checkpoint {path} holds the weights of a classifier: name one of a segmenter's")
     try:
         checkpoint(_kind(device), path, "--checkpoint")
     except ValueError as error:  # its reason is torch's, many lines of names
         where = "on a GPU" if device.type == "cuda" else "on a CPU"
-        found = "holds the weights of another network" if is_of_segmenter(path) else "holds no weights of a segmenter"
+        segments = any(name.startswith("backbone.") for name in names)
+        found = "holds the weights of another network" if segments else "holds no weights of a segmenter"
         advice = f"{where} the program takes a state_dict of torchvision's {NETWORKS[_kind(device)]}"
         raise ValueError(f"--checkpoint {path} {found}: {advice}") from error
+
+
+def _weight_names(path: Path) -> frozenset[str]:
+    """The names in a state_dict; none for a damaged file, which its reader refuses."""
+    try:
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+        return frozenset(name for name in stored if isinstance(name, str))
+    except Exception:  # whatever zip archives, unpickling and the file system raise
+        return frozenset()

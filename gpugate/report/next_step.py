@@ -15,7 +15,7 @@ SUITE = "pytest perf_tests"  # a user's own folder has another command
 RECORD = "--update-baselines"
 REASON = '--perf-reason "..."'
 BASELINES = "--perf-baselines"
-OWN = ("--perf-input", "--perf-checkpoint", "--perf-data")
+SET = "--perf-set="
 MOST_NAMED = 3  # of cases, else of workloads, by one command: where more lack a baseline, seldom any has one
 
 _WORDS: Mapping[NextStep, str] = {
@@ -78,5 +78,4 @@ def _workload(case_id: str) -> str:
 
 def _own_baselines(command: str) -> str:
     """No record of a user's own inputs may stand among those of the inputs that ship."""
-    words = command.split()
-    return f" {BASELINES} DIR" if any(own in words for own in OWN) and BASELINES not in words else ""
+    return f" {BASELINES} DIR" if SET in command and BASELINES not in command.split() else ""

@@ -72,8 +72,6 @@ def _last_lines(log_path: Path) -> str:
 def _same_options(options: Options, device: torch.device) -> list[str]:
     words = ["--perf-device", str(device), "--perf-budget", str(options.budget_s)]
     words += ["--perf-step-timeout", str(options.step_timeout_s)]
-    words += ["--perf-input", str(options.input_path)] if options.input_path else []
+    words += [f"--perf-set={name}={value}" for name, value in options.settings.items()]
     words += [f"--perf-mutate={options.fault}"] if options.fault else []
-    words += ["--perf-data", str(options.data_path)] if options.data_path else []
-    words += ["--perf-checkpoint", str(options.checkpoint_path)] if options.checkpoint_path else []
     return words

@@ -19,6 +19,7 @@ from gpugate.results.run import RunResult
 from gpugate.session.options import Options
 from gpugate.session.perf_session import PerfSession
 from gpugate.store import baseline
+from gpugate.workload import Case
 
 if TYPE_CHECKING:
     import torch
@@ -68,17 +69,30 @@ def _check_allowed(allowed: Collection[str], known: Collection[str]) -> None:
         )
 
 
+def _check_settings(given: Mapping[str, str], selected: Collection[Case]) -> None:
+    """Raises OptionError for a name of `--perf-set` that no workload of the selected cases declares."""
+    known = {name: meaning for case in selected for name, meaning in case.workload.settings.items()}
+    for name in sorted(given.keys() - known):
+        use = "; ".join(f"{name}, {meaning}" for name, meaning in sorted(known.items()))
+        advice = f"they know {use}" if known else "they know none: leave it out"
+        raise OptionError(f"--perf-set {name}={given[name]} is for none of the selected workloads: {advice}")
+
+
 def open_session(
     options: Options, root: Path, catalogue: Catalogue, worker: int | None, node_ids: Mapping[str, str]
 ) -> PerfSession:
     """Describes the device and reads its baselines, all of which must be of the catalogue's workloads.
 
-    Raises OptionError for a device that is not there, for a name in `--allow-missing` that nothing can lack and for a
-    tolerance below what the baselines of the selected cases resolve, and BaselineError for a file that cannot be
+    Raises OptionError for a device that is not there, for a name in `--allow-missing` that nothing can lack, for one in
+    `--perf-set` that no selected workload knows and for a tolerance below what the baselines of the selected cases
+    resolve, and BaselineError for a file that cannot be
     trusted.
     """
     if worker is None:  # xdist makes an internal error of what a worker refuses, and loses the sentence
         _check_allowed(options.allow_missing, _absence_names(catalogue))
+    selected = [case for case in catalogue.cases() if case.id in node_ids]
+    if not options.fresh:  # a fresh process has all settings of its parent, and only some of its cases
+        _check_settings(options.settings, selected)
     device = choose_device(options.device, worker)
     _keep_compiling_quiet()
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
@@ -104,6 +118,5 @@ def open_session(
         session.unused = baseline.unused(files, {case.id for case in catalogue.cases()})
     if options.tolerance is not None:
         unheard = replace(session, notes=set())  # what is to know of a baseline is told when it is judged by
-        selected = [case for case in catalogue.cases() if case.id in node_ids]
         refuse_below_floor(options.tolerance, {case.id: unheard.remembered(case) for case in selected})
     return session

@@ -10,8 +10,8 @@ import re
 import reprlib
 import shlex
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +19,7 @@ from gpugate.errors import OptionError
 from gpugate.faults.fault import SPELLING, Fault
 from gpugate.measurement import time_limit
 from gpugate.measurement.settings import Settings
-from gpugate.report import next_step as next_steps
+from gpugate.report.next_step import SET
 from gpugate.report.night_files import RUN
 from gpugate.statistics.policy import ATTEMPTS
 from gpugate.units import MOST_PROCESSES, MOST_SECONDS, parse_count, parse_seconds
@@ -32,8 +32,6 @@ DEFAULT_PROCESSES = 5
 DEFAULT_BASELINES = "baselines"
 # The process that starts this one to measure for it sets `PID:TOKEN`, and gives the random TOKEN as an option too.
 FRESH_VARIABLE, FRESH_OPTION = "GPUGATE_FRESH_PROCESS", "--perf-fresh"
-# What a user may measure instead of what the workloads come with.
-OWN = tuple(option.removeprefix("--").replace("-", "_") for option in next_steps.OWN)
 PATH_OPTIONS: set[str] = set()  # which take a path, filled by `add_options`
 _PATHS = ("DIR", "FILE", "PATH")  # what the help calls the value of such an option
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -71,13 +69,11 @@ class Options:
     budget_s: float
     attempts: int  # processes that may be asked before an alarm, this one included
     json_path: Path | None
-    input_path: Path | None
-    checkpoint_path: Path | None
-    data_path: Path | None
     baselines_path: Path
     command: str  # that selects the same tests with the same baselines
     allow_missing: frozenset[str]
-    own_inputs: bool = False  # of which the folder of baselines knows nothing
+    settings: Mapping[str, str] = field(default_factory=dict)  # by name, which only workloads understand
+    own_inputs: bool = False  # settings are given, and the folder of baselines knows nothing of them
     fault: Fault | None = None  # put into every optimized side, on purpose
     tolerance: float | None = None  # the share by which a speedup may fall; None: what the machine resolves
     report_path: Path | None = None  # the directory of this night
@@ -155,9 +151,14 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="write this night to DIR: run.json with everything, junit.xml, a screen of summary.md (default: nowhere)",
     )
-    add("--perf-data", metavar="DIR", help="CIFAR-10 as its python batches, to train on (default: made-up images)")
-    add("--perf-input", metavar="PATH", help="a folder of your own photographs, or your own video (default: none)")
-    add("--perf-checkpoint", metavar="FILE", help="your own weights for a network of the workloads (default: none)")
+    add(
+        "--perf-set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="what a workload understands, such as a folder of your own data; may be given several times; a name that "
+        "no selected workload has is refused with those that they have (default: none)",
+    )
     add(
         "--perf-baselines",
         metavar="DIR",
@@ -253,11 +254,9 @@ def read_options(config: pytest.Config) -> Options:
         attempts=whole_number("--perf-attempts", value("perf_attempts")),
         json_path=_writable("--perf-json", _path(config, value("perf_json"))),
         report_path=_path(config, value("perf_report")),
-        input_path=_existing("--perf-input", _path(config, value("perf_input"))),
-        data_path=_existing("--perf-data", _path(config, value("perf_data"))),
-        checkpoint_path=_existing("--perf-checkpoint", _path(config, value("perf_checkpoint"))),
         baselines_path=_baselines(config),
-        own_inputs=any(map(value, OWN)) and _are_the_default(config),
+        settings=_settings(config),
+        own_inputs=bool(value("perf_set")) and _are_the_default(config),
         command=_command(config),
         allow_missing=frozenset(filter(None, re.split(r"[,\s]+", value("allow_missing")))),
         fault=None if value("perf_mutate") is None else Fault.parse(value("perf_mutate")),
@@ -349,12 +348,12 @@ def _check_together(config: pytest.Config) -> None:
 
 
 def _check_own(config: pytest.Config) -> None:
-    """What was recorded of the inputs that ship says nothing of others, and must not be overwritten by them."""
-    own = next((name for name in OWN if config.getoption(name)), None)
+    """Raises OptionError where records of a user's own settings would replace those of the workloads' defaults."""
+    own = config.getoption("perf_set")
     if own and config.getoption("update_baselines") and _are_the_default(config):
         raise OptionError(
-            f"{_spelled(own)} {config.getoption(own)} is your own, and {DEFAULT_BASELINES}/ is of what the workloads "
-            "come with: give --perf-baselines a folder of your own too"
+            f"--perf-set {own[0]} is your own, and {DEFAULT_BASELINES}/ is of what the workloads come with: give "
+            "--perf-baselines a folder of your own too"
         )
 
 
@@ -371,7 +370,7 @@ def _command(config: pytest.Config) -> str:
     paths = dict.fromkeys(argument.partition("::")[0] for argument in given)
     baselines = config.getoption("perf_baselines")
     elsewhere = ["--perf-baselines", baselines] if baselines else []
-    own = [word for name in OWN if (given := config.getoption(name)) for word in (_spelled(name), given)]
+    own = [f"{SET}{word}" for word in config.getoption("perf_set")]
     fault = config.getoption("perf_mutate")
     mutated = [] if fault is None else [f"--perf-mutate={fault}"]
     return shlex.join(["pytest", *paths, *elsewhere, *own, *mutated])
@@ -383,6 +382,20 @@ def _spelled(name: str) -> str:
 
 def _path(config: pytest.Config, text: str | None) -> Path | None:
     return config.invocation_params.dir / text if text else None
+
+
+def _settings(config: pytest.Config) -> dict[str, str]:
+    """The values of `--perf-set` by name. The path of a file or a folder becomes absolute: fresh processes start in the
+    root folder.
+    """
+    settings = {}
+    for word in config.getoption("perf_set"):
+        name, _, value = word.partition("=")
+        if not name or not value:
+            raise OptionError(f"--perf-set {word!r} is no NAME=VALUE: give both, such as --perf-set video=mine.mp4")
+        path = config.invocation_params.dir / value
+        settings[name] = str(path) if path.exists() else value
+    return settings
 
 
 def _baselines(config: pytest.Config) -> Path:
@@ -443,12 +456,6 @@ def device_name(text: str) -> str:
     if not _DEVICE.fullmatch(text):
         raise OptionError(f"--perf-device is {text!r}: use auto, cpu, cuda or cuda:N")
     return text
-
-
-def _existing(option: str, path: Path | None) -> Path | None:
-    if path is not None and not path.exists():
-        raise OptionError(f"{option} {path} does not exist: give the path of a file or folder that is there")
-    return path
 
 
 def _writable(option: str, path: Path | None) -> Path | None:

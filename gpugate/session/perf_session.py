@@ -298,9 +298,7 @@ class PerfSession:
             items=case.size.items,
             seed=case.workload.seed,
             cache_dir=cache_dir,
-            input_path=self.options.input_path,
-            checkpoint_path=self.options.checkpoint_path,
-            data_path=self.options.data_path,
+            settings=self.options.settings,
         )
 
     def _probe(self, taken: Literal["before", "between"]) -> None:

@@ -104,7 +104,7 @@ def baseline(context):
 
 OPTIMIZATIONS = ({optimizations},)
 SIZES = {{"cpu": Size(items=32, flops=32.0**2, bytes=8.0 * 32**2), "cuda": Size(items=1, flops=1, bytes=1)}}
-WORKLOADS = (Workload("tiny", baseline, inputs, SIZES, OPTIMIZATIONS, cold=False),)
+WORKLOADS = (Workload("tiny", baseline, inputs, SIZES, OPTIMIZATIONS, cold=False, settings={{"video": "a file"}}),)
 """
 QUICK = """
 def quick(context):

@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
 
 def refused(folder: Path) -> str:
     """The one sentence that reading the folder ends with."""
-    with pytest.raises((ValueError, FileNotFoundError), match="--perf-data") as raised:
+    with pytest.raises((ValueError, FileNotFoundError), match="--perf-set cifar10=") as raised:
         read_cifar10(folder)
     text = str(raised.value)
     assert str(folder) in text
@@ -73,7 +73,7 @@ def test_the_folder_that_the_archive_unpacks_to_may_lie_inside(folder: Path) -> 
 
 
 def test_a_context_with_a_data_path_reads_it(folder: Path) -> None:
-    context = Context(torch.device("cpu"), items=4, seed=0, cache_dir=Path(), data_path=folder)
+    context = Context(torch.device("cpu"), items=4, seed=0, cache_dir=Path(), settings={"cifar10": str(folder)})
     assert torch.equal(training_pictures(context).pixels, read_cifar10(folder).pixels)
 
 

@@ -209,7 +209,7 @@ def test_a_checkpoint_replaces_the_weights(context, tmp_path):
     torch.manual_seed(5)
     weights = architecture().state_dict()
     torch.save(weights, tmp_path / "mine.pt")
-    model = resnet50_weights.resnet50(replace(context, checkpoint_path=tmp_path / "mine.pt"))
+    model = resnet50_weights.resnet50(replace(context, settings={"resnet50-weights": str(tmp_path / "mine.pt")}))
     assert torch.equal(model.state_dict()["fc.weight"], weights["fc.weight"])
     assert not model.training
 
@@ -243,8 +243,8 @@ def _code(path: Path) -> None:
 def test_a_bad_checkpoint_gets_one_sentence_that_names_it(context, tmp_path, write):
     path = tmp_path / "mine.pt"
     write(path)
-    with pytest.raises(ValueError, match="--perf-checkpoint") as raised:
-        resnet50_weights.resnet50(replace(context, checkpoint_path=path))
+    with pytest.raises(ValueError, match="--perf-set resnet50-weights") as raised:
+        resnet50_weights.resnet50(replace(context, settings={"resnet50-weights": str(path)}))
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -261,8 +261,8 @@ class _Touches:
 
 def test_a_checkpoint_cannot_run_code(context, tmp_path):
     torch.save(_Touches(tmp_path / "ran"), tmp_path / "mine.pt")
-    with pytest.raises(ValueError, match="--perf-checkpoint"):
-        resnet50_weights.resnet50(replace(context, checkpoint_path=tmp_path / "mine.pt"))
+    with pytest.raises(ValueError, match="--perf-set resnet50-weights"):
+        resnet50_weights.resnet50(replace(context, settings={"resnet50-weights": str(tmp_path / "mine.pt")}))
     assert not (tmp_path / "ran").exists()
 
 

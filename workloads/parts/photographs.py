@@ -1,7 +1,7 @@
 """Batches of real photographs: random crops of a few decoded pictures, never zeros and never noise.
 
-The pictures are those that ship inside scikit-image, or every picture of the folder `Context.input_path`; where that is
-a video, it is for other workloads. Each is decoded once a process and kept on the device as bytes; a batch is then
+The pictures are those that ship inside scikit-image, or every picture of the folder that the setting `photographs`
+names. Each is decoded once a process and kept on the device as bytes; a batch is then
 crops, so that hundreds of batches cost little.
 """
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gpugate.workload import Context
 
+PHOTOGRAPHS_SETTING = {"photographs": "a folder of your own pictures"}
 SIDE_PIXELS = 224
 LONGEST_PIXELS = 640  # larger pictures are reduced to this while decoding: a crop then costs about the same from any
 SHARE_OF_AREA = (0.25, 1.0)
@@ -44,7 +45,7 @@ def photograph_batch(context: Context, index: int) -> Tensor:
     Depends on the context's seed and `index` alone, and differs for every index. Raises ValueError or
     FileNotFoundError, in one sentence, when the photographs cannot be had.
     """
-    photographs = decoded_photographs(_own_folder(context.input_path), context.device)
+    photographs = decoded_photographs(_own_folder(context), context.device)
     random = np.random.default_rng((context.seed, index))
     batch = torch.stack([_random_crop(photographs, random) for _ in range(context.items)])
     mean = torch.tensor(IMAGENET_MEAN, device=batch.device).view(3, 1, 1)
@@ -52,9 +53,9 @@ def photograph_batch(context: Context, index: int) -> Tensor:
     return batch.div_(255).sub_(mean).div_(std)
 
 
-def _own_folder(given: Path | None) -> Path | None:
-    is_video = given is not None and given.is_file() and given.suffix.lower() not in SUFFIXES
-    return None if is_video else given
+def _own_folder(context: Context) -> Path | None:
+    given = context.settings.get("photographs")
+    return None if given is None else Path(given)
 
 
 @functools.lru_cache(maxsize=4)
@@ -68,11 +69,13 @@ def photograph_paths(folder: Path | None) -> list[Path]:
     if folder is None:
         return _paths_in_scikit_image()
     if not folder.is_dir():
-        raise FileNotFoundError(f"--perf-input {folder} is no folder: name one that holds pictures")
+        raise FileNotFoundError(f"--perf-set photographs={folder} is no folder: name one that holds pictures")
     paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
     if not paths:
         known = ", ".join(sorted(SUFFIXES))
-        raise ValueError(f"--perf-input {folder} holds no picture: put files there that end in one of {known}")
+        raise ValueError(
+            f"--perf-set photographs={folder} holds no picture: put files there that end in one of {known}"
+        )
     return paths
 
 
@@ -91,7 +94,7 @@ def _decode(path: Path) -> Tensor:
         with Image.open(path) as image:
             picture = image.convert("RGB")
     except Exception as error:  # decoders raise what they like: OSError, ValueError, SyntaxError, struct.error ...
-        where = f"--perf-input {path.parent}" if path.parent.name != "data" else f"{path.parent}"
+        where = f"--perf-set photographs={path.parent}" if path.parent.name != "data" else f"{path.parent}"
         reason = f"{path.name} cannot be decoded ({type(error).__name__})"
         raise ValueError(f"{where}: {reason}; remove or replace it") from error
     picture.thumbnail((LONGEST_PIXELS, LONGEST_PIXELS))

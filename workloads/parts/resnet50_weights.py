@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from gpugate.workload import Context
-from workloads.parts.checkpoint_kind import is_of_segmenter
 from workloads.parts.photographs import photograph_batch
 
+WEIGHTS_SETTING = {"resnet50-weights": "a state_dict of torchvision's resnet50"}
 UNMEASURED_BATCH = 2**31  # an index that no measurement reaches: for calibration, compilation and autotuning
 CALIBRATION_PHOTOGRAPHS = 16
 
@@ -20,12 +20,11 @@ CALIBRATION_PHOTOGRAPHS = 16
 def resnet50(context: Context) -> nn.Module:
     """A new eval model on the context's device, float32, with seeded weights or those of the user's checkpoint.
 
-    A checkpoint of a segmentation network is for the video workloads and leaves the seeded weights. Raises ValueError,
-    in one sentence that names the file, for any other that is not a ResNet-50's state_dict.
+    Raises ValueError, in one sentence that names the file, for a checkpoint that is not a ResNet-50's state_dict.
     """
-    path = context.checkpoint_path
-    own = path is not None and not is_of_segmenter(path)
-    weights = checkpoint(path) if path and own else seeded_weights(context.seed, context.input_path)
+    own = context.settings.get("resnet50-weights")
+    photographs = context.settings.get("photographs")
+    weights = seeded_weights(context.seed, photographs) if own is None else checkpoint(Path(own))
     model = _without_weights()
     model.load_state_dict({name: value.to(context.device, copy=True) for name, value in weights.items()}, assign=True)
     return model.float().eval().requires_grad_(False)
@@ -47,14 +46,14 @@ def checkpoint(path: Path) -> Mapping[str, Tensor]:
         _without_weights().load_state_dict(weights, assign=True)
     except Exception as error:  # whatever zip archives, unpickling, the file system and load_state_dict raise
         reason = " ".join(str(error).split())[:120]
-        problem = f"--perf-checkpoint {path} holds no state_dict of torchvision's resnet50"
+        problem = f"--perf-set resnet50-weights={path} holds no state_dict of torchvision's resnet50"
         advice = "write one with torch.save(model.state_dict(), path)"
         raise ValueError(f"{problem} ({type(error).__name__}: {reason}): {advice}") from error
     return weights
 
 
 @functools.lru_cache(maxsize=2)
-def seeded_weights(seed: int, input_path: Path | None) -> Mapping[str, Tensor]:
+def seeded_weights(seed: int, photographs: str | None) -> Mapping[str, Tensor]:
     """He initialization, random BatchNorm weights, and running statistics from photographs, on the CPU.
 
     With the statistics of an untrained BatchNorm, activations grow from block to block. The last BatchNorm of each
@@ -62,7 +61,8 @@ def seeded_weights(seed: int, input_path: Path | None) -> Mapping[str, Tensor]:
     """
     from torchvision.models import resnet50 as architecture
 
-    context = Context(torch.device("cpu"), CALIBRATION_PHOTOGRAPHS, seed, Path(), input_path)
+    settings = {} if photographs is None else {"photographs": photographs}
+    context = Context(torch.device("cpu"), CALIBRATION_PHOTOGRAPHS, seed, Path(), settings=settings)
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(seed)
         model = architecture().eval()

@@ -17,6 +17,7 @@ from functools import partial
 
 from gpugate.workload import BASELINE, Contract, Limit, Needs, Optimization, Proof, Workload
 from workloads.resnet18_training import rungs
+from workloads.resnet18_training.cifar import CIFAR10_SETTING
 from workloads.resnet18_training.loop import receipts, train
 from workloads.resnet18_training.proofs import (
     batches_arrive,
@@ -245,6 +246,7 @@ WORKLOADS: tuple[Workload, ...] = (
         cold=False,  # the receipts are no data; pictures come from host memory, or from 240 MB of device memory
         timing="pipeline",
         ladder=True,
+        settings=CIFAR10_SETTING,
     ),
     Workload(
         name="resnet18-training-small",
@@ -255,5 +257,6 @@ WORKLOADS: tuple[Workload, ...] = (
         cold=False,
         timing="pipeline",
         ladder=True,
+        settings=CIFAR10_SETTING,
     ),
 )

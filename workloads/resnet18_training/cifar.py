@@ -1,4 +1,4 @@
-"""Small colour pictures in ten classes: CIFAR-10 where `Context.data_path` holds it, else a seeded set of its shape.
+"""Small colour pictures in ten classes: CIFAR-10 where the setting `cifar10` names it, else a seeded set of its shape.
 
 CIFAR-10's "python batches" are pickles, which may run code: only what such a batch is made of may be unpickled.
 """
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gpugate.workload import Context
 
+CIFAR10_SETTING = {"cifar10": "a folder of CIFAR-10's python batches to train on"}
 CLASSES, CHANNELS, SIDE_PIXELS = 10, 3, 32
 VALUES = CHANNELS * SIDE_PIXELS * SIDE_PIXELS  # of one picture
 TRAINING_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -49,9 +50,9 @@ def training_pictures(context: Context) -> Pictures:
 
     Raises FileNotFoundError or ValueError, in one sentence, for a folder that does not hold CIFAR-10.
     """
-    if context.data_path is None:
+    if "cifar10" not in context.settings:
         return seeded_pictures(context.seed, PICTURES)
-    return read_cifar10(context.data_path)
+    return read_cifar10(Path(context.settings["cifar10"]))
 
 
 @functools.lru_cache(maxsize=4)
@@ -80,12 +81,12 @@ def read_cifar10(folder: Path) -> Pictures:
     Raises FileNotFoundError for a missing folder or file, ValueError for a file that is no such batch; one sentence.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(f"--perf-data {folder} is no folder: name the one that holds {INNER_FOLDER}")
+        raise FileNotFoundError(f"--perf-set cifar10={folder} is no folder: name the one that holds {INNER_FOLDER}")
     inside = folder / INNER_FOLDER
     found = inside if inside.is_dir() else folder
     missing = [name for name in TRAINING_FILES if not (found / name).is_file()]
     if missing:
-        raise FileNotFoundError(f"--perf-data {folder} has no {', '.join(missing)} of CIFAR-10: {NEXT_STEP}")
+        raise FileNotFoundError(f"--perf-set cifar10={folder} has no {', '.join(missing)} of CIFAR-10: {NEXT_STEP}")
     parts = [_read_batch(found / name) for name in TRAINING_FILES]
     return Pictures(torch.cat([part.pixels for part in parts]), torch.cat([part.labels for part in parts]))
 
@@ -96,11 +97,11 @@ def _read_batch(path: Path) -> Pictures:
             content = _OnlyArrays(file, encoding="bytes").load()
     except Exception as error:  # a damaged pickle raises what it likes: EOFError, UnpicklingError, KeyError ...
         reason = str(error).splitlines()[0] if str(error) else "no message"
-        what = f"--perf-data {path.parent}: {path.name} cannot be read ({type(error).__name__}: {reason})"
+        what = f"--perf-set cifar10={path.parent}: {path.name} cannot be read ({type(error).__name__}: {reason})"
         raise ValueError(f"{what}: {NEXT_STEP}") from error
     problem = _problem_with(content)
     if problem is not None:
-        raise ValueError(f"--perf-data {path.parent}: {path.name} {problem}: {NEXT_STEP}")
+        raise ValueError(f"--perf-set cifar10={path.parent}: {path.name} {problem}: {NEXT_STEP}")
     pixels = torch.from_numpy(content[b"data"].copy()).view(-1, CHANNELS, SIDE_PIXELS, SIDE_PIXELS)
     return Pictures(pixels, torch.tensor(content[b"labels"], dtype=torch.int64))
 

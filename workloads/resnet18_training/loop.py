@@ -163,7 +163,7 @@ def receipts(context: Context, index: int) -> Tensor:
 
 
 def train(context: Context, rung: Rung) -> Side:
-    """The side that trains by `rung` on the pictures of `--perf-data`, or on seeded ones."""
+    """The side that trains by `rung` on the pictures of `--perf-set cifar10=DIR`, or on seeded ones."""
     return training_side(context, rung, training_pictures(context))
 
 

@@ -103,7 +103,7 @@ def test_a_session_with_a_fault_advises_no_recording(gpu_run: RunResult) -> None
 
 @pytest.mark.parametrize(
     ("command", "elsewhere"),
-    [("pytest mine --perf-data d", " --perf-baselines DIR"), ("pytest --perf-baselines b --perf-data d", "")],
+    [("pytest mine --perf-set=a=b", " --perf-baselines DIR"), ("pytest --perf-baselines b --perf-set=a=b", "")],
 )
 def test_what_was_measured_of_own_data_is_recorded_elsewhere(gpu_run: RunResult, command: str, elsewhere: str) -> None:
     wanted = f'{command} -k "{CASE_ID}"{elsewhere} --update-baselines --perf-reason "..."'

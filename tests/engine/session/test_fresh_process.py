@@ -73,12 +73,12 @@ def test_it_is_told_what_this_process_was_told(tmp_path: Path, monkeypatch: pyte
     path = child(tmp_path, monkeypatch, "import sys\nprint(*sys.argv[1:])\nraise SystemExit(3)")
     from gpugate.faults.fault import Fault
 
-    options = replace(OPTIONS, budget_s=2.5, fault=Fault.parse("slow:5"), input_path=tmp_path)
+    options = replace(OPTIONS, budget_s=2.5, fault=Fault.parse("slow:5"), settings={"data": "a=b"})
     with pytest.raises(FreshProcessError) as caught:
         run_fresh(options, CPU, tmp_path, ["a.py::b"], path)
     words = caught.value.said.split()
     assert words[words.index("pytest") + 1] == "-p"
-    for wanted in ("a.py::b", "--perf-mutate=slow:5", "2.5", str(tmp_path), str(path)):
+    for wanted in ("a.py::b", "--perf-mutate=slow:5", "--perf-set=data=a=b", "2.5", f"--rootdir={tmp_path}", str(path)):
         assert wanted in words
     assert words[words.index("--perf-attempts") + 1] == "1"  # it asks nobody itself
 

@@ -29,9 +29,7 @@ DEFAULTS = {
     "--perf-attempts": str(ATTEMPTS),
     "--perf-step-timeout": "300",
     "--perf-json": "nowhere",
-    "--perf-input": "none",
-    "--perf-checkpoint": "none",
-    "--perf-data": "made-up images",
+    "--perf-set": "none",
     "--perf-baselines": "baselines of pytest's rootdir",
     "--allow-missing": "none",
     "--perf-mutate": "none",
@@ -101,10 +99,7 @@ TOO_LONG = f"1{22 * '0'}"  # for 64 bits, and to count so far
             for value in ("no/run.json", "perf_tests", "/proc/run.json")  # root may write to /proc, and cannot
         ),
         ("--perf-baselines", "quick_ms", "is no folder: give one"),
-        *(
-            (option, "nothing-here", "give the path of a file")
-            for option in ("--perf-input", "--perf-checkpoint", "--perf-data")
-        ),
+        *(("--perf-set", value, "is no NAME=VALUE: give both") for value in ("video", "video=", "=mine.mp4")),
     ],
 )
 def test_a_value_that_cannot_be_used_is_one_sentence(
@@ -136,8 +131,8 @@ def test_an_anchor_moves_only_where_it_is_asked_for(pytester: pytest.Pytester, a
         (["--perf-runs=runs"], "--perf-runs says how to record: give --update-baselines too"),
         (["--allow-missing=nvenc"], "--allow-missing nvenc says what a gate accepts: give --gate too"),
         (
-            ["--update-baselines", "--perf-input=quick_ms", "--perf-baselines=./baselines"],
-            "--perf-input quick_ms is your own, and baselines/ is of what the workloads come with",
+            ["--update-baselines", "--perf-set=video=mine.mp4", "--perf-baselines=./baselines"],
+            "--perf-set video=mine.mp4 is your own, and baselines/ is of what the workloads come with",
         ),
         (["--perf-force"], "--perf-force says how to record: give --update-baselines too"),
         (["--perf-new-anchor"], "--perf-new-anchor says how to record: give --update-baselines too"),
@@ -168,6 +163,32 @@ def test_the_command_of_a_next_step_is_the_one_that_was_typed(
     pytester.mkdir("perf_tests")
     (pytester.path / "perf_tests/test_promises.py").touch()
     assert read_options(pytester.parseconfig("-p", "gpugate.plugin", *arguments)).command == command
+
+
+def test_a_setting_is_kept_by_its_name_and_a_path_becomes_absolute(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pytester.path / "mine.mp4").touch()
+    monkeypatch.chdir(pytester.mkdir("below"))
+    words = ("--perf-set=video=../mine.mp4", "--perf-set", "words=a=b", "--perf-set=video-2=nowhere.mp4")
+    settings = read_options(pytester.parseconfig("-p", "gpugate.plugin", *words)).settings
+    assert Path(settings.pop("video")).samefile(pytester.path / "mine.mp4")
+    assert settings == {"words": "a=b", "video-2": "nowhere.mp4"}
+
+
+def test_a_setting_that_no_selected_workload_has_is_one_sentence(tiny: TinyProject) -> None:
+    result = tiny.run("--perf-set=vidoe=mine.mp4", "--perf-json=run.json")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    (said,) = [line for line in result.text.splitlines() if line.startswith("ERROR: ")]
+    assert said == ("ERROR: --perf-set vidoe=mine.mp4 is for none of the selected workloads: they know video, a file")
+    assert not (tiny.path / "run.json").exists()
+
+
+def test_a_fresh_process_takes_a_setting_that_is_for_other_cases(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FRESH_VARIABLE, f"{os.getppid()}:0f1e")
+    assert tiny.run("--perf-fresh=0f1e", "--perf-set=other=1", "--perf-device=cpu", "-k", "outputs").status == 0
 
 
 def test_a_file_that_can_be_written_is_left_as_it_is_until_there_is_a_run(tiny: TinyProject) -> None:

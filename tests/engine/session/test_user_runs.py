@@ -397,9 +397,9 @@ def test_what_is_the_users_own_is_neither_held_against_what_ships_nor_recorded_o
     assert tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1").status == pytest.ExitCode.OK
     own = tiny.path / "own.mp4"
     own.write_bytes(b"whatever the workload makes of it")
-    judged = tiny.run("--perf-device=cpu", "--perf-input=own.mp4")
+    judged = tiny.run("--perf-device=cpu", "--perf-set=video=own.mp4")
     assert "nothing is recorded for this machine yet" in judged.text
-    assert "--perf-input own.mp4" in judged.text  # what to do next is with it
-    refused = tiny.run("--perf-device=cpu", "--perf-input=own.mp4", "--update-baselines")
+    assert "--perf-set=video=own.mp4" in judged.text  # what to do next is with it
+    refused = tiny.run("--perf-device=cpu", "--perf-set=video=own.mp4", "--update-baselines")
     assert refused.status == pytest.ExitCode.USAGE_ERROR
-    assert "--perf-input own.mp4 is your own, and baselines/ is of what the workloads come with" in refused.text
+    assert "--perf-set video=own.mp4 is your own, and baselines/ is of what the workloads come with" in refused.text

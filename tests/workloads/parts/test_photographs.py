@@ -1,4 +1,4 @@
-"""Batches of photographs: real, different, repeatable; and what a bad --perf-input gets."""
+"""Batches of photographs: real, different, repeatable; and what a bad folder gets."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_scikit_image_ships_every_photograph():
 def test_a_users_folder_replaces_them(context, tmp_path):
     _picture(tmp_path / "red.png")
     (tmp_path / "notes.txt").write_text("no picture")
-    batch = photograph_batch(replace(context, input_path=tmp_path), 0)
+    batch = photograph_batch(replace(context, settings={"photographs": str(tmp_path)}), 0)
     red = (torch.tensor([1.0, 0.0, 0.0]) - torch.tensor(IMAGENET_MEAN)) / torch.tensor(IMAGENET_STD)
     torch.testing.assert_close(batch, red.view(1, 3, 1, 1).expand_as(batch))
 
@@ -80,7 +80,7 @@ def test_every_picture_of_the_folder_is_used(context, tmp_path):
     colors = [(255, 0, 0), (0, 255, 0), (0, 0, 255)]
     for name, color in zip(("a.png", "b.JPG", "c.bmp"), colors, strict=True):
         _picture(tmp_path / name, color)
-    batch = photograph_batch(replace(context, input_path=tmp_path, items=32), 0)
+    batch = photograph_batch(replace(context, settings={"photographs": str(tmp_path)}, items=32), 0)
     assert set(batch.mean((2, 3)).argmax(1).tolist()) == {0, 1, 2}
 
 
@@ -91,7 +91,7 @@ def test_gray_tiny_and_large_pictures_become_rgb_of_bounded_size(tmp_path):
     assert dot.shape == (3, 1, 1)
     assert wide.shape[0] == 3
     assert wide.shape[2] == LONGEST_PIXELS
-    assert photograph_batch(Context(CPU, 4, 0, tmp_path, input_path=tmp_path), 0).isfinite().all()
+    assert photograph_batch(Context(CPU, 4, 0, tmp_path, settings={"photographs": str(tmp_path)}), 0).isfinite().all()
 
 
 def _missing(folder: Path) -> Path:
@@ -120,12 +120,6 @@ def _one_picture(folder: Path) -> Path:
     return path
 
 
-def test_a_video_is_for_other_workloads(context, tmp_path):
-    video = tmp_path / "mine.mp4"
-    video.write_bytes(b"whatever it holds")
-    assert torch.equal(photograph_batch(replace(context, input_path=video), 3), photograph_batch(context, 3))
-
-
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
@@ -139,8 +133,8 @@ def test_a_video_is_for_other_workloads(context, tmp_path):
 def test_a_bad_folder_gets_one_sentence_that_names_it(context, tmp_path, make, problem):
     folder = make(tmp_path)
     with pytest.raises((ValueError, FileNotFoundError), match=problem) as raised:
-        photograph_batch(replace(context, input_path=folder), 0)
+        photograph_batch(replace(context, settings={"photographs": str(folder)}), 0)
     message = str(raised.value)
     assert str(folder) in message
-    assert "--perf-input" in message
+    assert "--perf-set photographs=" in message
     assert "\n" not in message

@@ -12,6 +12,7 @@ from workloads.video.clip.clip import FULL, SMALL, Clip, clip_path
 from workloads.video.clip.video_file import VideoError, VideoInfo, examine
 
 CLIPS: Mapping[DeviceKind, Clip] = {"cuda": FULL, "cpu": SMALL}
+VIDEO_SETTING = {"video": "your own video"}
 _told: set[str] = set()  # refusals of the user's video: every case after the first one would say the same again
 
 
@@ -28,18 +29,18 @@ class Source:
 
 
 def is_users(context: Context) -> bool:
-    """Whether a video of the user's is worked on: a folder is for workloads on pictures."""
-    return context.input_path is not None and not context.input_path.is_dir()
+    """True where the setting `video` names a video of the user's."""
+    return "video" in context.settings
 
 
 def source(context: Context, codec: Literal["h264", "hevc"] = "h264") -> Source:
-    """The video of `--perf-input`, whatever its codec, where that is no folder; else the clip, made when first needed.
+    """The user's video, whatever its codec, where there is one; else the clip, made when first needed.
 
     Raises VideoError for a video that cannot be worked on, which says why the first time, and OSError where the clip
     cannot be written.
     """
     if is_users(context):
-        return Source(_examined_once(cast(Path, context.input_path)), numbered=False)
+        return Source(_examined_once(Path(context.settings["video"])), numbered=False)
     clip = replace(CLIPS[cast(DeviceKind, context.device.type)], codec=codec)
     return Source(examine(clip_path(context.cache_dir, clip)), numbered=True)
 
@@ -49,6 +50,6 @@ def _examined_once(path: Path) -> VideoInfo:
         return examine(path)
     except VideoError as error:
         if str(error) in _told:
-            raise VideoError(f"{path} was refused before, with the reason: name another --perf-input") from None
+            raise VideoError(f"{path} was refused before, with the reason: name another --perf-set video=") from None
         _told.add(str(error))
         raise

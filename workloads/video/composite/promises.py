@@ -11,7 +11,7 @@ from gpugate.errors import DisprovedError
 from gpugate.workload import Build, Context, Contract, Limit, Needs, Optimization, Proof, Tolerance, Workload
 from workloads.video.clip.colour import rgb_from_nv12
 from workloads.video.clip.frame_bank import batch_numbers
-from workloads.video.clip.source_clip import is_users, source
+from workloads.video.clip.source_clip import VIDEO_SETTING, is_users, source
 from workloads.video.composite.sides import (
     ITEMS,
     Library,
@@ -76,4 +76,5 @@ COMPOSITE = Workload(
     ),
     cold=False,  # the inputs are numbers of frames, which come from a bank in their turn
     timing="pipeline",
+    settings=VIDEO_SETTING,
 )

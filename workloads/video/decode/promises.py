@@ -11,7 +11,7 @@ from typing import Any
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Proof, Workload
 from workloads.video.clip.colour import rgb_from_nv12
-from workloads.video.clip.source_clip import source
+from workloads.video.clip.source_clip import VIDEO_SETTING, source
 from workloads.video.decode.sides import (
     FRAMES,
     Codec,
@@ -105,6 +105,7 @@ DECODE = Workload(
     ),
     cold=False,  # the inputs are stamps; frames are decoded anew in every step
     timing="pipeline",
+    settings=VIDEO_SETTING,
 )
 DECODE_HEVC = Workload(
     name="video/decode-hevc",
@@ -114,4 +115,5 @@ DECODE_HEVC = Workload(
     optimizations=_on_device("hevc"),
     cold=False,
     timing="pipeline",
+    settings=VIDEO_SETTING,
 )

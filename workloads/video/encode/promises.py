@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Contract, Engine, Limit, Needs, Optimization, Proof, Workload
 from workloads.video.clip.frame_bank import nv12_frames
-from workloads.video.clip.source_clip import source
+from workloads.video.clip.source_clip import VIDEO_SETTING, source
 from workloads.video.decode.sides import stamps
 from workloads.video.encode.compressed_only import FRAME_BYTES, compressed_only
 from workloads.video.encode.nvenc_probe import why_not
@@ -115,4 +115,5 @@ ENCODE = Workload(
     ),
     cold=False,  # the inputs are stamps
     timing="pipeline",
+    settings=VIDEO_SETTING,
 )

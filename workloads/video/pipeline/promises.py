@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from gpugate.workload import BASELINE, Context, Contract, Engine, Limit, Needs, Optimization, Proof, Side, Workload
+from workloads.video.clip.source_clip import VIDEO_SETTING
 from workloads.video.decode.sides import stamps
 from workloads.video.encode.compressed_only import COMPOSITED_BYTES, compressed_only
 from workloads.video.encode.nvenc_probe import why_not
@@ -15,6 +16,7 @@ from workloads.video.pipeline import plan as plans
 from workloads.video.pipeline.plan import Plan
 from workloads.video.pipeline.proofs import file_is_whole, frames_agree
 from workloads.video.pipeline.sides import FRAMES, build, size, x264_alone
+from workloads.video.segment.segmenter import SEGMENTER_SETTING
 
 VIDEO = replace(VIDEO_ENGINES, compute_capability=(8, 0))
 GPU_STAGES = replace(GPU, compute_capability=(8, 0))
@@ -168,4 +170,5 @@ END_TO_END = Workload(
     cold=False,  # the inputs are stamps; frames come from a file
     timing="pipeline",
     ladder=True,
+    settings={**VIDEO_SETTING, **SEGMENTER_SETTING},
 )

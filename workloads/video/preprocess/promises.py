@@ -6,6 +6,7 @@ from functools import partial
 
 from gpugate.workload import Contract, Limit, Optimization, Tolerance, Workload
 from workloads.video.clip.frame_bank import batch_numbers
+from workloads.video.clip.source_clip import VIDEO_SETTING
 from workloads.video.needs import CVCUDA, GPU, ON_HOST
 from workloads.video.preprocess.sides import ITEMS, by_opencv, from_nv12, size
 
@@ -50,4 +51,5 @@ PREPROCESS = Workload(
     ),
     cold=False,  # the inputs are numbers of frames, which come from a bank in their turn
     timing="pipeline",
+    settings=VIDEO_SETTING,
 )

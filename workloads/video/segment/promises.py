@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from gpugate.workload import BASELINE, Build, Contract, Limit, Needs, Optimization, Workload
+from workloads.video.clip.source_clip import VIDEO_SETTING
 from workloads.video.segment.mask_agreement import masks_agree
+from workloads.video.segment.segmenter import SEGMENTER_SETTING
 from workloads.video.segment.sides import (
     baseline,
     channels_last_fp16,
@@ -60,4 +62,5 @@ SEGMENT = Workload(
     inputs=inputs,
     sizes={"cuda": size("cuda")},
     optimizations=OPTIMIZATIONS,
+    settings={**VIDEO_SETTING, **SEGMENTER_SETTING},
 )

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpugate.workload import Context, DeviceKind
-from workloads.parts.checkpoint_kind import is_of_classifier
 from workloads.video.clip.clip import Clip
 from workloads.video.clip.source_clip import CLIPS
 from workloads.video.segment.architectures import ARCHITECTURES, without_weights
@@ -50,12 +49,17 @@ def foreground(logits: Tensor) -> Tensor:
     return logits.softmax(1)[:, 0] < 0.5
 
 
+SEGMENTER_SETTING = {
+    "segmenter-weights": "a state_dict of torchvision's FCN-ResNet101, on a CPU of its LR-ASPP MobileNetV3-Large"
+}
+
+
 def segmenter(kind: DeviceKind, context: Context, clip: Clip | None = None) -> Segmenter:
     """A new eval segmenter on the context's device, float32: FCN-ResNet101 for "cuda", LR-ASPP for "cpu".
 
     Without a checkpoint its weights are fitted to `clip`, by default the one that this kind of device works on, and
-    kept in the context's `cache_dir`; a checkpoint of a classifier is for other workloads and changes nothing. Raises
-    ValueError, in one sentence that names the file, for any other that is no state_dict of this kind's network.
+    kept in the context's `cache_dir`. Raises ValueError, in one sentence that names the file, for a checkpoint that is
+    no state_dict of this kind's network.
     """
     own = own_checkpoint(context)
     if own is not None:
@@ -69,11 +73,11 @@ def segmenter(kind: DeviceKind, context: Context, clip: Clip | None = None) -> S
 
 def own_checkpoint(context: Context) -> Path | None:
     """The user's weights for the segmenter, if there are any."""
-    path = context.checkpoint_path
-    return None if path is None or is_of_classifier(path) else path
+    given = context.settings.get("segmenter-weights")
+    return None if given is None else Path(given)
 
 
-def checkpoint(kind: DeviceKind, path: Path, option: str = "--perf-checkpoint") -> Mapping[str, Tensor]:
+def checkpoint(kind: DeviceKind, path: Path, option: str = "--perf-set segmenter-weights") -> Mapping[str, Tensor]:
     """The state_dict in `path` but for its auxiliary head, on the CPU.
 
     Raises ValueError, naming the file and the option that it was given by.

@@ -261,7 +261,7 @@ def test_torchcodec_that_fails_in_a_whole_clip_is_not_taken_for_its_end(
 @pytest.mark.parametrize("frames", [5, 8])
 def test_a_clip_that_was_cut_short_says_so_in_the_stage_too(build, frames: int, cut_clip: Path) -> None:
     """In the middle of a batch of at least one of these sizes."""
-    side = build("h264", Context(torch.device("cpu"), frames, 0, cut_clip.parent, input_path=cut_clip))
+    side = build("h264", Context(torch.device("cpu"), frames, 0, cut_clip.parent, settings={"video": str(cut_clip)}))
     with pytest.raises(VideoError, match=r"cut.mp4 gave \d+ of its 75 frames, since it was cut short"):
         list(iter(lambda: side.step(torch.ones(frames)), None))
     side.close()

@@ -226,7 +226,7 @@ def test_a_chain_that_cannot_be_built_closes_its_segmenter(context: Context, mon
 def test_the_encoder_alone_needs_a_whole_batch(context: Context, tmp_path: Path) -> None:
     short = clip_path(context.cache_dir, replace(TINY, frames=7))
     with pytest.raises(ValueError, match=r"\.mp4 has 7 frames: give a video of 8 or more"):
-        x264_alone(IN_NV12, replace(context, input_path=short))
+        x264_alone(IN_NV12, replace(context, settings={"video": str(short)}))
 
 
 def test_an_overlapped_plan_has_a_conveyor_and_no_other(context: Context) -> None:
@@ -817,7 +817,7 @@ def test_a_program_that_is_interrupted_says_that_nothing_is_written(
 def test_a_video_that_is_refused_says_why_once(context: Context, tmp_path: Path) -> None:
     bad = tmp_path / "bad.mp4"
     bad.write_bytes(b"no video")
-    own = replace(context, input_path=bad)
+    own = replace(context, settings={"video": str(bad)})
     with pytest.raises(VideoError, match="is not a video, has no frames or was cut short"):
         source(own)
     for _ in range(2):
@@ -826,7 +826,7 @@ def test_a_video_that_is_refused_says_why_once(context: Context, tmp_path: Path)
 
 
 def test_a_users_video_is_measured_without_numbers(video: Path, context: Context) -> None:
-    own = replace(context, input_path=video)
+    own = replace(context, settings={"video": str(video)})
     assert not source(own).numbered
     side = build(plans.BASELINE, own)
     assert side.step(torch.ones(8)).tolist() == [[1, 1]] * 8
@@ -874,7 +874,7 @@ def test_a_clip_that_is_cut_short_says_so_in_the_suite_too(video: Path, context:
     short = tmp_path / "short.mp4"
     short.write_bytes(copied(whole, tmp_path / "indexed.mp4", **INDEX_FIRST).read_bytes()[: whole.stat().st_size // 2])
     for plan in (plans.BASELINE, plans.ON_CPU):
-        side = build(plan, replace(context, input_path=short))
+        side = build(plan, replace(context, settings={"video": str(short)}))
         with pytest.raises(VideoError, match="of its 90 frames, since it was cut short"):
             list(iter(lambda side=side: side.step(torch.ones(8)), None))
         side.close()

@@ -73,10 +73,10 @@ def test_one_composite_that_is_another_is_disproved(context: Context, monkeypatc
 
 
 def test_of_a_users_noise_it_is_said_what_may_be_the_reason(context: Context, tmp_path: Path) -> None:
-    own = replace(context, input_path=_noise(tmp_path / "noise.mp4"))
+    own = replace(context, settings={"video": str(_noise(tmp_path / "noise.mp4"))})
     with pytest.raises(DisprovedError, match="40 dB are wanted, which chroma of half the size alone may miss"):
         composite.composites_agree("torch").show(own)
-    smooth = replace(context, input_path=clip_path(context.cache_dir, replace(CLIP, frames=20)))
+    smooth = replace(context, settings={"video": str(clip_path(context.cache_dir, replace(CLIP, frames=20)))})
     assert "dB with OpenCV's" in composite.composites_agree("torch").show(smooth)
 
 

@@ -239,7 +239,7 @@ def test_a_checkpoint_of_torchvision_replaces_the_weights(context, tmp_path):
         model = fcn_resnet101(weights=None, weights_backbone=None, aux_loss=True)
     weights = _drawn(model.state_dict())
     torch.save(weights, tmp_path / "mine.pt")
-    mine = segmenter("cuda", replace(context, checkpoint_path=tmp_path / "mine.pt"))
+    mine = segmenter("cuda", replace(context, settings={"segmenter-weights": str(tmp_path / "mine.pt")}))
     assert torch.equal(mine.coarse.classifier[4].weight, weights["classifier.4.weight"])
     assert mine.coarse.classifier[4].out_channels == 21
     assert not any(name.startswith("coarse.aux") for name in mine.state_dict())
@@ -278,8 +278,8 @@ def _code(path: Path) -> None:
 def test_a_bad_checkpoint_gets_one_sentence_that_names_it(context, tmp_path, write):
     path = tmp_path / "mine.pt"
     write(path)
-    with pytest.raises(ValueError, match="--perf-checkpoint") as raised:
-        segmenter("cuda", replace(context, checkpoint_path=path))
+    with pytest.raises(ValueError, match="--perf-set segmenter-weights") as raised:
+        segmenter("cuda", replace(context, settings={"segmenter-weights": str(path)}))
     assert str(path) in str(raised.value)
     assert "fcn_resnet101" in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -297,8 +297,8 @@ class _Touches:
 
 def test_a_checkpoint_cannot_run_code(context, tmp_path):
     torch.save(_Touches(tmp_path / "ran"), tmp_path / "mine.pt")
-    with pytest.raises(ValueError, match="--perf-checkpoint"):
-        segmenter("cuda", replace(context, checkpoint_path=tmp_path / "mine.pt"))
+    with pytest.raises(ValueError, match="--perf-set segmenter-weights"):
+        segmenter("cuda", replace(context, settings={"segmenter-weights": str(tmp_path / "mine.pt")}))
     assert not (tmp_path / "ran").exists()
 
 

@@ -506,7 +506,7 @@ def test_other_failures_of_cudnn_are_raised(geometry, error):
 
 def test_a_users_video_is_what_is_segmented(context, tmp_path):
     clip = Clip(192, 144, 10, seed=5)
-    own = replace(context, input_path=clip_path(tmp_path, clip))
+    own = replace(context, settings={"video": str(clip_path(tmp_path, clip))})
     frames = segmenting.inputs(own, 0)
     assert frames.shape == (2, 3, *input_size(144, 192))
     decoded = [frame.flatten().sort().values for frame in on_host(bgr_frames(own), CPU)]
