@@ -1,4 +1,4 @@
-"""The documents lead somewhere: each link and each `python -m` in them exists, and the README stays short."""
+"""The documents lead somewhere: each link, path and `python -m` in them exists, and the README stays short."""
 
 import importlib.util
 import re
@@ -23,13 +23,15 @@ def anchors(document: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_link_and_every_module_of_a_document_exists(document: Path) -> None:
+def test_every_link_path_and_module_of_a_document_exists(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     for link in re.findall(r"\]\((?!http)([^)\s]+)\)", text):
         name, _, anchor = link.partition("#")
         target = document.parent / name if name else document
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+    for path in re.findall(r"`((?:gpugate|workloads|tests|perf_tests|deploy|apps)/[\w./-]*)`", text):
+        assert (ROOT / path).exists() or document.is_relative_to(ROOT / "results"), path
     for module in re.findall(r"python -m ((?:gpugate|apps|tests)[\w.]*)", text):
         assert importlib.util.find_spec(module), module
 
