@@ -136,35 +136,25 @@ def kernels(export: Export) -> tuple[Kernel, ...]:
     rows = export.rows(_KERNELS)
     total_ms = sum(row[1] for row in rows)
     names = dict(export.rows("SELECT id, value FROM string WHERE id IN (SELECT DISTINCT name FROM device)"))
-    return tuple(_kernel(names.get(row[0]) or "unnamed", total_ms, row) for row in rows)
-
-
-def _kernel(name: str, total_ms: float, row: tuple[int, ...]) -> Kernel:
-    _, ms, count, shapes, _, *shape = row
-    sizes = tuple(size or 0 for size in shape)
-    return Kernel(
-        name=name,
-        ms=ms,
-        share=ms / total_ms if total_ms else 0.0,
-        count=count,
-        mean_ms=ms / count,
-        grid=sizes[:3],
-        block=sizes[3:],
-        shapes=shapes,
-        tensor_cores=bool(cuda_calls.TENSOR_CORES.search(name)),
-        framework=bool(cuda_calls.FRAMEWORK.search(name)),
-    )
+    found = []
+    for key, ms, count, shapes, _, *shape in rows:
+        name, sizes = names.get(key) or "unnamed", tuple(size or 0 for size in shape)
+        patterns = (cuda_calls.TENSOR_CORES, cuda_calls.FRAMEWORK)
+        tensor_cores, framework = (bool(pattern.search(name)) for pattern in patterns)
+        times = (ms, ms / total_ms if total_ms else 0.0, count, ms / count)
+        found.append(Kernel(name, *times, sizes[:3], sizes[3:], shapes, tensor_cores, framework))
+    return tuple(found)
 
 
 def copies(export: Export) -> tuple[Copies, ...]:
     """By direction and kinds of memory, the longest first."""
-    return tuple(_copies(*row) for row in export.rows(_COPIES))
-
-
-def _copies(kind: int, source: int | None, target: int | None, count: int, size: int, ms: float) -> Copies:
-    rate = size / ms / 1e6 if ms else None
-    direction = DIRECTIONS.get(kind, f"of kind {kind}")
-    return Copies(direction, memory(source), memory(target), count, size, ms, rate)
+    return tuple(
+        Copies(
+            DIRECTIONS.get(kind, f"of kind {kind}"), memory(source), memory(target), count, size, ms,
+            size / ms / 1e6 if ms else None,
+        )
+        for kind, source, target, count, size, ms in export.rows(_COPIES)
+    )  # fmt: skip
 
 
 def memory(kind: int | None) -> str:

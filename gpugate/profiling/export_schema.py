@@ -37,7 +37,7 @@ class Table:
 
 PAYLOADS = "uint64Value int64Value uint32Value int32Value doubleValue floatValue"
 SHAPE = "gridX gridY gridZ blockX blockY blockZ"
-_ON_THE_DEVICE = "start end correlationId streamId"
+_DEVICE, _PLACE = "start end correlationId streamId", "globalPid deviceId"
 # By the name of the view.
 TABLES: Mapping[str, Table] = {
     "string": Table("StringIds", "names", "id value"),
@@ -46,19 +46,13 @@ TABLES: Mapping[str, Table] = {
     ),
     "api": Table("CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA calls", "start end globalTid correlationId nameId"),
     "kernel": Table(
-        "CUPTI_ACTIVITY_KIND_KERNEL",
-        "kernels",
-        f"{_ON_THE_DEVICE} shortName",
-        f"globalPid deviceId demangledName graphNodeId {SHAPE}",
+        "CUPTI_ACTIVITY_KIND_KERNEL", "kernels", f"{_DEVICE} shortName", f"{_PLACE} demangledName graphNodeId {SHAPE}"
     ),
     "copy": Table(
-        "CUPTI_ACTIVITY_KIND_MEMCPY",
-        "copies",
-        f"{_ON_THE_DEVICE} bytes copyKind",
-        "globalPid deviceId srcKind dstKind graphNodeId",
+        "CUPTI_ACTIVITY_KIND_MEMCPY", "copies", f"{_DEVICE} bytes copyKind", f"{_PLACE} srcKind dstKind graphNodeId"
     ),
-    "fill": Table("CUPTI_ACTIVITY_KIND_MEMSET", "memsets", _ON_THE_DEVICE, "globalPid deviceId bytes graphNodeId"),
-    "graph": Table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "whole graphs", _ON_THE_DEVICE, "globalPid deviceId"),
+    "fill": Table("CUPTI_ACTIVITY_KIND_MEMSET", "memsets", _DEVICE, f"{_PLACE} bytes graphNodeId"),
+    "graph": Table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "whole graphs", _DEVICE, _PLACE),
     "os_call": Table("OSRT_API", "OS calls", "start end globalTid nameId"),
     "thread": Table("ThreadNames", "names of threads", "globalTid nameId"),
     "allocation": Table(
@@ -106,7 +100,14 @@ def opened(path: Path) -> Iterator[Export]:
     Raises ProfileError for a file that is not there, is empty, is no database, is damaged or is no export of nsys,
     and for one that shows its damage only while it is read.
     """
-    _must_be_a_file(path)
+    try:
+        with path.open("rb"):  # of what SQLite cannot open it says less
+            size = path.stat().st_size
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise ProfileError(f"{path} cannot be read ({problem}): give the SQLite export of an nsys report") from error
+    if size == 0:
+        raise ProfileError(f"{path} is empty, so its export was cut off: {EXPORT_AGAIN}")
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         try:
@@ -122,18 +123,6 @@ def opened(path: Path) -> Iterator[Export]:
         raise _problem(path, error) from error
     except (TypeError, ValueError) as error:  # what stands there is of another type than nsys writes
         raise _problem(path, error) from error
-
-
-def _must_be_a_file(path: Path) -> None:
-    try:
-        size = path.stat().st_size
-        with path.open("rb"):
-            pass
-    except OSError as error:
-        problem = error.strerror or str(error)
-        raise ProfileError(f"{path} cannot be read ({problem}): give the SQLite export of an nsys report") from error
-    if size == 0:
-        raise ProfileError(f"{path} is empty, so its export was cut off: {EXPORT_AGAIN}")
 
 
 def _problem(path: Path, error: Exception) -> ProfileError:
@@ -160,16 +149,13 @@ def _look_through(export: Export, path: Path) -> None:
     export.product = said.get("EXPORT_PRODUCT_VERSION") or ""
     export.schema = said.get("EXPORT_SCHEMA_VERSION") or ""
     if export.schema.partition(".")[0] != KNOWN_MAJOR:
-        export.notes.insert(0, _unknown(export))
-
-
-def _unknown(export: Export) -> str:
-    version = f"schema {export.schema}" if export.schema else "a schema without a version"
-    source = f" of Nsight Systems {export.product}" if export.product else ""
-    return (
-        f"the export has {version}{source}, and {KNOWN_MAJOR}.x is what is known here: what it has under the known "
-        "names was read, so check a figure or two against the Nsight Systems window"
-    )
+        version = f"schema {export.schema}" if export.schema else "a schema without a version"
+        source = f" of Nsight Systems {export.product}" if export.product else ""
+        export.notes.insert(
+            0,
+            f"the export has {version}{source}, and {KNOWN_MAJOR}.x is what is known here: what it has under the known "
+            "names was read, so check a figure or two against the Nsight Systems window",
+        )
 
 
 def _make_view(export: Export, view: str, table: Table, is_there: bool) -> None:
@@ -177,21 +163,14 @@ def _make_view(export: Export, view: str, table: Table, is_there: bool) -> None:
     needed, useful = table.needed.split(), table.useful.split()
     lacking = [column for column in needed if column not in there]
     unusable = bool(lacking) or not is_there
-    columns = [
-        f"{'NULL' if unusable or name not in there else _quoted(name)} AS {_ours(name)}" for name in needed + useful
-    ]
-    source = "(SELECT 1) WHERE 0" if unusable else f"main.{_quoted(table.name)}"
+    columns = []
+    for name in needed + useful:
+        ours = "stop" if name == "end" else f'"{name}"'  # `end` is a keyword
+        columns.append(f"NULL AS {ours}" if unusable or name not in there else f'"{name}" AS {ours}')
+    source = "(SELECT 1) WHERE 0" if unusable else f'main."{table.name}"'
     export.run(f"CREATE TEMP VIEW {view} AS SELECT {', '.join(columns)} FROM {source}")  # noqa: S608 names of ours
     if is_there and lacking:
         export.notes.append(
             f"{table.holds} were not read, because {table.name} has no column {', '.join(lacking)} in this version "
             f"(schema {export.schema or 'unknown'}): export the report with a newer or older nsys"
         )
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'
-
-
-def _ours(name: str) -> str:
-    return "stop" if name == "end" else _quoted(name)  # `end` is a keyword

@@ -7,7 +7,7 @@ gpugate.counter_names, with the same definitions as a counting pass.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,86 +15,17 @@ from gpugate.explaining.state import State
 from gpugate.measurement.step_profile import Parts, StepProfile
 from gpugate.profiling import device_activity, host_calls
 from gpugate.profiling.capture_index import DOMAIN, REPORT, STEP
-from gpugate.profiling.device_activity import (
-    Active,
-    Copies,
-    Gap,
-    Graphs,
-    IdleWhile,
-    Kernel,
-    Memory,
-    Stream,
-    find_activity,
-    find_gaps,
-)
 from gpugate.profiling.expert_rules import Finding, findings
 from gpugate.profiling.export_schema import EXPORT_AGAIN, Export, ProfileError, opened
-from gpugate.profiling.host_calls import (
-    Call,
-    ProjectedRange,
-    Steps,
-    Wait,
-    find_calls,
-    find_ranges,
-    find_steps,
-    projected,
-)
 from gpugate.profiling.nsight_tools import Nsys
-from gpugate.store.codec import (
-    FormatError,
-    from_json,
-    naming_the_file,
-    parse,
-    pretty,
-    to_json,
-    with_header,
-    without_header,
-    write_atomically,
-)
+from gpugate.store import codec
 
-COPIED = {
-    "host to device": "host_to_device",
-    "device to host": "device_to_host",
-    "device to device": "device_to_device",
-}
+FORMAT = "gpugate-profile"
+# History: 1: ProfileSummary as it is.
+FORMAT_VERSION = 1
+COPIED = ("host_to_device", "device_to_host", "device_to_device")
 # What is known of a graph that was recorded whole. A counter that would be too small is left out.
 KNOWN_OF_WHOLE_GRAPHS = ("kernel_launches", "graph_launches", "synchronizing_calls", "api_ms", "active_fraction")
-
-
-def totals_of_calls(calls: Sequence[Call], waits: Sequence[Wait]) -> dict[str, float]:
-    return {
-        "kernel_launches": sum(call.count for call in calls if call.launch),
-        "graph_launches": sum(call.count for call in calls if call.graph_launch),
-        "synchronizing_calls": sum(wait.count for wait in waits if wait.of_steps),
-        "api_ms": sum(call.ms for call in calls),
-    }
-
-
-def totals_of_activity(
-    kernels: Sequence[Kernel], copies: Sequence[Copies], streams: Sequence[Stream]
-) -> dict[str, float]:
-    return {
-        "kernels": sum(kernel.count for kernel in kernels),
-        "framework_kernels": sum(kernel.count for kernel in kernels if kernel.framework),
-        "tensor_core_kernels": sum(kernel.count for kernel in kernels if kernel.tensor_cores),
-        "memsets": sum(stream.memsets for stream in streams),
-        "pageable_copies": sum(copy.count for copy in copies if "pageable" in (copy.source, copy.target)),
-        **{f"{name}_copies": sum(c.count for c in copies if c.direction == way) for way, name in COPIED.items()},
-        **{f"{name}_bytes": sum(c.bytes for c in copies if c.direction == way) for way, name in COPIED.items()},
-    }
-
-
-def fractions(active: Active) -> dict[str, float]:
-    return {
-        "active_fraction": _share(active.any_ms, active.window_ms),
-        "kernel_fraction": _share(active.kernel_ms, active.window_ms),
-        "copy_fraction": _share(active.copy_ms, active.window_ms),
-        "overlap_fraction": _share(active.overlap_ms, active.copy_ms),
-    }
-
-
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
 
 
 @dataclass(frozen=True)
@@ -109,17 +40,17 @@ class ProfileSummary:
     items: float
     span_ms: float  # from the start of the first step to the end of the last, on the host
     counters: Mapping[str, float]
-    active: Active
-    kernels: tuple[Kernel, ...]
-    calls: tuple[Call, ...]
-    copies: tuple[Copies, ...]
-    waits: tuple[Wait, ...]
-    gaps: tuple[Gap, ...]
-    idle_while: tuple[IdleWhile, ...]
-    ranges: tuple[ProjectedRange, ...]
-    streams: tuple[Stream, ...]
-    graphs: Graphs
-    memory: tuple[Memory, ...]
+    active: device_activity.Active
+    kernels: tuple[device_activity.Kernel, ...]
+    calls: tuple[host_calls.Call, ...]
+    copies: tuple[device_activity.Copies, ...]
+    waits: tuple[host_calls.Wait, ...]
+    gaps: tuple[device_activity.Gap, ...]
+    idle_while: tuple[device_activity.IdleWhile, ...]
+    ranges: tuple[host_calls.ProjectedRange, ...]
+    streams: tuple[device_activity.Stream, ...]
+    graphs: device_activity.Graphs
+    memory: tuple[device_activity.Memory, ...]
     notes: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
 
@@ -132,9 +63,11 @@ def summarize(sqlite: Path, steps: int | None = None, window: str | None = None)
     its report, holds other steps, or nothing of CUDA in them.
     """
     with opened(sqlite) as export:
-        refuse_stale(sqlite)
+        report = sqlite.with_suffix(REPORT)
+        if report.exists() and sqlite.stat().st_mtime < report.stat().st_mtime:
+            raise ProfileError(f"{sqlite} is older than its report: give {report} instead, or {EXPORT_AGAIN}")
         try:
-            found = find_steps(export, steps)
+            found = host_calls.find_steps(export, steps)
             if window is not None and found.window not in (None, window):
                 raise ProfileError(f"it holds the steps of {found.window} and not of {window}: profile again")
             return _summary(export, sqlite.name, found)
@@ -153,36 +86,15 @@ def with_findings(summary: ProfileSummary, sqlite: Path, nsys: Nsys | None = Non
         return replace(summary, notes=(*summary.notes, f"nsys's expert rules were not run: {error}"))
 
 
-def refuse_stale(sqlite: Path) -> None:
-    """Raises ProfileError where the report beside the export is newer than the export."""
-    report = sqlite.with_suffix(REPORT)
-    try:
-        stale = sqlite.stat().st_mtime < report.stat().st_mtime
-    except OSError:
-        return
-    if stale:
-        raise ProfileError(f"{sqlite} is older than its report: give {report} instead, or {EXPORT_AGAIN}")
-
-
-def _summary(export: Export, name: str, steps: Steps) -> ProfileSummary:
-    find_ranges(export, steps)
-    find_calls(export, steps)
+def _summary(export: Export, name: str, steps: host_calls.Steps) -> ProfileSummary:
+    host_calls.find_ranges(export, steps)
+    host_calls.find_calls(export, steps)
     calls = host_calls.calls(export)
     if not calls:
         raise ProfileError("no CUDA call begins in its steps: profile with --trace=cuda,nvtx what runs on a GPU")
-    find_activity(export)
-    find_gaps(export)
-    waits, active = host_calls.waits(export), device_activity.active(export)
-    kernels, copies = device_activity.kernels(export), device_activity.copies(export)
-    streams, graphs = device_activity.streams(export), device_activity.graphs(export)
-    totals = {**totals_of_calls(calls, waits), **totals_of_activity(kernels, copies, streams)}
-    counters = {
-        **{counter: value / steps.count for counter, value in totals.items()},
-        "streams": float(len({stream.stream for stream in streams})),
-        "longest_kernels_mean_ms": device_activity.longest_kernels_mean_ms(export, steps.count),
-        **fractions(active),
-    }
-    return ProfileSummary(
+    device_activity.find_activity(export)
+    device_activity.find_gaps(export)
+    summary = ProfileSummary(
         report=name,
         product=export.product,
         schema=export.schema,
@@ -190,47 +102,68 @@ def _summary(export: Export, name: str, steps: Steps) -> ProfileSummary:
         steps=steps.count,
         items=steps.items,
         span_ms=(steps.last - steps.first) / 1e6,
-        counters={counter: counters[counter] for counter in KNOWN_OF_WHOLE_GRAPHS} if graphs.whole else counters,
-        active=active,
-        kernels=kernels,
+        counters={},
+        active=device_activity.active(export),
+        kernels=device_activity.kernels(export),
         calls=calls,
-        copies=copies,
-        waits=waits,
+        copies=device_activity.copies(export),
+        waits=host_calls.waits(export),
         gaps=device_activity.largest(export, steps.first),
         idle_while=device_activity.idle_while(export),
-        ranges=projected(export, steps),
-        streams=streams,
-        graphs=graphs,
+        ranges=host_calls.projected(export, steps),
+        streams=device_activity.streams(export),
+        graphs=device_activity.graphs(export),
         memory=device_activity.memory_use(export, steps),
-        notes=(*export.notes, *_missing(kernels, graphs)),
+        notes=tuple(export.notes),
     )
+    counters = _counters(summary, device_activity.longest_kernels_mean_ms(export, steps.count))
+    if summary.graphs.whole:
+        counters = {counter: counters[counter] for counter in KNOWN_OF_WHOLE_GRAPHS}
+        export.notes.append(
+            f"{summary.graphs.whole} graph launches were recorded only whole, so kernels and copies inside them are "
+            "not counted: profile with --cuda-graph-trace=node"
+        )
+    elif not summary.kernels:
+        export.notes.append("no kernel ran because of the steps: profile with --trace=cuda if some should have")
+    return replace(summary, counters=counters, notes=tuple(export.notes))
 
 
-def _missing(kernels: Sequence[Kernel], graphs: Graphs) -> list[str]:
-    if graphs.whole:
-        return [
-            f"{graphs.whole} graph launches were recorded only whole, so kernels and copies inside them are not "
-            "counted: profile with --cuda-graph-trace=node"
-        ]
-    if not kernels:
-        return ["no kernel ran because of the steps: profile with --trace=cuda if some should have"]
-    return []
-
-
-FORMAT = "gpugate-profile"
-# History: 1: ProfileSummary as it is.
-FORMAT_VERSION = 1
+def _counters(summary: ProfileSummary, longest_ms: float) -> dict[str, float]:
+    """The counters of an average step, with the names and definitions of a counting pass."""
+    kernels, copies, active = summary.kernels, summary.copies, summary.active
+    totals: dict[str, float] = {
+        "kernel_launches": sum(call.count for call in summary.calls if call.launch),
+        "graph_launches": sum(call.count for call in summary.calls if call.graph_launch),
+        "synchronizing_calls": sum(wait.count for wait in summary.waits if wait.of_steps),
+        "api_ms": sum(call.ms for call in summary.calls),
+        "kernels": sum(kernel.count for kernel in kernels),
+        "framework_kernels": sum(kernel.count for kernel in kernels if kernel.framework),
+        "tensor_core_kernels": sum(kernel.count for kernel in kernels if kernel.tensor_cores),
+        "memsets": sum(stream.memsets for stream in summary.streams),
+        "pageable_copies": sum(copy.count for copy in copies if "pageable" in (copy.source, copy.target)),
+    }
+    copied = {way: [copy for copy in copies if copy.direction.replace(" ", "_") == way] for way in COPIED}
+    totals |= {f"{way}_copies": sum(copy.count for copy in found) for way, found in copied.items()}
+    totals |= {f"{way}_bytes": sum(copy.bytes for copy in found) for way, found in copied.items()}
+    busy = {"active": active.any_ms, "kernel": active.kernel_ms, "copy": active.copy_ms}
+    return {
+        **{counter: value / summary.steps for counter, value in totals.items()},
+        "streams": float(len({stream.stream for stream in summary.streams})),
+        "longest_kernels_mean_ms": longest_ms,
+        **{f"{name}_fraction": ms / active.window_ms if active.window_ms else 0.0 for name, ms in busy.items()},
+        "overlap_fraction": active.overlap_ms / active.copy_ms if active.copy_ms else 0.0,
+    }
 
 
 def summary_text(summary: ProfileSummary) -> str:
     """The text of the file: one JSON document."""
-    return pretty(with_header(FORMAT, FORMAT_VERSION, to_json(summary))) + "\n"
+    return codec.pretty(codec.with_header(FORMAT, FORMAT_VERSION, codec.to_json(summary))) + "\n"
 
 
 def write_summary(path: Path, summary: ProfileSummary) -> None:
     """Replaces the file at `path` in one step. Raises ProfileError where it cannot be written."""
     try:
-        write_atomically(path, summary_text(summary))
+        codec.write_atomically(path, summary_text(summary))
     except OSError as error:
         problem = error.strerror or str(error)
         raise ProfileError(f"{path} cannot be written ({problem}): give another path") from error
@@ -238,7 +171,7 @@ def write_summary(path: Path, summary: ProfileSummary) -> None:
 
 def read_summary(path: Path) -> ProfileSummary:
     """Raises ProfileError for a file that is not there, damaged, or of another format."""
-    with naming_the_file(
+    with codec.naming_the_file(
         path,
         ProfileError,
         unreadable="give the summary of a profile",
@@ -246,9 +179,9 @@ def read_summary(path: Path) -> ProfileSummary:
         instead_of_upgrading="make the summary again",
     ):
         text = path.read_text(encoding="utf-8")
-        summary = from_json(ProfileSummary, without_header(FORMAT, FORMAT_VERSION, parse(text)))
+        summary = codec.from_json(ProfileSummary, codec.without_header(FORMAT, FORMAT_VERSION, codec.parse(text)))
         if summary.steps < 1 or summary.span_ms <= 0:
-            raise FormatError(f"it is of {summary.steps} steps in {summary.span_ms:g} ms, and a profile has some")
+            raise codec.FormatError(f"it is of {summary.steps} steps in {summary.span_ms:g} ms, and a profile has some")
         return summary
 
 
