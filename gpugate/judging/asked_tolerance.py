@@ -12,7 +12,7 @@ from gpugate.statistics.tolerance import BOUNDS_NOTHING
 
 
 class Floor(NamedTuple):
-    """The smallest tolerance, a share, of the case that resolves least, and in how many cases the asked one is less."""
+    """The case with the largest of all smallest tolerances, a share; `cases` counts those above the asked one."""
 
     case_id: str
     smallest: float
@@ -25,7 +25,7 @@ def smallest_tolerance(remembered: Remembered) -> float:
 
 
 def floor_above(asked: float | None, remembered: Mapping[str, Remembered | None]) -> Floor | None:
-    """What stands against `asked`, a share; None where it is no less than any case's floor. Keys are case ids."""
+    """The largest floor of a case above `asked`, a share; None where no floor is above it. Keys are case ids."""
     smallest = {case_id: smallest_tolerance(known) for case_id, known in remembered.items() if known is not None}
     above = {case_id: floor for case_id, floor in smallest.items() if asked is not None and asked < floor}
     if not above:

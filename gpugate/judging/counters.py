@@ -1,4 +1,4 @@
-"""Judging counters: did the optimization happen, within its limits, and at no more calls and kernels than recorded."""
+"""The verdict about counters: the optimization happened, within its limits, at no more calls than recorded. Pure."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ EXACT_UNLESS_AUTOTUNED = ("kernel_launches", "kernels")
 def judge_counters(
     measurement: Measurement, contract: Contract | None, remembered: Remembered | None, problem: str | None = None
 ) -> Verdict:
-    """Did the optimization happen, within its limits, without a leak or more calls or kernels than recorded?
+    """PASS where the optimization happened, within its limits, without a leak and at no more calls than recorded.
 
-    `problem` is why times say nothing on this machine now: then limits of times say nothing either.
+    `problem` is the reason for which this machine's times decide nothing: limits of times then decide nothing either.
     """
     case_id, found = measurement.case_id, measurement.optimized_counters
     numbers: dict[str, float | str | None] = dict(found)
@@ -79,13 +79,13 @@ def _counted(measurement: Measurement) -> str:
 
 
 def _broken(limits: Sequence[Limit], measurement: Measurement) -> dict[str, str]:
-    """By the counter, how its limit is broken."""
+    """A sentence for each broken limit, by its counter."""
     found, reference = measurement.optimized_counters, measurement.reference_counters
     return {limit.counter: text for limit in limits if (text := broken_limit(limit, found, reference))}
 
 
 def broken_limit(limit: Limit, found: Counters, reference: Counters) -> str | None:
-    """How the limit is broken, in words, or None. A counter that was not measured breaks its limit."""
+    """A sentence about a broken limit, else None. A counter that was not measured breaks its limit."""
     value = found.get(limit.counter)
     if value is None:
         return f"{limit.counter} was not measured"
@@ -117,5 +117,6 @@ def _grown(found: Counters, recorded: Counters) -> str:
 
 
 def _most(recorded: float) -> float:
-    """What repeats exactly; a tenth more, and one, of what a pipeline's own threads do: no whole number in a step."""
+    """The largest accepted count. The threads of a pipeline give no whole number in a step: such a count may be a
+    tenth, and one, above the recorded one."""
     return recorded if recorded == int(recorded) else 1.1 * recorded + 1

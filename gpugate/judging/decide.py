@@ -1,6 +1,6 @@
-"""From everything that is known of a case to its verdicts, and whether they need more evidence. Pure.
+"""The verdicts of a case, and the decision to measure more of it. Pure.
 
-A stored run is decided again by the same function: what it rests on is all in the `CaseResult`.
+A `CaseResult` has everything that its verdicts rest on, so `decide` also decides a stored run again.
 """
 
 from __future__ import annotations

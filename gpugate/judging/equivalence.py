@@ -1,4 +1,4 @@
-"""Judging outputs: is every one within the tolerance, and does every proof hold?"""
+"""The verdict about outputs: every output is within the tolerance, and every proof holds. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judging a sweep: the knee of its throughput is where it was recorded, or next to it. Pure."""
+"""The verdict about a sweep: the knee of its throughput is where it was recorded, or next to it. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STEPS_TO_MOVE = 1  # a neighbour may take the knee's place by chance
 
 
 def judge_knee(sweep: Sweep) -> Verdict:
-    """Whether the knee is where it was recorded, or next to it."""
+    """PASS for a knee at its recorded value or at a neighbour of it, REGRESSED for any other knee."""
     now, then = sweep.knee, sweep.recorded_knee
     numbers: dict[str, float | str | None] = {"knee": now, "recorded_knee": then}
     if now is None:

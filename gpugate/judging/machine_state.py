@@ -1,4 +1,4 @@
-"""Whether the machine was in a state in which times mean anything: throttling, its own yardsticks, lost streams."""
+"""Machine states in which a time is no evidence: throttling, fallen yardsticks, lost streams, other work. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def with_other_work(verdict: Verdict, measurement: Measurement, on_cpu: bool) ->
 
 
 def with_environment(verdict: Verdict, problem: str | None) -> Verdict:
-    """On a sick machine a time says nothing, good or bad; what is wrong or did not engage stays so."""
+    """With a problem, ENV_INVALID for all outcomes but WRONG and NOT_ENGAGED, which no state of a machine causes."""
     if problem is None or verdict.outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED):
         return verdict
     found = "" if verdict.outcome is Outcome.NO_BASELINE else f"; on this machine state: {verdict.reason}"
@@ -53,7 +53,7 @@ def with_environment(verdict: Verdict, problem: str | None) -> Verdict:
 def environment_problem(
     measurement: Measurement, around: Sequence[Yardstick], expected: Mapping[str, float]
 ) -> str | None:
-    """Why times of this measurement say nothing of the program, or None.
+    """The reason for which the times of this measurement are no evidence about the program; None where they are.
 
     `around` are the probes before and after it, `expected` the same probes as recorded with the baseline or, without
     one, the session's best.

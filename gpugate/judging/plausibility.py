@@ -54,7 +54,7 @@ def _rates(measurement: Measurement, size: Size, step_ms: float) -> Iterator[tup
 
 
 def without_result(verdict: Verdict, impossible: Impossible | None) -> Verdict:
-    """A time that is impossible is no result, good or bad; what is wrong or did not engage stays so."""
+    """INCONCLUSIVE for an impossible time, whatever its outcome was but WRONG or NOT_ENGAGED."""
     if impossible is None or verdict.outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED):
         return verdict
     return Verdict(

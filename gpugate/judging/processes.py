@@ -1,4 +1,4 @@
-"""What several fresh processes say together: the middle one decides, and words name who said it. Pure."""
+"""The common outcome of several fresh processes: the middle one decides. Its words name that process. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _VERBS = {
 
 
 def voted(outcomes: Sequence[Outcome]) -> Outcome:
-    """What the middle one of several fresh processes says; INCONCLUSIVE where two contradict each other."""
+    """The outcome of the middle one of several processes; INCONCLUSIVE where two processes contradict each other."""
     worse, better = _middle(outcomes)
     return Outcome.INCONCLUSIVE if worse is Outcome.REGRESSED is not better else worse
 
 
 def disputed(outcomes: Sequence[Outcome]) -> bool:
-    """Whether an INCONCLUSIVE comes of processes that disagree, and not of what one of them says."""
+    """True where the common outcome is INCONCLUSIVE because the two middle processes have different outcomes."""
     worse, better = _middle(outcomes)
     return voted(outcomes) is Outcome.INCONCLUSIVE and worse is not better
 
 
 def decider(processes: int) -> str:
-    """Whose word counts of two processes or more."""
+    """The name of the process that decides for two processes or more."""
     if processes == 2:
         return "both"
     return f"the middle one of {processes}" if processes % 2 else f"the middle two of {processes}"
@@ -46,7 +46,7 @@ def predicate(outcome: Outcome, processes: int, is_disputed: bool = False) -> st
 
 
 def elsewhere(values: Sequence[str]) -> str:
-    """`, in fresh processes 2.81x and 2.80x`: what the others measured; empty where none was asked."""
+    """`, in fresh processes 2.81x and 2.80x`: the measurements of the confirmations; empty without one."""
     if not values:
         return ""
     return f", in {'a fresh process' if len(values) == 1 else 'fresh processes'} {' and '.join(values)}"

@@ -1,4 +1,4 @@
-"""Judging: pure functions from a summary, a promise and what was true before to a verdict."""
+"""The verdicts about the speedup and the throughput, from summaries, a promise and a record. Pure."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def against_reference(value: Estimate, reference: float, allowed: float) -> Outc
 
 
 def over_processes(values: Sequence[Estimate], reference: float, allowed: float) -> Outcome:
-    """What all processes say together, by the votes of each."""
+    """The common outcome of all processes, each with one vote."""
     return voted(votes(values, reference, allowed))
 
 
 def votes(values: Sequence[Estimate], reference: float, allowed: float) -> list[Outcome]:
-    """One process is judged by its interval. What several say is judged by their medians, since an interval inside a
-    process does not know by how much processes differ, and the tolerance does."""
+    """The outcome of each process. A single process is judged by its interval. Several processes are judged by their
+    medians: an interval inside a process does not contain the differences between processes, and the tolerance does."""
     if len(values) == 1:
         return [against_reference(values[0], reference, allowed)]
     return [against_reference(Estimate(*[value.median] * 3), reference, allowed) for value in values]

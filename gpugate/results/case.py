@@ -16,7 +16,7 @@ from gpugate.workload import Contract, Point, Size, Tolerance
 
 @dataclass(frozen=True)
 class Promise:
-    """What an optimization promises on this class of device."""
+    """The promise of an optimization for this class of device."""
 
     min_speedup: Positive | None
     tolerance: Tolerance  # of its outputs
@@ -25,7 +25,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Remembered:
-    """What a baseline file says of one case, and how far its machine is this one.
+    """The record and the anchor of one case, and the differences between the recording machine and this one.
 
     A changed source of the workload is one of the `differences` and leaves `match` exact: it is what a gate is for.
     `optimized_counters` is the largest value of each counter over the recorded processes.
@@ -42,7 +42,7 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a fresh process said of a case that needed confirming; `problem` is why it does not count."""
+    """A confirmation of a case by a fresh process; `problem` is the reason for which it does not count."""
 
     measurement: Measurement | None
     problem: str | None = None

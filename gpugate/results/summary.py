@@ -1,4 +1,4 @@
-"""What a measurement means: medians and intervals. Pure; the samples stay where they are."""
+"""Medians and intervals of a measurement, and of the processes that a record is made of. Pure."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def summarize(measurement: Measurement) -> Summary:
 
 @dataclass(frozen=True)
 class History:
-    """What several fresh processes gave for one case: medians over processes, and how much they vary between runs.
+    """Medians over several fresh processes of one case, and their variation between processes.
 
     `*_cv` is the coefficient of variation of the process medians; None with a single process.
     """
@@ -104,7 +104,7 @@ def sm_clock_mhz(pairs: Iterable[Pair]) -> float | None:
 
 
 class OneProcess(NamedTuple):
-    """What one fresh process says of a case."""
+    """The numbers of one fresh process that a record counts."""
 
     speedup: Estimate
     reference_ms: float
@@ -117,12 +117,12 @@ def one_process(instances: Sequence[Instance]) -> OneProcess:
 
 
 def disturbances(processes: Sequence[OneProcess], groups: Sequence[Sequence[int]] = ()) -> list[float]:
-    """Of each process, how far it tells that something else ran on its machine: above 1 it was disturbed.
+    """The disturbance of each process by another program on its machine: above 1 the process was disturbed.
 
-    One in which another program came between tells so by its interval; one beside which another program ran all the
-    time by its reference side, whose code is the same in all of them. They say nothing of how much processes differ by
-    themselves, and with them in the cv a tolerance would hide any regression. `groups` are the indices by night, whose
-    own median is the usual time: a slower night is what a baseline is to know.
+    A short disturbance widens the interval of a process. A lasting one slows its reference side, whose code is the same
+    in all processes. Disturbed processes do not show how much processes differ by themselves, and with them in the cv a
+    tolerance would hide any regression. `groups` are the indices by night. The usual time of a process is the median of
+    its night, since a slower night belongs into a record.
     """
     if not processes:
         return []
@@ -140,7 +140,7 @@ def _limit(at_least: float, usual: float) -> float:
 
 
 def undisturbed(processes: Sequence[OneProcess], groups: Sequence[Sequence[int]] = ()) -> list[int]:
-    """Indices of the processes of which nothing tells that they were disturbed."""
+    """Indices of the processes that show no disturbance."""
     return [index for index, disturbance in enumerate(disturbances(processes, groups)) if disturbance <= 1]
 
 

@@ -1,4 +1,4 @@
-"""How much less is still the same, and what is therefore seen: from how much fresh processes were found to differ."""
+"""Tolerances from the run-to-run variation of recorded processes, and the slowdown they can detect. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from scipy import special, stats
 from gpugate.statistics.intervals import t_quantile
 from gpugate.statistics.policy import ATTEMPTS, MIN_PROCESSES, MIN_SITTINGS
 
-# No tolerance is tighter. What machines of one model and days differ by is not in a recording made in one go: the ratio
-# of one model moved by 1.4 % between two nights, at 0.15 % between the processes of one. Where a baseline was recorded
-# over MIN_SITTINGS nights it is in the cv.
+# No tolerance is tighter. A one-night recording does not contain night-to-night drift: the speedup of one model moved
+# by 1.4 % between two nights, and by 0.15 % between the processes of one. The cv of MIN_SITTINGS nights contains it.
 RATIO_FLOOR = 0.01
 RATIO_FLOOR_OVER_NIGHTS = 0.003
 TIME_FLOOR = 0.05  # absolute time is gated loosely
@@ -56,7 +55,7 @@ def cv_factor(processes: int, checks: int) -> float:
 
 @cache
 def night_factor(nights: int, checks: int, processes_a_night: int = 1) -> float:
-    """The same where the cv is that of `nights`, each the median of `processes_a_night`.
+    """As `cv_factor`, for a cv of `nights`, each the median of `processes_a_night`.
 
     t(n-1, 1 - a) * sqrt(v + Var median(n)): a prediction bound for one new observation, since all attempts of one night
     share it. v = max(1, Var median(ATTEMPTS) / Var median(processes_a_night)) is its variance in units of a recorded
@@ -79,7 +78,7 @@ def tolerance(cv: float | None, processes: int, floor: float, checks: int = 1) -
 
 
 def speedup_tolerance(cv: float | None, processes: int, sittings: int, checks: int) -> float:
-    """By what share a speedup may fall short of the recorded one: what this machine can tell apart from chance."""
+    """The share by which a speedup may fall below the recorded one: a smaller fall cannot be told from chance."""
     if sittings >= MIN_SITTINGS and processes >= MIN_PROCESSES and cv is not None:
         return max(RATIO_FLOOR_OVER_NIGHTS, night_factor(sittings, checks, processes // sittings) * cv)
     return tolerance(cv, processes, RATIO_FLOOR, checks)
