@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from scipy import stats
-
 from gpugate.measurement.settings import BLOCK_MS
 from gpugate.measurement.sides import BuiltSide
 
@@ -38,7 +36,13 @@ def steady(block_ms: Sequence[float]) -> bool:
     if len(last) == STEADY_BLOCKS and max(last) - min(last) <= STEADY_SPREAD * min(last):
         return True
     before, recent = block_ms[-2 * COMPARED_BLOCKS : -COMPARED_BLOCKS], block_ms[-COMPARED_BLOCKS:]
-    return len(before) == COMPARED_BLOCKS and bool(stats.mannwhitneyu(before, recent).pvalue > NO_DRIFT_P)
+    return len(before) == COMPARED_BLOCKS and _mann_whitney_p(before, recent) > NO_DRIFT_P
+
+
+def _mann_whitney_p(before: Sequence[float], recent: Sequence[float]) -> float:
+    from scipy import stats  # takes half a second, and few warm-ups come here
+
+    return float(stats.mannwhitneyu(before, recent).pvalue)
 
 
 def least_block_ms(side: BuiltSide) -> float:

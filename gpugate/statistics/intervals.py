@@ -9,7 +9,7 @@ from functools import cache
 from statistics import median as median_of
 
 import numpy as np
-from scipy import stats
+from scipy import special  # scipy.stats would take half a second more to import
 
 from gpugate.units import Bound, Positive
 
@@ -19,7 +19,7 @@ MIN_BUILDS_OF_AN_ORDER = 2
 # What two identical sides of one process were seen to differ by for their whole life, as a log-ratio: the half-width
 # that is taken for granted where too few fresh instances tell. Pairs alone would be wrong in 4 of 10 runs.
 UNSEEN_INSTANCE_SPREAD = 0.01
-_MAD_OF_A_NORMAL = float(stats.norm.ppf(0.75))  # median absolute deviation of a standard normal distribution
+_MAD_OF_A_NORMAL = float(special.ndtri(0.75))  # median absolute deviation of a standard normal distribution
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
 
 @cache
 def _samples_below(count: int, confidence: float) -> int:
-    below = int(stats.binom.ppf(1 - confidence, count, 0.5))
-    return below - 1 if stats.binom.cdf(below, count, 0.5) > 1 - confidence else below
+    at_most = special.bdtr(np.arange(count + 1), count, 0.5)  # P(Binomial(count, 1/2) <= k)
+    return int(np.searchsorted(at_most, 1 - confidence, side="right")) - 1
 
 
 def instance_half_width(medians: Sequence[float], confidence: float = CONFIDENCE, fitted: int = 1) -> float:
@@ -81,7 +81,7 @@ def instance_half_width(medians: Sequence[float], confidence: float = CONFIDENCE
 @cache
 def t_quantile(probability: float, degrees_of_freedom: int) -> float:
     """Quantile of Student's t distribution; kept, as a judgement asks for few of them again and again."""
-    return float(stats.t.ppf(probability, degrees_of_freedom))
+    return float(special.stdtrit(degrees_of_freedom, probability))
 
 
 def order_effect(medians: Sequence[float], reference_first: Sequence[bool]) -> float | None:
