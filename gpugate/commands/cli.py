@@ -1,4 +1,4 @@
-"""The console command `gpugate`, also `python -m gpugate`: each subcommand is a module of its own, imported when asked.
+"""The console command `gpugate`, also `python -m gpugate`. Each subcommand is a module, imported when it is named.
 
 A subcommand is one line in `COMMANDS` and a module with two functions: `add_arguments(parser)` and `run(arguments)`,
 which returns the exit status. A GpugateError that `run` raises is printed as one sentence, with status 2.
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 from gpugate import __version__
 from gpugate.errors import GpugateError
 
-READER_LEFT = 1  # as Python ends where nobody reads what it writes
+READER_LEFT = 1  # the status of Python itself when its standard output is a closed pipe
 USAGE_ERROR = 2
-INTERRUPTED = 130  # as a shell says it of a program that Ctrl-C ended
+INTERRUPTED = 130  # the status that a shell reports for a program that Ctrl-C ended
 
 
 class Command(NamedTuple):
-    """A subcommand: its name, the line about it in `gpugate --help`, and the module that has it."""
+    """A subcommand: its name, its line in `gpugate --help`, and the module that implements it."""
 
     name: str
     help: str
@@ -76,7 +76,7 @@ COMMANDS = (
 def main(words: Sequence[str] | None = None) -> int:
     """Runs the subcommand that `words` (default: the command line) name and returns its exit status.
 
-    Where the reader of standard output leaves before the end, as `head` does, it ends without a word.
+    Where the reader of standard output closes the pipe early, as `head` does, the command ends without a message.
     """
     try:
         try:

@@ -1,4 +1,4 @@
-"""`gpugate diff A B`: what became of every case between two runs, or of the steps of two profiles, and why."""
+"""`gpugate diff A B`: the change of every case between two runs, or of the steps of two profiles, and its cause."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from gpugate.profiling.summary import ProfileSummary
 
 FORMAT = "gpugate-diff"
-# History: 1: an autopsy of every case that both runs measured, by its id; 2: what else differs, as warnings; 3: what
-# either run said of a case, as `before` and `after`. 4: with the times of both sides.
+# History: 1: an autopsy of every case that both runs measured, by its id. 2: other differences of the runs, as
+# warnings. 3: the result of a case in each run, as `before` and `after`. 4: with the times of both sides.
 FORMAT_VERSION = 4
 PROFILES = (REPORT, EXPORT)
-HEADER_CHARACTERS = 200  # in which a JSON file of ours says its format
+HEADER_CHARACTERS = 200  # of a JSON file; the name of its format stands among them
 MOST_NAMED = 5
 ANOTHER_MACHINE = "measured on two machines"
 
@@ -61,8 +61,8 @@ class Said:
 
 
 class Became(NamedTuple):
-    """What became of one case, by what share its step got longer, and what both runs said of it; a profile says
-    nothing."""
+    """The change of one case: its autopsy, the share by which its step got longer, and its results in both runs, which
+    profiles do not have."""
 
     case_id: str
     longer: float
@@ -89,8 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints what differs, what got slower the most first. Raises RunFileError or ProfileError for a file that cannot
-    be used, and ReplayError where nothing can be compared."""
+    """Prints the differences, the largest slowdown first. Raises RunFileError or ProfileError for a file that cannot be
+    used, and ReplayError where nothing can be compared."""
     first, second = arguments.before, arguments.after
     profiles = [_is_profile(path) for path in (first, second)]
     if profiles[0] != profiles[1]:
@@ -143,7 +143,7 @@ def _of_runs(first: Path, second: Path, part: str) -> tuple[list[Became], list[s
 
 
 def _is_profile(path: Path) -> bool:
-    """By its name, or as its first lines say."""
+    """Recognizes a profile by its file name or by its first lines."""
     if path.suffix in PROFILES:
         return True
     from gpugate.profiling.summary import FORMAT as SUMMARY
@@ -152,7 +152,7 @@ def _is_profile(path: Path) -> bool:
         with path.open(encoding="utf-8", errors="replace") as file:
             return f'"{SUMMARY}"' in file.read(HEADER_CHARACTERS)
     except OSError:
-        return False  # reading it as a run says what is wrong
+        return False  # the error is reported when the file is read as a run
 
 
 def _profiled(path: Path) -> ProfileSummary:
@@ -169,7 +169,7 @@ def _read(path: Path) -> RunResult:
 
 
 def differences(before: RunResult, after: RunResult, against: str) -> list[Became]:
-    """Of every case that both measured."""
+    """Returns the change of every case that both runs measured."""
     found = []
     for case_id, case in after.cases.items():
         now = optimized_side(case)
@@ -223,7 +223,7 @@ def _paragraph(one: Became) -> Iterator[RenderableType]:
 
 
 def _judged(one: Became) -> Iterator[str]:
-    """`verdict: PASS -> REGRESSED; speedup: 3.00x (2.99..3.01) -> 2.80x (2.79..2.81)`, and which side moved."""
+    """Yields `verdict: PASS -> REGRESSED; speedup: 3.00x (2.99..3.01) -> 2.80x (2.79..2.81)`, and the moved side."""
     if one.before is None or one.after is None:
         return
     words = [said.outcome.value if said.outcome else NOT_JUDGED for said in (one.before, one.after)]

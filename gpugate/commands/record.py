@@ -1,6 +1,7 @@
-"""`gpugate record DIR`: baselines from runs that are stored already, without a GPU.
+"""`gpugate record DIR`: writes baselines from stored runs, without a GPU.
 
-For machines with several GPUs, where one process each measures, and for runs whose baselines are wanted afterwards.
+The command serves machines with several GPUs, on each of which one process measures, and runs whose baselines are
+wanted afterwards.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes all baselines or none, and prints what changed; runs that were interrupted do not count.
+    """Writes all baselines or none, and prints the changes. Interrupted runs are left out.
 
-    With `--delete` it deletes the record of one case instead.
-    Raises OptionError for a number of processes that is none, RunFileError for a file that is no run, and BaselineError
-    where the runs cannot be one record.
+    With `--delete`, the command deletes the record of one case instead.
+    Raises OptionError for an invalid number of processes, RunFileError for a file that is no run, and BaselineError
+    where the runs cannot form one record.
     """
     if (arguments.folder is None) == (arguments.delete is None):
         raise BaselineError("give either DIR, a folder of runs to record, or --delete CASE")
@@ -75,19 +76,19 @@ def run(arguments: argparse.Namespace) -> int:
             for workload, those in _by_workload(runs).items()
         ]
         profiles = profiles_file.made(arguments.baselines, machine, runs)
-        # All files are made before the first is written: a refusal leaves every one as it was.
+        # The contents of all files are made before the first file is written: a refusal leaves every file unchanged.
         write(folder, files, profiles, lambda lines: print(*lines, sep="\n"))
     return 0
 
 
 def _delete(baselines: Path, case_id: str) -> None:
-    """Raises BaselineError where no machine has a record of the case, or a file of it is damaged."""
+    """Deletes the record of a case. Raises BaselineError where no machine has one, or its file is damaged."""
     machines = [path for path in sorted(baselines.glob("*/")) if path.name != profiles_file.FOLDER]
     workload, *names = case_id.rsplit("/", 2)
     with ExitStack() as stack:
         for folder in machines:
             stack.enter_context(baseline.exclusive(folder))
-        # Every file is made before the first is written.
+        # The contents of all files are made before the first file is written.
         found = {folder: file for folder in machines if (file := baseline.drop_case(folder, case_id))}
         if not found:
             raise BaselineError(f"{case_id!r} is recorded nowhere in {baselines}: give a case such as a gate names")
@@ -131,7 +132,7 @@ def _runs(folder: Path) -> list[RunResult]:
 
 
 def _by_workload(runs: Sequence[RunResult]) -> Mapping[str, list[RunResult]]:
-    """By every workload that was measured at all, the runs that had it."""
+    """Groups the runs by the workloads that they measured."""
     names = {case.workload for run in runs for case in run.cases.values() if case.skipped is None}
     return {
         name: [run for run in runs if any(case.workload == name for case in run.cases.values())]

@@ -1,4 +1,4 @@
-"""`gpugate replay PATH`: stored runs decided again, and the verdicts that this changes."""
+"""`gpugate replay PATH`: judges stored runs again and prints the verdicts that change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gpugate.store.codec import pretty, with_header
 from gpugate.units import number_of
 
 FORMAT = "gpugate-replay"
-# History: 1: runs by their start with what differs, and how often each outcome occurred.
+# History: 1: runs by their start, with their changed verdicts, and the number of occurrences of each outcome.
 FORMAT_VERSION = 1
 SAME, DIFFERENT, UNUSABLE = 0, 1, 2
 SKIPPED, FAILED, NOT_FINISHED = "skipped", "failed", "not finished"
@@ -39,7 +39,7 @@ WORDS = (*(outcome.value for outcome in SEVERITY), NOT_JUDGED, SKIPPED, FAILED, 
 
 @dataclass(frozen=True)
 class Night:
-    """One stored run: decided again, and what that changed."""
+    """One stored run, judged again, and its changed verdicts."""
 
     file: str
     decided: RunResult
@@ -64,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints every run that can be decided, and names on stderr each file that cannot. Raises OptionError for a
-    tolerance that is none, and ReplayError for a path without a run."""
+    """Prints every run that can be judged, and names on stderr each file that cannot. Raises OptionError for an invalid
+    tolerance, and ReplayError for a path without a run."""
     tolerance = None if arguments.tolerance is None else share("--tolerance", arguments.tolerance)
     nights: list[Night] = []
     refused: list[str] = []
@@ -106,7 +106,7 @@ def _night(path: Path, tolerance: float | None) -> Night:
 
 
 def outcome_of(case: CaseResult) -> str:
-    """One of WORDS."""
+    """Returns one of WORDS."""
     if case.measurement is not None:
         outcome = worst_of(case)
         return outcome.value if outcome is not None else NOT_JUDGED
@@ -114,7 +114,7 @@ def outcome_of(case: CaseResult) -> str:
 
 
 def occurrences(nights: Sequence[Night]) -> dict[str, Counter[str]]:
-    """How often each word was said of a case, over all nights without a fault on purpose, by case id."""
+    """Counts the outcomes of each case over all nights without an injected fault, by case id."""
     said: dict[str, Counter[str]] = {}
     for night in (night for night in nights if night.decided.mutated is None):
         for case in night.decided.cases.values():
@@ -123,7 +123,7 @@ def occurrences(nights: Sequence[Night]) -> dict[str, Counter[str]]:
 
 
 def document(nights: Sequence[Night], refused: Sequence[str], tolerance: float | None) -> str:
-    """One JSON document: `tolerance` is a share, or null for what each run was decided with."""
+    """Returns one JSON document. `tolerance` is a share, or null for the tolerance with which each run was judged."""
     body = {
         "tolerance": tolerance,
         "differs": any(night.changes for night in nights),
@@ -165,7 +165,7 @@ def _parts(nights: Sequence[Night]) -> Iterator[RenderableType]:
     mutated = sum(night.decided.mutated is not None for night in nights)
     if mutated:
         yield Text(f"not in this table: {number_of(mutated, 'run')} with a fault put in on purpose")
-    # The newest baseline tells the most of what the machine resolves now.
+    # The newest baseline describes best which slowdowns the machine resolves now.
     warning = next((words for night in reversed(nights) if (words := below_floor(night.decided))), None)
     if warning is not None:
         yield Text(warning, style="yellow", overflow="fold")
@@ -188,7 +188,7 @@ def _runs(nights: Sequence[Night]) -> RenderableType:
 
 
 def _words(change: Change) -> str:
-    """`speedup of net/fast/cuda: PASS -> REGRESSED`."""
+    """Returns text such as `speedup of net/fast/cuda: PASS -> REGRESSED`."""
     was, now = (outcome.value if outcome is not None else NOT_JUDGED for outcome in (change.stored, change.decided))
     said = f"{was} -> {now}" if was != now else f"{now}, with another reason or other numbers"
     return f"{change.check} of {change.case_id}: {said}"

@@ -1,6 +1,7 @@
 """`gpugate verdict NIGHT`: the exit status of a stored gate, for scripts and schedulers.
 
-The exit status of pytest alone is no evidence: a step that calls `os._exit(0)` ends with 0 and has judged nothing.
+The exit status of pytest alone is no evidence: a step that calls `os._exit(0)` ends pytest with status 0 before
+anything is judged.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ GREEN, RED = 0, 1
 
 
 class NoVerdictError(GpugateError):
-    """A stored run has no verdict as a whole."""
+    """A stored run has no verdict for the whole run."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints one sentence and returns GREEN or RED.
 
     Raises RunFileError for a file that cannot be read, and NoVerdictError for a run that was interrupted, is outdated
-    or is no gate.
+    or was no gate.
     """
     path = arguments.night / RUN if arguments.night.is_dir() else arguments.night
     stored = run_file.read(path)

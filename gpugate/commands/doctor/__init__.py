@@ -1,1 +1,1 @@
-"""`gpugate doctor`: what this machine is, what it has, and whether a gate run here can be trusted."""
+"""`gpugate doctor`: examines this machine and its software, and reports whether a gate run here can be trusted."""

@@ -1,7 +1,7 @@
-"""What a child of the doctor does: each function answers one question, and nothing of it happens in the doctor itself.
+"""The questions that children of the doctor answer, one function each. The doctor's own process runs none of them.
 
-An encoder that cannot be made leaves a CUDA context unusable, a driver may hang, a library may crash: a child takes
-that with it. Answers and errors go to standard output as one line of JSON. Modules are imported where they are used.
+An encoder that cannot be created leaves a CUDA context unusable, a driver may hang, a library may crash: only the child
+is lost then. Answers and errors go to standard output as one line of JSON. Modules are imported where they are used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LONGEST_ERROR = 160  # characters
 WARM_UP_S, LOADED_S = 0.5, 1.0  # an idle SM clock takes a while to rise
 LOAD_MATMUL = 4096
-JUST_ENDED_S = 0.5  # NVML may list a process for a moment after its end
+JUST_ENDED_S = 0.5  # after its end, a process may stay in NVML's list for a moment
 # Eight grey pictures of 128 x 128 as H.264 baseline in Annex B, by x264 without its SEI message.
 CLIP = b64decode(
     "AAAAAWdCwAymEQgRoQAAAwABAAADADyPFCoRgAAAAAFoyEIPLIAAAAABZYiCAl5OTk5OTk5OTrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrr"
@@ -46,7 +46,7 @@ PTX = b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry gpugate_n
 
 @dataclass(frozen=True)
 class Described:
-    """The machine, and how many GPUs the driver shows: torch may see fewer."""
+    """The machine, and the number of GPUs that the driver shows; torch may see fewer."""
 
     environment: Environment
     driver_gpus: int
@@ -54,7 +54,7 @@ class Described:
 
 @dataclass(frozen=True)
 class Gauge:
-    """The machine under load. The first three are empty on a CPU, or where NVML does not tell."""
+    """The machine under load. The first three fields are empty on a CPU, or where NVML does not report them."""
 
     clock_mhz: tuple[int, ...]  # of the SMs, sampled during one second of matmuls
     throttled_by: tuple[str, ...]
@@ -63,14 +63,15 @@ class Gauge:
 
 
 def machine(asked: str) -> Described:
-    """`asked` as `--device` takes it. Raises OptionError for a device that is not there."""
+    """Describes the machine for a device `asked`, as `--device` takes it. Raises OptionError for a device that does not
+    exist."""
     from gpugate.session.opening import choose_device
 
     return Described(describe(choose_device(asked)), gpu_count())
 
 
 def gauge(kind: str) -> Gauge:
-    """`kind` is 'cpu', or 'cuda' for the only GPU that this process sees."""
+    """Measures the machine under load. `kind` is 'cpu', or 'cuda' for the only GPU that this process sees."""
     import torch
 
     from gpugate.measurement.yardsticks import probe
@@ -82,16 +83,16 @@ def gauge(kind: str) -> Gauge:
 
 
 def workloads(folder: str) -> list[str]:
-    """Names of the workloads that pytest makes known in the folder, or in its `perf_tests`; no test is collected.
+    """Returns the names of the workloads that pytest finds in the folder, or in its `perf_tests`; no test is collected.
 
-    Raises CatalogueError for one that cannot be measured, and RuntimeError where pytest does not get that far.
+    Raises CatalogueError for a workload that cannot be measured, and RuntimeError where pytest ends earlier.
     """
     import pytest
 
     from gpugate.commands.doctor.known_workloads import KnownWorkloads
 
     words = ["-p", "gpugate.plugin", "-p", "no:cacheprovider", "-q"]
-    if find_spec("pytest_benchmark"):  # else it makes a folder for what it stores
+    if find_spec("pytest_benchmark"):  # the plugin would create a folder for its storage
         words += ["--benchmark-storage", f"file://{Path.cwd()}"]
     os.chdir(folder)
     sys.dont_write_bytecode = True
@@ -101,7 +102,7 @@ def workloads(folder: str) -> list[str]:
 
 
 def package(name: str) -> str:
-    """Imports the package; its version, or an empty text where it does not tell."""
+    """Imports the package and returns its version, or an empty text where the package has none."""
     module = import_module(name)
     version = getattr(module, "__version__", None)
     if version is not None:
@@ -111,7 +112,7 @@ def package(name: str) -> str:
 
 
 def nvdec() -> dict[str, int]:
-    """Decodes a clip into GPU memory: the frames that came out, and the GPU's engines, 0 where it does not tell."""
+    """Decodes a clip into GPU memory. Returns the numbers of decoded frames and of engines, 0 where unknown."""
     nvc: Any = import_module("PyNvVideoCodec")
     Path("clip.h264").write_bytes(CLIP)
     demuxer = nvc.CreateDemuxer("clip.h264")
@@ -127,7 +128,7 @@ def nvdec() -> dict[str, int]:
 
 
 def nvenc() -> int:
-    """Encodes four grey pictures from host memory: bytes that came out."""
+    """Encodes four grey pictures from host memory and returns the number of encoded bytes."""
     import numpy as np
 
     nvc: Any = import_module("PyNvVideoCodec")
@@ -137,7 +138,7 @@ def nvenc() -> int:
 
 
 def nvjpeg() -> float:  # cuda only
-    """Decodes a picture on the GPU and on the CPU: the largest difference of a pixel, of 255."""
+    """Decodes a picture on the GPU and on the CPU. Returns the largest difference of a pixel, of 255."""
     import torch
     from torchvision.io import decode_jpeg, encode_jpeg
 
@@ -148,7 +149,8 @@ def nvjpeg() -> float:  # cuda only
 
 
 def cupti() -> int:  # cuda only
-    """Kernels that torch's profiler sees of one addition on the GPU; it is asked twice, as the engine does."""
+    """Counts the kernels that torch's profiler records for one addition on the GPU. It profiles twice, as the engine
+    does."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -165,7 +167,7 @@ def cupti() -> int:  # cuda only
 
 
 def kernel() -> str:  # cuda only
-    """Launches a kernel that does nothing, by the driver's own API: quick enough to be profiled."""
+    """Launches an empty kernel by the driver's own API: the program stays short enough for a profiler."""
     cuda = ctypes.CDLL("libcuda.so.1")
     device = ctypes.c_int()
     context, module, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
@@ -189,7 +191,7 @@ def kernel() -> str:  # cuda only
 
 
 def _gpu_under_load(device: torch.device) -> tuple[list[int], list[str], list[int]]:  # cuda only
-    """SM clocks and throttle reasons during a second of matmuls, and who else is on the GPU."""
+    """Reads SM clocks and throttle reasons during a second of matmuls, and the ids of other processes on the GPU."""
     import torch
 
     from gpugate.measurement.gpu_clock import clock_reader
@@ -201,7 +203,7 @@ def _gpu_under_load(device: torch.device) -> tuple[list[int], list[str], list[in
     while (elapsed := time.perf_counter() - began) < WARM_UP_S + LOADED_S:
         for _ in range(20):
             torch.mm(left, right)
-        reading = read()  # while they run
+        reading = read()  # while the matmuls run
         torch.cuda.synchronize(device)
         if elapsed >= WARM_UP_S:
             readings.append(reading)
@@ -220,14 +222,14 @@ QUESTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 def main(words: Sequence[str]) -> None:
-    """Answers and ends at once: what a library does when Python shuts down can no longer crash or hang it."""
+    """Prints the answer and ends at once, so that no library can crash or hang the child while Python shuts down."""
     print(f"\n{ANSWER}{json.dumps(answered(*words))}", flush=True)
     sys.stderr.flush()
     os._exit(0)
 
 
 def answered(question: str, *arguments: str) -> dict[str, Any]:
-    """`value` of what the question returned, `refused` of an option that it cannot use, or `error` in one line."""
+    """Returns `value` with the question's result, `refused` for an invalid option, or `error` in one line."""
     try:
         return {"value": to_json(QUESTIONS[question](*arguments))}
     except OptionError as error:

@@ -1,4 +1,4 @@
-"""Processes of their own for what may hang, crash or spoil a CUDA context: the doctor itself never touches a GPU."""
+"""Child processes for work that may hang, crash or spoil a CUDA context: the doctor itself never touches a GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import gpugate
 from gpugate.errors import EnvironmentUnfitError, GpugateError, OptionError
 from gpugate.session.child_process import program_command
 
-ANSWER = "gpugate-answer "  # starts the line of the output that holds the answer
+ANSWER = "gpugate-answer "  # begins the line of the output that contains the answer
 LAST_CHARACTERS = 200_000
 # The package may run from a checkout: it comes last on the path, so that nothing beside it hides another module.
 _START = "import sys; sys.path.append(sys.argv[1]); from gpugate.commands.doctor.child import main; main(sys.argv[2:])"
@@ -28,20 +28,20 @@ _HOME = str(Path(gpugate.__file__).parents[1])
 
 
 class ChildError(GpugateError):
-    """A child gave no answer; the message says why, without a next step."""
+    """A child gave no answer. The message names the cause, without a next step."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A child that has ended: its exit status, negative for a signal, None for one that was killed for its time."""
+    """A child that has ended: its exit status, negative for a signal, None for a child killed at its time limit."""
 
     status: int | None
     output: str
-    folder: Path  # that it ran in
+    folder: Path  # the child's working folder
 
 
 class Children:
-    """Starts children in folders that go when the doctor does, and kills with their groups those that still run.
+    """Starts children in temporary folders. At the end it removes the folders and kills the process groups still alive.
 
     Raises EnvironmentUnfitError where nothing temporary can be written.
     """
@@ -54,7 +54,7 @@ class Children:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = Lock()
         self._closed = False
-        self.visible: str | None = None  # CUDA_VISIBLE_DEVICES of every child; None: as the doctor's own
+        self.visible: str | None = None  # CUDA_VISIBLE_DEVICES of every child; None: unchanged from the doctor's
 
     def __enter__(self) -> Children:
         return self
@@ -66,9 +66,9 @@ class Children:
         self._folder.cleanup()
 
     def ask(self, question: str, *arguments: str, timeout_s: float) -> Any:
-        """What the function `question` of gpugate.commands.doctor.child returns in a child, as JSON carries it.
+        """Runs the function `question` of gpugate.commands.doctor.child in a child and returns its result as JSON.
 
-        Raises ChildError where it raises, dies or takes too long, and OptionError where it refuses an option.
+        Raises ChildError where the child raises, dies or takes too long, and OptionError where it refuses an option.
         """
         ended = self.run(python(question, *arguments), timeout_s)
         answer = _answer(ended.output)
@@ -83,7 +83,7 @@ class Children:
     def run(self, command: Sequence[str], timeout_s: float, own_home: bool = False) -> Ended:
         """Runs a program in a folder and a process group of its own. Raises ChildError where it cannot be started.
 
-        `own_home`: what it leaves in the home folder, as the profilers do, goes with the folder that it ran in.
+        With `own_home`, files that the program leaves in its home folder, as profilers do, are removed with its folder.
         """
         folder = Path(tempfile.mkdtemp(dir=self._folder.name))
         log_path = folder / "output.log"
@@ -104,7 +104,7 @@ class Children:
             return Ended(status, text.read()[-LAST_CHARACTERS:], folder)
 
     def stop(self) -> None:
-        """Kills every child that still runs; none can be started afterwards."""
+        """Kills every running child; no child can be started afterwards."""
         with self._lock:
             self._closed = True
             running = list(self._running)
@@ -142,12 +142,12 @@ class Children:
 
 
 def python(question: str, *arguments: str) -> list[str]:
-    """The command that asks one function of gpugate.commands.doctor.child."""
+    """Returns the command that runs one function of gpugate.commands.doctor.child."""
     return [sys.executable, "-c", _START, _HOME, question, *arguments]
 
 
 def how_it_ended(ended: Ended, timeout_s: float) -> str:
-    """`it died of SIGSEGV`, with the last line of what it said."""
+    """Returns text such as `it died of SIGSEGV`, with the last line of the child's output."""
     said = [line.strip() for line in ended.output.splitlines() if line.strip()]
     last = f" ({said[-1][:200]})" if said else ""
     if ended.status is None:

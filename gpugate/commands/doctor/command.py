@@ -1,4 +1,4 @@
-"""`gpugate doctor`: its options, and its exit status, which is 0 only where a gate run would be trustworthy."""
+"""`gpugate doctor`: its options, and its exit status, which is 0 only where a gate run can be trusted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the diagnosis. Raises OptionError for a device that is not there."""
+    """Prints the diagnosis. Raises OptionError for a device that does not exist."""
     from rich.console import Console
 
     from gpugate.commands.doctor.children import Children

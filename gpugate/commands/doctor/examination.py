@@ -1,4 +1,4 @@
-"""The whole examination: every probe once, whatever happens to one of them, and the machine under load at the end."""
+"""The whole examination: every probe runs once, even where another probe fails; the machine under load comes last."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpugate.store.codec import from_json
 
 DESCRIBE_S = 60.0  # mostly the import of torch, from a cold disk
 GAUGE_S = 60.0
-AT_ONCE = 4  # children; each imports much
+AT_ONCE = 4  # children; each imports large packages
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Diagnosis:
 
 
 def examine(asked: str, baselines_path: Path, children: Children) -> Diagnosis:
-    """`asked` is a device as `--device` takes it. Raises OptionError where it is not there, and for nothing else."""
+    """Runs all probes for a device `asked`, as `--device` takes it. Raises OptionError where the device does not exist,
+    and no other error."""
     began, load_average = time.perf_counter(), os.getloadavg()[0]  # before the children add to it
     try:
         described = from_json(Described, children.ask("machine", asked, timeout_s=DESCRIBE_S))
@@ -54,7 +55,7 @@ def examine(asked: str, baselines_path: Path, children: Children) -> Diagnosis:
 
 
 def _visible(gpu_index: int | None) -> str | None:
-    """CUDA_VISIBLE_DEVICES that leaves only the chosen GPU, which is then number 0."""
+    """Returns the CUDA_VISIBLE_DEVICES that leaves only the chosen GPU, which is then number 0."""
     if gpu_index is None:
         return None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -66,7 +67,7 @@ def _all(probes: Sequence[Probe], machine: Machine) -> list[Finding]:
 
 
 def _together(probes: Sequence[Probe], machine: Machine) -> list[Finding]:
-    """The probes mostly wait for their children; an interruption ends those first."""
+    """Runs the probes in threads, since probes mostly wait for their children. An interruption kills the children."""
     with ThreadPoolExecutor(min(AT_ONCE, machine.environment.cpu_count)) as pool:
         asked = [pool.submit(_looked, probe, machine) for probe in probes]
         try:
@@ -78,7 +79,7 @@ def _together(probes: Sequence[Probe], machine: Machine) -> list[Finding]:
 
 
 def _measured(machine: Machine) -> list[Finding]:
-    """Last and alone: the other probes' children would be other processes on the GPU, and load on the CPU."""
+    """Measures the machine under load, last and alone: children of other probes would use the GPU and load the CPU."""
     probes = readiness.measured_probes
     try:
         gauge = from_json(Gauge, machine.children.ask("gauge", machine.environment.device_kind, timeout_s=GAUGE_S))
@@ -93,7 +94,7 @@ def _looked(probe: Probe, machine: Machine) -> Finding:
         return _finding(probe.group, probe.name, absent(_no_gpu(machine)))
     try:
         answer = probe.look(machine)
-    except Exception as error:  # a probe of ours that fails must not take the others with it
+    except Exception as error:  # a failing probe must not prevent the others
         said = f"it could not be looked at ({type(error).__name__}: {error}): please report this"
         answer = bad(said) if probe.vital else absent(said)
     return _finding(probe.group, probe.name, answer)

@@ -1,4 +1,4 @@
-"""What the doctor looks at and what it finds: a name, a state and one sentence."""
+"""The doctor's probes and findings. A finding is a name, a state and one sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from gpugate.machine.environment import Environment
 
 
 class State(str, Enum):
-    """`absent` fails a gate only where a selected workload needs the thing; `bad` makes every verdict doubtful."""
+    """The state of a finding. `absent` fails a gate only where a selected workload needs the missing part; `bad` makes
+    every verdict doubtful."""
 
     OK = "ok"
     ABSENT = "absent"
@@ -20,7 +21,7 @@ class State(str, Enum):
 
 
 class Group(str, Enum):
-    """Where a finding stands, in the order of reading."""
+    """The groups of findings, in the order of reading."""
 
     MACHINE = "machine"
     HAS = "engines and packages"
@@ -30,7 +31,7 @@ class Group(str, Enum):
 
 @dataclass(frozen=True)
 class Answer:
-    """The sentence has the value and, unless the state is ok, the next step."""
+    """A state with its sentence, which has the value and, unless the state is ok, the next step."""
 
     state: State
     sentence: str
@@ -48,14 +49,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Machine:
-    """What every probe may know. `load` is the load average of the minute before the doctor began."""
+    """The facts given to every probe. `load` is the load average of the minute before the doctor began."""
 
     asked: str  # the device, as `--device` takes it
     environment: Environment
-    driver_gpus: int  # that the driver shows, whether torch can use them or not
+    driver_gpus: int  # all GPUs that the driver shows, also those that torch cannot use
     baselines_path: Path
     load: float
-    cores: int  # of the whole machine, which `load` is of
+    cores: int  # of the whole machine, as `load` is
     children: Children
 
     @property
@@ -65,7 +66,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Probe:
-    """One question. What raises is `bad` where the probe is vital to a gate run, else `absent`."""
+    """One question. An error of the probe is a finding: `bad` where the probe is vital to a gate run, else `absent`."""
 
     group: Group
     name: str

@@ -1,4 +1,4 @@
-"""A plugin of one pytest run that ends before it collects a test: which workloads would its tests know?"""
+"""A plugin for one pytest run that lists the workloads its tests would know and ends before a test is collected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpugate.errors import CatalogueError
 
 
 class KnownWorkloads:
-    """Looks when every conftest.py of the run has been read, and what it imports can still be found."""
+    """Lists the workloads after every conftest.py of the run was read, while their imports can still be found."""
 
     def __init__(self) -> None:
         self._found: list[str] | CatalogueError | None = None
@@ -24,7 +24,8 @@ class KnownWorkloads:
         return True
 
     def names(self, status: int) -> list[str]:
-        """Raises CatalogueError for what cannot be measured, RuntimeError where pytest ended with `status` before."""
+        """Returns the workloads' names. Raises CatalogueError for a workload that cannot be measured, and RuntimeError
+        where pytest ended earlier, with `status`."""
         if isinstance(self._found, CatalogueError):
             raise self._found
         if self._found is None:

@@ -1,4 +1,4 @@
-"""Optional packages and what they need of the GPU: imported, and engines started, in children only."""
+"""Probes of optional packages and of the GPU engines that they need. Only children import them and start engines."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from gpugate.workload import Needs
 
 IMPORT_S = 60.0  # a cold start of torch_tensorrt takes a while
 ENGINE_S = 60.0
-# NV_ENC_ERR_NO_ENCODE_DEVICE and NV_ENC_ERR_UNSUPPORTED_DEVICE of nvEncodeAPI.h; A100, H100 and H200 say the latter.
+# NV_ENC_ERR_NO_ENCODE_DEVICE and NV_ENC_ERR_UNSUPPORTED_DEVICE of nvEncodeAPI.h; A100, H100 and H200 return the latter.
 NO_NVENC = (1, 2)
 SAME_PIXEL = 8.0  # of 255: two decoders of JPEG round differently
 
 
 @dataclass(frozen=True)
 class Package:
-    """An optional package: its name as people know it, what is imported, and how to install it."""
+    """An optional package: its usual name, its modules to import, and the command that installs it."""
 
     name: str
     module: str
     install: str
 
     def not_installed(self, machine: Machine) -> str | None:
-        """What of it is missing and how to get it, or None."""
+        """Returns a sentence with the missing modules and the command that installs them, or None."""
         missing = missing_needs(Needs(packages=(self.module,)), machine.environment)
         return f"{' and '.join(missing.names)} not installed: {self.install}" if missing else None
 
     def needed(self, probe: Callable[[Machine], Answer]) -> Callable[[Machine], Answer]:
-        """The probe where the package is installed; elsewhere it says that it did not look, and why."""
+        """Returns a probe that runs `probe` where the package is installed, and else reports `absent` and why."""
 
         @wraps(probe)
         def look(machine: Machine) -> Answer:
@@ -79,7 +79,7 @@ def nvdec(machine: Machine) -> Answer:
 
 @VIDEO.needed
 def nvenc(machine: Machine) -> Answer:
-    """Only trying tells: NVML's encoder capacity is 100 also on GPUs that have no encoder."""
+    """Starts an encoder, since NVML's encoder capacity is 100 also on GPUs that have no encoder."""
     try:
         size = machine.children.ask("nvenc", timeout_s=ENGINE_S)
     except ChildError as error:

@@ -1,9 +1,9 @@
-"""What a gate run needs to be worth its verdicts: baselines, and a machine that is quiet, cool and as fast as recorded.
+"""Probes of the conditions of a gate run: baselines, and a machine that is quiet, cool and as fast as recorded.
 
-Any of these may be `bad`, and then the doctor's exit status is 1. A missing baseline is: a gate fails on NO_BASELINE,
-so it could not be green. A busy machine is, with or without a GPU: pairs remove drift, not somebody else's work, and
-what is launch-bound or fed by the host waits for the same cores. Which workloads have no baseline yet, and which need
-something that is `absent`, only the gate itself tells, since only it knows which ones are selected.
+Any of these findings may be `bad`, and then the doctor's exit status is 1. A missing baseline is `bad`: a gate fails on
+NO_BASELINE, so it could not be green. A busy machine is `bad`, with or without a GPU: pairs remove drift, not the work
+of other programs, and a step that is launch-bound or fed by the host waits for the same cores. Only the gate reports
+the workloads without a baseline and those that need an `absent` part, since only the gate knows the selection.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Entry
 from gpugate.units import listed, number_of, yardstick_label, yardstick_value
 
-BUSY_SHARE = 0.5  # of the cores that others may use; the load average also counts what waits for a disk
+BUSY_SHARE = 0.5  # of the cores that others may use; the load average also counts processes that wait for a disk
 CATALOGUE_S = 60.0  # mostly imports
 SHOWN = 3  # names or differences in one sentence
 
 
 def baselines(machine: Machine) -> Answer:
-    """Whether there are any that a gate would use: of this machine, and by enough processes to know their variation."""
+    """Checks that baselines exist which a gate would use: of this machine, and of enough processes for a variation."""
     folder = machine.baselines_path / machine_name(machine.environment)
     try:
         files = _files(machine)
@@ -60,10 +60,10 @@ class _Unknown(NamedTuple):
 
 
 def _unknown(folder: Path, machine: Machine) -> _Unknown | None:
-    """The file that stops a gate, since no workload here has its name, or why that cannot be told; else None."""
+    """Returns the file that stops a gate, since no workload here has its name, or why that is unknown; else None."""
     try:
         names = machine.children.ask("workloads", str(Path.cwd()), timeout_s=CATALOGUE_S)
-        if names:  # else it is asked in a folder without workloads, and nothing follows
+        if names:  # a folder without workloads is no evidence against a baseline
             baseline.load_all(folder, names)
     except BaselineError as error:
         return _Unknown(True, str(error))
@@ -84,7 +84,7 @@ def _record_all(machine: Machine) -> str:
 
 
 def _files(machine: Machine) -> list[BaselineFile]:
-    """Every baseline of this machine, of whatever workload. Raises BaselineError for one that cannot be trusted."""
+    """Reads every baseline file of this machine. Raises BaselineError for a file that cannot be trusted."""
     folder = machine.baselines_path / machine_name(machine.environment)
     return list(baseline.load_all(folder).values())
 
@@ -104,7 +104,7 @@ def other_processes(gauge: Gauge, machine: Machine) -> Answer:
 
 
 def clocks(gauge: Gauge, machine: Machine) -> Answer:
-    """Steady means: not slowed by heat or by the hardware. A clock that the power limit caps is how a GPU runs."""
+    """Checks that neither heat nor the hardware slows the clock. A clock capped by the power limit is normal."""
     if gauge.throttled_by:
         return bad(f"slowed by {', '.join(gauge.throttled_by)} under load: cool it, or use another GPU")
     if not gauge.clock_mhz:
@@ -115,9 +115,10 @@ def clocks(gauge: Gauge, machine: Machine) -> Answer:
 
 
 def yardsticks(gauge: Gauge, machine: Machine) -> Answer:
-    """Two probes, as the gate compares them: against those recorded under this very software, else with each other.
+    """Compares two probes of the yardsticks, as the gate does: with those recorded under this exact software, else with
+    each other.
 
-    One bad probe is no sick machine, so against recorded ones both must have fallen.
+    One bad probe does not prove a bad machine: compared with records, both probes must have fallen.
     """
     probes = [Yardstick(values) for values in gauge.yardsticks]
     recorded = _recorded(machine)
@@ -132,12 +133,12 @@ def yardsticks(gauge: Gauge, machine: Machine) -> Answer:
 
 
 def _shown(probes: Sequence[Yardstick]) -> Iterable[tuple[str, float]]:
-    """The better of the probes; latency is better when it is less, and too jumpy to be shown."""
+    """Returns the better value of both probes. Latency is left out: less is better there, and it varies too much."""
     return ((name, value) for name, value in _best(probe.values for probe in probes).items() if "latency" not in name)
 
 
 def _recorded(machine: Machine) -> dict[str, float]:
-    """What a gate expects of the yardsticks: it compares with each case's own, so all of them reach the highest."""
+    """Returns the yardsticks that a gate expects. A gate compares with each case's own, so the highest must be met."""
     try:
         entries = [entry for file in _files(machine) for entry in file.cases.values()]
     except BaselineError:
@@ -164,7 +165,7 @@ PROBES = (
 
 
 def measured_probes(gauge: Gauge) -> tuple[Probe, ...]:
-    """What is judged from the machine under load."""
+    """Returns the probes that judge the machine under load."""
     return (
         Probe(Group.TRUST, "other processes", partial(other_processes, gauge), needs_gpu=True, vital=True),
         Probe(Group.TRUST, "clocks", partial(clocks, gauge), needs_gpu=True, vital=True),

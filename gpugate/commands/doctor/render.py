@@ -1,4 +1,4 @@
-"""The diagnosis for people and for programs. Decides nothing."""
+"""The diagnosis as a text for people and as JSON for programs. This module decides nothing."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ STYLES = {State.OK: "green", State.ABSENT: "dim", State.BAD: "bold red"}
 
 
 def document(diagnosis: Diagnosis) -> str:
-    """One JSON document. It holds no environment variable and nothing that a child printed besides its error."""
+    """Returns one JSON document, without environment variables and without output of a child other than its error."""
     body = {"trustworthy": not diagnosis.bad, **to_json(diagnosis)}
     return pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n"
 
 
 def text(diagnosis: Diagnosis, width: int, colour: bool) -> str:
-    """The whole diagnosis for any stream; with `colour`, ANSI escapes."""
+    """Returns the whole diagnosis for any stream; with `colour`, with ANSI escapes."""
     return printed([renderable(diagnosis)], width, colour)
 
 
 def renderable(diagnosis: Diagnosis) -> RenderableType:
-    """One table a group, with the same columns in all of them, and a last line that sums up."""
+    """Returns one table per group, with equal columns in all of them, and a last line that sums up."""
     names = max(len(finding.name) for finding in diagnosis.findings)
     parts: list[RenderableType] = []
     for group, findings in groupby(diagnosis.findings, key=lambda finding: finding.group):

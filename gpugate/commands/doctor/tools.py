@@ -1,4 +1,4 @@
-"""The profilers: not that they are there, but that they can do their work for this user on this machine."""
+"""Probes of the profilers. Each runs its profiler: an installed profiler may still refuse this user or this machine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gpugate.profiling.nsight_tools import LIBDW, PERMISSION, found, needs_libra
 from gpugate.workload import Needs
 
 PROFILER_S = 60.0
-METRIC = "sm__cycles_elapsed.max"  # a hardware counter: what an ordinary user may be forbidden to read
+METRIC = "sm__cycles_elapsed.max"  # a hardware counter, which an ordinary user may be forbidden to read
 
 
 def nsys(machine: Machine) -> Answer:
-    """Profiles a program that does nothing. Without sampling: with it, nsys has filled a disk."""
+    """Profiles a program that does nothing, without sampling: with it, nsys has filled a disk."""
     path = found("nsys")
     if path is None:
         return absent("not found: install Nsight Systems, or put its nsys on PATH")
@@ -46,7 +46,7 @@ def _has_library(name: str) -> bool:
 
 
 def ncu(machine: Machine) -> Answer:
-    """Reads one hardware counter of one kernel, with the clocks as they are: the machine is not ours alone."""
+    """Reads one hardware counter of one kernel. It leaves the clocks as they are, since others may use the machine."""
     path = found("ncu")
     if path is None:
         return absent("not found: install Nsight Compute, or put its ncu on PATH")
@@ -62,7 +62,7 @@ def ncu(machine: Machine) -> Answer:
 
 
 def cupti(machine: Machine) -> Answer:
-    """The gate counts kernels and copies through it, and a contract that was not checked is no pass."""
+    """Checks CUPTI, through which the gate counts kernels and copies; an unchecked contract is no pass."""
     try:
         kernels = machine.children.ask("cupti", timeout_s=PROFILER_S)
     except ChildError as error:
