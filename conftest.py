@@ -1,4 +1,4 @@
-"""Makes the engine's plugin and the catalogue known; no ideas here."""
+"""Registers the engine's plugin and the catalogue of workloads."""
 
 from gpugate.catalogue import register_module
 

@@ -1,4 +1,4 @@
-"""What every optimization promises. One measurement per parameter feeds all four tests."""
+"""Tests of the promises of every optimization. One measurement per parameter feeds all four tests."""
 
 import pytest
 

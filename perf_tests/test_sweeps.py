@@ -1,4 +1,4 @@
-"""What every sweep promises: its knee is where it was recorded, or next to it. The points are cases of their own."""
+"""Test of every sweep: its knee is where it was recorded, or next to it. The points are cases of their own."""
 
 
 def test_the_knee_has_not_moved(sweep, gate):

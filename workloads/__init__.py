@@ -1,4 +1,4 @@
-"""What runs: the workloads of this suite, each a page of ordinary PyTorch."""
+"""The workloads of this suite, each a page of ordinary PyTorch."""
 
 from gpugate.workload import Workload
 from workloads import (

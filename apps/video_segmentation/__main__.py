@@ -57,16 +57,16 @@ VARIANTS: Mapping[str, Plan] = {
 SHARE = "ms per frame; share: of the whole run, more than 100 % together where stages overlap"
 COUNTED = "the suite counts how much it really is: pytest perf_tests -m gpu -k video/end-to-end"
 PACKAGES = ("av", "cv2", "PIL", "PyNvVideoCodec", "torchvision")  # by the names under which they are imported
-# What OpenCV and FFmpeg raise; much of it derives from Exception alone.
+# the errors that OpenCV and FFmpeg raise; many of them derive from Exception alone
 ERRORS_OF_LIBRARIES = {"cv2": "error", "av": "FFmpegError"}
 FAILED = 1  # exit status; argparse takes 2 for wrong arguments
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run made, and how long it took: from its start, and once everything was built.
+    """The results of one run, and its durations: from its start, and from the moment when everything was built.
 
-    `process_s` is from the start of the process, packages included, until the output was complete.
+    `process_s` is the time from the start of the process, imports included, until the output was complete.
     """
 
     encoded: Encoded
@@ -77,7 +77,7 @@ class Run:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when the whole video is written, 1 with one sentence on stderr where it is not."""
+    """Runs the program; returns 0 when the whole video is written, else 1 after one sentence on stderr."""
     asked = _parser().parse_args(arguments)
     try:
         asked.variant = asked.variant or ("optimized" if torch.cuda.is_available() else "optimized-on-cpu")
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except (KeyboardInterrupt, SystemExit) as ending:  # the latter on SIGTERM
         print(f"interrupted: {asked.output} is not written", file=sys.stderr)
-        return int(getattr(ending, "code", 130))  # as shells say it
+        return int(getattr(ending, "code", 130))  # the exit status that shells use
     _tell(run, asked.variant)
     return 0
 
@@ -129,19 +129,19 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """What a video, an option or the machine may be the cause of."""
+    """Errors that the video, an option or the machine can cause."""
     return OSError, ValueError, RuntimeError, ImportError, *_errors_of_libraries()
 
 
 def _errors_of_libraries() -> tuple[type[Exception], ...]:
-    """Of those that are imported: any of them may be missing."""
+    """Error classes of the imported libraries; any of the libraries may be missing."""
     return tuple(
         getattr(sys.modules[module], error) for module, error in ERRORS_OF_LIBRARIES.items() if sys.modules.get(module)
     )
 
 
 def _said(error: Exception) -> str:
-    """In one sentence with the next step, also where a library says it in several lines."""
+    """The error as one sentence with the next step, also where a library writes several lines."""
     if isinstance(error, ModuleNotFoundError) and error.name in PACKAGES:
         return f"the package {error.name} is missing: {INSTALL_VIDEO}"
     if isinstance(error, _errors_of_libraries()):
@@ -151,7 +151,7 @@ def _said(error: Exception) -> str:
 
 
 def _plan(variant: str) -> Plan:
-    """Raises ValueError for one that needs a GPU where torch sees none."""
+    """The plan of a variant; raises ValueError for a variant that needs a GPU where torch sees none."""
     if variant not in ("baseline", "optimized-on-cpu") and not torch.cuda.is_available():
         raise ValueError(f"--variant {variant} needs a CUDA GPU, and torch sees none: take optimized-on-cpu")
     return VARIANTS[variant]
@@ -167,7 +167,7 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
     info = examine(source)
     device = torch.device("cuda", 0) if torch.cuda.is_available() and plan != plans.ON_CPU else torch.device("cpu")
     make_folder(cache)
-    torch.backends.cudnn.allow_tf32 = False  # FP32 is what it says, as where the suite measures it
+    torch.backends.cudnn.allow_tf32 = False  # strict FP32, as in the suite's measurements
     if asked.checkpoint is not None:
         refuse_other_checkpoint(asked.checkpoint, device)
     elif not is_our_own(source):
@@ -204,7 +204,7 @@ def _through(flow: Flow[object], info: VideoInfo, quiet: bool) -> None:
 
 
 def _tell(run: Run, name: str) -> None:
-    """The table of stages, and what came out."""
+    """Prints the table of stages and the results of the run."""
     frames = run.encoded.frames
     total_ms = run.seconds * 1e3
     table = Table(title=name, title_justify="left", box=None, header_style="bold")
@@ -234,9 +234,9 @@ def _tell(run: Run, name: str) -> None:
 
 
 def _figures(run: Run, asked: argparse.Namespace) -> dict[str, object]:
-    """What two runs of the program are compared by; times in s, those of stages in ms per frame.
+    """The figures by which two runs of the program are compared; times in s, times of stages in ms per frame.
 
-    What a device would have taken is None where none was used.
+    Figures of the device are None where the run used no device.
     """
     frames = run.encoded.frames
     stages = run.clock.times(frames)
@@ -258,14 +258,14 @@ def _figures(run: Run, asked: argparse.Namespace) -> dict[str, object]:
 
 
 def age_s(process: str = "self") -> float:
-    """Since a process was started, long before it read a file of ours; to 10 ms, as Linux keeps it."""
+    """Time in s since the process was started, imports included; Linux keeps it to 10 ms."""
     fields = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
     began_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # proc(5): field 22, of which two end with the parenthesis
     return time.clock_gettime(time.CLOCK_BOOTTIME) - began_s
 
 
 def _ended(number: int, frame: object) -> None:
-    """What is open is closed, and no half of a file stays, as after Ctrl-C."""
+    """Ends the program on a signal as Ctrl-C does: open files are closed, and incomplete files are removed."""
     sys.exit(128 + number)
 
 

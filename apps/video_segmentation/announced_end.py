@@ -1,4 +1,4 @@
-"""How many frames a video was to have, where its container names no number of them but says when the last one ends."""
+"""The number of frames that a file announces where its container stores no count, only the end of the last frame."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.stream import VideoStream
 
-# FFmpeg's names of those whose beginning says how long they are; of others it takes the end that it finds.
+# FFmpeg's names of the containers whose header stores the duration; for others FFmpeg reports the end that it finds.
 CONTAINERS = ("matroska,webm", "flv")
 MICROSECOND = Fraction(1, 1_000_000)
-UNCERTAIN_FRAMES = 1  # a whole file may say that it ends up to a frame later than it does
+UNCERTAIN_FRAMES = 1  # a whole file may announce an end up to one frame late
 _CLOCK = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 
 
 def announced_frames(info: VideoInfo) -> int:
-    """`info.frames`, or more where the file says that it ends later: then it was cut short.
+    """Returns `info.frames`, or more where the file announces a later end: then the file was cut short.
 
-    `info` is that of a file of a constant frame rate, as `examine` leaves no other.
+    `info` must describe a file of constant frame rate; `examine` refuses all others.
     """
     with open_video(info.path) as container:
         stream = container.streams.video[0]

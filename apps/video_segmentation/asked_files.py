@@ -1,4 +1,4 @@
-"""What can be known of the files that the program is given before it runs: whatever is wrong, in one sentence."""
+"""Checks of the files that the user names, made before the program runs; each refusal is one sentence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NETWORKS: Mapping[DeviceKind, str] = {
 
 
 def refuse_one_file_twice(asked: argparse.Namespace) -> None:
-    """Raises ValueError, before anything is read or written: what is written later would replace the other one."""
+    """Raises ValueError for a file that is named twice, before anything is read or written."""
     named = {
         "the input": asked.input,
         "--checkpoint": asked.checkpoint,
@@ -43,12 +43,12 @@ def refuse_one_file_twice(asked: argparse.Namespace) -> None:
 
 
 def refuse_suffixes(plan: Plan, asked: argparse.Namespace) -> None:
-    """Raises ValueError for names that promise another kind of file than would be written."""
+    """Raises ValueError for file names whose suffix belongs to another kind of file than the plan writes."""
     sheet = asked.contact_sheet
     if sheet is not None and sheet.suffix.lower() != ".png":
         raise ValueError(f"--contact-sheet {sheet} would be a PNG under another name: let it end in .png")
     if plan.encode != "mp4v":
-        return  # other encoders say it well, before they encode
+        return  # the other encoders refuse such names themselves before they encode
     from workloads.video.encode.mp4v import SUFFIXES
 
     if asked.output.suffix.lower() not in SUFFIXES:
@@ -57,7 +57,7 @@ def refuse_suffixes(plan: Plan, asked: argparse.Namespace) -> None:
 
 
 def refuse_unwritable(option: str, path: Path | None) -> None:
-    """Raises OSError where no file can come to lie: that should not be known after a long run."""
+    """Raises OSError where no file can be written: the user should not learn that after a long run."""
     if path is None:
         return
     try:
@@ -71,7 +71,7 @@ def refuse_unwritable(option: str, path: Path | None) -> None:
 
 
 def is_our_own(video: Path) -> bool:
-    """Whether it is a clip of the suite, by its name, which says all that it was made from."""
+    """True for a clip of the suite, recognized by the parameters in its name."""
     ours = (replace(clip, codec=codec).file_name for clip in CLIPS.values() for codec in CODECS)  # type: ignore[arg-type]
     return video.resolve().name in ours
 
@@ -87,7 +87,7 @@ def _kind(device: torch.device) -> DeviceKind:
 
 
 def make_folder(cache: Path) -> None:
-    """Raises OSError where it cannot be written to."""
+    """Makes the cache folder; raises OSError where it is not writable."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=cache):
@@ -98,7 +98,7 @@ def make_folder(cache: Path) -> None:
 
 
 def refuse_other_checkpoint(path: Path, device: torch.device) -> None:
-    """Raises ValueError unless it holds weights of the segmenter that this device takes."""
+    """Raises ValueError unless the file holds weights of the segmenter for this device."""
     if not path.is_file():
         raise ValueError(
             f"--checkpoint {path} is {'no file' if path.exists() else 'not there'}: name a file of weights"
@@ -108,7 +108,7 @@ def refuse_other_checkpoint(path: Path, device: torch.device) -> None:
         raise ValueError(f"--checkpoint {path} holds the weights of a classifier: name one of a segmenter's")
     try:
         checkpoint(_kind(device), path, "--checkpoint")
-    except ValueError as error:  # its reason is torch's, many lines of names
+    except ValueError as error:  # torch's message, many lines of names
         where = "on a GPU" if device.type == "cuda" else "on a CPU"
         segments = any(name.startswith("backbone.") for name in names)
         found = "holds the weights of another network" if segments else "holds no weights of a segmenter"
@@ -117,9 +117,9 @@ def refuse_other_checkpoint(path: Path, device: torch.device) -> None:
 
 
 def _weight_names(path: Path) -> frozenset[str]:
-    """The names in a state_dict; none for a damaged file, which its reader refuses."""
+    """The names in a state_dict; empty for a damaged file, which its reader refuses later."""
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True)
         return frozenset(name for name in stored if isinstance(name, str))
-    except Exception:  # whatever zip archives, unpickling and the file system raise
+    except Exception:  # zip archives, unpickling and the file system raise many kinds of errors
         return frozenset()

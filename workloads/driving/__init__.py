@@ -1,10 +1,10 @@
-"""Training an end-to-end driving model from eight cameras, and what moves its frames from disk to the GPU.
+"""Training of an end-to-end driving model from eight cameras, and the data paths from disk to the GPU.
 
-Two questions at once: how fast the model can be trained, and whether its data can keep up. A frame is 4.3 MB as bytes
-and 17 MB as floats, and costs 0.3 TFLOP, so a fast GPU wants more than 2 GB of pictures a second. An optimization may
-lose here: which one pays depends on how long the GPU needs for what the host prepares meanwhile.
+The workload measures two things: how fast the model can be trained, and whether its data path keeps up. A frame is 4.3
+MB as bytes and 17 MB as floats, and costs 0.3 TFLOP, so a fast GPU consumes more than 2 GB of pictures a second. An
+optimization may lose here: its gain depends on how long the GPU needs for the frames that the host prepares meanwhile.
 
-A step is a fixed number of frames, whatever the batch; it returns the record of what the device really trained on.
+A step is a fixed number of frames, whatever the batch; it returns the record of the frames on which the device trained.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from workloads.driving.training import Recipe
 FRAMES_PER_STEP, FRAMES_PER_STEP_ON_CPU, FRAMES_PER_SWEEP_STEP = 16, 4, 128
 BATCH, LARGE_BATCH = 8, 16
 WORKERS, WORKERS_ON_CPU = (0, 2, 4, 8, 16), (0, 2)
-BATCHES, REFERENCE_BATCH = (8, 16, 32, 64, 128), 64  # one whose launches the GPU does not wait for
+BATCHES, REFERENCE_BATCH = (8, 16, 32, 64, 128), 64  # a batch whose launches the GPU does not wait for
 
 
 def size(rig: Rig, frames: int) -> Size:
-    """What one step must do.
+    """The work and the bytes of one step.
 
     FLOPs: those of training on the frames, see `training_flops`. Bytes: the frames as uint8, and each weight, gradient
     and momentum once per step in FP32; activations need not leave the chip.
@@ -59,7 +59,7 @@ UINT8_BUS = replace(BASELINE, read="bytes")
 AMP_BF16 = replace(UINT8_BUS, recipe=Recipe(BF16))
 AMP_FP16 = replace(UINT8_BUS, recipe=Recipe(FP16, fused=True))
 PREFETCHER = replace(AMP_BF16, path="prefetched")
-# The computation is fast where it can be, lest it hide what workers are for.
+# The computation is as fast as possible: a slow one would hide the gain of the workers.
 JPEG = Plan("blocking", "jpeg", batch=BATCH, recipe=FAST)
 NVJPEG = Plan("nvjpeg", batch=BATCH, recipe=FAST)
 CACHED = Plan("resident", batch=BATCH, recipe=FAST)
@@ -69,7 +69,7 @@ BEST_RECIPE = Recipe(FP16, channels_last=True, stem_channels=4, fused=True, auto
 BEST = Plan("resident", batch=LARGE_BATCH, recipe=BEST_RECIPE, captured=True)
 
 
-# The record does not pass through the model: whatever the precision, every frame is right or it is not.
+# The record does not pass through the model: whatever the precision, every frame is either right or wrong.
 EXACT = {dtype: Tolerance(relative_l2=1e-6, max_error=1e-6) for dtype in TOLERANCE_BY_DTYPE}
 TENSOR_CORES = Limit("tensor_core_kernels", at_least=20)
 PINNED_COPIES = Limit("pageable_copies", at_most=0)
@@ -217,7 +217,7 @@ def _worker_point(workers: int) -> Optimization:
     )
 
 
-# Small batches wait for their launches, and of 128 pictures the kernels are slower ones: at least, on sm_90.
+# Small batches wait for their launches, and 128 pictures use slower kernels: the least speedups on sm_90.
 SPEEDUP_BY_BATCH = {8: 0.80, 16: 0.88, 32: 0.95, 64: 0.97, 128: 0.75}
 
 
@@ -244,7 +244,7 @@ WORKLOADS: tuple[Workload, ...] = (
         cold=False,  # the inputs are stamps; the frames pass through L2 many times over
         timing="pipeline",
     ),
-    # From JPEGs, decoded on the host, which takes the longest: only then do workers show what they are worth.
+    # The side without workers decodes JPEGs on the host, the slowest preparation: only there do workers gain.
     Workload(
         name="driving-workers",
         baseline=partial(build_by_device, JPEG),
@@ -254,7 +254,7 @@ WORKLOADS: tuple[Workload, ...] = (
         cold=False,
         timing="pipeline",
     ),
-    # A step must hold the largest batch, and frames that are on the device already, so that the GPU's knee is found.
+    # A step holds the largest batch; the frames already lie on the device, so that the knee is the GPU's.
     Workload(
         name="driving-batch",
         baseline=partial(build, replace(CACHED, batch=REFERENCE_BATCH)),

@@ -1,11 +1,11 @@
-"""Checkpoints of a training run: written whole or not at all, read without running what they hold, checked before use.
+"""Checkpoints of a training run: written whole or not at all, read without running code, checked before use.
 
-A run that goes on from one is bit for bit the run that was never interrupted. So everything that decides the next
-iteration is in it: weights and running averages, momentum, the gradients' scale, the random numbers to come (dropout),
-and how far the data had been read.
+A run that resumes from a checkpoint is bit for bit the uninterrupted run. So the checkpoint contains everything that
+decides the next iteration: weights and running averages, momentum, the scale of the gradients, the state of the random
+numbers (dropout), and the position in the data.
 
-A file is a line with its format's name and the SHA-256 of all that follows, and then what `torch.save` wrote: bytes
-that have changed are noticed before anything in them is believed.
+A file is one line with the name of its format and the SHA-256 of the rest, followed by the output of `torch.save`:
+changed bytes are detected before any of them is used.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from workloads.driving.training import Trainer
 
 FORMAT = "gpugate driving checkpoint 2"  # 1 had no checksum
 PARTS = {"model": dict, "optimizer": dict, "scaler": dict, "random": dict, "position": int}
-SWITCH = {"nothing", "bool"}  # an option that may be left to PyTorch, and one recipe does where another decides
+SWITCH = {"nothing", "bool"}  # an option that may be left to PyTorch, and one recipe leaves it where another decides
 
 
 def save(path: Path, trainer: Trainer, position: int) -> None:
     """Writes the run as it stands, `position` frames into its order.
 
-    Raises OSError naming the path where it cannot be written; what was there before then stays as it was.
+    Raises OSError naming the path where it cannot be written; an earlier file at the path then stays as it was.
     """
     content = {
         "model": dict(trainer.model.state_dict()),
@@ -51,7 +51,7 @@ def save(path: Path, trainer: Trainer, position: int) -> None:
 
 
 def _replace(path: Path, content: memoryview) -> None:
-    """The whole content under `path`, behind its first line, or what was there before."""
+    """Puts the whole content under `path`, after its first line, or leaves the earlier file."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     unfinished = Path(name)
     try:
@@ -80,7 +80,7 @@ def resume(path: Path, trainer: Trainer) -> int:
     _check_optimizer(path, content["optimizer"], trainer)
     _check_scaler(path, content["scaler"], trainer)
     _check_random_states(path, content["random"], trainer.device)
-    _put_random_states(path, content["random"], trainer.device)  # only PyTorch can tell whether these are valid
+    _put_random_states(path, content["random"], trainer.device)  # only PyTorch can tell whether these states are valid
     trainer.model.load_state_dict(content["model"])
     trainer.optimizer.load_state_dict(content["optimizer"])
     trainer.scaler.load_state_dict(content["scaler"])
@@ -92,7 +92,7 @@ def _read(path: Path) -> dict[str, Any]:
     stored = _intact(path)
     try:
         content: dict[str, Any] = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
-    except Exception as error:  # one that was made by hand raises what it likes
+    except Exception as error:  # a file made by hand can raise any error
         reason = f"holds what no checkpoint does ({type(error).__name__})"
         raise ValueError(f"checkpoint {path} {reason}: name one that this workload has saved") from error
     for name, kind in PARTS.items():
@@ -104,7 +104,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _intact(path: Path) -> memoryview:
-    """What follows the first line, once it is known to be what was written there."""
+    """Returns the bytes after the first line, once their SHA-256 matches."""
     try:
         whole = memoryview(path.read_bytes())
     except OSError as error:
@@ -124,7 +124,7 @@ def _check_model(path: Path, stored: Mapping[str, Any], wanted: Mapping[str, Ten
 
 
 def _difference(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
-    """In words, of the first value that is missing, superfluous or of another kind."""
+    """A sentence about the first value that is missing, superfluous or of another kind; None where all match."""
     for name in (*wanted, *stored):
         found, here = (_kind(values[name]) if name in values else "missing" for values in (stored, wanted))
         if found != here and {found, here} != SWITCH:
@@ -140,7 +140,7 @@ def _kind(value: object) -> str:
 
 
 def _check_optimizer(path: Path, stored: Mapping[str, Any], trainer: Trainer) -> None:
-    """Its options, and its momentum."""
+    """Checks the options of the optimizer, and its momentum."""
     wanted = trainer.optimizer.state_dict()
     if difference := _difference(stored, wanted):
         raise ValueError(f"checkpoint {path} is of another optimizer ({difference}): name one of this workload")
@@ -156,7 +156,7 @@ def _check_optimizer(path: Path, stored: Mapping[str, Any], trainer: Trainer) ->
 
 
 def _check_momentum(path: Path, stored: Mapping[int, Any], parameters: Sequence[Tensor]) -> None:
-    """Momentum buffers are kept by number of the parameter; before the first step there are none."""
+    """Checks the momentum buffers, which are stored by parameter number; before the first step there are none."""
     for number, state in stored.items():
         is_ours = type(number) is int and number in range(len(parameters)) and isinstance(state, dict)
         if not is_ours or _difference(state, {"momentum_buffer": parameters[number]}):
@@ -187,7 +187,7 @@ def _check_random_states(path: Path, stored: Mapping[str, Any], device: torch.de
 
 
 def _put_random_states(path: Path, stored: Mapping[str, Tensor], device: torch.device) -> None:
-    """All of them, or those of before."""
+    """Sets all random states, or restores the earlier ones on an error."""
     before = _random_states(device)
     try:
         _set_random_states(stored, device)

@@ -1,6 +1,6 @@
-"""The driving frames on disk: every picture as raw bytes in one file and as a JPEG of its own, with what they show.
+"""The driving frames on disk: every picture as raw bytes in one file and as a JPEG of its own, with its targets.
 
-Made once and kept: in a temporary folder beside the final one, which appears whole or not at all.
+The frames are made once and kept: in a temporary folder beside the final one, which appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from workloads.driving.scenes import WAYPOINTS, Rig, scene
 
-VERSION = 1  # of the pictures and of the files: another one is another folder
+VERSION = 1  # of the pictures and of the files: another version is another folder
 JPEG_QUALITY = 90
 RAW, JPEG, LABELS = "frames.raw", "jpeg", "labels.npz"
 SPACE = 1.3  # bytes on disk per raw byte: the JPEGs come on top
@@ -28,10 +28,10 @@ SPACE = 1.3  # bytes on disk per raw byte: the JPEGs come on top
 
 @dataclass(frozen=True)
 class Frames:
-    """What is stored: `raw` is uint8 [frames, cameras, 3, height, width], mapped from the file and read as it is used.
+    """The stored frames: `raw` is uint8 [frames, cameras, 3, height, width], mapped from the file and read on use.
 
-    `raw_sums` and `jpeg_sums` are the sums of the bytes of every picture, int64 [frames, cameras]: of the raw one, and
-    of the one that the host's decoder makes of the JPEG. `commands` is int64 [frames], `waypoints` float32
+    `raw_sums` and `jpeg_sums` are the sums of the bytes of every picture, int64 [frames, cameras]: of the raw picture,
+    and of the picture that the host's decoder makes of the JPEG. `commands` is int64 [frames], `waypoints` float32
     [frames, WAYPOINTS, 2].
     """
 
@@ -57,11 +57,11 @@ class Frames:
         """The JPEGs of a frame, decoded by the host: uint8 [cameras, 3, height, width].
 
         Raises ValueError naming the file that is missing, corrupt or of another size. A decoder only warns of damage
-        within a picture and goes on, so the sums are compared, which takes a quarter of the time that decoding does.
+        within a picture and continues, so the sums are compared, which takes a quarter of the decoding time.
         """
         paths = self.jpeg_paths(frame)
         pictures = torch.stack([_decoded(path, self.rig) for path in paths])
-        sums = pictures.numpy().reshape(len(paths), -1).sum(1, dtype=np.int64)  # a tenth of what PyTorch takes
+        sums = pictures.numpy().reshape(len(paths), -1).sum(1, dtype=np.int64)  # a tenth of the time of PyTorch's sum
         for path, found, stored in zip(paths, sums.tolist(), self.jpeg_sums[frame].tolist(), strict=True):
             if found != stored:
                 raise ValueError(f"{path} decodes to another picture than was stored: {_made_again(path)}")
@@ -97,7 +97,7 @@ def _make(folder: Path, rig: Rig, count: int, seed: int) -> None:
 
 @contextmanager
 def _written_whole(folder: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `folder` at the end; whatever goes wrong before, nothing is left of it."""
+    """A temporary folder that becomes `folder` at the end; after an error nothing of it is left."""
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         yield unfinished
@@ -148,7 +148,7 @@ def _labels(folder: Path, rig: Rig, count: int) -> tuple[Tensor, Tensor, Tensor,
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in shapes}
-    except Exception as error:  # a damaged zip file raises what it likes: OSError, ValueError, KeyError, BadZipFile ...
+    except Exception as error:  # a damaged zip file can raise OSError, ValueError, KeyError, BadZipFile ...
         reason = f"cannot be read ({type(error).__name__})"
         raise ValueError(f"{path} {reason}: delete the folder {folder}, it is made again") from error
     for name, shape in shapes.items():

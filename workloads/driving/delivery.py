@@ -1,4 +1,4 @@
-"""The order in which frames are trained on, and the record of what the device really got, frame by frame.
+"""The order in which frames are trained on, and the record of the frames that reached the device.
 
 The record is computed on the device, from the tensors that a training step has just used: a frame that was lost,
 doubled, swapped or overwritten while it was copied shows in it.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-EPOCHS = 16  # of different order; then they come again
+EPOCHS = 16  # of different order; then they repeat
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # by channel, of pictures between 0 and 1
 
 
@@ -22,17 +22,17 @@ class Batch(NamedTuple):
     images: Tensor  # [batch, cameras, 3, height, width]
     commands: Tensor  # int64 [batch]
     waypoints: Tensor  # float32 [batch, WAYPOINTS, 2]
-    indices: Tensor  # int64 [batch], which frames they are
+    indices: Tensor  # int64 [batch], the frame numbers
 
 
 def order_table(frames: int, seed: int) -> Tensor:
-    """int64 [EPOCHS * frames]: every epoch is a permutation of its own."""
+    """The order of training, int64 [EPOCHS * frames]: every epoch is a permutation of its own."""
     random = torch.Generator().manual_seed(seed)
     return torch.cat([torch.randperm(frames, generator=random) for _ in range(EPOCHS)])
 
 
 class BatchOrder:
-    """Lists of frame numbers, without end, beginning at position `start` of the table."""
+    """Endless lists of frame numbers, beginning at position `start` of the table."""
 
     def __init__(self, table: Tensor, batch: int, start: int = 0) -> None:
         self.batch = batch
@@ -54,7 +54,7 @@ class Place:
         self.position = torch.zeros((), dtype=torch.int64, device=device)
 
     def next(self) -> Tensor:
-        """int64 [batch]: the frames whose turn it is."""
+        """The next frame numbers of the order, int64 [batch]."""
         turn = self._table[(self.position + self._offsets) % len(self._table)]
         self.position += len(self._offsets)
         return turn
@@ -63,8 +63,8 @@ class Place:
 class Delivery:
     """Checks every batch against the order and the frames' checksums.
 
-    `sums` is int64 [frames, cameras]. A picture's sum may be off by `levels` per byte: another JPEG decoder rounds
-    otherwise, everything else must be exact.
+    `sums` is int64 [frames, cameras]. A picture's sum may differ by `levels` per byte, since another JPEG decoder
+    rounds differently; everything else must be exact.
     """
 
     def __init__(self, table: Tensor, sums: Tensor, batch: int, device: torch.device, levels: float = 0.0) -> None:
@@ -72,15 +72,15 @@ class Delivery:
 
     @property
     def state(self) -> Tensor:
-        """What a record changes: int64 [], the place in the order."""
+        """The tensor that a record changes: int64 [], the place in the order."""
         return self._place.position
 
     def skip(self) -> None:
-        """One batch was taken for another purpose."""
+        """Skips one batch, which was used for another purpose."""
         self._place.next()
 
     def record(self, batch: Batch, loss: Tensor) -> Tensor:
-        """float32 [batch, 3], each 1 or 0: the frame is the one whose turn it was, intact, and its loss a number."""
+        """float32 [batch, 3], each 1 or 0: the frame is the expected one, it is intact, and its loss is finite."""
         expected = self._place.next()
         off = (picture_sums(batch.images) - self._sums[expected]).abs()
         intact = (off <= self._levels * batch.images[0, 0].numel()).all(1)
@@ -89,7 +89,7 @@ class Delivery:
 
 
 def picture_sums(images: Tensor) -> Tensor:
-    """int64 [batch, cameras]: the sum of every picture's bytes; of a normalized one, of the bytes it came from."""
+    """int64 [batch, cameras]: the sum of every picture's bytes; for a normalized picture, of its original bytes."""
     if images.dtype == torch.uint8:
         return images.flatten(2).sum(2, dtype=torch.int64)
     mean, std = _by_channel(MEAN, images), _by_channel(STD, images)

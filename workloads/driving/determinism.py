@@ -1,4 +1,4 @@
-"""Deterministic mode for a while: everything that it changes is put back, so that no other side computes in it."""
+"""A context of deterministic algorithms that restores every switch it changes, so that no other side is affected."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ UNABLE = "does not have a deterministic implementation"
 def deterministic() -> Iterator[None]:
     """Inside, torch chooses deterministic algorithms; an operation that has none raises DisprovedError at the end.
 
-    torch reads cuBLAS's variable once a process, at the first matrix product, which may be over: it would then refuse
-    every later one. What the variable is for is given all the same: torch sets a workspace of its own for every cuBLAS
-    handle and stream, and a single stream runs here. So operations warn instead of refusing, and all warnings count but
-    cuBLAS's.
+    torch reads cuBLAS's variable once a process, at the first matrix product, which may be over: torch would then
+    refuse every later product. The guarantee of the variable holds here without it: torch sets a workspace of its own
+    for every cuBLAS handle and stream, and a single stream runs here. So operations warn instead of refusing, and all
+    warnings count but cuBLAS's.
     """
     before = _State()
     try:
@@ -31,7 +31,7 @@ def deterministic() -> Iterator[None]:
             warnings.simplefilter("always")
             os.environ[WORKSPACE] = WORKSPACE_SIZE
             torch.use_deterministic_algorithms(True, warn_only=True)
-            torch.backends.cudnn.benchmark = False  # it might choose another algorithm next time
+            torch.backends.cudnn.benchmark = False  # autotuning might choose another algorithm in the next run
             yield
     finally:
         before.restore()
@@ -41,7 +41,7 @@ def deterministic() -> Iterator[None]:
 
 
 class _State:
-    """The process's switches as they are now."""
+    """The current switches of the process."""
 
     def __init__(self) -> None:
         self._enabled = torch.are_deterministic_algorithms_enabled()

@@ -1,7 +1,7 @@
-"""How batches of driving frames get to the device: each source hands out the next one, in order, ready to be used.
+"""Sources of batches of driving frames on the device: each returns the next batch, in order, ready for use.
 
-From the slowest to the fastest: blocking copies, page-locked buffers, copies on a stream of their own, frames that are
-already there.
+The sources from the slowest to the fastest: blocking copies, page-locked buffers, copies on a stream of their own,
+frames that lie on the device already.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PINNED_SLOTS = 3  # one is filled, one is copied, one is in use
 
 
 class Source(Protocol):
-    """`stock` is how many batches may be ready before they are asked for."""
+    """A source of batches; `stock` is the number of batches that may be ready before they are requested."""
 
     stock: int
 
@@ -33,14 +33,14 @@ class Source(Protocol):
         """The next batch on the device, ready on the current stream; it may be overwritten once the next is taken."""
 
     def why_not(self) -> str | None:
-        """Why batches did not come as they should, in words, or None."""
+        """The reason why batches did not come as they should, in words, or None."""
 
     def close(self) -> None:
         """Ends workers, frees buffers."""
 
 
 class Blocking:
-    """Pageable copies, each of which waits for all that the device had still to do."""
+    """Pageable copies, each of which waits for all earlier work of the device."""
 
     def __init__(self, batches: HostBatches, device: torch.device) -> None:
         self._batches, self._device, self.stock = batches, device, batches.stock
@@ -58,14 +58,14 @@ class Blocking:
 
 @dataclass
 class _Staged:  # cuda only
-    """Page-locked buffers, and the event after which the device reads them no more."""
+    """Page-locked buffers, and the event after which the device no longer reads them."""
 
     batch: Batch
     done: torch.cuda.Event = field(default_factory=lambda: torch.cuda.Event())  # type: ignore[no-untyped-call]
 
 
 class Collated:
-    """Fills page-locked buffers with what a loader has stacked: one more copy on the host."""
+    """Fills page-locked buffers with the batches that a loader has stacked: one more copy on the host."""
 
     def __init__(self, batches: HostBatches) -> None:
         self._batches = batches
@@ -91,14 +91,15 @@ class Gathered:
             torch.index_select(stored, 0, target.indices, out=buffer)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
 
 class PinnedBatches(Iterator[Batch]):  # cuda only
     """A ring of page-locked buffers that `filling` fills in turn.
 
-    `ahead` is how many batches the consumer asks for before it has enqueued all that reads the first of them, apart
-    from the one that it asks for. A buffer is filled again when the device is done with what it held.
+    `ahead` is the number of batches that the consumer requests before it has enqueued all work that reads the first of
+    them, apart from the batch that it requests. A buffer is filled again when the device has finished with its last
+    content.
     """
 
     def __init__(self, filling: Collated | Gathered, example: Batch, ahead: int) -> None:
@@ -123,7 +124,7 @@ class PinnedBatches(Iterator[Batch]):  # cuda only
 
 
 def _wait(staged: _Staged) -> None:  # cuda only
-    staged.done.synchronize()  # also where it is over: so that every step has as many waiting calls as any other
+    staged.done.synchronize()  # also where the event is over, so that every step has the same number of waiting calls
 
 
 def _pinned_like(batch: Batch) -> Batch:  # cuda only
@@ -150,7 +151,7 @@ class Pinned:  # cuda only
 
 
 class Prefetched:  # cuda only
-    """Copies out of page-locked memory on a stream of their own, while the batch before is used."""
+    """Copies out of page-locked memory on a stream of their own, while the previous batch is used."""
 
     stock = 1
 
@@ -161,7 +162,7 @@ class Prefetched:  # cuda only
         return Batch(*self._prefetcher.take())
 
     def copying(self) -> bool:
-        """Whether the batch after the one that was taken is still on its way."""
+        """True while the batch after the current one is still being copied."""
         return self._prefetcher.copying()
 
     def why_not(self) -> str | None:
@@ -173,7 +174,7 @@ class Prefetched:  # cuda only
 
 
 class Resident:
-    """All frames are on the device, as bytes, and so is the order: no step copies anything or waits for the host."""
+    """All frames lie on the device, as bytes, and so does the order: no step copies anything or waits for the host."""
 
     stock = 0
 
@@ -184,7 +185,7 @@ class Resident:
 
     @property
     def state(self) -> Tensor:
-        """What a batch changes: int64 [], the place in the order."""
+        """The tensor that a batch changes: int64 [], the place in the order."""
         return self._place.position
 
     def take(self) -> Batch:
@@ -196,9 +197,9 @@ class Resident:
         return None
 
     def close(self) -> None:
-        """Nothing is in flight that the device's allocator does not know of."""
+        """There is nothing to release: the device's allocator knows all memory in use."""
 
 
 def stock_steps(source: Source, iterations: int) -> int:
-    """How many steps' batches may be in stock, rounded up."""
+    """The number of steps whose batches may be in stock, rounded up."""
     return math.ceil(source.stock / iterations)

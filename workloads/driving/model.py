@@ -1,8 +1,7 @@
 """The end-to-end driving model: eight cameras and a command in, waypoints out.
 
-Every camera's picture goes through the same ResNet-18; what is left of its height is averaged, so that each column of
-features is a token. A transformer fuses the tokens of all cameras with that of the command, whose output becomes the
-waypoints.
+The same ResNet-18 encodes every camera's picture; the mean over the remaining height makes each column of features a
+token. A transformer fuses the tokens of all cameras with the token of the command, whose output becomes the waypoints.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from workloads.driving.scenes import COMMANDS, WAYPOINTS, Rig
 from workloads.parts.padded_stem import PaddedStem, padded_channels
 
 FULL_RIG = Rig(cameras=8, height=256, width=704)
-SMALL_RIG = Rig(cameras=2, height=64, width=96)  # what a CPU trains on in a tenth of a second
+SMALL_RIG = Rig(cameras=2, height=64, width=96)  # small enough for a CPU to train on in a tenth of a second
 STRIDE, FEATURES = 32, 512  # of ResNet-18: pixels per feature, and channels
 ENCODER_PARAMETERS = 11_176_512  # ResNet-18 without its classifier
 WIDTH, HEADS, LAYERS = 256, 8, 2
@@ -28,8 +27,8 @@ DROPOUT = 0.1
 class DrivingModel(nn.Module):
     """images [batch, cameras, 3, height, width], commands int64 [batch] -> float32 [batch, WAYPOINTS, 2].
 
-    uint8 images are normalized here, on the device; float32 ones have been already. The encoder runs in `dtype` and
-    `layout` as far as its input says so; precision beyond that is autocast's.
+    uint8 images are normalized here, on the device; float32 images must be normalized already. The encoder runs in the
+    `dtype` and `layout` of its input; autocast decides any further precision.
     """
 
     def __init__(self, rig: Rig) -> None:
@@ -47,7 +46,8 @@ class DrivingModel(nn.Module):
         )
         self.fusion = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
         for one in self.fusion.layers:
-            # cuDNN's attention, which torch prefers on Hopper, rounds its dropout to sixteenths: only the rest drops.
+            # cuDNN's attention, which torch prefers on Hopper, rounds its dropout to sixteenths: attention gets no
+            # dropout.
             one.self_attn.dropout = 0.0
         self.to_waypoints = nn.Linear(WIDTH, 2 * WAYPOINTS)
 
@@ -66,13 +66,13 @@ class DrivingModel(nn.Module):
         return waypoints.view(batch, WAYPOINTS, 2)
 
     def pad_stem(self, channels: int) -> None:
-        """From now on the encoder begins with a convolution of `channels`, of which those behind colours are zeros."""
+        """Widens the first convolution to `channels` input channels; the channels beyond the colours are zeros."""
         self.encoder[0] = PaddedStem(self.encoder[0], channels)  # type: ignore[arg-type]
         self.missing_channels = channels - 3
 
 
 def driving_model(rig: Rig, seed: int) -> DrivingModel:
-    """A copy of the seeded model, on the host: what is done to it reaches no other copy."""
+    """A new copy of the seeded model, on the host: a change to it affects no other copy."""
     return copy.deepcopy(_initialized(rig, seed))
 
 
@@ -84,17 +84,17 @@ def _initialized(rig: Rig, seed: int) -> DrivingModel:
 
 
 def forward_flops(rig: Rig) -> float:
-    """Of one frame: 2 per multiply-add of every convolution and matrix product; the rest is below 1 %."""
+    """FLOPs of one frame: 2 per multiply-add of every convolution and matrix product; the rest is below 1 %."""
     return 2.0 * (rig.cameras * _encoder_multiply_adds(rig) + _fusion_multiply_adds(rig))
 
 
 def training_flops(rig: Rig) -> float:
-    """Forward, and backward twice as much: for inputs and for weights. The pictures need no gradient."""
+    """FLOPs of one frame: forward, and twice that backward, for inputs and weights. Pictures need no gradient."""
     return 3 * forward_flops(rig) - 2.0 * rig.cameras * _stem_multiply_adds(rig)
 
 
 def parameter_count(rig: Rig) -> int:
-    """Of the encoder, 11.2 million; of a fusion layer, 12 WIDTH^2 weights and 13 WIDTH biases and scales."""
+    """The number of parameters: encoder 11.2 million; a fusion layer 12 WIDTH^2 weights, 13 WIDTH biases and scales."""
     linear = (FEATURES + 1) * WIDTH + (WIDTH + 1) * 2 * WAYPOINTS
     places = (len(COMMANDS) + rig.cameras + rig.width // STRIDE) * WIDTH
     return ENCODER_PARAMETERS + linear + places + LAYERS * (12 * WIDTH**2 + 13 * WIDTH)

@@ -1,4 +1,4 @@
-"""Driving frames that cross the bus as JPEGs and are decoded by the GPU."""
+"""A source of driving frames that cross the bus as JPEGs and are decoded by the GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workloads.driving.delivery import Batch, BatchOrder
 
 
 class NvJpeg:  # cuda only
-    """JPEGs cross the bus and the GPU decodes them, where `nvjpeg_probe` knows no reason why it cannot."""
+    """JPEGs cross the bus and the GPU decodes them, where `nvjpeg_probe` finds no obstacle."""
 
     stock = 0
 
@@ -23,8 +23,8 @@ class NvJpeg:  # cuda only
         indices = torch.tensor(numbers)
         labels = (self._frames.commands[indices], self._frames.waypoints[indices], indices)
         current = torch.cuda.current_stream(self._device)
-        # torchvision decodes on a stream of its own and never waits for whoever used the memory of its results before.
-        # On our stream, with its own share of the allocator, that can only be the stacking of an earlier batch.
+        # torchvision decodes on a stream of its own and never waits for the last user of the memory of its results. On
+        # our stream, with its own share of the allocator, that user can only be the stacking of an earlier batch.
         self._stream.synchronize()
         with torch.cuda.stream(self._stream):
             images = self._decoded(numbers)
@@ -35,7 +35,7 @@ class NvJpeg:  # cuda only
         return batch
 
     def why_not(self) -> str | None:
-        return None  # decoding fails where the GPU cannot; that few bytes crossed the bus, the counters say
+        return None  # decoding raises where the GPU cannot decode; the counters show that few bytes crossed the bus
 
     def close(self) -> None:
         torch.cuda.synchronize(self._device)
@@ -49,7 +49,7 @@ class NvJpeg:  # cuda only
             pictures = torch.stack(decode_jpeg(encoded, ImageReadMode.RGB, self._device))
         except RuntimeError:
             for number in numbers:
-                self._frames.decoded(number)  # the GPU's decoder names no file: this raises for the one that is corrupt
+                self._frames.decoded(number)  # the GPU's decoder names no file: this call raises for the corrupt one
             raise
         rig = self._frames.rig
         return pictures.view(len(numbers), rig.cameras, 3, rig.height, rig.width)

@@ -1,4 +1,4 @@
-"""Can this GPU decode JPEGs? Asked with one picture, in this process: an nvJPEG that fails leaves CUDA as it was."""
+"""A probe of the GPU's JPEG decoder with one picture, in this process: a failing nvJPEG leaves CUDA as it was."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import torch
 
 SIDE = 256  # pixels
-# torchvision asks for the decoding engine, and goes without only where a GPU has none: not where a container hides it.
+# torchvision uses the decoding engine, and works without it only where a GPU has none: not where a container hides it.
 NEXT_STEP = (
     "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility,video, or install a CUDA build of torchvision"
 )
@@ -15,9 +15,10 @@ NEXT_STEP = (
 
 @functools.cache
 def why_not(gpu: int) -> str | None:
-    """Why this GPU, by CUDA's index, decodes no JPEG, in one sentence with the next step; None if it does.
+    """The reason why this GPU, by CUDA's index, decodes no JPEG, as one sentence with the next step; None if it
+    decodes.
 
-    The answer holds for this process.
+    The answer is kept for this process.
     """
     from torchvision.io import ImageReadMode, decode_jpeg, encode_jpeg
 

@@ -1,4 +1,4 @@
-"""A side of the driving workload, built from a plan: where batches come from and how an iteration is computed."""
+"""A side of the driving workload, built from a plan: the source of its batches and the recipe of its iterations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from workloads.parts.stages import stage
 from workloads.parts.whole_step import captured
 
 FRAMES = {"cuda": 192, "cpu": 48}  # 830 MB and 2 MB as bytes
-NVJPEG_LEVELS = 1.0  # its rounding and its upsampling of colour differ from the host's, by much less on average
+NVJPEG_LEVELS = 1.0  # the rounding and the upsampling of colour differ from the host's, on average by much less
 READ = {"normalized": read_normalized, "bytes": read_raw, "jpeg": read_jpeg}
 
 Iteration = tuple[Tensor, Tensor]  # the record of its frames, float32 [batch, 3], and its loss, float32 []
@@ -40,7 +40,7 @@ Iteration = tuple[Tensor, Tensor]  # the record of its frames, float32 [batch, 3
 
 @dataclass(frozen=True)
 class Plan:
-    """What a side does. `read` is what the host makes of a frame on the paths `blocking` and `pinned`."""
+    """The plan of a side. `read` is the form in which the host reads a frame on the paths `blocking` and `pinned`."""
 
     path: Literal["blocking", "pinned", "prefetched", "nvjpeg", "resident"] = "blocking"
     read: Literal["normalized", "bytes", "jpeg"] = "bytes"
@@ -58,20 +58,20 @@ def frames_of(context: Context) -> Frames:
 def stamps(context: Context, index: int) -> Tensor:
     """Input set `index`: float32 [items] between 1 and 2 on the device, one per frame of the step.
 
-    Which frames a step trains on is not an input: they come from a loader that reads ahead. A step multiplies its
-    record by the stamps, so that it cannot return an earlier one's.
+    The frames of a step are no input: they come from a loader that reads ahead. A step multiplies its record by the
+    stamps, so that it cannot return the record of an earlier step.
     """
     generator = torch.Generator().manual_seed(1_000_003 * context.seed + index)
     return (1 + torch.rand(context.items, generator=generator)).to(context.device)
 
 
 def build_by_device(plan: Plan, context: Context) -> Side:
-    """As `build`, by the plan's recipe on a GPU and in FP32 on a CPU."""
+    """Builds a side like `build`, by the plan's recipe on a GPU and in FP32 on a CPU."""
     return build(plan if context.device.type == "cuda" else replace(plan, recipe=Recipe()), context)
 
 
 def build(plan: Plan, context: Context) -> Side:
-    """Raises ValueError or OSError, in one sentence, where the frames cannot be had."""
+    """Builds a side of the plan; raises ValueError or OSError, in one sentence, where the frames are not available."""
     torch.backends.cudnn.benchmark = plan.recipe.autotuned
     pipeline = Pipeline(context, plan)
     try:
@@ -90,7 +90,7 @@ def build(plan: Plan, context: Context) -> Side:
 
 
 class Pipeline:
-    """Batches, a trainer, and the record of what was delivered; one step is as many iterations as its frames need."""
+    """Batches, a trainer, and the record of delivery; one step has as many iterations as its frames need."""
 
     def __init__(self, context: Context, plan: Plan) -> None:
         batch = min(plan.batch, context.items)
@@ -110,7 +110,7 @@ class Pipeline:
         self.source = _source(plan, frames, table, batch, self.device)
 
     def prepare(self) -> None:
-        """Captures, where the plan says so; the pipeline is then as it was before."""
+        """Captures the iteration where the plan asks for a graph; the state of the pipeline is restored afterwards."""
         if not self._captures:
             return
         state = [*self.trainer.state().values(), self._delivery.state]  # cuda only
@@ -119,15 +119,16 @@ class Pipeline:
         self.iterate = lambda: _copied(replay())  # cuda only
 
     def step(self, stamps: Tensor) -> Tensor:
-        """stamps: float32 [frames] -> float32 [frames, 3], what was delivered times each frame's stamp.
+        """Trains on the next frames; stamps float32 [frames] -> float32 [frames, 3], the record times each frame's
+        stamp.
 
-        The stamps come with the step, so that what an earlier step has returned is never right again.
+        The stamps arrive with the step, so that the output of an earlier step is never right again.
         """
         records = [self.iterate()[0] for _ in range(self.iterations)]
         return torch.cat(records) * stamps[:, None]
 
     def cached_step(self) -> Tensor:
-        """The same iterations on batches that stay on the device."""
+        """Runs the same iterations on batches that stay on the device."""
         while len(self._kept) < self.iterations:
             self._kept.append(Batch(*(tensor.clone() for tensor in self.source.take())))
             self._delivery.skip()
@@ -173,6 +174,6 @@ def _pinned_source(
 
 
 def _copied(iteration: Iteration) -> Iteration:  # cuda only
-    """The next replay writes over both."""
+    """Copies of both tensors, which the next replay overwrites."""
     record, loss = iteration
     return record.clone(), loss.clone()

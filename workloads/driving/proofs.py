@@ -1,4 +1,4 @@
-"""What must be true of driving beyond the records of its steps: it learns, repeats itself, resumes, copies intact."""
+"""Proofs of driving beyond the records of its steps: it learns, repeats itself, resumes and copies intact."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from workloads.driving.training import Recipe, Trainer
 
 REPEATED_FRAMES = 2  # in a batch of the runs that are repeated
 BEFORE, AFTER = 3, 3  # iterations on either side of an interruption
-TIMED_FRAMES, TIMED_ITERATIONS = {"cuda": 8, "cpu": 2}, {"cuda": 10, "cpu": 3}  # what deterministic mode costs
+TIMED_FRAMES, TIMED_ITERATIONS = {"cuda": 8, "cpu": 2}, {"cuda": 10, "cpu": 3}  # for the cost of deterministic mode
 LEARNING_FRAMES, MOST_ITERATIONS, FEWEST_ITERATIONS = 192, 24, 12
-FALLEN = 0.75  # of the loss at the beginning, at most, at the end
-CLOSE = 0.3  # how far the end of a loss curve may be from FP32's, as a share of it
+FALLEN = 0.75  # the end's loss, at most, as a share of the loss at the beginning
+CLOSE = 0.3  # the largest distance from the end of FP32's loss curve, as a share of it
 COPIED_BATCHES = 48
 
 
 def learns(plan: Plan) -> Proof:
-    """The loss falls, to where that of FP32 falls on the same frames in the same order."""
+    """Proves that the loss falls as far as FP32's on the same frames in the same order."""
     return Proof("learns", partial(_loss_falls, plan))
 
 
@@ -69,7 +69,7 @@ def _fp32_losses(device: torch.device, items: int, seed: int, cache_dir: Path, b
 
 
 def _repeats(context: Context) -> str:
-    """Two runs of one seed end in the same bits."""
+    """Proves that two runs of one seed end in the same bits."""
     run = _Run(context)
     with _own_random_numbers(context):
         with deterministic():
@@ -82,14 +82,14 @@ def _repeats(context: Context) -> str:
 
 
 def _resumes(context: Context) -> str:
-    """A run that was interrupted and resumed ends in the same bits as one that was not."""
+    """Proves that an interrupted and resumed run ends in the same bits as an uninterrupted one."""
     run = _Run(context)
     with _own_random_numbers(context), deterministic(), _temporary_folder(context) as folder:
         whole, path = run.from_the_start(), Path(folder) / "interrupted.pt"
         interrupted = run.from_the_start(BEFORE)
         driving_checkpoint.save(path, interrupted, BEFORE * REPEATED_FRAMES)
         size_mb = path.stat().st_size / 1e6
-        torch.manual_seed(context.seed + 1)  # other weights, other random numbers: all that counts must be in the file
+        torch.manual_seed(context.seed + 1)  # other weights and random numbers: the file must contain all
         resumed = run.trainer(more_seed=1)
         position = driving_checkpoint.resume(path, resumed)
         run.train(resumed, position, AFTER)
@@ -98,7 +98,7 @@ def _resumes(context: Context) -> str:
 
 
 def _copies_intact(plan: Plan, context: Context) -> str:
-    """Every batch's checksums, computed on the device after training on it, are those of the host."""
+    """Proves that every batch's checksums, computed on the device after training on it, are those of the host."""
     taken, beside = [], 0
     with closing(Pipeline(context, plan)) as pipeline:
         pipeline.prepare()
@@ -123,7 +123,7 @@ def copies_intact(plan: Plan) -> Proof:
 
 
 def _pipeline_repeats(plan: Plan, context: Context) -> str:
-    """Two runs of one seed, each with its data path, end in the same bits."""
+    """Proves that two runs of one seed, each with its data path, end in the same bits."""
     with deterministic():
         first, second = (_end_of_run(plan, context) for _ in range(2))
     _demand_equal(first, second, "the first run's")
@@ -158,7 +158,7 @@ class _Run:
         return Trainer(self._frames.rig, Recipe(), seed, self._context.device)
 
     def from_the_start(self, iterations: int = BEFORE + AFTER) -> Trainer:
-        """Leaves the random numbers where the run ends, as a checkpoint wants them."""
+        """A trainer after `iterations`; the random numbers stay at the end of the run, as a checkpoint needs them."""
         torch.manual_seed(self._context.seed)
         trainer = self.trainer()
         self.train(trainer, 0, iterations)
@@ -170,7 +170,7 @@ class _Run:
         self._finish()
 
     def ms_an_iteration(self) -> float:
-        """The median, once a trainer is warm, on a batch that is on the device."""
+        """The median time of an iteration in ms, once a trainer is warm, on a batch that lies on the device."""
         kind = self._context.device.type
         trainer, batch = self.trainer(), self._batch(self._table[: TIMED_FRAMES[kind]])
         times_ms = [self._timed_ms(trainer, batch) for _ in range(BEFORE + TIMED_ITERATIONS[kind])]
@@ -193,7 +193,7 @@ class _Run:
 
 
 def _own_random_numbers(context: Context) -> AbstractContextManager[None]:
-    """Inside, the process's random numbers are those of the context's seed; afterwards they go on as before."""
+    """Inside, the process uses random numbers of the context's seed; afterwards its own state is restored."""
     return _forked(context.seed, [context.device] if context.device.type == "cuda" else [])
 
 

@@ -1,4 +1,4 @@
-"""Reading driving frames on the host, one by one, by this process or by workers, and stacking them to batches."""
+"""Reading of driving frames on the host, one by one, by this process or by workers, and stacking into batches."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from workloads.driving.delivery import Batch, BatchOrder, normalized
 from workloads.parts.loader_workers import dead_workers, end_workers, workers_of
 from workloads.parts.shared_memory import check_shared_memory
 
-STUCK_S = 30.0  # a batch takes a worker a second at most: one that is silent for so long will never answer
+STUCK_S = 30.0  # a batch takes a worker a second at most: a worker silent for this long has failed
 PREFETCHED = 1  # batches per worker, so that little is in stock
 
 
 @dataclass(frozen=True)
 class FrameSet(Dataset[Batch]):
-    """One frame at a time, read as `read` says: uint8 or float32 [cameras, 3, height, width]."""
+    """Single frames in the form that `read` names: uint8 or float32 [cameras, 3, height, width]."""
 
     frames: Frames
     read: Callable[[Frames, int], Tensor]
@@ -30,7 +30,7 @@ class FrameSet(Dataset[Batch]):
         return Batch(self.read(self.frames, frame), *labels, torch.tensor(frame))
 
     def batch_bytes(self, batch: int) -> int:
-        """Of the pictures of a batch, as they are read."""
+        """Bytes of the pictures of a batch, in the form in which they are read."""
         return batch * self.frames.rig.frame_bytes * (4 if self.read is read_normalized else 1)
 
     def example(self, batch: int) -> Batch:
@@ -80,10 +80,10 @@ class HostBatches(Iterator[Batch]):
         """Raises ValueError naming a file that cannot be used, RuntimeError within seconds when a worker has died."""
         try:
             return next(self._batches)
-        except ValueError as error:  # of a worker: its whole traceback, of which the last line says what is wrong
+        except ValueError as error:  # of a worker: its whole traceback, whose last line has the cause
             said = str(error).strip().splitlines()[-1].removeprefix("ValueError: ")
             raise ValueError(said) from error
-        except (RuntimeError, OSError, EOFError) as error:  # a dead worker leaves any of them, by when it died
+        except (RuntimeError, OSError, EOFError) as error:  # a dead worker causes any of these
             for worker in dead_workers(self._batches):
                 how = f"worker process {worker.pid} died with exit code {worker.exitcode}"
                 raise RuntimeError(f"DataLoader {how}: look for what killed it, such as too little memory") from error

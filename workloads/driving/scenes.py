@@ -1,7 +1,7 @@
-"""Seeded pictures of a road as several cameras see it, with a command and the waypoints that follow from both.
+"""Seeded pictures of a road from several cameras, with a command and the waypoints that follow from both.
 
-Structured, so that a model can learn from it and JPEG has something to compress: a road that bends, its markings, sky,
-a patchy ground and a few vehicles. Every camera looks in another direction, so no two pictures are alike.
+The pictures are structured, so that a model can learn from them and JPEG can compress them: a road that bends, its
+markings, sky, a patchy ground and a few vehicles. Every camera has another direction, so no two pictures are alike.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def scene(rig: Rig, seed: int, index: int) -> Scene:
 
 
 def _waypoints(bend: float, speed: float, command: int) -> NDArray[np.float32]:
-    """Where the vehicle will be: faster is further ahead, the road's bend and the command move it aside."""
+    """The future places of the vehicle: a higher speed moves them ahead, the road's bend and the command aside."""
     ahead = speed * np.arange(1, WAYPOINTS + 1) / WAYPOINTS
     aside = (bend + LATERAL_TURN[command]) * ahead**2
     return np.stack((ahead, aside), axis=1).astype(np.float32)

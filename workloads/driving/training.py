@@ -1,4 +1,4 @@
-"""One training iteration of the driving model: forward, loss, backward and the optimizer, as a recipe says."""
+"""One training iteration of the driving model by a recipe: forward, loss, backward and the optimizer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST_LOSS_SCALE = 2.0**12
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an iteration is computed. FP16 brings gradient scaling with it.
+    """The recipe of an iteration. FP16 brings gradient scaling with it.
 
     `fused` is the optimizer as one kernel, which also reads the gradients' scale on the device: without it, FP16 waits
     for the device in every iteration to learn whether a gradient overflowed.
@@ -31,7 +31,7 @@ class Recipe:
 
     precision: torch.dtype = torch.float32
     channels_last: bool = False
-    stem_channels: int = 3  # more than 3: pictures get channels of zeros behind their own
+    stem_channels: int = 3  # above 3: pictures get channels of zeros after their own
     fused: bool = False
     autotuned: bool = False  # cuDNN times its algorithms and takes the fastest
     compiled: bool = False
@@ -79,7 +79,7 @@ class Trainer:
         return {**self.model.state_dict(), **buffers}
 
     def why_not(self) -> str | None:
-        """Why the recipe was not followed, or None."""
+        """The reason why the recipe was not followed, or None."""
         if self.recipe.compiled and len(self.graphs) != 1:
             return f"{len(self.graphs)} graphs were compiled, not 1: graph breaks or recompilations"
         layout = torch.channels_last
@@ -90,9 +90,10 @@ class Trainer:
         return None
 
     def _begin_momentum(self) -> None:
-        """Zeros, from which the first update makes its gradient, as without any.
+        """Sets the momentum to zeros, from which the first update yields its gradient, as it does without buffers.
 
-        The fused update would allocate its buffers in the first step, and leave them unwritten where that overflows.
+        The fused update would allocate its buffers in the first step, and leave them unwritten where that step
+        overflows.
         """
         for weight in self.model.parameters():
             self.optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
@@ -113,7 +114,8 @@ class Trainer:
             waypoints: Tensor = model(images, commands)
             return waypoints
 
-        # Dynamo keeps what it compiled with the code object, and gives up after 8: every build needs one of its own.
+        # Dynamo keeps compiled code with the code object, and gives up after 8: every build needs a code object of its
+        # own.
         forward.__code__ = forward.__code__.replace()
         model = self.model
         return torch.compile(forward, backend=backend, dynamic=False)

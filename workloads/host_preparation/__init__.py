@@ -1,4 +1,4 @@
-"""Batches prepared on the host, by one thread, by several and by worker processes: where workers win, and where not.
+"""Host preparation of batches by one thread, by several and by worker processes: the cases where workers gain.
 
 A step prepares the samples whose numbers it gets, int64 [items], in batches, and returns a checksum of every prepared
 sample, float64 [items]; on CUDA each batch is copied to the device and summed there. No batch is prepared beyond the

@@ -15,7 +15,7 @@ Batches = Callable[[Sequence[Tensor]], Iterator[Tensor]]
 
 
 def samples_of(preparation: Preparation, seed: int) -> Tensor:
-    """uint8 [samples, channels, height, width]: smooth pictures with a little noise, another one for every sample."""
+    """uint8 [samples, channels, height, width]: smooth pictures with a little noise, each different."""
     random = torch.Generator().manual_seed(seed)
     channels, height, width = preparation.sample_shape
     coarse = torch.rand(preparation.samples, channels, 4, 4, generator=random)
@@ -33,7 +33,7 @@ def sample_numbers(preparation: Preparation, context: Context, index: int) -> Te
 def checksums(prepared: Tensor) -> Tensor:
     """float64 [batch]: the sum of a sample's 64-bit words modulo 2^64, as a share of 2^64.
 
-    Another sample gives another number; a last bit that is rounded otherwise changes it by less than 1e-9.
+    Another sample has another checksum; a last bit that is rounded differently changes it by less than 1e-9.
     """
     return prepared.view(torch.int64).flatten(1).sum(1).double() / 2.0**64
 
@@ -70,7 +70,7 @@ def _side(
 
 
 def one_thread(preparation: Preparation, context: Context) -> Side:
-    """Prepare a batch, use it, prepare the next."""
+    """The side that prepares a batch, uses it, and prepares the next."""
     torch.set_num_threads(1)
     samples = samples_of(preparation, context.seed)
     shape = (preparation.batch, *preparation.prepared_shape)
@@ -100,7 +100,7 @@ def threads(preparation: Preparation, count: int, context: Context) -> Side:
 
 
 def processes(preparation: Preparation, count: int, context: Context) -> Side:
-    """What they prepare is copied to the device from shared memory, which is not page-locked."""
+    """The side of worker processes; batches are copied to the device from shared memory, not page-locked."""
     torch.set_num_threads(1)
     warn_if_more_than_cores(count, "worker processes")
     pool = WorkerProcesses(count, preparation, samples_of(preparation, context.seed))
@@ -108,6 +108,6 @@ def processes(preparation: Preparation, count: int, context: Context) -> Side:
 
 
 def _idle(busy: int, count: int, what: str) -> str | None:
-    # Threads take what comes: if they are fast enough, one of them may never get a turn.
+    # Threads share one queue: if they are fast enough, one of them may never get a batch.
     enough = count if what == "processes" else min(2, count)
     return None if busy >= enough else f"only {busy} of {count} {what} prepared anything"

@@ -1,4 +1,4 @@
-"""What a training loop does to samples on the host: something cheap to small digits, something expensive to pictures.
+"""Host transforms of a training loop: a cheap one of small digits, an expensive one of pictures.
 
 Each function prepares one batch: it reads `samples`, uint8 [samples, channels, height, width], at `numbers`, int64
 [batch], and fills `prepared`, float32 [batch, channels, height, width]. It runs on the calling thread.
@@ -24,7 +24,7 @@ TO_YCC = ((0.299, 0.587, 0.114), (-0.169, -0.331, 0.5), (0.5, -0.419, -0.081))
 class Preparation:
     """A transform and the shapes it goes between, [channels, height, width] of one sample; `batch` samples at once.
 
-    `flops` counts one sample's multiplications and additions, roughly: what matters is bytes and calls.
+    `flops` counts one sample's multiplications and additions, roughly: bytes and calls dominate the cost.
     """
 
     prepare: Prepare

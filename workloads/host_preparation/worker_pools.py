@@ -1,9 +1,9 @@
-"""Batches prepared ahead by threads or by processes: in order, a bounded number of them, each into a buffer of a ring.
+"""Batches prepared ahead by threads or by processes: in order, a bounded number, each in a buffer of a ring.
 
-Processes come from a fork server that has imported torch and nothing else. Forking the measuring process itself would
-copy locks that threads of CUDA and of OpenMP may hold, and its ends of the other workers' pipes, so that those would
-not notice its death; a fresh interpreter for every worker would import torch for seconds. Workers never touch CUDA.
-What they prepare lies in shared memory without a name: it is freed with its last user, however that ends.
+Processes come from a fork server that has imported torch and nothing else. A fork of the measuring process would copy
+locks that threads of CUDA and of OpenMP may hold, and the ends of the other workers' pipes, so that those workers would
+not notice its death; a fresh interpreter for every worker would import torch for seconds. Workers never touch CUDA. The
+prepared batches lie in unnamed shared memory, which is freed with its last user in every case.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DONE = b""
 def in_order(
     batches: Sequence[Tensor], slots: int, ask: Callable[[int, Tensor], None], take: Callable[[int], Tensor]
 ) -> Iterator[Tensor]:
-    """Asks for at most `slots` batches ahead and takes them in order; each lasts until the next one is wanted."""
+    """Prepares at most `slots` batches ahead and yields them in order; each is valid until the next request."""
     asked = 0
     for taken in range(len(batches)):
         while asked < min(taken + slots, len(batches)):
@@ -51,7 +51,7 @@ def in_order(
 
 @functools.cache
 def warn_if_more_than_cores(workers: int, what: str) -> None:
-    """Once for each number of them: they are measured all the same."""
+    """Warns once for each number of workers above the number of cores; they are measured all the same."""
     cores = len(os.sched_getaffinity(0))
     if workers > cores:
         message = f"{workers} {what} share {cores} cores: they take turns, so expect no more than {cores} would do"
@@ -70,7 +70,7 @@ class WorkerThreads:
         self._threads = ThreadPoolExecutor(count, "preparing", torch.set_num_threads, (1,))
 
     def batches(self, numbers: Sequence[Tensor]) -> Iterator[Tensor]:
-        """float32 [batch, channels, height, width] for each of these; raises what a transform raises."""
+        """float32 [batch, channels, height, width] for each of `numbers`; raises the error of a transform."""
         return in_order(numbers, len(self.buffers), self._ask, self._take)
 
     def _ask(self, place: int, numbers: Tensor) -> None:
@@ -86,7 +86,7 @@ class WorkerThreads:
 
     @property
     def busy_workers(self) -> int:
-        """How many have prepared anything."""
+        """The number of threads that have prepared a batch."""
         return len(self._idents)
 
     def close(self) -> None:
@@ -94,10 +94,10 @@ class WorkerThreads:
 
 
 class WorkerProcesses:
-    """Processes that fill shared memory; a message each way per batch, which names its place there.
+    """Processes that fill shared memory; one message each way per batch names its place there.
 
-    Raises RuntimeError from `batches` when a worker fails, with its traceback, dies, with its signal or status, or
-    prepares nothing for a minute.
+    `batches` raises RuntimeError when a worker fails, with its traceback, dies, with its signal or status, or prepares
+    nothing for a minute.
     """
 
     def __init__(self, count: int, preparation: Preparation, samples: Tensor) -> None:
@@ -117,7 +117,7 @@ class WorkerProcesses:
 
     def _start(self, shared: tuple[Prepare, Tensor, Tensor, Tensor]) -> None:
         context = torch.multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])  # of use to the first worker of this process, for all that follow
+        context.set_forkserver_preload([__name__])  # it serves the first worker of this process, and all later ones
         ours, theirs = multiprocessing.Pipe()
         self._pipes.append(ours)
         process = context.Process(target=_work, args=(theirs, *shared), daemon=True)
@@ -126,7 +126,7 @@ class WorkerProcesses:
         self.processes.append(process)
 
     def batches(self, numbers: Sequence[Tensor]) -> Iterator[Tensor]:
-        """float32 [batch, channels, height, width] for each of these, in shared memory."""
+        """float32 [batch, channels, height, width] for each of `numbers`, in shared memory."""
         return in_order(numbers, len(self._prepared), self._ask, self._take)
 
     def _ask(self, place: int, numbers: Tensor) -> None:
@@ -169,11 +169,11 @@ class WorkerProcesses:
 
     @property
     def busy_workers(self) -> int:
-        """How many have prepared anything."""
+        """The number of processes that have prepared a batch."""
         return len(self._busy)
 
     def close(self) -> None:
-        """Ends and joins every worker, by force where it does not listen. May be called again."""
+        """Ends and joins every worker, by force where it does not respond. May be called again."""
         for pipe in self._pipes:
             with contextlib.suppress(OSError), pipe:
                 pipe.send_bytes(_END)
@@ -190,7 +190,7 @@ def _shared(tensor: Tensor) -> Tensor:
 
 
 def _work(pipe: Connection, prepare: Prepare, samples: Tensor, numbers: Tensor, prepared: Tensor) -> None:
-    """A worker's life: it ends when it is told to, or when the other end of its pipe is gone."""
+    """The main function of a worker: it ends on the message to end, or when the other end of its pipe is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the main process ends the workers
     torch.set_num_threads(1)
     with pipe, contextlib.suppress(EOFError, OSError):

@@ -1,1 +1,1 @@
-"""What several workloads share: rings, prefetching, captured graphs, rewritten networks."""
+"""Parts that several workloads share: rings, prefetching, captured graphs, rewritten networks."""

@@ -37,7 +37,7 @@ Extent = int | tuple[int, ...]
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a convolution walks its input, in pixels."""
+    """The geometry of a convolution, in pixels."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -47,7 +47,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Operators:
-    """What the rewritten model calls, with x and z [N, C, H, W], weight [out, in / groups, h, w] and bias [out].
+    """The operators of the rewritten model, with x and z [N, C, H, W], weight [out, in / groups, h, w] and bias [out].
 
     `conv(x, weight, geometry)`; `conv_relu(x, weight, bias, geometry)`; `conv_add_relu(x, weight, z, bias, geometry)`
     is relu(conv(x) + z + bias); `max_pool(x, kernel, stride, padding)`; `pool_relu(x, bias, kernel, stride, padding)`
@@ -101,7 +101,7 @@ CUDNN = Operators(plain_conv, cudnn_conv_relu, cudnn_conv_add_relu, inductor_max
 
 @dataclass
 class Folded:
-    """A convolution with its BatchNorm folded in, taken from the graph: where it stood, what it reads, what it does."""
+    """A convolution with its BatchNorm folded in, taken from the graph: its place, its input and its operation."""
 
     name: str
     x: fx.Node
@@ -207,7 +207,7 @@ def to_channels_last_half(fused: fx.GraphModule) -> fx.GraphModule:
 
 
 def _remove_dropout(traced: fx.GraphModule) -> None:
-    """In eval mode it passes on what it gets; standing there, it would end the patterns before it."""
+    """Removes dropout, which is the identity in eval mode; it would otherwise end the patterns before it."""
     for node in list(traced.graph.nodes):
         if isinstance(_module(traced, node), nn.Dropout):
             node.replace_all_uses_with(node.all_input_nodes[0])
@@ -265,7 +265,7 @@ def _fold_addition(traced: fx.GraphModule, addition: fx.Node) -> tuple[Folded, f
 
 
 def _fold(traced: fx.GraphModule, node: fx.Node) -> Folded | None:
-    """The convolution that `node` ends, or None when it ends none or when someone else reads an inner value."""
+    """The convolution that `node` ends, or None when it ends none or when another node reads an inner value."""
     norm = _module(traced, node)
     end = node.all_input_nodes[0] if isinstance(norm, nn.BatchNorm2d) else node
     conv = _module(traced, end)

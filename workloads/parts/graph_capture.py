@@ -1,4 +1,4 @@
-"""Work recorded as a CUDA graph on a stream of its own; a capture that fails says why and leaves the device usable."""
+"""Work captured as a CUDA graph on a stream of its own; a failed capture names its cause and leaves a usable device."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TypeVar
 
 import torch
 
-# Compilation, cuDNN's choice of algorithms, and every lazily made buffer come before the capture.
+# Compilation, cuDNN's choice of algorithms, and lazy buffers come before the capture.
 WARM_UP_CALLS = 3
 _Done = TypeVar("_Done")
 
 
 def recorded(work: Callable[[], _Done], stream: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, _Done]:  # cuda only
-    """`work` as a graph, and what it returned while it was captured: every replay writes over its tensors.
+    """Captures `work`; returns the graph and the captured result, whose tensors every replay overwrites.
 
-    It runs a few times on `stream` before, after what the current stream has still to do. Raises RuntimeError, in one
-    sentence with what went wrong first, where it cannot be captured; memory that does not suffice is torch's own error.
+    `work` first runs a few times on `stream`, after the pending work of the current stream. Raises RuntimeError, in one
+    sentence with the first error, where it cannot be captured; lack of memory raises torch's own error.
     """
     handled = sys.exc_info()[1]
     stream.wait_stream(torch.cuda.current_stream(stream.device))
@@ -28,13 +28,13 @@ def recorded(work: Callable[[], _Done], stream: torch.cuda.Stream) -> tuple[torc
             work()
     stream.synchronize()
     collecting = gc.isenabled()
-    gc.disable()  # while it is captured: what is freed then may ask of CUDA what no graph can hold
+    gc.disable()  # while it is captured: freeing an object may call CUDA in ways that no graph allows
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
     try:
-        # The outer one leaves the stream also where a capture cannot be ended: torch then forgets to.
+        # The outer context leaves the stream also where a capture cannot be ended: torch then fails to do so.
         with (
             torch.cuda.stream(stream),
-            # Other threads, such as loaders', may ask for memory meanwhile: only this one's calls must fit a graph.
+            # Other threads, such as loaders', may allocate memory meanwhile: only this thread's calls must fit a graph.
             torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
         ):
             return graph, work()
@@ -52,9 +52,9 @@ def recorded(work: Callable[[], _Done], stream: torch.cuda.Stream) -> tuple[torc
 
 
 def _put_back(device: torch.device, pool: tuple[int, int]) -> None:  # cuda only
-    """What torch leaves behind where ending a capture fails: a pool still open, random numbers still on hold.
+    """Repairs torch's state after a failed end of a capture: closes the open pool, and releases the random numbers.
 
-    Random numbers would then be refused, and memory used on several streams never be given back.
+    Without it torch would refuse random numbers, and never free memory that was used on several streams.
     """
     index = torch.cuda.current_device() if device.index is None else device.index
     with suppress(RuntimeError):  # the capture was ended, and its pool with it
@@ -65,7 +65,7 @@ def _put_back(device: torch.device, pool: tuple[int, int]) -> None:  # cuda only
 
 
 def _first(error: BaseException, handled: BaseException | None) -> BaseException:
-    """Torch's own, of ending the capture, hides the one that spoiled it. `handled` was there before all of them."""
+    """The first error: torch's error about the end of the capture hides its cause. `handled` is older than both."""
     while error.__context__ is not None and error.__context__ is not handled:
         error = error.__context__
     return error

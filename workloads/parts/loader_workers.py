@@ -1,4 +1,4 @@
-"""The worker processes of a DataLoader's iterator: who they are, and their end without leaving one behind."""
+"""The worker processes of a DataLoader's iterator: their list, and their end without leftovers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 DYING_S = 1.0
-ENDING_S = 5.0  # a worker that was told to end
+ENDING_S = 5.0  # for a worker that was ordered to end
 
 
 def workers_of(batches: Iterator[Any]) -> Sequence[BaseProcess]:
-    """None for an iterator that prepares its batches in this process."""
+    """The workers of the iterator; empty for an iterator that prepares its batches in this process."""
     workers: Sequence[BaseProcess] = getattr(batches, "_workers", ())
     return workers
 
 
 def dead_workers(batches: Iterator[Any]) -> list[BaseProcess]:
-    """Those that have ended, or do so within a second: their connections break before they are gone.
+    """Workers that have ended, or end within a second: their connections break before the processes are gone.
 
-    Once they are waited for, the signal of their death has done what it does: nothing later is interrupted by it.
+    Waiting for them also takes the signal of their death, so that it interrupts nothing later.
     """
     ended = wait([worker.sentinel for worker in workers_of(batches)], DYING_S)
     dead = [worker for worker in workers_of(batches) if worker.sentinel in ended]
@@ -33,12 +33,12 @@ def dead_workers(batches: Iterator[Any]) -> list[BaseProcess]:
 def end_workers(batches: Iterator[Any]) -> None:
     """Ends the workers and waits for them.
 
-    Left to garbage collection they would outlive their side: an exception's traceback keeps the iterator alive.
+    Garbage collection alone would leave them alive after their side: an exception's traceback keeps the iterator.
     """
     workers = workers_of(batches)
     if not workers:
         return
-    # That a worker has died is raised once, by a signal handler, wherever the program is: here it may be.
+    # A signal handler raises a worker's death once, anywhere in the program: possibly here.
     with suppress(RuntimeError):
         batches._shutdown_workers()  # type: ignore[attr-defined]
     for worker in workers:

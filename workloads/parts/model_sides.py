@@ -1,7 +1,7 @@
-"""Ways to run one network on batches of pictures: eager, compiled, as a CUDA graph whose kernels take one launch.
+"""Sides that run one network on batches of pictures: eager, compiled, or as a CUDA graph in one launch.
 
-Each takes float32 pictures [n, 3, h, w] and returns float32 logits; converting the pictures to what it computes in is
-part of its step.
+Each side takes float32 pictures [n, 3, h, w] and returns float32 logits; converting the pictures to the side's
+precision is part of its step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NCHW, NHWC = torch.contiguous_format, torch.channels_last
 
 
 def eager(model: nn.Module, dtype: torch.dtype, layout: torch.memory_format) -> Side:
-    """Converts `model` in place."""
+    """The eager side; converts `model` in place."""
     model = model.to(dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
 
     @torch.inference_mode()
@@ -60,7 +60,7 @@ def compiled(model: nn.Module, example: Tensor, dtype: torch.dtype, layout: torc
         logits: Tensor = model(inputs.to(dtype=dtype, memory_format=layout))
         return logits.float()
 
-    # Dynamo keeps what it compiled with the code object, and gives up after 8: every build needs one of its own.
+    # Dynamo keeps compiled code with the code object, and gives up after 8: every build needs a code object of its own.
     forward.__code__ = forward.__code__.replace()
     step = torch.inference_mode()(torch.compile(forward, backend=backend, dynamic=False))
     with inductor_config.patch(freezing=True):
@@ -76,7 +76,7 @@ def _not_one_frozen_graph(graphs_frozen: Sequence[bool]) -> str | None:
 
 @dataclass(frozen=True)
 class Replay:
-    """A step that copies the batch to where the captured kernels read it, converting it, and replays them."""
+    """A step that converts the batch into the buffer that the captured kernels read, and replays them."""
 
     model: nn.Module  # the graph reads its weights
     pictures: Tensor  # [n, 3, h, w]
@@ -92,7 +92,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class OneByOne:
-    """The same step without a graph: every kernel is launched."""
+    """The step of `Replay` without a graph: every kernel is launched."""
 
     model: nn.Module
     buffer: Tensor  # [n, channels, h, w]
@@ -106,9 +106,10 @@ class OneByOne:
 
 @torch.inference_mode()
 def captured(context: Context, model: nn.Module, channels: int, example: Tensor) -> Side:
-    """`model` reads [n, channels, h, w] in channels_last FP16; the channels beyond the third stay zero.
+    """The side of `model` as a CUDA graph; `model` reads [n, channels, h, w] in channels_last FP16.
 
-    Captured for pictures like `example`, and warmed up on it: autotuning on zeros would time a cooler GPU.
+    The channels beyond the third stay zero. The graph is captured for pictures like `example`, and warmed up on it:
+    autotuning on zeros would time a cooler GPU.
     """
     pictures, _, height, width = example.shape
     shape = (pictures, channels, height, width)

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 
 class PaddedStem(nn.Module):
-    """`conv` for images [n, channels, h, w] whose channels beyond its own are zeros: its weights get zeros there too.
+    """`conv` for images [n, channels, h, w] with channels of zeros beyond its own: its weights get zeros there too.
 
-    Given 3 channels in channels_last, cuDNN pads them to 4 by a kernel of its own in every iteration.
+    For 3 channels in channels_last, cuDNN pads them to 4 by a kernel of its own in every iteration.
     """
 
     def __init__(self, conv: nn.Conv2d, channels: int) -> None:
@@ -23,5 +23,5 @@ class PaddedStem(nn.Module):
 
 
 def padded_channels(tensor: Tensor, missing: int) -> Tensor:
-    """[n, channels + missing, h, w]: zeros behind the channels of `tensor`, or the very same where none are missing."""
+    """[n, channels + missing, h, w]: zeros after the channels of `tensor`, or `tensor` itself where 0 are missing."""
     return F.pad(tensor, (0, 0, 0, 0, 0, missing)) if missing else tensor

@@ -1,8 +1,8 @@
 """ResNet's max pooling, 3 x 3 at every second pixel, with a gradient that every pixel gathers by few comparisons.
 
-A pixel lies in one, two or four windows, by whether its row and its column are even. Taken four pixels at a time, one
-of each kind, nine comparisons find all their gradients; Inductor's own kernel asks every pixel for four windows, and
-computes where they begin besides.
+A pixel lies in one, two or four windows, depending on whether its row and its column are even. For four pixels at a
+time, one of each kind, nine comparisons find all their gradients; Inductor's own kernel checks four windows for every
+pixel, and also computes where they begin.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Tap = tuple[int, int]  # row and column in a window, 0 to 2
 
 
 class ParityPool(nn.Module):
-    """As `nn.MaxPool2d(3, stride=2, padding=1)`, of images [n, channels, h, w] with even h and w.
+    """The operation of `nn.MaxPool2d(3, stride=2, padding=1)`, of images [n, channels, h, w] with even h and w.
 
-    What is pooled is the same bit for bit; a gradient may differ by how a sum of up to four values is rounded. Raises
+    The outputs are equal bit for bit; a gradient may differ by the rounding of a sum of up to four values. Raises
     ValueError for images of an odd height or width.
     """
 
     def forward(self, images: Tensor) -> Tensor:
-        """[n, channels, h / 2, w / 2]."""
+        """Pools to [n, channels, h / 2, w / 2]."""
         height, width = images.shape[-2:]
         if height % 2 or width % 2:
             raise ValueError(f"images of {height} x {width} cannot be pooled by parity: give an even height and width")
@@ -44,13 +44,13 @@ class _Pooled(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Tensor:
-        """Pixels side by side in memory are channels, as in channels_last."""
+        """The gradient of the images; pixels side by side in memory are channels, as in channels_last."""
         (gradient,), (chosen,) = gradients, context.saved_tensors
         rows, columns = gradient.shape[-2:]
         grown, choices = (F.pad(tensor.permute(0, 2, 3, 1), (0, 0, 0, 1, 0, 1)) for tensor in (gradient, chosen))
 
         def gathered(*taps: Tap) -> Tensor:
-            """What went to these taps of the windows: of this place, or where a tap is the first, of the next ones."""
+            """The gradient of these taps of the windows at this place, or where a tap is the first, at the next."""
             parts = []
             for row, column in taps:
                 down, right = int(row == 0), int(column == 0)
@@ -65,5 +65,5 @@ class _Pooled(torch.autograd.Function):
 
 
 def _number(row: Any, column: Any) -> Any:
-    """Of a tap, 0 to 8."""
+    """The number of a tap, 0 to 8."""
     return 3 * row + column

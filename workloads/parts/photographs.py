@@ -20,7 +20,7 @@ from gpugate.workload import Context
 
 PHOTOGRAPHS_SETTING = {"photographs": "a folder of your own pictures"}
 SIDE_PIXELS = 224
-LONGEST_PIXELS = 640  # larger pictures are reduced to this while decoding: a crop then costs about the same from any
+LONGEST_PIXELS = 640  # larger pictures are reduced to this while decoding: all crops then cost about the same
 SHARE_OF_AREA = (0.25, 1.0)
 ASPECT_RATIO = (3 / 4, 4 / 3)
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -93,7 +93,7 @@ def _decode(path: Path) -> Tensor:
     try:
         with Image.open(path) as image:
             picture = image.convert("RGB")
-    except Exception as error:  # decoders raise what they like: OSError, ValueError, SyntaxError, struct.error ...
+    except Exception as error:  # decoders raise many errors: OSError, ValueError, SyntaxError, struct.error ...
         where = f"--perf-set photographs={path.parent}" if path.parent.name != "data" else f"{path.parent}"
         reason = f"{path.name} cannot be decoded ({type(error).__name__})"
         raise ValueError(f"{where}: {reason}; remove or replace it") from error

@@ -1,4 +1,4 @@
-"""Batches on the device before they are asked for: the next one is copied on a stream of its own while one is used."""
+"""Batches copied to the device ahead of their use: a stream of its own copies the next one while one is used."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ SLOTS = 2  # one is used, the other one is filled
 
 
 class Order(Protocol):
-    """What keeps the copies and the uses of slot 0 and slot 1 apart."""
+    """The order between the copies and the uses of slot 0 and slot 1."""
 
     def made(self, buffers: Batch) -> None:
-        """These buffers were allocated: no copy may begin before their memory's last user is done."""
+        """Registers new buffers: no copy may begin before the last user of their memory has finished."""
 
     def copy(self, slot: int, copies: Sequence[Copy]) -> None:
         """Fills a slot after its last use."""
 
     def begin_use(self, slot: int) -> None:
-        """What the caller enqueues from now on comes after the slot's copies."""
+        """Orders all work that the caller enqueues from now on after the slot's copies."""
 
     def end_use(self, slot: int) -> None:
-        """What the caller has enqueued so far was the slot's use."""
+        """Ends the slot's use with the work that the caller has enqueued so far."""
 
     def copying(self, slot: int) -> bool:
-        """Whether the slot is not full yet."""
+        """True while the slot is not full."""
 
     def join(self) -> None:
-        """Until no copy is in flight."""
+        """Waits until no copy is in flight."""
 
 
 class CudaOrder:  # cuda only
-    """Events between the copy stream and whichever stream is current in the caller."""
+    """Events between the copy stream and the caller's current stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -51,7 +51,7 @@ class CudaOrder:  # cuda only
             buffer.record_stream(self._stream)  # freed while a copy is in flight, its memory stays ours until then
 
     def copy(self, slot: int, copies: Sequence[Copy]) -> None:
-        self._stream.wait_event(self._used[slot])  # at once over for a slot that was never used
+        self._stream.wait_event(self._used[slot])  # already over for a slot that was never used
         with torch.cuda.stream(self._stream):
             for target, source in copies:
                 # The allocator of page-locked memory keeps the source until this copy is over, whoever drops it.
@@ -72,30 +72,30 @@ class CudaOrder:  # cuda only
 
 
 class HostOrder:
-    """On a CPU a copy is over when it returns."""
+    """The order on a CPU, where a copy is over when it returns."""
 
     def made(self, buffers: Batch) -> None:
-        """Nothing is in flight."""
+        """There is nothing to wait for: no copy is in flight."""
 
     def copy(self, slot: int, copies: Sequence[Copy]) -> None:
         for target, source in copies:
             target.copy_(source)
 
     def begin_use(self, slot: int) -> None:
-        """Nothing is in flight."""
+        """There is nothing to wait for: no copy is in flight."""
 
     def end_use(self, slot: int) -> None:
-        """Nothing is in flight."""
+        """There is nothing to wait for: no copy is in flight."""
 
     def copying(self, slot: int) -> bool:
         return False
 
     def join(self) -> None:
-        """Nothing is in flight."""
+        """There is nothing to wait for: no copy is in flight."""
 
 
 class _Slot(NamedTuple):
-    """Buffers for one batch, and views of where each of its pieces goes."""
+    """Buffers for one batch, and views of the places of its pieces."""
 
     batch: Batch
     parts: tuple[Batch, ...]
@@ -105,9 +105,9 @@ class Prefetcher:
     """Hands out batches on `device`, each with the next one's copy already enqueued on another stream.
 
     `batches` yields tuples of host tensors, page-locked where the copies are to overlap, all with the shapes and types
-    of the first. `pieces` consecutive tuples make one batch, joined along dimension 0. The device memory is two sets of
-    buffers that are owned here and filled in turn: a batch lasts until the next one is taken, and is to be used on the
-    stream that is current then.
+    of the first. `pieces` consecutive tuples make one batch, joined along dimension 0. The prefetcher owns two sets of
+    device buffers and fills them in turn: a batch is valid until the next one is taken, and must be used on the stream
+    that is current then.
     """
 
     def __init__(self, batches: Iterator[Batch], device: torch.device, pieces: int = 1) -> None:
@@ -121,7 +121,7 @@ class Prefetcher:
     def take(self) -> Batch:
         """The next batch, ready on the current stream; the one taken before may be overwritten from now on.
 
-        Raises StopIteration after the last whole batch, and at once whatever `batches` raises.
+        Raises StopIteration after the last whole batch, and immediately any error of `batches`.
         """
         if self._taken:
             self._order.end_use((self._taken - 1) % SLOTS)
@@ -136,19 +136,20 @@ class Prefetcher:
         return self._slots[slot].batch
 
     def copying(self) -> bool:
-        """Whether the batch after the one that was taken is still on its way."""
+        """True while the batch after the current one is still being copied."""
         return self._copied > self._taken and self._order.copying(self._taken % SLOTS)
 
     def close(self) -> None:
-        """Waits for the copies in flight and lets go of the buffers and the batches."""
+        """Waits for the copies in flight and releases the buffers and the batches."""
         self._order.join()
         self._slots, self._batches = [], iter(())
 
     def _copy_next(self) -> None:
-        """Enqueues the copies of one batch; nothing counts as copied when `batches` ends within it.
+        """Enqueues the copies of one batch; no copy counts when `batches` ends within the batch.
 
-        All its pieces first, then all copies at once and nothing between them: they run beside what the caller enqueues
-        next, also where its loop then waits for the device, and not while it waits here for the loader.
+        All pieces are fetched first, then all copies are enqueued without a pause: they run beside the work that the
+        caller enqueues next, also where its loop then waits for the device, and not while this method waits for the
+        loader.
         """
         sent = list(islice(self._batches, self._pieces))
         if len(sent) < self._pieces:

@@ -44,7 +44,7 @@ def checkpoint(path: Path) -> Mapping[str, Tensor]:
     try:
         weights: Mapping[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
         _without_weights().load_state_dict(weights, assign=True)
-    except Exception as error:  # whatever zip archives, unpickling, the file system and load_state_dict raise
+    except Exception as error:  # zip archives, unpickling, the file system and load_state_dict raise many errors
         reason = " ".join(str(error).split())[:120]
         problem = f"--perf-set resnet50-weights={path} holds no state_dict of torchvision's resnet50"
         advice = "write one with torch.save(model.state_dict(), path)"

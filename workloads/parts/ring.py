@@ -1,4 +1,4 @@
-"""A ring of slots: the next one is handed out only when what it was used for before is over."""
+"""A ring of slots: a slot is reused only when its previous use is over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Ring(Generic[_Slot]):
         self._wait = wait
 
     def take(self) -> _Slot:
-        """The slot that was handed out longest ago, free again."""
+        """The slot that was taken longest ago, free again."""
         slot = next(self._turn)
         self._wait(slot)
         return slot

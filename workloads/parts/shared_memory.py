@@ -1,4 +1,4 @@
-"""Room for what worker processes send: one that finds none dies of a bus error, which says nothing of its cause."""
+"""A check of shared memory for worker processes: a worker without room dies of a bus error that names no cause."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where workers leave what they send
-SMALL_TENSORS_BYTES = 2**20  # what is sent apart from pictures is far smaller than this
+SMALL_TENSORS_BYTES = 2**20  # messages other than pictures are far smaller than this
 
 
 def check_shared_memory(needed_bytes: int) -> None:

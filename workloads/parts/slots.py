@@ -1,4 +1,4 @@
-"""Slots of a ring that carries steps between host and device: their buffers, and what orders the copies around them."""
+"""Slots of a ring that carries steps between host and device: their buffers, and the events that order the copies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workloads.parts.ring import Ring
 
 @dataclass
 class Buffers:
-    """One slot's page-locked host buffers, and the event after which the device touches neither of them."""
+    """One slot's page-locked host buffers, and the event after which the device uses neither of them."""
 
     inputs: Tensor
     output: Tensor
@@ -41,14 +41,14 @@ class GraphSlot:
 
 
 def wait(slot: StagedSlot | GraphSlot) -> None:
-    """Until the device touches the slot's host buffers no more."""
-    # An event that is already over costs a query; only one that is not costs a synchronizing call.
+    """Waits until the device no longer uses the slot's host buffers."""
+    # A finished event costs a query; only an unfinished one costs a synchronizing call.
     if not slot.host.done.query():  # type: ignore[no-untyped-call]
         slot.host.done.synchronize()
 
 
 def unpinned(ring: Ring[StagedSlot] | Ring[GraphSlot]) -> str | None:
-    """How many host buffers of the ring are not page-locked, in words; None if all are."""
+    """The number of host buffers of the ring that are not page-locked, in words; None if all are."""
     buffers = [buffer for slot in ring.slots for buffer in (slot.host.inputs, slot.host.output)]
     pageable = sum(not buffer.is_pinned() for buffer in buffers)
     return f"{pageable} of the ring's {len(buffers)} host buffers are pageable" if pageable else None

@@ -1,4 +1,4 @@
-"""The stages of a step as ranges of the profiler that is attached, so that a timeline shows what the host was doing."""
+"""Stages of a step as ranges for an attached profiler, so that a timeline shows the activity of the host."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch.profiler import record_function
 
 try:
     import nvtx
-except ImportError:  # a workload measures without it: only a profile shows its stages
+except ImportError:  # measurements work without it: only a profile shows the stages
     nvtx = None
 
-DOMAIN = "gpugate"  # the one that the steps around the stages are in
+DOMAIN = "gpugate"  # the domain of the steps around the stages
 COLOURS = {
     "copy": 0xE69F00,
     "forward": 0x56B4E9,
@@ -24,7 +24,7 @@ COLOURS = {
     "composite": 0xCC79A7,
     "encode": 0x999933,
 }
-# A domain that no profiler listens to has no attributes; one is attached from a process's beginning or never.
+# A domain without a profiler has no attributes; a profiler is attached at a process's start or never.
 _LISTENED_TO = nvtx is not None and nvtx.get_domain(DOMAIN).get_event_attributes("stage") is not None
 _NOTHING: AbstractContextManager[object] = nullcontext()
 
@@ -43,5 +43,5 @@ def stage(name: str, payload: int | None = None) -> AbstractContextManager[objec
 
 
 def _colour(name: str) -> int:
-    """The same one in every run, for the stages of others too."""
+    """The colour of a stage name, equal in every run and for the stages of other workloads."""
     return COLOURS.get(name) or zlib.crc32(name.encode()) & 0xFFFFFF

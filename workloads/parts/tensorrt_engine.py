@@ -32,7 +32,7 @@ BUILDER_OPTIONS: Mapping[str, bool] = {"use_explicit_typing": True, "disable_tf3
 
 @dataclass(frozen=True)
 class Platform:
-    """Everything besides the model that an engine or a timing is only valid for."""
+    """The facts besides the model for which an engine or a timing is valid."""
 
     gpu_name: str
     compute_capability: str
@@ -44,7 +44,7 @@ class Platform:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What Torch-TensorRT would convert: operators of the graph, those with a converter, and engines by operators."""
+    """The conversion that Torch-TensorRT plans: operators of the graph, those with a converter, engines by operator."""
 
     operators: int
     supported: int
@@ -93,7 +93,7 @@ def platform(device: torch.device) -> Platform:
 
 
 def key(facts: Platform) -> str:
-    """A folder name: another one as soon as any field differs."""
+    """A folder name that changes with any field."""
     return hashlib.sha256(json.dumps(asdict(facts), sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -161,7 +161,7 @@ def write_verified(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Writes a file that is seen whole or not at all, whoever else writes it at the same time."""
+    """Writes a file that appears whole or not at all, also beside other writers."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         file.write(content)
         file.flush()
@@ -170,7 +170,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _compile(exported: torch.export.ExportedProgram, example: Tensor, timings: Path, dryrun: bool) -> Any:
-    """Torch-TensorRT's dynamo front end. A dry run reports what a real one would refuse: a partly covered graph."""
+    """Runs Torch-TensorRT's dynamo front end. A dry run reports what a real run refuses: a partly covered graph."""
     import torch_tensorrt
 
     return torch_tensorrt.dynamo.compile(
@@ -213,7 +213,7 @@ def _stored(engine: Any) -> dict[str, bytes]:
 
 
 def _load(files: Mapping[str, bytes], device: torch.device) -> Callable[[Tensor], Tensor]:
-    """The engine, ready to run. A new engine comes through here too, so that both sessions run the same thing."""
+    """The engine, ready to run. A new engine is loaded here too, so that both sessions run the same engine."""
     import torch_tensorrt
     from torch_tensorrt.dynamo.runtime import TorchTensorRTModule
 

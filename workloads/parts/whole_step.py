@@ -19,11 +19,11 @@ def captured(
     scaler: torch.amp.GradScaler,  # type: ignore[name-defined]
     device: torch.device,
 ) -> Callable[[], _Done]:  # cuda only
-    """Replays `work`, captured on a stream of its own; the tensors it returns are overwritten by every replay.
+    """Replays `work`, captured on a stream of its own; every replay overwrites the tensors that it returns.
 
-    `work` runs a few times before: `state`, all tensors that it changes, and the loss scale are then as they were.
-    Loss scaling stays right within a graph: whether a gradient overflowed is decided on the device, where the fused
-    update reads it as it reads the scale, and the scale is updated in place.
+    `work` runs a few times before the capture: `state`, all tensors that it changes, and the loss scale are restored
+    afterwards. Loss scaling stays right within a graph: the device decides whether a gradient overflowed, the fused
+    update reads that and the scale on the device, and the scale is updated in place.
     """
     before, scale_before = [tensor.detach().clone() for tensor in state], scaler.state_dict()
     graph, done = recorded(work, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
