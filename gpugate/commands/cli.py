@@ -63,7 +63,7 @@ COMMANDS = (
     Command(
         "profile",
         "what an Nsight Systems report says of the measured steps: kernels, copies, waits, idle gaps, ranges",
-        "gpugate.profiling.command",
+        "gpugate.commands.profile",
     ),
     Command(
         "diff",

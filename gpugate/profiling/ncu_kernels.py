@@ -38,6 +38,44 @@ METRICS: Mapping[str, re.Pattern[str]] = {
 }
 
 
+REPORT, LIST, LIST_JSON = "kernels.ncu-rep", "kernels.md", "kernels.json"
+# What the table needs and no more: whole sections are 80 kB of each kernel.
+COUNTED = (
+    TIME,
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+)
+OPTIONS = (
+    "--clock-control=none",  # the machine is not ours alone
+    "--profile-from-start=off",
+    "--graph-profiling=node",
+    "--nvtx",
+    "--force-overwrite",
+    "--import-sass=no",  # else the code of every library that a kernel comes from: 17 MB for 12 kernels of cuBLAS
+)
+# All these metrics take several runs of a kernel, with all that it may write saved before the first one and put back
+# before every other: 520 launches did not end within 110 s. The time alone takes one run, and nothing is saved.
+TIMES = (f"--metrics={TIME}", "--cache-control=none")
+COUNTERS = (f"--metrics={','.join(COUNTED)}",)
+AS_TABLE = ("--csv", "--page=raw", "--print-units=base")
+SYMBOLS, NAMES = "--print-kernel-base=mangled", "--print-kernel-base=demangled"
+LONGEST_EXPRESSION = 100_000  # characters; Linux takes arguments of up to 128 KiB
+BUSY = 60.0  # percent of a peak: below it ncu's own rules speak of latency
+HEADINGS = (
+    "kernel", "share", "a step", "launches", "longest", "bound by", "compute", "memory", "DRAM", "tensor cores",
+    "occupancy", "grid", "block",
+)  # fmt: skip
+SHOWN = ("compute", "memory", "dram", "tensor", "occupancy")  # fields of Shares, in the order of HEADINGS
+BELOW = """\
+share: of the time of all kernels of a step, each alone on the GPU, caches as the one before left them. All from
+"bound by" on is of one of the longest launches, in percent of the GPU's peak, caches emptied before it; clocks as they
+were. bound by: what is busiest, where that is 60 % or more; latency: nothing is, too little is under way at once.
+"""
+
+
 class NcuError(GpugateError):
     """What ncu printed cannot be read, or what is asked of it is too much."""
 
@@ -63,10 +101,6 @@ class Launch:
     block: str
     shares: Shares
     ranges: str
-
-    @property
-    def shape(self) -> tuple[str, str]:
-        return self.grid, self.block
 
 
 def read_launches(text: str) -> list[Launch]:
@@ -113,20 +147,6 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-LONGEST_EXPRESSION = 100_000  # characters; Linux takes arguments of up to 128 KiB
-BUSY = 60.0  # percent of a peak: below it ncu's own rules speak of latency
-HEADINGS = (
-    "kernel", "share", "a step", "launches", "longest", "bound by", "compute", "memory", "DRAM", "tensor cores",
-    "occupancy", "grid", "block",
-)  # fmt: skip
-SHOWN = ("compute", "memory", "dram", "tensor", "occupancy")  # fields of Shares, in the order of HEADINGS
-BELOW = """\
-share: of the time of all kernels of a step, each alone on the GPU, caches as the one before left them. All from
-"bound by" on is of one of the longest launches, in percent of the GPU's peak, caches emptied before it; clocks as they
-were. bound by: what is busiest, where that is 60 % or more; latency: nothing is, too little is under way at once.
-"""
-
-
 @dataclass(frozen=True)
 class Kernel:
     """All launches of one kernel in a step. `grid` and `block` are those of its longest launch, `shares` what ncu
@@ -144,9 +164,6 @@ class Kernel:
     block: str
     shares: Shares | None = None
 
-    def shown_by(self, launch: Launch) -> bool:
-        return (launch.name, *launch.shape) == (self.symbol, self.grid, self.block)
-
 
 def longest_kernels(launches: Sequence[Launch], names: Mapping[str, str], capture: Capture, count: int) -> list[Kernel]:
     """The `count` kernels that take most of a step of one side. `names` spells out the symbols that launches have."""
@@ -161,7 +178,7 @@ def longest_kernels(launches: Sequence[Launch], names: Mapping[str, str], captur
         longest = max(its, key=lambda launch: launch.time_ms)
         share = step_ms / whole_ms if whole_ms else 0.0
         known = (capture.case_id, capture.label, names[symbol], symbol, len(its), step_ms, share)
-        found.append(Kernel(*known, longest.time_ms, *longest.shape))
+        found.append(Kernel(*known, longest.time_ms, longest.grid, longest.block))
     return found
 
 
@@ -181,8 +198,10 @@ def filters(kernels: Sequence[Kernel]) -> list[str]:
 
 def counted(kernels: Sequence[Kernel], launches: Sequence[Launch], capture: Capture) -> list[Kernel]:
     """The kernels of one capture with what ncu counted of their longest launches, whose names are symbols here too."""
-    seen = of_capture(launches, capture)
-    return [replace(kernel, shares=_shares(kernel, seen)) for kernel in kernels]
+    seen = {}
+    for launch in sorted(of_capture(launches, capture), key=lambda launch: launch.time_ms):
+        seen[launch.name, launch.grid, launch.block] = launch.shares  # the longest one stays
+    return [replace(kernel, shares=seen.get((kernel.symbol, kernel.grid, kernel.block))) for kernel in kernels]
 
 
 def markdown(table: Sequence[tuple[Capture, Sequence[Kernel]]]) -> str:
@@ -208,44 +227,13 @@ def bound_by(shares: Shares) -> str:
     return "DRAM" if (shares.dram or 0.0) >= BUSY else "caches"
 
 
-def _shares(kernel: Kernel, seen: Sequence[Launch]) -> Shares | None:
-    its = [launch for launch in seen if kernel.shown_by(launch)]
-    return max(its, key=lambda launch: launch.time_ms).shares if its else None
-
-
 def _row(kernel: Kernel, name: str) -> str:
-    counts = [units.percent(kernel.share), units.milliseconds(kernel.step_ms), str(kernel.launches)]
     shares = kernel.shares or Shares()
-    percent = {field.name: getattr(shares, field.name) for field in fields(Shares)}
-    told = ["" if percent[name] is None else f"{percent[name]:.0f} %" for name in SHOWN]
+    percent = (getattr(shares, name) for name in SHOWN)
+    told = ["" if share is None else f"{share:.0f} %" for share in percent]
+    counts = [units.percent(kernel.share), units.milliseconds(kernel.step_ms), str(kernel.launches)]
     longest = [units.milliseconds(kernel.longest_ms), bound_by(shares)]
     return table_row([cell(name), *counts, *longest, *told, kernel.grid, kernel.block])
-
-
-REPORT, LIST, LIST_JSON = "kernels.ncu-rep", "kernels.md", "kernels.json"
-# What the table needs and no more: whole sections are 80 kB of each kernel.
-COUNTED = (
-    TIME,
-    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
-    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
-    "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
-)
-OPTIONS = (
-    "--clock-control=none",  # the machine is not ours alone
-    "--profile-from-start=off",
-    "--graph-profiling=node",
-    "--nvtx",
-    "--force-overwrite",
-    "--import-sass=no",  # else the code of every library that a kernel comes from: 17 MB for 12 kernels of cuBLAS
-)
-# All these metrics take several runs of a kernel, with all that it may write saved before the first one and put back
-# before every other: 520 launches did not end within 110 s. The time alone takes one run, and nothing is saved.
-TIMES = (f"--metrics={TIME}", "--cache-control=none")
-COUNTERS = (f"--metrics={','.join(COUNTED)}",)
-AS_TABLE = ("--csv", "--page=raw", "--print-units=base")
-SYMBOLS, NAMES = "--print-kernel-base=mangled", "--print-kernel-base=demangled"
 
 
 def run_under_ncu(profiling: Profiling, arguments: Sequence[str], say: Callable[[str], None]) -> int:

@@ -32,7 +32,8 @@ PERMISSION = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run
 # What a version may know: other processes' variables are none of our business, and without CPU samples no symbol is.
 LEANER = ("--discard-environment=true", "--resolve-symbols=false")
 OLDEST_NSYS = (2023, 1)  # from when on ranges repeat, nodes of CUDA graphs are traced and reports are .nsys-rep
-ANSWER_S = 60.0
+ANSWER_S, EXPORT_S = 60.0, 600.0
+LAST_WORDS = 200
 LIBDW = "libdw.so.1"  # which minimal systems lack
 _MISSING_LIBRARY = re.compile(r"(\S+\.so[.\d]*)(?:: cannot open shared object file| => not found)")
 
@@ -112,15 +113,9 @@ def ended(
     """
     # A session of its own: these tools start programs, and they must end with them.
     process = subprocess.Popen(
-        program_command(command),
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+        program_command(command), env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+    )  # fmt: skip
     try:
         said, _ = process.communicate(timeout=timeout_s)
     finally:
@@ -128,10 +123,6 @@ def ended(
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     return subprocess.CompletedProcess(command, process.returncode, said)
-
-
-EXPORT_S = 600.0
-LAST_WORDS = 200
 
 
 def run_nsys(arguments: Sequence[str | Path], timeout_s: float, nsys: Nsys | None = None) -> str:
@@ -181,9 +172,8 @@ def exported(report: Path, nsys: Nsys | None = None) -> Path:
             raise ProfileError(f"nsys exported nothing from {report}: profile again, the report is damaged")
         partial.replace(sqlite)
     except OSError as error:
-        raise ProfileError(
-            f"{sqlite} cannot be written ({error.strerror}): move the report to another folder"
-        ) from error
+        why = f"({error.strerror}): move the report to another folder"
+        raise ProfileError(f"{sqlite} cannot be written {why}") from error
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)

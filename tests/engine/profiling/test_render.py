@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from gpugate.commands import profile
 from gpugate.errors import OptionError
-from gpugate.profiling import command, nsight_tools
+from gpugate.profiling import nsight_tools
 from gpugate.profiling.export_schema import ProfileError
 from gpugate.profiling.render import brief, markdown, overview, tables, word_tables
 from gpugate.profiling.summary import ProfileSummary, read_summary, summarize
 from gpugate.report.terminal import printed
-from tests.engine.profiling.test_profile_nsys import SAID
+from tests.engine.profiling.test_nsight_tools import SAID
 from tests.support.fake_nsys import on_path
 from tests.support.profile_exports import DEVICE, HOST_TO_DEVICE, PAGEABLE, ExportWriter
 
@@ -45,8 +46,8 @@ def summary(export: Path) -> ProfileSummary:
 
 def run(*words: str) -> int:
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(words))
+    profile.add_arguments(parser)
+    return profile.run(parser.parse_args(words))
 
 
 @pytest.fixture(autouse=True)
@@ -178,8 +179,8 @@ def test_a_folder_is_one_sentence(folder: str) -> None:
 
 def test_asking_for_help_loads_nothing_heavy() -> None:
     script = (
-        "import argparse, sys; from gpugate.profiling import command; "
-        "command.add_arguments(argparse.ArgumentParser()); "
+        "import argparse, sys; from gpugate.commands import profile; "
+        "profile.add_arguments(argparse.ArgumentParser()); "
         "sys.exit(bool({'sqlite3', 'torch', 'rich'} & set(sys.modules)))"
     )
     # Of this environment nothing: where coverage is measured, coverage itself loads sqlite3.
