@@ -1,1 +1,1 @@
-"""The only part of the engine that touches the device."""
+"""The measurement of a case: sides, pairs, outputs, counters. Besides faults, only this folder touches the device."""

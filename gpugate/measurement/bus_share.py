@@ -1,4 +1,4 @@
-"""How much of what the bus can carry a side carries over it: what a stream from a disk is held to. Pure."""
+"""Achieved PCIe bandwidth of a side as a share of the measured pinned-copy rate. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ YARDSTICK = "pinned_copy_gb_per_s"
 
 
 def with_bus_share(found: Measurement, yardsticks: Mapping[str, float]) -> Measurement:
-    """The measurement with the counter `bus_share` of each side that was counted.
+    """Adds the counter `bus_share` to each side that was counted.
 
-    It is the bytes of a step in the direction that carries more, over the step's median time without the profiler,
-    over the rate of a page-locked copy among `yardsticks`. Nothing changes without that rate or without pairs.
+    `bus_share` is the bytes of a step in the direction that carries more, over the step's median time without the
+    profiler, over the rate of a page-locked copy among `yardsticks`. Without that rate or without pairs, nothing is
+    added.
     """
     gb_per_s = yardsticks.get(YARDSTICK)
     if not gb_per_s or not found.pairs:

@@ -1,4 +1,4 @@
-"""This machine's ceilings beside a measurement: what bounds the rate of a step's work. Pure."""
+"""The yardsticks of this machine that bound the rate of a step's work. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from gpugate.measurement.record import Measurement, Yardstick
 
-# The fastest matmul of a device, by the precision that an optimization computes in. A precision that is not named, such
-# as float8, may be faster than every yardstick: nothing bounds its FLOPs.
+# The fastest matmul of a device, by the precision that an optimization computes in. Another precision, such as float8,
+# may be faster than every yardstick: nothing bounds its FLOPs.
 ON_CUDA = dict.fromkeys(("float32", "tf32", "float16", "bfloat16"), "matmul_bf16_tflops")
 ON_CPU = {"float32": "matmul_fp32_tflops", "bfloat16": "matmul_bf16_cpu_tflops"}
 BANDWIDTH = {"cuda": "device_copy_gb_per_s", "cpu": "memcpy_gb_per_s"}
@@ -17,9 +17,9 @@ BANDWIDTH = {"cuda": "device_copy_gb_per_s", "cpu": "memcpy_gb_per_s"}
 def with_ceilings(
     found: Measurement, dtype: str, device_kind: str, cache_bytes: int, yardsticks: Sequence[Yardstick]
 ) -> Measurement:
-    """The measurement with the largest value that each bounding yardstick had in any probe of this session.
+    """Adds the largest value that each bounding yardstick had in any probe of this session.
 
-    `cache_bytes` of a step's bytes need not come from memory.
+    `cache_bytes` is the part of a step's bytes that a cache may deliver instead of memory.
     """
     names = {(ON_CUDA if device_kind == "cuda" else ON_CPU).get(dtype), BANDWIDTH[device_kind]}
     ceilings: Mapping[str, float] = {

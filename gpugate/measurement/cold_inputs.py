@@ -1,4 +1,4 @@
-"""Inputs for a case: enough different sets that no step finds its input in L2, unless the workload says hot."""
+"""Inputs of a case: enough different sets that no step finds its input in L2, unless `Workload.cold` is False."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gpugate.workload import Context, Workload
 FALLBACK_CACHE_BYTES = 32 * 2**20  # a CPU's last-level cache
 LAST_LEVEL_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")  # such as 32768K
 MAX_SETS = 1024
-HOT_SETS = 2  # even a hot workload alternates, so that a step that returns a stale output is seen
+HOT_SETS = 2  # even a hot workload alternates: with one set, a stale output would be the right one
 FIRST_FRESH_INDEX = 1_000_000
 CHECKSUM_CHUNK = 2**22  # words
-# Between two pairs of blocks, at most so much changes places: 8 sets of 256 kB took 0.2 ms on one core, where a pair
-# takes 20 ms.
+# The most bytes that change places between two pairs: 8 sets of 256 kB took 0.2 ms on one core, where a pair takes
+# 20 ms.
 EXCHANGED_BYTES = {"cpu": 4 * 2**20, "cuda": 256 * 2**20}
 MOST_EXCHANGED = 8
 
@@ -55,7 +55,7 @@ def most_cached_bytes(device: torch.device) -> int:
 
 
 def sets_needed(input_bytes: int, cache_bytes: int, cold: bool) -> int:
-    """Sets whose total exceeds the cache by one set, so that the oldest is evicted before it is used again."""
+    """Counts the sets whose total exceeds the cache by one set, so that each is evicted before it is used again."""
     if not cold or input_bytes == 0:
         return HOT_SETS
     return max(HOT_SETS, min(MAX_SETS, math.ceil(cache_bytes / input_bytes) + 1))
@@ -63,10 +63,10 @@ def sets_needed(input_bytes: int, cache_bytes: int, cold: bool) -> int:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The sets that are timed, and sets drawn anew in every session for the equivalence check.
+    """The sets that are timed, and the sets that every session draws anew for the equivalence check.
 
-    `contents[i]` is the number of the content that timed set i holds now; it is empty where contents cannot change
-    places between the sets, see `exchange`.
+    `contents[i]` is the number of the content that timed set i has now; `contents` is empty where contents cannot
+    change places between the sets, see `exchange`.
     """
 
     timed: tuple[Any, ...]
@@ -76,14 +76,14 @@ class Inputs:
     contents: list[int] = field(default_factory=list)
 
     def content_of(self, set_number: int) -> int:
-        """The number of the content that a timed set holds now."""
+        """Looks up the number of the content that a timed set has now."""
         return self.contents[set_number] if self.contents else set_number
 
 
 def checksum(inputs: Any) -> int:
-    """A sum over the tensors of their bits by position and of their versions: equal unless something wrote to them.
+    """Sums the bits by position and the versions of all tensors: a write to a tensor changes the sum.
 
-    Tensors may exchange their contents, which changes no term of the sum.
+    An exchange of contents between tensors changes no term of the sum.
     """
     total = 0
     for tensor in tensors(inputs):
@@ -93,7 +93,7 @@ def checksum(inputs: Any) -> int:
 
 
 def _bits(tensor: torch.Tensor) -> int:
-    """A sum of a tensor's 64-bit words, each times another odd number, modulo 2^64: a permutation changes it."""
+    """Sums a tensor's 64-bit words, each times another odd number, modulo 2^64: a permutation changes the sum."""
     values = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
     whole = values.numel() // 8 * 8
     words, rest = values[:whole], values[whole:]
@@ -115,7 +115,7 @@ def check_untouched(inputs: Inputs, side: str) -> None:
 
 
 def make_inputs(workload: Workload, context: Context, fresh_count: int, draw: random.Random) -> Inputs:
-    """Timed sets 0, 1, ...; fresh sets at a random index that is recorded. Raises TypeError for a set that is None."""
+    """Makes timed sets 0, 1, ..., and fresh sets from a random, recorded index on. Raises TypeError for a None set."""
     first = _input_set(workload, context, 0)
     count = sets_needed(byte_size(first), cache_bytes(context.device), workload.cold)
     timed = (first, *(_input_set(workload, context, index) for index in range(1, count)))
@@ -133,13 +133,13 @@ def _input_set(workload: Workload, context: Context, index: int) -> Any:
 
 
 def new_set(workload: Workload, context: Context, inputs: Inputs, number: int) -> Any:
-    """An input set that no step of this measurement has met; `number` counts from 0."""
+    """Makes an input set that no step of this measurement has read; `number` counts from 0."""
     return _input_set(workload, context, inputs.fresh_index + len(inputs.fresh) + number)
 
 
 def _exchangeable(sets: Sequence[Any]) -> bool:
-    """Whether contents can change places: the sets hold tensors of one form, each in memory of its own, and nothing
-    else that differs."""
+    """True where contents can change places: the sets have tensors of one form, each in memory of its own, and no
+    other values that differ."""
     flat, structures = zip(*(_pytree.tree_flatten(one) for one in sets), strict=True)
     if any(structure != structures[0] for structure in structures):
         return False
@@ -160,7 +160,7 @@ def _exchangeable(sets: Sequence[Any]) -> bool:
 
 
 def same_form(one: Any, other: Any) -> bool:
-    """Whether two input sets differ in values alone."""
+    """True for two input sets that differ in the values of their tensors alone."""
     (leaves, structure), (others, of_other) = _pytree.tree_flatten(one), _pytree.tree_flatten(other)
     return structure == of_other and [*map(_form, leaves)] == [*map(_form, others)]
 
@@ -172,15 +172,16 @@ def _form(leaf: Any) -> tuple[Any, ...]:
 
 
 def _owns_its_memory(tensor: torch.Tensor) -> bool:
-    """Whether no other tensor can be a view of the same memory."""
+    """True for a tensor that spans its whole storage: no other tensor has a part of that memory."""
     plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.numel() > 0
     return plain and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
 
 
 def exchange(inputs: Inputs, sets: Sequence[int], draw: random.Random) -> None:
-    """Gives each of these timed sets the content of another one of them, in place and unseen by `Tensor._version`.
+    """Gives each of these timed sets the content of another of these sets, in place and without a new
+    `Tensor._version`.
 
-    What a side remembers of an address, of a tensor object or of its version is wrong afterwards. Does nothing where
+    An output that a side keeps by address, by tensor object or by version is wrong afterwards. Nothing happens where
     contents cannot change places, and for a single set. The device is idle before and after.
     """
     order = draw.sample(list(sets), len(sets))
@@ -202,10 +203,10 @@ def exchange(inputs: Inputs, sets: Sequence[int], draw: random.Random) -> None:
 
 
 def exchange_used(inputs: Inputs, next_input: int, steps: int, draw: random.Random) -> None:
-    """Exchanges contents among the timed sets that the last `steps` steps of a side met.
+    """Exchanges contents among the timed sets that the last `steps` steps of a side read.
 
-    These are in the cache already, so that the next block finds its own as cold as ever. At most EXCHANGED_BYTES are
-    moved each time; of larger sets two are moved so much more rarely.
+    These sets are in the cache already, so the sets of the next block stay cold. Each call moves at most
+    EXCHANGED_BYTES; where two sets are larger, correspondingly fewer calls move two sets.
     """
     if not inputs.contents:
         return

@@ -1,4 +1,4 @@
-"""Counting in a second pass, under the profiler: exact and noise-free, and never mixed with timing."""
+"""The counting pass, under the profiler: its counts are exact and free of noise, and nothing is timed in it."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from gpugate.measurement.growth import grown_bytes
 from gpugate.measurement.sides import BuiltSide, blamed_on, synchronize
 from gpugate.measurement.trace import FILLING, JOIN, WINDOW, Activity, read_activity
 
-FLUSH_STEPS = 2  # at most: the profiler's own start-up and anything still in flight land here, outside the window
+FLUSH_STEPS = 2  # at most: the profiler's start-up and work still in flight end in these steps, outside the window
 ENQUEUED_STEPS, ENQUEUE_MS = 15, 300.0
 FEWEST_COUNTED, MOST_AHEAD, COUNTED_MS = 2, 64, 500.0
 DETACH_CALLS, DETACH_PAUSE_S = 20, 0.005
-# Once attached, CUPTI makes every later kernel launch of the process about 30 % dearer, unless it is told to detach
-# when a profile ends. It does so inside some later CUDA call, see `detach`.
+# Once attached, CUPTI makes every later kernel launch of the process about 30 % dearer, unless this variable makes it
+# detach when a profile ends. CUPTI detaches inside some later CUDA call, see `detach`.
 os.environ.setdefault("TEARDOWN_CUPTI", "1")
 
 
 def steps_worth_counting(sides: Sequence[BuiltSide], steps_ms: Sequence[float | None], most: int) -> list[int]:
-    """`most`, or as many as last half a second on the slower side; at least 2.
+    """Chooses the counted steps of each side: `most`, or as many as last half a second on the slower side; at least 2.
 
-    They are counts of the same steps over and over: more of them show only what does not happen in every step. A side
-    that works ahead ends them by filling up what it holds, and few steps would show mostly that: of such a side it is
-    up to 64, a power of two, so that a slightly slower night counts the same number.
+    Counts repeat from step to step, so few steps suffice. A side that works ahead refills its queues at the end, which
+    would dominate few steps: of such a side up to 64 steps are counted, a power of two, so that a slightly slower night
+    counts the same number of steps.
     """
     shared = _fitting(max((ms for ms in steps_ms if ms), default=None), most)
     return [
@@ -53,15 +53,15 @@ def _fitting(step_ms: float | None, most: int) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """The largest that is no larger."""
+    """Rounds down to a power of two."""
     return 1 << (number.bit_length() - 1)
 
 
 def count(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequence[int]) -> list[Activity]:
-    """Runs so many steps of each warmed-up side under the profiler and returns what they did, in the same order.
+    """Runs `steps[i]` steps of warmed-up side i under the profiler and returns the activity of each side, in order.
 
-    All sides share one profile: a second one right after the first can lose its device events while CUPTI detaches.
-    Raises SideError when more launches than kernels were seen, twice.
+    All sides share one profile: a second profile right after the first can lose its device events while CUPTI detaches.
+    Raises SideError when the profiler saw more launches than kernels, twice.
     """
     for attempt in (1, 2):
         activities = _counted(sides, inputs, steps)
@@ -87,11 +87,11 @@ def _counted(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequence[
 
 @contextmanager
 def profiled(device: torch.device, record_shapes: bool = False) -> Iterator[profile | cpu_profile]:
-    """PyTorch's profiler, quiet, and without its own list of events, which takes 50 us of Python for each of them."""
+    """Runs PyTorch's profiler, without messages and without its list of events, which takes 50 us of Python each."""
     if device.type != "cuda":
-        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else it complains on stderr that there is no GPU
+        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else the profiler warns on stderr that there is no GPU
     if device.type != "cuda" and not record_shapes:
-        # `torch.profiler.profile` is this with a schedule, and first imports torch's compiler: 3 s of a session.
+        # `torch.profiler.profile` adds a schedule to this profiler, and imports torch's compiler: 3 s of a session.
         with cpu_profile(use_kineto=True) as profiler:
             yield profiler
         return
@@ -109,7 +109,7 @@ def _window(number: int) -> str:
 
 def _run_window(side: BuiltSide, inputs: Sequence[Any], steps: int, window: str) -> None:
     side.flags.apply()
-    side.run_steps(inputs, min(FLUSH_STEPS, steps - 1) or 1)  # one where a step is long enough for all of that
+    side.run_steps(inputs, min(FLUSH_STEPS, steps - 1) or 1)  # 1 where a step outlasts the profiler's start-up
     synchronize(side.device)
     with record_function(window):
         for offset in range(steps):
@@ -117,15 +117,15 @@ def _run_window(side: BuiltSide, inputs: Sequence[Any], steps: int, window: str)
         if side.side.works_ahead:
             with record_function(f"{FILLING} {window}"):
                 side.side.finish()
-    # Elsewhere the final join of a pipeline is not part of a step: its synchronization would be counted as one.
+    # The final join of any other pipeline is no part of a step: a step would seem to have its synchronization.
     with record_function(f"{JOIN} {window}"):
         side.side.finish()
     synchronize(side.device)
 
 
 def kernels_by_join(side: BuiltSide, inputs: Sequence[Any], steps: int) -> Sequence[int]:  # cuda only
-    """Counts the kernels and copies of `steps` steps that are joined one by one, of as many in one block, and of as
-    many joins that have nothing to join. Zeros where the profiler lost kernels."""
+    """Counts the kernels and copies of `steps` steps that are joined one by one, of as many steps in one block, and of
+    as many joins that have nothing to join. A count is 0 where the profiler lost kernels."""
     side.flags.apply()
     with profiled(side.device) as profiler:
         side.run_steps(inputs, FLUSH_STEPS)
@@ -143,7 +143,7 @@ def kernels_by_join(side: BuiltSide, inputs: Sequence[Any], steps: int) -> Seque
 
 
 def detach(device: torch.device) -> None:
-    """Gives CUPTI the CUDA calls in which it detaches, so that nothing that is timed later pays for it."""
+    """Makes the CUDA calls in which CUPTI detaches, so that no timed block pays for it later."""
     if device.type == "cuda":
         for _ in range(DETACH_CALLS):  # cuda only
             torch.cuda.synchronize(device)
@@ -159,9 +159,9 @@ def _events(profiler: profile | cpu_profile) -> list[dict[str, Any]]:
 
 
 def enqueue_ms(side: BuiltSide, inputs: Sequence[Any]) -> float:
-    """Median host time until `step` returns, from an idle device and without a profiler.
+    """Measures the median host time until `step` returns, from an idle device and without a profiler.
 
-    Of 15 steps, or of as many as take 0.3 s.
+    The median is of 15 steps, or of as many as take 0.3 s.
     """
     side.flags.apply()
     times_ms: list[float] = []
@@ -170,7 +170,7 @@ def enqueue_ms(side: BuiltSide, inputs: Sequence[Any]) -> float:
             if sum(times_ms) >= ENQUEUE_MS:
                 break
             synchronize(side.device)
-            step = side.side.step  # a fault begins its work where it is asked for
+            step = side.side.step  # reading `step` starts the work of some faults
             started = perf_counter_ns()
             step(inputs[number % len(inputs)])
             times_ms.append((perf_counter_ns() - started) / 1e6)
@@ -182,9 +182,9 @@ def enqueue_ms(side: BuiltSide, inputs: Sequence[Any]) -> float:
 def of(
     side: BuiltSide, activity: Activity, inputs: Sequence[Any], timer: Timer, step_ms: float | None = None
 ) -> dict[str, float]:  # cuda only
-    """Every counter per step of a counted CUDA side, by the names of gpugate.counter_names.
+    """Collects every counter per step of a counted CUDA side, by the names of gpugate.counter_names.
 
-    `step_ms` is how long its steps took without the profiler, where that is known.
+    `step_ms` is the time of a step without the profiler, None where it was not measured.
     """
     efficiency = data_path_efficiency(side, inputs, timer.time_ms, step_ms)
     data_path = {} if efficiency is None else {"data_path_efficiency": efficiency}
@@ -195,7 +195,7 @@ def of(
 
 
 def missing(device: torch.device) -> str | None:
-    """Why kernels cannot be counted on this machine, or None."""
+    """Returns the reason why kernels cannot be counted on this machine, or None."""
     if device.type != "cuda":
         return "kernels and copies are counted on CUDA only"
     if ProfilerActivity.CUDA in torch.profiler.supported_activities():  # type: ignore[no-untyped-call]  # cuda only

@@ -35,7 +35,7 @@ class CpuCounters:
         self._steps += steps
 
     def per_step(self) -> dict[str, float]:
-        """By the names of gpugate.counter_names; empty where no block was timed."""
+        """Divides the totals by the timed steps, by the names of gpugate.counter_names; empty without timed blocks."""
         return {name: round(total / self._steps, 3) for name, total in self._totals.items()} if self._steps else {}
 
 

@@ -1,4 +1,4 @@
-"""How much of a pipeline's step is left when its data is already where it is needed."""
+"""Time of a pipeline's step on cached data as a share of its real time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ BLOCKS = 3
 def data_path_efficiency(
     side: BuiltSide, inputs: Sequence[Any], time_ms: Callable[[Callable[[], None]], float], real_ms: float | None = None
 ) -> float | None:
-    """Time per step on cached data, the median of three blocks, over real time per step; None without such a step.
+    """Measures time per step on cached data over real time per step; None where the side has no `cached_step`.
 
-    1 says that loading and copying are hidden, or cost nothing; 0.3 that seven tenths of a step wait for data.
-    `real_ms` is the real time per step where it is known already; else three real blocks are timed as well.
+    At 1, loading and copying are hidden or cost nothing; at 0.3, seven tenths of a step wait for data. The cached time
+    is the median of three blocks. `real_ms` is the real time per step; where it is None, three real blocks are timed.
     """
     cached = side.side.cached_step
     if cached is None:
@@ -35,11 +35,11 @@ def data_path_efficiency(
 
     side.flags.apply()
     with blamed_on(side.name, "running steps on cached data"):
-        block(1)  # whatever it sets up
+        block(1)  # untimed: it may set up buffers
         first_ms = time_ms(partial(block, 1))
-        # No loader holds anything in stock here: a block need not be as long as a real one.
+        # Cached data has no loader and no stock: a block may be shorter than a real one.
         steps = min(side.steps_per_block, steps_for(first_ms, BLOCK_MS[side.device.type]))
-        seen_ms = [first_ms] if steps == 1 else []  # a block already
+        seen_ms = [first_ms] if steps == 1 else []  # a block of one step is timed already
         seen_ms += [time_ms(partial(block, steps)) / steps for _ in range(BLOCKS - len(seen_ms))]
         cached_ms = statistics.median(seen_ms)
     return cached_ms / real_ms

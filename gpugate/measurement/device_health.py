@@ -1,4 +1,4 @@
-"""Whether a device still computes: after some errors CUDA refuses everything until the process ends."""
+"""Check that a device still computes: after some errors CUDA refuses every call until the process ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def lost(device: torch.device) -> str | None:
-    """Why nothing can be measured on the device any more, in one sentence; None while it answers."""
+    """Returns one sentence why nothing can be measured on the device any more; None while it computes."""
     try:
         answer = int((torch.ones(2, device=device) + 1).sum().item())
     except RuntimeError as error:

@@ -10,7 +10,7 @@ import torch
 
 
 class Timer(Protocol):
-    """Times one call; `resolution_ms` is what it can tell apart."""
+    """A clock for one call; `resolution_ms` is the smallest difference that it resolves."""
 
     name: Literal["cuda events", "host clock"]
     resolution_ms: float

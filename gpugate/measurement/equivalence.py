@@ -1,4 +1,4 @@
-"""How far an output is from the FP32 baseline's, on the outputs of the very steps that are timed."""
+"""Differences between an output and the FP32 baseline's output for the same input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 def difference(output: object, expected: torch.Tensor, when: When) -> Difference:
-    """||output - expected|| / ||expected||, max|output - expected| / max|expected| and top-1 agreement, in FP64."""
+    """Computes, in FP64, ||output - expected|| / ||expected||, max|output - expected| / max|expected| and top-1
+    agreement."""
     problem = problem_with(output, expected)
     if problem is not None:
         return Difference(math.inf, math.inf, None, when, problem)
@@ -37,7 +38,7 @@ def _relative(error: float, scale: float) -> float:
 
 
 def problem_with(output: object, expected: torch.Tensor) -> str | None:
-    """Why the output cannot be compared with what is expected, or None."""
+    """Returns the reason why the output cannot be compared with the expected one, or None."""
     problem = form_problem(output, expected)
     if problem is not None:
         return problem
@@ -50,8 +51,8 @@ def problem_with(output: object, expected: torch.Tensor) -> str | None:
 
 
 def form_problem(output: object, expected: torch.Tensor) -> str | None:
-    """The reason why the output's form cannot be compared with the expected one, or None. It reads no value, so that
-    nothing waits for a running device."""
+    """Returns the reason why the output's form cannot be compared with the expected one, or None. It reads no value,
+    so it never waits for a running device."""
     if not isinstance(output, torch.Tensor):
         return f"it returned a {type(output).__name__}, not a tensor"
     if type(output) not in PLAIN_TENSORS:

@@ -10,7 +10,7 @@ import torch
 
 from gpugate.measurement.record import ClockReading
 
-# Only what spoils a block: a clock capped by power is how the GPU normally runs under load.
+# Reasons that spoil a block. A clock capped by power is not among them: under load, a GPU normally runs so.
 _SPOILING = {
     "hardware slowdown": pynvml.nvmlClocksThrottleReasonHwSlowdown,
     "hardware thermal slowdown": pynvml.nvmlClocksThrottleReasonHwThermalSlowdown,
@@ -23,12 +23,12 @@ ReadClock = Callable[[], ClockReading]
 
 
 def spoiling_reasons(bits: int) -> tuple[str, ...]:
-    """Names of the throttle reasons in NVML's bit mask that make a block worthless."""
+    """Names the throttle reasons in NVML's bit mask that make a block worthless."""
     return tuple(name for name, bit in _SPOILING.items() if bits & bit)
 
 
 def clock_reader(device: torch.device) -> ReadClock:
-    """A function that reads the device's clock, about 20 us a call; on a CPU it reads nothing."""
+    """Returns a function that reads the device's clock, about 20 us a call; on a CPU the function reads nothing."""
     if device.type != "cuda":
         return ClockReading
     return _nvml_reader(torch.cuda.get_device_properties(device).uuid)  # cuda only
@@ -41,15 +41,15 @@ def _nvml_reader(uuid: object) -> ReadClock:  # cuda only
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
         highest_mhz = int(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))
         _read(handle, highest_mhz)
-    except pynvml.NVMLError:  # a MIG slice or a container that does not tell its clocks: None, never a guess
+    except pynvml.NVMLError:  # a MIG slice or a container whose clocks cannot be read: None, never a guess
         return ClockReading
     return partial(_read, handle, highest_mhz)
 
 
 def is_capped(bits: int, clock_mhz: int, highest_mhz: int) -> bool:
-    """Whether the power limit holds the clock down, by NVML's word or by the clock itself.
+    """True where the power limit lowers the clock: NVML reports it, or the clock shows it.
 
-    The clock of an idle GPU, and of one whose clocks are set, is low for another reason.
+    The clock of an idle GPU, and of a GPU whose clocks are set, is low for another reason.
     """
     if bits & pynvml.nvmlClocksThrottleReasonSwPowerCap:
         return True

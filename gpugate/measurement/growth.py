@@ -1,4 +1,4 @@
-"""Device memory that a step leaves allocated: a leak ends a service after hours, and no time shows it before."""
+"""Device memory that a step leaves allocated: a leak ends a service after hours, and no timing shows it before."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gpugate.measurement.sides import BuiltSide, blamed_on, synchronize
 from gpugate.measurement.warm_up import steps_for
 
 ROUNDS, STEPS = 3, 5  # steps of a round, or as many as one block has where that is fewer
-ROUND_MS = 300.0  # a round of steps that would take longer has fewer
-LEVELS, LOOKS = 4, 3  # of what is allocated at least, each the least of so many looks, with a round between two of them
+ROUND_MS = 300.0  # where STEPS steps would take longer, a round has fewer steps
+LEVELS, LOOKS = 4, 3  # levels of allocated memory, each the least of LOOKS readings, with a round between two readings
 
 
 def grown_bytes(side: BuiltSide, inputs: Sequence[Any], step_ms: float = 0.0) -> float:  # cuda only
-    """Bytes per step by which a warmed-up side's allocated device memory grows; 0 when it does not.
+    """Measures the bytes per step by which a warmed-up side's allocated device memory grows; 0 where it does not grow.
 
-    Exactly so many, where nothing else comes and goes. What is allocated or freed once is no leak, nor what the garbage
-    collector gives back, or a library at its next call: CV-CUDA holds what its last operators needed, now more of it,
-    now less. So where any of three rounds left more allocated, the least of every three looks counts, with a collection
-    before each, and it must rise every time.
+    The number is exact where no other memory comes and goes. Memory that is allocated or freed once is no leak; nor is
+    memory that the garbage collector or a library's next call frees: CV-CUDA keeps a varying part of the memory that
+    its last operators used. Where none of three rounds leaves more allocated, the result is 0. Else a level is the
+    least of three readings, with a collection before each, and the level must rise every time.
     """
     side.flags.apply()
     steps = min(STEPS, side.steps_per_block, steps_for(step_ms, ROUND_MS))
@@ -37,7 +37,7 @@ def grown_bytes(side: BuiltSide, inputs: Sequence[Any], step_ms: float = 0.0) ->
 
 
 def _readings(side: BuiltSide, inputs: Sequence[Any], steps: int, rounds: int, collect: Callable[[], int]) -> list[int]:
-    """Allocated bytes before so many rounds of `steps` steps, and after each of them."""
+    """Reads the allocated bytes before `rounds` rounds of `steps` steps each, and after every round."""
     collect()
     readings = [_allocated_bytes(side.device)]
     for _ in range(rounds):
@@ -48,7 +48,7 @@ def _readings(side: BuiltSide, inputs: Sequence[Any], steps: int, rounds: int, c
 
 
 def _allocated_bytes(device: torch.device) -> int:
-    """Memory that another stream was still using is only given back by a later allocation."""
+    """Allocates once before it reads: only an allocation frees memory that another stream was still using."""
     synchronize(device)
     torch.empty(1, device=device)
     return torch.cuda.memory_allocated(device)

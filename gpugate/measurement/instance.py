@@ -1,4 +1,4 @@
-"""One fresh build of both sides of a case: the unit of replication for what pairs cannot see."""
+"""One build of both sides of a case: the unit of replication for effects that pairs cannot show."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ class BothSides:
             raise SideError(self.optimized.name, "being built or run", problem)
 
     def close(self) -> None:
-        """Closes and frees the side that was built last first.
+        """Closes and frees the side that was built last before the other one.
 
-        Allocators hand out first what was freed last. So the side that is built first always gets the same memory, and
-        swapping who that is swaps the memory too: which pinned buffers a side got made up to 19 % of a pipeline's time.
+        Allocators hand out first the memory that was freed last. So the side that is built first always gets the same
+        memory, and building in the other order swaps the memory of both sides: the choice of pinned buffers made up to
+        19 % of a pipeline's time.
         """
         device = self.reference.device
         names = ("reference", "optimized")
@@ -47,10 +48,10 @@ class BothSides:
 
 
 def build_both(case: Case, context: Context, inputs: Inputs, reference_first: bool) -> BothSides:
-    """Builds both sides in the order asked for, since placement in memory follows it.
+    """Builds both sides in the given order, which decides their placement in memory.
 
-    Raises SideError when one cannot be built, writes to its inputs or changes the other's model; what was built by
-    then is closed.
+    Raises SideError when a side cannot be built, writes to its inputs or changes the other's model; a side that was
+    built by then is closed.
     """
     started = perf_counter()
 

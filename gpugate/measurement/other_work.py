@@ -10,8 +10,8 @@ from time import monotonic
 
 PROC = Path("/proc")
 SHORTEST_S = 0.2  # the system counts ticks of 10 ms, too coarse for less
-# Fields of a `cpuN` line that are time in which a core could run nothing else: all but idle, iowait, and the guests'
-# time, which is in the first two. `steal` is what a hypervisor gave to others. See proc_stat(5).
+# Fields of a `cpuN` line that count time in which a core was busy: all but idle, iowait, and the guests' time, which is
+# in the first two. `steal` is the time that a hypervisor gave to others. See proc_stat(5).
 _BUSY = (1, 2, 3, 6, 7, 8)
 
 
@@ -38,7 +38,7 @@ class OtherWork:
 
 
 def _others_s() -> float | None:
-    """Seconds of the cores that this process may use, spent by all but this process and its descendants."""
+    """Sums the busy seconds of the cores that this process may use, without those of itself and its descendants."""
     ticks_per_s = os.sysconf("SC_CLK_TCK")
     try:
         lines = (PROC / "stat").read_text(encoding="ascii").splitlines()
@@ -51,14 +51,14 @@ def _others_s() -> float | None:
 
 
 def _own_ticks() -> int:
-    """Ticks of this process and its descendants, with those that have ended."""
+    """Sums the ticks of this process and its descendants, ended children included."""
     ticks: dict[int, int] = {}
     parents: dict[int, int] = {}
     for path in PROC.iterdir():
         if not path.name.isdigit():
             continue
         try:
-            # The second field is the program's name in brackets, and may hold blanks and brackets itself.
+            # The second field is the program's name in brackets, and may contain blanks and brackets itself.
             words = (path / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         except OSError:  # it has ended since
             continue

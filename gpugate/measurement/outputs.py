@@ -1,4 +1,4 @@
-"""What the sides compute: the baseline's outputs, taken before any optimization is built, and comparison with them."""
+"""Outputs of the baseline, computed before any optimization is built, and the comparison of other outputs with them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Expected:
 
 
 def expected_outputs(case: Case, context: Context, inputs: Inputs) -> Expected:
-    """Outputs of a baseline that is built for nothing else.
+    """Builds a baseline, computes its output for every input set, and closes it.
 
-    Raises SideError when the baseline writes to its inputs, gives what nothing can be compared with, or gives another
-    output for the same input.
+    Raises SideError when the baseline writes to its inputs, returns an output that cannot be compared, or returns
+    another output for the same input.
     """
     fresh, timed, (again,) = _baseline_outputs(case, context, (inputs.fresh, inputs.timed, inputs.fresh[:1]))
     check_untouched(inputs, BASELINE)
@@ -45,7 +45,7 @@ def expected_outputs(case: Case, context: Context, inputs: Inputs) -> Expected:
 
 
 def another_output(again: torch.Tensor, before: torch.Tensor, tolerated: float) -> str | None:
-    """Why a side whose two outputs for one input differ cannot be compared with anything, or None."""
+    """Returns why a side cannot be compared whose two outputs for one input differ; None where they agree."""
     off = difference(again, before, "fresh inputs").relative_l2
     if off <= tolerated:
         return None
@@ -56,9 +56,10 @@ def another_output(again: torch.Tensor, before: torch.Tensor, tolerated: float) 
 
 
 def state_of_its_own(optimized: BuiltSide, inputs: Inputs, tolerated: float) -> str | None:
-    """As `another_output`, of a side that is off: None for one that is wrong in the same way every time.
+    """Calls `another_output` for a side with a wrong output; None where the output is wrong in the same way every time.
 
-    The first of three outputs does not count: a side that returns the output of the step before is no such side.
+    The first of three outputs does not count: a side that returns the output of the step before has no state of this
+    kind.
     """
     _, before, again = (optimized.output_for(inputs.fresh[-1]) for _ in range(3))
     return None if problem_with(again, before) else another_output(again, before, tolerated)
@@ -81,13 +82,13 @@ def _baseline_output(baseline: BuiltSide, inputs: Any) -> torch.Tensor:
 
 
 def check_baseline_unchanged(case: Case, context: Context, inputs: Inputs, expected: Expected) -> None:
-    """Raises SideError unless a baseline built now gives what it gave before the optimization was ever built."""
+    """Raises SideError unless a baseline built now gives the same output as before the optimization was built."""
     ((again,),) = _baseline_outputs(case, context, (inputs.fresh[:1],))
     _check_same(case, again, expected)
 
 
 def check_same_baseline(case: Case, baseline: BuiltSide, inputs: Inputs, expected: Expected) -> None:
-    """As `check_baseline_unchanged` of a baseline that was built after the optimization."""
+    """Checks like `check_baseline_unchanged`, with a live baseline that was built after the optimization."""
     _check_same(case, _baseline_output(baseline, inputs.fresh[0]), expected)
 
 
@@ -98,10 +99,10 @@ def _check_same(case: Case, output: torch.Tensor, expected: Expected) -> None:
 
 
 def compare_fresh(both: BothSides, inputs: Inputs, expected: Expected) -> tuple[list[Difference], bool]:
-    """Differences for inputs that no earlier session has seen, and whether both sides gave the same bits.
+    """Computes the differences for inputs that no earlier session used, and compares the bits of both sides.
 
-    The latter is asked only of a side that says nothing of itself, which may do what the reference does: else it counts
-    as no.
+    Bits are compared only for an optimized side without `Side.engaged`, which may do the same work as the reference;
+    else the second value is False.
     """
     optimized = [both.optimized.output_for(one) for one in inputs.fresh]
     check_untouched(inputs, both.optimized.name)
@@ -110,7 +111,7 @@ def compare_fresh(both: BothSides, inputs: Inputs, expected: Expected) -> tuple[
     ]
     if both.optimized.side.engaged is not nothing_to_say:
         return found, False
-    # One after another, and no further than the first that differs: long steps are dear.
+    # Outputs are computed one by one, up to the first that differs: long steps are dear.
     theirs = (both.reference.output_for(one) for one in inputs.fresh)
     same_bits = all(map(_same_bits, optimized, theirs))
     check_untouched(inputs, both.reference.name)
@@ -118,7 +119,7 @@ def compare_fresh(both: BothSides, inputs: Inputs, expected: Expected) -> tuple[
 
 
 def mismatch(optimized: BuiltSide, inputs: Inputs, expected: Expected) -> Mismatch:
-    """What the last fresh output looks like, right after the one before it."""
+    """Compares the last fresh output with the output of the step before, and row by row."""
     *_, before, last = expected.fresh
     *_, output = (optimized.output_for(one) for one in inputs.fresh[-2:])
     if problem_with(output, last) is not None:
@@ -128,7 +129,7 @@ def mismatch(optimized: BuiltSide, inputs: Inputs, expected: Expected) -> Mismat
 
 
 def _rows_right(output: torch.Tensor, expected: torch.Tensor) -> float | None:
-    """None for an output of a single row."""
+    """Computes the share of rows that are ten times closer than the whole; None for an output of a single row."""
     if output.dim() == 0 or len(output) < 2:
         return None
     out, ref = output.double(), expected.double()
@@ -143,9 +144,9 @@ def compare_timed(
     time_ms: Callable[[Callable[[], None]], float],
     draw: random.Random,
 ) -> Difference:
-    """A timed block that ends after a random step, and that step's output against the baseline's for its input.
+    """Runs a timed block that ends after a random step, and compares that step's output with the baseline's.
 
-    The time is no sample. For the side it is a block as every other one.
+    The time is no sample. The side cannot distinguish this block from any other.
     """
     optimized.timed_block(inputs.timed, time_ms, steps=draw.randint(1, optimized.steps_per_block))
     content = inputs.content_of(optimized.last_input)

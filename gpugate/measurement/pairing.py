@@ -25,7 +25,7 @@ def _keep_inputs(side: BuiltSide) -> None:
 
 @dataclass
 class Pairing:
-    """Takes pairs of one instance and remembers what was kept and what was not."""
+    """Takes the pairs of one build; throttled and capped pairs are discarded and counted."""
 
     both: BothSides
     inputs: Sequence[Any]
@@ -40,16 +40,16 @@ class Pairing:
     throttled_by: set[str] = field(default_factory=set)
 
     def settle(self) -> None:
-        """One pair that is thrown away: the first after a build or a pause is slow, on both sides but not equally.
+        """Runs one pair and discards it: the first pair after a build or a pause is slow, not equally on both sides.
 
-        Where loaders work ahead it is a short one: their stock is taken all the same.
+        Where loaders work ahead, the pair is a short one, which still uses up their stock.
         """
         for side in (self.both.reference, self.both.optimized):
             step_ms = side.timed_block(self.inputs, self.timer.time_ms, steps=side.side.stock_steps or None)
             self.rest.refill(side.side.stock_steps, step_ms)
 
     def take(self, count: int, go_on: Callable[[], bool]) -> None:
-        """Takes pairs until `count` are kept in this call or `go_on` says no."""
+        """Takes pairs until this call has kept `count` of them or `go_on` returns False."""
         wanted = len(self.pairs) + count
         while len(self.pairs) < wanted and go_on():
             self._take_one()
@@ -73,7 +73,7 @@ class Pairing:
         self.exchange(self.both.optimized)
         self.reference_first = not self.reference_first
         throttled_by = {reason for reading in (before, between, after) for reason in reading.throttled_by}
-        # Right after a block a clock tells how it ran; before the first one, only how the GPU idled.
+        # Right after a block the clock is that of the block; before the first block, it is that of an idle GPU.
         if (between.capped or after.capped) and self.rest.lengthen():
             throttled_by.add(POWER_CAP)
         self._keep(pair, throttled_by)

@@ -89,7 +89,7 @@ _NAMES = [vars(place) for place in _PLACES.values()]
 
 
 def _same(functions: Sequence[Mapping[str, object]]) -> bool:
-    """By identity, since a function that replaces another one may call itself equal to it."""
+    """Compares by identity, since a function that replaces another one may define an equality of its own."""
     now, before = ((names.values() for names in each) for each in (_NAMES, functions))
     return [*map(len, _NAMES)] == [*map(len, functions)] and all(
         map(is_, chain.from_iterable(now), chain.from_iterable(before))
@@ -124,7 +124,7 @@ def _restore_functions(path: str, place: ModuleType | type, found: Mapping[str, 
 
 
 def _runs(value: object) -> bool:
-    """True for functions, classes and descriptors; modules come when they are first imported."""
+    """True for functions, classes and descriptors; modules appear when they are first imported."""
     return callable(value) or hasattr(value, "__get__")
 
 
@@ -162,7 +162,7 @@ def _set_default_device(context: object) -> None:
 
 
 def _stance() -> Any:
-    """The stance of torch.compile towards compiled functions (`torch.compiler.set_stance`); None is the default."""
+    """Reads the stance of torch.compile (`torch.compiler.set_stance`); None is the default."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     return None if dynamo is None or dynamo._stance == dynamo.DynamoStance() else dynamo._stance
 

@@ -1,4 +1,4 @@
-"""What a running measurement tells whoever watches it."""
+"""Progress reports of a running measurement, and the time that each activity takes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal
 
-# Counting is under the profiler; watching, after it, is what counters say that need none, such as growing memory.
+# Counting runs under the profiler; watching, after it, measures the counters that need none, such as growing memory.
 Doing = Literal["building", "warming up", "measuring", "counting", "watching", "checking", "proving", "confirming"]
 
 
 @dataclass(frozen=True)
 class Progress:
-    """One moment of one case, told between blocks and never inside one.
+    """One moment of one case, reported between blocks and never inside a block.
 
-    `side` is the name of a side, such as `baseline`; while proving, of a proof; while confirming, the process that is
-    waited for. `instance`
-    counts fresh builds of both sides from 1; 0 before the first. `speedup`, `low` and `high` are the estimate so far,
-    None until there is one.
+    `side` is the name of a side, such as `baseline`; while proving, the name of a proof; while confirming, the process
+    under way. `instance` counts builds of both sides from 1; it is 0 before the first. `speedup`, `low` and `high` are
+    the estimate so far, None before there is any.
     """
 
     case_id: str
@@ -34,19 +33,19 @@ class Progress:
 
 @dataclass
 class Spent:
-    """Where the time of a measurement goes, by what is being done."""
+    """The seconds of a measurement by activity, see `Doing`."""
 
     clock: Callable[[], float] = perf_counter
     _seconds: dict[str, float] = field(default_factory=dict)
     _now: tuple[str, float] | None = None
 
     def begin(self, doing: Doing) -> None:
-        """Ends what was being done before."""
+        """Ends the previous activity and begins this one."""
         self.seconds()
         self._now = doing, self.clock()
 
     def seconds(self) -> Mapping[str, float]:
-        """So far, what is being done included."""
+        """Sums the seconds so far, the present activity included."""
         now = self.clock()
         if self._now is not None:
             doing, since = self._now
@@ -59,4 +58,4 @@ Report = Callable[[Progress], None]
 
 
 def silent(progress: Progress) -> None:
-    """The `Report` of a measurement that nobody watches."""
+    """The `Report` that prints nothing."""

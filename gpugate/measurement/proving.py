@@ -1,4 +1,4 @@
-"""Showing what must be true of an optimization beyond the outputs of its steps."""
+"""Runs of an optimization's proofs: tests of facts beyond the outputs of its steps."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gpugate.workload import Case, Context, Proof
 
 
 def shown(case: Case, context: Context, tell: Callable[[str], None]) -> list[Shown]:
-    """What every proof of the optimization said, one after another, each from the suite's default flags.
+    """Runs every proof of the optimization, in order, each with the suite's default flags, and returns the results.
 
-    Raises SideError, naming the optimization and the proof, when one cannot be run at all.
+    Raises SideError, naming the optimization and the proof, when a proof cannot be run at all.
     """
     found = []
     for proof in case.optimization.proofs:

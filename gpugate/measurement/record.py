@@ -1,4 +1,4 @@
-"""What happened while a case was measured: facts only. What they mean is derived, in `gpugate.results.summary`."""
+"""The facts of one measurement of a case. `gpugate.results.summary` derives medians and intervals from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Counters = Mapping[str, NotNegative]
 
 @dataclass(frozen=True)
 class ClockReading:
-    """State of the GPU around one block; None where the machine does not tell."""
+    """State of the GPU around one block; `sm_clock_mhz` is None where the clock cannot be read."""
 
     sm_clock_mhz: int | None = None
     throttled_by: tuple[str, ...] = ()  # only reasons that spoil a block: thermal or hardware slowdown
@@ -26,7 +26,7 @@ class ClockReading:
 
 @dataclass(frozen=True)
 class Pair:
-    """One block of each side, next to each other: time per step of each, and who went first."""
+    """One block of each side, next to each other: the time per step of each, and the side that ran first."""
 
     reference_ms: Milliseconds
     optimized_ms: Milliseconds
@@ -47,13 +47,13 @@ class Instance:
 
     @property
     def log_ratios(self) -> list[float]:
-        """log(reference time / optimized time) of every pair: what is gated."""
+        """log(reference time / optimized time) of every pair: the numbers that a gate judges."""
         return [math.log(pair.reference_ms / pair.optimized_ms) for pair in self.pairs]
 
 
 @dataclass(frozen=True)
 class SideCost:
-    """What it took to build a side; never part of a sample."""
+    """The start-up of a side: time and peak memory of its build and first step, never part of a sample."""
 
     build_s: NotNegative  # model, buffers, engines and compilation
     first_step_s: NotNegative  # lazy compilation, autotuning, graph capture
@@ -66,7 +66,7 @@ class SideCost:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far one output is from the FP32 baseline's output for the same input."""
+    """Errors of one output against the FP32 baseline's output for the same input."""
 
     relative_l2: NotNegative
     max_error: NotNegative
@@ -77,15 +77,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """What an output that is too far off looks like; None where it cannot be told."""
+    """Properties of a wrong output that show its likely cause; None where they cannot be computed."""
 
     from_step_before: NotNegative | None  # relative L2 error against the output for the input before: stale outputs
-    rows_right: Share | None  # share of its rows that are ten times closer than the whole: work that was left out
+    rows_right: Share | None  # share of its rows that are ten times closer than the whole: the others were left out
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a proof said; `problem` is how it failed."""
+    """The result of a proof: the words that it returned, or the `problem` for which it failed."""
 
     name: str
     words: str = ""
@@ -100,25 +100,25 @@ class StepChecks:
     """The result of the checking pass: the number of steps that were compared, and of those with a wrong output.
 
     `exchanged`: the contents of the inputs changed places. `new_input_ratio` is the time of a step on an input that
-    the side has not met, over its time on the same input again, as a multiple of the reference's where that is
-    above 1. `block_share` is the work of a step in a block over that of a step by itself, see `work_in_blocks`. Both
-    are None where they were not measured.
+    the side has not read before, over its time on the same input again, as a multiple of the reference's ratio where
+    that is above 1. `block_share` is the work of a step in a block over the work of a step by itself, see
+    `work_in_blocks`. Both are None where they were not measured.
     """
 
     steps: Natural
     wrong: Count = 0
     first_wrong: Natural | None = None
-    resembles: Resemblance = ""  # what the first wrong output is
-    problem: str = ""  # why it could not be read
+    resembles: Resemblance = ""  # the kind of the first wrong output
+    problem: str = ""  # why the first wrong output could not be read
     exchanged: bool = False
-    overwritten: bool = False  # most outputs were, before they could be read
+    overwritten: bool = False  # later steps overwrote most outputs before they could be read
     new_input_ratio: Positive | None = None
     block_share: NotNegative | None = None
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """A one-second probe of this machine's own ceilings, by name; the unit is in the name."""
+    """Ceilings of this machine from a probe of one second, by name; the unit is in the name."""
 
     values: Mapping[str, Positive]
     taken: Literal["before", "between", "after"] = "between"
@@ -126,7 +126,7 @@ class Yardstick:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Everything that one case gave: times in pairs, instance by instance, outputs, counters, costs."""
+    """All results of measuring one case in one process: pairs by build, differences of outputs, counters, costs."""
 
     case_id: str
     instances: tuple[Instance, ...]
@@ -143,28 +143,28 @@ class Measurement:
     ceilings: Mapping[str, Positive] = field(
         default_factory=dict
     )  # of this machine, see `gpugate.measurement.ceilings`
-    accounts_for_itself: bool = False  # it has a `Side.engaged` of its own
+    accounts_for_itself: bool = False  # the optimized side has a `Side.engaged` of its own
     proofs: tuple[Shown, ...] = ()
-    not_engaged: str | None = None  # what Side.engaged() said
-    inert: bool = False  # the same bits by the same kernels or operators, and nothing said
+    not_engaged: str | None = None  # the reason that Side.engaged() returned
+    inert: bool = False  # the same bits by the same kernels or operators, and no `Side.engaged`
     counters_missing: str | None = None  # why there are no counters
     event_host_ratio: NotNegative | None = None  # event time over host time of the same window
     timer: Literal["cuda events", "host clock"] = "host clock"
     input_sets: Natural = 1
     resolution_ms: NotNegative = 0.0
     seed: int = 0
-    attempts: Natural = 1  # 1, plus the times that an inconclusive result needed more pairs
+    attempts: Natural = 1  # 1, plus the number of times that an undecided result was measured on
     wall_s: NotNegative = 0.0
-    spent_s: Mapping[str, NotNegative] = field(default_factory=dict)  # by what was done, see `Progress.doing`
+    spent_s: Mapping[str, NotNegative] = field(default_factory=dict)  # by activity, see `Progress.doing`
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
         return tuple(pair for instance in self.instances for pair in instance.pairs)
 
     def with_more(self, second: Measurement) -> Measurement:
-        """Both as one: `second` is of the same case and process, asked for by an undecided result.
+        """Merges both: `second` continues the same case in the same process after an undecided result.
 
-        Of every counter the worse value stays: a call that happened in one of them happened.
+        The worse value of every counter stays: a call that either measurement counted did happen.
         """
         return replace(
             second,
@@ -197,7 +197,7 @@ MORE_IS_BETTER = (
 
 
 def _worse(first: Counters, second: Counters) -> Counters:
-    """The worse value of each counter that either measured."""
+    """Takes the worse value of each counter that either measurement has."""
     both = {**first, **second}
     return {
         name: (min if name in MORE_IS_BETTER else max)(first.get(name, value), second.get(name, value))
@@ -206,7 +206,7 @@ def _worse(first: Counters, second: Counters) -> Counters:
 
 
 def _more_wrong(first: StepChecks | None, second: StepChecks | None) -> StepChecks | None:
-    """The checks of the second measurement, unless the first one found more wrong steps."""
+    """Takes the checks of the second measurement, unless the first one found more wrong steps."""
     return first if second is None or (first is not None and first.wrong > second.wrong) else second
 
 

@@ -1,4 +1,4 @@
-"""Measuring one case from beginning to end: outputs, then paired times over fresh instances, then counters."""
+"""The measurement of one case from beginning to end: outputs, then pairs over several builds, then counters."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ from gpugate.measurement.warm_up import least_block_ms, warm_up
 from gpugate.statistics.intervals import Estimate
 from gpugate.workload import BASELINE, Case, Context, nothing_to_say
 
-REWARM_SHARE = 0.3  # of the warm-up time, for every instance after the first: the clock is up already
+REWARM_SHARE = 0.3  # of the warm-up time, for every build after the first: the clock is up already
 
 
 @dataclass
 class _Found:
-    """What one measurement has found so far."""
+    """The results of a measurement so far."""
 
     instances: list[Instance] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
@@ -72,7 +72,7 @@ class _Found:
     costs: tuple[SideCost, SideCost] = (SideCost(0.0, 0.0), SideCost(0.0, 0.0))  # of the first instance
     same_bits: bool = False
     inert: bool = False
-    baseline_unchanged: bool = False  # shown already, by a reference that was built after the optimization
+    baseline_unchanged: bool = False  # True once a reference built after the optimization gave the baseline's outputs
     not_engaged: str | None = None
     mismatch: Mismatch | None = None
     step_checks: StepChecks | None = None
@@ -90,14 +90,14 @@ class _Found:
 
 @dataclass
 class _Run:
-    """One measurement while it happens: the plan, the tools, and what was found."""
+    """One measurement while it runs: the plan, the tools, and the results so far."""
 
     case: Case
     context: Context
     settings: Settings
     report: Report
     inputs: Inputs
-    expected: Expected | None  # None: nothing but times is asked for
+    expected: Expected | None  # None: only times are measured
     timer: Timer
     read_clock: ReadClock
     draw: random.Random
@@ -115,7 +115,7 @@ class _Run:
         return self.deadline_s - perf_counter()
 
     def exchange(self, side: BuiltSide) -> None:
-        """Between two pairs: no side meets the same content at the same address for long."""
+        """Exchanges inputs between two pairs: no side reads the same content at the same address for long."""
         exchange_used(self.inputs, side.next_input, side.steps_per_block, self.draw)
 
     def tell(self, doing: Doing, side: str, taking: Instance | None = None) -> None:
@@ -143,10 +143,10 @@ def measure(
 ) -> Measurement:
     """Measures `case` on `context.device`.
 
-    `known` is what this process has found out with other cases of the workload, and is added to. Raises SideError,
-    naming the side, when one cannot be built or run, writes to its inputs or to the other's model, or cannot show the
-    fault that the settings ask for. An output that is not comparable (NaN, another shape or dtype) ends the measurement
-    without samples.
+    `known` has the results that other cases of the workload share in this process; new ones are added. Raises
+    SideError, naming the side, when a side cannot be built or run, writes to its inputs or to the other's model, or
+    cannot have the fault in the settings. An output that is not comparable (NaN, another shape or dtype) ends the
+    measurement without samples.
     """
     started = perf_counter()
     known = known or Known()
@@ -173,9 +173,9 @@ def measure(
 def measure_times(
     case: Case, context: Context, settings: Settings, inputs: Inputs, report: Report
 ) -> tuple[Instance, ...]:
-    """Pairs alone, as `measure` takes them from fresh builds: no output is compared and nothing is counted.
+    """Takes pairs from several builds as `measure` does, but compares no output and counts nothing.
 
-    `inputs` are made once for many measurements. Raises SideError as `measure` does.
+    `inputs` serve many measurements. Raises SideError as `measure` does.
     """
     run = _begun(case, context, settings, report, inputs, None, Known())
     try:
@@ -204,7 +204,10 @@ def _begun(
 
 
 def _build_once(run: _Run) -> None:
-    """So that start-up is that of a warm process, as after a proof: the baseline's outputs have warmed its own."""
+    """Builds the optimized side once, so that its timed start-up is that of a warm process, as it is after a proof.
+
+    The reference's start-up is warm already: the baseline's outputs were computed before.
+    """
     run.tell("building", run.case.optimization.name)
     name = run.case.optimization.name
     build_side(name, run.case.builder(name), run.context, run.inputs.timed[0]).close()
@@ -212,10 +215,10 @@ def _build_once(run: _Run) -> None:
 
 
 def _measure_instances(run: _Run) -> StopReason:
-    """Fresh builds of both sides, one after another, until the interval, the noise or the budget says stop."""
+    """Builds both sides anew, and takes pairs, until the interval, the noise or the budget ends the sampling."""
     while True:
         run.tell("building", run.case.optimization.name)
-        # The reference first to begin with: an optimization that edits a model they share is then seen, and blamed.
+        # The first build begins with the reference: an optimization that edits a shared model is then found and named.
         reference_first = len(run.found.instances) % 2 == 0
         both = build_both(run.case, run.context, run.inputs, reference_first)
         try:
@@ -231,7 +234,7 @@ def _measure_instances(run: _Run) -> StopReason:
 
 
 def _begin(run: _Run, both: BothSides) -> None:
-    """Outputs first; the budget starts when building and comparing are done."""
+    """Compares outputs of the first build, and starts the budget when building and comparing are done."""
     run.tell("checking", both.optimized.name)
     run.found.costs = (both.reference.cost, both.optimized.cost)
     if run.expected is not None:
@@ -246,14 +249,14 @@ def _begin(run: _Run, both: BothSides) -> None:
 
 
 def _measure_instance(run: _Run, both: BothSides) -> StopReason | None:
-    """Warms both sides up and takes pairs; None asks for a fresh instance."""
+    """Warms both sides up and takes pairs; returns None where a further build shall follow."""
     share = REWARM_SHARE if run.found.instances else 1.0
     kind = run.context.device.type
     started = perf_counter()
     for side in (both.reference, both.optimized):
         run.tell("warming up", side.name)
         warm_up(side, run.inputs.timed, run.timer.time_ms, least_block_ms(side), share * WARM_UP_S[kind])
-        check_untouched(run.inputs, side.name)  # while it has run alone, so that the other is not blamed
+        check_untouched(run.inputs, side.name)  # before the other side runs, so that the error names the right side
     run.rebuild_s = both.build_s + (perf_counter() - started) * REWARM_SHARE / share
     first = run.draw.random() < 0.5
     pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, first, run.rest, run.cpu, run.exchange)
@@ -279,11 +282,11 @@ def _take_pairs(run: _Run, pairing: Pairing) -> StopReason | None:
     while True:
         started = perf_counter()
         pairing.take(settings.pairs_per_instance, go_on)
-        round_s = perf_counter() - started  # what a fresh build costs at least
+        round_s = perf_counter() - started  # a further build takes at least so long
         pairing.take(_more_pairs(run, pairing, round_s), go_on)
         estimate = _estimate([*found.instances, pairing.instance()])
         found.half_widths.append(estimate.half_width if estimate else math.inf)
-        # Where building is dear (compilation), more pairs of the same instance are all that the budget allows.
+        # Where building is dear (compilation), the budget allows only more pairs of the same build.
         affordable = run.rebuild_s + round_s < run.seconds_left
         missing = settings.min_instances - len(found.instances) - 1 if affordable else 0
         pairs = found.pairs + len(pairing.pairs)
@@ -293,7 +296,7 @@ def _take_pairs(run: _Run, pairing: Pairing) -> StopReason | None:
 
 
 def _more_pairs(run: _Run, pairing: Pairing, round_s: float) -> int:
-    """How many more this build is worth, as far as the budget then still pays for the builds that are wanted."""
+    """Computes the further pairs that this build is worth, within a budget that also pays for the missing builds."""
     ratios = [instance.log_ratios for instance in (*run.found.instances, pairing.instance())]
     pair_s = round_s / run.settings.pairs_per_instance
     worth = pairs_worth_taking(ratios, run.rebuild_s, pair_s) - len(pairing.pairs)
@@ -307,7 +310,7 @@ def _estimate(instances: Sequence[Instance]) -> Estimate | None:
 
 
 def _finish(run: _Run, both: BothSides) -> None:
-    """The counting pass over the last instance, when all times are taken, and what can be told only afterwards."""
+    """Runs the checking and counting passes over the last build, after all times, and checks engagement and state."""
     if run.expected is None or not run.found.comparable:
         return
     run.tell("checking", both.optimized.name)
@@ -327,7 +330,7 @@ def _finish(run: _Run, both: BothSides) -> None:
 
 
 def _checked_steps(run: _Run, both: BothSides, expected: Expected) -> StepChecks:
-    """The checking pass of the optimized side, before anything is counted."""
+    """Runs the checking pass of the optimized side, before the counting pass."""
     side, budget_s, timed = both.optimized, run.settings.budget_s, run.inputs.timed
     pairs = [pair for instance in run.found.instances for pair in instance.pairs]
     step_ms = statistics.median(pair.optimized_ms for pair in pairs) if pairs else None
@@ -335,13 +338,13 @@ def _checked_steps(run: _Run, both: BothSides, expected: Expected) -> StepChecks
         checks = check_steps(side, run.inputs, expected, run.case.optimization.tolerated, budget_s, step_ms, run.draw)
         if step_ms is None:
             return checks
-        # Where every step fills memory of its own, its output was compared.
+        # An output in memory of its own was compared already; only overwritten outputs need this ratio.
         share = work_in_blocks(side, timed, budget_s, step_ms) if checks.overwritten else None
         return replace(checks, new_input_ratio=_new_input_ratio(run, both, step_ms), block_share=share)
 
 
 def _new_input_ratio(run: _Run, both: BothSides, step_ms: float) -> float | None:
-    """None for a side that reads ahead: what its step waits for does not depend on its input."""
+    """Measures `StepChecks.new_input_ratio`; None where a side reads ahead: its steps do not wait for their input."""
     if any(side.side.stock_steps or side.side.works_ahead for side in (both.reference, both.optimized)):
         return None
 
@@ -351,16 +354,16 @@ def _new_input_ratio(run: _Run, both: BothSides, step_ms: float) -> float | None
             return new_set(run.case.workload, run.context, run.inputs, number)
 
     if not same_form(make_input(0), run.inputs.timed[0]):
-        return None  # another shape is other work: compilation, autotuning
+        return None  # another shape causes other work: compilation, autotuning
     ratio = time_on_new_inputs(both.optimized, make_input, run.timer.time_ms, step_ms)
     if ratio <= REMEMBERS:
         return ratio
-    # The same ratio of the reference is what the first use of an input costs a side that remembers nothing.
+    # The reference's ratio is the cost of the first use of an input for a side that keeps no outputs.
     return ratio / max(1.0, time_on_new_inputs(both.reference, make_input, run.timer.time_ms, step_ms))
 
 
 def _counted(run: _Run, both: BothSides) -> tuple[Counted, Counted]:
-    """Of the reference, which several cases share, once in a process; of the optimized side always."""
+    """Counts the reference, which several cases share, once in a process, and the optimized side always."""
     reference, optimized, known = both.reference, both.optimized, run.known.counted
     sides = [optimized] if reference.name in known else [reference, optimized]
     inputs, has_counters = run.inputs.timed, counters.missing(run.context.device) is None
@@ -379,12 +382,12 @@ def _counted(run: _Run, both: BothSides) -> tuple[Counted, Counted]:
             known[side.name] = Counted(of_side, profile, signature)
     ours = known[optimized.name]
     if run.settings.fault is not None:
-        del known[optimized.name]  # of what the fault was put into, not of what is declared
+        del known[optimized.name]  # these counters are of the side with the fault, not of the declared side
     return known[reference.name], ours
 
 
 def _with_cpu(run: _Run, side: int) -> Counters:
-    """The counters of one side, 0 for the reference: of the counting pass, and of its timed blocks."""
+    """Merges the counters of the counting pass and of the timed blocks; `side` is 0 for the reference."""
     if run.found.counted is None:
         return {}
     cores = run.other_work.cores

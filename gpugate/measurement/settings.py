@@ -1,4 +1,4 @@
-"""How long and how finely to measure; everything here is a plan, what happened is in the record."""
+"""The plan of a measurement: its times, sizes and limits. The facts afterwards are in `gpugate.measurement.record`."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from gpugate.faults.fault import Fault
 BLOCK_MS = {"cuda": 20.0, "cpu": 10.0}
 WARM_UP_S = {"cuda": 0.3, "cpu": 0.3}
 
-REMEMBERS = 3.0  # times as long on a new input: the first use of an input costs no honest side that much
+REMEMBERS = 3.0  # ratio of times on a new and a used input: the first use of an input costs no honest side that much
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`budget_s` covers warm-up, rebuilding and sampling of one case; the first build and compilation come on top.
+    """The settings of one measurement.
 
+    `budget_s` covers warm-up, rebuilding and sampling of one case; the first build and compilation come on top.
     `half_width` is the relative half-width of the speedup's interval at which sampling stops. `seed` draws the fresh
-    inputs and who goes first. `fault` is put into the optimized side, on purpose.
+    inputs and the side that runs first. `fault` is put into the optimized side, on purpose.
     """
 
     budget_s: float = 6.0
     half_width: float = 0.005
     min_pairs: int = 8
     pairs_per_instance: int = 4
-    min_instances: int = 4  # two of either order of building
+    min_instances: int = 4  # two builds in either order
     counted_steps: int = 5
     fresh_inputs: int = 3
     seed: int = 0
     fault: Fault | None = None
-    prove: bool = True  # False where they were shown before, or another process shows them
+    prove: bool = True  # False where the proofs ran before, or another process runs them
 
     def escalated(self) -> Settings:
-        """For a result that could not be decided: twice the time, half the width."""
+        """Returns the settings for an undecided result: twice the time, half the width, no proofs again."""
         return replace(self, budget_s=2 * self.budget_s, half_width=self.half_width / 2, prove=False)

@@ -34,10 +34,10 @@ def synchronize(device: torch.device) -> None:
 
 @contextmanager
 def blamed_on(side: str, doing: str, share: float = 1) -> Iterator[None]:
-    """Raises SideError, with the side and the cause, for everything that a user's code raises inside; Ctrl-C passes.
+    """Raises SideError, with the side and the cause, for every exception of a user's code inside; Ctrl-C passes.
 
-    pytest's own outcomes, such as that of `pytest.skip`, are BaseExceptions, and so are those of asyncio. What the code
-    changes for the whole process is restored, and is an error as well, and so is what has not ended within `share` of
+    Exceptions of pytest, such as that of `pytest.skip`, and of asyncio are BaseExceptions. A change of the whole
+    process's state is restored and is an error as well, and so is code that runs longer than `share` times
     `--perf-step-timeout`.
     """
     try:
@@ -55,9 +55,9 @@ def blamed_on(side: str, doing: str, share: float = 1) -> Iterator[None]:
 
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """One full collection lasts longer than a block, and a trace of 200,000 events sets off many.
+    """Disables garbage collection inside; `release` collects between measurements.
 
-    It comes between measurements, in `release`.
+    One full collection lasts longer than a block, and a trace of 200,000 events triggers many of them.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -83,12 +83,12 @@ class BuiltSide:
     last_output: torch.Tensor | None = None
 
     def run_steps(self, inputs: Sequence[Any], steps: int) -> None:
-        """The timed loop: `steps` steps over rotating inputs, then everything joined."""
+        """Runs the timed loop: `steps` steps over rotating inputs, then one join of all work."""
         self._step_through(inputs, steps)
         self.side.finish()
 
     def take_stock(self, inputs: Sequence[Any]) -> None:
-        """Takes what loaders and queues have made ready while the other side ran: it came for free."""
+        """Uses up the data that loaders and queues prepared while the other side ran: it cost this side no time."""
         if self.side.stock_steps:
             self._step_through(inputs, self.side.stock_steps)
 
@@ -102,7 +102,7 @@ class BuiltSide:
     def timed_block(
         self, inputs: Sequence[Any], time_ms: Callable[[Callable[[], None]], float], steps: int | None = None
     ) -> float:
-        """Milliseconds per step of one block, under this side's flags; of `steps` steps where they are given."""
+        """Times one block under this side's flags, in milliseconds per step; `steps` defaults to `steps_per_block`."""
         steps = steps or self.steps_per_block
         self.flags.apply()
         with blamed_on(self.name, "running timed steps"), garbage_collection_paused():
@@ -111,7 +111,7 @@ class BuiltSide:
         return block_ms / steps
 
     def output_for(self, inputs: Any) -> torch.Tensor:
-        """The output of one joined step, as a copy that no later step can overwrite."""
+        """Runs one step, joins it, and returns a copy of its output that no later step can overwrite."""
         self.flags.apply()
         with blamed_on(self.name, "computing an output"):
             output = self.side.step(inputs)
@@ -122,7 +122,7 @@ class BuiltSide:
             return output.clone() if type(output) in PLAIN_TENSORS else output
 
     def why_not_engaged(self) -> str | None:
-        """The reason that the side gives; None: it engaged. Raises SideError for any other value."""
+        """Returns the reason that the side gives, or None where it engaged. Raises SideError for any other value."""
         with blamed_on(self.name, "calling engaged()"):
             reason = self.side.engaged()
             if reason is None or (isinstance(reason, str) and reason.strip()):
@@ -137,7 +137,7 @@ class BuiltSide:
 
 
 def build_side(name: str, build: Build, context: Context, first_input: Any) -> BuiltSide:
-    """Builds a side from the suite's default flags and runs its first step, both timed: they are never samples."""
+    """Builds a side from the suite's default flags and runs its first step; both are timed, and are never samples."""
     TorchFlags().apply()
     allocated_bytes = _start_counting_memory(context.device)
     with blamed_on(name, "being closed"), ExitStack() as undo:
@@ -161,7 +161,7 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
 
 
 def _checked(side: object) -> Side:
-    """The side that a build function returned. Raises TypeError, naming the mistake, for what is none."""
+    """Returns the side that a build function made. Raises TypeError, naming the mistake, for any other object."""
     if not isinstance(side, Side):
         raise TypeError(f"its build function returned {reprlib.repr(side)}: return a gpugate.workload.Side")
     for name in ("step", "finish", "engaged", "close", "cached_step"):
@@ -172,10 +172,10 @@ def _checked(side: object) -> Side:
 
 
 def _await_compile_workers() -> None:
-    """Inductor's worker processes go on starting up for seconds after a compilation, beside what is timed.
+    """Waits for Inductor's worker processes, whose start-up lasts seconds beyond a compilation and disturbs timing.
 
-    They stay for the next build: ending them takes as long as starting them, at every build. Torch itself ends them a
-    minute after their last job, and starts others within a tenth of a second from a process that stays.
+    The workers stay for the next build: ending them takes as long as starting them, at every build. Torch itself ends
+    them a minute after their last job, and starts others within a tenth of a second from a process that stays.
     """
     workers = sys.modules.get("torch._inductor.async_compile")
     if workers is None or not workers._pool_set:  # waiting would start them
@@ -206,7 +206,7 @@ def _peak_above(device: torch.device, allocated_bytes: int) -> int | None:
 
 
 def release(device: torch.device) -> None:
-    """Frees what closed sides held, so that the next one starts from an empty device."""
+    """Frees the memory of closed sides, so that the next side starts from an empty device."""
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None:
         dynamo.reset()  # compiled code keeps its model and its CUDA graphs alive
@@ -217,7 +217,7 @@ def release(device: torch.device) -> None:
 
 
 def fingerprint(model: torch.nn.Module | None) -> str:
-    """A digest of a model's structure and tensors: another digest later means that somebody changed it."""
+    """Computes a digest of a model's structure and tensors: another digest later means that the model was changed."""
     if model is None:
         return ""
     with blamed_on(type(model).__name__, "being compared with itself"):
@@ -231,7 +231,7 @@ def _digest(model: torch.nn.Module) -> str:
         digest.update(f"{name}:{type(module).__name__}:{compiled};".encode())
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         values = tensor.detach().double()
-        # Both sums: weights are symmetric around zero, and scaling those leaves their sum where it is.
+        # The sum of squares too: weights are symmetric around zero, so scaling them hardly changes their plain sum.
         sums = float(values.sum()), float(values.square().sum())
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:{tensor.stride()}:{sums!r};".encode())
     return digest.hexdigest()

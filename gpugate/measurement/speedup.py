@@ -1,4 +1,4 @@
-"""The speedup that a case's fresh builds show."""
+"""The speedup of a case from all its builds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpugate.statistics.intervals import Estimate, speedup_estimate
 
 
 def speedup_of(instances: Sequence[Instance]) -> Estimate:
-    """See `gpugate.statistics.intervals.speedup_estimate`. Raises ValueError where no instance has a pair."""
+    """Estimates the speedup by `gpugate.statistics.intervals.speedup_estimate`. Raises ValueError without any pair."""
     return speedup_estimate(
         [instance.log_ratios for instance in instances], [instance.reference_built_first for instance in instances]
     )

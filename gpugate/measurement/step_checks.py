@@ -1,7 +1,7 @@
 """The checking pass: every step of an unannounced stretch is compared with the baseline, at the cost of a few sums.
 
 One output of each build is compared value by value (`gpugate.measurement.outputs`). This pass finds a side that is
-right in that step and does not do the work of the others: it remembers outputs, leaves steps out, or returns zeros now
+right in that step and does not do the work of other steps: it caches outputs, leaves steps out, or returns zeros now
 and then. The pass runs after all times are taken.
 """
 
@@ -38,7 +38,7 @@ STRETCH_MS = 2000.0
 NEW_INPUTS_MS, MOST_NEW_INPUTS, NEW_INPUTS_ROUNDS, MAKING_S = 2.0, 256, 5, 0.3
 JOINED_STEPS, FEWEST_JOINED = 8, 3
 JOINED_ROUNDS = 3
-LEAST_CPU_MS = 0.5  # below it, joining a step takes most of its CPU time
+LEAST_CPU_MS = 0.5  # of a step; below it, the join takes most of the step's CPU time
 
 
 class Sketch:
@@ -73,7 +73,7 @@ class Sketch:
 
 @dataclass(frozen=True)
 class _Step:
-    """The output of one step as sums, or why it has none; which content its input had, and that of the step before."""
+    """The output of one step as sums, or the problem with it; the contents of its input and of the input before."""
 
     content: int
     content_before: int | None
@@ -92,8 +92,8 @@ def check_steps(
 ) -> StepChecks:
     """Runs the optimized side in stretches of random length and compares the sums of every output.
 
-    The contents of the input sets change places before and during the pass. `step_ms` says how many steps fit into
-    CHECKED_SHARE of the budget. An output that `Side.finish` completes is read after it, where no later step has
+    The contents of the input sets change places before and during the pass. As many steps run as fit into CHECKED_SHARE
+    of the budget at `step_ms` each. An output that `Side.finish` completes is read afterwards, unless a later step has
     returned the same memory. Raises SideError for a step that fails.
     """
     sketch, steps, until = Sketch(draw), list[_Step](), perf_counter() + 2 * CHECKED_SHARE * budget_s
@@ -118,13 +118,13 @@ def check_steps(
 
 
 def _longest_stretch(expected: Expected, step_ms: float | None) -> int:
-    """The most outputs that are held at once, and no more steps than STRETCH_MS takes."""
+    """Computes the most steps of a stretch: their outputs must fit into HELD_BYTES and their time into STRETCH_MS."""
     size = expected.timed[0].numel() * expected.timed[0].element_size()
     return max(1, min(MOST_HELD, HELD_BYTES // max(1, size), int(STRETCH_MS / (step_ms or 1.0))))
 
 
 def _stretch(side: BuiltSide, inputs: Inputs, expected: Expected, length: int, sketch: Sketch) -> Iterator[_Step]:
-    """Runs `length` steps and their join; yields those whose output can be read."""
+    """Runs `length` steps and their join; yields the steps whose output can be read."""
     deferred = side.side.finish is not nothing_to_join
     held: dict[int, tuple[int, int | None, Any]] = {}
     before = None
@@ -185,7 +185,7 @@ def _compared(
 def _resemblance(
     step: _Step, sums: torch.Tensor | None, contents: int, close: Callable[[torch.Tensor, int], bool]
 ) -> Resemblance:
-    """What the output of a wrong step is instead."""
+    """Classifies the output of a wrong step."""
     if sums is None:
         return "unreadable"
     if not bool(sums.any()):
@@ -200,12 +200,12 @@ def _resemblance(
 def time_on_new_inputs(
     side: BuiltSide, make_input: Callable[[int], Any], time_ms: Callable[[Callable[[], None]], float], step_ms: float
 ) -> float:
-    """The time of a block over inputs that the process has not met, over its time on the same inputs again.
+    """Measures the time of a block over new inputs, over its time on the same inputs again.
 
-    A side that remembers outputs by content needs many times as long at first. A block lasts NEW_INPUTS_MS or one step.
-    Other work of the machine lengthens some blocks: the least ratio of up to NEW_INPUTS_ROUNDS counts, and one that is
-    no larger than REMEMBERS ends the rounds. A round makes its inputs within MAKING_S and HELD_BYTES. Raises SideError
-    for a step that fails.
+    A side that caches outputs by content needs many times as long at first. A block lasts NEW_INPUTS_MS or one step.
+    Other work of the machine lengthens some blocks: the least ratio of up to NEW_INPUTS_ROUNDS rounds counts, and a
+    ratio no larger than REMEMBERS ends the rounds. A round makes its inputs within MAKING_S and HELD_BYTES. Raises
+    SideError for a step that fails.
     """
     count = max(1, min(MOST_NEW_INPUTS, int(NEW_INPUTS_MS / max(step_ms, 1e-3))))
     ratios, made = list[float](), 0
@@ -229,12 +229,12 @@ def _block_over(side: BuiltSide, new: Sequence[Any]) -> None:
 
 
 def work_in_blocks(side: BuiltSide, inputs: Sequence[Any], budget_s: float, step_ms: float) -> float | None:
-    """The work of a step in a block that is joined once, over that of a step that is joined by itself.
+    """Measures the work of a step in a block that is joined once, over the work of a step that is joined by itself.
 
-    Work is the CPU time of all threads of this process, on a GPU the number of kernels and copies, both without what a
-    join costs that has nothing to join. A side that computes only some of a block's steps, in `finish` or on a thread,
-    does a fraction. None for a side that has nothing to join or works ahead, and where a step takes too little CPU time
-    to tell. Raises SideError for a step that fails.
+    Work is the CPU time of all threads of this process, on a GPU the number of kernels and copies, both without the
+    cost of an empty join. A side that computes only some of a block's steps, in `finish` or on a thread, does a
+    fraction of the work. None for a side that has nothing to join or works ahead, and where a step takes less than
+    LEAST_CPU_MS of CPU time. Raises SideError for a step that fails.
     """
     if side.side.works_ahead or side.side.stock_steps or side.side.finish is nothing_to_join:
         return None
@@ -252,7 +252,7 @@ def work_in_blocks(side: BuiltSide, inputs: Sequence[Any], budget_s: float, step
 
 
 def _cpu_ms(side: BuiltSide, inputs: Sequence[Any], lengths: Sequence[int]) -> float:
-    """CPU time of blocks of these lengths; one of no steps is a join alone."""
+    """Measures the CPU time of blocks of these lengths; a block of no steps is a join alone."""
     with blamed_on(side.name, "running steps one by one and in a block"):
         side.flags.apply()
         started = process_time_ns()

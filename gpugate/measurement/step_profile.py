@@ -1,4 +1,4 @@
-"""Where the time of one step goes, by kernel, copy and wait, as the counting pass saw it. Pure."""
+"""The time of one step by kernel, copy and wait, from the counting pass. Pure."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ OTHERS = "(others)"
 DIGITS = 6
 
 
-Parts = Mapping[str, tuple[NotNegative, NotNegative]]  # by name: how often in a step, and milliseconds of it in all
+Parts = Mapping[str, tuple[NotNegative, NotNegative]]  # by name: count per step, and milliseconds per step in all
 
 
 @dataclass(frozen=True)
 class StepProfile:
     """One step of a side under the profiler: the longest parts first, times in milliseconds per step.
 
-    `kernels` are those of the GPU, on a CPU the operators with what they take beside the operators that they call.
-    `copies` are by kind, memsets among them; `waits` are host calls in which the stepping thread waits for the device.
-    `after` is what `Side.finish()` adds to the device's work after the last step, whole. `stages` are what the side
-    says it does, in order, as long as their work takes on the GPU, on a CPU as they take. `kernel_ms` is the time in
-    which kernels run, however many at once; `copy_ms` that in which copies run and no kernel does.
+    `kernels` are the kernels of the GPU; on a CPU, the operators, each without the operators that it calls. `copies`
+    are by kind, memsets among them; `waits` are host calls in which the stepping thread waits for the device. `after`
+    is all the device work that `Side.finish()` adds after the last step. `stages` are the ranges that the side names,
+    in order, with the time of their work on the GPU, or their own time on a CPU. `kernel_ms` is the time in which
+    kernels run, however many at once; `copy_ms` is the time in which copies run and no kernel does.
     """
 
     kernels: Parts = field(default_factory=dict)
@@ -39,7 +39,7 @@ class StepProfile:
     copy_ms: NotNegative = 0.0
 
     def longer(self, factor: float) -> StepProfile:
-        """The same with every time so many times as long."""
+        """Returns this profile with every time multiplied by `factor`."""
         return StepProfile(
             _longer(self.kernels, factor),
             _longer(self.copies, factor),
@@ -56,7 +56,7 @@ def _longer(parts: Parts, factor: float) -> Parts:
 
 
 def step_profile(activity: Activity) -> StepProfile:
-    """The profile of an average step of the counted ones."""
+    """Computes the profile of an average step among the counted steps."""
     steps, copies = activity.steps, (*activity.copies, *activity.memsets)
     stages = _in_order(activity.stages, steps)
     if not (activity.kernels or copies):
@@ -85,7 +85,7 @@ def _timed(events: Sequence[Event]) -> list[_Timed]:
 
 
 def _own_times(operators: Sequence[Event]) -> Iterator[_Timed]:
-    """Each operator without the time of those that it calls, which lie within it on the same thread."""
+    """Yields each operator without the time of the operators that it calls, which lie within it on the same thread."""
     by_thread: dict[object, list[Event]] = defaultdict(list)
     for operator in operators:
         by_thread[operator.get("tid")].append(operator)
@@ -103,7 +103,7 @@ def _own_times(operators: Sequence[Event]) -> Iterator[_Timed]:
 
 
 def _in_order(stages: Sequence[Event], steps: int) -> Parts:
-    """As they first come."""
+    """Orders the stages by their first occurrence."""
     parts = _parts(_timed(stages), steps)
     return {
         name: parts[name] for name in dict.fromkeys(stage["name"][:LONGEST_NAME] for stage in stages) if name in parts

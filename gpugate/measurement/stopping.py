@@ -1,4 +1,4 @@
-"""When to stop sampling: the interval is narrow enough, the noise has stopped changing, or the budget is spent."""
+"""The end of sampling: the interval is narrow enough, the noise has stopped changing, or the budget is spent."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ MIN_PAIRS_TO_CALL_IT_NOISE = 32
 def stop_reason(
     half_widths: Sequence[float], pairs: int, instances_missing: int, seconds_left: float, settings: Settings
 ) -> StopReason | None:
-    """`half_widths` is the interval's relative half-width after each instance so far, the latest last.
+    """Returns the reason to stop sampling, or None to go on.
 
-    `instances_missing` is how many fresh instances are still wanted and affordable. None: go on.
+    `half_widths` is the interval's relative half-width after each build so far, the latest last. `instances_missing`
+    is the number of further builds that are wanted and affordable.
     """
     if pairs < settings.min_pairs:
         return None

@@ -1,4 +1,4 @@
-"""The folder for temporary files when it is full: an error far from its cause, said in one sentence."""
+"""One sentence for the errors of a full folder for temporary files, which appear far from their cause."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ NEXT_STEP = "make room in it, or set TMPDIR to another one"
 
 
 def not_taken(error: BaseException) -> str | None:
-    """What the folder did not take and what to do, where that is what `error` comes from; None for any other.
+    """Returns the file that the folder did not take and the next step; None for an error with another cause.
 
-    The profiler does not raise when it cannot write its trace: what is missing is the file that is then to be read.
+    The profiler does not raise when it cannot write its trace: the error comes when the missing file is read.
     """
     if not isinstance(error, OSError):
         return None
-    if error.filename is None:  # as tempfile raises it, with the folders that it tried
+    if error.filename is None:  # tempfile raises such an error, with the folders that it tried
         said = str(error.strerror)
         return f"{said[:1].lower()}{said[1:]}: {NEXT_STEP}" if "usable temporary directory" in said else None
     folder, path = Path(tempfile.gettempdir()), Path(os.fsdecode(error.filename))

@@ -22,14 +22,14 @@ from gpugate.errors import SideError
 
 DEFAULT_S = 300.0
 BUILD_SHARE = 6  # builds, first steps, inputs and proofs compile, load and train: they may take this many times as long
-GRACE_S = 30.0  # from the error, for the side to be closed; then once more
+GRACE_S = 30.0  # time for the side to be closed after the first error, and after the second
 RAISED = 2  # errors, before the process is ended
 SHOWN_FRAMES, SHOWN_THREADS = 3, 8
 _SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 1
 _PACKAGE = str(Path(__file__).parents[1])
 
 
-class StepTimeout(BaseException):  # no error that a user's `except Exception` may keep
+class StepTimeout(BaseException):  # a user's `except Exception` must not catch it
     """A call of a side has not ended within its time limit."""
 
 
@@ -44,7 +44,7 @@ class Limit:
     doing: str
     seconds: float
     since: float  # by monotonic()
-    due: float  # when something is to be done about it
+    due: float  # time of the next error or, after RAISED errors, of the end of the process
     raised: int = 0  # signals that were sent
     heeded: int = 0  # errors that were raised
 
@@ -80,7 +80,7 @@ class Watch:
         while not self._closed.wait(wait_s):
             limit, now = self.limit, monotonic()
             if limit is None or now < limit.due:
-                # No limit is shorter than this, so none that is set meanwhile is over before.
+                # No limit is shorter than `seconds`, so a limit that is set meanwhile ends after this wait.
                 wait_s = self.seconds if limit is None else min(self.seconds, limit.due - now)
                 continue
             if limit.raised == RAISED:
@@ -95,7 +95,7 @@ _watch: Watch | None = None
 
 @contextmanager
 def limit_time(seconds: float, end_run: EndRun) -> Iterator[None]:
-    """Sets time limits inside, in the main thread; in another thread nothing changes."""
+    """Enables the time limits of `begin` inside, in the main thread; in another thread nothing changes."""
     global _watch
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -120,7 +120,7 @@ def end_limits() -> None:
 
 
 def begin(side: str, doing: str, share: float) -> Limit | None:
-    """Starts a limit for this thread and returns the limit around it, which `end` takes back."""
+    """Starts a limit for this thread and returns the limit around it, which `end` restores."""
     watch = _watch
     if watch is None or watch.thread != threading.get_ident():
         return None
@@ -139,7 +139,7 @@ def end(before: Limit | None) -> None:
 
 
 def _sentence(limit: Limit, first: int) -> str:
-    """`no end within 300 s (--perf-step-timeout); MainThread: loader.py:12 wait, step.py:7 step`."""
+    """Writes `no end within 300 s (--perf-step-timeout); MainThread: loader.py:12 wait, step.py:7 step`."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = {
         ident: frame for ident, frame in sys._current_frames().items() if names.get(ident) != "gpugate-time-limit"
@@ -151,7 +151,7 @@ def _sentence(limit: Limit, first: int) -> str:
 
 
 def _stack(frame: FrameType | None) -> str:
-    """`file:line function` of the innermost frames outside of this package, the innermost first."""
+    """Lists the innermost frames outside of this package as `file:line function`, the innermost first."""
     places: list[str] = []
     while frame is not None and len(places) < SHOWN_FRAMES:
         path = Path(frame.f_code.co_filename)

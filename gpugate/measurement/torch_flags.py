@@ -1,4 +1,4 @@
-"""Torch's global switches. Each side keeps the ones it chose while it was built; no side sees another's."""
+"""Torch's global switches. Each side runs with the switches that it chose while it was built, and with no others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ATTENTION_KERNELS = ("flash", "math", "mem_efficient", "cudnn")
 
 @dataclass(frozen=True)
 class TorchFlags:
-    """The defaults are the suite's: strict FP32 and no autotuning, unless a side asks for it; the rest as in torch."""
+    """Torch's switches. The defaults are the suite's: strict FP32 and no autotuning; the rest is as in torch."""
 
     cudnn_enabled: bool = True
     cudnn_benchmark: bool = False
@@ -32,7 +32,7 @@ class TorchFlags:
     deterministic_algorithms: bool = False
     inference_mode: bool = False
     grad_enabled: bool = True
-    detect_anomaly: tuple[bool, bool] = (False, True)  # in backward; and whether NaN is looked for then
+    detect_anomaly: tuple[bool, bool] = (False, True)  # in backward passes; the second: with a search for NaN
     autocast: tuple[tuple[bool, torch.dtype], ...] = ((False, torch.bfloat16), (False, torch.float16))  # CPU, CUDA
     autocast_cache: bool = True
     autocast_nesting: int = 0  # torch forgets its cached casts when the outermost autocast ends
@@ -97,7 +97,7 @@ class TorchFlags:
             torch.set_num_threads(self.num_threads)
 
     def _apply_autocast(self) -> None:
-        """Casts that torch has cached are dropped where the nesting changes, as when an autocast ends."""
+        """Applies autocast, and drops torch's cached casts where the nesting changes, as at the end of an autocast."""
         for device, (enabled, dtype) in zip(_AUTOCAST_DEVICES, self.autocast, strict=True):
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)
@@ -109,7 +109,7 @@ class TorchFlags:
             (torch.autocast_increment_nesting if missing > 0 else torch.autocast_decrement_nesting)()
 
     def _apply_precision(self) -> None:
-        """By the older interface, which both can read afterwards, and the newer one for what only that can say."""
+        """Writes by torch's older interface, which both can read, and by the newer one the settings of it alone."""
         _forget_newer_precision()
         torch.backends.cudnn.allow_tf32 = self.cudnn_allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = self.matmul_allow_tf32
@@ -121,14 +121,14 @@ class TorchFlags:
             operation.fp32_precision = precision
 
 
-_guard: torch.inference_mode | None = None  # while it lives, the mode that it set can stand
+_guard: torch.inference_mode | None = None  # its end would restore the mode before it
 
 
 def _set_inference_mode(enabled: bool) -> None:
-    """Torch has no plain setter for inference mode, only guards, and a guard that is freed restores what it found.
+    """Sets inference mode by a guard: torch has no plain setter, and a guard that is freed restores the mode before it.
 
-    So the previous guard goes before the new one comes: whatever the previous one restores, the new one has the last
-    word.
+    So the previous guard is freed before the new one is made: the new guard overwrites the mode that the previous guard
+    restores.
     """
     global _guard  # the mode is global, too
     if torch.is_inference_mode_enabled() != enabled:
@@ -143,15 +143,15 @@ def _autocast_nesting() -> int:
 
 
 def _flushes_denormal() -> bool:
-    """Torch has a setter only; half of the smallest normal number is denormal."""
+    """Computes a denormal number, half of the smallest normal one, since torch has a setter only."""
     smallest = sys.float_info.min
     return smallest * 0.5 == 0.0
 
 
 def _allows_tf32(older: object, newer: object) -> bool:
-    """Torch has two interfaces for TF32: where a side used the newer one, reading the older raises; writing is fine.
+    """Reads TF32 by torch's newer interface, where it exists: after a side used it, reading the older one raises.
 
-    What is written by the older shows in the newer.
+    Writing by the older interface works, and the newer one shows the value.
     """
     if _HAS_NEWER_PRECISION:
         return bool(newer.fp32_precision == "tf32")  # type: ignore[attr-defined]
@@ -164,7 +164,7 @@ def _mkldnn_operations() -> tuple[Any, ...]:
 
 
 def _forget_newer_precision() -> None:
-    """What is set for all operations would hold wherever the older interface only takes its own choice back."""
+    """Clears the newer interface's settings, which would apply wherever the older interface only resets its own."""
     if not _HAS_NEWER_PRECISION:
         return
     backends: Any = torch.backends

@@ -1,4 +1,4 @@
-"""Reading a profiler trace: counts per step from the events of one counted window. Pure, from the trace's JSON."""
+"""Counts per step from the events of one counted window in the JSON of a profiler trace. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpugate.measurement.cuda_calls import FRAMEWORK, GRAPH_LAUNCH, LAUNCH, SYNC
 
 OURS = "gpugate: "
 WINDOW = f"{OURS}counted steps"
-JOIN = f"{OURS}join after"  # and the name of the window
-FILLING = f"{OURS}filling up in"  # the same; of a side that works ahead
+JOIN = f"{OURS}join after"  # followed by the name of the window
+FILLING = f"{OURS}filling up in"  # followed by the name of the window, for a side that works ahead
 LONGEST = 15
 STREAMS = f"{OURS}streams"
 
 _CAPTURE = re.compile(r"cu(da)?StreamBeginCapture")
-_AUTOGRAD = "autograd::engine::"  # what its threads run; CUDA's backward passes have threads of their own
+_AUTOGRAD = "autograd::engine::"  # begins the names of backward passes, which run in threads of their own on CUDA
 _DIRECTIONS = {"HtoD": "host_to_device", "DtoH": "device_to_host", "DtoD": "device_to_device"}
 Event = Mapping[str, Any]
 Span = tuple[float, float]
@@ -26,13 +26,13 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True)
 class Activity:
-    """What a counted window did: API calls of the host, and the device's kernels, copies and memsets they caused.
+    """The activity in a counted window: API calls of the host, and the device's kernels, copies and memsets from them.
 
-    `waits` are the calls with which the thread that runs the steps, or one that runs their backward pass, waited for
-    the device. Threads of a pipeline's own wait as their work, and how often depends on chance; and a side that works
-    ahead waits once at the end of the window, until it is as full as before, which is no step's. `after` are the
-    kernels and copies of the join after the window, which belong to no step. `stages` are the ranges in which a side
-    says what it does, as long as their work takes on the device; on a CPU, as they take.
+    `waits` are the calls in which the thread that runs the steps, or a thread that runs their backward pass, waited for
+    the device. Waits of a pipeline's own threads do not count: their number depends on chance. Nor does the wait of a
+    side that works ahead, at the end of the window until its queues are full again: it belongs to no step. `after` are
+    the kernels and copies of the join after the window, which belong to no step. `stages` are the ranges that a side
+    names, with the time of their work on the device, or their own time on a CPU.
     """
 
     steps: int
@@ -88,7 +88,7 @@ def _calls(events: Sequence[Event]) -> list[Event]:
 
 
 def _stages(inside: Sequence[Event], device: Sequence[Event], events: Sequence[Event]) -> list[Event]:
-    """In their order. Those on the device belong to the window by time: they have no correlation id."""
+    """Sorts the stages by time. Stages on the device belong to the window by time: they have no correlation id."""
     kind, among = "user_annotation", inside
     if device:
         start, end = min(e["ts"] for e in device), max(e["ts"] + e["dur"] for e in device)
@@ -98,17 +98,17 @@ def _stages(inside: Sequence[Event], device: Sequence[Event], events: Sequence[E
 
 
 def _caused(calls: Sequence[Event], events: Sequence[Event]) -> list[Event]:
-    """What ran on the device because of the calls."""
+    """Finds the device events that the calls caused, by correlation id."""
     wanted = {e["args"]["correlation"] for e in calls if "correlation" in e.get("args", {})}
     device = ("kernel", "gpu_memcpy", "gpu_memset")
     return [e for e in events if e.get("cat") in device and e.get("args", {}).get("correlation") in wanted]
 
 
 def lost_kernels(activity: Activity) -> bool:
-    """Fewer kernels are said to have run than were launched: the profiler was not attached, or it dropped some.
+    """True where the trace has fewer kernels than launches: the profiler was not attached, or it dropped kernels.
 
-    CUPTI of CUDA 12.6 to 13.0 can give kernels that begin after an idle time no valid timestamps, and they are dropped.
-    What is launched while a graph is captured runs when the graph is.
+    CUPTI of CUDA 12.6 to 13.0 can give kernels that begin after an idle time no valid timestamps, and drops them.
+    Kernels that are launched while a graph is captured run when the graph is launched.
     """
     captures = any(_CAPTURE.match(e["name"]) for e in activity.calls)
     launched = sum(bool(LAUNCH.match(e["name"])) for e in activity.calls)
@@ -119,9 +119,10 @@ def lost_kernels(activity: Activity) -> bool:
 
 
 def signature(activity: Activity) -> dict[str, float]:
-    """What ran in a step, by name: kernels, copies and waits on a GPU, operators on a CPU. Equal ones did the same.
+    """Counts per step, by name, the kernels, copies and waits on a GPU, or the operators on a CPU.
 
-    And on how many streams: the same kernels side by side are other work than one after another.
+    Equal signatures mean equal work. The number of streams is a part of a signature: kernels side by side are other
+    work than kernels one after another.
     """
     device = (*activity.kernels, *activity.copies, *activity.memsets)
     launches = (e for e in activity.calls if LAUNCH.match(e["name"]) or GRAPH_LAUNCH.match(e["name"]))
@@ -134,7 +135,7 @@ def _streams(device: Sequence[Event]) -> int:
 
 
 def counters(activity: Activity) -> dict[str, float]:
-    """Counts, bytes and milliseconds per step; fractions over the window. Names as in gpugate.counter_names."""
+    """Computes counts, bytes and milliseconds per step, and fractions of the window, by gpugate.counter_names."""
     steps = activity.steps
     names = [e["name"] for e in activity.calls]
     kernel_spans = union(activity.kernels)
@@ -174,19 +175,19 @@ def _copies_by_direction(copies: Sequence[Event]) -> dict[str, float]:
 
 
 def _longest_mean_ms(kernels: Sequence[Event], steps: int) -> float:
-    """Mean of the 15 longest kernels of an average step: of the 15 x steps longest of the window."""
+    """Averages the 15 longest kernels of an average step: the 15 x steps longest kernels of the window."""
     longest = sorted((e["dur"] for e in kernels), reverse=True)[: LONGEST * steps]
     return sum(longest) / len(longest) / 1e3 if longest else 0.0
 
 
 def _share(spans: Sequence[Span], device: Sequence[Event]) -> float:
-    """Length of disjoint spans over the time from the first to the last activity of the device."""
+    """Divides the length of disjoint spans by the time from the first to the last activity of the device."""
     window = union(device)
     return length(spans) / (window[-1][1] - window[0][0]) if window else 0.0
 
 
 def union(events: Sequence[Event]) -> list[Span]:
-    """Disjoint spans, in order, covering every event."""
+    """Merges events into disjoint spans, in order."""
     merged: list[Span] = []
     for start, end in sorted((e["ts"], e["ts"] + e["dur"]) for e in events):
         if merged and start <= merged[-1][1]:
@@ -201,7 +202,7 @@ def length(spans: Sequence[Span]) -> float:
 
 
 def _overlap(left: Sequence[Span], right: Sequence[Span]) -> float:
-    """Length of the intersection of two lists of disjoint spans, in one pass."""
+    """Computes the length of the intersection of two lists of disjoint spans, in one pass."""
     total, i, j = 0.0, 0, 0
     while i < len(left) and j < len(right):
         total += max(0.0, min(left[i][1], right[j][1]) - max(left[i][0], right[j][0]))

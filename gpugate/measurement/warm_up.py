@@ -1,4 +1,4 @@
-"""Warming a side up by time and until its blocks stop drifting: an idle GPU runs at a fifth of its clock."""
+"""Warm-up of a side, by time and until its blocks show no drift: an idle GPU runs at a fifth of its clock."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ STEADY_BLOCKS = 3
 STEADY_SPREAD = 0.01
 COMPARED_BLOCKS = 5
 NO_DRIFT_P = 0.05
-# A block begins when the loaders' stock has been taken, so that every step of it waits for what they then sustain; for
-# twice as long as the stock lasts, it is no matter of the moment in which their next pieces happen to be ready.
+# A block begins when the loaders' stock is used up, so every step waits at the loaders' sustained rate. A block of two
+# stocks does not depend on the moment at which the next data happen to be ready.
 STOCKS_PER_BLOCK = 2
-# A side that works ahead ends every block by filling up what it holds, with most of its threads idle: a moment that
-# must be little of the block.
+# A side that works ahead ends every block by refilling its queues, with most of its threads idle: this time must be a
+# small part of the block.
 AHEAD_BLOCK_MS = 200.0  # on a GPU; on a CPU a step of such a side lasts as long
-# What a side does once in a round would else be in few blocks, and their median would never show it. On a CPU, which
-# only shows that everything runs, a round is not worth its time.
+# With blocks shorter than a round, the work that a side does once in a round would be in few blocks, and their median
+# would never show it. On a CPU, which only shows that everything runs, a round is not worth its time.
 LONGEST_ROUND_MS = {"cuda": 1500.0, "cpu": 0.0}
 PATIENCE = 3  # times the minimum, for a side that never stops drifting
 MAX_STEPS_PER_BLOCK = 100_000
 
 
 def steady(block_ms: Sequence[float]) -> bool:
-    """The last three blocks lie within 1 % of each other, or the last five cannot be told from the five before them.
+    """True where the last three blocks lie within 1 % of each other, or the last five show no drift against the five
+    before them.
 
-    The latter by a Mann-Whitney test: noise that no warm-up takes away must not be waited for.
+    A Mann-Whitney test compares the two fives: noise that no warm-up removes must not prolong the warm-up.
     """
     last = block_ms[-STEADY_BLOCKS:]
     if len(last) == STEADY_BLOCKS and max(last) - min(last) <= STEADY_SPREAD * min(last):
@@ -46,21 +47,21 @@ def _mann_whitney_p(before: Sequence[float], recent: Sequence[float]) -> float:
 
 
 def least_block_ms(side: BuiltSide) -> float:
-    """How long a block of this side lasts at least."""
+    """Looks up the smallest time of a block of this side."""
     on_cuda = side.device.type == "cuda"
     return AHEAD_BLOCK_MS if side.side.works_ahead and on_cuda else BLOCK_MS[side.device.type]
 
 
 def steps_for(step_ms: float, block_ms: float) -> int:
-    """Steps that fill a block of `block_ms`, at least one."""
+    """Computes the steps that fill a block of `block_ms`, at least one."""
     return max(1, min(MAX_STEPS_PER_BLOCK, math.ceil(block_ms / step_ms))) if step_ms > 0 else MAX_STEPS_PER_BLOCK
 
 
 def steps_of_block(step_ms: float, block_ms: float, stock_steps: int, stocks: int, round_steps: int) -> int:
-    """Steps that fill `block_ms`, and at least `stocks` stocks; an odd number together with those that take the stock.
+    """Computes the steps that fill `block_ms` and at least `stocks` stocks: whole rounds, or one step more.
 
-    With an even number of input sets, the last step of a block must not always meet the same set. They are whole
-    rounds, or a step more.
+    Together with the steps that use up the stock, the number is odd: with an even number of input sets, the last step
+    of a block must not always read the same set.
     """
     steps = max(steps_for(step_ms, block_ms), stocks * stock_steps)
     steps = math.ceil(steps / round_steps) * round_steps

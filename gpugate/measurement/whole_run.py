@@ -1,4 +1,4 @@
-"""What a run from its start to its end takes, where start-up is a part of it. Pure."""
+"""The time of a whole run: all items of a finite job, start-up included. Pure."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class WholeRun(NamedTuple):
 
 
 def whole_run(size: Size, measurement: Measurement) -> WholeRun | None:
-    """None where a run has no end, and where nothing was timed.
+    """Computes the whole run of both sides; None where a run has no end, and where nothing was timed.
 
     A whole run is start-up, which includes a first step, and then every other item at the median rate. Both start-ups
-    are those of the first build that is timed. The optimization was built before it, for a proof or for nothing else,
-    and the baseline for its outputs, so what a process or a disk keeps is warm, and importing packages is in neither.
+    are those of the first timed build. Both sides were built before it, the optimization for a proof or once untimed,
+    the baseline for its outputs: caches of the process and the disk are warm, and no start-up imports packages.
     """
     items, pairs = size.whole_run_items, measurement.pairs
     if items is None or not pairs:
@@ -44,7 +44,7 @@ def whole_run(size: Size, measurement: Measurement) -> WholeRun | None:
 
 
 def with_whole_run(found: Measurement, size: Size) -> Measurement:
-    """The measurement with the counter `whole_run_speedup` of the optimized side, where it was counted and has one."""
+    """Adds the counter `whole_run_speedup` to the optimized side, where it was counted and its run has an end."""
     whole = whole_run(size, found)
     if whole is None or found.counters_missing is not None or not found.optimized_counters:
         return found

@@ -1,4 +1,4 @@
-"""This machine's own ceilings in about a second: a sick machine is told from a regressed program by them."""
+"""Yardsticks: this machine's ceilings, measured in about a second. They separate a sick machine from a regression."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Taken = Literal["before", "between", "after"]
 
 
 def probe(device: torch.device, taken: Taken) -> Yardstick:
-    """Matmul, copy and launch ceilings, each the best of seven; units are in the names.
+    """Measures matmul, copy and launch ceilings, each the best of seven; units are in the names.
 
-    Random data: zeros run 13 % faster.
+    The data is random: zeros run 13 % faster.
     """
     TorchFlags().apply()
     if device.type == "cuda":
@@ -47,7 +47,7 @@ def _cpu() -> dict[str, float]:
     left, right = torch.randn(2, CPU_MATMUL, CPU_MATMUL)
     source = torch.randn(CPU_COPY_BYTES // 4)
     target = torch.empty_like(source)
-    # The same product as a matmul and as a convolution: two libraries, and either may be the faster on this CPU.
+    # One product as a matmul and as a convolution: two libraries compute them, and either may be faster on this CPU.
     image, weight = left.view(1, CPU_MATMUL, -1, 32), right.view(CPU_MATMUL, CPU_MATMUL, 1, 1)
     products_ms = [
         _best_ms(timer, lambda: torch.mm(left, right)),
