@@ -1,1 +1,1 @@
-"""Known faults for the optimized side: a gate that has never been seen red proves nothing."""
+"""Known faults for the optimized side: a gate that has never been red proves nothing."""

@@ -1,4 +1,4 @@
-"""Faults in how a side is built: pageable buffers, no CUDA graph, a graph break."""
+"""Faults in the build of a side: pageable buffers, no CUDA graph, a graph break."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpugate.workload import Build, Context, Side
 
 
 class _PageableMemory(TorchFunctionMode):
-    """Inside, what asks for page-locked memory gets pageable memory; `asked` counts how often."""
+    """Inside, requests of page-locked memory get pageable memory; `asked` counts them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class _PageableMemory(TorchFunctionMode):
 
 
 def pageable(build: Build) -> Build:
-    """Page-locked buffers become pageable. Raises ValueError when building pins none."""
+    """Makes page-locked buffers pageable. Raises ValueError when the build pins no buffer."""
 
     def built(context: Context) -> Side:
         with _PageableMemory() as memory:
@@ -49,7 +49,7 @@ def pageable(build: Build) -> Build:
 
 @dataclass(frozen=True)
 class _WithoutGraphs(Context):
-    """A context that notices being asked whether to capture."""
+    """A context that records each read of `capture_graphs`."""
 
     asked: list[str] = field(default_factory=list)
 
@@ -60,7 +60,7 @@ class _WithoutGraphs(Context):
 
 
 def without_graphs(build: Build) -> Build:
-    """`Context.capture_graphs` is False. The first step raises ValueError when nobody has asked for it."""
+    """Sets `Context.capture_graphs` to False. The first step raises ValueError when the side never read it."""
 
     def built(context: Context) -> Side:
         told = {each.name: getattr(context, each.name) for each in fields(context)}
@@ -76,9 +76,10 @@ def without_graphs(build: Build) -> Build:
 
 
 def breaking_graphs(build: Build) -> Build:
-    """What `torch.compile` gets has a graph break before its end. The first step raises ValueError if it got nothing.
+    """Adds a graph break to the end of everything that the side gives to `torch.compile`.
 
-    With `fullgraph=True` the break is an error of torch's own, at the first step.
+    The first step raises ValueError if the side compiled nothing. With `fullgraph=True`, torch itself raises an error
+    at the break, in the first step.
     """
 
     def built(context: Context) -> Side:
@@ -103,7 +104,7 @@ def breaking_graphs(build: Build) -> Build:
 def _checked_by_first_step(
     side: Side, check: Callable[[], None], afterwards: Callable[[Any], torch.Tensor] | None = None
 ) -> Side:
-    """`check` runs once, after the first step, since a side may capture or compile as late as there."""
+    """Runs `check` once, after the first step, since a side may capture or compile as late as there."""
     first, later = side.step, afterwards or side.step
 
     def first_step(inputs: Any) -> torch.Tensor:
@@ -137,9 +138,9 @@ def _with_break(model: Callable[..., Any]) -> Callable[..., Any]:
     def broken(*args: Any, **kwargs: Any) -> Any:
         output = model(*args, **kwargs)
         torch._dynamo.graph_break()
-        # Something to compute behind the break: a graph of nothing is not compiled.
+        # The clone gives the graph behind the break some work: torch compiles no empty graph.
         return _pytree.tree_map_only(torch.Tensor, torch.clone, output)
 
-    # Dynamo keeps what it compiled with the code object, and gives up after 8: every model needs one of its own.
+    # Dynamo keeps compiled code with the code object, at most 8 times: every model needs a code object of its own.
     broken.__code__ = broken.__code__.replace()
     return broken

@@ -1,4 +1,4 @@
-"""Faults that every step has: a synchronization, a launch, a copy, an output too old, memory that is never freed."""
+"""Faults of every step: a synchronization, a launch, a copy, the output of the step before, memory never freed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAKED_BYTES_AT_MOST = 2**31
 
 
 def synchronizing(context: Context, side: Side) -> Side:
-    """The host waits for the device after every step."""
+    """Makes the host wait for the device after every step."""
 
     def step(inputs: Any) -> torch.Tensor:
         output = side.step(inputs)
@@ -25,7 +25,7 @@ def synchronizing(context: Context, side: Side) -> Side:
 
 
 def launching(context: Context, side: Side) -> Side:
-    """One more kernel, over a single value."""
+    """Launches one more kernel per step, over a single value."""
     value = torch.ones(1, device=context.device)
 
     def step(inputs: Any) -> torch.Tensor:
@@ -37,9 +37,9 @@ def launching(context: Context, side: Side) -> Side:
 
 
 def copying(context: Context, side: Side) -> Side:
-    """The output goes to the host and back, or to the device and back where the step leaves it on the host.
+    """Copies the output to the host and back, or to the device and back where the step leaves it on the host.
 
-    What comes back is dropped: an output of a pipeline may not be there yet.
+    The copy is dropped: the output of a pipeline may not be complete yet.
     """
 
     def step(inputs: Any) -> torch.Tensor:
@@ -51,10 +51,10 @@ def copying(context: Context, side: Side) -> Side:
 
 
 class _Stale:
-    """Steps that return the output of the step before; the first returns its own.
+    """Steps that return the output of the step before; the first step returns its own output.
 
-    Nothing waits for an output: a side that fills another tensor in every step has the old one kept, and one that
-    fills the same tensor again, as the replay of a CUDA graph does, has it copied in stream order.
+    Nothing waits for an output. Where a side fills another tensor in every step, the old tensor is kept; where it fills
+    one tensor again and again, as the replay of a CUDA graph does, the old values are copied in stream order.
     """
 
     def __init__(self, side: Side) -> None:
@@ -78,9 +78,9 @@ def stale(context: Context, side: Side) -> Side:
 
 
 def leaking(context: Context, side: Side) -> Side:
-    """Every step allocates memory that it keeps, up to a bound that no machine misses.
+    """Makes every step allocate memory and keep it, up to a bound that every machine can spare.
 
-    Freed between blocks when half of the bound is reached: whenever steps are counted there is room to grow.
+    The memory is freed between blocks when half of the bound is reached: counted steps always have room to grow.
     """
     kept: list[torch.Tensor] = []
     most = LEAKED_BYTES_AT_MOST // LEAKED_BYTES_PER_STEP

@@ -1,4 +1,4 @@
-"""What `--perf-mutate` asks for: one fault and its size. Imports no torch, so that reading the command line is fast."""
+"""The value of `--perf-mutate`: one fault and its size. Imports no torch, so that reading the command line is fast."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpugate.errors import OptionError
 
-# As they are written on the command line; the word after the colon is a number that must be given.
+# Spellings on the command line; the word after the colon stands for a number, which is required.
 SPELLING: Mapping[str, str] = {
     "slow": "slow:PERCENT",
     "sync": "sync",
@@ -28,18 +28,18 @@ LARGEST: Mapping[str, float] = {"slow": 1000.0}  # beyond it a run would seem to
 
 @dataclass(frozen=True)
 class Fault:
-    """`amount` is the percentage of `slow` and the relative L2 error of `wrong`; the others have none."""
+    """A fault; `amount` is the percentage of `slow` or the relative L2 error of `wrong`, and unused otherwise."""
 
     kind: str
     amount: float = 0.0
 
     def __str__(self) -> str:
-        """As it is given on the command line, without a loss."""
+        """Spells the fault as on the command line, with all digits."""
         return f"{self.kind}:{repr(self.amount).removesuffix('.0')}" if self.kind in EXAMPLE else self.kind
 
     @staticmethod
     def parse(text: str) -> Fault:
-        """Raises OptionError, with the value and what to give, for anything but a known fault of a usable size."""
+        """Parses a value of `--perf-mutate`. Raises OptionError for anything but a known fault of a usable size."""
         kind, colon, amount = text.partition(":")
         if kind not in SPELLING:
             raise OptionError(f"--perf-mutate is {text!r}: use one of {', '.join(SPELLING.values())}")

@@ -28,7 +28,7 @@ NOT_ON_A_CPU: Mapping[str, str] = {
 
 
 def why_not(fault: Fault, case: Case, device: torch.device) -> str | None:
-    """Why `case` cannot show the fault, as far as it is known before building; None if it may."""
+    """Returns the reason why `case` cannot have the fault, as far as it is known before building; None if it may."""
     if device.type != "cuda" and fault.kind in NOT_ON_A_CPU:
         return NOT_ON_A_CPU[fault.kind]
     if fault.kind == "skip-work" and case.size.items < 2:
@@ -37,10 +37,10 @@ def why_not(fault: Fault, case: Case, device: torch.device) -> str | None:
 
 
 def mutated(case: Case, fault: Fault, device: torch.device) -> Case:
-    """The case with the fault in its optimized side; the reference stays as it is, also where it is an optimization.
+    """Puts the fault into the optimized side of a case; the reference stays as it is, also where it is an optimization.
 
-    Raises SideError with the reason when the case cannot show it. What only building or a first step tells is raised
-    there.
+    Raises SideError with the reason when the case cannot have the fault. Building and the first step raise the problems
+    that are known only then.
     """
     reason = why_not(fault, case, device)
     if reason is not None:
@@ -52,12 +52,12 @@ def mutated(case: Case, fault: Fault, device: torch.device) -> Case:
 
 
 def apply(fault: Fault, build: Build) -> Build:
-    """A build function whose side has the fault."""
+    """Returns a build function whose side has the fault."""
     return _FAULTS[fault.kind](build, fault.amount)
 
 
 def _afterwards(change: Callable[[Context, Side], Side]) -> Callable[[Build, float], Build]:
-    """A fault that is put into a side which was built as ever."""
+    """Makes a fault from a change of a side that was built without a fault."""
     return lambda build, amount: lambda context: change(context, build(context))
 
 

@@ -1,4 +1,4 @@
-"""Faults of what is computed: an output that is a little wrong, and one of which only half was computed."""
+"""Faults of outputs: an output with a small error, and an output of which only half was computed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 class _Changed:
-    """Returns one buffer of its own, which `finish()` fills with the changed output of the last step.
+    """A side that returns one buffer of its own, which `finish()` fills with the changed output of the last step.
 
-    Before `finish()` the output of a pipeline may not be there, and waiting for it would be another fault.
+    Before `finish()` the output of a pipeline may not be complete, and waiting for it would be another fault.
     """
 
     def __init__(self, side: Side, change: Change) -> None:
@@ -43,9 +43,9 @@ def _changed(side: Side, change: Change) -> Side:
 
 
 def wrong(context: Context, side: Side, relative_l2: float) -> Side:
-    """The output plus seeded noise of `relative_l2` times its norm; of an output of zeros, times 1.
+    """Adds seeded noise to the output, of `relative_l2` times its norm; to an output of zeros, of `relative_l2`.
 
-    Its steps raise ValueError for an output that is not floating-point.
+    The steps raise ValueError for an output that is not floating-point.
     """
     noise: dict[torch.Size, torch.Tensor] = {}
 
@@ -64,9 +64,9 @@ def wrong(context: Context, side: Side, relative_l2: float) -> Side:
 
 
 def skipping_work(build: Build) -> Build:
-    """A side that is built for half of the items, gets the first half of every batch, and returns its output twice.
+    """Builds the side for half of the items, gives it the first half of every batch, and repeats its output.
 
-    Its steps raise ValueError for inputs and outputs whose first dimension is not the items per step.
+    The steps raise ValueError for inputs and outputs whose first dimension does not fit the items per step.
     """
 
     def built(context: Context) -> Side:

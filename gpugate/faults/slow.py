@@ -1,8 +1,8 @@
 """A slowdown of a known size: every block of steps gets a share of its own time on top.
 
 The engine reads `Side.step` once at the beginning of a block and calls `finish()` at its end, both inside the timed
-window. So the block is timed here between the two, and the extra work is done once, in `finish()`: no step pays for a
-wrapper, which would be a third of a percent of a step of 30 us.
+window. So this fault times the block between the two and does the extra work once, in `finish()`: a wrapper around
+each step would cost a third of a percent of a step of 30 us.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import torch
 from gpugate.workload import Build, Context, Side
 
 RECENT_BLOCKS = 3  # their median: one disturbed block must not make the next one's extra work wrong
-FIRST_CYCLES_PER_MS = 1.5e6  # the SM clock of a GPU within a factor of two, until a sleep was measured
-FEWEST_CYCLES = 20_000  # 10 us: of a shorter sleep, events see the launch alone
+FIRST_CYCLES_PER_MS = 1.5e6  # the SM clock of a GPU within a factor of two, used until a sleep was measured
+FEWEST_CYCLES = 20_000  # 10 us: for a shorter sleep, events measure the launch alone
 
 
 class ExtraWork(Protocol):
-    """Does more work after a block than the program needs. `begin()` and `end()` surround the steps of one block."""
+    """Work after a block that the program does not need. `begin()` and `end()` surround the steps of one block."""
 
     def begin(self) -> None: ...
 
@@ -54,16 +54,16 @@ def _recent() -> deque[float]:
 
 @dataclass(frozen=True)
 class Pace:
-    """How long recent blocks took and how many cycles a sleeping kernel spends in a millisecond, its launch included.
+    """Times of recent blocks, and the cycles that a sleeping kernel spends in a millisecond, its launch included.
 
-    It outlives a side: the next build of the same program begins with what is known.
+    A pace outlives a side: the next build of the same program begins with these values.
     """
 
     block_ms: deque[float] = field(default_factory=_recent)
     cycles_per_ms: deque[float] = field(default_factory=_recent)
 
     def cycles(self, share: float) -> int:
-        """The length of a sleep for `share` of a block; 0 before the first block is known."""
+        """Computes the cycles of a sleep for `share` of a block; 0 before the first block was timed."""
         if not self.block_ms:
             return 0
         rate = statistics.median(self.cycles_per_ms) if self.cycles_per_ms else FIRST_CYCLES_PER_MS
@@ -73,9 +73,9 @@ class Pace:
 class DeviceExtraWork:
     """One sleeping kernel on the current stream, for `share` of the device time of recent blocks.
 
-    A block's own time is not known before it has run, and waiting for it would leave the device idle: the median of
-    the last three stands for it. So does the rate of the sleeps that were measured for that of the next one, which
-    makes the launch a part of the extra work and follows a changed clock.
+    A block's own time is not known before it has run, and waiting for it would leave the device idle: the median of the
+    last three blocks replaces it. The rate of cycles comes from the last three sleeps, launch included, so the launch
+    is a part of the extra work and the rate follows a changed clock.
     """
 
     def __init__(self, share: float, pace: Pace) -> None:
@@ -114,14 +114,14 @@ class _SlowedSide(Side):
 
     @property
     def step(self) -> Callable[[Any], torch.Tensor]:
-        if not self._first:  # read again, a block begins anew: what was taken before it is not timed
+        if not self._first:  # each read begins the block anew: the steps that used up the stock are not timed
             self._extra.begin()
             self._running = True
         return self._side.step
 
     @step.setter
     def step(self, step: Callable[[Any], torch.Tensor]) -> None:
-        """Set once, by the dataclass."""
+        """Ignores the value that the dataclass sets once."""
 
     def _finish(self) -> None:
         self._side.finish()
@@ -131,7 +131,7 @@ class _SlowedSide(Side):
 
 
 def slowed(build: Build, share: float) -> Build:
-    """A build function whose side takes `share` more time per block of steps: 0.05 is 5 %.
+    """Returns a build function whose side takes `share` more time per block of steps: 0.05 is 5 %.
 
     On CUDA the extra work is device work, on a CPU host work.
     """

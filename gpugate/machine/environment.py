@@ -1,4 +1,4 @@
-"""What machine this is: the facts that decide whether two measurements may be compared."""
+"""The machine and its software: the facts that decide whether two measurements may be compared."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 CPUINFO = Path("/proc/cpuinfo")
-# Name in the record -> the distributions that may hold it: some carry the CUDA version in their name.
+# Name in the record -> the distributions that may contain it: some have the CUDA version in their name.
 _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
     "torch": ("torch",),
     "torchvision": ("torchvision",),
@@ -38,7 +38,7 @@ _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
     "numpy": ("numpy",),
     "gpugate": ("gpugate",),
 }
-# torch_tensorrt can be found without its own dependency, and then fails when it is imported.
+# torch_tensorrt may be installed without its dependency tensorrt; its import then fails.
 _IMPLIED_PACKAGES: Mapping[str, tuple[str, ...]] = {"torch_tensorrt": ("torch_tensorrt", "tensorrt")}
 _SAME_DEVICE = ("device_kind", "device_name", "mig")
 _SAME_CPU = ("cpu_model", "cpu_count")
@@ -46,12 +46,12 @@ _SAME_CPU = ("cpu_model", "cpu_count")
 
 @dataclass(frozen=True)
 class Environment:
-    """One device of one machine with its software. None: this machine does not have it or does not tell."""
+    """One device of one machine with its software. None: the machine does not have or does not report the value."""
 
     device_kind: DeviceKind
     device_name: str  # 'NVIDIA H200', or the CPU's model name
     cpu_model: str
-    cpu_count: Natural  # that this process may use; where the device is the CPU, with as many threads
+    cpu_count: Natural  # cores that this process may use; where the device is the CPU, at most OMP_NUM_THREADS
     python: str
     packages: Mapping[str, str] = field(default_factory=dict)  # torch, torchvision, triton, tensorrt, gpugate ...
     gpu_index: Count | None = None
@@ -74,7 +74,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Match:
-    """How far two environments agree; `differences` are texts such as `driver 580.1 -> 590.2`."""
+    """The agreement of two environments; `differences` are texts such as `driver 580.1 -> 590.2`."""
 
     kind: Literal["exact", "same device", "foreign"]
     differences: tuple[str, ...] = ()
@@ -82,18 +82,18 @@ class Match:
 
 @dataclass(frozen=True)
 class Missing:
-    """What an optimization needs and this machine lacks. `reason` is one sentence about the first of `names`."""
+    """Needs of an optimization that this machine lacks. `reason` is one sentence about the first of `names`."""
 
     names: tuple[str, ...]
     reason: str
 
     def allowed_by(self, allowed: Collection[str]) -> bool:
-        """Whether `--allow-missing` names all of them; `tensorrt` also stands for `torch_tensorrt`."""
+        """True where `--allow-missing` has all `names`; `tensorrt` also stands for `torch_tensorrt`."""
         return all(name in allowed or name.removeprefix("torch_") in allowed for name in self.names)
 
 
 def describe(device: torch.device) -> Environment:
-    """The environment of one device; imports torch. On CUDA it initializes the driver but allocates nothing."""
+    """Describes one device and its software; imports torch. On CUDA it initializes the driver but allocates nothing."""
     cpu_model = _cpu_model()
     cores = len(os.sched_getaffinity(0))
     python, packages = platform.python_version(), _package_versions()
@@ -103,13 +103,13 @@ def describe(device: torch.device) -> Environment:
 
 
 def _with_threads(cores: int) -> int:
-    """As many of them as OMP_NUM_THREADS leaves: schedulers and containers set it, shells forget it."""
+    """Limits the number of cores to OMP_NUM_THREADS, which schedulers and containers set and shells forget."""
     told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return min(cores, int(told)) if told.isdecimal() and int(told) else cores
 
 
 def machine_name(environment: Environment) -> str:
-    """The folder under `baselines/`: `nvidia-h200`, `nvidia-h200-mig`, `cpu-amd-epyc-2-cores`."""
+    """Names the folder under `baselines/`: `nvidia-h200`, `nvidia-h200-mig`, `cpu-amd-epyc-2-cores`."""
     if environment.device_kind == "cpu":
         return f"cpu-{_slug(environment.cpu_model)}-{environment.cpu_count}-cores"
     name = _slug(environment.device_name)
@@ -117,9 +117,10 @@ def machine_name(environment: Environment) -> str:
 
 
 def compare(then: Environment, now: Environment) -> Match:
-    """Exact: all but the GPU's index is equal. Same device: equal name, kind and MIG, on a CPU also its cores.
+    """Compares two environments. Exact: all but the GPU's index is equal. Same device: equal name, kind and MIG, on a
+    CPU also equal model and cores.
 
-    A package that only one of the two has is no difference: what was measured under both does not need it.
+    A package that only one of the two has is no difference: a case that ran in both does not need it.
     """
     names = [f.name for f in fields(Environment) if f.name != "gpu_index"]
     found = {name: tuple(_differences(name, getattr(then, name), getattr(now, name))) for name in names}
@@ -132,15 +133,15 @@ def compare(then: Environment, now: Environment) -> Match:
 
 
 def differences(environments: Sequence[Environment]) -> tuple[str, ...]:
-    """What differs between any two of them: a package that the first one lacks may differ between others."""
+    """Lists the differences between any two environments: a package absent from the first may differ between others."""
     texts = (text for then, now in combinations(environments, 2) for text in compare(then, now).differences)
     return tuple(dict.fromkeys(texts))
 
 
 def missing_needs(needs: Needs, environment: Environment) -> Missing | None:
-    """What `needs` asks for and this machine lacks, or None.
+    """Finds the needs that this machine lacks; None where it has all of them.
 
-    No package is imported to find out, but an engine may be tried in a child process. Raises SideError, naming the
+    No package is imported for the search, but an engine may be tried in a child process. Raises SideError, naming the
     engine, where its `why_not` raises.
     """
     missing = dict(_missing(needs, environment)) or dict(_missing_engine(needs, environment))
@@ -148,7 +149,7 @@ def missing_needs(needs: Needs, environment: Environment) -> Missing | None:
 
 
 def absence_names(needs: Needs) -> set[str]:
-    """What `--allow-missing` may call what `needs` asks for."""
+    """Lists the names of `needs` that `--allow-missing` accepts."""
     packages = {name for asked in needs.packages for name in (asked, *_IMPLIED_PACKAGES.get(asked, ()))}
     engine = {needs.engine.name} if needs.engine is not None else set()
     compiler = {"c++"} if needs.cpp_compiler else set()
@@ -180,7 +181,7 @@ def _missing_engine(needs: Needs, environment: Environment) -> Iterator[tuple[st
             problem = needs.engine.why_not(environment.gpu_index or 0)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # a user's function may raise anything, pytest's outcomes too
+        except BaseException as error:  # a user's function may raise anything, pytest's exceptions too
             raise SideError(needs.engine.name, "being looked for", error) from error
         if problem is not None:
             yield needs.engine.name, problem
@@ -194,7 +195,8 @@ def _missing_on_cpu(needs: Needs) -> Iterator[tuple[str, str]]:
 
 
 def _installed(package: str) -> bool:
-    """False also for an empty folder that an uninstalled package left behind: it would import as a namespace."""
+    """True for an installed package; False also for the empty folder that an uninstalled package left behind, which
+    would import as a namespace."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -212,7 +214,7 @@ def _compiler_problem() -> str | None:
 
 
 def _cpuinfo(name: str) -> str | None:
-    """The first value of one field of /proc/cpuinfo."""
+    """Reads the first value of one field of /proc/cpuinfo."""
     try:
         lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -228,7 +230,7 @@ def _cpu_model() -> str:
 def _package_versions() -> dict[str, str]:
     found = {name: _version(distributions) for name, distributions in _DISTRIBUTIONS.items()}
     versions = {name: version for name, version in found.items() if version is not None}
-    return {**versions, "gpugate": __version__}  # its own source, installed or not
+    return {**versions, "gpugate": __version__}  # the version of this source, installed or not
 
 
 def _version(distributions: tuple[str, ...]) -> str | None:
@@ -256,7 +258,7 @@ def _differences(name: str, then: Any, now: Any) -> Iterator[str]:
 
 
 def _gpu(device: torch.device) -> dict[str, Any]:
-    """The fields of Environment that only a GPU has."""
+    """Reads the fields of Environment that only a GPU has."""
     import torch
 
     index = torch.cuda.current_device() if device.index is None else device.index

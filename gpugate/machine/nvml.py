@@ -1,4 +1,4 @@
-"""What NVML tells of this machine's GPUs, without torch: how many, who else computes on them, how they are set."""
+"""The GPUs of this machine as NVML reports them, without torch: their number, processes and settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def gpu_count() -> int:
-    """GPUs that CUDA would show to this process, without importing torch; 0 where NVML is absent."""
+    """Counts the GPUs that CUDA would show to this process, without importing torch; 0 where NVML is absent."""
     with _nvml() as nvml:
         if nvml is None:
             return 0
@@ -19,9 +19,9 @@ def gpu_count() -> int:
 
 
 def foreign_processes(gpu_index: int) -> list[int]:
-    """Process ids that NVML shows computing on the GPU besides this process; 0 is a process that it does not name.
+    """Lists the other processes that compute on the GPU, by id; 0 is a process whose id NVML does not report.
 
-    `gpu_index` counts as torch does. Empty where NVML is absent or does not tell.
+    `gpu_index` counts as torch does. The list is empty where NVML is absent or reports no processes.
     """
     import torch
 
@@ -34,12 +34,12 @@ def foreign_processes(gpu_index: int) -> list[int]:
 
 
 def gpu_facts(index: int, uuid: object) -> dict[str, Any]:
-    """Driver version, MIG, ECC and power limit, named as in Environment; None for what is not told."""
+    """Reads driver version, MIG, ECC and power limit, named as in Environment; None for a value not reported."""
     with _nvml() as nvml:
         if nvml is None:
             return {}
         handle = _device_handle(nvml, index, uuid)
-        # Driver settings belong to the whole GPU, which a MIG slice does not answer for.
+        # Driver settings belong to the whole GPU; a MIG slice does not report them.
         gpu = _told(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
         mig, ecc = _told(nvml, nvml.nvmlDeviceGetMigMode, gpu), _told(nvml, nvml.nvmlDeviceGetEccMode, gpu)
         limit_mw = _told(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, gpu)
@@ -53,7 +53,7 @@ def gpu_facts(index: int, uuid: object) -> dict[str, Any]:
 
 @contextmanager
 def _nvml() -> Iterator[Any]:
-    """The initialized pynvml module, or None where there is no NVIDIA driver."""
+    """Yields the initialized pynvml module, or None where there is no NVIDIA driver."""
     import pynvml
 
     try:
@@ -68,7 +68,7 @@ def _nvml() -> Iterator[Any]:
 
 
 def _told(nvml: Any, query: Any, *arguments: Any) -> Any:
-    """The answer of one NVML query, or None where this machine does not answer it."""
+    """Runs one NVML query; returns None where this machine does not support it."""
     try:
         return query(*arguments)
     except nvml.NVMLError:
@@ -76,7 +76,7 @@ def _told(nvml: Any, query: Any, *arguments: Any) -> Any:
 
 
 def _device_handle(nvml: Any, index: int, uuid: object) -> Any:
-    """NVML and CUDA may number GPUs differently: the UUID is the same in both, for a GPU and for a MIG slice."""
+    """Finds a GPU or MIG slice by its UUID: NVML and CUDA may number GPUs differently."""
     for prefix in ("GPU-", "MIG-"):
         handle = _told(nvml, nvml.nvmlDeviceGetHandleByUUID, f"{prefix}{uuid}")
         if handle is not None:
@@ -90,7 +90,7 @@ def _uuid(nvml: Any, index: int) -> str:
 
 
 def _visible(uuids: list[str], variable: str | None) -> list[str]:
-    """The GPUs that CUDA_VISIBLE_DEVICES shows: CUDA stops at the first unknown entry and refuses a repeated one."""
+    """Selects the GPUs in CUDA_VISIBLE_DEVICES: CUDA stops at the first unknown entry and refuses a repeated one."""
     if variable is None:
         return uuids
     seen: list[str] = []
@@ -111,7 +111,7 @@ def _visible(uuids: list[str], variable: str | None) -> list[str]:
 
 
 def _without_this_process(pids: list[int]) -> list[int]:
-    """Drops this process: by its id, or, where NVML counts in another namespace, one id that nobody here has."""
+    """Drops this process by its id; where NVML counts in another namespace, one id that no process here has."""
     own = os.getpid()
     if own in pids:
         return [pid for pid in pids if pid != own]

@@ -1,4 +1,4 @@
-"""Medians and how far they can be trusted. Pure statistics on sequences of numbers."""
+"""Medians and their confidence intervals. Pure statistics on sequences of numbers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gpugate.units import Bound, Positive
 CONFIDENCE = 0.99  # one-sided: a bound is wrong at most once in a hundred
 MIN_DEGREES_OF_FREEDOM = 2
 MIN_BUILDS_OF_AN_ORDER = 2
-# What two identical sides of one process were seen to differ by for their whole life, as a log-ratio: the half-width
-# that is taken for granted where too few fresh instances tell. Pairs alone would be wrong in 4 of 10 runs.
+# Measured difference between two identical sides over their whole life in one process, as a log-ratio. It is the
+# half-width where there are too few builds to estimate one. Pairs alone would be wrong in 4 of 10 runs.
 UNSEEN_INSTANCE_SPREAD = 0.01
 _MAD_OF_A_NORMAL = float(special.ndtri(0.75))  # median absolute deviation of a standard normal distribution
 
@@ -37,12 +37,12 @@ class Estimate:
 
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """Median with a distribution-free interval from order statistics.
+    """Computes the median with a distribution-free interval from order statistics.
 
     The k-th smallest of n samples is a lower bound of the median at one-sided confidence
     1 - P(Binomial(n, 1/2) < k); the upper bound is its mirror image (Conover, Practical Nonparametric Statistics,
     3rd ed., 1999, section 3.2). With too few samples for that confidence (below seven at 99 %) the bounds are the
-    extremes widened by the range, which says "not known" rather than a false precision. Raises ValueError for none.
+    extremes widened by the range, so that no false precision arises. Raises ValueError without samples.
     """
     if not samples:
         raise ValueError("no samples: a median needs at least one")
@@ -63,12 +63,12 @@ def _samples_below(count: int, confidence: float) -> int:
 
 
 def instance_half_width(medians: Sequence[float], confidence: float = CONFIDENCE, fitted: int = 1) -> float:
-    """Half-width of the t interval of the mean of instance medians: t(n-k) * s / sqrt(n), s with n-k degrees.
+    """Computes the half-width of the t interval of the mean of build medians: t(n-k) * s / sqrt(n), s with n-k degrees.
 
-    `fitted` is k: 1 for the mean alone, 2 where an effect of the order of building was taken out of `medians`. With
-    fewer than two degrees of freedom it is UNSEEN_INSTANCE_SPREAD: a spread of one or two builds is not known.
+    `fitted` is k: 1 for the mean alone, 2 where an effect of the order of building was removed from `medians`. With
+    fewer than two degrees of freedom, the result is UNSEEN_INSTANCE_SPREAD: too few builds give no spread.
 
-    The fresh instance is the unit of replication for what pairs cannot see: memory placement and algorithm choice
+    The build is the unit of replication for effects that pairs cannot show: memory placement and algorithm choice
     (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 9).
     """
     count = len(medians)
@@ -80,16 +80,16 @@ def instance_half_width(medians: Sequence[float], confidence: float = CONFIDENCE
 
 @cache
 def t_quantile(probability: float, degrees_of_freedom: int) -> float:
-    """Quantile of Student's t distribution; kept, as a judgement asks for few of them again and again."""
+    """Computes a quantile of Student's t distribution; cached, since judging needs a few quantiles again and again."""
     return float(special.stdtrit(degrees_of_freedom, probability))
 
 
 def order_effect(medians: Sequence[float], reference_first: Sequence[bool]) -> float | None:
-    """Half of what instances whose reference was built first are above the others.
+    """Computes half the difference of medians between builds with the reference built first and the other builds.
 
-    Who is built first decides who gets which memory. Two identical sides were seen to differ by +2 and -2 % in turn.
-    None with fewer than two of either, and where taking it out makes the instances no more alike by their median
-    absolute deviation: one outlier must not pass for an effect.
+    The order of building decides the memory of each side: two identical sides differed by +2 and -2 % in turn. None
+    with fewer than two builds of either order, and where removing the effect does not reduce the median absolute
+    deviation of the builds: one outlier must not pass for an effect.
     """
     first, other = (
         [median for median, was in zip(medians, reference_first, strict=True) if was is order]
@@ -105,11 +105,12 @@ def order_effect(medians: Sequence[float], reference_first: Sequence[bool]) -> f
 
 
 def speedup_estimate(log_ratios: Sequence[Sequence[float]], reference_first: Sequence[bool]) -> Estimate:
-    """The speedup from paired log-ratios, one sequence per fresh instance: the wider of what both levels allow.
+    """Estimates the speedup from the log-ratios of pairs, one sequence per build, with an interval that covers both
+    the interval over pairs and the interval over builds.
 
-    `reference_first` says of each instance whether the reference was built first; what that does is taken out. The
-    interval over instances lies around their mean, which is what the t distribution speaks of: around their median it
-    would be wrong up to three times as often as it says. Raises ValueError for no pairs at all.
+    `reference_first` is True for each build whose reference was built first; `order_effect` is removed. The interval
+    over builds lies around their mean, to which the t distribution applies: around their median it would be wrong up to
+    three times as often as its confidence allows. Raises ValueError without any pair.
     """
     taken = [(values, first) for values, first in zip(log_ratios, reference_first, strict=True) if values]
     effect = order_effect([median_of(values) for values, _ in taken], [first for _, first in taken])
@@ -126,7 +127,7 @@ def speedup_estimate(log_ratios: Sequence[Sequence[float]], reference_first: Seq
 
 
 def robust_spread(values: Sequence[float]) -> float:
-    """Standard deviation from the median absolute deviation, scaled for a normal distribution."""
+    """Estimates the standard deviation by the median absolute deviation, scaled for a normal distribution."""
     if len(values) <= 1:
         return 0.0
     middle = median_of(values)
@@ -134,5 +135,5 @@ def robust_spread(values: Sequence[float]) -> float:
 
 
 def coefficient_of_variation(values: Sequence[float]) -> float | None:
-    """Sample standard deviation over the mean; None for fewer than two values."""
+    """Divides the sample standard deviation by the mean; None for fewer than two values."""
     return float(np.std(values, ddof=1) / np.mean(values)) if len(values) > 1 else None

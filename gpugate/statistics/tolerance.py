@@ -18,24 +18,24 @@ RATIO_FLOOR_OVER_NIGHTS = 0.003
 TIME_FLOOR = 0.05  # absolute time is gated loosely
 TIME_FLOOR_OTHER_SOFTWARE = 0.25  # the same device under another driver or torch
 MIN_CV_FACTOR = 4.0
-UNKNOWN_CV_FLOOR = 0.05  # tolerance of a baseline of fewer processes
+UNKNOWN_CV_FLOOR = 0.05  # smallest tolerance of a record with fewer than MIN_PROCESSES
 FALSE_ALARMS_PER_NIGHT = 0.05  # of the whole suite, when nothing changed: one in twenty nights
-BOUNDS_NOTHING = 1.0  # a tolerance of so much: no speedup is below what it leaves
-_FAR = 12.0  # standard deviations: beyond, a normal density is 0
-POWER = 0.95  # what is called detectable is caught this often
+BOUNDS_NOTHING = 1.0  # at this tolerance no speedup is too low
+_FAR = 12.0  # standard deviations, beyond which a normal density is 0
+POWER = 0.95  # probability with which a detectable slowdown is caught
 
 
 @cache
 def median_variance(count: int) -> float:
-    """Variance of the median of `count` values of a standard normal distribution.
+    """Computes the variance of the median of `count` values of a standard normal distribution.
 
     The middle order statistic of 2m - 1 values is the normal quantile of a Beta(m, m) variable (David & Nagaraja,
-    Order Statistics, 3rd ed., 2003, section 2.1). An even count is taken for the odd one below it, which errs on the
-    side of a wider tolerance.
+    Order Statistics, 3rd ed., 2003, section 2.1). An even count is rounded down to an odd one, which errs on the side
+    of a wider tolerance.
     """
     middle = (count + 1) // 2
     z = np.linspace(-_FAR, _FAR, 4001)
-    # Its density; the sum over an even grid of a smooth function that ends at 0 is exact to the last digits.
+    # Density of the median. Its sum over an even grid is exact to the last digits: the density is smooth and ends at 0.
     density = (
         np.exp(-(z**2) / 2)
         / math.sqrt(2 * math.pi)
@@ -47,12 +47,13 @@ def median_variance(count: int) -> float:
 
 @cache
 def cv_factor(processes: int, checks: int) -> float:
-    """Between-run cvs that the middle one of ATTEMPTS processes may be below the median of `processes` recorded ones.
+    """Computes the tolerance in units of the cv: the middle one of ATTEMPTS processes against the median of `processes`
+    recorded ones.
 
     t(n-1, 1 - a) * sqrt(Var median(ATTEMPTS) + Var median(n)): a prediction bound for the median of new observations
-    (Hahn & Meeker, Statistical Intervals, 1991, section 4.8) with medians for means, at the level a of one of `checks`
-    that keeps the whole suite at FALSE_ALARMS_PER_NIGHT: 1 - (1 - FALSE_ALARMS_PER_NIGHT) ** (1 / checks) (Sidak,
-    1967). Never below MIN_CV_FACTOR, so that a suite of one workload is no stricter than a night can bear.
+    (Hahn & Meeker, Statistical Intervals, 1991, section 4.8) with medians for means. The level a of one of `checks`
+    keeps the whole suite at FALSE_ALARMS_PER_NIGHT: a = 1 - (1 - FALSE_ALARMS_PER_NIGHT) ** (1 / checks) (Sidak,
+    1967). The factor is at least MIN_CV_FACTOR, so that a suite of one workload is not too strict.
     """
     spread = math.sqrt(median_variance(ATTEMPTS) + median_variance(processes))
     return max(MIN_CV_FACTOR, _quantile(processes, checks) * spread)
@@ -76,7 +77,7 @@ def _quantile(count: int, checks: int) -> float:
 
 
 def tolerance(cv: float | None, processes: int, floor: float, checks: int = 1) -> float:
-    """max(floor, factor x between-run cv); a history too short to know its cv is trusted to 5 % only."""
+    """Computes max(floor, factor x between-run cv); with too few processes to estimate the cv, at least 5 %."""
     if cv is None or processes < MIN_PROCESSES:
         return max(floor, UNKNOWN_CV_FLOOR, MIN_CV_FACTOR * (cv or 0.0))
     return max(floor, cv_factor(processes, checks) * cv)
@@ -90,12 +91,12 @@ def speedup_tolerance(cv: float | None, processes: int, sittings: int, checks: i
 
 
 def detectable_slowdown(cv: float | None, processes: int, sittings: int, allowed: float) -> float:
-    """The smallest slowdown of the optimized side that a gate which tolerates `allowed` catches 95 times in 100.
+    """Computes the smallest slowdown of the optimized side that a gate tolerating `allowed` catches 95 times in 100.
 
-    The speedup must fall by x = allowed + z(0.95) * cv * sqrt(v + Var median(n)): the first process must find it, since
-    one that passes by its interval asks no other. n is the number of values that the cv is of: processes, for which
-    v = 1, or nights, where v = 1 / Var median(processes a night) is the variance of one process in units of a night's,
-    should nights differ by nothing but their processes. A slowdown d makes the speedup 1 / (1 + d) of what it was, so
+    The speedup must fall by x = allowed + z(0.95) * cv * sqrt(v + Var median(n)): the first process must find the fall,
+    since a first process that passes starts no confirmation. n is the number of values behind the cv: processes, with
+    v = 1, or nights. For nights, v = 1 / Var median(processes a night) is the variance of one process in units of a
+    night's, should nights differ by their processes alone. A slowdown d divides the speedup by 1 + d, so
     d = x / (1 - x); infinite where x reaches 1.
     """
     over_nights = sittings >= MIN_SITTINGS
