@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import sys
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
+
+from annotated_types import Interval
 
 _RATE_PREFIXES: Sequence[tuple[float, str]] = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 # How the unit at the end of a yardstick's name is written: (suffix, factor to the base unit, base unit of a rate).
@@ -14,26 +16,50 @@ _YARDSTICK_DURATIONS = (("_us", "us"), ("_ms", "ms"), ("_s", "s"))
 
 
 @dataclass(frozen=True)
-class Range:
-    """The smallest and the largest value that mean something; `words` name the range in an error."""
+class NotFinite:
+    """A number that may be infinite or not a number: JSON has none such, so it is stored as one of `words`."""
 
-    low: float
-    high: float
-    words: str
+    words: tuple[str, ...] = ("Infinity", "-Infinity", "NaN")
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        known = " or ".join(map(repr, self.words))
+        return core_schema.no_info_after_validator_function(
+            lambda stored: float(stored) if stored in self.words else stored,
+            core_schema.union_schema(
+                [core_schema.literal_schema(list(self.words)), handler(source)],
+                custom_error_type="not_finite",
+                custom_error_message=f"Input should be a value in its range or {known}",
+            ),
+            serialization=core_schema.plain_serializer_function_ser_schema(_word_if_not_finite),
+        )
+
+
+def _word_if_not_finite(value: object) -> object:
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 _MOST = 2**53  # a larger whole number is no exact float
 
-Milliseconds = Annotated[float, Range(1e-9, 1e12, "a time from 1e-9 to 1e12 ms")]
-Positive = Annotated[float, Range(1e-30, 1e30, "a number from 1e-30 to 1e30")]
-Bound = Annotated[float, Range(1e-200, 1e200, "a number above 0")]  # an end of an interval, however wide
-NotNegative = Annotated[float, Range(0, sys.float_info.max, "a number from 0 on")]
-Share = Annotated[float, Range(0, 1, "a share from 0 to 1")]
-Count = Annotated[int, Range(0, _MOST, "a whole number from 0 on")]
-Natural = Annotated[int, Range(1, _MOST, "a whole number from 1 on")]
+Milliseconds = Annotated[float, Interval(ge=1e-9, le=1e12)]
+Positive = Annotated[float, Interval(ge=1e-30, le=1e30)]
+Bound = Annotated[float, Interval(ge=1e-200, le=1e200)]  # an end of an interval, however wide
+NotNegative = Annotated[float, Interval(ge=0)]
+Share = Annotated[float, Interval(ge=0, le=1)]
+Count = Annotated[int, Interval(ge=0, le=_MOST)]
+Natural = Annotated[int, Interval(ge=1, le=_MOST)]
+Seed = Annotated[int, Interval(ge=0, lt=2**63)]
 MOST_PROCESSES = 10_000  # of one record, of one command and of one night's checks: each is a process or a case
 MOST_SECONDS = 1e6
-Processes = Annotated[int, Range(1, MOST_PROCESSES, f"a whole number from 1 to {MOST_PROCESSES}")]
+Processes = Annotated[int, Interval(ge=1, le=MOST_PROCESSES)]
+
+
+def rounded(value: float) -> float:
+    """To 6 significant digits, as times are stored; whole numbers, such as bytes, stay exact."""
+    return value if float(value).is_integer() else float(f"{value:.6g}")
 
 
 def parse_count(text: str) -> int | None:

@@ -30,7 +30,8 @@ from gpugate.results.summary import summarize as summary_of
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.intervals import Estimate
 from gpugate.store import run_file
-from gpugate.store.codec import pretty, to_json, with_header
+from gpugate.store.codec import to_json
+from gpugate.store.json_file import pretty, with_header
 
 if TYPE_CHECKING:
     from gpugate.profiling.summary import ProfileSummary
@@ -146,11 +147,11 @@ def _is_profile(path: Path) -> bool:
     """Recognizes a profile by its file name or by its first lines."""
     if path.suffix in PROFILES:
         return True
-    from gpugate.profiling.summary import FORMAT as SUMMARY
+    from gpugate.profiling.summary import FILE
 
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            return f'"{SUMMARY}"' in file.read(HEADER_CHARACTERS)
+            return f'"{FILE.format}"' in file.read(HEADER_CHARACTERS)
     except OSError:
         return False  # the error is reported when the file is read as a run
 

@@ -26,7 +26,7 @@ from gpugate.results.verdict import SEVERITY
 from gpugate.session.options import share
 from gpugate.session.replay import Change, changes, decided_again
 from gpugate.store import run_file
-from gpugate.store.codec import pretty, with_header
+from gpugate.store.json_file import pretty, with_header
 from gpugate.units import number_of
 
 FORMAT = "gpugate-replay"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, Literal
 
 from gpugate.measurement.step_profile import StepProfile
-from gpugate.units import Count, Milliseconds, Natural, NotNegative, Positive, Share
+from gpugate.units import Count, Milliseconds, Natural, NotFinite, NotNegative, Positive, Seed, Share, rounded
 
 StopReason = Literal["narrow", "noise", "budget", "outputs not comparable"]
 # A counter that this machine could not measure is absent from the mapping: never 0.
@@ -52,6 +52,83 @@ class Instance:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """The instances of one process as they are stored: a list per field, so that a new process changes a few lines.
+
+    A field of `Pair` has one inner list per instance.
+    """
+
+    reference_built_first: tuple[bool, ...]
+    discarded: tuple[Count, ...]
+    throttled_by: tuple[tuple[str, ...], ...]
+    reference_steps_per_block: tuple[Natural, ...]
+    optimized_steps_per_block: tuple[Natural, ...]
+    reference_ms: tuple[tuple[Milliseconds, ...], ...]
+    optimized_ms: tuple[tuple[Milliseconds, ...], ...]
+    reference_first: tuple[tuple[bool, ...], ...]
+    sm_clock_mhz: tuple[tuple[Count | None, ...], ...]
+
+    @property
+    def instances(self) -> tuple[Instance, ...]:
+        """Raises ValueError for columns of different lengths."""
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        _check_lengths({name: len(column) for name, column in columns.items()})
+        of_pair = {name: columns.pop(name) for name in _OF_PAIR}
+        found = []
+        for index in range(len(self.discarded)):
+            _check_lengths({f"{name}[{index}]": len(column[index]) for name, column in of_pair.items()})
+            pairs = tuple(map(Pair, *(column[index] for column in of_pair.values())))
+            found.append(Instance(pairs=pairs, **{name: column[index] for name, column in columns.items()}))
+        return tuple(found)
+
+
+_COLUMNS = tuple(column.name for column in fields(Columns))
+_OF_PAIR = tuple(column.name for column in fields(Pair))
+
+
+def _check_lengths(lengths: Mapping[str, int]) -> None:
+    first = next(iter(lengths))
+    for name, length in lengths.items():
+        if length != lengths[first]:
+            raise ValueError(f"{name} has {length} values and {first} has {lengths[first]}")
+
+
+def _to_columns(process: Sequence[Instance]) -> Mapping[str, list[Any]]:
+    """The fields of `Columns`, with times of 6 significant digits."""
+    columns: dict[str, list[Any]] = {}
+    for name in _COLUMNS:
+        if name not in _OF_PAIR:
+            columns[name] = [getattr(instance, name) for instance in process]
+        else:
+            columns[name] = [[getattr(pair, name) for pair in instance.pairs] for instance in process]
+    for name in ("reference_ms", "optimized_ms"):
+        columns[name] = [[rounded(value) for value in values] for values in columns[name]]
+    return columns
+
+
+class _InColumns:
+    """Makes pydantic store a tuple of instances as `Columns`, an empty one as an empty list."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        none = core_schema.tuple_variable_schema(max_length=0)
+        columns = core_schema.no_info_after_validator_function(
+            lambda columns: columns.instances, handler.generate_schema(Columns)
+        )
+        return core_schema.tagged_union_schema(
+            {"none": none, "": columns},  # an empty tag is no part of a path
+            lambda stored: "none" if stored == [] else "",
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda process: _to_columns(process) if process else []
+            ),
+        )
+
+
+Process = Annotated[tuple[Instance, ...], _InColumns()]
+
+
+@dataclass(frozen=True)
 class SideCost:
     """The start-up of a side: time and peak memory of its build and first step, never part of a sample."""
 
@@ -68,8 +145,8 @@ class SideCost:
 class Difference:
     """Errors of one output against the FP32 baseline's output for the same input."""
 
-    relative_l2: NotNegative
-    max_error: NotNegative
+    relative_l2: Annotated[NotNegative, NotFinite(("Infinity",))]
+    max_error: Annotated[NotNegative, NotFinite(("Infinity",))]
     top1_agreement: Share | None
     when: Literal["fresh inputs", "timed steps"]
     problem: str | None = None  # NaN, another shape, another dtype: the numbers are then infinite
@@ -129,7 +206,7 @@ class Measurement:
     """All results of measuring one case in one process: pairs by build, differences of outputs, counters, costs."""
 
     case_id: str
-    instances: tuple[Instance, ...]
+    instances: Process
     stopped_because: StopReason
     differences: tuple[Difference, ...]
     reference_cost: SideCost
@@ -152,7 +229,7 @@ class Measurement:
     timer: Literal["cuda events", "host clock"] = "host clock"
     input_sets: Natural = 1
     resolution_ms: NotNegative = 0.0
-    seed: int = 0
+    seed: Seed = 0
     attempts: Natural = 1  # 1, plus the number of times that an undecided result was measured on
     wall_s: NotNegative = 0.0
     spent_s: Mapping[str, NotNegative] = field(default_factory=dict)  # by activity, see `Progress.doing`

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from gpugate.store.codec import from_json, parse, pretty, to_json, write_atomically
+from gpugate.store.codec import from_json, to_json
+from gpugate.store.json_file import parse, pretty, write_atomically
 
 FOLDER_VARIABLE = "GPUGATE_PROFILED_IN"
 INNER_PID, OUTER_PID, INDEX = "inner-pid", "outer-pid", "index.json"  # files in it

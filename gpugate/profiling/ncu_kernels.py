@@ -25,7 +25,8 @@ from gpugate.profiling.profiled_run import ProfiledRun, start_profiled
 from gpugate.profiling.render import cell, kernel_names
 from gpugate.report.markdown import plain, table_row
 from gpugate.session.options import Profiling
-from gpugate.store.codec import pretty, to_json, write_atomically
+from gpugate.store.codec import to_json
+from gpugate.store.json_file import pretty, write_atomically
 
 NAME, TIME = "Kernel Name", "gpu__time_duration.sum"
 # By the field of Shares: what ncu calls it. Several pipes multiply matrices, by precision: the busiest one counts.

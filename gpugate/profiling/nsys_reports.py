@@ -17,7 +17,7 @@ from gpugate.profiling.nsight_tools import Nsys, exported
 from gpugate.profiling.profiled_run import ProfiledRun, start_profiled
 from gpugate.report.markdown import escaped, plain, table_row
 from gpugate.session.options import Profiling
-from gpugate.store.codec import write_atomically
+from gpugate.store.json_file import write_atomically
 
 # Without CPU sampling: with it, a program of ten kernels made a report of 2 GB. A graph's kernels one by one, as the
 # counting pass has them. Ranges become reports when all of them have ended, in their order.

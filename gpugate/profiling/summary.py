@@ -18,11 +18,9 @@ from gpugate.profiling.capture_index import DOMAIN, REPORT, STEP
 from gpugate.profiling.expert_rules import Finding, findings
 from gpugate.profiling.export_schema import EXPORT_AGAIN, Export, ProfileError, opened
 from gpugate.profiling.nsight_tools import Nsys
-from gpugate.store import codec
+from gpugate.store.json_file import JsonFile, NextSteps
+from gpugate.units import Natural, Positive
 
-FORMAT = "gpugate-profile"
-# History: 1: ProfileSummary as it is.
-FORMAT_VERSION = 1
 COPIED = ("host_to_device", "device_to_host", "device_to_device")
 # What is known of a graph that was recorded whole. A counter that would be too small is left out.
 KNOWN_OF_WHOLE_GRAPHS = ("kernel_launches", "graph_launches", "synchronizing_calls", "api_ms", "active_fraction")
@@ -36,9 +34,9 @@ class ProfileSummary:
     product: str  # the version of Nsight Systems that exported it
     schema: str
     gpu: str
-    steps: int
+    steps: Natural
     items: float
-    span_ms: float  # from the start of the first step to the end of the last, on the host
+    span_ms: Positive  # from the start of the first step to the end of the last, on the host
     counters: Mapping[str, float]
     active: device_activity.Active
     kernels: tuple[device_activity.Kernel, ...]
@@ -155,34 +153,19 @@ def _counters(summary: ProfileSummary, longest_ms: float) -> dict[str, float]:
     }
 
 
-def summary_text(summary: ProfileSummary) -> str:
-    """The text of the file: one JSON document."""
-    return codec.pretty(codec.with_header(FORMAT, FORMAT_VERSION, codec.to_json(summary))) + "\n"
-
-
-def write_summary(path: Path, summary: ProfileSummary) -> None:
-    """Replaces the file at `path` in one step. Raises ProfileError where it cannot be written."""
-    try:
-        codec.write_atomically(path, summary_text(summary))
-    except OSError as error:
-        problem = error.strerror or str(error)
-        raise ProfileError(f"{path} cannot be written ({problem}): give another path") from error
-
-
-def read_summary(path: Path) -> ProfileSummary:
-    """Raises ProfileError for a file that is not there, damaged, or of another format."""
-    with codec.naming_the_file(
-        path,
-        ProfileError,
+FILE = JsonFile(
+    "gpugate-profile",
+    1,  # History: 1: ProfileSummary as it is.
+    ProfileSummary,
+    ProfileError,
+    NextSteps(
         unreadable="give the summary of a profile",
         damaged="make it again with `gpugate profile --json`",
-        instead_of_upgrading="make the summary again",
-    ):
-        text = path.read_text(encoding="utf-8")
-        summary = codec.from_json(ProfileSummary, codec.without_header(FORMAT, FORMAT_VERSION, codec.parse(text)))
-        if summary.steps < 1 or summary.span_ms <= 0:
-            raise codec.FormatError(f"it is of {summary.steps} steps in {summary.span_ms:g} ms, and a profile has some")
-        return summary
+        newer="make the summary again",
+        unwritable="give another path",
+    ),
+)
+summary_text, write_summary, read_summary = FILE.encode, FILE.write, FILE.read
 
 
 def step_state(summary: ProfileSummary) -> State:

@@ -23,7 +23,7 @@ from gpugate.results.run import RunResult
 from gpugate.results.summary import History, Summary
 from gpugate.results.verdict import SEVERITY, Outcome
 from gpugate.store import run_file
-from gpugate.store.codec import write_atomically
+from gpugate.store.json_file import write_atomically
 from gpugate.store.writable_folder import make_writable
 
 # Of everything that grows with the suite so much is shown that all of it stays on one screen.

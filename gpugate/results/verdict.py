@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import Annotated, Literal
+
+from gpugate.units import NotFinite
 
 
 class Outcome(str, Enum):
@@ -63,7 +65,7 @@ class Verdict:
     outcome: Outcome = Outcome.INCONCLUSIVE
     reason: str = "nothing was measured yet"
     next_step: NextStep | None = None
-    numbers: Mapping[str, float | str | None] = field(default_factory=dict)
+    numbers: Mapping[str, Annotated[float | str | None, NotFinite()]] = field(default_factory=dict)
 
     @property
     def good(self) -> bool:

@@ -75,7 +75,10 @@ def _runs(session: PerfSession, folder: Path, print_line: PrintLine) -> list[Run
 
 
 def write(
-    folder: Path, files: Sequence[baseline.BaselineFile], profiles: Mapping[Path, str], print_lines: PrintLines
+    folder: Path,
+    files: Sequence[baseline.BaselineFile],
+    profiles: Mapping[Path, profiles_file.Profiles],
+    print_lines: PrintLines,
 ) -> None:
     """Writes the files and prints what changed; a signal such as Ctrl-C takes effect after both.
 

@@ -60,7 +60,8 @@ def received(output: dict[str, Any], so_far: RunResult | None) -> RunResult | No
     """What a worker sent, joined with what the others sent before."""
     from gpugate.results.run import RunResult
     from gpugate.results.series_of_cases import ladders, sweeps
-    from gpugate.store.codec import from_json, parse
+    from gpugate.store.codec import from_json
+    from gpugate.store.json_file import parse
 
     text = output.get(OUTPUT_KEY)
     if text is None:

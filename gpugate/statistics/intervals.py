@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import median as median_of
+from typing import Any
 
 import numpy as np
 from scipy import special  # scipy.stats would take half a second more to import
@@ -20,6 +21,7 @@ MIN_BUILDS_OF_AN_ORDER = 2
 # half-width where there are too few builds to estimate one. Pairs alone would be wrong in 4 of 10 runs.
 UNSEEN_INSTANCE_SPREAD = 0.01
 _MAD_OF_A_NORMAL = float(special.ndtri(0.75))  # median absolute deviation of a standard normal distribution
+LAST_DIGIT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,20 @@ class Estimate:
     def half_width(self) -> float:
         """Half the interval's width relative to the median: 0.005 is +-0.5 %."""
         return (self.high - self.low) / (2 * self.median) if self.median else math.inf
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """A stored median lies in its interval."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(_checked, handler(source))
+
+
+def _checked(stored: Estimate) -> Estimate:
+    """Raises ValueError for a median outside its interval by more than the last digit of a float."""
+    if not stored.low * (1 - LAST_DIGIT) <= stored.median <= stored.high * (1 + LAST_DIGIT):
+        raise ValueError(f"the median {stored.median:g} is not from low, {stored.low:g}, to high, {stored.high:g}")
+    return stored
 
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:

@@ -14,34 +14,22 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
 
 from gpugate import units
 from gpugate.errors import BaselineError
 from gpugate.machine.environment import Environment, differences, machine_name
-from gpugate.measurement.record import Counters, Difference, Instance, Measurement
+from gpugate.measurement.record import Counters, Difference, Measurement, Process
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History, by_sitting, counted, history, one_process, undisturbed
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import MIN_PROCESSES
-from gpugate.store.codec import (
-    FormatError,
-    from_json,
-    naming_the_file,
-    parse,
-    pretty,
-    rounded,
-    to_json,
-    with_header,
-    without_header,
-    write_atomically,
-)
+from gpugate.store.codec import FormatError, from_json, to_json
+from gpugate.store.json_file import JsonFile, NextSteps, parse
 from gpugate.store.writable_folder import hide_own_files
-from gpugate.units import Positive
+from gpugate.units import Positive, rounded
 from gpugate.workload import DEVICE_KINDS
 
-FORMAT = "gpugate-baseline"
 # History: 1: per case an anchor and a current record; the samples of each process in columns. 2: when each one started.
 # 3: `source_hash` is of the code that a workload is made of; before, of the names and texts of its modules.
 FORMAT_VERSION = 3
@@ -61,7 +49,7 @@ class Record:
     reason: str
     source_hash: str  # of the workload, see `source_hash`; empty where it is not known
     environment: Environment
-    processes: tuple[tuple[Instance, ...], ...]
+    processes: tuple[Process, ...]
     yardsticks: Mapping[str, Positive] = field(default_factory=dict)  # medians, by name
     reference_counters: Counters = field(default_factory=dict)  # the largest over the processes
     optimized_counters: Counters = field(default_factory=dict)
@@ -88,6 +76,15 @@ class BaselineFile:
     workload: str
     machine: str
     cases: Mapping[str, Entry]
+
+
+FILE = JsonFile(
+    "gpugate-baseline",
+    FORMAT_VERSION,
+    BaselineFile,
+    BaselineError,
+    NextSteps(_REPAIR, _REPAIR, newer="record again", unwritable="make room or mend its permissions"),
+)
 
 
 @dataclass(frozen=True)
@@ -178,15 +175,12 @@ def write(folder: Path, file: BaselineFile) -> tuple[str, ...]:
     if folder.resolve().name != file.machine:
         raise BaselineError(f"{path} is to hold a baseline of {file.machine!r}: write it to the folder of that name")
     old = _load(folder, file.workload).cases if path.exists() else {}
-    try:
-        text = pretty(with_header(FORMAT, FORMAT_VERSION, to_json(file))) + "\n"
+    with FILE.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text)
+    try:
+        FILE.write(path, file)
     except FormatError as error:
         raise BaselineError(f"{path} cannot take this record because {error}: measure again") from error
-    except OSError as error:
-        problem = error.strerror or str(error)
-        raise BaselineError(f"{path} cannot be written ({problem}): make room or mend its permissions") from error
     return tuple(line for key, entry in file.cases.items() for line in _change(file, key, old.get(key), entry))
 
 
@@ -251,8 +245,7 @@ def exclusive(folder: Path) -> Iterator[int]:
 def _load(folder: Path, workload: str) -> BaselineFile:
     """Raises BaselineError for a file that is damaged, newer, of another machine or of another workload."""
     path, machine = _path(folder, workload), folder.resolve().name
-    steps = {"unreadable": _REPAIR, "damaged": _REPAIR, "instead_of_upgrading": "record again"}
-    with naming_the_file(path, BaselineError, **steps):
+    with FILE.reading(path):
         file = _decoded(path.read_text(encoding="utf-8"))
     if file.machine != machine:
         raise BaselineError(
@@ -264,9 +257,9 @@ def _load(folder: Path, workload: str) -> BaselineFile:
 
 
 def _decoded(text: str) -> BaselineFile:
-    document = parse(text)
-    file = from_json(BaselineFile, without_header(FORMAT, FORMAT_VERSION, document))
-    if cast(Mapping[str, int], document)["format_version"] < HASHES_CODE:
+    version, body = FILE.open(parse(text))
+    file = from_json(BaselineFile, body)
+    if version < HASHES_CODE:
         file = _without_source_hashes(file)
     for key, entry in file.cases.items():
         if key.rpartition("/")[2] not in DEVICE_KINDS:

@@ -12,20 +12,8 @@ from pathlib import Path
 from gpugate.errors import BaselineError
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.results.run import RunResult
-from gpugate.store.codec import (
-    from_json,
-    naming_the_file,
-    parse,
-    pretty,
-    to_json,
-    with_header,
-    without_header,
-    write_atomically,
-)
+from gpugate.store.json_file import JsonFile, NextSteps
 
-FORMAT = "gpugate-profiles"
-# History: 1: the optimized side of each case, in columns of its parts.
-FORMAT_VERSION = 1
 FOLDER = "profiles"
 
 
@@ -36,20 +24,26 @@ class Profiles:
     cases: Mapping[str, StepProfile]
 
 
+_MEND = "delete it, and record again to have it"
+FILE = JsonFile(
+    "gpugate-profiles",
+    1,  # History: 1: the optimized side of each case, in columns of its parts.
+    Profiles,
+    BaselineError,
+    NextSteps(_MEND, _MEND, _MEND, unwritable="mend its permissions; nothing is judged by it"),
+)
+
+
 def path_of(baselines: Path, machine: str, workload: str) -> Path:
     return baselines / FOLDER / machine / f"{workload}.json"
 
 
 def load(path: Path) -> Profiles:
     """None recorded where the file is absent. Raises BaselineError for a bad file."""
-    if not path.exists():
-        return Profiles({})
-    mend = "delete it, and record again to have it"
-    with naming_the_file(path, BaselineError, unreadable=mend, damaged=mend, instead_of_upgrading=mend):
-        return from_json(Profiles, without_header(FORMAT, FORMAT_VERSION, parse(path.read_text(encoding="utf-8"))))
+    return FILE.read(path) if path.exists() else Profiles({})
 
 
-def made(baselines: Path, machine: str, runs: Iterable[RunResult]) -> dict[Path, str]:
+def made(baselines: Path, machine: str, runs: Iterable[RunResult]) -> dict[Path, Profiles]:
     """The files with what the runs profiled added, the last one of each case; nothing is written.
 
     Raises BaselineError for a bad file that is there.
@@ -63,26 +57,25 @@ def made(baselines: Path, machine: str, runs: Iterable[RunResult]) -> dict[Path,
     files = {}
     for workload, cases in found.items():
         path = path_of(baselines, machine, workload)
-        together = Profiles({**load(path).cases, **cases})
-        files[path] = pretty(with_header(FORMAT, FORMAT_VERSION, to_json(together))) + "\n"
+        files[path] = Profiles({**load(path).cases, **cases})
     return files
 
 
-def drop_case(path: Path, key: str) -> dict[Path, str]:
+def drop_case(path: Path, key: str) -> dict[Path, Profiles]:
     """The file without one case, to be written; empty where it has none. Raises BaselineError for a bad file."""
     cases = load(path).cases
     if key not in cases:
         return {}
-    rest = Profiles({name: profile for name, profile in cases.items() if name != key})
-    return {path: pretty(with_header(FORMAT, FORMAT_VERSION, to_json(rest))) + "\n"}
+    return {path: Profiles({name: profile for name, profile in cases.items() if name != key})}
 
 
-def write(files: Mapping[Path, str]) -> str | None:
+def write(files: Mapping[Path, Profiles]) -> str | None:
     """Writes what was made, each in one step; what could not be written, in one sentence, or None."""
-    for path, text in files.items():
+    for path, profiles in files.items():
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, text)
-        except OSError as error:
-            return f"{path} cannot be written ({error.strerror}), and nothing is judged by it: mend its permissions"
+            with FILE.writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            FILE.write(path, profiles)
+        except BaselineError as error:
+            return str(error)
     return None

@@ -17,7 +17,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from gpugate import __version__
 from gpugate.errors import GpugateError
@@ -25,20 +25,10 @@ from gpugate.measurement.record import Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.series_of_cases import ladders, sweeps
-from gpugate.store.codec import (
-    FormatError,
-    from_json,
-    naming_the_file,
-    parse,
-    pretty,
-    to_json,
-    with_header,
-    without_header,
-    write_atomically,
-)
+from gpugate.store.codec import FormatError, from_json, to_json
+from gpugate.store.json_file import JsonFile, NextSteps, parse
 
 FAMILY = "gpugate-"  # which every format of ours begins with
-FORMAT = f"{FAMILY}run"
 # History: 1: RunResult as it is, instances in columns. 2: what each case was judged by, and its further attempts.
 # 3: the tolerance that was asked for, what a skipped case lacks, a fault put in on purpose, and times judged with the
 # digits that are stored. 4: proofs, ladders and sweeps. 5: how many items a whole run has.
@@ -50,6 +40,20 @@ FORMAT_VERSION = 8
 
 class RunFileError(GpugateError):
     """A `--perf-json` file cannot be written or read."""
+
+
+FILE = JsonFile(
+    f"{FAMILY}run",
+    FORMAT_VERSION,
+    RunResult,
+    RunFileError,
+    NextSteps(
+        unreadable="give a file that --perf-json wrote",
+        damaged="write it again with --perf-json",
+        newer="measure again",
+        unwritable="give --perf-json another path",
+    ),
+)
 
 
 def begin(path: Path, run: RunResult) -> None:
@@ -85,21 +89,17 @@ def mark_outdated(path: Path) -> bool:
 
     Raises RunFileError where the folder cannot be written.
     """
-    try:
+    with FILE.writing(path):
         if not path.is_file() or is_outdated(path):
             return False
         _mark_beside(path).touch()
-    except OSError as error:
-        raise _unwritable(path, error) from error
     return True
 
 
 def clear_mark(path: Path) -> None:
     """Takes the mark off a run that no later session replaces. Raises RunFileError where that cannot be done."""
-    try:
+    with FILE.writing(path):
         _mark_beside(path).unlink(missing_ok=True)
-    except OSError as error:
-        raise _unwritable(path, error) from error
 
 
 def is_outdated(path: Path) -> bool:
@@ -122,7 +122,7 @@ def _beside(path: Path, ending: str) -> Path:
 
 def _append(path: Path, part: Mapping[str, Any]) -> None:
     line = json.dumps(part, allow_nan=False).encode() + b"\n"
-    try:
+    with FILE.writing(path):
         descriptor = os.open(_lines_beside(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             before = os.fstat(descriptor).st_size
@@ -135,12 +135,6 @@ def _append(path: Path, part: Mapping[str, Any]) -> None:
                 raise
         finally:
             os.close(descriptor)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _unwritable(path: Path, error: OSError) -> RunFileError:
-    return RunFileError(f"{path} cannot be written ({error.strerror or error}): give --perf-json another path")
 
 
 def write(path: Path, run: RunResult) -> None:
@@ -149,30 +143,20 @@ def write(path: Path, run: RunResult) -> None:
     Raises RunFileError where it cannot be written (the old file then stays) and FormatError for a number in `run` that
     JSON cannot carry.
     """
-    text = pretty(with_header(FORMAT, FORMAT_VERSION, to_json(run))) + "\n"
-    try:
-        write_atomically(path, text)
+    FILE.write(path, run)
+    with FILE.writing(path):
         for beside in (_lines_beside(path), _mark_beside(path)):
             beside.unlink(missing_ok=True)
-    except OSError as error:
-        raise _unwritable(path, error) from error
 
 
 def read(path: Path) -> RunResult:
     """Raises RunFileError for a file that is not there, damaged, or of another format."""
-    with naming_the_file(
-        path,
-        RunFileError,
-        unreadable="give a file that --perf-json wrote",
-        damaged="write it again with --perf-json",
-        instead_of_upgrading="measure again",
-    ):
+    with FILE.reading(path):
         document = read_document(path)
         _refuse_another_of_ours(path, document)
-        body = without_header(FORMAT, FORMAT_VERSION, document)
-        found = cast(Mapping[str, int], document)["format_version"]
-        if found < FORMAT_VERSION:
-            older = f"was written by an older gpugate (format {found}, this one reads {FORMAT_VERSION})"
+        version, body = FILE.open(document)
+        if version < FORMAT_VERSION:
+            older = f"was written by an older gpugate (format {version}, this one reads {FORMAT_VERSION})"
             raise RunFileError(f"{path} {older}: measure again")
         run = from_json(RunResult, body)
         problem = _contradiction(run)
@@ -222,8 +206,8 @@ def _part(line: bytes, where: str) -> dict[str, Any]:
 
 def _refuse_another_of_ours(path: Path, document: object) -> None:
     found = document.get("format") if isinstance(document, dict) else None
-    if isinstance(found, str) and found.startswith(FAMILY) and found != FORMAT:
-        raise RunFileError(f"{path} is a {found!r} file, not a {FORMAT!r} one: give a file that --perf-json wrote")
+    if isinstance(found, str) and found.startswith(FAMILY) and found != FILE.format:
+        raise RunFileError(f"{path} is a {found!r} file, not a {FILE.format!r} one: {FILE.next_steps.unreadable}")
 
 
 def read_to_decide_again(path: Path) -> RunResult:

@@ -11,7 +11,8 @@ from rich.text import Text
 from gpugate.commands.doctor.examination import Diagnosis
 from gpugate.commands.doctor.finding import Finding, State
 from gpugate.report.terminal import printed
-from gpugate.store.codec import pretty, to_json, with_header
+from gpugate.store.codec import to_json
+from gpugate.store.json_file import pretty, with_header
 
 FORMAT = "gpugate-doctor"
 # History: 1: the environment and a list of findings.

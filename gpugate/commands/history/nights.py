@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,8 +16,10 @@ from gpugate.machine.environment import Environment, machine_name
 from gpugate.report.night_files import RUN
 from gpugate.results.verdict import Outcome, worst
 from gpugate.statistics.intervals import Estimate
-from gpugate.store.codec import FormatError, from_json, naming_the_file, without_header
-from gpugate.store.run_file import FORMAT, FORMAT_VERSION, read_document
+from gpugate.store import run_file
+from gpugate.store.codec import FormatError, from_json
+from gpugate.store.json_file import NextSteps
+from gpugate.store.run_file import read_document
 from gpugate.units import Milliseconds, Positive
 
 T = TypeVar("T")
@@ -26,6 +28,14 @@ NO_NIGHT = "lost+found"  # which every ext4 volume has, for root alone to look i
 
 class HistoryError(GpugateError):
     """A folder holds no nights, or one of them cannot be used."""
+
+
+_DELETE = "delete the night"
+FILE = replace(
+    run_file.FILE,
+    error=HistoryError,
+    next_steps=NextSteps(f"mend its permissions, or {_DELETE}", _DELETE, _DELETE, _DELETE),
+)
 
 
 @dataclass(frozen=True)
@@ -95,18 +105,12 @@ def _not_twice(night: Night, earlier: list[Night]) -> Night:
 def _read_night(folder: Path) -> Night:
     """Raises HistoryError for a directory without a run, and for a run that is damaged, newer, or mutated."""
     path = folder / RUN
-    with naming_the_file(
-        path,
-        HistoryError,
-        unreadable="mend its permissions, or delete the night",
-        damaged="delete the night",
-        instead_of_upgrading="delete the night",
-    ):
+    with FILE.reading(path):
         if not path.exists():
             raise HistoryError(
                 f"{folder} has no {RUN}: give a folder of nights alone, none of them cut off before its first case"
             )
-        night, mutated = _night(folder.name, without_header(FORMAT, FORMAT_VERSION, read_document(path)))
+        night, mutated = _night(folder.name, FILE.open(read_document(path))[1])
     if mutated is not None:
         raise HistoryError(f"{path} was mutated by {mutated}, which says nothing of the program: delete the night")
     return night

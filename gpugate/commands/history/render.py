@@ -18,7 +18,8 @@ from gpugate.commands.history.nights import Night, Seen
 from gpugate.commands.history.trends import MachineHistory, Mark, Step, Trend
 from gpugate.report.night import change
 from gpugate.report.terminal import GAP, RULE_UNDER_HEAD, STYLES, printed
-from gpugate.store.codec import pretty, to_json, with_header
+from gpugate.store.codec import to_json
+from gpugate.store.json_file import pretty, with_header
 
 FORMAT = "gpugate-history"
 # History: 1: machines with their nights, the series of every case, and the nights on which its level changed.

@@ -19,24 +19,12 @@ from gpugate.explaining.autopsy import autopsy
 from gpugate.explaining.states_of_case import optimized_side
 from gpugate.faults.fault import EXAMPLE, SPELLING, Fault
 from gpugate.results.case import CaseResult, Promise
-from gpugate.store.codec import (
-    from_json,
-    naming_the_file,
-    parse,
-    pretty,
-    to_json,
-    with_header,
-    without_header,
-    write_atomically,
-)
+from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.units import percent
 
 if TYPE_CHECKING:
     from gpugate.workload import Case, Context
 
-FORMAT = "gpugate-autopsy-proof"
-# History: 1: per fault and case the kind that was named, and whether it is one of those that the fault may be called.
-FORMAT_VERSION = 1
 # What the injected fault may truly be called. A graph break, and memory that is not page-locked, a side may notice
 # itself.
 NAMES: Mapping[str, Collection[str]] = {
@@ -69,6 +57,27 @@ class Trial:
     named: bool = False
     cannot: str | None = None
     failed: str | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The trials of a file that `--json` wrote."""
+
+    trials: tuple[Trial, ...]
+
+
+FILE = JsonFile(
+    "gpugate-autopsy-proof",
+    1,  # History: 1: per fault and case the kind that was named, and whether the fault may be called so.
+    Kept,
+    TrustError,
+    NextSteps(
+        unreadable="give what --json wrote",
+        damaged="make it again with --json",
+        newer="make it again",
+        unwritable="give another path",
+    ),
+)
 
 
 def trials(cases: Sequence[Case], context_of: Mapping[str, Context], budget_s: float) -> Iterator[Trial]:
@@ -151,7 +160,7 @@ def main(words: Sequence[str] | None = None) -> int:
     found: list[Trial] = []
     if arguments.of:
         try:
-            found.extend(trial for path in arguments.of for trial in kept(path))
+            found.extend(trial for path in arguments.of for trial in FILE.read(path).trials)
         except TrustError as error:
             parser.error(str(error))
         return _shown(found)
@@ -159,24 +168,6 @@ def main(words: Sequence[str] | None = None) -> int:
         cases, contexts = _selected(arguments.modules, arguments.device, arguments.k, Path(folder))
         found.extend(_told(trials(cases, contexts, arguments.budget), arguments.json))
     return _shown(found)
-
-
-def kept(path: Path) -> list[Trial]:
-    """The trials in a file of `--json`. Raises TrustError for one that is not there, damaged or of another format."""
-    with naming_the_file(
-        path,
-        TrustError,
-        unreadable="give what --json wrote",
-        damaged="make it again with --json",
-        instead_of_upgrading="make it again",
-    ):
-        body = without_header(FORMAT, FORMAT_VERSION, parse(path.read_text(encoding="utf-8")))
-        return list(from_json(_Kept, body).trials)
-
-
-@dataclass(frozen=True)
-class _Kept:
-    trials: tuple[Trial, ...]
 
 
 def _shown(found: Sequence[Trial]) -> int:
@@ -195,8 +186,7 @@ def _told(found: Iterable[Trial], path: Path | None) -> Iterator[Trial]:
             file=sys.stderr,
         )
         if path is not None:
-            body = {"trials": [to_json(one) for one in taken]}
-            write_atomically(path, pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n")
+            FILE.write(path, Kept(tuple(taken)))
         yield trial
 
 

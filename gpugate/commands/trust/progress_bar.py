@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gpugate.commands.trust.plan import Plan, missing
-from gpugate.store.codec import parse
+from gpugate.store.json_file import parse
 
 SPEED_OVER_S = 1800.0  # trials last for seconds, and not equally long
 REFRESHES_PER_S = 1  # more would take time from what is measured

@@ -12,13 +12,11 @@ from gpugate.commands.trust.our_rule import our_rules
 from gpugate.commands.trust.plot import png
 from gpugate.commands.trust.report import markdown
 from gpugate.commands.trust.rival_rules import RIVALS
-from gpugate.commands.trust.trials_file import Conditions, write_whole
+from gpugate.commands.trust.trials_file import Conditions
+from gpugate.errors import TrustError
 from gpugate.machine.environment import Environment
-from gpugate.store.codec import pretty, to_json, with_header
+from gpugate.store.json_file import JsonFile, NextSteps, write_atomically
 
-FORMAT = "gpugate-trust"
-# History: 1: the report of one machine.
-FORMAT_VERSION = 1
 JSON_NAME, MARKDOWN_NAME, PLOT_NAME = "trust.json", "trust.md", "trust.png"
 
 
@@ -29,6 +27,16 @@ class TrustFile:
     conditions: Conditions
     skipped: Mapping[str, str]
     report: TrustReport
+
+
+_AGAIN = "make it again with --report-only"
+FILE = JsonFile(
+    "gpugate-trust",
+    1,  # History: 1: the report of one machine.
+    TrustFile,
+    TrustError,
+    NextSteps(_AGAIN, _AGAIN, _AGAIN, unwritable="make room, every trial is kept"),
+)
 
 
 def reported(taken: Taken) -> TrustFile:
@@ -45,10 +53,14 @@ def reported(taken: Taken) -> TrustFile:
 
 def write_report(folder: Path, made: TrustFile) -> None:
     """Raises TrustError for what cannot be written, and PlotError without matplotlib; the old files then stay."""
-    document = with_header(FORMAT, FORMAT_VERSION, to_json(made))
-    write_whole(folder / JSON_NAME, pretty(document) + "\n")
-    write_whole(folder / MARKDOWN_NAME, markdown(made.report))
-    write_whole(folder / PLOT_NAME, png(made.report))
+    FILE.write(folder / JSON_NAME, made)
+    _write(folder / MARKDOWN_NAME, markdown(made.report))
+    _write(folder / PLOT_NAME, png(made.report))
+
+
+def _write(path: Path, content: str | bytes) -> None:
+    with FILE.writing(path):
+        write_atomically(path, content)
 
 
 def _machine(environment: Environment) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpugate.measurement.record import Instance
+from gpugate.measurement.record import Process
 from gpugate.units import Natural, NotNegative, Share
 
 SLOWDOWNS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.10)  # 0 is A/A: nothing changed, so every alarm is false
@@ -21,5 +21,5 @@ class Trial:
     case_id: str
     process: Natural
     slowdown: Share
-    instances: tuple[Instance, ...]
+    instances: Process
     wall_s: NotNegative

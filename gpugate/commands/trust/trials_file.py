@@ -4,26 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from gpugate.commands.trust.trial import Trial
 from gpugate.errors import TrustError
 from gpugate.machine.environment import Environment, compare
-from gpugate.store.codec import (
-    from_json,
-    naming_the_file,
-    parse,
-    pretty,
-    to_json,
-    with_header,
-    without_header,
-    write_atomically,
-)
+from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.units import Natural, Positive
-
-FORMAT = "gpugate-trials"
-# History: 1: the trials of one process.
-FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -61,23 +47,12 @@ class TrialsFile:
     trials: tuple[Trial, ...] = ()
 
 
-def write(path: Path, file: TrialsFile) -> None:
-    """Replaces the file in one step. Raises TrustError where it cannot be written; the old file then stays."""
-    write_whole(path, pretty(with_header(FORMAT, FORMAT_VERSION, to_json(file))) + "\n")
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """The same for any file beside trials."""
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        problem = error.strerror or str(error)
-        raise TrustError(f"{path} cannot be written ({problem}): make room, every trial before it is kept") from error
-
-
-def read(path: Path) -> TrialsFile:
-    """Raises TrustError for a file that is not there, damaged, or of a newer format."""
-    again = "delete it and take its trials again"
-    steps = {"unreadable": again, "damaged": again, "instead_of_upgrading": "give an empty folder"}
-    with naming_the_file(path, TrustError, **steps):
-        return from_json(TrialsFile, without_header(FORMAT, FORMAT_VERSION, parse(path.read_text(encoding="utf-8"))))
+_AGAIN = "delete it and take its trials again"
+FILE = JsonFile(
+    "gpugate-trials",
+    1,  # History: 1: the trials of one process.
+    TrialsFile,
+    TrustError,
+    NextSteps(_AGAIN, _AGAIN, newer="give an empty folder", unwritable="make room, every trial before it is kept"),
+)
+read, write = FILE.read, FILE.write

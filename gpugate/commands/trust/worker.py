@@ -22,7 +22,8 @@ from gpugate.measurement.progress import silent
 from gpugate.measurement.settings import Settings
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.selection import case_of
-from gpugate.store.codec import from_json, parse
+from gpugate.store.codec import from_json
+from gpugate.store.json_file import parse
 from gpugate.store.source_hash import source_hash
 from gpugate.workload import Case
 

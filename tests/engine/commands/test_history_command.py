@@ -196,7 +196,7 @@ def damage_mutated(path: Path) -> None:
     ("damage", "said"),
     [
         (damage_cut, "it is cut off or not JSON"),
-        (damage_other_type, "cases.tiny/fused/cuda.summary.speedup.low is 'much', not a finite number"),
+        (damage_other_type, "cases.tiny/fused/cuda.summary.speedup.low is 'much', not a valid number"),
         (damage_verdicts, "cases.tiny/fused/cuda.verdicts is not a list"),
         (damage_newer, "was written by a newer gpugate (format 99"),
         (damage_time, "started_at is 'yesterday'"),

@@ -13,11 +13,11 @@ import pytest
 
 from gpugate.commands.trust.folder import Taken, held, read_all, trials_path
 from gpugate.commands.trust.plot import PlotError
-from gpugate.commands.trust.report_files import FORMAT, FORMAT_VERSION, TrustFile, reported, write_report
+from gpugate.commands.trust.report_files import FILE, TrustFile, reported, write_report
 from gpugate.commands.trust.trials_file import Conditions, TrialsFile, read, write
 from gpugate.errors import TrustError
 from gpugate.machine.environment import Environment
-from gpugate.store.codec import from_json, to_json, without_header
+from gpugate.store.codec import from_json, to_json
 from tests.support.simulated_trials import Noise, trials
 
 GPU = Environment(
@@ -233,7 +233,7 @@ def test_the_report_is_written_three_times_and_its_json_is_read_again(tmp_path: 
     write_report(tmp_path, made)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["trust.json", "trust.md", "trust.png"]
     document = json.loads((tmp_path / "trust.json").read_text(encoding="utf-8"))
-    assert from_json(TrustFile, without_header(FORMAT, FORMAT_VERSION, document)) == made
+    assert FILE.decode(document) == made
     assert (tmp_path / "trust.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert (
         (tmp_path / "trust.md").read_text(encoding="utf-8").startswith("NVIDIA H200, driver 580.1, torch 2.11.0: 126")

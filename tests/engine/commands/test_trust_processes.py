@@ -16,9 +16,9 @@ from gpugate.commands.trust import fresh_worker
 from gpugate.commands.trust.folder import read_all
 from gpugate.commands.trust.fresh_worker import run_worker
 from gpugate.commands.trust.plan import Plan, wanted
-from gpugate.commands.trust.report_files import FORMAT, FORMAT_VERSION, TrustFile
+from gpugate.commands.trust.report_files import FILE
 from gpugate.errors import TrustError
-from gpugate.store.codec import from_json, without_header
+from gpugate.store.codec import from_json
 from tests.support.patience import HANGS_S, wait_until
 from tests.support.tiny_project import Ended, TinyProject, check_no_traceback, environment, running
 
@@ -123,7 +123,7 @@ def test_ctrl_c_reports_and_the_same_command_takes_the_rest(run: Run) -> None:
     trials, report = ["trials-001.json", "trials-002.json"], ["trust.json", "trust.md", "trust.png"]
     assert sorted(path.name for path in run.folder.iterdir()) == [".lock", *trials, *report]
     document = json.loads((run.folder / "trust.json").read_text(encoding="utf-8"))
-    made = from_json(TrustFile, without_header(FORMAT, FORMAT_VERSION, document))
+    made = FILE.decode(document)
     assert (made.report.trials, [case.case_id for case in made.report.cases]) == (8, ["tiny/quick/cpu"])
     assert (run.folder / "trust.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 

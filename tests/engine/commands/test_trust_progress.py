@@ -31,8 +31,9 @@ def shown(now: Plan, written: list[int], width: int | None = 100) -> str:
         bar.begins(now)
         bar.watch(now)
         for count in written:
-            own = trials(Noise(), [0.0], processes=1, repeats=count, case_id=ONE)
-            write(Path(now.output), TrialsFile(2, Conditions(CPU, 6.0, {}), (ONE,), {}, tuple(own)))
+            taken = trials(Noise(), [0.0], processes=1, repeats=count, case_id=ONE)
+            own = tuple(replace(trial, process=2) for trial in taken)
+            write(Path(now.output), TrialsFile(2, Conditions(CPU, 6.0, {}), (ONE,), {}, own))
             bar.watch(now)
             bar.watch(now)
     return stream.getvalue()

@@ -63,9 +63,9 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     ),
     "NaN": (_sample(float("nan")), "it holds NaN, which is not a number"),
     "infinite": (_sample(float("inf")), "it holds Infinity, which is not a number"),
-    "negative": (_sample(-1.5), "current.processes[1].optimized_ms[0][2] is -1.5, not a time from 1e-9 to 1e12 ms"),
-    "zero": (_sample(0), "current.processes[1].optimized_ms[0][2] is 0.0, not a time from 1e-9 to 1e12 ms"),
-    "a text": (_sample("1.5"), "current.processes[1].optimized_ms[0][2] is '1.5', not a finite number"),
+    "negative": (_sample(-1.5), "current.processes[1].optimized_ms[0][2] is -1.5, not greater than or equal to 1e-09"),
+    "zero": (_sample(0), "current.processes[1].optimized_ms[0][2] is 0, not greater than or equal to 1e-09"),
+    "a text": (_sample("1.5"), "current.processes[1].optimized_ms[0][2] is '1.5', not a valid number"),
     "unknown field": (_document(lambda made: made.update(speedup=3.7)), "the document has an unknown field 'speedup'"),
     "missing field": (_document(lambda made: made.pop("machine")), "the document has no field 'machine'"),
 }

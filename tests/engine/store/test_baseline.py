@@ -25,7 +25,7 @@ from gpugate.results.summary import history
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Occasion, exclusive, load_all, unused, updated, write
-from gpugate.store.codec import parse
+from gpugate.store.json_file import parse
 from gpugate.store.source_hash import source_hash
 from gpugate.workload import Optimization, Size, Workload
 from tests.support.patience import HANGS_S
@@ -294,21 +294,21 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     "negative sample": (
         lambda text: text.replace(COLUMN, '"reference_ms": [[-2.0, ', 1),
         "cannot be used because cases.tf32/cuda.anchor.processes[0].reference_ms[0][0] is -2.0, "
-        f"not a time from 1e-9 to 1e12 ms: {REPAIR}",
+        f"not greater than or equal to 1e-09: {REPAIR}",
     ),
     "zero sample": (
         lambda text: text.replace(COLUMN, '"reference_ms": [[0, ', 1),
-        "cannot be used because cases.tf32/cuda.anchor.processes[0].reference_ms[0][0] is 0.0, "
-        f"not a time from 1e-9 to 1e12 ms: {REPAIR}",
+        "cannot be used because cases.tf32/cuda.anchor.processes[0].reference_ms[0][0] is 0, "
+        f"not greater than or equal to 1e-09: {REPAIR}",
     ),
     "text for a sample": (
         lambda text: text.replace(COLUMN, '"reference_ms": [["2", ', 1),
-        "cannot be used because cases.tf32/cuda.anchor.processes[0].reference_ms[0][0] is '2', not a finite number: "
+        "cannot be used because cases.tf32/cuda.anchor.processes[0].reference_ms[0][0] is '2', not a valid number: "
         + REPAIR,
     ),
     "lost sample": (
         lambda text: text.replace(COLUMN, '"reference_ms": [[', 1),
-        "cannot be used because cases.tf32/cuda.anchor.processes[0].optimized_ms[0] has 4 values and reference_ms[0] "
+        "cannot be used because cases.tf32/cuda.anchor.processes[0]: optimized_ms[0] has 4 values and reference_ms[0] "
         f"has 3: {REPAIR}",
     ),
     "no processes": (

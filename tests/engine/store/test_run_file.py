@@ -213,7 +213,7 @@ def test_a_link_stays_a_link(tmp_path: Path, run: RunResult) -> None:
     assert run_file.read(tmp_path / "run.json") == run
 
 
-OUTCOMES = ", ".join(repr(outcome.value) for outcome in Outcome)
+OUTCOMES = " or ".join(", ".join(repr(outcome.value) for outcome in Outcome).rsplit(", ", 1))
 DAMAGE = {
     ('"format_version": 8', '"format_version": 9'): (
         "was written by a newer gpugate (format 9, this one reads up to 8): upgrade gpugate or measure again"
@@ -222,14 +222,14 @@ DAMAGE = {
         "was written by an older gpugate (format 2, this one reads 8): measure again"
     ),
     ('"gate": true', '"gate": 1'): (
-        "cannot be used because gate is 1, not true or false: write it again with --perf-json"
+        "cannot be used because gate is 1, not a valid boolean: write it again with --perf-json"
     ),
     ('"wall_s": 12.5', '"wall_s": NaN'): (
         "cannot be used because it holds NaN, which is not a number: write it again with --perf-json"
     ),
     ('"outcome": "PASS"', '"outcome": "FINE"'): (
         "cannot be used because cases.net/tf32/cpu.verdicts[0].outcome is 'FINE', "
-        f"not one of {OUTCOMES}: write it again with --perf-json"
+        f"not {OUTCOMES}: write it again with --perf-json"
     ),
 }
 

@@ -1,0 +1,171 @@
+"""A kind of JSON file: its format, version and dataclass, and the sentences about a file that cannot be used."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, NoReturn, TypeVar
+
+from gpugate.errors import GpugateError
+from gpugate.store.codec import FormatError, from_json, json_schema, to_json
+from gpugate.store.writable_folder import prepare_unfinished
+
+T = TypeVar("T")
+
+
+class NewerFormatError(FormatError):
+    """The document was written by a newer version of its format than this one reads."""
+
+
+@dataclass(frozen=True)
+class NextSteps:
+    """The end of each sentence about a file that cannot be used."""
+
+    unreadable: str
+    damaged: str
+    newer: str  # besides an upgrade of gpugate
+    unwritable: str
+
+
+@dataclass(frozen=True)
+class JsonFile(Generic[T]):
+    """Documents of one format: the fields of the dataclass `cls` after a header."""
+
+    format: str
+    version: int
+    cls: type[T]
+    error: type[GpugateError]
+    next_steps: NextSteps
+
+    def read(self, path: Path) -> T:
+        """Raises `error` for a file that is absent, damaged, newer, or of another format."""
+        with self.reading(path):
+            return self.decode(parse(path.read_text(encoding="utf-8")))
+
+    def write(self, path: Path, value: T) -> None:
+        """Replaces the file in one step, in a folder that exists.
+
+        Raises `error` where that fails (the old file then stays), and FormatError for a value that cannot be read back.
+        """
+        text = self.encode(value)
+        with self.writing(path):
+            write_atomically(path, text)
+
+    def decode(self, document: object) -> T:
+        """The value of a document. Raises FormatError."""
+        return from_json(self.cls, self.open(document)[1])
+
+    def open(self, document: object) -> tuple[int, dict[str, Any]]:
+        """The version and the body of a document. Raises FormatError for another format and for a newer version."""
+        if not isinstance(document, dict) or document.get("format") != self.format:
+            raise FormatError(f"it does not say that its format is {self.format!r}")
+        found = document.get("format_version")
+        if type(found) is not int or found < 1:
+            raise FormatError(f"format_version is {found!r}, not a whole number from 1 on")
+        if found > self.version:
+            raise NewerFormatError(f"written by a newer gpugate (format {found}, this one reads up to {self.version})")
+        return found, {name: value for name, value in document.items() if name not in ("format", "format_version")}
+
+    def encode(self, value: T) -> str:
+        """The text of a file. Raises FormatError for a value that cannot be read back."""
+        return pretty(with_header(self.format, self.version, to_json(value))) + "\n"
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of a document."""
+        body = json_schema(self.cls)
+        header = {
+            "format": {"const": self.format},
+            "format_version": {"type": "integer", "minimum": 1, "maximum": self.version},
+        }
+        return {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            **body,
+            "properties": {**header, **body["properties"]},
+            "required": [*header, *body["required"]],
+        }
+
+    @contextmanager
+    def writing(self, path: Path) -> Iterator[None]:
+        """Turns an OSError that is raised inside into one sentence of `error`, with the next step."""
+        try:
+            yield
+        except OSError as error:
+            problem = error.strerror or error
+            raise self.error(f"{path} cannot be written ({problem}): {self.next_steps.unwritable}") from error
+
+    @contextmanager
+    def reading(self, path: Path) -> Iterator[None]:
+        """Turns an error that is raised inside into one sentence of `error`, with the next step."""
+        try:
+            yield
+        except (OSError, UnicodeDecodeError) as error:
+            problem = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise self.error(f"{path} cannot be read ({problem}): {self.next_steps.unreadable}") from error
+        except NewerFormatError as error:
+            raise self.error(f"{path} was {error}: upgrade gpugate or {self.next_steps.newer}") from error
+        except FormatError as error:
+            raise self.error(f"{path} cannot be used because {error}: {self.next_steps.damaged}") from error
+
+
+def parse(text: str) -> object:
+    """`json.loads` that refuses NaN, infinity and repeated names. Raises FormatError for what is not JSON."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise FormatError(f"it is cut off or not JSON ({place}: {error.msg})") from None
+    except RecursionError:
+        raise FormatError("it is not ours (nested too deep)") from None
+    except FormatError:
+        raise
+    except ValueError:  # Python reads no whole number of more than 4300 digits
+        raise FormatError("it is not ours (a number of thousands of digits)") from None
+
+
+def pretty(data: object, indent: str = "") -> str:
+    """JSON with one line per field and per list without objects."""
+    inner = indent + "  "
+    if isinstance(data, dict) and data:
+        lines = [f"{inner}{json.dumps(name)}: {pretty(value, inner)}" for name, value in data.items()]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    if isinstance(data, (list, tuple)) and any(isinstance(value, dict) for value in data):
+        return "[\n" + ",\n".join(inner + pretty(value, inner) for value in data) + f"\n{indent}]"
+    return json.dumps(data, allow_nan=False)
+
+
+def with_header(name: str, version: int, body: Mapping[str, Any]) -> dict[str, Any]:
+    return {"format": name, "format_version": version, **body}
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replaces a file in one step: whoever reads it sees the old content or the new one. Raises OSError."""
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        raise OSError("it is not a regular file")
+    temporary = prepare_unfinished(target)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise FormatError(f"it holds {name}, which is not a number")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise FormatError(f"the field {repeated!r} is there twice")
+    return data

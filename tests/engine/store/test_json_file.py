@@ -1,0 +1,96 @@
+"""JSON files with a header: strict text, one sentence for each file that cannot be used, and whole files only."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpugate.errors import BaselineError
+from gpugate.store.codec import FormatError
+from gpugate.store.json_file import JsonFile, NextSteps, parse, pretty, write_atomically
+
+
+@dataclass(frozen=True)
+class Body:
+    a: int
+
+
+FILE = JsonFile("ours", 2, Body, BaselineError, NextSteps("look", "mend", "measure again", "make room"))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('{"a": NaN}', "it holds NaN, which is not a number"),
+        ('{"a": -Infinity}', "it holds -Infinity, which is not a number"),
+        ('{"a": 1, "a": 2}', "the field 'a' is there twice"),
+        ('{"a": ', "it is cut off or not JSON (line 1, column 7: Expecting value)"),
+        ("", "it is cut off or not JSON (line 1, column 1: Expecting value)"),
+        ("[" * 100_000, "it is not ours (nested too deep)"),
+    ],
+)
+def test_text_that_is_no_strict_json(text: str, sentence: str) -> None:
+    with pytest.raises(FormatError) as refused:
+        parse(text)
+    assert str(refused.value) == sentence
+
+
+def test_a_file_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "ours.json"
+    FILE.write(path, Body(1))
+    assert path.read_text() == '{\n  "format": "ours",\n  "format_version": 2,\n  "a": 1\n}\n'
+    assert FILE.read(path) == Body(1)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (None, "cannot be read (No such file or directory): look"),
+        (b"\xff", "cannot be read (it is not UTF-8 text): look"),
+        (b"{}", "cannot be used because it does not say that its format is 'ours': mend"),
+        (
+            b'{"format": "ours", "format_version": true, "a": 1}',
+            "cannot be used because format_version is True, not a whole number from 1 on: mend",
+        ),
+        (
+            b'{"format": "ours", "format_version": 3, "b": 1}',
+            "was written by a newer gpugate (format 3, this one reads up to 2): upgrade gpugate or measure again",
+        ),
+        (
+            b'{"format": "ours", "format_version": 1, "a": 1.5}',
+            "cannot be used because a is 1.5, not a valid integer: mend",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_in_one_sentence(tmp_path: Path, text: bytes | None, sentence: str) -> None:
+    path = tmp_path / "ours.json"
+    if text is not None:
+        path.write_bytes(text)
+    with pytest.raises(BaselineError) as refused:
+        FILE.read(path)
+    assert str(refused.value) == f"{path} {sentence}"
+
+
+def test_a_file_that_cannot_be_written_is_named_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "ours.json").mkdir()
+    with pytest.raises(BaselineError, match=r"ours\.json cannot be written \(it is not a regular file\): make room$"):
+        FILE.write(tmp_path / "ours.json", Body(1))
+
+
+def test_pretty_is_the_json_that_it_is_given() -> None:
+    data = {"a": [], "b": {}, "c": [{"d": [1, [2, 3]]}, None], "e": "ü\n"}
+    assert json.loads(pretty(data)) == data
+
+
+def test_the_next_writer_removes_what_a_killed_one_left_and_nothing_of_a_living_one(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    names = [f".run.json.{os.getppid()}.tmp", ".run.json.mine.tmp", f".other.json.{ended.pid}.tmp"]
+    for name in [*names, f".run.json.{ended.pid}.tmp", f".run.json.{10**30}.tmp"]:
+        (tmp_path / name).touch()
+    write_atomically(tmp_path / "run.json", "{}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names, "run.json"])
