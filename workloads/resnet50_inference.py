@@ -1,7 +1,7 @@
-"""ResNet-50 inference on photographs: eager FP32 against what precision, layout, fusion, compilers and graphs give.
+"""ResNet-50 inference on photographs: eager FP32 against lower precision, layout, fusion, compilers and graphs.
 
 Every side gets the same float32 batch [items, 3, 224, 224] and returns float32 logits [items, 1000]; converting the
-batch to what a side computes in is part of its step.
+batch to the precision of a side is part of its step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from workloads.parts.model_sides import NCHW, NHWC, captured, compiled, eager
 from workloads.parts.photographs import PHOTOGRAPHS_SETTING, photograph_batch
 from workloads.parts.resnet50_weights import UNMEASURED_BATCH, WEIGHTS_SETTING, resnet50
 
-# Of one photograph; a test counts them again.
+# For one photograph; a test counts them again.
 MULTIPLY_ADDS = 4_089_184_256  # in the convolutions and the fully connected layer
 VALUES_READ, VALUES_WRITTEN = 10_664_448, 11_114_984  # by the same layers, weights apart
 WEIGHTS = 25_557_032
@@ -94,7 +94,7 @@ def cuda_graph(context: Context) -> Side:
 
 
 def cudnn_fused(context: Context) -> Side:
-    """Every convolution one cuDNN call with all that follows it, in one launch; the fully connected layer in TF32."""
+    """Each convolution is one cuDNN call with its successors, all in one launch; the fully connected layer in TF32."""
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
     import torch._inductor.config as inductor_config
@@ -105,7 +105,7 @@ def cudnn_fused(context: Context) -> Side:
 
 
 def tensorrt_fp32(context: Context) -> Side:
-    """Strict FP32: the builder is to leave TF32 off, as the baseline does."""
+    """TensorRT in strict FP32: the builder must leave TF32 off, as the baseline does."""
     return _tensorrt(context, torch.float32)
 
 
@@ -131,7 +131,7 @@ AVX512_BF16 = Needs(cpu_flags=("avx512_bf16",), install="run it on a CPU with AV
 VOLTA, AMPERE = Needs(compute_capability=(7, 0)), Needs(compute_capability=(8, 0))
 TENSORRT = Needs(("torch_tensorrt", "tensorrt"), (7, 5), install="pip install 'gpugate[tensorrt]'")
 
-# Of 128 photographs a few lie between two classes; of one or four, a single such photograph would be a false alarm.
+# Among 128 photographs a few lie between two classes; with one or four, a single such photograph is a false alarm.
 AGREEING = {name: replace(tolerance, top1_agreement=0.95) for name, tolerance in TOLERANCE_BY_DTYPE.items()}
 # Two correct FP32 programs of 53 layers, with Winograd on one side, differ more than two of one layer.
 TENSORRT_TOLERANCE = {"float32": Tolerance(relative_l2=1e-4, max_error=1e-3)}
@@ -148,7 +148,7 @@ FAST_LAUNCH = Limit("enqueue_ms", at_most=0.05)
 
 @dataclass(frozen=True)
 class Promise:
-    """What one optimization promises at one batch size: at least this speedup, and on sm_90 these limits too."""
+    """The promise of one optimization at one batch size: at least this speedup, and on sm_90 these limits too."""
 
     sm_90: float
     cuda: float
@@ -172,7 +172,7 @@ BATCH_128 = {
     "tensorrt-fp32": Promise(1.0, 0.9, (FEWER_LAUNCHES,)),
     "tensorrt-fp16": Promise(6.0, 1.5, (FEWER_LAUNCHES, LESS_API_TIME, SHORTER_KERNELS)),
 }
-# One photograph is bound by launches: what only makes kernels shorter gains nothing, and FP16 adds conversion kernels.
+# One photograph is bound by launches: shorter kernels alone gain nothing, and FP16 adds conversion kernels.
 BATCH_1 = {
     "tf32": Promise(0.7, 0.7),
     "fp16": Promise(0.55, 0.5),

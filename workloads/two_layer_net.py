@@ -1,7 +1,7 @@
-"""The two-layer net 1024 -> 512 -> 10: so little work that launches, copies and synchronizations are the step.
+"""The two-layer net 1024 -> 512 -> 10: little work, so launches, copies and synchronizations dominate the step.
 
-Inputs come from pageable host memory and outputs go back to host memory, so the whole pipeline is timed with the
-host clock. Step cost on CUDA is the host's: what an optimization removes is calls and waits, never arithmetic.
+Inputs come from pageable host memory and outputs go back to host memory, so the whole pipeline is timed with the host
+clock. The cost of a step on CUDA is the host's: an optimization removes calls and waits, never arithmetic.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ BATCH = 64
 # same set, and an output left over from its last turn would look right.
 SLOTS = 7
 OUTPUT_LIFE_STEPS = SLOTS - 1  # an output that a ring returned is overwritten by the step after this many
-# The host's copy of one input is two grains of PyTorch's parallel copy; every further thread is only waited for.
+# The host's copy of one input is two grains of PyTorch's parallel copy; any further thread would only add waiting.
 STAGING_THREADS = 2
 
 
 def size(batch: int) -> Size:
-    """What one step must do.
+    """The least work of one step.
 
     FLOPs: 2 per multiply-add, batch x (1024 x 512 + 512 x 10); bias and ReLU (0.1 %) are left out. Bytes: the FP32
     inputs, outputs, weights and biases, each once; the hidden activations need not leave the chip.
@@ -73,7 +73,7 @@ def _ring_side(step: Callable[[Tensor], Tensor], model: nn.Module, ring: Ring[St
 
 
 def _captured(context: Context, work: Callable[[], object], stream: torch.cuda.Stream) -> Callable[[], object]:
-    """Replays `work`, warmed up and captured on `stream`; it is `work` itself where nothing is to be captured."""
+    """A function that replays `work`, warmed up and captured on `stream`; `work` itself where nothing is captured."""
     if not context.capture_graphs:
         return work
     graph, _ = recorded(work, stream)
@@ -156,8 +156,8 @@ def pinned_async(context: Context) -> Side:
             slot.inputs.copy_(slot.host.inputs, non_blocking=True)
         slot.arrived.record(copy_in)
         compute.wait_event(slot.arrived)
-        # The slot holds the result until its next turn, when the copy out is known to be over: the allocator cannot
-        # give the memory to a later step while another stream still reads it, which is what record_stream is for.
+        # The slot keeps the result until its next turn, when the copy out is known to be over: the allocator cannot
+        # give the memory to a later step while another stream still reads it, which is the purpose of record_stream.
         slot.result = model(slot.inputs)
         slot.computed.record(compute)
         copy_out.wait_event(slot.computed)

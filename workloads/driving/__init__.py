@@ -244,7 +244,7 @@ WORKLOADS: tuple[Workload, ...] = (
         cold=False,  # the inputs are stamps; the frames pass through L2 many times over
         timing="pipeline",
     ),
-    # The side without workers decodes JPEGs on the host, the slowest preparation: only there do workers gain.
+    # The host decodes JPEGs, which is the slowest preparation: only there do workers gain.
     Workload(
         name="driving-workers",
         baseline=partial(build_by_device, JPEG),

@@ -15,8 +15,7 @@ NEXT_STEP = (
 
 @functools.cache
 def why_not(gpu: int) -> str | None:
-    """The reason why this GPU, by CUDA's index, decodes no JPEG, as one sentence with the next step; None if it
-    decodes.
+    """One sentence why this GPU, by CUDA's index, decodes no JPEG, with the next step; None if it decodes.
 
     The answer is kept for this process.
     """

@@ -119,8 +119,7 @@ class Pipeline:
         self.iterate = lambda: _copied(replay())  # cuda only
 
     def step(self, stamps: Tensor) -> Tensor:
-        """Trains on the next frames; stamps float32 [frames] -> float32 [frames, 3], the record times each frame's
-        stamp.
+        """Trains; stamps float32 [frames] -> float32 [frames, 3], the record times each frame's stamp.
 
         The stamps arrive with the step, so that the output of an earlier step is never right again.
         """

@@ -1,12 +1,12 @@
-"""ResNet-18 learns 32 x 32 pictures, resized to 224: a ladder from a plain loop to a whole step as one CUDA graph.
+"""Training of ResNet-18 on 32 x 32 pictures resized to 224: a ladder from a plain loop to one CUDA graph per step.
 
-Every rung is the one before it with one change. A step is 512 pictures on all of them, in batches of 32 or of 512, and
-every rung trains on the same pictures in the same order, cropped and mirrored alike. On a CPU the pictures keep their
-size, a step is 32, and the rungs are those that mean something there.
+Every rung is the rung before it with one change. A step is 512 pictures on all of them, in batches of 32 or of 512, and
+every rung trains on the same pictures in the same order, with the same crops and mirrorings. On a CPU the pictures keep
+their size, a step is 32, and the rungs are those that have a meaning there.
 
-Where a rung changes more than its name says, `why` says it: the large batch is made of pieces, channels_last brings
-autotuning, pictures that are made on the device get a fourth channel, and with the graph come another pooling and block
-sizes that were timed.
+Where a rung changes more than its name says, its `why` gives the rest: the large batch is made of pieces, channels_last
+brings autotuning, pictures that are made on the device get a fourth channel, and the graph brings another pooling and
+block sizes that were timed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from workloads.resnet18_training.step_size import AREA_RATIO, size
 ITEMS, ITEMS_ON_CPU = LARGE, LARGE_ON_CPU  # of one step on every rung: one large batch, or several small ones
 
 
-# 350 of 360 are wanted. At 224 in bfloat16, batches of 32 know 348 after 160, 352 after 240: half of this is too few.
+# The promise is 350 of 360. At 224 in bfloat16, batches of 32 reach 348 after 160, 352 after 240: half is too few.
 DIGIT_ITERATIONS = {32: 400, ITEMS: 90}
 PICTURE_ITERATIONS = {8: 60, ITEMS_ON_CPU: 30}
 
@@ -62,8 +62,8 @@ def _engaged(*limits: Limit) -> Mapping[str, Contract]:
 ALL_PINNED = Limit("pageable_copies", at_most=0)
 NO_SYNC = Limit("synchronizing_calls", at_most=0)
 TENSOR_CORES = Limit("tensor_core_kernels", at_least=20)  # the least of any rung: one iteration of 20 convolutions
-# On the stream that computes, no copy is hidden. Where pictures come late, most of a copy has nothing to hide under:
-# the GPU is idle for four fifths of the time, and 0.34 to 0.52 of the copying was hidden on an H200.
+# On the compute stream, no copy is hidden. Where pictures come late, no kernel runs beside most of a copy: the GPU is
+# idle for four fifths of the time, and 0.34 to 0.52 of the copying was hidden on an H200.
 COPIES_OVERLAP = (Limit("streams", at_least=2), Limit("overlap_fraction", at_least=0.2))
 VOLTA = Needs(compute_capability=(7, 0))
 COMPILER = replace(VOLTA, cpp_compiler=True, install="install a C++ compiler, such as g++")
@@ -74,8 +74,8 @@ BF16_COMPILER = replace(AVX512_BF16, cpp_compiler=True, install="use a CPU with 
 def _full(
     name: str, rung: Rung, below: str, speedup: Mapping[str, float], *limits: Limit, why: str = ""
 ) -> Optimization:
-    """A rung that computes in FP32, as the bottom one does: its losses must be the bottom's."""
-    # What the bottom's losses lead to is learned alike on all of these rungs: it is shown on the first.
+    """A rung that computes in FP32, like the lowest rung: its losses must be those of the lowest rung."""
+    # The lowest rung's losses lead to the same learning on all of these rungs: the first one proves it.
     proofs = (_same(rung, rungs.BOTTOM), *([_learns(rung)] if below == BASELINE else []))
     build = partial(train, rung=rung)
     return Optimization(name, build, speedup, compared_with=below, contract=_engaged(*limits), proofs=proofs, why=why)
@@ -202,7 +202,7 @@ LADDER = (
 WHOLE_LADDER = replace(
     LADDER[-1],
     name="whole-ladder",
-    # 15 is aimed at: 17.1 to 20.9 on an H200, 12.2 to 15.7 with a faster host: the bottom is as fast as that resizes.
+    # The goal is 15: 17.1 to 20.9 on an H200, 12.2 to 15.7 with a faster host, as resizing bounds the lowest rung.
     min_speedup={"sm_90": 12.0, "cuda": 5.85},
     compared_with=BASELINE,
     proofs=(),

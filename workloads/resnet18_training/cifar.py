@@ -1,6 +1,6 @@
 """Small colour pictures in ten classes: CIFAR-10 where the setting `cifar10` names it, else a seeded set of its shape.
 
-CIFAR-10's "python batches" are pickles, which may run code: only what such a batch is made of may be unpickled.
+CIFAR-10's "python batches" are pickles, which may run code: only the types of such a batch may be unpickled.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ VALUES = CHANNELS * SIDE_PIXELS * SIDE_PIXELS  # of one picture
 TRAINING_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
 PICTURES_PER_FILE = 10_000
 PICTURES = PICTURES_PER_FILE * len(TRAINING_FILES)
-INNER_FOLDER = "cifar-10-batches-py"  # what the archive unpacks to
+INNER_FOLDER = "cifar-10-batches-py"  # the folder inside the archive
 NEXT_STEP = "unpack cifar-10-python.tar.gz there again"
 
-# A seeded picture is its class's smooth pattern around grey, plus noise of the same strength: no single pixel tells
+# A seeded picture is the smooth pattern of its class around grey, plus noise of equal strength: no single pixel shows
 # the class, and a net learns it within some hundred steps.
 PATTERN_CELLS, STRENGTH, GREY = 4, 40.0, 128
 NOISE_VALUES = 2**20
@@ -95,7 +95,7 @@ def _read_batch(path: Path) -> Pictures:
     try:
         with path.open("rb") as file:
             content = _OnlyArrays(file, encoding="bytes").load()
-    except Exception as error:  # a damaged pickle raises what it likes: EOFError, UnpicklingError, KeyError ...
+    except Exception as error:  # a damaged pickle can raise EOFError, UnpicklingError, KeyError ...
         reason = str(error).splitlines()[0] if str(error) else "no message"
         what = f"--perf-set cifar10={path.parent}: {path.name} cannot be read ({type(error).__name__}: {reason})"
         raise ValueError(f"{what}: {NEXT_STEP}") from error
@@ -107,7 +107,7 @@ def _read_batch(path: Path) -> Pictures:
 
 
 def _problem_with(content: object) -> str | None:
-    """Why this is no file of 10,000 CIFAR-10 pictures, or None."""
+    """The reason why the content is no file of 10,000 CIFAR-10 pictures, or None."""
     if not isinstance(content, dict):
         return f"holds a {type(content).__name__}, not a dictionary"
     data, labels = content.get(b"data"), content.get(b"labels")
@@ -132,13 +132,13 @@ class _OnlyArrays(pickle.Unpickler):
             return np.ndarray
         if module == "numpy" and name == "dtype":
             return _byte_type
-        if module == "_codecs" and name == "encode":  # how Python 3 writes bytes in the protocol of Python 2
+        if module == "_codecs" and name == "encode":  # Python 3 writes bytes in the protocol of Python 2 this way
             return _latin1_bytes
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch of pictures needs")
 
 
 def _empty_array(kind: object, shape: object, code: object) -> Any:
-    """What NumPy's own `_reconstruct` makes: an array that its pickled state then fills."""
+    """An empty array, as NumPy's own `_reconstruct` makes it, which its pickled state then fills."""
     if kind is not np.ndarray:
         raise pickle.UnpicklingError("it holds an array of an unknown kind")
     return np.empty(0, np.uint8)

@@ -1,7 +1,7 @@
-"""Pictures on their way from host memory to a training step: cropped, mirrored, normalized and resized by a DataLoader.
+"""Data path from host memory to a training step: a DataLoader crops, mirrors, normalizes and resizes pictures.
 
 Every picture travels with three numbers: its label, its id, and a mark, the sum over the bits of a grid of its values.
-What the device computes of what it really got must equal them.
+The numbers that the device computes of the received picture must equal them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from workloads.resnet18_training.cifar import Pictures
 from workloads.resnet18_training.sample_order import PADDING, SampleOrder
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # CIFAR-10's own, of values from 0 to 1
-LABEL, ID, MARK = range(3)  # the columns of what travels with a picture
-GRID_PIXELS = 16  # every so many pixels in both directions count for a mark
-PREFETCH_FACTOR = 2  # pieces that every worker holds ready or in the making
-STUCK_S = 20.0  # a piece takes milliseconds: a worker that is silent for so long will never answer
+LABEL, ID, MARK = range(3)  # the columns of the numbers that travel with a picture
+GRID_PIXELS = 16  # the distance, in both directions, of the pixels that count for a mark
+PREFETCH_FACTOR = 2  # pieces that every worker has ready or in preparation
+STUCK_S = 20.0  # a piece takes milliseconds: a worker silent for this long has failed
 
 
 class Batch(NamedTuple):
-    """A batch on the device. `sound` is bool [n]: whether what is there is what the host says the id looks like."""
+    """A batch on the device. `sound` is bool [n]: the received picture matches the numbers of the host."""
 
     images: Tensor  # [n, channels, side, side]
     labels: Tensor  # int64 [n]
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
 
 
 def checked(images: Tensor, told: Tensor) -> Batch:
-    """What a loader sent: float32 images [n, 3, side, side] and int64 [n, 3], their labels, ids and marks."""
+    """A batch from a loader's float32 images [n, 3, side, side] and int64 [n, 3], their labels, ids and marks."""
     return Batch(images, told[:, LABEL], told[:, ID], marks_of(images) == told[:, MARK])
 
 
@@ -49,13 +49,13 @@ def padded(pixels: Tensor) -> Tensor:
 
 
 def normalization(device: torch.device) -> tuple[Tensor, Tensor]:
-    """What a byte is multiplied by, and what is then added; float32 [3, 1, 1] each."""
+    """The factor and the offset that normalize a byte; float32 [3, 1, 1] each."""
     mean, std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (MEAN, STD))
     return 1 / (255 * std), -mean / std
 
 
 def resized(images: Tensor, side_pixels: int) -> Tensor:
-    """[n, 3, side_pixels, side_pixels], bilinear; the very same tensor where it has that size already."""
+    """[n, 3, side_pixels, side_pixels], bilinear; `images` itself where it has that size already."""
     if images.shape[-1] == side_pixels:
         return images
     return F.interpolate(images, size=side_pixels, mode="bilinear", align_corners=False)
@@ -67,7 +67,7 @@ def marks_of(images: Tensor) -> Tensor:
 
 
 class PreparedPictures(Dataset[tuple[Tensor, Tensor]]):
-    """By position in the order: the image float32 [3, side, side], and its label, id and mark as int64 [3]."""
+    """Pictures by position in the order: the image float32 [3, side, side], and its label, id and mark, int64 [3]."""
 
     def __init__(self, pictures: Pictures, order: SampleOrder, side_pixels: int) -> None:
         self._pixels, self._labels = padded(pictures.pixels), pictures.labels
@@ -84,24 +84,24 @@ class PreparedPictures(Dataset[tuple[Tensor, Tensor]]):
         picture = self._pixels[id_, :, top : top + self._height, left : left + self._width]
         if order.flips[position]:
             picture = picture.flip(-1)
-        # Normalized while it is small: resizing is linear, so that the order makes no difference but in time.
+        # Normalized at its small size: resizing is linear, so that the order changes the time alone.
         small = picture.float().mul_(self._scale).add_(self._shift)
         image = resized(small[None], self._side_pixels)
         return image[0], torch.tensor([int(self._labels[id_]), id_, int(marks_of(image))])
 
 
 class Pieces(Iterator[tuple[Tensor, Tensor]]):
-    """Pieces of `piece` images [piece, 3, side, side] and what travels with them [piece, 3], in order, without end.
+    """Pieces of `piece` images [piece, 3, side, side] and their numbers [piece, 3], in order, without end.
 
-    `workers` processes prepare them, or none: then the caller does. `unpinned` counts tensors that were asked for in
-    page-locked memory and are not. Raises OSError where shared memory cannot hold what the workers keep ready; a worker
-    that dies, raises or falls silent ends the iteration with a RuntimeError that says so.
+    `workers` processes prepare them; with 0 workers the caller does. `unpinned` counts tensors that were requested in
+    page-locked memory and are not. Raises OSError where shared memory is too small for the pieces that workers keep
+    ready; a worker that dies, raises or stops responding ends the iteration with a RuntimeError that says so.
     """
 
     def __init__(self, pictures: PreparedPictures, piece: int, workers: int, pinned: bool) -> None:
         self.unpinned = 0
         self._pinned, self._workers, self._piece = pinned, workers, piece
-        held = workers * PREFETCH_FACTOR + 1 if workers else 0  # and the one that is used
+        held = workers * PREFETCH_FACTOR + 1 if workers else 0  # and the piece in use
         check_shared_memory(held * piece * pictures[0][0].nbytes)
         self._iterator: Any = _iterator(_loader(pictures, piece, workers, pinned))
 
@@ -115,13 +115,13 @@ class Pieces(Iterator[tuple[Tensor, Tensor]]):
     def _received(self) -> tuple[Tensor, Tensor]:
         try:
             piece: tuple[Tensor, Tensor] = next(self._iterator)
-        except (ConnectionError, EOFError) as error:  # it ended while it handed over what it had prepared
+        except (ConnectionError, EOFError) as error:  # the worker ended while it sent a piece
             dead_workers(self._iterator)
             raise RuntimeError(f"a worker process of the loader died ({type(error).__name__})") from error
         return piece
 
     def problem(self) -> str | None:
-        """Why these are not the pieces that were asked for, or None."""
+        """The reason why these are not the requested pieces, or None."""
         alive = sum(process.is_alive() for process in workers_of(self._iterator))
         if alive != self._workers:
             return f"{alive} of {self._workers} worker processes are alive"
@@ -133,12 +133,12 @@ class Pieces(Iterator[tuple[Tensor, Tensor]]):
 
 
 def _loader(pictures: PreparedPictures, piece: int, workers: int, pinned: bool) -> DataLoader[tuple[Tensor, Tensor]]:
-    """Forked workers begin in milliseconds and share the pictures; they touch no device."""
+    """The loader; forked workers begin in milliseconds and share the pictures, and use no device."""
     positions = itertools.cycle(range(first, first + piece) for first in range(0, len(pictures) - piece + 1, piece))
     with_workers = {"prefetch_factor": PREFETCH_FACTOR, "timeout": STUCK_S, "multiprocessing_context": "fork"}
     how: dict[str, Any] = with_workers if workers else {}
-    how |= {"generator": torch.Generator()}  # nothing here is random, but else it would draw from the global one
-    # An iterator as batch_sampler: positions never end, so no epoch's last pieces drain the workers.
+    how |= {"generator": torch.Generator()}  # nothing is random, but it would draw from the global one
+    # An iterator as batch_sampler: positions never end, so the workers never run out at the end of an epoch.
     return DataLoader(pictures, batch_sampler=positions, num_workers=workers, pin_memory=pinned, **how)  # type: ignore[arg-type]
 
 

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from workloads.resnet18_training.cifar import CHANNELS, SIDE_PIXELS, Pictures
 
 BRIGHTEST = 16  # of scikit-learn's values
-UNSEEN = 5  # every so many digits are kept for the test; the file mixes the writers
+UNSEEN = 5  # every so many digits, one is kept for the test; the file mixes the writers
 
 
 def digits() -> tuple[Pictures, Pictures]:
-    """Digits to train on, 1,437, and others to test with, 360: 8 x 8 resized to 32 x 32, the same in every channel.
+    """1,437 digits to train on and 360 to test with: 8 x 8 resized to 32 x 32, three equal channels.
 
     Raises ImportError, in one sentence, without scikit-learn.
     """

@@ -1,7 +1,7 @@
-"""A training loop whose every iteration says which pictures it consumed, in which order, and whether they were sound.
+"""A training loop that records for every iteration which pictures it consumed, in which order, and whether intact.
 
-A step hands in one random number per item, a receipt. It comes back as it was for an item that was consumed in its
-place and sound, and negated for any other: an output that is wrong, stale or made up does not match.
+A step gets one random number per item, a receipt. It returns the receipt unchanged for an item that was consumed in its
+place and intact, and negated for any other: an output that is wrong, stale or invented does not match.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from workloads.resnet18_training.rungs import Rung
 from workloads.resnet18_training.sample_order import SampleOrder, sample_order
 from workloads.resnet18_training.step import Trainer
 
-# Of the process that prepares its own pictures beside a GPU; None leaves PyTorch's default, one for every core.
+# For the process that prepares its own pictures beside a GPU; None leaves PyTorch's default, one for every core.
 LOADER_THREADS: int | None = None
 
 
 class Done(NamedTuple):
-    """What an iteration leaves on the device: which pictures it consumed, whether each was sound, and the loss []."""
+    """The result of an iteration on the device: the ids of its pictures, whether each was intact, and the loss []."""
 
     ids: Tensor
     sound: Tensor
@@ -37,7 +37,7 @@ class Done(NamedTuple):
 
 
 class Source(Protocol):
-    """Where batches come from."""
+    """A source of batches."""
 
     def take(self) -> Batch: ...
 
@@ -50,7 +50,7 @@ class Source(Protocol):
 
 
 class LoadedBatches:
-    """Batches from a DataLoader, copied when they are asked for, or one ahead on a stream of their own."""
+    """Batches from a DataLoader, copied on request, or one ahead on a stream of their own."""
 
     def __init__(self, pictures: PreparedPictures, rung: Rung, device: torch.device) -> None:
         self._pieces = Pieces(pictures, rung.piece, rung.workers, rung.pinned)
@@ -90,7 +90,7 @@ class LoadedBatches:
 
 
 class TrainingLoop:
-    """One training from its beginning; `iterate()` goes on by one batch."""
+    """One training from its beginning; `iterate()` trains on the next batch."""
 
     def __init__(self, context: Context, rung: Rung, pictures: Pictures, mirrored: bool = True) -> None:
         torch.backends.cudnn.benchmark = rung.autotuned
@@ -123,7 +123,7 @@ class TrainingLoop:
         return captured(self._train, state, self.trainer.scaler, self.device)
 
     def iterate(self) -> tuple[Tensor, Tensor]:
-        """Trains on the next batch; bool [n], which of its pictures came in their place and sound, and the loss []."""
+        """Trains on the next batch; returns bool [n], True for pictures in their place and intact, and the loss []."""
         done = self._go_on()
         expected = self._expected[self._position : self._position + self.rung.batch]
         self._position = (self._position + self.rung.batch) % len(self._expected)
@@ -135,16 +135,16 @@ class TrainingLoop:
         return torch.where(in_place[0] if len(in_place) == 1 else torch.cat(in_place), receipts, -receipts)
 
     def cached_step(self) -> None:
-        """A step on the latest batch, over and over: what is left when loading and copying cost nothing."""
+        """Trains on the latest batch again and again: the step without the cost of loading and copying."""
         batch = self._latest or self.source.take()
         for _ in range(self._items // self.rung.batch):
             self.trainer(batch.images, batch.labels)
 
     def problem(self) -> str | None:
-        """Why this is not the training that the rung describes, or None."""
+        """The reason why this is not the training that the rung describes, or None."""
         if self.rung.whole_graph and not self.captured:
             return "no CUDA graph was captured"
-        graphs = 2 if self.rung.resident else 1  # the iteration, and what makes its images
+        graphs = 2 if self.rung.resident else 1  # the iteration, and the graph that makes its images
         return self.source.problem() or self.trainer.problem(graphs)
 
     def join(self) -> None:
@@ -157,7 +157,7 @@ class TrainingLoop:
 
 
 def receipts(context: Context, index: int) -> Tensor:
-    """Input set `index`: one random number per item, float32 [items], never zero; pictures come a way of their own."""
+    """Input set `index`: one random number per item, float32 [items], never zero; pictures arrive by the data path."""
     generator = torch.Generator().manual_seed(1_000_003 * context.seed + index)
     return torch.rand(context.items, generator=generator).add_(0.5).to(context.device)
 
@@ -186,9 +186,9 @@ def training_side(context: Context, rung: Rung, pictures: Pictures) -> Side:
 
 
 def limit_threads(rung: Rung, device: torch.device) -> None:
-    """To LOADER_THREADS, for this side alone: the engine keeps the number that a side was built with, and restores it.
+    """Sets LOADER_THREADS for this side alone: the engine keeps the number of each side, and restores it.
 
-    On a CPU the same threads train, so that it would change more than the loader.
+    On a CPU the same threads train, so the number would change more than the loader.
     """
     if LOADER_THREADS is not None and rung.prepares_itself and device.type == "cuda":
         torch.set_num_threads(LOADER_THREADS)

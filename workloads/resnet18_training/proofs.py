@@ -1,4 +1,4 @@
-"""What must be true of a training besides its speed: its losses, what it learns, and that every batch arrives whole."""
+"""Proofs of a training beside its speed: its losses, its accuracy, and that every batch arrives whole."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from workloads.resnet18_training.step import Trainer
 
 CURVE_ITERATIONS = 20
 SAME = 1e-4  # relative, of every loss: the same arithmetic in the same order, by cuDNN's deterministic algorithms
-# Of a curve computed otherwise: the first loss, before any update, differs by rounding alone, and bfloat16 rounds eight
-# times as far as FP16; later losses also differ by what training makes of it, which is why their mean is compared.
+# For a curve computed with other rounding: the first loss, before any update, differs by rounding alone, and bfloat16
+# rounds eight times as far as FP16; later losses also differ by what training makes of it, so their mean is compared.
 CLOSE_FIRST = {None: 1e-4, torch.float16: 0.01, torch.bfloat16: 0.05}
 CLOSE_MEAN = {None: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.3}
 LEARNED = 0.97
@@ -40,10 +40,10 @@ HELD_OUT = 512  # seeded pictures that no training has seen
 
 
 def same_losses(context: Context, rung: Rung, below: Rung) -> str:
-    """Every loss of `rung` is that of `below`, which computes the same in the same order.
+    """Proves that every loss of `rung` is that of `below`, which computes the same in the same order.
 
-    Neither is compiled for it: what Inductor makes of one program may differ from build to build by more than rounding
-    once trained on, and what is to be the same is what feeds it.
+    Neither side is compiled for the proof: Inductor's output for one program may differ from build to build by more
+    than rounding after training, and the proof concerns the data that feeds it.
     """
     losses, expected = (loss_curve(context, _uncompiled(one), CURVE_ITERATIONS) for one in (rung, below))
     far = max(abs(loss - one) / one for loss, one in zip(losses, expected, strict=True))
@@ -53,8 +53,8 @@ def same_losses(context: Context, rung: Rung, below: Rung) -> str:
 
 
 def close_losses(context: Context, rung: Rung) -> str:
-    """The losses of `rung` follow those of plain FP32 training on the same batches."""
-    workers = WORKERS.workers if rung.resident else rung.workers  # which changes no loss, but how long they take
+    """Proves that the losses of `rung` follow those of plain FP32 training on the same batches."""
+    workers = WORKERS.workers if rung.resident else rung.workers  # their number changes no loss, only the time
     plain = Rung(batch=rung.batch, piece=rung.piece, side_pixels=rung.side_pixels, workers=workers)
     losses, expected = loss_curve(context, rung, CURVE_ITERATIONS), loss_curve(context, plain, CURVE_ITERATIONS)
     first = abs(losses[0] - expected[0]) / expected[0]
@@ -67,7 +67,7 @@ def close_losses(context: Context, rung: Rung) -> str:
 
 
 def learns_digits(context: Context, rung: Rung, iterations: int) -> str:
-    """Trained on scikit-learn's handwritten digits, it knows at least 97 % of those it has not seen.
+    """Proves that training on scikit-learn's handwritten digits recognizes at least 97 % of the unseen digits.
 
     Raises ImportError without scikit-learn.
     """
@@ -76,7 +76,7 @@ def learns_digits(context: Context, rung: Rung, iterations: int) -> str:
 
 
 def learns_pictures(context: Context, rung: Rung, iterations: int) -> str:
-    """The same of seeded pictures, where no package with real ones is to be needed."""
+    """Proves the learning on seeded pictures, which need no package with real ones."""
     drawn = seeded_pictures(context.seed, PICTURES)
     seen = Pictures(drawn.pixels[HELD_OUT:], drawn.labels[HELD_OUT:])
     unseen = Pictures(drawn.pixels[:HELD_OUT], drawn.labels[:HELD_OUT])
@@ -84,11 +84,11 @@ def learns_pictures(context: Context, rung: Rung, iterations: int) -> str:
 
 
 def batches_arrive(context: Context, rung: Rung) -> str:
-    """The bits of every batch that a copy stream brought sum up to the host's, before and after training on it.
+    """Proves that the bits of every batch from a copy stream sum up to the host's, before and after training on it.
 
-    A device that lags behind the host is where buffers are freed or filled too early. So nothing in this loop waits for
-    the device: the fused update needs no answer from it, where another one asks whether a gradient overflowed. And
-    every batch stays in use for longer than the loader needs for the next one.
+    Buffers are freed or filled too early where the device lags behind the host. So no call in this loop waits for the
+    device: the fused update needs no answer from it, where another update asks whether a gradient overflowed. And every
+    batch stays in use for longer than the loader needs for the next one.
     """
     trainer = Trainer(context, replace(rung.recipe, compiled=False, fused_update=True), rung.batch)
     prepared = _prepared(context, rung, training_pictures(context))
@@ -121,12 +121,12 @@ def bit_sum(images: Tensor) -> Tensor:
 
 
 def _bit_sum_on_host(images: Tensor) -> int:
-    """The same in a seventh of the time that PyTorch takes on a CPU, which the device would else not lag behind."""
+    """`bit_sum` in a seventh of the time that PyTorch takes on a CPU, so that the device lags behind."""
     return int(images.numpy().view(np.int32).sum(dtype=np.int64))
 
 
 def _demand_overlap(device: torch.device, beside: int) -> None:
-    """On a CPU no copy runs beside anything."""
+    """Raises DisprovedError where no copy ran beside a use; on a CPU no copy runs beside other work."""
     if device.type == "cuda" and not beside:
         raise DisprovedError(
             f"each of {CHECKED_BATCHES} copies was over before the batch before it was in use, so that none could have "
@@ -135,7 +135,7 @@ def _demand_overlap(device: torch.device, beside: int) -> None:
 
 
 def _linger(device: torch.device) -> None:
-    """Keeps the current stream busy, and nothing else; long kernels, since many short ones would fill the queue."""
+    """Keeps the current stream busy; long kernels, since many short ones would fill the queue."""
     if device.type == "cuda":
         torch.cuda._sleep(LINGERING_CYCLES)  # type: ignore[no-untyped-call]  # cuda only
 
@@ -163,7 +163,7 @@ def _learned(
     context: Context, rung: Rung, iterations: int, seen: Pictures, unseen: Pictures, what: str, mirrored: bool
 ) -> str:
     with _deterministic_loop(context, _quickly_loaded(rung, context.device), seen, mirrored) as loop:
-        # At a constant rate single weights swing: one iteration knows 99 %, the next one 95 %. Their mean does not.
+        # At a constant rate single weights swing: one iteration reaches 99 %, the next one 95 %. Their mean does not.
         mean = AveragedModel(loop.trainer.model)
         for iteration in range(iterations):
             loop.iterate()
@@ -191,7 +191,7 @@ def _deterministic_loop(
 
 @contextmanager
 def one_loader_thread(device: torch.device) -> Iterator[None]:
-    """As a worker process has it: several threads resize a picture to other bits, of which training makes much.
+    """Limits the loader to one thread, like a worker: several threads resize to other bits, which training amplifies.
 
     On a CPU the same threads train, and pictures keep their size.
     """
@@ -205,7 +205,7 @@ def one_loader_thread(device: torch.device) -> Iterator[None]:
 
 
 def _quickly_loaded(rung: Rung, device: torch.device) -> Rung:
-    """With a worker for every core: how many there are changes no loss, but how long it takes."""
+    """`rung` with a worker for every core: the number of workers changes no loss, only the time."""
     cores = len(os.sched_getaffinity(0))
     return replace(rung, workers=max(rung.workers, cores)) if rung.workers and device.type == "cuda" else rung
 
@@ -215,7 +215,7 @@ def _uncompiled(rung: Rung) -> Rung:
 
 
 def _settle_statistics(loop: TrainingLoop, model: nn.Module, pictures: Pictures) -> None:
-    """Batch normalization's running statistics of `model`, anew, from at most SETTLING pictures."""
+    """Computes the running statistics of `model`'s batch normalization anew, from at most SETTLING pictures."""
     few = Pictures(pictures.pixels[:SETTLING], pictures.labels[:SETTLING])
     with _autocast(loop):
         update_bn(torch.split(_images(loop, few), SETTLING_BATCH), model)

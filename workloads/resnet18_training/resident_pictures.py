@@ -1,6 +1,6 @@
 """All pictures in device memory as bytes: a batch is gathered, cropped, mirrored, normalized and resized there.
 
-CIFAR-10 with its padding is 240 MB; as float32 images of 224 x 224, which is what a loader sends, it would be 30 GB.
+CIFAR-10 with its padding is 240 MB; as float32 images of 224 x 224, a loader's format, it would be 30 GB.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from workloads.resnet18_training.step import Recipe
 
 
 class ResidentPictures:
-    """The next batch of the order at every `take()`, all of it device work: the position too is kept on the device.
+    """A source whose every `take()` is the next batch of the order, all device work: the position is on the device too.
 
-    So the same calls can be captured in a CUDA graph, and every replay takes the next batch. `order` lies on the device
-    that is to hold the pictures; `make_images` is `image_maker`'s, compiled or not.
+    So the calls can be captured in a CUDA graph, and every replay takes the next batch. `order` lies on the device that
+    is to store the pictures; `make_images` is `image_maker`'s, compiled or not.
     """
 
     def __init__(self, pictures: Pictures, order: SampleOrder, batch: int, make_images: Callable[..., Tensor]) -> None:
@@ -37,7 +37,7 @@ class ResidentPictures:
         self._position = torch.zeros((), dtype=torch.int64, device=device)
 
     def take(self) -> Batch:
-        """The next batch; the one taken before is not touched."""
+        """The next batch; the previous batch stays untouched."""
         positions = (self._position + self._steps) % len(self._order)
         self._position += self._batch
         order = self._order
@@ -51,10 +51,10 @@ class ResidentPictures:
         return [self._position]
 
     def problem(self) -> None:
-        """Nothing can be missing: there are no processes, and no copies."""
+        """There can be no problem: no processes, and no copies."""
 
     def close(self) -> None:
-        """Nothing is held but memory."""
+        """There is nothing to release but memory."""
 
 
 def byte_sums(pixels: Tensor) -> Tensor:
@@ -63,12 +63,12 @@ def byte_sums(pixels: Tensor) -> Tensor:
 
 
 def _byte_sums_on_host(pixels: Tensor) -> Tensor:
-    """The same in a tenth of the time that PyTorch takes on a CPU."""
+    """`byte_sums` in a tenth of the time that PyTorch takes on a CPU."""
     return torch.from_numpy(pixels.numpy().reshape(len(pixels), -1).sum(1, dtype=np.int64))
 
 
 def image_maker(pictures: Pictures, side_pixels: int, recipe: Recipe, device: torch.device) -> Callable[..., Tensor]:
-    """What makes the images of a batch out of the padded bytes [all, 3, h + 8, w + 8]; compiled, two small kernels."""
+    """A function from padded bytes [all, 3, h + 8, w + 8] to the images of a batch; compiled, two small kernels."""
     height, width = pictures.pixels.shape[-2:]
     rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)
     scale, shift = normalization(device)

@@ -1,4 +1,4 @@
-"""The rungs of a training ladder: each is the one before it with one change, on a GPU and, smaller, on a CPU."""
+"""The rungs of a training ladder: each is the rung before it with one change, on a GPU and, smaller, on a CPU."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LARGE, LARGE_ON_CPU = 512, 32  # pictures in a large batch
 
 @dataclass(frozen=True)
 class Rung:
-    """How a training is run: where its batches come from, and by which recipe it computes.
+    """The settings of a training: the source of its batches, and the recipe of its computation.
 
-    The loader sends pieces of `piece` pictures on every rung, and a larger batch is joined on the device: what the
-    loader holds in stock stays one step.
+    The loader sends pieces of `piece` pictures on every rung, and a larger batch is joined on the device: the loader's
+    stock stays one step.
     """
 
     workers: int = 0
@@ -38,7 +38,7 @@ class Rung:
         return not (self.workers or self.resident)
 
     def stock_steps(self, items: int) -> int:
-        """Steps' data that workers, and a copy stream, hold ready at most."""
+        """The largest number of steps whose data workers, and a copy stream, have ready."""
         pictures = self.workers * PREFETCH_FACTOR * self.piece + (self.batch if self.prefetched else 0)
         return math.ceil(pictures / items)
 

@@ -1,4 +1,4 @@
-"""Which picture is trained on when, and how it is cropped and flipped: drawn once, the same for every rung."""
+"""The order of the pictures, with their crops and flips: drawn once, the same for every rung."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 PADDING = 4  # pixels around a picture, so that a crop of its own size can lie up to so many off its middle
-EPOCHS = 4  # then the order begins again: a training of this suite lasts seconds
+EPOCHS = 4  # then the order repeats: a training of this suite lasts seconds
 
 
 @dataclass(frozen=True)
 class SampleOrder:
-    """For every position of the stream: which picture, where in the padded picture, mirrored or not; [positions]."""
+    """The picture id, the place of the crop in the padded picture, and the mirroring at every position; [positions]."""
 
     ids: Tensor  # int64
     tops: Tensor  # int64, from 0 to 2 * PADDING

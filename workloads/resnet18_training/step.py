@@ -27,19 +27,19 @@ NCHW, NHWC = torch.contiguous_format, torch.channels_last
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an iteration computes. `half` is what autocast computes in; None is FP32 throughout."""
+    """The recipe of an iteration. `half` is the precision of autocast; None is FP32 throughout."""
 
     half: torch.dtype | None = None
     compiled: bool = False
     layout: torch.memory_format = NCHW
-    stem_channels: int = 3  # more than 3: the images come with channels of zeros behind their own
+    stem_channels: int = 3  # above 3: the images come with channels of zeros after their own
     fused_update: bool = False
     gathered_pool: bool = False  # the gradient of the pooling is gathered by every pixel, see ParityPool
     tuned: bool = False  # Inductor times some block sizes for each of its kernels on a GPU, and keeps the fastest
 
 
 def architecture(classes: int) -> nn.Module:
-    """torchvision's ResNet-18 without weights; it takes a second to import, which no collection of tests is to pay."""
+    """torchvision's ResNet-18 without weights; its import takes a second, which collecting tests should not pay."""
     from torchvision.models import resnet18
 
     model: nn.Module = resnet18(weights=None, num_classes=classes)
@@ -61,7 +61,7 @@ def net(context: Context, recipe: Recipe) -> nn.Module:
 class Trainer:
     """A model with its optimizer and loss scaler; calling it with a batch is one iteration.
 
-    `graphs` counts what torch.compile made of everything that was compiled by `compiled`.
+    `graphs` counts the graphs that torch.compile made of all functions that were compiled by `compiled`.
     """
 
     def __init__(self, context: Context, recipe: Recipe, batch: int) -> None:
@@ -102,21 +102,22 @@ class Trainer:
         return loss
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function` through Inductor, for one shape; `graphs` gets what it is made of at its first call."""
+        """Compiles `function` by Inductor, for one shape; `graphs` counts its graphs at the first call."""
         from torch._inductor.compile_fx import compile_fx
 
         def backend(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Any:
             self.graphs.append(graph)
             return compile_fx(graph, examples, config_patches={"max_autotune_pointwise": self.recipe.tuned})
 
-        # Dynamo keeps what it compiled with the code object, and gives up after 8: every build needs one of its own.
+        # Dynamo keeps compiled code with the code object, and gives up after 8: every build needs a code object of its
+        # own.
         function.__code__ = function.__code__.replace()
         return torch.compile(function, backend=backend, dynamic=False)
 
     def _begin_momentum(self) -> None:
-        """From zero, which the first update leaves equal to its gradient: so it is without buffers of zeros too.
+        """Sets the momentum to zero, which the first update leaves equal to its gradient, as it does without buffers.
 
-        The fused update makes them itself at its first step, unwritten where that step is skipped for an overflow.
+        The fused update allocates them itself at its first step, unwritten where that step is skipped for an overflow.
         """
         for weight in self.model.parameters():
             self.optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
@@ -127,7 +128,7 @@ class Trainer:
         return [*self.model.parameters(), *self.model.buffers(), *momentum]
 
     def problem(self, graphs: int) -> str | None:
-        """Why an iteration does not compute as its recipe says, or None; `graphs` is how many should be compiled."""
+        """The reason why an iteration departs from its recipe, or None; `graphs` is the number to be compiled."""
         if self.recipe.compiled and len(self.graphs) != graphs:
             return f"{len(self.graphs)} graphs were compiled, not {graphs}: graph breaks or recompilations"
         for name, weight in self.model.named_parameters():

@@ -1,8 +1,8 @@
-"""Streams from disk through RAM to the device and back: what a pipeline gains, and where it cannot gain anything.
+"""Streams from disk through RAM to the device and back: regimes in which a pipeline gains, and one where it cannot.
 
-A step streams a fixed number of blocks, float32 [rows, points], in an order that its input gives. Sequential time is
-the sum of the stages, pipelined time their maximum, so what a pipeline gains depends on which stage is the longest:
-one workload for each regime. Reading a block is a copy out of the page cache; every thread reads a few GB/s.
+A step streams a fixed number of blocks, float32 [rows, points], in the order of its input. Sequential time is the sum
+of the stages, pipelined time their maximum, so the gain of a pipeline depends on the longest stage: one workload for
+each regime. Reading a block is a copy out of the page cache; every thread reads a few GB/s.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from workloads.streaming.stream_resident import resident_at_once, resident_in_a_
 from workloads.streaming.stream_sides import Regimes, at_once, block_numbers, in_a_row, read_by_threads, regime_of
 from workloads.streaming.walsh_shift import flops
 
-# Compute is the longest stage as soon as a team reads and several threads check. Per block of 16 MiB on an H200, about:
-# 1.3 ms in fourteen matrix products; 3 ms to read and 1 ms to check on one thread each; 0.7 ms to copy in and 1 ms out
-# while pageable, 0.3 ms while page-locked. Two readers with a team of five threads each read one in 0.96 to 1.0 ms, by
-# what else uses the host's memory: beside ten products, which take 0.9 ms, the device waited for some blocks. 512 MiB
-# on disk, 256 MiB of buffers in RAM. On a CPU, where a block of 4 MiB is read within 0.2 ms, products of 16 points take
-# 0.9 ms and the check 0.7 ms.
+# Compute is the longest stage as soon as a team reads and several threads check. Times per block of 16 MiB on an H200,
+# about: 1.3 ms in fourteen matrix products; 3 ms to read and 1 ms to check on one thread each; 0.7 ms to copy in and 1
+# ms out while pageable, 0.3 ms while page-locked. Two readers with a team of five threads each read a block in 0.96 to
+# 1.0 ms, depending on other users of the host's memory: with ten products, which take 0.9 ms, the device waited for
+# some blocks. 512 MiB on disk, 256 MiB of buffers in RAM. On a CPU, which reads a block of 4 MiB within 0.2 ms,
+# products of 16 points take 0.9 ms and the check 0.7 ms.
 COMPUTE: Regimes = {
     "cuda": Regime(rows=8192, points=512, blocks=32, rounds=7, buffers=8, readers=2, consumers=4, team=5),
     "cpu": Regime(rows=65536, points=16, blocks=16, rounds=1, buffers=4, readers=1, consumers=1),
 }
 # The copy in is the longest stage: 32 MiB take 0.6 ms, their checksum on the device 0.03 ms, and 16 bytes come back.
-# What reads at 55 GB/s beside a bus that takes as much is bounded by memory: twelve threads that read into 512 MiB of
-# buffers reached 34 GB/s, and 61 % of the bus. So the buffers fit in the L3 cache, where the bus finds what was just
-# read; there, waiting for Python's lock cost many readers as much as memory had. Four readers with a team of three
-# threads each reached 95 % (results/h200/figures.md). 1 GiB on disk, 128 MiB of buffers.
+# Reading at 55 GB/s beside a bus of the same rate is bounded by memory: twelve threads that read into 512 MiB of
+# buffers reached 34 GB/s, and 61 % of the bus. So the buffers fit in the L3 cache, where the bus finds the block that
+# was just read; there, waiting for Python's lock cost many readers as much as memory had. Four readers with a team of
+# three threads each reached 95 % (results/h200/figures.md). 1 GiB on disk, 128 MiB of buffers.
 COPY: Regimes = {
     "cuda": Regime(rows=8192, points=1024, blocks=32, rounds=0, buffers=4, readers=4, consumers=2, pieces=2, team=3)
 }
@@ -52,7 +52,7 @@ PROOF_BUFFERS = 3
 
 
 def size(regime: Regime, items: int) -> Size:
-    """FLOPs of the products alone, and the bytes that cross the bus: each block, and each result that is a block."""
+    """The work of a step: the FLOPs of the products alone, and the bytes of blocks and results that cross the bus."""
     block_bytes = 4 * regime.rows * regime.points
     ways = 2 if regime.rounds else 1
     work = flops(regime.rows, regime.points, regime.rounds)
@@ -60,9 +60,9 @@ def size(regime: Regime, items: int) -> Size:
 
 
 def show_whole_file(regimes: Regimes, context: Context) -> str:
-    """Streams every block of the file once, through a few buffers, at once.
+    """Proves the file: streams each of its blocks once, through a few buffers, at once.
 
-    Raises DisprovedError when one comes back out of place or with another checksum than it was written with.
+    Raises DisprovedError when a block comes back out of place or with another checksum than at its writing.
     """
     blocks = regime_of(regimes, context).blocks
     side: Side = at_once(regimes, replace(context, items=blocks), PROOF_BUFFERS)
@@ -81,7 +81,7 @@ PINNED = Limit("pageable_copies", at_most=0)
 
 
 def _copied(blocks: int) -> tuple[Limit, ...]:
-    """Every block and every result crossed the bus, from and to page-locked memory."""
+    """Limits that every block and every result crossed the bus, from and to page-locked memory."""
     return PINNED, Limit("host_to_device_copies", at_least=blocks), Limit("device_to_host_copies", at_least=blocks)
 
 
@@ -96,8 +96,8 @@ def _contract(engaged: tuple[Limit, ...], limits: tuple[Limit, ...] = ()) -> Map
 
 
 ALWAYS_BUSY = Limit("active_fraction", at_least=0.95)
-# A host whose memory nobody else uses reached 90 to 95 %, and 49 to 74 % beside other processes: what reads at 55 GB/s
-# is bounded by memory that others share (results/h200/figures.md).
+# A host without other users of its memory reached 90 to 95 %, and 49 to 74 % beside other processes: reading at 55 GB/s
+# is bounded by the shared memory (results/h200/figures.md).
 BUSY_BUS = Limit("bus_share", at_least=0.45)
 HIDDEN_COPIES = Limit("overlap_fraction", at_least=0.5)
 WHOLE_FILE = "every block comes back"

@@ -1,7 +1,7 @@
 """Exact checksums of blocks: sums of 64-bit words modulo 2^64, the same on a host and on a GPU, in any order of adding.
 
-A block is float32 [rows, points], its checksum the sums over the left and over the right half of its rows. It tells a
-block from every other one and from its own mirror images; swapped rows alone would escape it.
+A block is float32 [rows, points], its checksum the sums over the left and over the right half of its rows. The checksum
+distinguishes a block from every other block and from its own mirror images, but not from one with swapped rows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-RECORD = 3  # numbers that a record has of every block
+RECORD = 3  # numbers per block in a record
 
 
 def half_sums(block: Tensor) -> Tensor:
@@ -24,9 +24,9 @@ def half_sums(block: Tensor) -> Tensor:
 
 
 def record(sums: Tensor, known: Tensor) -> Tensor:
-    """float64 [blocks, 3]: 1 where a block's sums are the known ones, and the sums themselves as shares of 2^64.
+    """float64 [blocks, 3]: 1 where a block's sums equal the known sums, and the sums themselves as shares of 2^64.
 
-    Both arguments are int64 [blocks, 2]. The first column compares every bit; the others tell the blocks apart.
+    Both arguments are int64 [blocks, 2]. The first column compares every bit; the other columns identify the block.
     """
     right = (sums == known).all(-1, keepdim=True)
     return torch.cat([right.double(), sums.double() / 2.0**64], dim=-1)

@@ -1,6 +1,6 @@
-"""What happens to a block between its buffer on the host and its result there: copy in, kernel, copy out.
+"""The device stages of a block between its buffer on the host and its result there: copy in, kernel, copy out.
 
-Either one after the other, or on three streams at once. On a CPU the kernel reads the host's buffer itself.
+The stages run either one after the other, or on three streams at once. On a CPU the kernel reads the host's buffer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Kernel = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Regime:
-    """What streams: a file of `blocks` blocks, float32 [rows, points], with `rounds` of WalshShift on each.
+    """A regime of streaming: a file of `blocks` blocks, float32 [rows, points], with `rounds` of WalshShift on each.
 
     With 0 rounds the device computes a block's checksum alone, and only that comes back. `buffers` blocks may be on
     their way at once, read by `readers` threads in `pieces` each; `consumers` threads check the results. With a `team`,
@@ -42,15 +42,15 @@ class Regime:
         return WalshShift(self.points, self.rounds, device) if self.rounds else half_sums
 
     def wanted(self, result: Tensor) -> Tensor:
-        """int64 [2]: the sums of what came back, in memory of its own."""
+        """int64 [2]: the sums of a result, in memory of its own."""
         return half_sums(result) if self.rounds else result.clone()
 
     def known(self, checksums: Tensor) -> Tensor:
-        """int64 [blocks, 2]: what `wanted` must be. An odd number of shifts swaps the halves of a block."""
+        """int64 [blocks, 2]: the right values of `wanted`. An odd number of shifts swaps the halves of a block."""
         return checksums.flip(-1) if self.rounds % 2 else checksums
 
     def piece(self, number: int, block: Tensor) -> Tensor:
-        """Where piece `number` of the file belongs in the buffer of its block: float32 [rows x points / pieces]."""
+        """The part of a block's buffer for piece `number` of the file: float32 [rows x points / pieces]."""
         return block.view(self.pieces, -1)[number % self.pieces]
 
     def host_block(self, pinned: bool) -> Tensor:
@@ -64,14 +64,14 @@ class Regime:
 
 @dataclass
 class HostSlot:
-    """A slot whose kernel blocks: the block as it was read, and what came back."""
+    """A slot whose kernel blocks: the block as it was read, and the result."""
 
     inputs: Tensor
     result: Tensor
 
 
 class BlockingDevice:
-    """One block at a time; whatever it does is over when the call returns."""
+    """A device that takes one block at a time; all its work is over when the call returns."""
 
     def __init__(self, regime: Regime, device: torch.device, pinned: bool) -> None:
         self._kernel, self.pinned = regime.kernel(device), pinned
@@ -94,7 +94,7 @@ class BlockingDevice:
 
 
 class StagedDevice:  # cuda only
-    """A stream for each direction of copying, the kernel on the caller's; nothing waits but streams for each other."""
+    """A stream for each direction of copying, the kernel on the caller's; only streams wait, for each other."""
 
     def __init__(self, regime: Regime, device: torch.device) -> None:
         self._device, self._kernel = device, regime.kernel(device)
@@ -107,7 +107,7 @@ class StagedDevice:  # cuda only
             slot.inputs.copy_(slot.host.inputs, non_blocking=True)
         slot.arrived.record(self._copy_in)
         compute.wait_event(slot.arrived)
-        # The slot holds the result until its next turn, when the copy out is known to be over: see two_layer_net.
+        # The slot keeps the result until its next turn, when the copy out is known to be over: see two_layer_net.
         with stage("compute", 1):
             slot.result = self._kernel(slot.inputs)
         slot.computed.record(compute)
@@ -119,13 +119,13 @@ class StagedDevice:  # cuda only
 
 def staged_slot(regime: Regime, device: torch.device) -> StagedSlot:  # cuda only
     """Page-locked buffers on the host, one for the block and one for the result; one buffer on the device."""
-    # Waiting for an ordinary event is a busy loop: with many threads waiting, they would take the cores of the others.
+    # Waiting for an ordinary event is a busy loop: many waiting threads would take the cores of the others.
     done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
     host = Buffers(regime.host_block(pinned=True), regime.host_result(pinned=True), done)
     return StagedSlot(host, torch.empty(regime.rows, regime.points, device=device))
 
 
 def pageable(buffers: Sequence[Tensor]) -> str | None:
-    """How many of these host buffers are not page-locked, in words; None if all are."""
+    """The number of these host buffers that are not page-locked, in words; None if all are."""
     count = sum(not buffer.is_pinned() for buffer in buffers)
     return f"{count} of {len(buffers)} host buffers are pageable" if count else None

@@ -1,7 +1,7 @@
 """A file of blocks that streams from disk: written once and whole, read at any place by many threads at once.
 
-Beside it lies what is known of it, its length and a checksum of every block. The file stays in the page cache as far as
-memory allows, so that reading a block is a copy by the kernel, not a wait for the disk.
+Beside it lies a file with its length and a checksum of every block. The file stays in the page cache as far as memory
+allows, so that reading a block is a copy by the kernel, not a wait for the disk.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Layout:
-    """`blocks` blocks of float32 [rows, points]; `seed` says which numbers."""
+    """The layout of a file: `blocks` blocks of float32 [rows, points], with random numbers of `seed`."""
 
     rows: int
     points: int
@@ -59,9 +59,9 @@ class StreamFile:
         self._values = torch.empty(0)
 
     def read_into(self, number: int, buffer: Tensor) -> None:
-        """Reads into `buffer`, contiguous float32 on the host, what lies `number` times its length into the file.
+        """Reads into `buffer`, contiguous float32 on the host, from the offset of `number` times its length.
 
-        With a buffer of [rows, points] that is block `number`; a smaller one gets a piece of a block. The calling
+        With a buffer of [rows, points] that is block `number`; a smaller buffer gets a piece of a block. The calling
         thread reads, without the GIL; others may read at the same time. Raises IndexError for a number that the file
         does not have and EOFError when it has become shorter.
         """
@@ -82,7 +82,7 @@ class StreamFile:
             self._values = torch.frombuffer(pages, dtype=torch.float32)
 
     def copy_into(self, number: int, buffer: Tensor) -> None:
-        """As `read_into`, by all threads of PyTorch together: they copy out of what `map_pages` has mapped.
+        """Reads like `read_into`, by all threads of PyTorch together, from the memory that `map_pages` has mapped.
 
         The file must not become shorter meanwhile, which would kill the process.
         """
@@ -104,7 +104,7 @@ class StreamFile:
         return EOFError(f"{self.path} ends at byte {offset} within block {block}: remove it, to have it remade")
 
     def close(self) -> None:
-        """May be called again, and only when nobody reads."""
+        """Closes the file; may be called again, and only when no thread reads."""
         self._values = torch.empty(0)  # the last reference to the mapping is gone
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -112,9 +112,9 @@ class StreamFile:
 
 
 def open_stream_file(folder: Path, layout: Layout) -> StreamFile:
-    """Opens the file of that layout in `folder`, and writes it first unless it lies there intact.
+    """Opens the file of that layout in `folder`, and writes it first unless it is there intact.
 
-    Raises OSError, in one sentence, when it cannot be written; nothing half-written stays.
+    Raises OSError, in one sentence, when it cannot be written; no partial file stays.
     """
     path = folder / layout.file_name
     checksums = _checksums_if_intact(path, layout)
@@ -127,7 +127,7 @@ def open_stream_file(folder: Path, layout: Layout) -> StreamFile:
 
 
 def beside(path: Path) -> Path:
-    """Where the length and the checksums of the file at `path` stand."""
+    """The path of the length and the checksums of the file at `path`."""
     return path.with_name(f"{path.name}.json")
 
 
@@ -145,7 +145,7 @@ def _checksums_if_intact(path: Path, layout: Layout) -> Tensor | None:
 
 @functools.lru_cache(maxsize=16)
 def _read_checksums(path: Path, layout: Layout, version: tuple[int, ...]) -> Tensor:
-    """int64 [blocks, 2] from the whole file, read once a process as long as `version` stays what it is."""
+    """int64 [blocks, 2] from the whole file, read once a process as long as `version` is unchanged."""
     file, block = StreamFile(path, layout, torch.empty(0)), torch.empty(layout.rows, layout.points)
     try:
         sums = []
@@ -184,7 +184,7 @@ def _free(folder: Path) -> str:
 
 
 def _random_block(layout: Layout, number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """Whole numbers -128..127, as an 8-bit converter gives them."""
+    """A block of whole numbers -128..127, the values of an 8-bit converter."""
     random = np.random.default_rng((layout.seed, number))
     return random.integers(-128, 128, (layout.rows, layout.points), np.int8).astype(np.float32)
 
@@ -193,7 +193,7 @@ def _random_block(layout: Layout, number: int) -> np.ndarray[tuple[int, ...], np
 def _replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write to that becomes `path` when all of it is on the disk, and vanishes if that fails.
 
-    Its name tells of which process it is: what a killed one left behind goes when the next one writes.
+    Its name contains the process: the next writer removes the file of a killed process.
     """
     for left in path.parent.glob(f".{path.name}.*"):
         if not Path("/proc", left.suffix[1:]).exists():
@@ -203,7 +203,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
         with partial.open("wb") as file:
             yield file
             file.flush()
-            # A disk may turn out to be full only here; and pages written back later would disturb what is timed.
+            # A disk may be full only here; and pages written back later would disturb the timed blocks.
             os.fsync(file.fileno())
         partial.replace(path)
     except BaseException:

@@ -1,8 +1,8 @@
-"""Blocks through a ring of buffers: reader threads in front of the device, consumer threads behind it, all at once.
+"""A pipeline of blocks through a ring of buffers: reader threads before the device, consumer threads after it.
 
-Sequential time is the sum of the stages, pipelined time their maximum. The ring bounds what is on its way; every thread
-blocks while it has nothing to do. Readers share the first block that is not read yet, in pieces: the device then waits
-for a piece where a step begins, and never for the last reader of a whole block where it ends.
+Sequential time is the sum of the stages, pipelined time their maximum. The ring bounds the blocks in flight; every
+thread blocks while it has no work. Readers share the first block that is not read yet, in pieces: the device then waits
+for a piece at the beginning of a step, and never for the last reader of a whole block at its end.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _Slot = TypeVar("_Slot")
 
 @dataclass(frozen=True)
 class Stages(Generic[_Slot]):
-    """What becomes of a block in its slot.
+    """The stages of a block in its slot.
 
-    `read(slot, number)` runs on reader threads, for each of the block's pieces: the numbers of the `pieces` that block
-    n has begin with n x `pieces`. `submit(slot)` runs on the caller's, in order, and may return before the device is
-    done. `consume(slot)` runs on a consumer thread, waits for the device and returns what is wanted.
+    `read(slot, number)` runs on reader threads, for each of the block's pieces: the numbers of the `pieces` of block n
+    begin with n x `pieces`. `submit(slot)` runs on the caller's thread, in order, and may return before the device is
+    done. `consume(slot)` runs on a consumer thread, waits for the device and returns the wanted sums.
     """
 
     read: Callable[[_Slot, int], None]
@@ -39,7 +39,7 @@ class Stages(Generic[_Slot]):
 
 
 class _Place:
-    """Whose turn it is to use one slot: turns are over in the order in which they were given out."""
+    """The turns of one slot, which are over in the order in which they were given out."""
 
     def __init__(self) -> None:
         self._given, self._over, self._closed = 0, 0, False
@@ -50,10 +50,10 @@ class _Place:
         return self._given - 1
 
     def wait_for(self, turn: int) -> bool:
-        """Until all earlier turns are over; False when the place was closed.
+        """Waits until all earlier turns are over; returns False when the place was closed.
 
-        Whoever happens to find the slot free must not take it: with several readers, a later block could get the slot
-        of an earlier one, which would then never be read while everybody waits for it.
+        A thread that merely finds the slot free must not take it: with several readers, a later block could get the
+        slot of an earlier block, which would then never be read while all threads wait for it.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._over == turn)
@@ -81,23 +81,25 @@ class Pipeline(Generic[_Slot]):
         if not slots or readers < 1:
             raise ValueError(f"{len(slots)} buffers and {readers} readers carry nothing: give at least 1 of each")
         self.slots = tuple(slots)
-        self.most_in_flight = 0  # slots that held a block at the same time
+        self.most_in_flight = 0  # slots in use by blocks at the same time
         self._stages = stages
         self._places = [_Place() for _ in slots]
         self._next = itertools.cycle(range(len(slots)))
         self._in_flight, self._counting = 0, threading.Lock()
-        self._failure: BaseException | None = None  # of a consumer, which the caller hears of later
+        self._failure: BaseException | None = None  # of a consumer, raised later in the caller
         self._readers = ThreadPoolExecutor(readers, "stream-reader")
         self._consumers = ThreadPoolExecutor(consumers, "stream-consumer") if consumers else None
 
     def stream(self, numbers: Sequence[int]) -> list[Future[Tensor]]:
-        """Reads and submits these blocks in order; what `consume` returns comes later, in the same order.
+        """Reads and submits these blocks in order; returns the futures of the `consume` results, in the same order.
 
-        Returns when the last one is submitted. Raises what reading or submitting raises; all threads have ended then.
+        Returns when the last block is submitted. Raises the errors of reading and submitting; all threads have ended
+        then.
         """
         with self.closed_on_error():
             asked, passed_on = map(self._ask, numbers), []
-            # All at once, asking would keep the readers from Python's lock just when the device has nothing to do.
+            # Requests for all blocks at once would keep the readers from Python's lock just when the device has no
+            # work.
             ahead = deque(itertools.islice(asked, len(self.slots)))
             while ahead:
                 passed_on.append(self._pass_on(*ahead.popleft()))
@@ -105,7 +107,7 @@ class Pipeline(Generic[_Slot]):
             return passed_on
 
     def close(self) -> None:
-        """Ends and joins all threads; what is not read or consumed by then is dropped. May be called again."""
+        """Ends and joins all threads; blocks that are not read or consumed by then are dropped. May be called again."""
         self._close_places()
         for threads in (self._readers, self._consumers):
             if threads is not None:
@@ -113,7 +115,7 @@ class Pipeline(Generic[_Slot]):
 
     @contextmanager
     def closed_on_error(self) -> Iterator[None]:
-        """Whatever is raised inside, all threads have ended before it is raised here; of several, it is the first."""
+        """Ends all threads before an error inside is raised; of several errors, the first one is raised."""
         try:
             yield
         except BaseException as error:
@@ -123,7 +125,7 @@ class Pipeline(Generic[_Slot]):
             raise
 
     def _close_places(self) -> None:
-        """Wakes the readers that wait for one."""
+        """Wakes the readers that wait for a place."""
         for place in self._places:
             place.close()
 

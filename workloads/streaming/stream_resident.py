@@ -1,6 +1,6 @@
-"""Streams of blocks that lie on the device already: what a pipeline costs where it has nothing to hide.
+"""Streams of blocks that lie on the device already: the cost of a pipeline that has nothing to hide.
 
-Steps take and return what those of `stream_sides` do. CUDA only.
+The steps have the inputs and outputs of those in `stream_sides`. CUDA only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STAGING_BUFFERS = 3
 
 
 def _blocks_of_file(regime: Regime, context: Context) -> tuple[Tensor, Tensor]:  # cuda only
-    """The whole file, float32 [blocks, rows, points] on the device, and what must be known of each block's result."""
+    """The whole file, float32 [blocks, rows, points] on the device, and the known sums of each block's result."""
     file = file_of(regime, context)
     try:
         blocks = torch.empty(regime.blocks, regime.rows, regime.points)
@@ -68,7 +68,7 @@ class Staging:  # cuda only
 
 
 def resident_at_once(regimes: Regimes, context: Context) -> Side:  # cuda only
-    """The same behind a pipeline: a copy stream fills the next buffers while the kernel works on one of them."""
+    """The kernel and checksum behind a pipeline: a copy stream fills the next buffers while the kernel works on one."""
     regime = regime_of(regimes, context)
     blocks, known = _blocks_of_file(regime, context)
     staging = Staging(regime, context.device)

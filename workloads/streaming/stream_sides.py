@@ -1,7 +1,7 @@
 """Sides that stream a file through the device: one block after another, or reading, copying and computing at once.
 
-A step gets the numbers of the blocks it is to stream, int64 [items], and returns the record of what came back for
-them, in that order: float64 [items, 3], see `record`.
+A step gets the numbers of its blocks, int64 [items], and returns their record in that order: float64 [items, 3], see
+`record`.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ Regimes = Mapping[str, Regime]  # by kind of device
 
 
 class Records:
-    """Records of steps whose blocks are still on their way; `known` is int64 [blocks of the file, 2]."""
+    """Records of steps with blocks in flight; `known` is int64 [blocks of the file, 2]."""
 
     def __init__(self, known: Tensor) -> None:
         self._known = known
         self._open: deque[tuple[Tensor, Tensor, Sequence[Future[Tensor]]]] = deque()
 
     def begin(self, numbers: Tensor, sums: Sequence[Future[Tensor]]) -> Tensor:
-        """The record of these blocks, which `fill` fills once their sums are there."""
+        """The record of these blocks, which `fill` completes once their sums are available."""
         filled_later = torch.empty(len(sums), RECORD, dtype=torch.float64)
         self._open.append((filled_later, numbers, sums))
         return filled_later
 
     def fill(self, leave_open: int = 0) -> None:
-        """Waits for the sums of all records but the last `leave_open`; raises what consuming a block raised."""
+        """Waits for the sums of all records but the last `leave_open`; raises the error of consuming a block."""
         while len(self._open) > leave_open:
             filled_now, numbers, sums = self._open.popleft()
             filled_now.copy_(record(torch.stack([each.result() for each in sums]), self._known[numbers]))
 
 
 def block_numbers(regimes: Regimes, context: Context, index: int) -> Tensor:
-    """Input set `index`: int64 [items] on the host, numbers of blocks, none twice before every other one came."""
+    """Input set `index`: int64 [items] on the host, block numbers; no block repeats before all others were used."""
     blocks = regimes[context.device.type].blocks
     random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
     orders = [torch.randperm(blocks, generator=random) for _ in range(-(-context.items // blocks))]
@@ -56,7 +56,7 @@ def block_numbers(regimes: Regimes, context: Context, index: int) -> Tensor:
 
 
 def regime_of(regimes: Regimes, context: Context) -> Regime:
-    """On a CPU the kernel gets one thread, which stands for the device; the other cores are the host's."""
+    """The regime of the device; on a CPU the kernel gets one thread as the device, and the host the other cores."""
     if context.device.type == "cpu":
         torch.set_num_threads(1)
     return regimes[context.device.type]
@@ -73,7 +73,7 @@ def join(device: torch.device) -> None:
 
 
 def cached(regime: Regime, context: Context) -> Callable[[], None]:
-    """The kernels of a step, on one block that lies on the device."""
+    """A function that runs the kernels of a step on one block that lies on the device."""
     kernel = regime.kernel(context.device)
     random = torch.Generator().manual_seed(context.seed)
     block = torch.randint(-128, 128, (regime.rows, regime.points), generator=random).float().to(context.device)
@@ -86,9 +86,9 @@ def cached(regime: Regime, context: Context) -> Callable[[], None]:
 
 
 def in_a_row(regimes: Regimes, pinned: bool, context: Context) -> Side:
-    """Read, copy in, compute, copy out, check: each waits for the one before. Buffers are pageable unless `pinned`.
+    """Reads, copies in, computes, copies out and checks in turn. Buffers are pageable unless `pinned`.
 
-    Its steps raise ValueError for a block that does not come back as it must: all others are compared with it.
+    Steps raise ValueError for a block with a wrong result: all other sides are compared with this one.
     """
     regime = regime_of(regimes, context)
     block, device = regime.host_block(pinned), BlockingDevice(regime, context.device, pinned)
@@ -136,10 +136,10 @@ def at_once(regimes: Regimes, context: Context, buffers: int | None = None) -> S
 
 
 def reading(regime: Regime, file: StreamFile) -> Callable[[int, Tensor], None]:
-    """How a reader thread reads: by itself, or with a team."""
+    """The read function of a reader thread: it reads by itself, or with a team."""
     if not regime.team:
         return file.read_into
-    # Of this side alone: the engine keeps what a side was built with. A thread takes it over at its first copy.
+    # For this side alone: the engine keeps the number of each side. A thread adopts the number at its first copy.
     torch.set_num_threads(regime.team)
     file.map_pages()
     return file.copy_into
@@ -209,7 +209,7 @@ def over_a_ring(regime: Regime, context: Context, file: StreamFile, pipeline: Pi
 
 
 def not_overlapped(pipeline: Pipeline[Any], device: torch.device) -> str | None:
-    """Why the pipeline was none, or None."""
+    """The reason why the pipeline did not overlap, or None."""
     if len(pipeline.slots) > 1 and pipeline.most_in_flight < 2:
         return f"never more than {pipeline.most_in_flight} block was on its way, with {len(pipeline.slots)} buffers"
     if device.type == "cpu":

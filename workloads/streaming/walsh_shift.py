@@ -1,4 +1,4 @@
-"""A shift of signals by way of their Walsh-Hadamard spectrum: matrix products whose result is known to the last bit.
+"""A shift of signals through their Walsh-Hadamard spectrum: matrix products whose result is known to the last bit.
 
 Multiplying a spectrum by the s-th Walsh function moves sample i of the signal to i XOR s; with s half of the points,
 the halves of every signal change places. Samples are whole numbers -128..127, so every sum on the way is exact in
@@ -29,7 +29,7 @@ class WalshShift:
         self._back = walsh / points
 
     def __call__(self, signals: Tensor) -> Tensor:
-        """float32 [rows, points], untouched; returns another of that shape."""
+        """Shifts float32 [rows, points], which stay untouched; returns a new tensor of that shape."""
         for _ in range(self._rounds):
             signals = (signals @ self._forth) @ self._back
         return signals
@@ -44,5 +44,5 @@ def hadamard(points: int) -> Tensor:
 
 
 def flops(rows: int, points: int, rounds: int) -> float:
-    """2 per multiply-add, two products of [rows, points] with [points, points] per round."""
+    """FLOPs: 2 per multiply-add, two products of [rows, points] with [points, points] per round."""
     return 4.0 * rounds * rows * points**2

@@ -1,4 +1,4 @@
-"""Video segmentation: decode, preprocess, segment, composite and encode, each a workload, and all of them together."""
+"""The workloads of video segmentation: decode, preprocess, segment, composite, encode, and all of them together."""
 
 from __future__ import annotations
 

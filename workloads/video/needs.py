@@ -1,4 +1,4 @@
-"""What the stages need, and how exactly frames must arrive."""
+"""The requirements of the stages, and the tolerance of frames that arrive."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ ON_HOST = Needs(HOST, install=INSTALL)
 GPU = Needs(HOST, (7, 0), install=INSTALL)
 CVCUDA = Needs((*HOST, "cvcuda"), (7, 0), install=INSTALL_VIDEO)
 VIDEO_ENGINES = Needs((*HOST, "PyNvVideoCodec"), install=INSTALL_VIDEO)
-# Every frame is the one whose turn it is, or it is not; whatever decoded it.
+# Every frame is the expected one, or it is not, whatever decoder it comes from.
 EXACT = {dtype: Tolerance(relative_l2=1e-6, max_error=1e-6) for dtype in TOLERANCE_BY_DTYPE}

@@ -1,7 +1,7 @@
-"""Clips to work on: a moving scene whose every frame carries its number, coded once and kept in a cache.
+"""Generated clips: a moving scene whose every frame carries its number, coded once and kept in a cache.
 
-The strip with the number counts as foreground, as it looks more like it than like the background: where it is found to
-be that, it is never blurred, and elsewhere it is legible all the same.
+The strip with the number counts as foreground, as it looks more like foreground than like background: where a network
+finds it to be foreground, it is never blurred, and elsewhere it stays legible all the same.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 RENDERED_AT_ONCE = 32  # frames, 3 MB each at 1080p
 FORMAT = 1  # of the clips: raise it whenever their pixels or their coding change
 GOP_FRAMES = 30
-# Threads are fixed, since what comes out depends on their number. Open GOPs and scene cuts would make keyframes that
-# decoding cannot begin at, or that are not where one looks for them.
+# Threads are fixed, since the output depends on their number. Open GOPs and scene cuts would make keyframes at which
+# decoding cannot begin, or which are not at the expected places.
 X264 = f"keyint={GOP_FRAMES}:min-keyint={GOP_FRAMES}:scenecut=0:open-gop=0:threads=8"
 X265 = f"keyint={GOP_FRAMES}:min-keyint={GOP_FRAMES}:scenecut=0:open-gop=0:frame-threads=4:log-level=error"
 CODECS: dict[str, tuple[Literal["libx264", "libx265"], dict[str, str]]] = {
@@ -41,7 +41,7 @@ BT601, LIMITED = 6, 1  # SMPTE 170M as ISO/IEC 23091-2 numbers matrix, primaries
 
 @dataclass(frozen=True)
 class Clip:
-    """`frames` frames of `width` x `height` pixels, both even; `seed` says what is to be seen."""
+    """`frames` frames of `width` x `height` pixels, both even; `seed` decides the contents."""
 
     width: int
     height: int
@@ -106,7 +106,7 @@ def _sum(path: Path) -> bytes:
 
 @functools.lru_cache(maxsize=8)
 def _is_intact(path: Path, *state: int) -> bool:
-    """Summed up once for each state of the file: every build of every side asks."""
+    """Compares the file with its SHA-256, once for each state of the file: every build of every side asks for it."""
     try:
         return _beside(path).read_bytes() == _sum(path)
     except OSError:
@@ -121,8 +121,8 @@ def _encode(clip: Clip, container: OutputContainer) -> None:
 
 
 def _drawn(clip: Clip) -> Iterator[VideoFrame]:
-    """All frames in order, drawn by all cores: one alone takes most of a minute for 600 of them at 1080p."""
-    scene(clip.width, clip.height, clip.seed)  # made before threads ask for it
+    """All frames in order, drawn by all cores: one core takes most of a minute for 600 frames at 1080p."""
+    scene(clip.width, clip.height, clip.seed)  # made before threads use it
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         for first in range(0, clip.frames, RENDERED_AT_ONCE):
             numbers = range(first, min(first + RENDERED_AT_ONCE, clip.frames))
@@ -141,7 +141,7 @@ def _stream(clip: Clip, container: OutputContainer) -> VideoStream:
     coding.colorspace = coding.color_primaries = coding.color_trc = BT601
     coding.color_range = LIMITED
     if clip.codec == "hevc":
-        coding.codec_tag = "hvc1"  # what QuickTime wants to see in an MP4
+        coding.codec_tag = "hvc1"  # QuickTime requires this tag in an MP4
     return stream
 
 

@@ -14,7 +14,7 @@ from workloads.video.clip.video_file import Matrix
 # The luma of red and of blue: ITU-R BT.601-7 section 2.5.1, BT.709-6 item 3.2. Green has the rest.
 LUMA_OF_RED_AND_BLUE: dict[Matrix, tuple[float, float]] = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}
 LUMA_GAIN, CHROMA_GAIN = 255 / 219, 255 / 224
-# Of grey, to rounding down once for brightness, once for red and blue each, and twice for green: 0.5 levels a time.
+# Lost levels of grey, by rounding down once for brightness, once for red and blue each, twice for green: 0.5 each.
 LOST_LEVELS: dict[Matrix, float] = {matrix: 1.5 - 0.5 * sum(shares) for matrix, shares in LUMA_OF_RED_AND_BLUE.items()}
 STEP = 2**-13  # of swscale's fixed-point coefficients
 
@@ -32,12 +32,12 @@ def planes(nv12: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rgb_from_nv12(nv12: Tensor, matrix: Matrix) -> Tensor:
-    """uint8 [n, 3, H, W] from uint8 [n, H*3/2, W], the one on the device of the other.
+    """uint8 [n, 3, H, W] from uint8 [n, H*3/2, W], on the device of the input.
 
-    One pair of chroma serves its 2 x 2 pixels, each product is rounded down for itself, as swscale does in the code
-    that it takes for x86 and for a frame that keeps its size: there the result is OpenCV's to the last bit. Its code
-    for other processors may round differently. Exact arithmetic, rounded once at the end, would be lighter by 1.0 to
-    1.6 levels on average, a PSNR of 45 dB to this.
+    One pair of chroma serves its 2 x 2 pixels, and each product is rounded down separately, as in swscale's code for
+    x86 and for a frame that keeps its size: there the result is OpenCV's to the last bit. Its code for other processors
+    may round differently. Exact arithmetic, rounded once at the end, would be lighter by 1.0 to 1.6 levels on average,
+    a PSNR of 45 dB to this.
 
     OpenCV 5 follows the matrix that a file is tagged with, and takes an untagged one for BT.601, whatever its size.
     """
@@ -49,12 +49,12 @@ def rgb_from_nv12(nv12: Tensor, matrix: Matrix) -> Tensor:
 
 
 def nv12_from_rgb(rgb: Tensor, matrix: Matrix, lost_levels: float = 0.0) -> Tensor:
-    """uint8 [n, H*3/2, W] from uint8 [n, 3, H, W], H and W even, the one on the device of the other.
+    """uint8 [n, H*3/2, W] from uint8 [n, 3, H, W], H and W even, on the device of the input.
 
-    Chroma is that of the mean of 2 x 2 pixels; everything is rounded to the nearest. swscale's own conversion differs
-    from that by a level at most in Y, and in chroma, which it filters otherwise, by 54 to 66 dB.
+    Chroma is that of the mean of 2 x 2 pixels; everything is rounded to the nearest level. swscale's own conversion
+    differs by a level at most in Y, and in chroma, which it filters differently, by 54 to 66 dB.
 
-    `lost_levels` is by how much the RGB is too dark on average: LOST_LEVELS where it was made of NV12 like here.
+    `lost_levels` is the amount by which the RGB is too dark on average: LOST_LEVELS for RGB from `rgb_from_nv12`.
     """
     frames, _, height, width = rgb.shape
     nv12 = torch.empty(frames, height * 3 // 2, width, dtype=torch.uint8, device=rgb.device)
@@ -77,7 +77,7 @@ def luma_of_rgb(rgb: Tensor, matrix: Matrix) -> Tensor:
 
 
 def _colours(chroma: Tensor, matrix: Matrix) -> Tensor:
-    """int16 [n, 3, H/2, W/2]: what UV, uint8 [n, H/2, W/2, 2], adds to the brightness of red, green and blue."""
+    """int16 [n, 3, H/2, W/2]: the share of UV, uint8 [n, H/2, W/2, 2], in the levels of red, green and blue."""
     of_red, of_blue = LUMA_OF_RED_AND_BLUE[matrix]
     of_green = 1 - of_red - of_blue
     u, v = chroma.unbind(-1)

@@ -1,4 +1,4 @@
-"""Some frames of the clip, decoded once, for stages that are to be measured without the one before them."""
+"""A bank of frames of the clip, decoded once, for stages that are measured without the stage before them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def nv12_frames(context: Context) -> Tensor:
 
 
 def bgr_frames(context: Context) -> NDArray[np.uint8]:
-    """The same frames as OpenCV's: uint8 [n, H, W, 3] on the host."""
+    """The frames of the bank in OpenCV's format: uint8 [n, H, W, 3] on the host."""
     clip = source(context)
     return _converted(clip.path, FRAMES[context.device.type], clip.info.matrix)
 
 
 def one_thread_on_cpu(device: torch.device) -> None:
-    """Where PyTorch stands for the device: several threads of it wait for each other on cores that others use too."""
+    """Limits PyTorch to one thread on a CPU, where it is the device: several threads would compete for shared cores."""
     if device.type == "cpu":
         torch.set_num_threads(1)
 
@@ -56,7 +56,7 @@ def _decoded(path: Path, frames: int) -> Tensor:
 
 @functools.lru_cache(maxsize=2)
 def _converted(path: Path, frames: int, matrix: Matrix) -> NDArray[np.uint8]:
-    """Frame by frame, since what is between NV12 and RGB takes several times as much memory."""
+    """Converts frame by frame, since the values between NV12 and RGB take several times as much memory."""
     each = (
         rgb_from_nv12(nv12[None], matrix)[0].flip(0).movedim(0, 2).contiguous().numpy()
         for nv12 in _decoded(path, frames)
@@ -73,6 +73,6 @@ def batch_numbers(context: Context, index: int) -> Tensor:
 
 
 def chosen(numbers: Tensor) -> slice:
-    """Where these consecutive frames lie in the bank: to gather them would cost more than some stages."""
+    """The slice of the bank with these consecutive frames: gathering them would cost more than some stages."""
     first = int(numbers[0])
     return slice(first, first + len(numbers))

@@ -1,10 +1,10 @@
-"""The number of a frame as a bar code in its pixels, so that order and loss can be seen behind every stage.
+"""The number of a frame as a bar code in its pixels, which shows order and loss after every stage.
 
-A strip along the upper edge, a twelfth of the frame high, is divided into cells of equal width: one light, sixteen
-bits of the number, four bits that check them, one dark; the most significant bit comes first. Only the middle half of
-a cell is read, in both directions, so that neither lossy coding nor a blur over less than half a cell spoils it: at
-1080p a cell is 87 x 90 pixels. Light is yellow and dark is red, like the shapes of our clips and unlike their
-background: what segments the one segments the other, and a strip that is foreground is never blurred.
+A strip along the upper edge, a twelfth of the frame high, is divided into cells of equal width: one light, sixteen bits
+of the number, four check bits, one dark; the most significant bit comes first. Only the middle half of a cell is read,
+in both directions, so that neither lossy coding nor a blur over less than half a cell spoils it: at 1080p a cell is 87
+x 90 pixels. Light is yellow and dark is red, like the shapes of our clips and unlike their background: a network that
+segments the shapes segments the strip, and foreground is never blurred.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEAST_HEIGHT, LEAST_WIDTH = 4 * 12, 4 * CELLS  # so that the middle half of a ce
 
 
 def strip_height(height: int) -> int:
-    """How many of the `height` rows of a frame the bar code fills, from the top."""
+    """The number of rows of the bar code, at the top of a frame of `height` rows."""
     return height // 12
 
 
@@ -47,15 +47,15 @@ def paint(rgb: NDArray[np.uint8], number: int) -> None:
 def read_numbers(luma: Tensor) -> Tensor:
     """The numbers of frames whose luma is uint8 or float [n, H, W], 0..255, on any device: int64 [n] on that device.
 
-    -1 stands for a frame whose bar code is missing, damaged, or mixed from two frames: a cell that is neither light nor
-    dark, or bits that their check contradicts. Nothing waits for the device. Raises ValueError for a frame smaller
-    than 88 x 48.
+    The number is -1 for a frame whose bar code is missing, damaged, or mixed from two frames: a cell that is neither
+    light nor dark, or bits that contradict the check bits. No call waits for the device. Raises ValueError for a frame
+    smaller than 88 x 48.
     """
     cells = _levels(luma)
     light, dark = cells[:, :1], cells[:, -1:]
     shares = (cells - dark) / (light - dark).clamp(min=LEAST_CONTRAST)
     bits = (shares > 0.5).long()
-    # A cell in the middle third between light and dark is no bit; nor is anything where the contrast is too small.
+    # A cell in the middle third between light and dark is no bit; nor is any cell where the contrast is too small.
     clear = ((shares < 1 / 3) | (shares > 2 / 3)).all(1)
     weights = 2 ** torch.arange(DATA_BITS - 1, -1, -1, device=luma.device)
     numbers = (bits[:, 1 : 1 + DATA_BITS] * weights).sum(1)
@@ -74,7 +74,7 @@ def _cells(number: int) -> Iterator[bool]:
 def _check(numbers: Tensor) -> Tensor:
     """Four bits, each the parity of every fourth bit of the number: the exclusive or of its four hexadecimal digits.
 
-    It sees every single wrong bit, and 15 of 16 random codes.
+    The check detects every single wrong bit, and 15 of 16 random codes.
     """
     return (numbers ^ numbers >> 4 ^ numbers >> 8 ^ numbers >> 12) & 15
 
@@ -88,7 +88,7 @@ def _levels(luma: Tensor) -> Tensor:
     return strip.float().mean(1) @ _middles(width, luma.device)
 
 
-@functools.cache  # for good: a CUDA graph may read it
+@functools.cache  # kept for the life of the process: a CUDA graph may read it
 def _middles(width: int, device: torch.device) -> Tensor:
     """float32 [width, cells]: times the columns of a strip, it is the mean of each cell's middle half."""
     middles = torch.zeros(width, CELLS)
@@ -99,7 +99,7 @@ def _middles(width: int, device: torch.device) -> Tensor:
 
 
 def _edges(height: int, width: int) -> list[int]:
-    """The columns where cells begin, and the last one's end."""
+    """The first columns of the cells, and the last column's end."""
     if height < LEAST_HEIGHT or width < LEAST_WIDTH:
         raise ValueError(
             f"a frame of {width}x{height} pixels is too small for the bar code of its number: "

@@ -1,4 +1,4 @@
-"""The size that every frame of a clip has, which stages are built for."""
+"""The size of every frame of a clip, for which the stages are built."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class FrameSize:
-    """Height and width in pixels; raises ValueError unless both are even, as chroma of half the size needs them."""
+    """Height and width in pixels; raises ValueError unless both are even, as chroma of half the size requires."""
 
     height: int
     width: int

@@ -1,4 +1,4 @@
-"""FFmpeg decodes on the CPU and the frames stay as they are coded: NV12, half as large as BGR."""
+"""FFmpeg's decoder on the CPU, with frames in their coded form: NV12, half as large as BGR."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Plane = NDArray[np.uint8]
 
 
 class HostPlanesDecoder(SequentialDecoder[Plane]):
-    """PyAV, with FFmpeg's own threads. Raises VideoError for what `examine` refuses."""
+    """A decoder by PyAV, with FFmpeg's own threads. Raises VideoError for videos that `examine` refuses."""
 
     stock_frames = FRAMES_IN_FFMPEG
 
@@ -31,9 +31,9 @@ class HostPlanesDecoder(SequentialDecoder[Plane]):
         self._frames = planar_frames(path)
 
     def read(self, frames: int) -> Tensor:
-        """uint8 [n, H * 3 // 2, W]: `frames` of them, fewer at the end, then 0.
+        """uint8 [n, H * 3 // 2, W]: `frames` frames, fewer at the end, then 0.
 
-        Raises VideoError where the clip ended too early, after all frames that could be decoded were handed out.
+        Raises VideoError where the clip ended too early, after all decodable frames were returned.
         """
         batch = np.empty((frames, self.info.height * 3 // 2, self.info.width), np.uint8)
         return torch.from_numpy(batch[: self._fill(batch)])
@@ -52,11 +52,11 @@ class HostPlanesDecoder(SequentialDecoder[Plane]):
         self._frames = planar_frames(self.info.path)
 
     def _release(self) -> None:
-        self._frames = iter(())  # what this held closes the file
+        self._frames = iter(())  # the last reference, which closes the file
 
 
 def planar_frames(path: Path) -> Iterator[VideoFrame]:
-    """The frames in the order of showing, 4:2:0 in three planes; ends where the file is damaged."""
+    """The frames in display order, 4:2:0 in three planes; ends where the file is damaged."""
     import av
 
     with open_video(path) as container, suppress(av.InvalidDataError):

@@ -1,7 +1,7 @@
 """Video files that appear whole or not at all, written from packets of any encoder: PyAV's own, nvJPEG or NVENC.
 
-All bytes pass through a Python file beside the final one, which is renamed at the end. It keeps the error of a full
-disk, where FFmpeg keeps a number at best, and closing it is how PyAV is told to leave an unfinished video as it is.
+All bytes pass through a Python file beside the final one, which is renamed at the end. This file keeps the error of a
+full disk, where FFmpeg keeps a number at best, and closing it makes PyAV leave an unfinished video as it is.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ WRITE_BYTES = MIB  # at a time, as every write has to wait for the GIL
 def replacing_video(path: Path) -> Iterator[OutputContainer]:
     """A PyAV container that becomes the file `path` when the block ends, and vanishes if the block or a write fails.
 
-    Its kind follows from the suffix: .mp4, .mov, .mkv or .avi. Add a stream and mux packets, from one thread at a time;
-    the block must flush its encoder, the trailer is written here. What was at `path` stays until then.
+    Its container follows from the suffix: .mp4, .mov, .mkv or .avi. The block adds a stream and muxes packets, from one
+    thread at a time, and must flush its encoder; the trailer is written here. An earlier file at `path` stays until
+    then.
 
     Raises VideoError for another suffix and when nothing was muxed, and OSError when the file cannot be written, each
-    in one sentence; everything else that the block raises comes out as it is.
+    in one sentence; all other errors of the block are raised unchanged.
     """
     import av
 
@@ -61,9 +62,10 @@ def replacing_video(path: Path) -> Iterator[OutputContainer]:
 
 @dataclass(frozen=True)
 class Coding:
-    """What pictures coded elsewhere are: `codec` by FFmpeg's name, H.264 and HEVC as Annex B byte streams.
+    """The coding of finished pictures: `codec` by FFmpeg's name, H.264 and HEVC as Annex B byte streams.
 
-    `reordered_frames` is how many pictures may be coded before one that is shown ahead of them: 0 without B-frames.
+    `reordered_frames` is the largest number of pictures coded before a picture that is shown ahead of them: 0 without
+    B-frames.
     """
 
     codec: Literal["mjpeg", "h264", "hevc"]
@@ -74,7 +76,7 @@ class Coding:
 
 
 class CodedTrack:
-    """A video stream of `container` for pictures that were coded elsewhere; `frames` and `bytes` count them."""
+    """A video stream of `container` for pictures that are coded already; `frames` and `bytes` count them."""
 
     def __init__(self, container: OutputContainer, coding: Coding) -> None:
         self._container, self._coding, self._frame_seconds = container, coding, 1 / coding.frames_per_second
@@ -88,14 +90,14 @@ class CodedTrack:
         self.frames = self.bytes = 0
 
     def mux(self, picture: bytes | NDArray[np.uint8], shown: int | None = None, is_keyframe: bool = True) -> None:
-        """Writes one whole picture, in the order of coding; `shown` is its number in the order of showing.
+        """Writes one whole picture, in coding order; `shown` is its number in display order.
 
-        Without `shown` the two orders are the same. What an array holds is not copied: nobody may change it any more.
-        Raises OSError for a full disk, which may be some pictures late.
+        Without `shown` the two orders are equal. An array is not copied: its content must not change any more. Raises
+        OSError for a full disk, which may be some pictures late.
         """
         from av.packet import Packet
 
-        packet = Packet(picture)  # type: ignore[arg-type]  # it takes any buffer
+        packet = Packet(picture)  # type: ignore[arg-type]  # Packet takes any buffer
         packet.stream, packet.time_base = self._stream, self._frame_seconds
         packet.pts = self.frames if shown is None else shown
         packet.dts, packet.duration = self.frames - self._coding.reordered_frames, 1
@@ -109,9 +111,9 @@ class CodedTrack:
 def replacing_file(path: Path) -> Iterator[io.BufferedWriter[KeptErrorFile]]:
     """A file to write to that becomes `path` when the block ends, and vanishes if the block or a write fails.
 
-    What a process left behind that was killed here, since this host or container began, goes when the next one writes.
-    It is not forced onto the disk, which would be timed with the encoder. Raises OSError, in one sentence, when it
-    cannot be written.
+    The next writer removes the file of a process that was killed on this host or container since it began. The file is
+    not forced onto the disk, which would be timed with the encoder. Raises OSError, in one sentence, when it cannot be
+    written.
     """
     partial = partial_file(path)
     raw = _opened(partial, path)
@@ -131,7 +133,7 @@ def replacing_file(path: Path) -> Iterator[io.BufferedWriter[KeptErrorFile]]:
 
 
 class KeptErrorFile(io.FileIO):
-    """Keeps what its first failed write raised in `error`: to the writer it may arrive as something else, or never."""
+    """Keeps the error of its first failed write in `error`: the writer may receive it as another error, or never."""
 
     error: OSError | None = None
 
@@ -154,12 +156,12 @@ def _opened(partial: Path, path: Path) -> KeptErrorFile:
 
 
 def not_writable(path: Path, error: OSError) -> OSError:
-    """In one sentence: a file that cannot be begun."""
+    """The error, in one sentence, for a file that cannot be begun."""
     return OSError(f"{_says(path, error)}: name a file in a folder that exists and may be written to")
 
 
 def no_room(path: Path, error: OSError) -> OSError:
-    """In one sentence: a file that cannot be finished."""
+    """The error, in one sentence, for a file that cannot be finished."""
     return OSError(f"{_says(path, error)}, {free_in(path.parent)}: make room or choose another folder")
 
 
@@ -168,7 +170,7 @@ def _says(path: Path, error: OSError) -> str:
 
 
 def free_in(folder: Path) -> str:
-    """In words."""
+    """The free space of the folder, in words."""
     try:
         return f"{shutil.disk_usage(folder).free / MIB:.0f} MiB are free there"
     except OSError as error:

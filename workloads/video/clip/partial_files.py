@@ -1,7 +1,7 @@
-"""Names of files that are being written, which tell whose they are, so that what a killed process left can go.
+"""Names of files that are being written, which name their process, so that the file of a killed process can be removed.
 
-Several hosts and containers may share a folder, and the number of a process means something in one of them alone: it
-tells nothing about a file of another, which may be alive there.
+Several hosts and containers may share a folder, and a process number is valid in one of them alone: it does not
+identify a process of another host, which may still be alive.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 
 
 def partial_file(path: Path) -> Path:
-    """Beside `path` and with its suffix, hidden: of this process and no other."""
+    """The hidden path beside `path`, with its suffix, for this process alone."""
     return path.with_name(f".{path.stem}.{_where()}-{os.getpid()}{path.suffix}")
 
 
 def remove_left_over(path: Path) -> None:
-    """Removes what processes that are gone left beside `path`. Raises OSError."""
+    """Removes the files that ended processes left beside `path`. Raises OSError."""
     begin, end = f".{path.stem}.{_where()}-", path.suffix
     for left in path.parent.glob(f"{glob.escape(begin)}*{glob.escape(end)}"):
         process = left.name[len(begin) : len(left.name) - len(end)]
@@ -31,7 +31,7 @@ def remove_left_over(path: Path) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _where() -> str:
-    """Differs between hosts, and between containers, which count their processes each for itself."""
+    """A name of this host and container; containers number their processes separately."""
     told = [socket.gethostname()]
     with suppress(OSError):
         told.append(Path("/proc/sys/kernel/random/boot_id").read_text())

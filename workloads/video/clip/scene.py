@@ -1,7 +1,7 @@
-"""A scene to segment: figures and balls that move over a textured background, with the truth about what is foreground.
+"""A scene to segment: figures and balls that move over a textured background, with the true foreground.
 
-Everything is drawn once and then only moved, so that a frame costs copies. The foreground is warm (more red than blue)
-and striped, the background cool and cloudy, so that even a linear readout of random convolutions tells them apart.
+Everything is drawn once and then only moved, so that a frame costs copies alone. The foreground is warm (more red than
+blue) and striped, the background cool and cloudy, so that even a linear readout of random convolutions separates them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Colour = tuple[int, int, int]
 Colours = tuple[Colour, Colour]
 
 # Lengths are shares of the frame's height, colours RGB.
-SLACK = 0.08  # by which textures are larger than what shows them
+SLACK = 0.08  # the margin of a texture around its visible part
 CLOUD, STRIPE = 0.2, 1 / 30
-OCTAVES, FADING = 6, 0.65  # of the clouds: each is half as large and a little weaker than the one before
+OCTAVES, FADING = 6, 0.65  # of the clouds: each octave is half as large and a little weaker than the one before
 GRAIN_LEVELS = 12
 SKY: Colours = ((28, 62, 96), (128, 176, 204))
 FOREST: Colours = ((16, 72, 72), (120, 190, 190))
@@ -40,20 +40,20 @@ CLOTHES: tuple[Colours, ...] = (
 
 @dataclass(frozen=True)
 class Swing:
-    """A sine in time for x and one for y: `seconds` is how long they take, `turns` where they begin."""
+    """A sine in time for x and one for y: `seconds` are their periods, `turns` their phases."""
 
     seconds: Pair
     turns: Pair
 
     def at(self, seconds: float) -> Pair:
-        """x and y, each from -1 to 1."""
+        """The position x and y at that time, each from -1 to 1."""
         x, y = np.sin(2 * np.pi * (seconds / np.array(self.seconds) + np.array(self.turns)))
         return float(x), float(y)
 
 
 @dataclass(frozen=True)
 class Texture:
-    """uint8 [h, w, 3], larger than what is shown of it: a window that swings over all of it."""
+    """uint8 [h, w, 3], larger than its visible part: a window that swings over all of it."""
 
     pixels: Pixels
     swing: Swing
@@ -67,9 +67,9 @@ class Texture:
 
 @dataclass(frozen=True)
 class Actor:
-    """What moves: an outline, bool [h, w], filled with a texture that slides inside it.
+    """A moving object: an outline, bool [h, w], filled with a texture that slides inside it.
 
-    Its centre swings about `centre` by as much as `reach`, both in shares of the frame's width and height.
+    Its centre swings about `centre` by up to `reach`, both in shares of the frame's width and height.
     """
 
     outline: Mask
@@ -79,7 +79,7 @@ class Actor:
     swing: Swing
 
     def draw(self, seconds: float, rgb: Pixels, mask: Mask) -> None:
-        """Into a frame, as far as it is inside."""
+        """Draws the visible part into a frame."""
         height, width = self.outline.shape
         x, y = self.swing.at(seconds)
         left = round((self.centre[0] + self.reach[0] * x) * mask.shape[1] - width / 2)
@@ -94,7 +94,7 @@ class Actor:
 
 @dataclass(frozen=True)
 class Scene:
-    """A background and, from the back to the front, the actors before it, for frames of `width` x `height`."""
+    """A background and, from the back to the front, its actors, for frames of `width` x `height`."""
 
     width: int
     height: int
@@ -112,7 +112,7 @@ class Scene:
 
 @functools.lru_cache(maxsize=2)
 def scene(width: int, height: int, seed: int) -> Scene:
-    """The scene of that size; `seed` says where things are and what their textures look like."""
+    """The scene of that size; `seed` decides the places and the textures."""
     random = np.random.default_rng(seed)
     clothes = random.permutation(len(CLOTHES))
     balls = [_ball(random, height, CLOTHES[clothes[index]], x) for index, x in enumerate((0.2, 0.5, 0.82))]

@@ -1,4 +1,4 @@
-"""Which clip a workload runs on: the user's own video, or the generated one of that kind of device."""
+"""The clip of a workload: the user's own video, or the generated clip of that kind of device."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from workloads.video.clip.video_file import VideoError, VideoInfo, examine
 
 CLIPS: Mapping[DeviceKind, Clip] = {"cuda": FULL, "cpu": SMALL}
 VIDEO_SETTING = {"video": "your own video"}
-_told: set[str] = set()  # refusals of the user's video: every case after the first one would say the same again
+_told: set[str] = set()  # refusals of the user's video: every further case would repeat the sentence
 
 
 @dataclass(frozen=True)
 class Source:
-    """`numbered` says that every frame carries its number as a bar code."""
+    """A video; `numbered` is True where every frame carries its number as a bar code."""
 
     info: VideoInfo
     numbered: bool
@@ -29,14 +29,14 @@ class Source:
 
 
 def is_users(context: Context) -> bool:
-    """True where the setting `video` names a video of the user's."""
+    """True where the setting `video` names a video of the user."""
     return "video" in context.settings
 
 
 def source(context: Context, codec: Literal["h264", "hevc"] = "h264") -> Source:
-    """The user's video, whatever its codec, where there is one; else the clip, made when first needed.
+    """The user's video, whatever its codec, where there is one; else the clip, made at its first use.
 
-    Raises VideoError for a video that cannot be worked on, which says why the first time, and OSError where the clip
+    Raises VideoError for a video that is not supported, with the reason at the first time, and OSError where the clip
     cannot be written.
     """
     if is_users(context):

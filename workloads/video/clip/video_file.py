@@ -1,8 +1,7 @@
-"""What a video file holds, found by reading its packets, and the reasons why it cannot be worked on.
+"""Facts of a video file, found by reading its packets, and the reasons to refuse a file.
 
-Every stage here is made for whole frames of one even size and of square pixels, 8 bits deep, 4:2:0, in limited range,
-upright and evenly spaced in time. Anything else would come out wrong without a word somewhere in the middle, so it is
-refused at the door.
+Every stage works on whole frames of one even size and of square pixels, 8 bits deep, 4:2:0, in limited range, upright
+and evenly spaced in time. Any other video would give wrong results without an error, so it is refused at the beginning.
 """
 
 from __future__ import annotations
@@ -27,31 +26,32 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 Matrix = Literal["bt601", "bt709"]
-# As ISO/IEC 23091-2 numbers matrix coefficients. Untagged (2) is BT.601 at any size: so take it swscale and OpenCV.
+# Matrix coefficients as ISO/IEC 23091-2 numbers them. Untagged (2) is BT.601 at any size, as for swscale and OpenCV.
 MATRICES: dict[int, Matrix] = {1: "bt709", 2: "bt601", 5: "bt601", 6: "bt601"}
 FULL_RANGE = 2
-PIXELS = ("yuv420p", "nv12")  # FFmpeg's names of what is 8 bits deep and 4:2:0
-# Codecs whose size can change with the parameter sets in a packet; what finds these needs Annex B.
+PIXELS = ("yuv420p", "nv12")  # FFmpeg's names of 8 bits deep, 4:2:0
+# Codecs whose size can change with the parameter sets in a packet; the filter that finds these needs Annex B.
 PARAMETER_SETS = {"h264": "h264_mp4toannexb,extract_extradata", "hevc": "hevc_mp4toannexb,extract_extradata"}
-STRETCHED_COLUMNS = 2  # of square pixels: a ratio that only makes up for a width that had to be even is none
-JITTER_SECONDS = Fraction(1, 1000)  # containers that count milliseconds, and what was copied from them
+STRETCHED_COLUMNS = 2  # of square pixels: a ratio that only makes up for a width that had to be even is accepted
+JITTER_SECONDS = Fraction(1, 1000)  # for containers that count milliseconds, and copies from them
 CONVERT = "convert it, for instance with ffmpeg -i IN"
-# OpenCV lets FFmpeg write a line on stderr for each damaged packet, and our errors are one sentence. It looks here when
-# it opens its first file; PyAV keeps FFmpeg quiet.
+# OpenCV lets FFmpeg write a line on stderr for each damaged packet, and our errors are one sentence. OpenCV reads the
+# variable when it opens its first file; PyAV keeps FFmpeg quiet.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # AV_LOG_QUIET
 
 
 class VideoError(ValueError):
-    """A video that cannot be worked on; the message is one sentence with its name and the next step."""
+    """A video that is refused; the message is one sentence with its name and the next step."""
 
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """What is known of a video before it is decoded.
+    """Facts of a video before it is decoded.
 
-    `frames` is how many the file announces, or holds where it announces nothing; `frames_missing` of them are not
-    there, because it was cut short. `keyframes` are the numbers, in the order of showing, of frames at which decoding
-    may begin: nothing coded later is shown before them. `codec` is FFmpeg's name; `matrix` follows from the file's tag.
+    `frames` is the number that the file announces, or contains where it announces none; `frames_missing` of them are
+    absent, because the file was cut short. `keyframes` are the numbers, in display order, of frames at which decoding
+    may begin: no frame coded later is shown before them. `codec` is FFmpeg's name; `matrix` follows from the file's
+    tag.
     """
 
     path: Path
@@ -68,11 +68,11 @@ class VideoInfo:
 def examine(path: Path) -> VideoInfo:
     """Reads the packets of the video at `path`, and decodes one picture, more only where parameter sets change.
 
-    A file that was cut short is no error here: see `frames_missing`; not every container announces enough to tell.
-    Raises VideoError for what is no video or has not exactly one video stream, has no frames, a variable frame rate, an
-    odd width or height, more than 8 bits, other than 4:2:0, full range or unknown colours, pixels that are not square,
-    is interlaced, rotated or mirrored, or changes its size in the middle. What was found, or refused, is remembered for
-    as long as the file is the same.
+    A file that was cut short is no error here: see `frames_missing`; not every container announces enough to detect it.
+    Raises VideoError for a file that is no video or has not exactly one video stream, has no frames, a variable frame
+    rate, an odd width or height, more than 8 bits, other than 4:2:0, full range or unknown colours, pixels that are not
+    square, is interlaced, rotated or mirrored, or changes its size in the middle. The result, or the refusal, is
+    remembered for as long as the file is unchanged.
     """
     if not path.is_file():
         raise VideoError(f"{path} is {'no file' if path.exists() else 'not there'}: name a video file")
@@ -85,7 +85,7 @@ def examine(path: Path) -> VideoInfo:
 
 @functools.lru_cache(maxsize=16)
 def _found(path: Path, *state: int) -> VideoInfo | str:
-    """Or why it was refused."""
+    """The facts of the video, or the reason of its refusal."""
     try:
         return _read(path)
     except VideoError as error:
@@ -97,7 +97,7 @@ def _read(path: Path) -> VideoInfo:
         stream = _video_stream(container, path)
         packets = _listed(container, stream, path)
         _refuse_format(stream, path)
-        # Decoding, even of what is damaged, may change what the stream says of itself.
+        # Decoding, even of damaged packets, may change the facts of the stream.
         width, height, matrix = stream.width, stream.height, MATRICES[stream.colorspace]
         _refuse_pictures(stream, packets, path)
         missing = max(0, stream.frames - packets.count)
@@ -115,17 +115,17 @@ def _read(path: Path) -> VideoInfo:
 
 
 def open_video(path: Path) -> InputContainer:
-    """PyAV's container of the file, for whoever closes it. Raises av.FFmpegError where FFmpeg cannot read it."""
+    """PyAV's container of the file, which the caller closes. Raises av.FFmpegError where FFmpeg cannot read it."""
     import av
 
-    # Titles need not be UTF-8: PyAV takes any from version 19 on, and has to be told before.
+    # Titles need not be UTF-8: PyAV accepts any from version 19 on, and needs an option before.
     options: Any = {} if int(av.__version__.partition(".")[0]) >= 19 else {"metadata_errors": "replace"}
     container: InputContainer = av.open(path.absolute(), "r", **options)  # a relative name may look like a protocol
     return container
 
 
 def exact(rational: Any) -> Fraction:
-    """Of a number of PyAV's: they are fractions before version 19, and then of a kind whose products are rounded."""
+    """A number of PyAV as a fraction: from version 19 on, products of its own type are rounded."""
     return Fraction(rational.numerator, rational.denominator)
 
 
@@ -158,7 +158,7 @@ def _video_stream(container: InputContainer, path: Path) -> VideoStream:
 
 @dataclass(frozen=True)
 class _Packets:
-    """What is kept of a stream's `count` packets, in the order of coding.
+    """The facts of a stream's `count` packets, in coding order.
 
     `times` are those of the frames to be shown, in units of `seconds`. `changes` are the keyframes with other parameter
     sets than the one before, the first keyframe included.
@@ -171,9 +171,9 @@ class _Packets:
     changes: list[Packet[VideoStream]]
 
     def times_shown(self, is_whole: bool) -> NDArray[np.int64]:
-        """The times in the order of showing; of what may be cut short, without the last few, which may have gaps.
+        """The times in display order; if the file may be cut short, without the last few, which may have gaps.
 
-        They are as many as a frame may be coded ahead of others that are shown before it; at least one time stays.
+        The omitted times are as many as frames may be coded ahead of frames shown before them; at least one time stays.
         """
         times = np.array(self.times)
         order = np.argsort(times, kind="stable")
@@ -181,7 +181,7 @@ class _Packets:
         return times[order][: max(1, len(times) - ahead)]
 
     def keyframes(self) -> tuple[int, ...]:
-        """The numbers, in the order of showing, of those keyframes that nothing coded later is shown before."""
+        """The numbers, in display order, of those keyframes before which no frame coded later is shown."""
         earliest_from_here = [*accumulate(reversed(self.times), min)][::-1]
         numbers = {time: number for number, time in enumerate(sorted(self.times))}
         keys = zip(self.times, self.are_keys, earliest_from_here, strict=True)
@@ -198,7 +198,7 @@ def _listed(container: InputContainer, stream: VideoStream, path: Path) -> _Pack
         if packet.is_keyframe and (found := parameter_sets.of(packet)) != known:
             known = found
             changes.append(packet)
-        if changes and not packet.is_discard:  # nothing before the first keyframe can be decoded
+        if changes and not packet.is_discard:  # no frame before the first keyframe can be decoded
             shown.append((packet.pts, packet.dts, packet.is_keyframe))
     if not shown:
         raise VideoError(f"{path} has a video stream without {'a keyframe' if count else 'a frame'}: make it anew")
@@ -207,7 +207,7 @@ def _listed(container: InputContainer, stream: VideoStream, path: Path) -> _Pack
 
 
 def _times(stream: VideoStream, stamps: list[tuple[int | None, int | None]]) -> tuple[list[int], Fraction]:
-    """When the frames are shown, or else when they are decoded; where nothing is told, in a row. And the unit."""
+    """The display times of the frames, else their decoding times, else consecutive numbers; and the unit."""
     for kind in zip(*stamps, strict=True):
         times = [time for time in kind if time is not None]
         if len(times) == len(stamps):
@@ -230,7 +230,7 @@ class _ParameterSets:
         from_container = bytes(packet.get_sidedata("new_extradata"))
         if self._filter is None:
             return from_container
-        with suppress(av.FFmpegError):  # a damaged keyframe is for the decoder to complain about
+        with suppress(av.FFmpegError):  # the decoder reports a damaged keyframe
             filtered = self._filter.filter(av.Packet(bytes(packet)))  # a copy, since the filter keeps what it gets
             return from_container + b"".join(bytes(each.get_sidedata("new_extradata")) for each in filtered)
         return from_container
@@ -267,7 +267,7 @@ def _refuse_pictures(stream: VideoStream, packets: _Packets, path: Path) -> None
 
 
 def _decoded(stream: VideoStream, packet: Packet[VideoStream]) -> list[VideoFrame]:
-    """What comes out of a keyframe alone, nothing for one that is damaged: those who decode the file will tell."""
+    """The frames of a keyframe alone; empty for a damaged one, which the decoder of the file reports."""
     import av
 
     frames: list[VideoFrame] = []
@@ -289,7 +289,7 @@ def _is_upright(frame: VideoFrame) -> bool:
 
 
 def _frame_rate(stream: VideoStream, packets: _Packets, path: Path) -> Fraction:
-    """The rate at which every frame is shown when it should be, to a millisecond or the file's unit of time."""
+    """The rate at which every frame is shown on time, to a millisecond or the file's unit of time."""
     ticks = packets.times_shown(is_whole=stream.frames == packets.count)
     seconds = (ticks - ticks[0]) * float(packets.seconds)
     told = [exact(rate) for rate in (stream.average_rate, stream.guessed_rate) if rate]

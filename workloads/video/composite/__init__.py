@@ -1,1 +1,1 @@
-"""Compositing: the background is blurred behind the people."""
+"""The compositing stage: the background behind the people is blurred."""

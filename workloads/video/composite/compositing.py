@@ -18,10 +18,10 @@ from workloads.video.preprocess.preprocessing import input_size
 
 
 def on_host(bgr: NDArray[np.uint8], logits: Tensor) -> NDArray[np.uint8]:
-    """uint8 [n, H, W, 3] from BGR of that shape and logits [n, classes, h, w] on the host; OpenCV, in its own threads.
+    """OpenCV's composites: uint8 [n, H, W, 3] from BGR of that shape and logits [n, classes, h, w] on the host.
 
-    Alpha and its complement are enlarged each for itself, since OpenCV does that in several threads and NumPy would
-    subtract in one.
+    Alpha and its complement are enlarged separately, since OpenCV enlarges in several threads and NumPy would subtract
+    in one.
     """
     import cv2
 
@@ -46,7 +46,7 @@ def alpha_of(logits: Tensor) -> Tensor:
     if classes < 2:
         raise ValueError(f"logits of {classes} class tell no foreground: give [n, 2 or more, h, w], background first")
     logits = logits.float()
-    if classes == 2:  # the same, with one exponential instead of two
+    if classes == 2:  # an equal formula with one exponential instead of two
         return (logits[:, 1] - logits[:, 0]).sigmoid()
     return 1 - logits.softmax(1)[:, 0]
 
@@ -54,20 +54,21 @@ def alpha_of(logits: Tensor) -> Tensor:
 class OnDevice:
     """Composites NV12 in place of RGB: Y at full size, UV at half of it, on the device where they lie.
 
-    Converting colours, blurring and blending are linear, so they may change places: half the bytes of RGB are touched,
-    and none is converted. Blurring a plane and enlarging its alpha are matrix products; the rest is two passes over all
-    of NV12 at once. `dtype` is what all of it is computed in, by default float16 on a GPU and float32 on a CPU.
+    Converting colours, blurring and blending are linear, so they may change places: half the bytes of RGB are
+    processed, and none is converted. Blurring a plane and enlarging its alpha are matrix products; the rest is two
+    passes over all of NV12 at once. `dtype` is the precision of the computation, by default float16 on a GPU and
+    float32 on a CPU.
 
-    In RGB the result agrees with that of `on_host` by 51 dB of PSNR on our clip at 1080p, and by 47 dB at 360p. What
-    differs, each alone:
+    In RGB the result agrees with that of `on_host` by 51 dB of PSNR on our clip at 1080p, and by 47 dB at 360p. The
+    differences, each alone:
     - Chroma. A blurred background changes from pixel to pixel on the host and every two pixels here, as it will once
       the host's is encoded to 4:2:0 too: 53.5 dB at 1080p, 47 dB at 360p, where the blur is narrower.
     - Rounding to levels of YUV, and by swscale's arithmetic where it is shown as RGB again: 52.6 and 51 dB. Compared in
       NV12, to which the host's result has to be converted, all of it is 48 dB.
     - OpenCV's rounding to levels of RGB, once for the blur, in fixed point, and once for the blend: 60.5 dB.
     - Half precision, where it is used, holds levels to an eighth: one byte in 33 is a level off, 63 dB.
-    - The host clips what is outside of RGB before it blurs. Within half a blur of the frame's edge, chroma is mirrored
-      here by itself, and there with the picture that it belongs to.
+    - The host clips values outside of RGB before it blurs. Within half a blur of the frame's edge, chroma is mirrored
+    here by itself, and there with the picture that it belongs to.
     """
 
     def __init__(self, height: int, width: int, device: torch.device, dtype: torch.dtype | None = None) -> None:
@@ -80,13 +81,13 @@ class OnDevice:
     def __call__(self, nv12: Tensor, logits: Tensor, out: Tensor | None = None) -> Tensor:
         """Composites of NV12 frames, uint8 [n, H*3/2, W], and their logits [n, classes, h, w]: `out`, or new memory.
 
-        Everything runs on the caller's current stream; nothing waits for it. `out` is NV12 too and no part of `nv12`.
+        All work runs on the caller's current stream, and no call waits for it. `out` is NV12 too and no part of `nv12`.
         Raises ValueError for any other frames than NV12 of the given size, and for logits of another number of frames
         or of another size than the network's.
         """
         self._size.check_nv12(nv12)
         check_alike(nv12, logits, self._alpha_size)
-        # Half a level more everywhere, so that what becomes a byte in the end is rounded and not cut.
+        # Half a level more everywhere: the final conversion to bytes truncates, and this makes it round.
         levels = torch.add(nv12, 0.5, out=torch.empty_like(nv12, dtype=self._dtype))
         background, shares = torch.empty_like(levels), torch.empty_like(levels)
         alpha = alpha_of(logits).to(self._dtype)
@@ -99,7 +100,7 @@ class OnDevice:
     def _maps(
         self, weights: Weights, height: int, width: int, kinds: int, device: torch.device
     ) -> tuple[Separable, Separable]:
-        """Of a plane of that size, in whose rows so many kinds take turns: its blur, and how alpha gets its size."""
+        """Maps of a plane of that size, whose rows interleave `kinds` samples: its blur, and the resize of alpha."""
         h, w = self._alpha_size
         blur = filtering(weights, height, device), in_turns(filtering(weights, width, device), kinds)
         enlarge = resizing(h, height, device), resizing(w, width, device).repeat_interleave(kinds, 0)

@@ -1,4 +1,4 @@
-"""Compositing by CV-CUDA: its resize for the mask and its gaussian, one direction at a time, for the background.
+"""CV-CUDA's compositing: its resize for the mask and its gaussian, one direction at a time, for the background.
 
 The choice of the blur. CV-CUDA's gaussian multiplies with every weight of a two-dimensional kernel: 961 products a
 pixel for 31 x 31. The Gaussian is the product of one along a row and one along a column, which the same operator does
@@ -24,9 +24,9 @@ from workloads.video.preprocess.preprocessing import input_size
 class CvCuda:
     """Composites NV12 on the GPU where it lies, as `compositing.OnDevice` does.
 
-    What differs from that: the blur is rounded to bytes after each direction (59 dB of PSNR to exact arithmetic, as
-    after the last one alone), and chroma's 17 weights are those of a Gaussian of the right sigma: 0.2 % of their sum
-    lies elsewhere.
+    The differences from that class: the blur is rounded to bytes after each direction (59 dB of PSNR to exact
+    arithmetic, as after the last one alone), and chroma's 17 weights are those of a Gaussian of the right sigma: 0.2 %
+    of their sum lies elsewhere.
 
     Raises ImportError without CV-CUDA, and ValueError for odd sizes.
     """
@@ -40,7 +40,7 @@ class CvCuda:
         self._operators = operators()
 
     def __call__(self, nv12: Tensor, logits: Tensor, out: Tensor | None = None) -> Tensor:
-        """As `compositing.OnDevice.__call__`."""
+        """Composites like `compositing.OnDevice.__call__`."""
         self._size.check_nv12(nv12)
         check_alike(nv12, logits, self._alpha_size)
         composites = torch.empty_like(nv12) if out is None else out
@@ -52,14 +52,14 @@ class CvCuda:
         luma, chroma = planes(frames)
         luma_out, chroma_out = planes(composites)
         height, width = luma.shape[1:]
-        apart = chroma.movedim(3, 1).contiguous()  # [n, 2, h, w]: the operator knows no images of two channels
+        apart = chroma.movedim(3, 1).contiguous()  # [n, 2, h, w]: the operator supports no images of two channels
         background = self._blurred(luma[..., None], *self._luma_blur)
         _blend(luma[..., None], background, self._enlarged(alpha, height, width), luma_out[..., None])
         background = self._blurred(apart.view(-1, height // 2, width // 2, 1), *self._chroma_blur).view(apart.shape)
         _blend(chroma, background.movedim(1, 3), self._enlarged(alpha, height // 2, width // 2), chroma_out)
 
     def _blurred(self, images: Tensor, pixels: int, sigma: float) -> Tensor:
-        """uint8 [n, h, w, 1] from the like."""
+        """Blurs uint8 [n, h, w, 1]; returns that shape and type."""
         cv, stream = self._operators, current_stream(self._device)
         half_way, blurred = (torch.empty(images.shape, dtype=torch.uint8, device=images.device) for _ in range(2))
         for source, target, size in ((images, half_way, (1, pixels)), (half_way, blurred, (pixels, 1))):
@@ -68,7 +68,7 @@ class CvCuda:
         return blurred
 
     def _enlarged(self, alpha: Tensor, height: int, width: int) -> Tensor:
-        """float32 [n, height, width, 1] from [n, h, w]."""
+        """Enlarges [n, h, w] to float32 [n, height, width, 1]."""
         cv = self._operators
         large = alpha.new_empty(len(alpha), height, width, 1)
         stream = current_stream(self._device)
@@ -77,5 +77,5 @@ class CvCuda:
 
 
 def _blend(image: Tensor, background: Tensor, share: Tensor, out: Tensor) -> None:
-    """`share`, float32 [n, h, w, 1], of the image and the rest of the background, each uint8 [n, h, w, c]; rounded."""
+    """Blends `share`, float32 [n, h, w, 1], of the image with the background, each uint8 [n, h, w, c]; rounded."""
     out.copy_(background.float().lerp_(image.float(), share).round_())

@@ -1,4 +1,4 @@
-"""The Gaussian that backgrounds are blurred with, as weights along one axis, and what it is at half the size."""
+"""The Gaussian of the background blur, as weights along one axis, and its equivalent at half the size."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ def blur_pixels(height: int) -> int:
 
 
 def gaussian_sigma(pixels: int) -> float:
-    """What OpenCV's getGaussianKernel derives from the width where no sigma is given: 5 for 31 pixels."""
+    """OpenCV's rule in getGaussianKernel for a width without a sigma: 5 for 31 pixels."""
     return 0.3 * ((pixels - 1) * 0.5 - 1) + 0.8
 
 
 def gaussian_weights(pixels: int) -> Weights:
-    """`pixels` samples of that Gaussian, an odd number of them; their sum is 1."""
+    """`pixels` samples of the Gaussian of `gaussian_sigma`, an odd number of them; their sum is 1."""
     sigma, middle = gaussian_sigma(pixels), pixels // 2
     samples = [math.exp(-((place - middle) ** 2) / (2 * sigma**2)) for place in range(pixels)]
     return tuple(sample / sum(samples) for sample in samples)
 
 
 def halved(weights: Weights) -> Weights:
-    """What `weights`, an odd number, are to an image of half the size: 17 for 31.
+    """The equivalent of `weights`, an odd number, for an image of half the size: 17 for 31.
 
     Repeating every pixel, filtering, and taking the mean of two pixels is one filter, with exactly these weights: tap m
     is g[2m] + (g[2m-1] + g[2m+1]) / 2. So chroma of half the size is blurred as if it had been shown at full size.
@@ -41,6 +41,6 @@ def halved(weights: Weights) -> Weights:
 def halved_sigma(sigma: float) -> float:
     """The sigma of `halved` weights, in pixels of the smaller image.
 
-    Variances add, and repeating a pixel and taking the mean of two have one of 1/4 each.
+    Variances add; repeating a pixel has a variance of 1/4, and so has taking the mean of two.
     """
     return math.sqrt(sigma**2 + 0.5) / 2

@@ -1,4 +1,4 @@
-"""What compositing on the device promises against OpenCV on the host."""
+"""The promises of compositing on the device against OpenCV on the host."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from workloads.video.pipeline.proofs import LEAST_COMPOSITED_DB
 
 
 def composites_agree(library: Library) -> Proof:
-    """That composites are those of OpenCV, before anybody encodes them."""
+    """Proves that composites are those of OpenCV, before an encoder takes them."""
     return Proof("composites agree", partial(_composites_agree, library))
 
 
@@ -49,7 +49,7 @@ def _composites_agree(library: Library, context: Context) -> str:
 OF_A_USERS = (
     ", which chroma of half the size alone may miss where a video is small and full of fine colours: take another"
 )
-# At single pixels chroma of half the size and rounding of levels show: see `compositing.OnDevice` for how much of each.
+# Single pixels show chroma of half the size and the rounding of levels: `compositing.OnDevice` has the share of each.
 AT_PIXELS = {dtype: Tolerance(relative_l2=1.5e-2, max_error=6e-2) for dtype in ("float32", "float16")}
 STAYS = {"cuda": Contract((Limit("device_to_host_bytes", at_most=4096),))}
 OPERATORS = "an operator for each step, with memory between them"
@@ -71,10 +71,10 @@ COMPOSITE = Workload(
     optimizations=(
         _variant("torch-gpu", "torch", {"sm_90": 10.0, "cuda": 2.0}, GPU, PRODUCTS),
         _variant("cvcuda", "cvcuda", {"sm_90": 10.0, "cuda": 1.0}, CVCUDA, OPERATORS),
-        # Gates no speed: it keeps the path alive where there is no GPU.
+        # No speed is promised: the case keeps the path tested where there is no GPU.
         _variant("torch-cpu", "torch", {"cpu": 0.02}, ON_HOST, OF_ZEROS),
     ),
-    cold=False,  # the inputs are numbers of frames, which come from a bank in their turn
+    cold=False,  # the inputs are numbers of frames, which lie in a bank
     timing="pipeline",
     settings=VIDEO_SETTING,
 )

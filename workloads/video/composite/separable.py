@@ -1,8 +1,8 @@
-"""Blurring and enlarging planes as two matrix products each: `down @ plane @ across.T`.
+"""Blur and enlargement of planes as two matrix products each: `down @ plane @ across.T`.
 
-Row i of a matrix says what sample i is mixed from. Nearly all of a matrix is zeros, and all of it is multiplied: tensor
-cores are through with that before anything that is made for sparse weights has been launched, and none of it has to be
-compiled. The mirrored border is a part of the matrix.
+Row i of a matrix has the weights of sample i. Nearly all of a matrix is zeros, and all of it is multiplied: tensor
+cores finish that before any kernel for sparse weights has been launched, and no kernel has to be compiled. The mirrored
+border is a part of the matrix.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Separable:
         return Separable(self.down.to(dtype), self.across.to(dtype))
 
     def into(self, out: Tensor, planes: Tensor) -> None:
-        """From [n, rows in, columns in] into [n, rows out, columns out], whose rows may lie apart, of the same type."""
+        """Maps [n, rows in, columns in] into `out`, [n, rows out, columns out], whose rows may lie apart."""
         frames = len(planes)
         half_way = torch.bmm(planes, self.across.mT.expand(frames, -1, -1))
         torch.bmm(self.down.expand(frames, -1, -1), half_way, out=out)
 
 
 def filtering(weights: Weights, pixels: int, device: torch.device) -> Tensor:
-    """float32 [pixels, pixels]: an odd number of weights centred on each pixel of a side, as OpenCV's filters do it.
+    """float32 [pixels, pixels]: an odd number of weights centred on each pixel of a side, as in OpenCV's filters.
 
     Beyond the ends the side is mirrored about its outermost pixel, as by BORDER_REFLECT_101.
     """
@@ -51,7 +51,7 @@ def resizing(pixels: int, samples: int, device: torch.device) -> Tensor:
 
 
 def in_turns(matrix: Tensor, kinds: int) -> Tensor:
-    """[rows * kinds, columns * kinds]: the same for a side on which samples of some kinds take turns, as U and V do."""
+    """[rows * kinds, columns * kinds]: the matrix for a side on which samples of some kinds alternate, such as U, V."""
     rows, columns = matrix.shape
     taking_turns = matrix.new_zeros(rows, kinds, columns, kinds)
     for kind in range(kinds):

@@ -1,7 +1,7 @@
-"""The stage that composites: OpenCV on the host, against what blurs and blends frames on the device.
+"""The sides of compositing: OpenCV on the host, against blurs and blends on the device.
 
 A step gets the numbers of some frames, int64 [items], blurs their background, and returns the luma of the composites at
-some of their pixels, float32 [items, rows, columns], 0..255. That all of them are alike is a proof.
+some of their pixels, float32 [items, rows, columns], 0..255. A proof compares all pixels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from workloads.video.preprocess.preprocessing import input_size
 
 ITEMS: Mapping[DeviceKind, int] = {"cuda": 8, "cpu": 4}
 Library = Literal["torch", "cvcuda"]
-CERTAIN = 4.0  # the logit of what a mask says: 98 %
+CERTAIN = 4.0  # the logit of a mask: 98 %
 
 
 def size(kind: DeviceKind) -> Size:
@@ -33,7 +33,7 @@ def size(kind: DeviceKind) -> Size:
 
 @functools.lru_cache(maxsize=2)
 def _logits(height: int, width: int, frames: int, device: torch.device) -> Tensor:
-    """float32 [frames, 2, h, w]: a soft disc of foreground that wanders, another one for every frame."""
+    """float32 [frames, 2, h, w]: a soft disc of foreground that moves from frame to frame."""
     h, w = input_size(height, width)
     rows, columns = torch.arange(h, device=device)[:, None] / h, torch.arange(w, device=device) / w
     turns = torch.arange(frames, device=device)[:, None, None] * (2 * torch.pi / frames)
@@ -43,7 +43,7 @@ def _logits(height: int, width: int, frames: int, device: torch.device) -> Tenso
 
 
 def by_opencv(context: Context) -> Side:
-    """The logits come from the device, where the network leaves them; the composites stay on the host."""
+    """OpenCV's side. The logits come from the device, where the network leaves them; the composites stay on host."""
     matrix, composited = source(context).info.matrix, composited_by_opencv(context)
     return Side(lambda numbers: luma_of_bgr(composited(numbers), matrix).to(context.device))
 
@@ -60,7 +60,7 @@ def composited_by_opencv(context: Context) -> Callable[[Tensor], Any]:
 
 
 def in_nv12(library: Library, context: Context) -> Side:
-    """Composited where NV12 lies: on the device, or on the host where there is none."""
+    """The side that composites NV12 where it lies: on the device, or on the host where there is none."""
     composited = composited_in_nv12(library, context)
     return Side(lambda numbers: luma_of_nv12(composited(numbers)))
 

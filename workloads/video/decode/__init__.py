@@ -1,1 +1,1 @@
-"""Decoding: a clip of H.264 or HEVC becomes frames."""
+"""The decoding stage: a clip of H.264 or HEVC becomes frames."""

@@ -1,6 +1,6 @@
-"""Whether the frames that come out of a stage are those whose turn it is, told by their bar codes and their luma.
+"""Checks that the frames after a stage are the expected ones, by their bar codes and their luma.
 
-What is compared is read where the frames are, from a few of their pixels, so that it costs next to nothing.
+A few pixels are read where the frames lie, so that the comparison costs next to nothing.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from workloads.video.clip.host_planes import planar_frames, plane
 from workloads.video.clip.video_file import Matrix
 
 GRID_ROWS = 18  # of points at which the luma is compared: at 1080p every 60th pixel of every 60th row
-LEVELS = 3.0  # of 255, by which the luma may differ on average: what is decoded is not coded again
-LEVELS_OF_ALL = 8.0  # by which its mean may, where the background was blurred
+LEVELS = 3.0  # of 255, the largest average difference of the luma: decoded frames are not coded again
+LEVELS_OF_ALL = 8.0  # the largest difference of its mean, where the background was blurred
 GREEN = 1  # of B, G, R
 _Pixels = TypeVar("_Pixels", Tensor, NDArray[np.uint8])
 
 
 @functools.lru_cache(maxsize=4)
 def luma_grids(path: Path) -> Tensor:
-    """Of every frame of the video, in the order of showing: float32 [frames, rows, columns], 0..255."""
+    """The luma of every frame of the video, in display order: float32 [frames, rows, columns], 0..255."""
     grids = [torch.from_numpy(_grid(plane(frame, 0)).copy()) for frame in planar_frames(path)]
     return _full_range(torch.stack(grids))
 
@@ -36,7 +36,8 @@ def luma_grids(path: Path) -> Tensor:
 class Arrivals:
     """Follows the frames of the clip at `path`, round and round from the first one.
 
-    `numbered` says that they carry a bar code. The place in the clip lives on `device`: no record waits for the host.
+    `numbered` is True where they carry a bar code. The place in the clip lives on `device`: no record waits for the
+    host.
     """
 
     def __init__(self, path: Path, device: torch.device, numbered: bool) -> None:
@@ -47,16 +48,16 @@ class Arrivals:
         return len(self._grids)
 
     def begin(self) -> None:
-        """From the first frame again."""
+        """Restarts at the first frame."""
         self._place.zero_()
 
     def of_nv12(self, frames: Tensor, blurred: bool = False) -> Tensor:
-        """uint8 [n, H * 3 // 2, W] on the device -> float32 [n, 2], each 1 or 0: its number and its luma are right."""
+        """uint8 [n, H * 3 // 2, W] on the device -> float32 [n, 2], each 1 or 0: the number and the luma are right."""
         return self._record(_luma(frames), luma_of_nv12(frames), blurred)
 
     def of_bgr(self, frames: NDArray[np.uint8], matrix: Matrix, blurred: bool = False) -> Tensor:
-        """The same of uint8 [n, H, W, 3] on the host."""
-        # The two colours of the bar code are as far apart in green as in luma, and green need not be computed.
+        """The record of BGR frames, uint8 [n, H, W, 3] on the host: float32 [n, 2] as by `of_nv12`."""
+        # The two colours of the bar code differ as much in green as in luma, and green needs no computation.
         return self._record(torch.from_numpy(frames)[..., GREEN], luma_of_bgr(frames, matrix), blurred)
 
     def _record(self, strip: Tensor, grid: Tensor, blurred: bool) -> Tensor:
@@ -76,27 +77,27 @@ class Arrivals:
 
 
 def _luma(nv12: Tensor) -> Tensor:
-    """[..., H * 3 // 2, W] -> [..., H, W], the same memory."""
+    """The luma of NV12: [..., H * 3 // 2, W] -> [..., H, W], a view."""
     return nv12[..., : nv12.shape[-2] * 2 // 3, :]
 
 
 def luma_of_nv12(frames: Tensor) -> Tensor:
-    """At some pixels of NV12, uint8 [n, H * 3 // 2, W]: float32 [n, rows, columns], 0..255, where the frames are."""
+    """The luma of NV12, uint8 [n, H * 3 // 2, W], at some pixels: float32 [n, rows, columns], 0..255, on its device."""
     return _full_range(_grid(_luma(frames)))
 
 
 def luma_of_bgr(frames: NDArray[np.uint8], matrix: Matrix) -> Tensor:
-    """The same of BGR, uint8 [n, H, W, 3] on the host."""
+    """The luma of BGR, uint8 [n, H, W, 3] on the host, at the pixels of `luma_of_nv12`."""
     points = _grid(torch.from_numpy(frames).movedim(3, 1)).float()
     return luma_of_rgb(points.flip(1), matrix)
 
 
 def _grid(pixels: _Pixels) -> _Pixels:
-    """[..., H, W] -> [..., rows, columns], every so many pixels: a view."""
+    """Every n-th pixel in both directions: [..., H, W] -> [..., rows, columns], a view."""
     every = max(1, pixels.shape[-2] // GRID_ROWS)
     return pixels[..., every // 2 :: every, every // 2 :: every]
 
 
 def _full_range(luma: Tensor) -> Tensor:
-    """Limited range, 16..235, as 0..255."""
+    """Luma of limited range, 16..235, stretched to 0..255."""
     return (luma.float() - 16) * (255 / 219)

@@ -1,4 +1,4 @@
-"""Frames of a clip in order from one decoder, in batches, round after round; OpenCV's is the baseline."""
+"""Decoders that give the frames of a clip in order, in batches, round after round; OpenCV's is the baseline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from workloads.video.clip.video_file import VideoError, VideoInfo, examine
 
 _Frame = TypeVar("_Frame")
-# One for each of its threads, of which FFmpeg takes 16 at most: it returns a frame and goes on with those after it.
+# One for each of its threads, at most FFmpeg's 16: OpenCV returns a frame and decodes the following ones.
 FRAMES_IN_FFMPEG = min(16, len(os.sched_getaffinity(0)))
 CLOSED = "the decoder is closed: make another one"
 TAGS_FOLLOWED = 5  # by OpenCV from this version on; earlier ones convert everything with the matrix of BT.601
@@ -22,7 +22,7 @@ INDEXED = (".mp4", ".mov", ".mkv")  # files whose first frame OpenCV finds again
 
 
 def missing_frames(info: VideoInfo, decoded: int) -> VideoError:
-    """What is raised where decoding ended too early; `decoded` frames were handed out before."""
+    """The error for a decoding that ended too early; `decoded` frames were returned before."""
     return VideoError(
         f"{info.path} gave {decoded} of its {info.frames} frames, since it was cut short or is damaged: "
         "make it anew, or keep what decodes, for instance with ffmpeg -i IN OUT"
@@ -34,34 +34,34 @@ class SequentialDecoder(ABC, Generic[_Frame]):
 
     def __init__(self, info: VideoInfo, loop: bool) -> None:
         self.info = info
-        self._loop, self._decoded = loop, 0  # in this round
+        self._loop, self._decoded = loop, 0  # `_decoded` counts within the round
         self._closed = False
 
     def close(self) -> None:
-        """May be called again."""
+        """Ends the decoder; may be called again."""
         if not self._closed:
             self._closed = True
             self._release()
 
     def settle(self) -> None:
-        """Nothing is decoded ahead that one could wait for."""
+        """Returns immediately: this decoder decodes nothing ahead."""
 
     @abstractmethod
     def _decode_into(self, frame: _Frame) -> bool:
-        """Writes the next frame of the clip into this one; False after the last."""
+        """Writes the next frame of the clip into `frame`; False after the last."""
 
     @abstractmethod
     def _rewind(self) -> None:
-        """The next frame is the first one again."""
+        """Returns to the first frame."""
 
     @abstractmethod
     def _release(self) -> None:
-        """Ends what decodes; called once."""
+        """Ends the underlying decoder; called once."""
 
     def _fill(self, batch: Iterable[_Frame]) -> int:
-        """How many frames of the batch were written: all of them, or what is left.
+        """Fills the batch; returns the number of frames written: all of them, or the rest of the clip.
 
-        Raises VideoError where the clip ended too early, in the call after the one that handed out its last frames, and
+        Raises VideoError where the clip ended too early, in the call after the one that returned its last frames, and
         ValueError after `close`.
         """
         if self._closed:
@@ -86,11 +86,11 @@ class SequentialDecoder(ABC, Generic[_Frame]):
 
 
 class HostDecoder(SequentialDecoder[NDArray[np.uint8]]):
-    """OpenCV decodes on all cores of the CPU and converts to BGR with the matrix that the file is tagged with.
+    """OpenCV decodes on all cores of the CPU and converts to BGR with the matrix of the file's tag.
 
-    Raises VideoError for what `examine` refuses: where the size of the frames changes in the middle, OpenCV would scale
-    the later ones to the size of the first without a word, and where the file was cut short, it would just end. Raises
-    it too for a matrix that this OpenCV does not follow.
+    Raises VideoError for videos that `examine` refuses: where the size of the frames changes in the middle, OpenCV
+    would scale the later ones to the size of the first without an error, and where the file was cut short, it would
+    just end. Raises it too for a matrix that this OpenCV does not support.
     """
 
     stock_frames = FRAMES_IN_FFMPEG
@@ -108,9 +108,9 @@ class HostDecoder(SequentialDecoder[NDArray[np.uint8]]):
         self._open()
 
     def read(self, frames: int) -> NDArray[np.uint8]:
-        """uint8 [n, H, W, 3], BGR: `frames` of them, fewer at the end, then 0.
+        """uint8 [n, H, W, 3], BGR: `frames` frames, fewer at the end, then 0.
 
-        Raises VideoError where the clip ended too early, after all frames that could be decoded were handed out.
+        Raises VideoError where the clip ended too early, after all decodable frames were returned.
         """
         batch = np.empty((frames, self.info.height, self.info.width, 3), np.uint8)
         return batch[: self._fill(batch)]

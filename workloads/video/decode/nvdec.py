@@ -1,8 +1,8 @@
-"""NVDEC through PyNvVideoCodec: frames stay on the GPU, from one session or from several at once.
+"""NVDEC decoders through PyNvVideoCodec: frames stay on the GPU, from one session or from several at once.
 
-A decoder copies each frame, on the stream that it was made with, into memory that it overwrites some frames later, on
-the same stream. So what is copied out of it on that stream, before it is asked for more, is whole without any waiting;
-events hand it on from there, and nothing here waits for the device while it decodes.
+A decoder copies each frame, on the stream of its construction, into memory that it overwrites some frames later, on
+that stream. So a copy out of this memory on that stream, before the next request, is complete without any waiting;
+events order it for other streams, and no call here waits for the device while it decodes.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from workloads.video.decode.decoding import SequentialDecoder
 from workloads.video.decode.segment_packets import CodedFrame, SegmentPackets
 from workloads.video.decode.sessions import Segment, Sessions, segments
 
-# Frames ahead of a session: it should get through its next segment while the other ones are read, and never fill the
-# GPU. A clip with longer segments than that decodes less of itself at the same time.
+# Frames ahead of a session: it should finish its next segment while the other ones are read, and never fill the GPU. A
+# clip with longer segments than that decodes less of itself at the same time.
 MOST_BUFFER_BYTES = 3 * 2**29
 LEAST_SLOTS = 4
-# Before a network's kernels, each of which a frame's conversion and copy would else wait for while an engine idles, and
-# before the encoders' too: PyTorch has 32 streams of each priority, and these are shared with nobody.
+# Priority over a network's kernels, each of which would delay a frame's conversion and copy while an engine idles, and
+# over the encoders' too: PyTorch has 32 streams of each priority, and these are not shared.
 PRIORITY = -2
 BUFFERED_FRAMES, FRAMES_AT_ONCE = 24, 8  # of the threaded decoder: decoded ahead, and taken from it
 VIDEO_CAPABILITY = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
 
 
 def slots_per_session(info: VideoInfo, sessions: int) -> int:
-    """How many frames a session may be ahead: its longest segment, or what the memory for all of them allows."""
+    """The number of frames a session may be ahead: its longest segment, or the share of the memory limit."""
     frame_bytes = info.height * 3 // 2 * info.width
     return max(LEAST_SLOTS, min(max(map(len, segments(info))), MOST_BUFFER_BYTES // (sessions * frame_bytes)))
 
 
 @dataclass
 class FrameSlot:  # cuda only
-    """Room for a frame on the device, uint8 [H*3/2, W]: there is one after `filled`, nobody needs it after `used`.
+    """Room for a frame on the device, uint8 [H*3/2, W]: valid after `filled`, free after `used`.
 
-    Slots that were used together have the same `used`.
+    Slots of one run share their `used` event.
     """
 
     frame: Tensor
@@ -56,8 +56,8 @@ class FrameSlot:  # cuda only
 
 
 def _on_device(frame: Any, info: VideoInfo, stream: torch.cuda.Stream) -> Tensor:  # cuda only
-    """A view of a decoder's frame, uint8 [H*3/2, W], ready on the stream that the decoder was made with."""
-    # The capsule is asked for here, since PyTorch's own question has arguments that PyNvVideoCodec does not know.
+    """A view of a decoder's frame, uint8 [H*3/2, W], ready on the stream of the decoder's construction."""
+    # The capsule is requested here: PyTorch's own request has arguments that PyNvVideoCodec does not support.
     nv12 = from_dlpack(frame.__dlpack__(stream=stream.cuda_stream))
     if nv12.shape != (info.height * 3 // 2, info.width):
         found, wanted = list(nv12.shape), [info.height * 3 // 2, info.width]
@@ -72,7 +72,7 @@ def _library() -> Any:  # cuda only
 
 @contextmanager
 def _in_one_sentence(*errors: type[Exception]) -> Iterator[None]:  # cuda only
-    """PyNvVideoCodec tells of a missing driver or engine in paragraphs."""
+    """Shortens the paragraphs in which PyNvVideoCodec reports a missing driver or engine to one sentence."""
     try:
         yield
     except errors as error:
@@ -81,7 +81,7 @@ def _in_one_sentence(*errors: type[Exception]) -> Iterator[None]:  # cuda only
 
 
 class SegmentDecoder:  # cuda only
-    """A session of NVDEC with its own stream and slots, for the thread that makes it."""
+    """A session of NVDEC with its own stream and slots, for the thread that builds it."""
 
     def __init__(self, info: VideoInfo, device: torch.device, slots: int) -> None:
         torch.cuda.set_device(device)
@@ -101,7 +101,7 @@ class SegmentDecoder:  # cuda only
 
     def read(self, segment: Segment, free_slot: Callable[[], FrameSlot]) -> Iterator[FrameSlot]:
         wanted = segment.first
-        for packet in chain(self._packets.read(segment), (None,)):  # an empty one makes it give out what it holds back
+        for packet in chain(self._packets.read(segment), (None,)):  # an empty packet flushes the decoder
             for frame in self._decoder.Decode(self._packet(packet)):
                 if wanted <= frame.timestamp < segment.stop:
                     yield self._filled(free_slot(), frame)
@@ -152,8 +152,8 @@ class ParallelDecoder:  # cuda only
         batch = torch.empty(frames, *self._shape, dtype=torch.uint8, device=self._device)
         filled = 0
         for run in self._sessions.runs(frames):
-            current.wait_event(run[-1].filled)  # of a session, whose stream has filled the others before
-            # One by one, though their memory may be one piece: how many copies there are must not be left to chance.
+            current.wait_event(run[-1].filled)  # the session's stream has filled the others before
+            # One by one, though their memory may be contiguous: the number of copies must not depend on chance.
             for place, slot in enumerate(run, filled):
                 batch[place].copy_(slot.frame)
             run[0].frame.record_stream(current)  # all frames of a session are the same memory to PyTorch
@@ -189,7 +189,7 @@ class ThreadedDecoder(SequentialDecoder[Tensor]):  # cuda only
     def read(self, frames: int) -> Tensor:
         current = torch.cuda.current_stream(self._device)
         rows = self.info.height * 3 // 2
-        with torch.cuda.stream(self._stream):  # memory of the current stream would have to wait for what is on it
+        with torch.cuda.stream(self._stream):  # new memory of the current stream would wait for its work
             batch = torch.empty(frames, rows, self.info.width, dtype=torch.uint8, device=self._device)
             filled = self._fill(batch)
         current.wait_event(self._stream.record_event())
@@ -198,7 +198,7 @@ class ThreadedDecoder(SequentialDecoder[Tensor]):  # cuda only
 
     def _decode_into(self, frame: Tensor) -> bool:
         if not self._frames:
-            # Those that came before are overwritten from now on: they were copied on the stream that will do it.
+            # The earlier frames are overwritten from now on: they were copied on the stream that overwrites them.
             self._frames.extend(self._decoder.get_batch_frames(FRAMES_AT_ONCE))
         if not self._frames:
             return False
@@ -210,14 +210,14 @@ class ThreadedDecoder(SequentialDecoder[Tensor]):  # cuda only
 
     def _release(self) -> None:
         self._stream.synchronize()
-        self._decoder.end()  # asked for anything after that, it would wait forever
+        self._decoder.end()  # a request after that would wait forever
 
 
 class DeviceDecoder:  # cuda only
     """NVDEC decodes to NV12 on `device`, with one session or with several at once.
 
-    Raises VideoError for what `examine` refuses, ImportError without PyNvVideoCodec, and RuntimeError, in one sentence,
-    where there is no NVDEC, with several sessions when frames are read: they are made meanwhile.
+    Raises VideoError for videos that `examine` refuses, ImportError without PyNvVideoCodec, and RuntimeError, in one
+    sentence, where there is no NVDEC; with several sessions when frames are read, since they are built meanwhile.
     """
 
     def __init__(self, path: Path, device: torch.device, sessions: int = 1, loop: bool = False) -> None:
@@ -232,17 +232,17 @@ class DeviceDecoder:  # cuda only
         self.stock_frames = self._decoder.stock_frames
 
     def read(self, frames: int) -> Tensor:
-        """uint8 [n, H*3/2, W]: `frames` of them, fewer at the end, then 0; ready on the caller's current stream.
+        """uint8 [n, H*3/2, W]: `frames` frames, fewer at the end, then 0; ready on the caller's current stream.
 
-        Raises VideoError where the clip ended too early, after all frames that could be decoded were handed out, and at
-        once whatever a thread raised.
+        Raises VideoError where the clip ended too early, after all decodable frames were returned, and immediately any
+        error of a thread.
         """
         return self._decoder.read(frames)
 
     def settle(self) -> None:
-        """Waits until several sessions are as far ahead as they can be; of one session nobody can tell."""
+        """Waits until several sessions are as far ahead as they can be; the state of a single session is not known."""
         self._decoder.settle()
 
     def close(self) -> None:
-        """Ends all threads. What was read stays."""
+        """Ends all threads. Frames that were read stay valid."""
         self._decoder.close()

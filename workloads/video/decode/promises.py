@@ -1,4 +1,4 @@
-"""What decoders promise against OpenCV on the CPU."""
+"""The promises of decoders against OpenCV on the CPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEAST_DB = 45.0
 
 
 def frames_agree(make: MakeDecoder, codec: Codec, context: Context) -> str:
-    """Frames in NV12, once they are converted, are those that OpenCV decodes: one of each batch, at another place."""
+    """Proves that NV12 frames, once converted, are those of OpenCV: one frame of each batch, at another place."""
     from workloads.video.decode.decoding import HostDecoder
     from workloads.video.encode.quality import psnr_db
 
@@ -77,8 +77,8 @@ def _variant(name: str, make: MakeDecoder, codec: Codec, min_speedup: Mapping[st
 def _on_device(codec: Codec) -> tuple[Optimization, ...]:
     one, several = partial(nvdec, 1), partial(nvdec, SESSIONS)
     more: dict[str, Any] = {"needs": VIDEO_ENGINES, "contract": NO_FRAME_CROSSES}
-    # Of HEVC an engine decodes twice as many frames: at 4,000 a second there are 0.25 ms for all of a frame's Python,
-    # and how fast that is differs from host to host: 3,250 and 4,030 frames a second on two of an H200.
+    # For HEVC an engine decodes twice as many frames: at 4,000 a second there are 0.25 ms for all of a frame's Python,
+    # whose speed differs from host to host: 3,250 and 4,030 frames a second on two hosts of an H200.
     speedup = {"sm_90": 3.0 if codec == "h264" else 1.8, "cuda": 0.9}
     return (
         _variant("nvdec", one, codec, {"cuda": 0.1}, why=ONE_ENGINE, **more),

@@ -1,4 +1,4 @@
-"""The coded frames of a clip's segments as a decoder that has no demuxer takes them: Annex B byte streams."""
+"""The coded frames of a clip's segments as Annex B byte streams, for a decoder that has no demuxer."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 START_CODE = b"\0\0\1"
-# Annex B: how a codec's packets get there, how a unit begins, and which units are parameter sets (H.264 table 7-1: SPS,
-# PPS; H.265 table 7-1: VPS, SPS, PPS).
+# Annex B: the bitstream filter of a codec's packets, the start of a unit, and the parameter set units (H.264 table 7-1:
+# SPS, PPS; H.265 table 7-1: VPS, SPS, PPS).
 TO_ANNEX_B = {"h264": "h264_mp4toannexb", "hevc": "hevc_mp4toannexb"}
 PARAMETER_SETS: dict[str, tuple[Callable[[int], int], frozenset[int]]] = {
     "h264": (lambda first_byte: first_byte & 31, frozenset({7, 8})),
@@ -26,7 +26,7 @@ PARAMETER_SETS: dict[str, tuple[Callable[[int], int], frozenset[int]]] = {
 
 
 def parameter_sets(codec: str, annex_b: bytes) -> bytes:
-    """The parameter sets among these units, each with its start code; none where the packet came without."""
+    """The parameter sets among these units, each with its start code; empty for a packet without them."""
     kind_of, kinds = PARAMETER_SETS[codec]
     units = annex_b.split(START_CODE)[1:]
     return b"".join(START_CODE + unit for unit in units if unit and kind_of(unit[0]) in kinds)
@@ -34,7 +34,7 @@ def parameter_sets(codec: str, annex_b: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class CodedFrame:
-    """A packet: one frame, its number in the order of showing, as an Annex B byte stream."""
+    """A packet: one frame, its number in display order, as an Annex B byte stream."""
 
     number: int
     annex_b: bytes
@@ -61,13 +61,13 @@ class SegmentPackets:
             built.pop_all()
 
     def read(self, segment: Segment) -> Iterator[CodedFrame]:
-        """The packets of these frames in the order of decoding; fewer where the file ends before or is damaged.
+        """The packets of these frames in decoding order; fewer where the file ends before or is damaged.
 
-        The first of them comes with the clip's parameter sets if it has none: NVDEC starts at no frame without.
+        The first packet gets the clip's parameter sets if it has none: NVDEC starts at no frame without them.
         """
         import av
 
-        begun = not segment.first  # whatever the file begins with: what cannot be decoded will be missing
+        begun = not segment.first  # a file may begin with undecodable packets: their frames will be missing
         with suppress(av.InvalidDataError):
             for packet in self._from(segment.first):
                 number = self._number(packet)

@@ -1,8 +1,8 @@
-"""Frames of a clip from several decoders at once, in order.
+"""Sessions: several decoders at once that give the frames of a clip in order.
 
 The clip is split where decoding can begin. Each decoder has every n-th segment and decodes ahead into slots of its own,
-until these are full; whoever reads takes the segments in order. So no more is on its way than there are slots, and
-nobody can wait for a slot that a later segment holds.
+until these are full; the reader takes the segments in order. So the slots bound the frames in flight, and no thread can
+wait for a slot that a later segment occupies.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def segments(info: VideoInfo) -> tuple[Segment, ...]:
 
 
 class SegmentReader(Protocol[_Slot]):
-    """A decoder of its own, made and used by one thread.
+    """A decoder of its own, built and used by one thread.
 
-    `slots` hold a frame each, and outlive the reader. `read` decodes a segment, every frame into the slot that
+    `slots` have room for a frame each, and outlive the reader. `read` decodes a segment, every frame into the slot that
     `free_slot()` returns, and yields these slots in order; frames that a damaged file lacks are left out.
     """
 
@@ -54,14 +54,14 @@ class SegmentReader(Protocol[_Slot]):
 
 
 class _StoppedError(Exception):
-    """A session is to end."""
+    """An exception that ends a session."""
 
 
 class _Session(Generic[_Slot]):
-    """One reader's slots on their way between it and whoever uses them; None in either direction says that it is over.
+    """One reader's slots on their way between it and the consumer; None in either direction is the end.
 
-    Queues that are bounded by how many slots there are need no other bound. Each count has one thread that raises it:
-    a lock around every frame would be fought for by all sessions.
+    The number of slots bounds the queues, which need no other bound. Each count is raised by one thread: all sessions
+    would compete for a lock around every frame.
     """
 
     def __init__(self, room: _Room) -> None:
@@ -75,12 +75,12 @@ class _Session(Generic[_Slot]):
 
     @property
     def held(self) -> int:
-        """Slots with a frame that is still wanted."""
+        """The number of slots with a frame that is still wanted."""
         return self._filled - self._freed
 
     @property
     def is_full(self) -> bool:
-        """Whether every slot holds a frame that nobody has used yet, or nothing more will come."""
+        """True where every slot has a frame that nobody has used yet, or no more frames will come."""
         return self.ended or self.held == self.slots
 
     def begin(self, slots: Sequence[_Slot]) -> None:
@@ -98,7 +98,7 @@ class _Session(Generic[_Slot]):
     def free_slot(self) -> _Slot:
         slot = self._free.get()
         if slot is not None:
-            self._room.take()  # with a slot in hand: who waits for one must not hold what others could use
+            self._room.take()  # with a slot in hand: a waiting thread must not occupy the room of others
         if slot is None or self._stopped:
             raise _StoppedError
         return slot
@@ -110,7 +110,7 @@ class _Session(Generic[_Slot]):
         self._room.tell()
 
     def ready_slots(self, most: int) -> list[_Slot]:
-        """The next one, and those after it that are ready; none where it is over."""
+        """The next slot, and those after it that are ready; empty at the end."""
         slots: list[_Slot] = []
         slot = self._ready.get()
         while slot is not None:
@@ -121,7 +121,7 @@ class _Session(Generic[_Slot]):
                 slot = self._ready.get_nowait()
             except Empty:
                 return slots
-        self._ready.put(None)  # for whoever asks again
+        self._ready.put(None)  # for the next request
         return slots
 
     def stop(self) -> None:
@@ -132,16 +132,16 @@ class _Session(Generic[_Slot]):
         self.end()
 
     def end(self) -> None:
-        """Nothing more will be filled."""
+        """Ends the session's output."""
         self.ended = True
         self._room.tell()
 
 
 class _Room:
-    """How many frames all sessions together may have ahead: `spare` fewer than there are slots.
+    """The number of frames that all sessions together may have ahead: `spare` fewer than there are slots.
 
-    So a few frames that are taken are made up for by every session that has room, and not by the one alone whose slots
-    they were in: whoever waits until as much is decoded as was taken waits for several engines, and not for one.
+    So every session with room replaces a few taken frames, and not only the session whose slots they were in: a caller
+    that waits until as much is decoded as was taken waits for several engines, and not for one.
     """
 
     def __init__(self, spare: int) -> None:
@@ -169,7 +169,7 @@ class _Room:
                 self._changed.notify_all()
 
     def wait_for(self, holds: Callable[[], bool]) -> None:
-        """Until it holds, looked at whenever somebody tells."""
+        """Waits until `holds()` is true, which is checked at every change."""
         with self._changed:
             self._watchers += 1
             try:
@@ -179,11 +179,11 @@ class _Room:
 
 
 class Sessions(Generic[_Slot]):
-    """A clip from several decoders at once, in order, over and over where `loop` is True.
+    """The frames of a clip from several decoders at once, in order, over and over where `loop` is True.
 
-    As many threads decode as `sessions` says, at most one for each segment. Each of them calls `make_reader`. What one
-    of them raises ends all, and comes out of `runs`; of several, it is the first. Of all slots, `spare` stay empty:
-    fewer than a reader has, or the session whose turn it is could wait forever. Raises ValueError for 0 sessions.
+    `sessions` threads decode, at most one for each segment. Each of them calls `make_reader`. An error in one of them
+    ends all, and is raised by `runs`; of several errors, the first one. Of all slots, `spare` stay empty: fewer than a
+    reader has, or the session whose turn it is could wait forever. Raises ValueError for 0 sessions.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class Sessions(Generic[_Slot]):
             _Session(self._room) for _ in range(min(sessions, len(self._segments)))
         ]
         self._turn = zip(self._turns(0, 1), cycle(self._sessions), strict=False)
-        self._left, self._stop_at, self._current = 0, 0, self._sessions[0]  # of the segment whose turn it is
+        self._left, self._stop_at, self._current = 0, 0, self._sessions[0]  # of the current segment
         self._shortage: VideoError | None = None
         self._failure: BaseException | None = None
         self._failing = threading.Lock()
@@ -214,11 +214,11 @@ class Sessions(Generic[_Slot]):
             thread.start()
 
     def runs(self, frames: int) -> Iterator[list[_Slot]]:
-        """Up to so many slots with the next frames, those of a session that are ready at once together.
+        """Up to `frames` slots with the next frames, those of a session that are ready at once together.
 
-        A run is free again when the next one is asked for. None at all comes after the end. Raises at once what a
-        thread raised, ValueError after `close`, and VideoError where the clip ended too early: in the call after the
-        one that gave its last frames.
+        A run is free again at the next request. The iterator is empty after the end. Raises immediately the error of a
+        thread, ValueError after `close`, and VideoError where the clip ended too early: in the call after the one that
+        returned its last frames.
         """
         given = 0
         while given < frames and (run := self._next_run(frames - given)):
@@ -235,7 +235,7 @@ class Sessions(Generic[_Slot]):
     def settle(self) -> None:
         """Waits until the sessions are as far ahead as they can be.
 
-        Between two such moments exactly as many frames are decoded as are taken.
+        Between two calls exactly as many frames are decoded as are taken.
         """
         self._room.wait_for(self._is_settled)
 
@@ -259,7 +259,7 @@ class Sessions(Generic[_Slot]):
         return all(session.is_full for session in self._sessions)
 
     def _next_run(self, most: int) -> list[_Slot]:
-        """None at the end of the clip, where it ended too early, and where a thread failed."""
+        """The next run; empty at the end of the clip, where it ended too early, and where a thread failed."""
         if self._shortage is not None:
             return []
         if not self._left:

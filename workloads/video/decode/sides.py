@@ -1,6 +1,6 @@
-"""The stage that decodes: OpenCV on the CPU against decoders that leave the frames where the next stage wants them.
+"""The sides of decoding: OpenCV on the CPU against decoders that leave the frames where the next stage needs them.
 
-A step reads the next frames of the clip, round and round, and returns what arrived: float32 [frames, 2], see
+A step reads the next frames of the clip, round and round, and returns the record of arrivals: float32 [frames, 2], see
 `Arrivals`, times the step's stamps.
 """
 
@@ -24,7 +24,7 @@ FRAMES: Mapping[DeviceKind, int] = {"cuda": 32, "cpu": 12}  # per step
 class Decoder(Protocol):
     """Gives the next frames, as a NumPy array in BGR or as a tensor in NV12.
 
-    What it decodes ahead is there again after `settle`, or else it is its stock.
+    After `settle` the frames decoded ahead are complete again; otherwise they are the decoder's stock.
     """
 
     stock_frames: int
@@ -36,7 +36,7 @@ class Decoder(Protocol):
     def close(self) -> None: ...
 
 
-MakeDecoder = Callable[[Source, torch.device, bool], Decoder]  # the last one: whether it goes round and round
+MakeDecoder = Callable[[Source, torch.device, bool], Decoder]  # the last one: loop over the clip
 
 
 def size(kind: DeviceKind) -> Size:
@@ -49,7 +49,7 @@ def size(kind: DeviceKind) -> Size:
 def stamps(context: Context, index: int) -> Tensor:
     """Input set `index`: float32 [items] between 1 and 2 on the device, one per frame of the step.
 
-    Which frames come is no input: decoders read ahead. A record times its stamps cannot be an earlier one's.
+    The frames of a step are no input: decoders read ahead. A record times its stamps cannot be an earlier record.
     """
     generator = torch.Generator().manual_seed(1_000_003 * context.seed + index)
     return (1 + torch.rand(context.items, generator=generator)).to(context.device)
@@ -66,16 +66,16 @@ def _side(decoder: Decoder, context: Context, record: Callable[[Any], Tensor]) -
 
 
 def _whole(decoder: Decoder, frames: int) -> Any:
-    """As many frames as are asked for. Raises VideoError where the clip was cut short."""
+    """Reads exactly `frames` frames. Raises VideoError where the clip was cut short."""
     batch = decoder.read(frames)
     if len(batch) < frames:
-        decoder.read(frames)  # says why there were fewer
+        decoder.read(frames)  # raises the reason of the missing frames
         raise ValueError("the decoder came to its end, and it is to go round: report this")
     return batch
 
 
 def on_host(codec: Codec, context: Context) -> Side:
-    """OpenCV: BGR in host memory."""
+    """OpenCV's side: BGR in host memory."""
     from workloads.video.decode.decoding import HostDecoder
 
     clip = source(context, codec)
@@ -85,7 +85,7 @@ def on_host(codec: Codec, context: Context) -> Side:
 
 
 def planes(clip: Source, device: torch.device, loop: bool) -> Decoder:
-    """FFmpeg's decoder too, without the conversion to BGR that nothing behind it needs: NV12 in host memory."""
+    """FFmpeg's decoder without the conversion to BGR, which no later stage needs: NV12 in host memory."""
     from workloads.video.clip.host_planes import HostPlanesDecoder
 
     return HostPlanesDecoder(clip.path, loop)

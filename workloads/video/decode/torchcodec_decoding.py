@@ -22,10 +22,10 @@ from workloads.video.decode.decoding import SequentialDecoder
 class TorchCodecDecoder(SequentialDecoder[Tensor]):
     """One session on `device`, in the caller's thread and on its current stream.
 
-    Raises VideoError for what `examine` refuses.
+    Raises VideoError for videos that `examine` refuses.
     """
 
-    stock_frames = 0  # it decodes when it is asked
+    stock_frames = 0  # it decodes on request
 
     def __init__(self, path: Path, device: torch.device, loop: bool = False) -> None:
         super().__init__(examine(path), loop)
@@ -34,9 +34,9 @@ class TorchCodecDecoder(SequentialDecoder[Tensor]):
         self._rewind()
 
     def read(self, frames: int) -> Tensor:
-        """uint8 [n, H*3/2, W] on the device: `frames` of them, fewer at the end, then 0.
+        """uint8 [n, H*3/2, W] on the device: `frames` frames, fewer at the end, then 0.
 
-        Raises VideoError where the clip ended too early, after all frames that could be decoded were handed out.
+        Raises VideoError where the clip ended too early, after all decodable frames were returned.
         """
         rows = self.info.height * 3 // 2
         batch = torch.empty(frames, rows, self.info.width, dtype=torch.uint8, device=self._device)
@@ -57,7 +57,7 @@ class TorchCodecDecoder(SequentialDecoder[Tensor]):
         self._frames = self._all_frames()
 
     def _release(self) -> None:
-        self._frames = iter(())  # what this held is let go: the file, and a session that the library keeps for others
+        self._frames = iter(())  # the last references to the file, and to a session that the library keeps for others
 
     def _all_frames(self) -> Iterator[Any]:
         demuxer = self._library.Demuxer(self.info.path, streams="video")

@@ -1,1 +1,1 @@
-"""Encoding: composited frames become a file of video."""
+"""The encoding stage: composited frames become a file of video."""

@@ -1,4 +1,4 @@
-"""Colours written into H.264 and HEVC that an encoder left untagged: a player would guess them by the frame's size."""
+"""Colour tags for H.264 and HEVC that an encoder left untagged: a player would guess them from the frame's size."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""What may come back from a GPU that encodes: the compressed stream, and next to nothing else."""
+"""The limit of the bytes that an encoding GPU copies back: the compressed stream, and next to nothing else."""
 
 from __future__ import annotations
 
 from gpugate.workload import Limit
 
-# Of a frame of the clip at 1080p, as libjpeg codes it by the quality and the sampling that nvJPEG is asked for: as it
-# is, and with its background blurred. H.264 is smaller. In NV12 it has 3.1 MB.
+# Bytes of a frame of the clip at 1080p, coded by libjpeg with the quality and the sampling that nvJPEG gets: the frame
+# unchanged, and with its background blurred. H.264 is smaller. In NV12 it has 3.1 MB.
 FRAME_BYTES, COMPOSITED_BYTES = 735_000, 395_000
-MARGIN, OTHERWISE_BYTES = 1.2, 2**16  # encoders differ by some per cent; lengths of pictures, and what tests look at
+MARGIN, OTHERWISE_BYTES = 1.2, 2**16  # encoders differ by some per cent; lengths of pictures, and bytes that tests read
 
 
 def compressed_only(frames: int, frame_bytes: int) -> Limit:
-    """For a step of so many frames of the clip; a user's own video may be noisier."""
+    """The limit for a step of `frames` frames of the clip; a user's own video may be noisier."""
     return Limit("device_to_host_bytes", at_most=frames * MARGIN * frame_bytes + OTHERWISE_BYTES)

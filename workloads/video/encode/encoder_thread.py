@@ -1,4 +1,4 @@
-"""The thread that an encoder works in: batches wait for it in order, and no more than a given number at once."""
+"""The thread of an encoder: batches wait for it in order, and their number is bounded."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _Frames = TypeVar("_Frames")
 
 
 class _Aborted(Exception):  # noqa: N818 (it is no error, it is what was asked for)
-    """Raised where the thread waits for the next batch, so that what it has open is closed as after an error."""
+    """An exception, raised where the thread waits for the next batch, so that it closes its open files as after an error."""
 
 
 class EncoderThread(Generic[_Batch]):
     """Runs `encode` over the batches that are put, on a thread of its own.
 
-    `encode` opens its file, takes the batches from the iterator it is given, flushes, and returns what it wrote. The
-    constructor returns when it asks for its first batch, and raises what it raised before. A batch is in flight from
-    `put` until `encode` asks for the one after it; `most_in_flight` bounds them. One caller at a time.
+    `encode` opens its file, takes the batches from its iterator, flushes, and returns the complete file's facts. The
+    constructor returns when `encode` requests its first batch, and raises any earlier error. A batch is in flight from
+    `put` until `encode` requests the next one; `most_in_flight` bounds them. One caller at a time.
     """
 
     def __init__(self, path: Path, encode: Callable[[Iterator[_Batch]], Encoded], most_in_flight: int) -> None:
@@ -37,7 +37,7 @@ class EncoderThread(Generic[_Batch]):
         self._open, self._complete, self._given_up = False, False, False
         self._changed = threading.Condition()
         self._outcome: Future[Encoded] = Future()
-        # A daemon: whoever forgets to close an encoder must not hang the interpreter at its end.
+        # A daemon: an encoder that is never closed must not hang the interpreter at its end.
         self._thread = threading.Thread(target=self._run, args=(encode,), name=f"encode {path.name}", daemon=True)
         self._thread.start()
         with self._changed:
@@ -45,7 +45,7 @@ class EncoderThread(Generic[_Batch]):
         self._raise_what_went_wrong()
 
     def wait_for_room(self) -> None:
-        """Returns when another batch may be put. Raises what went wrong, and EncodingError after the end."""
+        """Returns when another batch may be put. Raises the error of the thread, and EncodingError after the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._in_flight < self._most_in_flight or self._outcome.done())
         self._raise_what_went_wrong()
@@ -53,20 +53,20 @@ class EncoderThread(Generic[_Batch]):
             raise EncodingError(f"{self._path} has been closed: open another encoder for more frames")
 
     def put(self, batch: _Batch) -> None:
-        """The next batch; `wait_for_room` has returned before."""
+        """Queues the next batch; `wait_for_room` has returned before."""
         with self._changed:
             self._waiting.append(batch)
             self._in_flight += 1
             self._changed.notify_all()
 
     def wait_until_idle(self) -> None:
-        """Returns when no batch is in flight. Raises what went wrong."""
+        """Returns when no batch is in flight. Raises the error of the thread."""
         with self._changed:
             self._changed.wait_for(lambda: not self._in_flight or self._outcome.done())
         self._raise_what_went_wrong()
 
     def finish(self) -> Encoded:
-        """Waits until all batches are encoded. Raises what went wrong, and EncodingError after `abort`."""
+        """Waits until all batches are encoded. Raises the error of the thread, and EncodingError after `abort`."""
         self._tell(complete=True)
         try:
             return self._outcome.result()
@@ -76,7 +76,7 @@ class EncoderThread(Generic[_Batch]):
             self._thread.join()
 
     def abort(self) -> None:
-        """Drops the batches that wait, and ends the thread."""
+        """Drops the waiting batches, and ends the thread."""
         self._tell(given_up=True)
         self._thread.join()
 
@@ -115,7 +115,7 @@ class EncoderThread(Generic[_Batch]):
                     return
                 batch = self._waiting.popleft()
             yield batch
-            del batch  # or the last one would be kept until the next one comes
+            del batch  # the last one would otherwise be kept until the next one comes
             self._end_flight()
 
     def _end_flight(self) -> None:
@@ -133,7 +133,7 @@ class ThreadedEncoder(Encoder[_Frames], Generic[_Frames, _Batch]):
 
     @abstractmethod
     def _encode(self, batches: Iterator[_Batch]) -> Encoded:
-        """What the thread does, from opening the file to its complete end."""
+        """Encodes the batches in the thread, from opening the file to its complete end."""
 
     def settle(self) -> None:
         self._thread.wait_until_idle()

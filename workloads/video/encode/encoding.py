@@ -1,12 +1,12 @@
-"""Encoders of frames into a file: what all share.
+"""The interface of all encoders of frames into a file.
 
 An encoder takes batches of frames in order; `close()` flushes it and renames the complete file to its path, `abort()`
-leaves nothing behind. A batch belongs to its encoder from `write()` on: it may be read later, so nobody may change it.
-What goes wrong in an encoder's thread is raised by the next `write()` or by `close()`; the thread has ended by then. As
-a context manager an encoder closes, or aborts on an error.
+leaves no file. A batch belongs to its encoder from `write()` on: it may be read later, so its content must not change.
+The next `write()` or `close()` raises an error of an encoder's thread; the thread has ended by then. As a context
+manager an encoder closes, or aborts on an error.
 
-Bit rates differ by an order of magnitude between the codecs, so none is given a budget: each default asks for a similar
-quality, and `Encoded` tells what it cost.
+Bit rates differ by an order of magnitude between the codecs, so none has a budget: the defaults aim at a similar
+quality, and `Encoded` reports the resulting bit rate.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _Self = TypeVar("_Self")
 
 
 class EncodingError(RuntimeError):
-    """A video cannot be encoded, or not with these frames."""
+    """An error for a video that cannot be encoded, or not with these frames."""
 
 
 @dataclass(frozen=True)
 class VideoFormat:
-    """The frames of a video that is to be. Raises ValueError for odd sides, which 4:2:0 does not have."""
+    """The frames of a video to encode. Raises ValueError for odd sides, which 4:2:0 does not have."""
 
     width: int
     height: int
@@ -57,7 +57,7 @@ class VideoFormat:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A complete file: how many frames it holds, its size on disk, and how long it plays."""
+    """A complete file: its number of frames, its size on disk, and its duration."""
 
     path: Path
     frames: int
@@ -66,12 +66,12 @@ class Encoded:
 
     @property
     def bit_rate_mbit_s(self) -> float:
-        """Of the whole file, container included."""
+        """The bit rate of the whole file in Mbit/s, container included."""
         return 8e-6 * self.bytes / self.seconds
 
 
 def encoded(path: Path, frames: int, video: VideoFormat) -> Encoded:
-    """What lies at `path` now."""
+    """The facts of the file that lies at `path` now."""
     return Encoded(path, frames, path.stat().st_size, float(frames / video.frames_per_second))
 
 
@@ -88,18 +88,18 @@ def require_frames(frames: Tensor, shape: tuple[int, ...]) -> None:
 
 
 class Encoder(ABC, Generic[_Frames]):
-    """Batches of frames in, a file out."""
+    """An encoder: batches of frames in, a file out."""
 
     @abstractmethod
     def write(self, frames: _Frames) -> None:
         """Encodes the frames after all earlier ones. Raises EncodingError for frames that do not fit the video."""
 
     def settle(self) -> None:
-        """Waits until it is as far with the frames that were written as it was the time before."""
+        """Waits until it has as few frames to encode as after the previous call."""
 
     @abstractmethod
     def close(self) -> Encoded:
-        """Flushes, and puts the file in its place; called again, it returns or raises the same."""
+        """Flushes, and moves the file to its path; a repeated call returns or raises the result of the first."""
 
     @abstractmethod
     def abort(self) -> None:

@@ -1,6 +1,6 @@
 """torchvision's JPEG encoder without the rest of torchvision.
 
-Importing the package takes longer than encoding some thousand frames: it brings the whole of torch.compile along. The
+Importing the package takes longer than encoding some thousand frames, since it imports the whole of torch.compile. The
 encoder is an operator in a library beside it, which registers itself with PyTorch when it is loaded.
 """
 
@@ -32,6 +32,6 @@ def _operators() -> Any:
         raise ImportError("JPEG is encoded by torchvision, which is missing: pip install 'gpugate[workloads]'")
     try:
         torch.ops.load_library(Path(found.origin).with_name("image.so"))  # type: ignore[no-untyped-call]
-    except OSError:  # it lies elsewhere, or needs what the package brings
+    except OSError:  # the library lies elsewhere, or needs the imports of the package
         importlib.import_module("torchvision.io")
     return torch.ops.image

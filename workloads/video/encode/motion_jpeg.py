@@ -1,8 +1,8 @@
 """Motion-JPEG: by nvJPEG where the frames lie on a CUDA device, by torchvision's libjpeg for frames in host memory.
 
-Every frame is a picture of its own, so a file is several times as large as H.264 of the same quality, and that file is
-all that crosses the bus. JPEG's colours are BT.601 in full range, whatever the matrix of the video was: players know
-that of the codec. nvJPEG keeps chroma at full resolution (4:4:4), as torchvision would; libjpeg halves it.
+Every frame is a picture of its own, so a file is several times as large as H.264 of that quality, and only that file
+crosses the bus. JPEG's colours are BT.601 in full range, whatever the matrix of the video was: players expect that of
+the codec. nvJPEG keeps chroma at full resolution (4:4:4), as torchvision would; libjpeg halves it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MOST_IN_FLIGHT = 3
 
 
 class MotionJpeg(ThreadedEncoder[Tensor, Iterator[Tensor]]):
-    """Takes uint8 [n, 3, H, W] RGB, full range, on a CUDA device or in host memory; `quality` is JPEG's, 1 to 100.
+    """An encoder of uint8 [n, 3, H, W] RGB, full range, on a CUDA device or in host memory; `quality` is 1 to 100.
 
-    Frames on a device are encoded by threads of their own, beyond the end of a batch, while the encoder's thread writes
-    those before. The caller waits while MOST_IN_FLIGHT batches are on their way.
+    Threads of their own encode frames on a device, beyond the end of a batch, while the encoder's thread writes earlier
+    frames. The caller waits while MOST_IN_FLIGHT batches are in flight.
     """
 
     def __init__(self, path: Path, video: VideoFormat, quality: int = QUALITY) -> None:
@@ -69,5 +69,5 @@ class MotionJpeg(ThreadedEncoder[Tensor, Iterator[Tensor]]):
         return self._when_asked(frames)
 
     def _when_asked(self, frames: Tensor) -> Iterator[Tensor]:
-        """In the thread that takes them."""
+        """Encodes in the thread that takes the pictures."""
         yield from encode_jpegs(list(frames), self._quality)

@@ -1,8 +1,8 @@
 """MPEG-4 Part 2 by OpenCV's VideoWriter: the baseline, which encodes BGR frames while its caller waits.
 
-OpenCV converts to BT.601 in limited range and tags nothing. It takes no quality: it asks FFmpeg for one bit per pixel,
-62 Mbit/s at 1080p30, which only detailed frames use up. Of a frame that it could not write it tells nobody, so its disk
-is looked at after every batch, and the finished file is asked how many it holds.
+OpenCV converts to BT.601 in limited range and tags nothing. It takes no quality: it requests one bit per pixel of
+FFmpeg, 62 Mbit/s at 1080p30, which only detailed frames use up. OpenCV reports no failed write, so the encoder checks
+the disk after every batch, and the number of frames of the finished file.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from workloads.video.clip.partial_files import partial_file, remove_left_over
 from workloads.video.encode.encoding import Encoded, Encoder, EncodingError, VideoFormat, encoded
 
 SUFFIXES = (".mp4", ".mov", ".avi")
-LEAST_FREE_BYTES = 2**16  # FFmpeg writes half as much at a time; what does not fit any more leaves less than that
-# OpenCV writes lines on stderr for each file that is not complete, and our errors are one sentence.
+LEAST_FREE_BYTES = 2**16  # FFmpeg writes half as much at a time; a write that does not fit leaves less than that
+# OpenCV writes lines on stderr for each incomplete file, and our errors are one sentence.
 if "OPENCV_LOG_LEVEL" not in os.environ:
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
 
 
 class Mp4v(Encoder[NDArray[np.uint8]]):
-    """Takes uint8 [n, H, W, 3] BGR in host memory, read before `write()` returns.
+    """An encoder of uint8 [n, H, W, 3] BGR in host memory, read before `write()` returns.
 
-    Raises EncodingError for another suffix than those of SUFFIXES, and OSError for a path that cannot be written or a
-    disk that is full.
+    Raises EncodingError for a suffix outside of SUFFIXES, and OSError for a path that cannot be written or a disk that
+    is full.
     """
 
     def __init__(self, path: Path, video: VideoFormat) -> None:
@@ -53,7 +53,7 @@ class Mp4v(Encoder[NDArray[np.uint8]]):
         if self._outcome is not None:
             raise EncodingError(f"{self.path} has been closed: open another encoder for more frames")
         shape = (self.video.height, self.video.width, 3)
-        if frames.dtype != np.uint8 or frames.shape[1:] != shape:  # OpenCV would drop them without a word
+        if frames.dtype != np.uint8 or frames.shape[1:] != shape:  # OpenCV would drop them without an error
             raise EncodingError(
                 f"frames are {frames.dtype} {list(frames.shape)}: give uint8 [n, {shape[0]}, {shape[1]}, 3]"
             )
@@ -98,11 +98,11 @@ class Mp4v(Encoder[NDArray[np.uint8]]):
 
 def _is_full(folder: Path) -> bool:
     disk = shutil.disk_usage(folder)
-    return disk.total > 0 and disk.free < LEAST_FREE_BYTES  # a disk of no size at all is one that does not tell
+    return disk.total > 0 and disk.free < LEAST_FREE_BYTES  # a disk of size 0 does not report its space
 
 
 def _claimed(path: Path) -> Path:
-    """An empty file beside the final one, with its suffix: of a path that OpenCV cannot open it does not say why."""
+    """An empty file beside the final one, with its suffix: OpenCV gives no reason for a path that it cannot open."""
     partial = partial_file(path)
     try:
         if path.is_dir():
@@ -115,7 +115,7 @@ def _claimed(path: Path) -> Path:
 
 
 def _frames_in(path: Path) -> int:
-    """As the container counts them, 0 for one without its index, which is written last."""
+    """The number of frames by the container; 0 for one without its index, which is written last."""
     file = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG)
     count = file.get(cv2.CAP_PROP_FRAME_COUNT) if file.isOpened() else 0
     file.release()

@@ -1,7 +1,7 @@
 """H.264 or HEVC by the GPU's own encoder, through PyNvVideoCodec: NV12 on the device in, Annex B packets out.
 
-A100, H100 and H200 have no such encoder, and asking for one breaks the CUDA context of the process that asks. So
-a child process asks, and nothing here creates an encoder where the child could not.
+A100, H100 and H200 have no such encoder, and creating one breaks the CUDA context of its process. So a child process
+tries it first, and this module creates no encoder where the child could not.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from workloads.video.encode.nvenc_probe import PACKAGE, why_not
 from workloads.video.encode.pending_frames import PendingFrames, as_of_now
 
 MOST_IN_FLIGHT = 3
-KEYFRAMES = (2, 3)  # I and IDR of NV_ENC_PIC_TYPE; an I that is no IDR cannot come, see `arguments`
+KEYFRAMES = (2, 3)  # I and IDR of NV_ENC_PIC_TYPE; an I that is no IDR cannot occur, see `arguments`
 
 
 @dataclass(frozen=True)
 class NvencSettings:
-    """How well, and how fast, NVENC is to code. `preset` goes from P1, the fastest, to P7, the best.
+    """Settings of NVENC's quality and speed. `preset` goes from P1, the fastest, to P7, the best.
 
-    `constqp` holds the quantizer `qp`; `vbr` and `cbr` hold `bit_rate_mbit_s`, the first one loosely.
+    `constqp` keeps the quantizer `qp`; `vbr` and `cbr` keep `bit_rate_mbit_s`, the first one loosely.
     """
 
     codec: Literal["h264", "hevc"] = "h264"
@@ -57,9 +57,9 @@ DEFAULT = NvencSettings()
 
 
 def arguments(settings: NvencSettings, video: VideoFormat, gpu: int) -> dict[str, str | int]:
-    """Of PyNvVideoCodec's CreateEncoder, besides size and pixel format. Bit rates there are bits per second.
+    """Arguments of PyNvVideoCodec's CreateEncoder, besides size and pixel format, with bit rates in bits per second.
 
-    Every group of pictures begins with an IDR. The buffer of the rate control holds one second.
+    Every group of pictures begins with an IDR. The buffer of the rate control has room for one second.
     """
     rate: dict[str, str | int] = {"rc": settings.rate_control}
     if settings.bit_rate_mbit_s is None:
@@ -81,7 +81,7 @@ def arguments(settings: NvencSettings, video: VideoFormat, gpu: int) -> dict[str
 
 
 class Nv12Planes:
-    """A frame, uint8 [H*3//2, W] contiguous, as PyNvVideoCodec wants it: `cuda()` gives luma and chroma.
+    """A frame, uint8 [H*3//2, W] contiguous, for PyNvVideoCodec, whose `cuda()` returns luma and chroma.
 
     Each has a `__cuda_array_interface__`: [H, W, 1], and [H/2, W/2, 2] with U before V.
     """
@@ -110,9 +110,9 @@ class _Plane:
 
 
 class Nvenc(ThreadedEncoder[Tensor, PendingFrames]):
-    """Takes uint8 [n, H*3//2, W] NV12, limited range, on a CUDA device.
+    """An encoder of uint8 [n, H*3//2, W] NV12, limited range, on a CUDA device.
 
-    The caller waits while MOST_IN_FLIGHT batches are on their way. Raises EncodingError where the GPU has no encoder.
+    The caller waits while MOST_IN_FLIGHT batches are in flight. Raises EncodingError where the GPU has no encoder.
     """
 
     def __init__(self, path: Path, video: VideoFormat, device: torch.device, settings: NvencSettings = DEFAULT) -> None:
@@ -150,7 +150,7 @@ class Nvenc(ThreadedEncoder[Tensor, PendingFrames]):
 class _Session:
     """An encoder of the GPU, and the frames that it may still have to read.
 
-    Nothing says when a frame was read, only when its packet is there: so long the batches are kept.
+    The library reports a finished read of a frame only by its packet: until then the batches are kept.
     """
 
     def __init__(self, nvc: Any, encoder: Any) -> None:
@@ -160,7 +160,7 @@ class _Session:
         self._given = self._returned = 0
 
     def packets(self, batches: Iterator[PendingFrames]) -> Iterator[dict[str, Any]]:
-        """In the order of coding: `data`, the frame's number as `timestamp`, and `picture_type`."""
+        """The packets in coding order: `data`, the frame's number as `timestamp`, and `picture_type`."""
         for batch in batches:
             batch.wait()
             self._kept.append((self._given + len(batch.frames), batch.frames))

@@ -1,7 +1,7 @@
-"""Can this GPU encode? Asked in a child process, which encodes four grey pictures.
+"""A probe of the GPU's encoder in a child process, which encodes four grey pictures.
 
-A GPU without NVENC leaves the CUDA context of the process that asked for an encoder unusable. The child runs this file
-as its program, so that nothing of the project is imported here.
+A GPU without NVENC makes the CUDA context of a process unusable that tries to create an encoder. The child runs this
+file as its program, so that it imports no other module of the project.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 PACKAGE, INSTALL = "PyNvVideoCodec", "pip install PyNvVideoCodec"
 LIMIT_S = 60.0
 SIDE = 256  # pixels: NVENC refuses pictures much smaller
-ANSWER = "nvenc-answer "  # starts the line that holds it
+ANSWER = "nvenc-answer "  # starts the line with the answer
 LONGEST_ERROR = 160  # characters
 
 
 @functools.cache
 def why_not(gpu: int, codec: str = "h264") -> str | None:
-    """Why this GPU, by CUDA's index, cannot encode, in one sentence with the next step; None if it can.
+    """The reason why this GPU, by CUDA's index, cannot encode, as one sentence with the next step; None if it can.
 
-    A child process tries it, which takes seconds; the answer holds for this process.
+    A child process tries it, which takes seconds; the answer is kept for this process.
     """
     if find_spec(PACKAGE) is None:
         return f"NVENC needs the package {PACKAGE}: {INSTALL}"
@@ -58,18 +58,18 @@ def _problem(gpu: int, codec: str, limit_s: float) -> str | None:
 
 
 def _trial(gpu: int, codec: str) -> dict[str, Any]:
-    """`packets` that came out, or `error` in one line."""
+    """The result of a trial: `packets`, their number, or `error` in one line."""
     try:
         nvc: Any = importlib.import_module(PACKAGE)
         numpy: Any = importlib.import_module("numpy")
         encoder = nvc.CreateEncoder(SIDE, SIDE, "NV12", True, gpu_id=gpu, codec=codec)
         grey = numpy.full((SIDE * 3 // 2, SIDE), 128, dtype=numpy.uint8)
         packets = sum(len(encoder.Encode(grey)) for _ in range(4)) + len(encoder.EndEncode())
-    except BaseException as error:  # also SystemExit of a package that is imported
+    except BaseException as error:  # also SystemExit of an imported package
         return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:LONGEST_ERROR]}
     return {"packets": packets} if packets else {"error": "nothing came out of the encoder"}
 
 
 if __name__ == "__main__":
     print(f"\n{ANSWER}{json.dumps(_trial(int(sys.argv[1]), sys.argv[2]))}", flush=True)
-    os._exit(0)  # what a library does when Python shuts down can no longer crash or hang it
+    os._exit(0)  # a library's cleanup at Python's end can no longer crash or hang it

@@ -1,9 +1,9 @@
 """nvJPEG by its own interface: several pictures at once, each encoder with a stream and a state of its own.
 
 torchvision brings the library and has one encoder, behind a lock, on a stream of the lowest priority. A picture is a
-row of some thirty small kernels and copies, the last of which the host has to wait for. Beside a network that fills the
-GPU each of them waits for its turn, and one picture after the other takes longer than the network: so these streams go
-before others, and while one picture waits others go on.
+row of some thirty small kernels and copies, and the host has to wait for the last of them. Beside a network that fills
+the GPU each of them waits for its turn, and a single row of pictures takes longer than the network: so these streams
+have a higher priority, and while one picture waits others continue.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from workloads.video.encode.encoding import EncodingError
 from workloads.video.encode.pending_frames import PendingFrames
 
 AT_ONCE = 4  # pictures
-NAMES = ("libnvjpeg.so.13", "libnvjpeg.so.12")  # of CUDA 13 and 12: where the machine has it in its own folders
+NAMES = ("libnvjpeg.so.13", "libnvjpeg.so.12")  # of CUDA 13 and 12: names in the machine's own library folders
 INSTALL = "pip install torchvision, as it is built for CUDA"
-# As nvjpeg.h numbers them.
+# The numbers of nvjpeg.h.
 CSS_444, INPUT_RGB, MOST_COMPONENTS, SUCCESS = 0, 3, 4, 0
 
 
 class Image(Structure):
-    """nvjpegImage_t: the planes of a picture on the device, and how many bytes lie between their rows."""
+    """nvjpegImage_t: the planes of a picture on the device, and the bytes from row to row."""
 
     _fields_ = (("channel", c_void_p * MOST_COMPONENTS), ("pitch", c_size_t * MOST_COMPONENTS))
 
@@ -54,14 +54,14 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 def pictures(frames: PendingFrames, quality: int, threads: Executor) -> Iterator[Tensor]:
     """uint8 [bytes] in page-locked memory for each of the frames, uint8 [n, 3, H, W] RGB, contiguous, in order.
 
-    `threads` begin at once, as many pictures as there are of them, and wait for the frames. What went wrong is raised
-    where its picture is asked for: EncodingError where nvJPEG fails or is missing.
+    `threads` begin at once, one picture each, and wait for the frames. An error is raised at the request of its
+    picture: EncodingError where nvJPEG fails or is missing.
     """
     return threads.map(partial(_picture, frames.wait, quality), frames.frames.unbind())
 
 
 def _picture(wait: Callable[[], object], quality: int, frame: Tensor) -> Tensor:
-    torch.cuda.set_device(frame.device)  # of this thread, for what nvJPEG asks of CUDA
+    torch.cuda.set_device(frame.device)  # for this thread, whose calls of CUDA come from nvJPEG
     wait()
     idle = _idle_encoders(frame.device)
     encoder, sound = idle.get(), None
@@ -71,12 +71,12 @@ def _picture(wait: Callable[[], object], quality: int, frame: Tensor) -> Tensor:
         sound = encoder
         return picture
     finally:
-        idle.put(sound)  # none in place of one that failed
+        idle.put(sound)  # None replaces one that failed
 
 
 @functools.lru_cache(maxsize=8)
 def _idle_encoders(device: torch.device) -> LifoQueue[Encoder | None]:
-    """Kept for all files, as their streams and memory are; None stands for one that is yet to be made."""
+    """Encoders kept for all files, with their streams and memory; None stands for one that is still to be made."""
     idle: LifoQueue[Encoder | None] = LifoQueue()
     for _ in range(AT_ONCE):
         idle.put(None)
@@ -132,7 +132,7 @@ def _page_locked(length: int) -> Tensor:
 
 @functools.cache
 def library() -> Any:
-    """nvJPEG with the types of what is called here. Raises EncodingError where it is missing."""
+    """The library nvJPEG with the types of the functions used here. Raises EncodingError where it is missing."""
     for path in (*_brought_along(), find_library("nvjpeg"), *NAMES):
         if path is None:
             continue
@@ -148,7 +148,7 @@ def library() -> Any:
 
 
 def _brought_along() -> list[str]:
-    """Where torchvision has its own, or a package of NVIDIA's beside it does."""
+    """The paths of libraries that torchvision, or a package of NVIDIA's beside it, contains."""
     found = find_spec("torchvision")
     if found is None or found.origin is None:
         return []

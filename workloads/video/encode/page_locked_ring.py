@@ -19,7 +19,7 @@ class PageLockedRing:  # cuda only
         self._turn = 0
 
     def copy(self, frames: Tensor) -> PendingFrames:
-        """Begins to copy the frames, after what the caller's stream has to do, into the slot filled longest ago."""
+        """Begins to copy the frames, after the caller's stream's pending work, into the slot filled longest ago."""
         slot = self._turn
         self._turn = (slot + 1) % len(self._buffers)
         self._stream.wait_stream(torch.cuda.current_stream(self._device))

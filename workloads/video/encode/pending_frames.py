@@ -1,4 +1,4 @@
-"""Frames that a stream of the device still works on, and what the thread that wants them has to wait for."""
+"""Frames on which a stream of the device still works, with the event for which their user waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def _nothing() -> None:
-    """What there is to wait for where frames come from the host."""
+    """Returns at once: frames from the host are complete."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class PendingFrames:
 
 
 def as_of_now(frames: Tensor) -> PendingFrames:
-    """Complete when what the caller's stream was given so far is done."""
+    """The frames, complete when the present work of the caller's stream is done."""
     if not frames.is_cuda:
         return PendingFrames(frames)
     done = event()  # cuda only
@@ -33,13 +33,13 @@ def as_of_now(frames: Tensor) -> PendingFrames:
 
 @functools.lru_cache(maxsize=8)
 def encoders_stream(device: torch.device) -> torch.cuda.Stream:  # cuda only
-    """One for all encoders of a device: PyTorch has 32, which a new one for every file would soon share with others.
+    """The stream of all encoders of a device: PyTorch has 32, which one for every file would soon share with others.
 
-    Those of high priority are another 32, so that no decoder or stage ever gets this one too.
+    Streams of high priority are another 32, so that no decoder or stage ever shares this one.
     """
     return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 def event() -> torch.cuda.Event:  # cuda only
-    """One that its waiter sleeps for: a spinning thread would take a core from the encoder's."""
+    """An event with a blocking wait: a spinning thread would take a core from the encoder's."""
     return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What encoders promise against OpenCV's mp4v."""
+"""The promises of encoders against OpenCV's mp4v."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def file_shows(plan: Plan) -> Proof:
-    """That a file has every frame that was encoded, in order, and that it looks like them."""
+    """Proves that a file has every encoded frame, in order, and that its pictures are like them."""
     return Proof("file shows them", partial(_file_shows, plan))
 
 
@@ -50,7 +50,7 @@ def _by_baseline(context: Context) -> Quality:
 
 
 def _written(plan: Plan, context: Context) -> Quality:
-    """What became of the bank's frames in a file of the plan's encoder."""
+    """The quality of the bank's frames in a file of the plan's encoder."""
     from workloads.video.encode.quality import quality
 
     clip, frames = source(context), frames_for(plan, context)
@@ -60,7 +60,7 @@ def _written(plan: Plan, context: Context) -> Quality:
             for first in range(0, len(frames), BATCH):
                 encoder.write(frames[first : first + BATCH])
         originals = dict(enumerate(nv12_frames(context).cpu().numpy()))
-        return quality(path, originals, "nv12", clip.info.matrix, numbered=False)  # that they are alike tells the order
+        return quality(path, originals, "nv12", clip.info.matrix, numbered=False)  # equal pictures prove the order
 
 
 BASELINE, X264, NVJPEG, NVENC = (Plan(encode=name) for name in ("mp4v", "x264", "nvjpeg", "nvenc"))
@@ -100,7 +100,7 @@ ENCODE = Workload(
             "nvjpeg",
             NVJPEG,
             {"sm_90": 7.0, "cuda": 2.0},
-            ON_HOST,  # and nvJPEG, which torchvision has
+            ON_HOST,  # and nvJPEG, which torchvision contains
             "every frame is a picture of its own: fast, and several times as large as H.264",
             COMPRESSED_ONLY,
         ),

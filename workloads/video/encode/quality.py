@@ -1,4 +1,4 @@
-"""What became of frames that were encoded: how many came back, in what order, how well, and for what bit rate."""
+"""The quality of encoded frames: their number, order and PSNR in the file, and its bit rate."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from workloads.video.clip.video_file import Matrix
 
 Frames = NDArray[np.uint8]
 Pixels = Literal["bgr24", "rgb24", "nv12"]
-PEAK = 255  # of PSNR; also for limited range, as is usual
+PEAK = 255  # of PSNR; by convention also for limited range
 NV12_MATRIX: dict[Matrix, Colorspace] = {"bt601": Colorspace.ITU601, "bt709": Colorspace.ITU709}
 
 
 @dataclass(frozen=True)
 class Quality:
-    """`frames` came out of the file. `psnr_db` is that of those that there was an original to, by number.
+    """`frames` is the number in the file. `psnr_db` is that of the frames with an original, by number.
 
-    `numbers` are what the bar codes say, in the order of showing; -1 where one is unreadable.
+    `numbers` are those of the bar codes, in display order; -1 where one is unreadable.
     """
 
     frames: int
@@ -42,7 +42,7 @@ class Quality:
 def quality(
     path: Path, originals: Mapping[int, Frames], pixels: Pixels, matrix: Matrix = "bt601", numbered: bool = True
 ) -> Quality:
-    """Decodes the file once; compares frames with the originals of these numbers, in the order of showing.
+    """Decodes the file once; compares frames with the originals of these numbers, in display order.
 
     An original is uint8, [H, W, 3] or in NV12 [H*3//2, W]. Bar codes are read where frames are `numbered`. The bit rate
     is the whole file's.
@@ -66,10 +66,10 @@ def psnr_db(one: Frames, other: Frames) -> float:
 def decoded(
     path: Path, pixels: Pixels, matrix: Matrix = "bt601", only: Container[int] | None = None
 ) -> Iterator[Frames]:
-    """The frames as a player shows them, by the colours that the file is tagged with; untagged ones are BT.601.
+    """The frames in a player's colours, by the tags of the file; untagged ones are BT.601.
 
-    In NV12 they are in limited range, with the matrix that is asked for, whatever the file has. `only` are the numbers,
-    in the order of showing, of those that are wanted.
+    In NV12 they are in limited range, with the requested matrix, whatever the matrix of the file. `only` are the wanted
+    numbers, in display order.
     """
     for number, frame in enumerate(_shown(path)):
         if only is None or number in only:

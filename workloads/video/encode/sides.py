@@ -1,8 +1,8 @@
-"""The stage that encodes: OpenCV's mp4v against libx264 in its own threads, nvJPEG and NVENC, frames of the clip in.
+"""The sides of encoding: OpenCV's mp4v against libx264 in its own threads, nvJPEG and NVENC, with frames of the clip.
 
 A step encodes some frames into a whole file. It returns float32 [frames, 2]: 1 for each frame that was taken, and 1
-where the finished file has as many frames, times the step's stamps. That a file really shows them, and at which bit
-rate beside the baseline's, is a proof.
+where the finished file has that number of frames, times the step's stamps. A proof checks the pictures of a file, and
+its bit rate beside the baseline's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def size(kind: DeviceKind) -> Size:
 
 
 def build(plan: Plan, context: Context) -> Side:
-    """Only the plan's encoder matters. Raises EncodingError or OSError where it cannot be had."""
+    """The side of the plan's encoder. Raises EncodingError or OSError where it is not available."""
     clip = source(context)
     make = partial(encoder_of, plan, info=clip.info, device=context.device)
     frames = frames_for(plan, context)
@@ -53,7 +53,7 @@ def build(plan: Plan, context: Context) -> Side:
 
 
 def frames_for(plan: Plan, context: Context) -> Any:
-    """The bank's frames as the plan's encoder takes them; those of a device lie there."""
+    """The bank's frames in the form of the plan's encoder; frames of a device lie there."""
     if plan.encode == "mp4v":
         return bgr_frames(context)
     nv12 = nv12_frames(context)

@@ -1,7 +1,7 @@
 """H.264 by libx264 in its own threads, fed with NV12 from the host or from a device while the caller goes on.
 
-libx264 takes NV12 as it is: its own pictures have interleaved chroma. It copies a frame before `encode` returns, hence
-frames are handed over where they lie, and their memory is free right afterwards.
+libx264 takes NV12 directly: its own pictures have interleaved chroma. It copies a frame before `encode` returns, hence
+frames are passed where they lie, and their memory is free right afterwards.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from workloads.video.encode.pending_frames import PendingFrames
 
 @dataclass(frozen=True)
 class X264Settings:
-    """How well, and how fast, libx264 is to code.
+    """Settings of libx264's quality and speed.
 
     `crf` is its constant rate factor, a quality; a bit rate replaces it. 0 threads: libx264 chooses, 1.5 for each core.
     """
@@ -49,24 +49,24 @@ class X264Settings:
     threads: int = 0
 
     def options(self) -> dict[str, str]:
-        """As FFmpeg's libx264 takes them."""
+        """The settings as options of FFmpeg's libx264."""
         rate = {"crf": f"{self.crf:g}"} if self.bit_rate_mbit_s is None else {"b": f"{1e6 * self.bit_rate_mbit_s:.0f}"}
         return {"preset": self.preset, "g": str(self.most_frames_between_keyframes), **rate}
 
 
 DEFAULT = X264Settings()
 SLOTS, BATCH = 3, 8
-# Frames that libx264 keeps by preset veryfast, besides one for each of its threads: to look ahead, and B-frames.
+# Frames that libx264 buffers by preset veryfast, besides one for each of its threads: for look-ahead, and B-frames.
 KEPT_FRAMES = 14
 
 
 def stock_frames() -> int:
-    """How many frames an encoder by DEFAULT may still have to encode after `settle`."""
+    """The number of frames an encoder by DEFAULT may still have to encode after `settle`."""
     return (SLOTS - 1) * BATCH + KEPT_FRAMES + len(os.sched_getaffinity(0)) * 3 // 2
 
 
 class X264(ThreadedEncoder[Tensor, PendingFrames]):
-    """Takes uint8 [n, H*3//2, W] NV12, limited range, in host memory or on a CUDA device.
+    """An encoder of uint8 [n, H*3//2, W] NV12, limited range, in host memory or on a CUDA device.
 
     Frames on a device are copied by a stream of their own, in pieces of up to `batch` frames, into a ring of `slots`
     page-locked buffers; the caller waits only while all of them are full. Frames in host memory are encoded where they
@@ -81,9 +81,9 @@ class X264(ThreadedEncoder[Tensor, PendingFrames]):
         super().__init__(path, video, most_in_flight=slots)
 
     def settle(self) -> None:
-        """Until there is room for a batch, as there was when the last one was written.
+        """Waits until there is room for a batch, as there was when the last one was written.
 
-        libx264 goes on with what it has. Only the end of the file would stop it, and while it comes to a stop half of
+        libx264 continues with its buffered frames. Only the end of the file would stop it, and during that stop half of
         its threads idle, which is no part of its speed.
         """
         self._thread.wait_for_room()
@@ -128,12 +128,12 @@ def configure(context: VideoCodecContext, video: VideoFormat, settings: X264Sett
     context.color_range = LIMITED_RANGE
     context.colorspace = context.color_primaries = context.color_trc = H273_CODE[video.matrix]
     context.options = settings.options()
-    # PyAV asks for threads that share a frame: slices that cannot be predicted from each other, slower and larger.
+    # PyAV requests threads that share a frame: slices that cannot be predicted from each other, slower and larger.
     context.thread_type, context.thread_count = "FRAME", settings.threads
 
 
 def video_frames(frames: Tensor, numbers: Iterator[int]) -> Iterator[VideoFrame]:
-    """Frames of PyAV in the memory of uint8 [n, H*3//2, W], each with the next number as its time."""
+    """PyAV's frames in the memory of uint8 [n, H*3//2, W], each with the next number as its time."""
     for pixels in frames.numpy():
         frame = VideoFrame.from_numpy_buffer(pixels, format="nv12")
         frame.pts = next(numbers)

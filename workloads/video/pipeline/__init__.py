@@ -1,1 +1,1 @@
-"""End to end: from a file of video to another one, through all stages."""
+"""The whole pipeline: from a file of video to another one, through all stages."""

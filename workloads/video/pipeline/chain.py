@@ -1,7 +1,8 @@
-"""The stages of a plan, each a function of a batch of frames, with the copies between host and device that they need.
+"""The stages of a plan, each a function of a batch of frames, with the necessary copies between host and device.
 
-Called in a row they are a pipeline without overlap; a conveyor calls each from a thread and a stream of its own. What
-a stage has enqueued is told by an event, so that the next one waits for that, on the device, and for nothing else.
+Called in a row they are a pipeline without overlap; a conveyor calls each from a thread and a stream of its own. An
+event marks the end of the work that a stage has enqueued, so that the next stage waits for that work alone, on the
+device.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Clock = Callable[[str, int], AbstractContextManager[object]]
 class Batch:
     """Frames `first`, `first` + 1, ... of a clip, in BGR on the host or in NV12 on the device.
 
-    `bgr` is uint8 [n, H, W, 3], `nv12` uint8 [n, H*3//2, W]; `ready` is when the device is done with it.
+    `bgr` is uint8 [n, H, W, 3], `nv12` uint8 [n, H*3//2, W]; `ready` is the event after the device's last work on it.
     """
 
     first: int
@@ -61,13 +62,13 @@ class Batch:
 
 
 class Chain:
-    """`write` takes frames in the form that the plan's encoder wants.
+    """The stages of a plan; `write` takes frames in the form of the plan's encoder.
 
-    Every stage works within what `clock` gives for its name and its first frame. A clip that ends too early is an end
-    like any other, so that what was decoded is worked on; `shortage` tells of it.
+    Every stage works within the context that `clock` gives for its name and its first frame. A clip that ends too early
+    ends like any other, so that its decoded frames are processed; `shortage` reports it.
 
-    A decoder may decode ahead while the chain is built. `before_capture` waits until it rests: what its libraries ask
-    of CUDA meanwhile may spoil a graph that is captured.
+    A decoder may decode ahead while the chain is built. `before_capture` waits until it rests: calls of CUDA by its
+    libraries may spoil a graph that is being captured.
     """
 
     def __init__(
@@ -84,8 +85,8 @@ class Chain:
         self._info, self._write, self._clock = info, write, clock
         self._decoded = 0
         size = input_size(info.height, info.width)
-        with ExitStack() as built:  # what was built is closed where the rest cannot be
-            # First of all that is captured: it waits for the decoder, which then rests until its frames are taken.
+        with ExitStack() as built:  # the built parts are closed where a later one fails
+            # The first capture of all: it waits for the decoder, which then rests until its frames are taken.
             self._segment = _segmenter(plan, replace(context, items=BATCH), size, before_capture)
             built.callback(self._segment.close)
             self._preprocess = _preprocessing(plan, context, info)
@@ -113,7 +114,7 @@ class Chain:
             return self._handed_on(batch)
 
     def compute(self, batch: Batch) -> Batch:
-        """Preprocessed, segmented and composited."""
+        """Preprocesses, segments and composites the batch."""
         self._taken(batch)
         batch = self.uploaded(batch)
         logits = self.logits(batch)
@@ -128,14 +129,14 @@ class Chain:
             return self._segment.step(_whole(frames))[: len(batch)]
 
     def encode(self, batch: Batch) -> Batch:
-        """Given to the encoder, in the form that it takes; returns the batch."""
+        """Passes the batch to the encoder, in the encoder's form; returns the batch."""
         self._taken(batch)
         with self._clock("encode", batch.first):
             self._write(self._for_encoder(batch))
         return self._handed_on(batch)
 
     def uploaded(self, batch: Batch) -> Batch:
-        """On the device too, where a stage of the plan wants it there."""
+        """Copies the batch to the device, where a stage of the plan needs it there."""
         if not self.plan.frames_on_device or batch.nv12 is not None:
             return batch
         with self._clock("upload", batch.first):
@@ -183,12 +184,12 @@ class Chain:
 
 
 def _whole(frames: Tensor) -> Tensor:
-    """A batch of BATCH frames, as networks are captured for; what is missing is zero."""
+    """A batch of BATCH frames, the size that networks are captured for; missing frames are zero."""
     return frames if len(frames) == BATCH else F.pad(frames, (0, 0, 0, 0, 0, 0, 0, BATCH - len(frames)))
 
 
 def _segmenter(plan: Plan, context: Context, size: tuple[int, int], before_capture: Callable[[], object]) -> Side:
-    """Captured, where the plan says so, on noise: frames of a clip would have to be drawn first."""
+    """The segmenter, captured on noise where the plan says so: frames of a clip would have to be drawn first."""
     if plan.segment == "eager":
         return segmenting.baseline(context)
     random = torch.Generator(context.device).manual_seed(context.seed)  # cuda only
@@ -231,7 +232,7 @@ def _compositing(plan: Plan, context: Context, info: VideoInfo, segment: Side) -
 
 
 def decoder_of(plan: Plan, path: Path, device: torch.device, loop: bool) -> Any:
-    """Raises VideoError for a video that cannot be worked on."""
+    """The plan's decoder of the video. Raises VideoError for a video that is refused."""
     if plan.decode == "opencv":
         from workloads.video.decode.decoding import HostDecoder
 

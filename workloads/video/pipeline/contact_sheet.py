@@ -1,4 +1,4 @@
-"""A picture of what a pipeline did: frames of the input, their masks, the baseline's output and what was written."""
+"""A contact sheet of a pipeline: frames of the input, their masks, the baseline's output and the written output."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Batches through stations that all work at once, each in a thread of its own, with short queues between them.
+"""A conveyor: batches through stations that all work at once, each in a thread, with short queues between them.
 
-Sequential time is the sum of the stations, a conveyor's is their maximum. The queues bound what is on its way; every
-thread blocks while it has nothing to do.
+Sequential time is the sum of the stations, a conveyor's is their maximum. The queues bound the batches in flight; every
+thread blocks while it has no work.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ QUEUED = 2  # batches between two stations: one to take, one to finish meanwhile
 
 
 class QueueClosedError(Exception):
-    """Nothing comes or goes any more."""
+    """A queue is closed: no item passes any more."""
 
 
 class ShortQueue(Generic[_Item]):
     """Carries items from one thread to another in order, at most `length` at a time; closing it wakes both.
 
-    `changed` may be shared by several queues, so that one can wait for what happens to any of them.
+    Several queues may share `changed`, so that one thread can wait for a change of any of them.
     """
 
     def __init__(self, length: int, changed: threading.Condition) -> None:
         if length < 1:
             raise ValueError(f"a queue of {length} items carries nothing: give at least 1")
-        self.overfull = False  # somebody has an item and no room for it
+        self.overfull = False  # a thread has an item and no room for it
         self._length, self._items, self._closed = length, deque[_Item](), False
         self._changed = changed
 
@@ -47,12 +47,12 @@ class ShortQueue(Generic[_Item]):
             self._changed.notify_all()
 
     def get(self) -> _Item:
-        """Waits for an item. Raises QueueClosedError, also where items are left: whoever closes wants none of them."""
+        """Waits for an item. Raises QueueClosedError, also where items are left, which are then not wanted."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or bool(self._items))
             self._stop_if_closed()
             item = self._items.popleft()
-            self.overfull = False  # whoever waits for room has it now, even if it does not run yet
+            self.overfull = False  # the waiting thread has room now, even if it does not run yet
             self._changed.notify_all()
             return item
 
@@ -69,7 +69,7 @@ class ShortQueue(Generic[_Item]):
 
 @dataclass(frozen=True)
 class Station:
-    """What one thread does to each batch. `around` is entered by the thread: its CUDA stream, for instance."""
+    """The work of one thread on each batch. The thread enters `around`: its CUDA stream, for instance."""
 
     name: str
     work: Callable[[Any], Any]
@@ -79,7 +79,7 @@ class Station:
 class Conveyor(Generic[_Batch]):
     """`source()` gives batches, then None; each passes all stations, in order, and is taken at the end.
 
-    What a station or the source raises ends all threads, and is raised by `take`; of several, it is the first.
+    An error of a station or the source ends all threads, and is raised by `take`; of several errors, the first one.
     """
 
     def __init__(
@@ -117,10 +117,10 @@ class Conveyor(Generic[_Batch]):
         return batch  # type: ignore[no-any-return]
 
     def settle(self) -> None:
-        """Waits until every thread has ended or has a finished batch and no room for it: nothing is being worked on.
+        """Waits until every thread has ended or has a finished batch and no room for it: no batch is being processed.
 
-        Between two such moments exactly as many batches were worked on as were taken. What has failed is raised by the
-        next `take`.
+        Between two such moments exactly as many batches were processed as were taken. The next `take` raises the
+        error of a failed station.
         """
         with self._changed:
             self._changed.wait_for(lambda: sum(queue.overfull for queue in self._queues) >= self._running)
@@ -148,7 +148,7 @@ class Conveyor(Generic[_Batch]):
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
-        """Tells of whatever a thread raises, other than that its queues were closed, and that it has ended."""
+        """Records any error of a thread, other than closed queues, and the end of the thread."""
         failure: BaseException | None = None
         try:
             yield

@@ -1,4 +1,4 @@
-"""Batches through a chain: each from the first stage to the last, or every stage at once on another batch."""
+"""The flow of batches through a chain: one batch after the other, or every stage at once on another batch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _Result = TypeVar("_Result")
 
 
 class Flow(Generic[_Result]):
-    """`decoder` gives frames; `last` gets every batch that was computed, and what it returns comes out of `take`.
+    """The flow: `decoder` gives frames; `last` gets every computed batch, and `take` returns its results.
 
     Where the chain's plan is overlapped, decoding, computing and `last` each have a thread and a stream of their own;
-    `stream` is for whoever takes results. On a CPU it is None.
+    `stream` is for the caller of `take`. On a CPU it is None.
     """
 
     def __init__(self, chain: Chain, decoder: Any, last: Callable[[Batch], _Result]) -> None:
@@ -35,7 +35,7 @@ class Flow(Generic[_Result]):
             self._conveyor = Conveyor(self._decode, stations, decoding)
 
     def take(self) -> _Result | None:
-        """The next result, in the order of the clip; None after the last one. Raises whatever a stage raised."""
+        """The next result, in the order of the clip; None after the last one. Raises any error of a stage."""
         if self._conveyor is not None:
             return self._conveyor.take()
         with on_stream(self.stream):
@@ -43,12 +43,12 @@ class Flow(Generic[_Result]):
             return None if batch is None else self._last(self._chain.compute(batch))
 
     def settle(self) -> None:
-        """Until nothing is being worked on, see `Conveyor.settle`."""
+        """Waits until no batch is being processed, see `Conveyor.settle`."""
         if self._conveyor is not None:
             self._conveyor.settle()
 
     def synchronize(self) -> None:
-        """Until the device is done with all of it too."""
+        """Waits until the device is done with all of it too."""
         for stream in self._streams:
             if stream is not None:
                 stream.synchronize()  # cuda only
@@ -64,14 +64,14 @@ def own_stream(device: torch.device) -> AbstractContextManager[object]:
 
 
 def in_thread(device: torch.device, stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
-    """For the calling thread, which may be a new one."""
+    """The context of the calling thread, which may be a new one."""
     if device.type == "cuda":
         torch.cuda.set_device(device)  # cuda only
     return on_stream(stream)
 
 
 def another_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """Not the default one, for which some libraries make all others wait; None on a CPU."""
+    """A stream other than the default one, for which some libraries make all others wait; None on a CPU."""
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 

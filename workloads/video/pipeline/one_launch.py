@@ -1,7 +1,7 @@
 """Work on tensors of one shape in a single launch.
 
-A stage is some dozen small kernels, each asked for in Python. Where every stage has a thread, all of them ask through
-one interpreter: what is launched at once leaves it to the others.
+A stage is some dozen small kernels, each launched from Python. Where every stage has a thread, all of them share one
+interpreter: a single launch leaves it to the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def in_one_launch(context: Context, work: Work, examples: Callable[[], Sequence[
 class OneLaunch:
     """`work` as a CUDA graph, for one stream at a time; tensors of other shapes go through it kernel by kernel.
 
-    What it is given is copied to where the graph reads, and what it returns is memory of its own.
+    The inputs are copied to the graph's buffers, and the outputs are memory of their own.
     """
 
     def __init__(self, work: Work, examples: Sequence[Tensor]) -> None:

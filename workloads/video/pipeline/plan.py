@@ -1,4 +1,4 @@
-"""Which variant of every stage a pipeline is made of, from the baseline to the one where no frame leaves the GPU."""
+"""The plan of a pipeline: a variant of every stage, from the baseline to the plan where no frame leaves the GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PIPELINE_SESSIONS = 4  # decode more than twice what the network takes; every fu
 class Plan:
     """One variant per stage. `sessions` decode at once; `overlapped` stages work at once, each on another batch.
 
-    Raises ValueError for stages that do not fit: OpenCV's want frames that were never on the device.
+    Raises ValueError for stages that do not fit: OpenCV's require frames that were never on the device.
     """
 
     decode: Literal["opencv", "nvdec"] = "opencv"
@@ -34,21 +34,21 @@ class Plan:
 
     @property
     def frames_on_device(self) -> bool:
-        """Whether any stage between decoding and encoding wants frames on the device."""
+        """True where any stage between decoding and encoding needs frames on the device."""
         return self.preprocess != "opencv" or self.composite != "opencv"
 
     @property
     def in_rgb(self) -> bool:
-        """Whether the encoder takes RGB from the device."""
+        """True where the encoder takes RGB from the device."""
         return self.encode == "nvjpeg"
 
     @property
     def suffix(self) -> str:
-        """Of files that its encoder writes: what players expect around Motion-JPEG is QuickTime."""
+        """The suffix of the encoder's files: players expect Motion-JPEG in QuickTime."""
         return ".mov" if self.encode == "nvjpeg" else ".mp4"
 
     def __str__(self) -> str:
-        """Without what is as in the baseline: `decode nvdec, encode nvjpeg, overlapped`."""
+        """The differences from the baseline: `decode nvdec, encode nvjpeg, overlapped`."""
         other = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
         said = [name if getattr(self, name) is True else f"{name} {getattr(self, name)}" for name in other]
         return ", ".join(said) or "the baseline"

@@ -1,4 +1,4 @@
-"""What the whole pipeline promises: stage by stage against the rung below, and all of it against the baseline."""
+"""The promises of the whole pipeline: stage by stage against the rung below, and all of it against the baseline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VIDEO = replace(VIDEO_ENGINES, compute_capability=(8, 0))
 GPU_STAGES = replace(GPU, compute_capability=(8, 0))
 ALWAYS_BUSY = Limit("active_fraction", at_least=0.80)
 COMPRESSED_ONLY = compressed_only(FRAMES["cuda"], COMPOSITED_BYTES)
-WITHIN_8_GIB = Limit("peak_bytes", at_most=8 * 2**30)  # that it does not grow is looked at in every case
+WITHIN_8_GIB = Limit("peak_bytes", at_most=8 * 2**30)  # every case checks that it does not grow
 FROM_THE_GPU = Contract((Limit("host_to_device_bytes", at_most=2**20),), (WITHIN_8_GIB,))
 
 
@@ -52,7 +52,7 @@ def _rung(
 
 
 def _whole(name: str, plan: Plan, speedup: Mapping[str, float], *limits: Limit, why: str) -> Optimization:
-    """What is promised of the speedup holds with start-up, on an H200."""
+    """A rung of the whole pipeline; on an H200 its speedup is also promised with start-up."""
     from_start = Limit("whole_run_speedup", at_least=speedup["sm_90"])
     busy = Contract((*FROM_THE_GPU.engaged, *limits), (*FROM_THE_GPU.limits, ALWAYS_BUSY, from_start))
     contract = {"sm_90": busy, "cuda": FROM_THE_GPU}
@@ -141,7 +141,7 @@ OPTIMIZED = (
     Optimization(
         "x264-alone", partial(x264_alone, plans.X264), {"cuda": 0.5}, tolerance=EXACT, needs=GPU_STAGES, why=NO_PIPELINE
     ),
-    # 0.9 is aimed at: 0.97 and 0.99 on an H200 of its own, 0.82 to 0.94 beside others that use the host's cores, which
+    # The goal is 0.9: 0.97 and 0.99 on an H200 of its own, 0.82 to 0.94 beside others that use the host's cores, which
     # a gate must let pass.
     _rung(
         "of-x264-alone",

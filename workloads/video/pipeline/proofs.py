@@ -1,4 +1,4 @@
-"""What must be true of a pipeline beyond what arrives at its encoder: frames like the baseline's, and a whole file."""
+"""Proofs of a pipeline beyond the record at its encoder: frames like the baseline's, and a whole file."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ from workloads.video.segment.segmenter import foreground
 Pixels = NDArray[np.uint8]
 _Chain = TypeVar("_Chain", bound=Chain)
 COMPARED_BATCHES = 2  # of the clip's first frames, with the baseline's
-COMPARED_EVERY = 10  # frames of a file, with what was given to its encoder
+COMPARED_EVERY = 10  # frames of a file, with the encoder's inputs
 COMPARED_COMPOSITES = 16  # of the whole clip, with the baseline's
 LEAST_COMPOSITED_DB, LEAST_ENCODED_DB = 40.0, 35.0
 
 
 def frames_agree(plan: Plan) -> Proof:
-    """That masks and composited frames, before they are encoded, are those of the baseline."""
+    """Proves that masks and composited frames, before they are encoded, are those of the baseline."""
     return Proof("frames agree", partial(_frames_agree, plan))
 
 
 def file_is_whole(plan: Plan) -> Proof:
-    """That every frame of the clip is in the file, in order, and looks as it was given to the encoder.
+    """Proves that every frame of the clip is in the file, in order, and like the encoder's input.
 
-    And that what was given to the encoder are the baseline's composites, by its masks.
+    The proof also compares the encoder's inputs with the baseline's composites, by its masks.
     """
     return Proof("file is whole", partial(_file_is_whole, plan))
 
 
 def compared_numbers(frames: int) -> list[int]:
-    """The first, the last and every tenth frame."""
+    """The numbers of the first, the last and every tenth frame."""
     return sorted({*range(0, frames, COMPARED_EVERY), frames - 1})
 
 
 def composited_numbers(frames: int) -> list[int]:
-    """The first, the last and some between them, at other places of their batches."""
+    """The numbers of the first, the last and some frames between them, at other places of their batches."""
     return sorted({0, *chosen_frames(frames, COMPARED_COMPOSITES - 2), frames - 1})
 
 
 @dataclass(frozen=True)
 class Composites:
-    """By the numbers of their frames: NV12, uint8 [H*3//2, W], and masks, bool [h, w], on the host."""
+    """Composites by frame number: NV12, uint8 [H*3//2, W], and masks, bool [h, w], on the host."""
 
     nv12: Mapping[int, Pixels]
     masks: Mapping[int, torch.Tensor]
@@ -115,9 +115,9 @@ def _like_the_baselines(given: Composites, context: Context, clip: Source) -> st
 
 @functools.lru_cache(maxsize=1)
 def _composites_by_baseline(context: Context, clip: Source) -> Composites:
-    """Several variants are compared with them. All are decoded, but only these computed, in batches of them alone.
+    """The baseline's composites, with which several variants are compared; only these of all frames are computed.
 
-    Raises DisprovedError where they show our own clip as it was: nothing could be told by them.
+    Raises DisprovedError where they equal our own clip: a comparison with them would prove nothing.
     """
     numbers = composited_numbers(clip.info.frames)
     make = partial(_ShowingMasks, range(len(numbers)))
@@ -137,7 +137,7 @@ def _composites_by_baseline(context: Context, clip: Source) -> Composites:
 
 
 def _refuse_unchanged(frames: Pixels, composites: Pixels) -> None:
-    """Of our own clip, most of which is a textured background."""
+    """Raises DisprovedError for unchanged frames of our own clip, most of which is a textured background."""
     from workloads.video.encode.quality import psnr_db
 
     best_db = max(psnr_db(frame, other) for frame, other in zip(frames, composites, strict=True))
@@ -146,12 +146,12 @@ def _refuse_unchanged(frames: Pixels, composites: Pixels) -> None:
 
 
 def _places(numbers: Sequence[int], batch: Batch) -> list[tuple[int, int]]:
-    """Those numbers that are in the batch, each with its place there."""
+    """The numbers that are in the batch, each with its place there."""
     return [(number, number - batch.first) for number in numbers if 0 <= number - batch.first < len(batch)]
 
 
 class _ShowingMasks(Chain):
-    """Keeps the masks of the frames of these numbers, bool [h, w] on the host, from whatever thread computes them."""
+    """Keeps the masks of the frames of these numbers, bool [h, w] on the host, from any thread that computes them."""
 
     def __init__(self, numbers: Sequence[int], *arguments: Any, **more: Any) -> None:
         self.masks: dict[int, torch.Tensor] = {}
@@ -167,12 +167,12 @@ class _ShowingMasks(Chain):
 
 @functools.lru_cache(maxsize=1)
 def _by_baseline(context: Context, clip: Source) -> tuple[Pixels, torch.Tensor]:
-    """Several rungs are compared with the same frames."""
+    """The baseline's frames and masks, with which several rungs are compared."""
     return _computed(BASELINE, context, clip)
 
 
 def _computed(plan: Plan, context: Context, clip: Source) -> tuple[Pixels, torch.Tensor]:
-    """Composited frames in BGR on the host, uint8 [n, H, W, 3], and their masks, bool [n, h, w]: the first batches."""
+    """The first batches: composites in BGR on the host, uint8 [n, H, W, 3], and their masks, bool [n, h, w]."""
     frames: list[Pixels] = []
     masks: list[torch.Tensor] = []
     with _chain(plan, context, clip, lambda frames: None, Chain) as (chain, decoder):
@@ -183,7 +183,7 @@ def _computed(plan: Plan, context: Context, clip: Source) -> tuple[Pixels, torch
 
 
 def _encoded(plan: Plan, context: Context, clip: Source, path: Path) -> Composites:
-    """Encodes the whole clip; the frames to compare as they were given to the encoder."""
+    """Encodes the whole clip; returns the frames to compare in the form that the encoder got."""
     given: dict[int, Pixels] = {}
     composited = composited_numbers(clip.info.frames)
     numbers = sorted({*compared_numbers(clip.info.frames), *composited})

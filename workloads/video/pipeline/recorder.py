@@ -1,4 +1,4 @@
-"""Encodes without end, one file after the other: whatever is measured for long would else fill the disk."""
+"""A recorder that encodes without end, one file after the other: long measurements would otherwise fill the disk."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _Frames = TypeVar("_Frames", bound=Sized)
 class Recorder(Generic[_Frames]):
     """Writes to the encoders that `make(path)` gives; each gets the batches of one clip, then it is closed.
 
-    Closing one, which writes what it holds back and the end of its file, goes on beside the next one. A file is removed
-    when the next one is complete, and the last one by `close()`: `latest` tells of it. What went wrong in closing is
-    raised by the next `settle`, or by the `write` that ends the next file; `close()` drops it.
+    Closing an encoder, which writes its buffered frames and the end of its file, runs beside the next one. A file is
+    removed when the next one is complete, and the last one by `close()`: `latest` names it. The next `settle` raises an
+    error of closing, or the `write` that ends the next file; `close()` drops it.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Recorder(Generic[_Frames]):
                 before.result()
 
     def settle(self) -> None:
-        """See `Encoder.settle`; a file that is being closed is complete then."""
+        """Waits like `Encoder.settle`; a file that is being closed is complete then."""
         closing, self._closing = self._closing, None
         if closing is not None:
             closing.result()
@@ -54,7 +54,7 @@ class Recorder(Generic[_Frames]):
             self._encoder.settle()
 
     def close(self) -> None:
-        """Drops the file that is not complete; may be called again."""
+        """Drops the incomplete file; may be called again."""
         self._closer.shutdown()
         if self._encoder is not None:
             self._encoder.abort()

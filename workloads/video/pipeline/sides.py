@@ -1,6 +1,6 @@
 """All stages together: from a file to a file, one batch after the other or every stage at once on another batch.
 
-A step takes the next frames of the clip, round and round, and returns what arrived at the encoder: float32 [frames, 2],
+A step takes the next frames of the clip, round and round, and returns the record at the encoder: float32 [frames, 2],
 see `Arrivals`, times the step's stamps. Files are written all the time, one for each round.
 """
 
@@ -34,7 +34,7 @@ FRAMES: Mapping[DeviceKind, int] = {"cuda": BATCH, "cpu": BATCH}  # per step
 
 
 def size(kind: DeviceKind) -> Size:
-    """FLOPs: those of `segmenting.size`. Bytes: the network's, and each frame read and written once in NV12."""
+    """FLOPs: those of `segment.sides.size`. Bytes: the network's, and each frame read and written once in NV12."""
     clip, network = CLIPS[kind], segmenting.size(kind, FRAMES[kind])
     frame_bytes = clip.width * clip.height * 3 // 2
     moved = network.bytes + 2.0 * FRAMES[kind] * frame_bytes
@@ -45,13 +45,13 @@ Recorded = tuple[Tensor, torch.cuda.Event | None]
 
 
 class Pipeline:
-    """A chain from decoder to recorder, driven by whoever calls it or by the threads of a conveyor."""
+    """A chain from decoder to recorder, driven by its caller or by the threads of a conveyor."""
 
     def __init__(self, plan: Plan, context: Context) -> None:
         if context.items % BATCH:
             raise ValueError(f"a step of {context.items} frames is no whole number of batches of {BATCH}: change one")
         self._batches, self._device = context.items // BATCH, context.device
-        with ExitStack() as built:  # what was built is closed where the rest cannot be
+        with ExitStack() as built:  # the built parts are closed where a later one fails
             clip = source(context)
             self._matrix = clip.info.matrix
             make = partial(encoder_of, plan, info=clip.info, device=context.device)
@@ -80,13 +80,13 @@ class Pipeline:
         self._flow.synchronize()
 
     def close(self) -> None:
-        """From the end to the beginning: what feeds is closed after what is fed."""
+        """Closes the parts from the end to the beginning: a source after its consumer."""
         self._closing.close()
 
     def _next(self) -> Tensor:
         taken = self._flow.take()
         if taken is not None and len(taken[0]) < BATCH:
-            taken = self._flow.take()  # the clip was cut short: what comes next is why
+            taken = self._flow.take()  # the clip was cut short: the end comes next
         if taken is None:
             raise self._chain.shortage or ValueError("the decoder came to its end, and it is to go round: report this")
         record, ready = taken
@@ -97,7 +97,7 @@ class Pipeline:
         return record
 
     def _following(self, context: Context, info: VideoInfo) -> Work:
-        """Of NV12; what was followed to capture it is forgotten."""
+        """Records NV12 frames; the record of the frames for the capture is reset."""
         arrived = in_one_launch(
             context, partial(self._arrivals.of_nv12, blurred=True), partial(noise_in_nv12, context, info)
         )
@@ -107,7 +107,7 @@ class Pipeline:
         return arrived
 
     def _recorded(self, batch: Batch) -> Recorded:
-        """Encodes; the record, and when it is ready."""
+        """Encodes the batch; returns the record, and its event."""
         batch = self._chain.encode(batch)
         if batch.nv12 is None or self._arrived is None:
             return self._arrivals.of_bgr(batch.on_host, self._matrix, blurred=True), None
@@ -118,9 +118,9 @@ class Pipeline:
 
 
 def build(plan: Plan, context: Context) -> Side:
-    """On a CPU the network gets one thread, which stands for the device; the other cores are the host's.
+    """The side of a plan; on a CPU the network gets one thread as the device, and the host the other cores.
 
-    Raises VideoError, EncodingError, ValueError or OSError, in one sentence, where a stage cannot be had.
+    Raises VideoError, EncodingError, ValueError or OSError, in one sentence, where a stage is not available.
     """
     one_thread_on_cpu(context.device)
     pipeline = Pipeline(plan, context)
@@ -135,15 +135,15 @@ def build(plan: Plan, context: Context) -> Side:
 
 
 def _round_steps(info: VideoInfo, context: Context) -> int:
-    """Until a file is complete."""
+    """The number of steps of one complete file."""
     return -(-info.frames // context.items)
 
 
 def _stock_steps(plan: Plan, context: Context) -> int:
-    """Of libx264, which has up to a second's frames in hand. A conveyor is as full after a step as before it.
+    """The stock of libx264, which buffers up to a second's frames. A conveyor is as full after a step as before it.
 
-    What FFmpeg decodes ahead for the baseline is left out: it does that beside the other stages in any case, and is
-    done with it in a seventh of a step.
+    Frames that FFmpeg decodes ahead for the baseline are left out: it decodes beside the other stages in any case, and
+    finishes in a seventh of a step.
     """
     if plan.encode != "x264":
         return 0
@@ -154,7 +154,7 @@ def _stock_steps(plan: Plan, context: Context) -> int:
 
 @dataclass(frozen=True)
 class _Uploading:
-    """A decoder of the host whose frames go to the device at once."""
+    """A decoder of the host whose frames are copied to the device at once."""
 
     decoder: HostPlanesDecoder
     device: torch.device
@@ -164,7 +164,7 @@ class _Uploading:
 
 
 def x264_alone(plan: Plan, context: Context) -> Side:
-    """libx264 with nothing around it: what the plan gives its encoder, ready in host memory, so it bounds the plan."""
+    """libx264 alone on the plan's frames, ready in host memory: an upper bound of the plan."""
     clip = source(context)
     with (
         closing(Chain(plan, context, clip.info, lambda frames: None)) as chain,

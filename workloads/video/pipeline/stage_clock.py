@@ -1,4 +1,4 @@
-"""How long every stage takes per frame, on the host and on the device, while a pipeline runs."""
+"""The time of every stage per frame, on the host and on the device, while a pipeline runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from workloads.parts.stages import stage
 
-Spans = list[tuple[float, float]]  # when something began and ended, in ms
+Spans = list[tuple[float, float]]  # begin and end of each span, in ms
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class StageTime:
 
 
 def nvtx_range(name: str, frame: int) -> AbstractContextManager[object]:
-    """Times nothing: a range of a stage with the number of its first frame."""
+    """A range of a stage with the number of its first frame, without timing."""
     return stage(name, frame)
 
 
 class StageClock:
-    """Calling it gives a context in which a stage works on the frames from `frame` on; several threads may.
+    """A clock whose call gives a context in which a stage works on the frames from `frame` on; several threads may.
 
-    On CUDA events are recorded before and behind what the stage enqueues, and read when all is over.
+    On CUDA events are recorded before and after the work that the stage enqueues, and read at the end.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -54,7 +54,7 @@ class StageClock:
                 self._events.append((name, before, behind))  # cuda only
 
     def times(self, frames: int) -> list[StageTime]:
-        """Of each stage, in the order in which they first ended."""
+        """The times of each stage, in the order in which the stages first ended."""
         spans = self._spans()
         device = {name: sum(end - begin for begin, end in each) / frames for name, each in spans.items()}
         return [
@@ -63,14 +63,14 @@ class StageClock:
         ]
 
     def device_ms(self) -> float:
-        """For how long any stage was under way on its stream: an upper bound of how long the device was active.
+        """The time in ms in which any stage was under way on its stream: an upper bound of the device's active time.
 
-        It counts what a stage waits for on the host between two things that it enqueues.
+        The time includes waits of a stage on the host between two parts of its work.
         """
         return covered(span for each in self._spans().values() for span in each)
 
     def _spans(self) -> dict[str, Spans]:
-        """By stage, since the clock was made."""
+        """Spans by stage, since the clock was made."""
         spans: defaultdict[str, Spans] = defaultdict(list)
         for name, before, behind in self._events:
             behind.synchronize()  # cuda only

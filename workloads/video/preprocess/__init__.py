@@ -1,1 +1,1 @@
-"""Preprocessing: frames become the network's inputs."""
+"""The preprocessing stage: frames become the network's inputs."""

@@ -1,7 +1,8 @@
-"""torch's memory and torch's stream in the form that CV-CUDA's operators take: nothing is copied and nothing waits.
+"""Adapters of torch's memory and stream for CV-CUDA's operators, without a copy and without a wait.
 
-CV-CUDA has a stream of its own, and it waits for the whole device where a tensor does not say which stream wrote it,
-as torch's do not. Both are settled here: operators run on torch's current stream, and tensors say that this is enough.
+CV-CUDA has a stream of its own, and it waits for the whole device where a tensor does not name the stream that wrote
+it, as torch's do not. The adapters solve both: operators run on torch's current stream, and tensors declare that this
+order is enough.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 TYPE_NAMES = {torch.uint8: "|u1", torch.float32: "<f4"}
-# In place of a stream, in CV-CUDA's reading of the CUDA Array Interface: whoever uses this has seen to the order.
+# In place of a stream, in CV-CUDA's reading of the CUDA Array Interface: the caller has ensured the order.
 IN_ORDER = -1
 
 

@@ -1,7 +1,7 @@
-"""From decoded frames to what the network sees: a third of the size, RGB, ImageNet mean and standard deviation.
+"""Preprocessing of decoded frames for the network: a third of the size, RGB, ImageNet mean and standard deviation.
 
-Pixels are sampled as cv2.INTER_LINEAR and F.interpolate do, between the two nearest in each direction, with half-pixel
-centres and nothing filtered before. From 1080p to 360 x 640 that is every third pixel, the middle one of nine.
+Pixels are sampled as by cv2.INTER_LINEAR and F.interpolate, between the two nearest in each direction, with half-pixel
+centres and without a filter before. From 1080p to 360 x 640 that is every third pixel, the middle one of nine.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ Axis = tuple[tuple[Tensor, Tensor], ...]
 class OnDevice:
     """The network's input, [n, 3, h, w], from NV12 on the same device.
 
-    Pixels are picked out first, so that a ninth of them is converted to RGB, or four ninths where neither side is an
-    exact multiple and 2 x 2 of them are mixed: what follows are passes over little. The conversion is swscale's to the
-    last bit, as in `colour`. For an exact third the result is thus `on_host`'s, but for the rounding of FP32. Elsewhere
-    OpenCV mixes with weights of 11 bits and rounds to a whole level, and nothing is rounded here: up to 0.8 levels
-    apart, 0.014 after normalization.
+    Pixels are selected first, so that a ninth of them is converted to RGB, or four ninths where neither side is an
+    exact multiple and 2 x 2 of them are mixed: the later passes are small. The conversion is swscale's to the last bit,
+    as in `colour`. For an exact third the result is thus `on_host`'s, except for the rounding of FP32. Elsewhere OpenCV
+    mixes with weights of 11 bits and rounds to a whole level, and this class does not round: up to 0.8 levels apart,
+    0.014 after normalization.
 
-    Everything runs on the caller's current stream; the result is memory of its own. Raises ValueError for a batch that
+    All work runs on the caller's current stream; the result is memory of its own. Raises ValueError for a batch that
     is not uint8 [n, H*3/2, W] of the given size, and for odd sizes.
     """
 
@@ -103,10 +103,10 @@ class OnDevice:
 
 
 def taps(pixels: int, samples: int, device: torch.device) -> Axis:
-    """Which of a side's pixels its samples are mixed from: once or twice int64 [samples], and their share, float32.
+    """The pixels of a side that its samples mix: once or twice int64 [samples], and their share, float32.
 
-    Sample i lies at (i + 1/2) pixels / samples - 1/2; beyond the ends is what is there. A second tap that would have no
-    share is left out.
+    Sample i lies at (i + 1/2) pixels / samples - 1/2; beyond the ends the outermost pixel counts. A second tap without
+    any share is left out.
     """
     halves = (2 * torch.arange(samples) + 1) * pixels - samples  # positions, in halves of a sample
     lower = halves // (2 * samples)
@@ -131,7 +131,7 @@ def _places(height: int, width: int, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def _gains(matrix: Matrix) -> Tensor:
-    """float32 [3, 3, 1, 1]: what a level of Y, of U and of V adds to red, green and blue; exact in FP32 (STEP)."""
+    """float32 [3, 3, 1, 1]: the weight of a level of Y, of U and of V in red, green and blue; exact in FP32 (STEP)."""
     of_red, of_blue = LUMA_OF_RED_AND_BLUE[matrix]
     of_green = 1 - of_red - of_blue
     blue, red = 2 * (1 - of_blue) * CHROMA_GAIN, 2 * (1 - of_red) * CHROMA_GAIN

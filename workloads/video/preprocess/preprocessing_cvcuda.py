@@ -1,4 +1,4 @@
-"""Preprocessing by CV-CUDA: three of its operators, from NV12 to the network's input.
+"""CV-CUDA's preprocessing: three of its operators, from NV12 to the network's input.
 
 cvtcolor converts the whole frame, since no operator of CV-CUDA samples NV12; resize_crop_convert_reformat samples a
 ninth of that and leaves it in float32; normalize has a mean and a scale for every channel. Per frame of 1080p that
@@ -24,7 +24,7 @@ class CvCuda:
     lighter than `preprocessing.on_host` by 1 to 1.6 levels on average and 3 at most, 0.03 and 0.05 after
     normalization. Luma below black is black to it.
 
-    Everything runs on the caller's current stream; the result is memory of its own. Raises ImportError without CV-CUDA,
+    All work runs on the caller's current stream; the result is memory of its own. Raises ImportError without CV-CUDA,
     and ValueError for odd sizes, for a matrix that is not BT.601, the only one that CV-CUDA has for limited range, and
     for a batch that is not uint8 [n, H*3/2, W] of the given size.
     """

@@ -1,4 +1,4 @@
-"""What preprocessing on the device promises against OpenCV on the host."""
+"""The promises of preprocessing on the device against OpenCV on the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workloads.video.clip.source_clip import VIDEO_SETTING
 from workloads.video.needs import CVCUDA, GPU, ON_HOST
 from workloads.video.preprocess.sides import ITEMS, by_opencv, from_nv12, size
 
-# Levels of bytes are rounded here and there, by one of 255 and by CV-CUDA by three; normalized values are about 1.
+# Both sides round levels of bytes, by one of 255, and CV-CUDA by three; normalized values are about 1.
 ROUNDED = {dtype: Tolerance(relative_l2=1.5e-2, max_error=5e-2) for dtype in ("float32", "float16")}
 ROUNDED_BY_CVCUDA = {dtype: Tolerance(relative_l2=3e-2, max_error=5e-2) for dtype in ("float32", "float16")}
 ON_THE_GPU = {"cuda": Contract((Limit("host_to_device_bytes", at_most=4096),))}
@@ -43,13 +43,13 @@ PREPROCESS = Workload(
         Optimization(
             "torch-cpu",
             partial(from_nv12, "torch"),
-            {"cpu": 0.03},  # gates no speed: it keeps the path alive where there is no GPU
+            {"cpu": 0.03},  # promises no speed: the case keeps the path tested where there is no GPU
             tolerance=ROUNDED,
             needs=ON_HOST,
             why=f"{SAMPLED_FIRST}; PyTorch still makes several passes over them, and OpenCV one",
         ),
     ),
-    cold=False,  # the inputs are numbers of frames, which come from a bank in their turn
+    cold=False,  # the inputs are numbers of frames, which lie in a bank
     timing="pipeline",
     settings=VIDEO_SETTING,
 )

@@ -1,7 +1,7 @@
-"""The stage that preprocesses: OpenCV on the host, against what samples frames where the decoder left them.
+"""The sides of preprocessing: OpenCV on the host, against sampling where the decoder left the frames.
 
-A step gets the numbers of some frames, int64 [items], and returns what the network sees of them, float32 [items, 3, h,
-w] on the device.
+A step gets the numbers of some frames, int64 [items], and returns the network's inputs, float32 [items, 3, h, w] on the
+device.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ ITEMS: Mapping[DeviceKind, int] = {"cuda": 8, "cpu": 8}
 
 
 def size(kind: DeviceKind) -> Size:
-    """Bytes: what is sampled of the frames, read once, and the float32 result, written once."""
+    """The bytes of a step: the sampled pixels of the frames, read once, and the float32 result, written once."""
     clip = CLIPS[kind]
     h, w = input_size(clip.height, clip.width)
     return Size(items=ITEMS[kind], flops=0.0, bytes=float(ITEMS[kind] * h * w * (3 + 4 * 3)))
 
 
 def by_opencv(context: Context) -> Side:
-    """Resized, normalized and copied to the device."""
+    """OpenCV's side: frames are resized, normalized and copied to the device."""
     frames = bgr_frames(context)
     return Side(lambda numbers: on_host(frames[chosen(numbers)], context.device))
 
 
 def from_nv12(library: Literal["torch", "cvcuda"], context: Context) -> Side:
-    """Sampled and normalized where NV12 lies: on the device, or on the host where there is none."""
+    """The side that samples and normalizes NV12 where it lies: on the device, or on the host where there is none."""
     one_thread_on_cpu(context.device)
     info, frames = source(context).info, nv12_frames(context)
     form = info.height, info.width, context.device, torch.float32, info.matrix

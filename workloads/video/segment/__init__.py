@@ -1,1 +1,1 @@
-"""Segmentation: a network tells people from background."""
+"""The segmentation stage: a network separates people from background."""

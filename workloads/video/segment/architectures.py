@@ -34,12 +34,12 @@ def coarse_network(kind: DeviceKind, classes: int = CLASSES) -> nn.Module:
 
     whole = get_model(ARCHITECTURES[kind].name, weights=None, weights_backbone=None, num_classes=classes)
     backbone = whole.backbone
-    if kind == "cuda":  # this head wants the features alone, without the dictionary around them
+    if kind == "cuda":  # this head takes the features alone, without the dictionary around them
         backbone = nn.Sequential(OrderedDict(backbone.named_children()))
     return nn.Sequential(OrderedDict(backbone=backbone, classifier=whole.classifier))
 
 
 def without_weights(kind: DeviceKind, classes: int = CLASSES) -> nn.Module:
-    """The same on the meta device: shapes alone."""
+    """The network of `coarse_network` on the meta device: shapes alone."""
     with torch.device("meta"):
         return coarse_network(kind, classes)

@@ -1,7 +1,7 @@
-"""cuDNN's fused convolutions as the video's segmenter needs them, none of which is compiled.
+"""cuDNN's fused convolutions for the video's segmenter, without any compilation.
 
-cuDNN may have no engine for those that are dilated, as FCN's are: something stands in for these. Pooling is PyTorch's:
-Inductor's kernel saves 0.1 ms a batch, which the second that its first import takes outweighs in a clip of 600 frames.
+cuDNN may have no engine for dilated convolutions, as FCN's are: separate operators replace these. Pooling is PyTorch's:
+Inductor's kernel saves 0.1 ms a batch, which the second of its first import outweighs in a clip of 600 frames.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from workloads.parts.cudnn_fusion import CUDNN, Extent, Geometry, Operators, max
 
 
 class FusedOrApart:
-    """`fused`, and `apart` for dilated geometries that it raised RuntimeError for: `refused` are these.
+    """`fused`, or `apart` for dilated geometries for which `fused` raised RuntimeError; `refused` has these.
 
     The first call must not be part of a graph that is being captured.
     """
@@ -55,7 +55,7 @@ def pool_relu(x: Tensor, bias: Tensor, kernel: Extent, stride: Extent, padding: 
 
 
 def operators(cudnn: Operators = CUDNN) -> tuple[Operators, Callable[[], str | None]]:
-    """cuDNN's operators where it has them, PyTorch's pooling, and what tells which cuDNN had not, or None."""
+    """cuDNN's operators, PyTorch's pooling, and a function that names the refused convolutions, or returns None."""
     fused = FusedOrApart(cudnn.conv_relu, conv_relu), FusedOrApart(cudnn.conv_add_relu, conv_add_relu)
 
     def told() -> str | None:

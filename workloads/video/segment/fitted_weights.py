@@ -1,7 +1,8 @@
-"""Weights that segment our clips without ever having been trained: seeded, calibrated, and read out in closed form.
+"""Weights that segment our clips without any training: seeded, calibrated, and fitted in closed form.
 
 The convolutions are random. BatchNorm statistics come from a few frames of the clip, and the last convolution from a
-linear fit to its truth. What was fitted is kept on disk, so that every side and every process computes with the same.
+linear fit to its true masks. The fit is stored on disk, so that every side and every process computes with equal
+weights.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from workloads.video.segment.architectures import ARCHITECTURES, coarse_network
 from workloads.video.segment.network_frames import fit_numbers, frames_with_truth
 from workloads.video.segment.readout import coarse_targets, ridge
 
-FORMAT = 1  # of what is stored; raise it whenever seeding, calibration or the fit change
+FORMAT = 1  # of the stored file; raise it whenever seeding, calibration or the fit change
 FITTED = "fitted.pt"
 FRAMES_AT_ONCE = 4
 LOGIT = 4.0  # inside the foreground and, negative, outside: a probability of 0.9997
@@ -54,10 +55,10 @@ def fitted_weights(
 def seeded_network(kind: DeviceKind, seed: int) -> nn.Module:
     """The network with random weights, on the CPU, in eval mode; the random numbers of the process go on as before.
 
-    Three things keep it from forgetting what it sees, and from amplifying rounding from layer to layer. What a residual
-    block adds is small, as training makes it: with full-size blocks, FP16 logits of 101 layers are 5 % off, not 0.1 %,
-    and every feature mixes half of the frame. Kernels over one to three channels have a mean: so colours get through.
-    BatchNorm biases above zero keep more than half of the ReLUs open.
+    Three choices keep it from losing its input, and from amplifying rounding from layer to layer. The output of a
+    residual block is small, as training makes it: with full-size blocks, FP16 logits of 101 layers are 5 % off, not 0.1
+    %, and every feature mixes half of the frame. Kernels over one to three channels have a mean, which passes colours
+    on. BatchNorm biases above zero keep more than half of the ReLUs open.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
@@ -89,7 +90,7 @@ def _ends_of_residual_blocks(coarse: nn.Module) -> Iterator[nn.BatchNorm2d]:
 def fit(coarse: nn.Module, readouts: Sequence[str], frames: Tensor, masks: Tensor) -> None:
     """Calibrates and fits `coarse` in place to `frames` [n, 3, h, w], whose truth is `masks`, bool [n, h, w].
 
-    Strict FP32 and deterministic algorithms, whatever the process has chosen; it goes on as before.
+    The fit uses strict FP32 and deterministic algorithms, and restores the process's own choice.
     """
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
         calibrate(coarse, frames[:: max(1, len(frames) // FRAMES_AT_ONCE)])
@@ -100,12 +101,12 @@ def fit(coarse: nn.Module, readouts: Sequence[str], frames: Tensor, masks: Tenso
 
 
 def calibrate(coarse: nn.Module, frames: Tensor) -> None:
-    """Every BatchNorm's statistics become those of `frames`, as all the BatchNorms before it leave them."""
+    """Sets every BatchNorm's statistics to those of `frames` behind all the BatchNorms before it."""
     norms = [module for module in coarse.modules() if isinstance(module, nn.BatchNorm2d)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # the plain mean over all that it sees
+        norm.momentum = None  # the plain mean over all its inputs
         norm.train()
     coarse(frames)
     for norm, momentum in zip(norms, momenta, strict=True):
@@ -114,7 +115,7 @@ def calibrate(coarse: nn.Module, frames: Tensor) -> None:
 
 
 def _features(coarse: nn.Module, readouts: Sequence[str], frames: Tensor) -> Tensor:
-    """What the last convolutions read, side by side: [n, channels, h/8, w/8]."""
+    """The inputs of the last convolutions, side by side: [n, channels, h/8, w/8]."""
     seen: list[Tensor] = []
     with _watching(coarse, readouts, seen):
         coarse(frames)
@@ -135,7 +136,7 @@ def _watching(coarse: nn.Module, readouts: Sequence[str], seen: list[Tensor]) ->
 
 
 def _read_out(coarse: nn.Module, readouts: Sequence[str], weights: Tensor, intercept: float) -> None:
-    """Logits -z and z of background and foreground, where z is `weights` times the features, plus `intercept`."""
+    """Sets the logits to -z (background) and z (foreground), where z is `weights` times features plus `intercept`."""
     convs = [coarse.get_submodule(name) for name in readouts]
     biases = [intercept, *[0.0] * (len(convs) - 1)]
     parts = torch.split(weights, [int(conv.in_channels) for conv in convs])  # type: ignore[arg-type]
@@ -145,7 +146,7 @@ def _read_out(coarse: nn.Module, readouts: Sequence[str], weights: Tensor, inter
 
 
 def _fitted_part(kind: DeviceKind, coarse: nn.Module) -> Mapping[str, Tensor]:
-    """The rest follows from the seed alone, and is 200 MB."""
+    """The part of the weights that is fitted; the rest, 200 MB, follows from the seed alone."""
     statistics = ("running_mean", "running_var", "num_batches_tracked")
     fitted = (*statistics, *(f"{name}.{part}" for name in ARCHITECTURES[kind].readouts for part in ("weight", "bias")))
     return {name: value for name, value in coarse.state_dict().items() if name.endswith(fitted)}
@@ -158,7 +159,7 @@ def _stored(weights: Mapping[str, Tensor]) -> bytes:
 
 
 def fit_key(kind: DeviceKind, clip: Clip, seed: int, device: torch.device) -> str:
-    """A folder name: another one as soon as anything differs that decides the weights."""
+    """A folder name that changes with any fact that decides the weights."""
     processor = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"  # cuda only
     torchvision = importlib.metadata.version("torchvision")  # its import takes a second
     told = (FORMAT, kind, clip.file_name, seed, processor, torch.__version__, torchvision)

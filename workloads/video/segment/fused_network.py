@@ -1,7 +1,7 @@
-"""The large segmenter as fused convolutions, kept on disk: a list of calls, and one block of weights as they compute.
+"""The large segmenter as fused convolutions, stored on disk: a list of calls, and one block of final weights.
 
-To make it takes torchvision, whose import alone is longer than most clips need, all weights in full precision, and a
-trace of the network. Whoever finds it made reads a file and copies it to the device in one go.
+Building it takes torchvision, whose import alone is longer than most clips need, all weights in full precision, and a
+trace of the network. A later process reads a file and copies it to the device at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from workloads.video.clip.clip import Clip
 from workloads.video.segment.fitted_weights import fit_key
 from workloads.video.segment.segmenter import segmenter
 
-FORMAT = 1  # of what is stored; raise it whenever the network is rewritten in another way
+FORMAT = 1  # of the stored file; raise it whenever the network is rewritten in another way
 CALLS, WEIGHTS = "calls.json", "weights.bin"
 INPUT = "frames"
 ALIGNED_VALUES = 128  # every weight begins at a multiple of 256 bytes, as in memory of its own
@@ -71,7 +71,7 @@ class FusedNetwork:
     block: Tensor
 
     def on(self, device: torch.device, operators: Operators) -> fx.GraphModule:
-        """For [n, STEM_CHANNELS, h, w] in channels_last FP16; shares no memory with another."""
+        """The network for [n, STEM_CHANNELS, h, w] in channels_last FP16; shares no memory with another."""
         block, begin = self.block.to(device, copy=True), 0
         modules, graph = {}, fx.Graph()
         results = {INPUT: graph.placeholder(INPUT)}
@@ -89,7 +89,7 @@ class FusedNetwork:
 def fused_network(clip: Clip, seed: int, device: torch.device, cache_dir: Path) -> FusedNetwork:
     """FCN-ResNet101 with the weights of `fitted_weights`, fused on `device` unless `cache_dir` has it already.
 
-    What was stored and damaged is deleted with a RuntimeWarning and made again.
+    A damaged file is deleted with a RuntimeWarning and made again.
     """
     folder = cache_dir / "video-segmenter" / f"{fit_key('cuda', clip, seed, device)}-fused-{FORMAT}"
     files: Mapping[str, bytes] = read_verified(folder)
@@ -118,7 +118,7 @@ def packed(fused: fx.GraphModule) -> dict[str, bytes]:
 def unpacked(files: Mapping[str, bytes]) -> FusedNetwork:
     calls = [Call(**each) for each in json.loads(files[CALLS])]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch's one, that nobody may write to these bytes: nobody does
+        warnings.simplefilter("ignore")  # PyTorch's, that these bytes must not be written: no code writes them
         return FusedNetwork(calls, torch.frombuffer(files[WEIGHTS], dtype=torch.float16))
 
 
@@ -137,13 +137,13 @@ def _shape(tensor: Tensor | None) -> list[int]:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """Its values in channels_last order, and zeros up to where the next ones begin."""
+    """The values of the tensor in channels_last order, and zeros up to the beginning of the next one."""
     values = (tensor.movedim(1, -1) if tensor.dim() == 4 else tensor).flatten()
     return nn.functional.pad(values, (0, -len(values) % ALIGNED_VALUES))
 
 
 def _taken(block: Tensor, begin: int, shape: Sequence[int]) -> tuple[Tensor, int]:
-    """The tensor of that shape, no values for none, and where the next one begins."""
+    """The tensor of that shape, empty for an empty shape, and the beginning of the next one."""
     count = torch.Size(shape).numel() if shape else 0
     values, end = block[begin : begin + count], begin + count
     if len(shape) == 4:

@@ -1,4 +1,4 @@
-"""Proof that an optimized segmenter still draws the same masks, and draws them as well."""
+"""Proof that an optimized segmenter still draws the baseline's masks, with the baseline's accuracy."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Truth = Callable[[Context], tuple[Tensor, Tensor | None]]
 
 
 def intersection_over_union(masks: Tensor, others: Tensor) -> float:
-    """Of two bool tensors of one shape, over all their pixels together; 1 where both are empty."""
+    """The overlap of two bool tensors of one shape, over all their pixels together; 1 where both are empty."""
     union = int((masks | others).sum())
     return int((masks & others).sum()) / union if union else 1.0
 
 
 def masks_agree(baseline: Build, optimized: Build, truth: Truth) -> Proof:
-    """That the masks are the baseline's, and as close to the truth, on the frames and masks that `truth` gives.
+    """Proves that the masks are the baseline's, and as accurate, on the frames and masks of `truth`.
 
-    Where nobody knows the true masks, they are None.
+    Where the true masks are not known, they are None.
     """
     return Proof("masks", partial(_masks_agree, baseline, optimized, truth))
 
@@ -49,7 +49,7 @@ def _masks_agree(baseline: Build, optimized: Build, truth: Truth, context: Conte
 
 @functools.lru_cache(maxsize=1)
 def _by_baseline(baseline: Build, truth: Truth, context: Context) -> Tensor:
-    """Every optimization is compared with the same masks."""
+    """The baseline's masks, with which every optimization is compared."""
     return _masks(baseline, context, truth(context)[0])
 
 

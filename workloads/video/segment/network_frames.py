@@ -1,4 +1,4 @@
-"""Frames of a clip as the network gets them, with the truth about what is foreground: drawn, never decoded."""
+"""Frames of a clip in the network's input format, with the true foreground: drawn, never decoded."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ FIT_FRAMES = 12
 
 
 def fit_numbers(clip: Clip) -> tuple[int, ...]:
-    """The frames that weights are fitted to: a few, spread evenly from the first to the last."""
+    """The numbers of the frames that weights are fitted to: a few, spread evenly from the first to the last."""
     return tuple(sorted({int(number) for number in np.linspace(0, clip.frames - 1, FIT_FRAMES).round()}))
 
 
 def unseen_numbers(clip: Clip) -> tuple[int, ...]:
-    """Frames half way between those, which no weight was fitted to; raises ValueError where a clip has none."""
+    """Frames half way between those of the fit; raises ValueError where a clip has none."""
     fitted = fit_numbers(clip)
     between = tuple((left + right) // 2 for left, right in pairwise(fitted) if right > left + 1)
     if not between:
@@ -31,7 +31,7 @@ def unseen_numbers(clip: Clip) -> tuple[int, ...]:
 
 
 def frames_with_truth(clip: Clip, numbers: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """float32 [n, 3, h, w], resized and normalized as preprocessing does, and bool masks [n, h, w], on `device`."""
+    """float32 [n, 3, h, w], resized and normalized as by preprocessing, and bool masks [n, h, w], on `device`."""
     drawn = [_network_frame(clip, number, device) for number in numbers]
     return torch.stack([frame for frame, _ in drawn]), torch.stack([mask for _, mask in drawn])
 

@@ -1,4 +1,4 @@
-"""What precision, layout, fusion and compilers promise of the segmenter."""
+"""The promises of precision, layout, fusion and compilers for the segmenter."""
 
 from __future__ import annotations
 

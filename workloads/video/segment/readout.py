@@ -1,4 +1,4 @@
-"""A linear readout of features, fitted in closed form: what a network's last convolution does to tell two things apart.
+"""A linear readout of features, fitted in closed form: the last convolution of a network, which separates two classes.
 
 Ridge regression of +-1 on the features (Hoerl and Kennard, Technometrics 12, 1970): minimizes the squared error plus
 `PENALTY` times the mean variance of the features times the squared weights. The intercept is not penalized. A large
@@ -17,8 +17,8 @@ PENALTY = 1e-2
 def coarse_targets(masks: Tensor, features: Tensor) -> Tensor:
     """float64 [n, h, w] from bool masks [n, H, W], for features [n, channels, h, w] of the same frames.
 
-    Each cell's share of foreground, as -1 (none) to 1 (all of it): interpolated between cells, they change sign at the
-    outline of the mask, within a fraction of a cell.
+    The target is each cell's share of foreground, as -1 (none) to 1 (all of it): interpolated between cells, the
+    targets change sign at the outline of the mask, within a fraction of a cell.
     """
     rows, columns = features.shape[-2:]
     return 2 * F.adaptive_avg_pool2d(masks[:, None].double(), (rows, columns))[:, 0] - 1

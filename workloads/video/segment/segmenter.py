@@ -1,4 +1,4 @@
-"""What tells foreground from background: frames in, logits out.
+"""The segmenter, which separates foreground from background: frames in, logits out.
 
 Its weights are seeded and fitted to our own clips (see fitted_weights.py), or those of the user's checkpoint.
 """
@@ -23,7 +23,7 @@ AUXILIARY = "aux_classifier."  # torchvision's second head, for training only
 
 
 class Segmenter(nn.Module):
-    """Normalized frames [n, 3, h, w] -> float32 logits [n, classes, h, w]; class 0 is the background.
+    """The segmenter: frames [n, 3, h, w], normalized -> float32 logits [n, classes, h, w]; class 0 is the background.
 
     `coarse` gives logits for every eighth pixel, [n, classes, h/8, w/8], in the precision of its weights.
     """
@@ -39,7 +39,7 @@ class Segmenter(nn.Module):
 def interpolated(coarse_logits: Tensor, frames: Tensor) -> Tensor:
     """float32 [n, classes, h, w] from any floating-point [n, classes, h/8, w/8], for frames [n, 3, h, w].
 
-    Converted before and not afterwards: that is a 64th of the values, and rounds nothing more.
+    The conversion comes before the interpolation: that is a 64th of the values, and rounds nothing more.
     """
     return F.interpolate(coarse_logits.float(), size=frames.shape[-2:], mode="bilinear", align_corners=False)
 
@@ -57,9 +57,9 @@ SEGMENTER_SETTING = {
 def segmenter(kind: DeviceKind, context: Context, clip: Clip | None = None) -> Segmenter:
     """A new eval segmenter on the context's device, float32: FCN-ResNet101 for "cuda", LR-ASPP for "cpu".
 
-    Without a checkpoint its weights are fitted to `clip`, by default the one that this kind of device works on, and
-    kept in the context's `cache_dir`. Raises ValueError, in one sentence that names the file, for a checkpoint that is
-    no state_dict of this kind's network.
+    Without a checkpoint its weights are fitted to `clip`, by default the clip of this kind of device, and kept in the
+    context's `cache_dir`. Raises ValueError, in one sentence that names the file, for a checkpoint that is no
+    state_dict of this kind's network.
     """
     own = own_checkpoint(context)
     if own is not None:
@@ -80,7 +80,7 @@ def own_checkpoint(context: Context) -> Path | None:
 def checkpoint(kind: DeviceKind, path: Path, option: str = "--perf-set segmenter-weights") -> Mapping[str, Tensor]:
     """The state_dict in `path` but for its auxiliary head, on the CPU.
 
-    Raises ValueError, naming the file and the option that it was given by.
+    Raises ValueError, naming the file and the option that named it.
     """
     try:
         return stored_weights(kind, path)
@@ -90,12 +90,12 @@ def checkpoint(kind: DeviceKind, path: Path, option: str = "--perf-set segmenter
 
 @functools.lru_cache(maxsize=1)
 def stored_weights(kind: DeviceKind, path: Path) -> Mapping[str, Tensor]:
-    """Of the file that was read last; see `checkpoint`."""
+    """The weights of the last file that was read; see `checkpoint`."""
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True)
         weights = {name: value for name, value in stored.items() if not name.startswith(AUXILIARY)}
         without_weights(kind, _classes(kind, weights)).load_state_dict(weights, assign=True)
-    except Exception as error:  # whatever zip archives, unpickling, the file system and load_state_dict raise
+    except Exception as error:  # zip archives, unpickling, the file system and load_state_dict raise many errors
         reason = " ".join(str(error).split())[:120]
         problem = f"{path} holds no state_dict of torchvision's {ARCHITECTURES[kind].name}"
         advice = "write one with torch.save(model.state_dict(), path)"

@@ -1,4 +1,4 @@
-"""The stage that segments: FCN-ResNet101 in eager FP32 against what precision, layout, fusion and compilers give.
+"""The sides of segmentation: FCN-ResNet101 in eager FP32 against precision, layout, fusion and compilers.
 
 Every side gets the same float32 frames [items, 3, h, w] and returns float32 logits [items, classes, h, w]. On a CPU,
 where nothing but the baseline runs, the network is LR-ASPP.
@@ -34,7 +34,7 @@ FRAMES = 8
 
 @dataclass(frozen=True)
 class Work:
-    """What one frame of a kind's clip costs; a test counts it again on the meta device."""
+    """The work of one frame of a kind's clip; a test counts it again on the meta device."""
 
     multiply_adds: int  # in the convolutions
     values_read: int  # by the convolutions, weights apart
@@ -61,8 +61,8 @@ def size(kind: DeviceKind, items: int = FRAMES) -> Size:
 def inputs(context: Context, index: int) -> Tensor:
     """Batch `index` >= 0: float32 [items, 3, h, w], normalized frames on the context's device.
 
-    Depends on the context's seed and `index` alone: frames that no weight was fitted to, or the first ones of the
-    user's video, chosen at random and each moved around its edges by another distance, so that no two batches are
+    The batch depends on the context's seed and `index` alone: frames that no weight was fitted to, or the first ones of
+    the user's video, chosen at random and each shifted cyclically by another distance, so that no two batches are
     alike.
     """
     frames, _ = _frames(context)
@@ -81,7 +81,7 @@ def _unseen_frames(clip: Clip, device: torch.device) -> tuple[Tensor, Tensor]:
 def truth(context: Context) -> tuple[Tensor, Tensor | None]:
     """Frames float32 [items, 3, h, w] that no weight was fitted to, and their masks, bool [items, h, w].
 
-    Of the user's video nobody knows the masks.
+    The masks of the user's video are not known.
     """
     frames, masks = _frames(context)
     taken = torch.arange(context.items, device=context.device) % len(frames)
@@ -89,7 +89,7 @@ def truth(context: Context) -> tuple[Tensor, Tensor | None]:
 
 
 def _frames(context: Context) -> tuple[Tensor, Tensor | None]:
-    """As the network gets them, made once a process."""
+    """The frames in the network's input format, made once a process."""
     if is_users(context):
         return _users_frames(source(context), context), None
     return _unseen_frames(CLIPS[_kind(context)], context.device)
@@ -132,23 +132,23 @@ def cuda_graph(context: Context) -> Side:
 def cudnn_fused(
     context: Context, example: Tensor | None = None, before_capture: Callable[[], object] = lambda: None
 ) -> Side:
-    """Every convolution one cuDNN call with all that follows it, in one launch; interpolation stays as it is.
+    """Each convolution is one cuDNN call with its successors, all in one launch; interpolation is unchanged.
 
-    For frames like `example`, by default those of the stage. `before_capture` may wait for whatever is under way on the
-    device: it is called when all is ready but the graph.
+    The side takes frames like `example`, by default those of the stage. `before_capture` may wait for pending work of
+    the device: it is called when all is ready but the graph.
     """
     torch.backends.cudnn.benchmark = True
     like = inputs(context, UNMEASURED_BATCH) if example is None else example
     cudnn, not_fused = operators()
     network = fused(context, cudnn)
-    with torch.inference_mode():  # cuDNN looks for its algorithms now, which takes longest of all
+    with torch.inference_mode():  # cuDNN searches for its algorithms now, the longest part
         network(F.pad(like, (0, 0, 0, 0, 0, STEM_CHANNELS - like.shape[1])).to(torch.float16, memory_format=NHWC))
     before_capture()
     return replace(captured(context, network, STEM_CHANNELS, like), engaged=not_fused)
 
 
 def fused(context: Context, cudnn: Operators) -> Segmenter:
-    """For frames [n, STEM_CHANNELS, h, w] in channels_last FP16; of fitted weights it is kept on disk."""
+    """The fused segmenter for [n, STEM_CHANNELS, h, w] in channels_last FP16; fitted weights are stored on disk."""
     if own_checkpoint(context) is None:
         network = fused_network(CLIPS["cuda"], context.seed, context.device, context.cache_dir)
         return Segmenter(network.on(context.device, cudnn))
