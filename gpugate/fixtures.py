@@ -77,7 +77,7 @@ def workload(request: pytest.FixtureRequest) -> Judged:
 
 
 def _measured(request: pytest.FixtureRequest, cases: Iterable[Case]) -> dict[str, CaseResult]:
-    """What the session knows of these cases, by id; the test fails in one sentence where it cannot go on."""
+    """Measures these cases once per session and returns the results by id; an error fails the test in one sentence."""
     session = request.config.stash[SESSION]
     __tracebackhide__ = True
     try:
@@ -154,13 +154,13 @@ def replayed(request: pytest.FixtureRequest) -> Callable[[Judged], None]:
 
 
 def properties(verdict: Verdict) -> dict[str, Any]:
-    """What JUnit XML and pytest-benchmark carry of a verdict: the word and the numbers that were measured."""
+    """Collects the outcome, the reason and the numbers of a verdict for JUnit XML and pytest-benchmark."""
     numbers = {name: value for name, value in verdict.numbers.items() if value is not None}
     return {"verdict": verdict.outcome.value, "reason": verdict.reason, **numbers}
 
 
 def sentence(verdict: Verdict, run: RunResult) -> str:
-    """What failed, by how much and against what, and the command to run next."""
+    """Writes the verdict with its reason in one sentence, and the command to run next."""
     from gpugate.report.next_step import describe_next_step
 
     step = describe_next_step(verdict, run)

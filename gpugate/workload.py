@@ -1,4 +1,4 @@
-"""What a workload and an optimization are.
+"""The nouns with which a workload and its optimizations are declared.
 
 A workload is ordinary PyTorch: a function that builds the baseline side, one that makes inputs, and one build
 function per optimization. Nothing here imports torch, so that declaring one costs nothing.
@@ -25,7 +25,7 @@ _Entry = TypeVar("_Entry")
 
 @dataclass(frozen=True)
 class Context:
-    """What a build function is told.
+    """The argument of a build function.
 
     `cache_dir` exists and outlives the session: compiled engines go there. `settings` holds the user's `--perf-set
     NAME=VALUE` by name; the names are those that the selected workloads declare. Where `capture_graphs` is False, a
@@ -69,9 +69,8 @@ class Side:
     taken before a timed block begins, which then lasts several times longer, or it would time the stock. `cached_step`
     is the same step on data that is already where it is needed, over and over: the time it saves is the data path's.
     `works_ahead` says that threads of the side do the work of later steps, and that `finish()` returns when they have
-    as much ready as the time before: what is counted then ends with it. `round_steps` is how many steps there are until
-    what is not done in each of them comes again, the end of a file: on a GPU a block is whole rounds, where one takes
-    1.5 s at most.
+    as much ready as the time before: what is counted then ends with it. `round_steps` is the period of work that not
+    every step does, such as closing a file: on a GPU a block is whole rounds, where a round takes 1.5 s at most.
     """
 
     step: Callable[[Any], torch.Tensor]
@@ -91,9 +90,9 @@ MakeInput = Callable[[Context, int], Any]
 
 @dataclass(frozen=True)
 class Size:
-    """How much one step does on one kind of device: items, floating-point operations, bytes that must move.
+    """The work of one step on one kind of device: items, floating-point operations, bytes that must move.
 
-    `whole_run_items` is how many items a run has from its start to its end, for a workload whose start-up counts.
+    `whole_run_items` is the number of items of a run from its start to its end, for a workload whose start-up counts.
     """
 
     items: Natural
@@ -119,7 +118,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Needs:
-    """What an optimization cannot do without. `install` is the next step for a missing package.
+    """Requirements of an optimization. `install` is the next step for a missing package.
 
     `engine` is looked for on a GPU, once all the rest is there.
     """
@@ -134,7 +133,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far outputs may be from the FP32 baseline's.
+    """The largest accepted error of outputs against the FP32 baseline's.
 
     `relative_l2` bounds ||out - ref|| / ||ref||; `max_error` bounds max|out - ref| / max|ref|; `top1_agreement` is
     the smallest share of equal argmax over the last dimension (0 turns it off).
@@ -173,7 +172,7 @@ class Contract:
 
 @dataclass(frozen=True)
 class Proof:
-    """What must be true of an optimization beyond the outputs of its steps: that it still learns, that nothing is lost.
+    """A test of a fact beyond the outputs of steps, such as "the network still learns" or "no frame is lost".
 
     `show` runs once in every measurement of it, before its times, and says in words what it found ("accuracy 98.1 %
     after 60 steps"). It raises DisprovedError, saying what is wrong by how much, where it is not true: the verdict is
@@ -219,7 +218,7 @@ class Optimization:
 
     @property
     def tolerated(self) -> Tolerance:
-        """How far its outputs may be off."""
+        """The tolerance of its outputs."""
         return self.tolerance[self.dtype]
 
     @property

@@ -1,1 +1,1 @@
-"""Why a side is slower or wrong: where the time of a step went, and the likely cause in one sentence."""
+"""The autopsy of a slower or wrong side: the parts of a step that take longer, and the likely cause in one sentence."""

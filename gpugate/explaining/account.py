@@ -1,4 +1,4 @@
-"""Where the difference between two states of a side went, in terms that add up to it. Pure."""
+"""The difference between two states of a side, as a sum of terms. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class Move:
 
 
 def account(then: State, now: State) -> Account | None:
-    """None where one of them has no profile. Copies, gaps and clocks are told apart on a GPU only."""
+    """Splits the difference of two states into terms; None where a state has no profile. A CPU has no term for copies,
+    gaps and clocks."""
     if then.profile is None or now.profile is None:
         return None
     whole = now.step_ms - then.step_ms
@@ -74,7 +75,7 @@ def moves(then: StepProfile, now: StepProfile) -> list[Move]:
 
 
 def first_longer_stage(then: State, now: State) -> Move | None:
-    """In the order of the step, the first one that takes longer by more than 1 % of a step; None where none does."""
+    """Finds the first stage of the step that takes longer by more than 1 % of a step; None where no stage does."""
     before, after = (state.profile.stages if state.profile else {} for state in (then, now))
     for name, (count, ms) in after.items():
         was_count, was_ms = before.get(name, NOTHING)
@@ -84,18 +85,18 @@ def first_longer_stage(then: State, now: State) -> Move | None:
 
 
 def _named(profile: StepProfile) -> Parts:
-    """What comes in every step and what comes after the last one, the latter under a name that says so."""
+    """Merges the parts of every step with the parts after the last step, which get `, after the steps` in the name."""
     after = {f"{name}, after the steps": part for name, part in profile.after.items()}
     return {**profile.kernels, **profile.copies, **after}
 
 
 def _after_ms(state: State) -> float:
-    """What `finish()` adds to a step of a block."""
+    """Computes the time that `finish()` adds to a step of a block."""
     return sum(ms for _, ms in state.profile.after.values()) / state.steps_per_block if state.profile else 0.0
 
 
 def _by_clocks(then: State, now: State) -> float:
-    """How much longer the kernels of both take since the SM clock is lower, at most: memory has a clock of its own."""
+    """Computes the time that a lower SM clock can explain of the kernels in both states: memory has its own clock."""
     if not then.sm_clock_mhz or not now.sm_clock_mhz or then.profile is None or now.profile is None:
         return 0.0
     before, after = then.profile.kernels, now.profile.kernels
@@ -106,6 +107,6 @@ def _by_clocks(then: State, now: State) -> float:
 
 
 def _within(value: float, bound: float) -> float:
-    """`value`, as far as it lies between 0 and `bound`."""
+    """Clips `value` to the range from 0 to `bound`."""
     low, high = sorted((0.0, bound))
     return max(low, min(high, value))

@@ -1,4 +1,4 @@
-"""The autopsy of a case: what its optimized side is compared with, where the time went, and why. Pure."""
+"""The autopsy of a case: its optimized side against another state, the terms of the difference, and a cause. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOCKS_UNKNOWN = "the SM clock is not known of both: what a lower one cost is to
 
 
 def autopsy(then: State, now: State, against: str) -> Autopsy:
-    """What became of a side since `then`. On a CPU the times of then are told in the pace of now."""
+    """Compares the state of a side with an earlier state. On a CPU, earlier times are scaled to the present pace."""
     measured_ms = then.step_ms
     then, now = (state.within_its_step() for state in (then.in_the_pace_of(now), now))
     cause = likely_cause(then, now)
@@ -63,7 +63,7 @@ def _lines(then: State, now: State) -> Iterator[str]:
 
 
 def _cpu(then: State, now: State) -> Iterator[str]:
-    """CPU counters of a side that moved, as far as they changed."""
+    """Yields the changed CPU counters of each side whose time changed."""
     if abs(now.step_ms / then.step_ms - 1) >= MOVED:
         yield from _changed_counts("per step", then.counters, now.counters)
     if now.left_by_its_reference(then):
@@ -71,7 +71,7 @@ def _cpu(then: State, now: State) -> Iterator[str]:
 
 
 def _changed_counts(title: str, then: Counters, now: Counters) -> Iterator[str]:
-    """Where nothing was counted then, what is counted now."""
+    """Yields the changed counters in one line; a counter without an earlier value appears with its present value."""
     words = []
     for name in (name for name in COUNTER_NAMES if name in CPU_COUNTERS & now.keys()):
         least = LEAST_CORES if name == "other_cores" else LEAST_COUNT

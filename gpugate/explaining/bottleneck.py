@@ -1,4 +1,4 @@
-"""What bounds one side, in words, with the numbers that say so. Pure."""
+"""The bottleneck of one side in words, with the numbers behind it. Pure."""
 
 from __future__ import annotations
 

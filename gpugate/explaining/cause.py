@@ -26,7 +26,7 @@ COUNTS = ("kernel_launches", "graph_launches", "kernels", *COPIES, "pageable_cop
 
 @dataclass(frozen=True)
 class Cause:
-    """What it is, and how one sees that."""
+    """A cause: its kind, and one sentence with the evidence."""
 
     kind: Kind
     words: str
@@ -49,8 +49,8 @@ def likely_cause(then: State, now: State) -> Cause:
 
 
 def _weighed(counted: Cause, then: State, now: State) -> Cause:
-    """What is counted more often, unless kernels that come as often as before bear nearly all of what a step takes
-    longer: then that is said first."""
+    """Keeps a cause from counters, unless kernels with unchanged counts explain nearly all of the longer step: then the
+    kernels come first."""
     longer_ms = now.step_ms - then.step_ms
     found = account(then, now)
     if found is None or longer_ms < FEW * then.step_ms:
@@ -246,5 +246,5 @@ def _counted(then: State, now: State, counter: str) -> str:
 
 
 def moved(then: State, now: State) -> list[Move]:
-    """What moved between two states; nothing where one has no profile."""
+    """Lists the parts that changed between two states; the list is empty where a state has no profile."""
     return moves(then.profile, now.profile) if then.profile and now.profile else []

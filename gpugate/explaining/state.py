@@ -1,4 +1,4 @@
-"""What is known of one side at one time: its time per step, its counters, where its time goes. Pure."""
+"""The state of one side at one time: its time per step, its counters and its profile. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from gpugate.results.moved_side import Times, mostly_the_reference
 class State:
     """A counter that is absent was not measured; `reference_counters` are those of the side that it is compared with.
 
-    `steps_per_block` is how many steps share what comes after the last one. `reference_ms` is what a step of the side
-    takes that it is compared with. `wrong` says by how much outputs are further off than they may be, `disproved` what
-    was to be shown and is not true.
+    `steps_per_block` is the number of steps that share the work after the last one. `reference_ms` is the time of a
+    step of the reference. `wrong` gives the error of outputs outside of the tolerance, `disproved` the failed proof.
     """
 
     step_ms: float
@@ -61,6 +60,6 @@ class State:
         return replace(self, profile=self.profile.longer(self.step_ms / self.profile.kernel_ms))
 
     def more(self, then: State, counter: str) -> float:
-        """By how much a counter is larger here than `then`; 0 where one of them did not measure it."""
+        """Subtracts the counter of `then` from this one; 0 where either state did not measure it."""
         known = counter in self.counters and counter in then.counters
         return self.counters[counter] - then.counters[counter] if known else 0.0

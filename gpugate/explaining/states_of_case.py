@@ -17,8 +17,8 @@ RECORDED = "what was recorded"
 
 
 def explained(result: CaseResult, profile: StepProfile | None) -> Autopsy | None:
-    """What became of the optimized side since its baseline, which has `profile` beside it; without a baseline, what
-    the optimization changed in the side that it is compared with. None for a case without times."""
+    """Compares the optimized side with its record, whose profile is `profile`; without a record, with the reference of
+    this run. None for a case without times."""
     now = optimized_side(result)
     if now is None:
         return None
@@ -83,7 +83,7 @@ def recorded(result: CaseResult, profile: StepProfile | None) -> State | None:
 
 
 def _wrong(found: Measurement, allowed: Tolerance) -> str | None:
-    """The output that is farthest off, if that is too far."""
+    """Describes the output with the largest error, if it is outside of the tolerance."""
     worst = max(found.differences, key=lambda one: one.relative_l2, default=None)
     if worst is None:
         return None

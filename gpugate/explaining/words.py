@@ -26,7 +26,7 @@ def change(then_ms: float, now_ms: float) -> str:
 
 
 def short(name: str) -> str:
-    """A kernel's name without what C++ puts around it."""
+    """Shortens a kernel's name by its C++ namespaces and casts, and cuts a long name."""
     return _cut(_bare(name))
 
 
@@ -44,7 +44,7 @@ def shortened(names: Sequence[str]) -> list[str]:
 
 
 def _alike(names: Sequence[str]) -> int:
-    """With how many characters all of them begin."""
+    """Counts the characters of the common beginning of all names."""
     first, last = min(names), max(names)
     pairs = zip(first, last, strict=False)
     return next((number for number, (one, other) in enumerate(pairs) if one != other), min(len(first), len(last)))
@@ -61,7 +61,7 @@ def _cut(name: str) -> str:
 
 
 def _cut_from(name: str, differ: int) -> str:
-    """Its beginning, and what stands where it begins to differ from others."""
+    """Cuts a long name to its beginning and the part where it begins to differ from other names."""
     room = LONGEST_NAME - HEAD - 6
     start = max(HEAD, min(differ - BEFORE, len(name) - room))
     end = "..." if len(name) > start + room else ""

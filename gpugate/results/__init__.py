@@ -1,1 +1,1 @@
-"""Nouns: what was measured, judged and explained, as frozen values."""
+"""Nouns: measured, judged and explained results, as frozen values."""

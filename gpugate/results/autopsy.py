@@ -1,4 +1,4 @@
-"""The autopsy of a case: why its optimized side is slower or wrong, in words that were made once."""
+"""The autopsy of a case: the likely cause why its optimized side is slower or wrong, in words."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Autopsy:
-    """`against` is what the state is compared with; `lines` say where the time went, what moved, is new and is gone."""
+    """A cause with its evidence; `against` names the compared state, `lines` list where time went and what changed."""
 
     against: str
     kind: Kind

@@ -1,4 +1,4 @@
-"""What several cases show together: a ladder of optimizations on top of each other, and a sweep of one parameter."""
+"""Series of cases: a ladder of optimizations on top of each other, and a sweep of one parameter."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Ladder:
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One value as measured. `speedup` is over what all points are compared with, `recorded` the baseline's; None, the
-    former with the reason as `problem`, where there is none."""
+    """One measured value of a sweep. `speedup` is over the reference of all points, None with the reason as `problem`;
+    `recorded` is the speedup of the record, or None."""
 
     value: int
     items_per_s: Positive | None

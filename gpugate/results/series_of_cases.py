@@ -1,4 +1,4 @@
-"""Deriving ladders and sweeps from the cases of a run. Pure."""
+"""Ladders and sweeps from the cases of a run. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FEWEST_POINTS = 2
 
 
 def rung_number(workload: Workload, name: str) -> int | None:
-    """Where an optimization stands on its workload's ladder, from 1; None for one that is no rung."""
+    """Finds the number of an optimization on its workload's ladder, from 1; None for any other optimization."""
     if not workload.ladder:
         return None
     below, number = BASELINE, 0

@@ -58,7 +58,7 @@ CASE_CHECKS: tuple[Check, ...] = ("equivalence", "speedup", "throughput", "count
 
 @dataclass(frozen=True)
 class Verdict:
-    """`numbers` is what the word rests on (JSON-ready, units in the names)."""
+    """The answer of one check; `numbers` are the evidence for the outcome (JSON-ready, units in the names)."""
 
     check: Check
     case_id: str
