@@ -17,7 +17,7 @@ _Frames = TypeVar("_Frames")
 
 
 class _Aborted(Exception):  # noqa: N818 (it is no error, it is what was asked for)
-    """An exception, raised where the thread waits for the next batch, so that it closes its open files as after an error."""
+    """An exception where the thread waits for a batch, so that it closes its open files as after an error."""
 
 
 class EncoderThread(Generic[_Batch]):
