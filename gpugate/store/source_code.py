@@ -146,7 +146,7 @@ class _Walk:
             self._reach_all(module)
 
     def _follow(self, name: str, target: str, parts: tuple[str, ...], annotates: bool) -> None:
-        """What an import binds: `target` is a module, or a module and a name in it."""
+        """Follows an import of `name`: `target` is a module, or a module and a name in it."""
         if target.split(".")[0] not in self._roots:
             if not annotates:
                 self.code.imported.add(f"{name} = {target}")
@@ -210,7 +210,7 @@ def _lines_without_comments(text: str) -> list[str]:
 
 
 def _imports(node: ast.AST, package: str) -> list[tuple[str, str]]:
-    """What an import statement binds, as names and what they stand for; `*` stands for a whole module."""
+    """Lists the names that an import statement binds, with their targets; `*` stands for a whole module."""
     if isinstance(node, ast.Import):
         return [
             (one.asname or one.name.split(".")[0], one.name if one.asname else one.name.split(".")[0])

@@ -64,7 +64,7 @@ def _within(value: Any) -> Iterator[Any]:
 
 
 def _place(function: Any) -> tuple[str, str, Path] | None:
-    """None for a function that was typed in, or built in, and has no file."""
+    """Returns a function's module, name and file; None for a function without a file, typed in or built in."""
     inner = inspect.unwrap(function)
     code = getattr(inner, "__code__", None)
     module = sys.modules.get(inner.__module__ or "")
@@ -73,7 +73,7 @@ def _place(function: Any) -> tuple[str, str, Path] | None:
 
 
 def _words(value: Any) -> Any:
-    """What tells a value from another one in every process: no addresses."""
+    """Describes a value by text that is equal in every process: it has no addresses."""
     if isinstance(value, partial):
         return _words([value.func, *value.args]), _words(value.keywords)
     if isinstance(value, Mapping):

@@ -31,7 +31,7 @@ def install(folder: Path, rows: list[list[str]], **more: object) -> None:
 
 
 class Filters:
-    """What ncu's options let through, as its manual has them: by name."""
+    """The filters that ncu's options set, by name, as ncu's manual defines them."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._options = dict(word.lstrip("-").split("=", 1) for word in words if "=" in word)

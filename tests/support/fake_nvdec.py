@@ -109,7 +109,7 @@ class FakeThreadedDecoder:
 
 
 class NoEngineError(Exception):
-    """What the library raises where there is none, with a paragraph of advice."""
+    """The library's error on a GPU without a decoding engine, with a paragraph of advice."""
 
 
 def installed(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:

@@ -1,4 +1,4 @@
-"""What a case costs at the start and at the end of a long session: `python -m tests.support.many_workloads [NUMBER]`.
+"""The cost of a case at the start and the end of a long session: `python -m tests.support.many_workloads [NUMBER]`.
 
 Writes a project of trivial CPU workloads, 200 by default, and runs it with `--perf-json`. For every tenth of a session
 it prints seconds a case, of the clock and of the processor, resident memory and open file descriptors: they must not

@@ -1,4 +1,4 @@
-"""How tests wait for other processes and threads: for what is to happen, and never for a time in which it might."""
+"""Tests wait by these functions for an event of another process or thread, and never for a fixed time."""
 
 import os
 import signal

@@ -144,7 +144,7 @@ class TinyProject:
         self.write("tiny.py", TINY.format(build=build, optimizations=optimizations))
 
     def quick_ms(self, milliseconds: float) -> None:
-        """How long a step of the optimized side sleeps, against 4 ms of the baseline; no source changes with it."""
+        """Sets the duration of an optimized step, against 4 ms of the baseline; the workload's source stays."""
         self.write("quick_ms", str(milliseconds))
 
     def run(self, *options: str) -> Ended:
@@ -335,7 +335,7 @@ def _state(pid: int) -> tuple[str, int]:
 
 
 def running(pid: int) -> bool:
-    """Whether the process has not ended; one that only waits for its parent has."""
+    """Returns True until the process ends; a process that only waits for its parent has ended."""
     return _state(pid)[0] not in "XZ"
 
 

@@ -1,4 +1,4 @@
-"""On which night a level changed: a rank test at every split of a series, and as few false marks as are promised. Pure.
+"""Level changes of a series: a rank test at every split, with a bounded chance of false marks. Pure.
 
 The series is split before every night that leaves MIN_SIDE nights on either side, and both sides are compared by the
 test of Mann and Whitney (1947), whose p-value does not depend on how the values are distributed. The smallest of m
@@ -54,7 +54,7 @@ def fewest_values(level: float) -> int:
 
 
 def level_changes(values: Sequence[float], level: float) -> list[LevelChange]:
-    """Where the level of a series of positive values changed, in its order; none where it is below `fewest_values`."""
+    """Finds the level changes of a series of positive values, in order; none in one shorter than `fewest_values`."""
     if len(values) < fewest_values(level):
         return []
     p_values = corrected_p_values(np.asarray(values, dtype=float))
@@ -90,7 +90,7 @@ def _exact(values: Values) -> Values:
 
 
 def _approximate(values: Values) -> Values:
-    """What `mannwhitneyu(method="asymptotic")` says of every split, from one ranking of the whole series."""
+    """Returns the p-values of `mannwhitneyu(method="asymptotic")` for every split, from one ranking of the series."""
     length = values.shape[-1]
     before = np.arange(MIN_SIDE, length - MIN_SIDE + 1)
     after = length - before

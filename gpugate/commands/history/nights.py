@@ -103,7 +103,7 @@ def _not_twice(night: Night, earlier: list[Night]) -> Night:
 
 
 def _read_night(folder: Path) -> Night:
-    """Raises HistoryError for a directory without a run, and for a run that is damaged, newer, or mutated."""
+    """Reads a night. Raises HistoryError for a directory without a run, and for a damaged, newer or mutated run."""
     path = folder / RUN
     with FILE.reading(path):
         if not path.exists():
@@ -136,7 +136,7 @@ def _night(name: str, body: Mapping[str, Any]) -> tuple[Night, str | None]:
 
 
 def _seen(case: Mapping[str, Any], where: str) -> Seen | None:
-    """None for a case that was not timed, or on a machine whose times say nothing."""
+    """Reads a case; None where it was not timed, or where its machine was not well."""
     if case.get("summary") is None or case.get("environment_problem") is not None:
         return None
     verdicts = case.get("verdicts")

@@ -138,7 +138,7 @@ def _moved(name: str, step: Step, written: Callable[[float], str]) -> str:
 
 
 def _events(history: MachineHistory) -> Iterator[str]:
-    """What else is to be known of nights: other software, an edited workload, a run that was cut off."""
+    """Yields other events of the nights: other software, an edited workload, a run that was cut off."""
     for night, differences in history.software_changed:
         yield f"{night_name(night)}: {'; '.join(differences)}"
     edited = {(trend.workload, night_name(night)) for trend in history.trends for night in trend.source_changed}
@@ -150,7 +150,7 @@ def _events(history: MachineHistory) -> Iterator[str]:
 
 
 def _limits(history: MachineHistory) -> Iterator[str]:
-    """What the marks are worth, and where there cannot be one."""
+    """Yields the reliability of the marks, and the series that are too short for a mark."""
     if not history.trends:
         yield "no case was measured, or none is selected"
         return

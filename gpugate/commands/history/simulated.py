@@ -1,4 +1,4 @@
-"""How often nights on which nothing changed are marked, and how often a step is found.
+"""The simulated rates of false marks on unchanged nights, and of steps that are found.
 
 `python -m gpugate.commands.history.simulated` prints the tables of docs/nightly.md.
 """

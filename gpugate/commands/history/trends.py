@@ -1,4 +1,4 @@
-"""What the nights of one machine say of every case: its series, and the nights on which its level changed. Pure."""
+"""The trend of every case over the nights of one machine: its series, and its level changes. Pure."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _trend(case_id: str, nights: Sequence[Night], level: float) -> Trend:
 
 
 def _differences(then: Night, now: Night, workload: str) -> tuple[str, ...]:
-    """What a night differs by from the one before that measured the same case."""
+    """Lists the differences of a night from the previous night that measured the same case."""
     same_source = then.source_hashes.get(workload) == now.source_hashes.get(workload)
     return (*compare(then.environment, now.environment).differences, *(() if same_source else (SOURCE_CHANGED,)))
 

@@ -1,1 +1,1 @@
-"""How far the gate can be trusted on this machine: how often it cries wolf and what it sleeps through."""
+"""The reliability of the gate on this machine: its rate of false alarms, and the slowdowns that it misses."""

@@ -1,4 +1,4 @@
-"""What trials say about rules: false alarms, detection and noise, per case and pooled per group of cases. Pure."""
+"""The analysis of trials: false alarms, detection and noise of rules, per case and pooled per group of cases. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REST = "the rest"
 
 @dataclass(frozen=True)
 class Detection:
-    """How often a rule alarmed at one slowdown, a share of the time per step; at 0 every alarm is false."""
+    """The alarm rate of a rule at one slowdown, a share of the time per step; at 0 every alarm is false."""
 
     slowdown: float
     rate: Rate

@@ -1,4 +1,4 @@
-"""How small a slowdown is caught. Pure statistics."""
+"""The smallest slowdown that a rule catches. Pure statistics."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _NAME = re.compile(r"trials-(\d+)\.json")
 
 @dataclass(frozen=True)
 class Taken:
-    """What all processes have measured. `conditions` is None before the first."""
+    """The trials of all processes. `conditions` is None before the first process."""
 
     trials: tuple[Trial, ...] = ()
     conditions: Conditions | None = None

@@ -47,7 +47,7 @@ def our_rules(trials: Sequence[Trial]) -> tuple[Rule, ...]:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """What a baseline would hold: the median speedup over processes, and how much they vary."""
+    """The figures of a baseline: the median speedup over processes, and its variation."""
 
     speedup: float
     cv: float | None
@@ -127,7 +127,7 @@ class _OurAlarm:
     sittings: int
 
     def __call__(self, trial: Trial) -> bool:
-        """Whether a gate would have been red: REGRESSED, and INCONCLUSIVE too, after up to ATTEMPTS processes."""
+        """Returns True where a gate would be red: REGRESSED or INCONCLUSIVE after up to ATTEMPTS processes."""
         then = self.pool.recorded(trial, self.sittings)
         allowed = speedup_tolerance(then.cv, then.processes, self.sittings, self.pool.checks)
         fresh = iter(self.pool.asked(trial))

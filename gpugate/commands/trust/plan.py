@@ -1,4 +1,4 @@
-"""How many trials of each kind, and which of them one more process is to take. Pure."""
+"""The number of trials of each kind, and the trials that the next process takes. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLOWED_SHARE = 5  # a rate near 1 or 0.5 needs fewer trials than a false-alarm r
 
 @dataclass(frozen=True)
 class Plan:
-    """What one process is told. `taken` counts, by case and by `str(slowdown)`, what earlier ones have measured."""
+    """The orders of one process. `taken` counts the trials of earlier processes, by case and by `str(slowdown)`."""
 
     output: str  # path of its TrialsFile
     process: int  # from 1 on
@@ -33,7 +33,7 @@ def wanted(aa_trials: int, slowdowns: Iterable[float] = SLOWDOWNS[1:]) -> dict[f
 
 
 def counted(trials: Iterable[Trial]) -> dict[str, dict[str, int]]:
-    """How many there are, by case and by `str(slowdown)`."""
+    """Counts the trials by case and by `str(slowdown)`."""
     counts: dict[str, Counter[str]] = {}
     for trial in trials:
         counts.setdefault(trial.case_id, Counter())[str(trial.slowdown)] += 1
@@ -41,7 +41,7 @@ def counted(trials: Iterable[Trial]) -> dict[str, dict[str, int]]:
 
 
 def missing(plan: Plan, case_id: str) -> int:
-    """How many trials of a case no process has taken yet."""
+    """Counts the trials of a case that no process has taken yet."""
     of_case = wanted(plan.aa_trials, plan.slowdowns)
     return sum(max(0, count - _taken(plan, case_id, slowdown)) for slowdown, count in of_case.items())
 

@@ -78,7 +78,7 @@ def draw(figure: Figure, report: TrustReport) -> None:
 
 
 def _places(report: TrustReport) -> dict[float, float]:
-    """Where on the x axis each slowdown stands: at its logarithm, and 0, which has none, apart to the left."""
+    """Returns the place of each slowdown on the x axis: its logarithm; 0, which has none, stands apart to the left."""
     tried = {detection.slowdown for group in report.groups for detection in group.rules[0].detections}
     places = {slowdown: math.log2(slowdown) for slowdown in sorted(tried) if slowdown > 0}
     return {0.0: min(places.values(), default=0.0) - ZERO_GAP, **places}
@@ -115,7 +115,7 @@ def _draw_rule(panel: Axes, rule: RuleTrust, index: int, rules: int, places: Map
 
 
 def _about(rule: RuleTrust) -> str:
-    """What the scale hides: how few of how many alarms were false."""
+    """Returns the numbers that the scale hides: of false alarms, and of trials."""
     trials = f"{sum(detection.rate.trials for detection in rule.detections):,} trials"
     if rule.false_alarms is None:
         return trials
@@ -123,5 +123,5 @@ def _about(rule: RuleTrust) -> str:
 
 
 def _error(rate: Rate) -> list[list[float]]:
-    """What errorbar takes for one point: how far the interval reaches below and above it, in percent."""
+    """Returns errorbar's argument for one point: the reach of the interval below and above it, in percent."""
     return [[100 * (rate.share - rate.low_by_process)], [100 * (rate.high_by_process - rate.share)]]

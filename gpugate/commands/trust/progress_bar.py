@@ -1,4 +1,4 @@
-"""How many trials are taken and how long the others will last, on stderr."""
+"""The number of trials taken, and the time that the others will last, on stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a rule alarmed, and how far that can be trusted where several trials share a process. Pure statistics."""
+"""The alarm rate of a rule, with intervals that allow for trials that share a process. Pure statistics."""
 
 from __future__ import annotations
 

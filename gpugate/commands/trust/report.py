@@ -31,14 +31,14 @@ class Grid:
 
 
 def title(report: TrustReport) -> str:
-    """What was tried, on what."""
+    """Returns the title: the trials, and their machine."""
     processes = f"{report.processes} fresh process{'es' if report.processes > 1 else ''}"
     machine = f"{report.machine}: " if report.machine else ""
     return f"{machine}{report.trials:,} trials of {_cases(len(report.cases))} in {processes}"
 
 
 def case_grids(report: TrustReport) -> list[Grid]:
-    """What our rule did with every case, one grid per group."""
+    """Returns the results of our rule for every case, one grid per group."""
     slowdowns = _slowdowns(report)
     headings = ("case", "trials", "runs", *_rule_headings(slowdowns), "cv %", "s")
     grouped = groupby(report.cases, key=lambda case: case.group)
@@ -46,7 +46,7 @@ def case_grids(report: TrustReport) -> list[Grid]:
 
 
 def rule_grids(report: TrustReport) -> list[Grid]:
-    """What every rule did with all trials of a group, one grid per group."""
+    """Returns the results of every rule for all trials of a group, one grid per group."""
     slowdowns = _slowdowns(report)
     headings = ("rule", *_rule_headings(slowdowns))
     return [
@@ -64,7 +64,7 @@ def nightly_grid(report: TrustReport) -> Grid:
 
 
 def notes(report: TrustReport) -> list[str]:
-    """What a stranger needs to read the tables: one sentence each."""
+    """Returns the explanations that a new reader of the tables needs, one sentence each."""
     effects = [rate.design_effect for rate in _our_rates(report) if rate.design_effect is not None]
     ours = report.nightly[0].rule
     largest = f"at most {max(effects):.1f}" if effects else "not known"

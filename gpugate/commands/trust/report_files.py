@@ -1,4 +1,4 @@
-"""What a trust run leaves beside its trials: the report as JSON, as Markdown and as a picture."""
+"""The report that a trust run writes beside its trials: as JSON, as Markdown and as a picture."""
 
 from __future__ import annotations
 

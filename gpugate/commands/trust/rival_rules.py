@@ -1,4 +1,4 @@
-"""What others would have said of the same samples: alarm rules of other tools, each a pure function of a trial.
+"""Alarm rules of other tools, for comparison on the same samples; each is a pure function of a trial.
 
 All of them take the times of both sides as two unpaired samples, pooled over every instance of the trial, since that is
 what they would be given. A sample of ours is the mean over a block of steps, so that it varies less than the single

@@ -14,7 +14,7 @@ from gpugate.units import Natural, Positive
 
 @dataclass(frozen=True)
 class Conditions:
-    """What trials have in common that are counted together."""
+    """The conditions that trials must share to be counted together."""
 
     environment: Environment
     budget_s: Positive
