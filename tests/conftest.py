@@ -142,15 +142,11 @@ def tiny(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator
         project.stop()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def quick_to_collect() -> Iterator[None]:
+@pytest.fixture(scope="module", autouse=True)
+def quick_to_collect() -> None:
     """Leaves what was imported out of every collection of garbage; the engine collects after every build."""
-    from tests.support import tiny_project  # noqa: F401  # with torch
-
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

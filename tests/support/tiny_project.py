@@ -304,9 +304,15 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
 
 
+def _collect_what_is_new() -> None:
+    """Collects garbage without what the tests have imported, which is a million objects."""
+    gc.collect()
+    gc.freeze()
+
+
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts back afterwards what the project's conftest.py changes in this process."""
-    monkeypatch.setattr(perf_session, "_collect_garbage", gc.collect)  # what the tests imported stays frozen
+    monkeypatch.setattr(perf_session, "_collect_garbage", _collect_what_is_new)
     for module, name in work_clock.readers():
         monkeypatch.setattr(module, name, getattr(time, name))
     monkeypatch.setattr(other_work, "PROC", other_work.PROC)

@@ -167,18 +167,16 @@ def test_another_seed_or_clip_is_another_fit(context):
     assert len(list(context.cache_dir.rglob(FITTED))) == 3
 
 
-def test_the_process_goes_on_as_before(context):
+def test_the_process_goes_on_as_before(context, monkeypatch: pytest.MonkeyPatch):
     torch.manual_seed(99)
-    torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = True
+    for flag, value in (("benchmark", True), ("allow_tf32", True), ("deterministic", False)):
+        monkeypatch.setattr(torch.backends.cudnn, flag, value)
     state = torch.random.get_rng_state()
-    try:
-        _fitted(context)
-        assert torch.backends.cudnn.benchmark
-        assert torch.backends.cudnn.allow_tf32
-        assert not torch.backends.cudnn.deterministic
-        assert torch.equal(torch.random.get_rng_state(), state)
-    finally:
-        torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = False
+    _fitted(context)
+    assert torch.backends.cudnn.benchmark
+    assert torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cudnn.deterministic
+    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_segmenters_built_twice_share_nothing(context):
