@@ -56,7 +56,7 @@ class FreshProcessError(GpugateError):
 
 
 class DisprovedError(GpugateError):
-    """What was to be shown of an optimization is not true; the message says what is wrong, by how much."""
+    """A proof of an optimization failed; the message says what is wrong, by how much."""
 
 
 class SideError(GpugateError):

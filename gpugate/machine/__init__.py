@@ -1,1 +1,1 @@
-"""What machine this is."""
+"""The machine: its device, software and packages."""

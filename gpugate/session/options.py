@@ -55,7 +55,7 @@ class Profiling:
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for. `device` is 'auto', 'cpu', 'cuda' or 'cuda:N'."""
+    """The options that the user gave. `device` is 'auto', 'cpu', 'cuda' or 'cuda:N'."""
 
     gate: bool
     update_baselines: bool

@@ -88,7 +88,7 @@ class PerfSession:
         return self.options.baselines_path / machine_name(self.environment)
 
     def missing(self, case: Case) -> Missing | None:
-        """What this machine lacks for the case; None if it can be measured."""
+        """Return what this machine lacks for the case; None if it can be measured."""
         if case.device_kind != self.device.type:
             return NO_GPU
         missing = missing_needs(case.optimization.needs, self.environment)
@@ -97,7 +97,7 @@ class PerfSession:
         return missing
 
     def accepts_absence(self, case: Case) -> bool:
-        """Whether `--allow-missing` covers what the case lacks."""
+        """True where `--allow-missing` covers what the case lacks."""
         missing = self.missing(case)
         if missing is None:  # a point of a sweep that did not fit, which is a result; where it was recorded, it did
             return case.id in self.result.cases and self.result.cases[case.id].remembered is None
@@ -290,7 +290,7 @@ class PerfSession:
         release(self.device)
 
     def context(self, case: Case) -> Context:
-        """What the build functions of the case are told."""
+        """The context that the build functions of the case receive."""
         cache_dir = self.root / CACHE_FOLDER
         cache_dir.mkdir(parents=True, exist_ok=True)
         return Context(
@@ -325,7 +325,7 @@ class PerfSession:
         return {name: max(probe.values.get(name, 0.0) for probe in self.result.yardsticks) for name in names}
 
     def remembered(self, case: Case) -> Remembered | None:
-        """What the baseline of this machine says of the case; None where there is none that can be compared."""
+        """The record of the case on this machine; None where there is none that can be compared."""
         file = self.baselines.get(case.workload.name)
         entry = file.cases.get(f"{case.optimization.name}/{case.device_kind}") if file else None
         if entry is None:

@@ -1,1 +1,1 @@
-"""What is written to disk and read again: runs, records, source hashes."""
+"""Files that are written and read again: runs, records, source hashes."""

@@ -1,4 +1,4 @@
-"""What was true: one file per workload, `baselines/<machine>/<workload>.json`, and its life cycle.
+"""The baseline files: one per workload, `baselines/<machine>/<workload>.json`, and its life cycle.
 
 `folder` is always the folder of one machine. Samples are kept and conclusions derived, see
 `gpugate.results.summary.history`. Only `write` changes files; hold `exclusive(folder)` from `load_all` to the last
@@ -42,7 +42,7 @@ _UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
 
 @dataclass(frozen=True)
 class Record:
-    """What several fresh processes measured for one case. A counter that is absent was not measured."""
+    """The measurements of one case by several fresh processes. A counter that is absent was not measured."""
 
     recorded_at: str  # ISO 8601 with the UTC offset: the start of the last process
     recorded_by: str  # of older files; empty since, as version control knows who recorded
@@ -288,7 +288,7 @@ def _without_source_hashes(file: BaselineFile) -> BaselineFile:
 
 
 def _beats(record: Record, anchor: Record) -> bool:
-    """Whether a record is clearly better than the anchor: what was gained then cannot creep away either."""
+    """True where a record is clearly better than the anchor: what was gained then cannot creep away either."""
     now, then = record.history, anchor.history
     return now.processes >= MIN_PROCESSES and now.speedup > then.speedup * (1 + then.tolerance(checks=1))
 

@@ -286,12 +286,11 @@ def _dotted(node: ast.AST) -> tuple[str, ...]:
 def _text(node: ast.stmt, lines: list[str]) -> str:
     left_out = set[int]()
     for one in ast.walk(node):
-        body = getattr(one, "body", None)
         if isinstance(one, _DEFINITIONS) and _is_text(one.body[0]):
             left_out.update(_rows(one.body[0]))
         if isinstance(one, ast.Import | ast.ImportFrom):
             left_out.update(_rows(one))
-        if isinstance(body, list) and isinstance(one, ast.If) and _is_guard(one):
+        if isinstance(one, ast.If) and _is_guard(one):
             left_out.update(_rows(one))
     rows = (row for row in _rows(node) if row not in left_out and lines[row - 1])
     return "\n".join(lines[row - 1] for row in rows)

@@ -24,7 +24,7 @@ def source_hash(workload: Workload) -> str:
     The work is the code of the workload's functions (see `gpugate.store.source_code`), what `functools.partial` gives
     them, and how many items a step has. Promises, contracts, comments, docstrings and module names are no work.
     """
-    functions = [workload.baseline, workload.inputs, *(entry.build for entry in workload.optimizations)]
+    functions = _functions(workload)
     code = code_of(roots(workload))
     parts = [*sorted(code.statements), *sorted(code.imported), repr([_words(function) for function in functions])]
     parts.append(repr(sorted((kind, size.items) for kind, size in workload.sizes.items())))
@@ -33,10 +33,14 @@ def source_hash(workload: Workload) -> str:
 
 def roots(workload: Workload) -> list[tuple[str, str, Path]]:
     """The functions and classes of the workload's own packages: the module, the top-level name and the file of each."""
-    functions = [workload.baseline, workload.inputs, *(entry.build for entry in workload.optimizations)]
+    functions = _functions(workload)
     packages = {_package(_called(function)) for function in functions}
     found = {one for one in map(_place, _within(functions)) if one is not None and one[0].split(".")[0] in packages}
     return sorted(found)
+
+
+def _functions(workload: Workload) -> list[Any]:
+    return [workload.baseline, workload.inputs, *(entry.build for entry in workload.optimizations)]
 
 
 def _called(function: Any) -> Any:

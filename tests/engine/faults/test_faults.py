@@ -71,7 +71,7 @@ class ClockTimer(HostTimer):
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch, quick_to_collect: None) -> Clock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     for module in (run, warm_up, instance, sides, slow):
         monkeypatch.setattr(module, "perf_counter", made.perf_counter)
