@@ -1,6 +1,9 @@
 """The few errors that a user of the suite can cause; each message is one sentence with the value and the next step."""
 
+import os
 import re
+import tempfile
+from pathlib import Path
 
 # What PyTorch, cuBLAS and cuDNN say where memory is short: only its own allocator raises an error of that name.
 _OUT_OF_MEMORY = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
@@ -10,6 +13,7 @@ _NAMES_ERROR = re.compile(
     r"(?:E {3}|ERROR: |INTERNALERROR> )?((?:[\w.]*(?:Error|Exception|Exit)|\S.*: error|Fatal Python error): .*)"
     r"|(?:ERROR: |E {3})(.*)"
 )
+_MAKE_ROOM = "make room in it, or set TMPDIR to another one"
 
 
 class GpugateError(Exception):
@@ -85,6 +89,22 @@ def skip_reason(error: BaseException) -> str | None:
     import pytest
 
     return _message(error) if isinstance(error, (pytest.skip.Exception, pytest.xfail.Exception)) else None
+
+
+def temporary_folder_problem(error: BaseException) -> str | None:
+    """Names the full folder for temporary files, for an error that appears far from it; None for any other error.
+
+    The profiler does not raise when it cannot write its trace: the error comes when the missing file is read.
+    """
+    if not isinstance(error, OSError):
+        return None
+    if error.filename is None:  # tempfile raises such an error, with the folders that it tried
+        words = str(error.strerror)
+        return f"{words[:1].lower()}{words[1:]}: {_MAKE_ROOM}" if "usable temporary directory" in words else None
+    folder, path = Path(tempfile.gettempdir()), Path(os.fsdecode(error.filename))
+    if folder not in path.parents:
+        return None
+    return f"the folder for temporary files {folder} did not take {path.name} ({error.strerror}): {_MAKE_ROOM}"
 
 
 def _text(cause: BaseException) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 
 from gpugate.faults.mutated import mutated
 from gpugate.measurement import counters, trace
-from gpugate.measurement.allocation import pairs_worth_taking
 from gpugate.measurement.cold_inputs import Inputs, check_untouched, exchange_used, make_inputs, new_set, same_form
 from gpugate.measurement.cpu_counters import CpuCounters
 from gpugate.measurement.device_timer import Timer, timer_for
@@ -30,7 +29,7 @@ from gpugate.measurement.outputs import (
     mismatch,
     state_of_its_own,
 )
-from gpugate.measurement.pairing import Pairing
+from gpugate.measurement.pairing import CoolDown, Pairing
 from gpugate.measurement.process_state import restore_variables
 from gpugate.measurement.progress import Doing, Progress, Report, Spent
 from gpugate.measurement.proving import shown
@@ -45,13 +44,12 @@ from gpugate.measurement.record import (
     StepChecks,
     StopReason,
 )
-from gpugate.measurement.rest import Rest
 from gpugate.measurement.settings import REMEMBERS, WARM_UP_S, Settings
 from gpugate.measurement.sides import BuiltSide, blamed_on, build_side, garbage_collection_paused, release
 from gpugate.measurement.speedup import speedup_of
 from gpugate.measurement.step_checks import check_steps, time_on_new_inputs, work_in_blocks
 from gpugate.measurement.step_profile import step_profile
-from gpugate.measurement.stopping import stop_reason
+from gpugate.measurement.stopping import pairs_worth_taking, stop_reason
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.measurement.warm_up import least_block_ms, warm_up
@@ -103,7 +101,7 @@ class _Run:
     draw: random.Random
     known: Known = field(default_factory=Known)
     found: _Found = field(default_factory=_Found)
-    rest: Rest = field(default_factory=Rest)
+    cool_down: CoolDown = field(default_factory=CoolDown)
     cpu: tuple[CpuCounters, CpuCounters] = field(default_factory=lambda: (CpuCounters(), CpuCounters()))
     other_work: OtherWork = field(default_factory=OtherWork)
     spent: Spent = field(default_factory=Spent)
@@ -259,7 +257,7 @@ def _measure_instance(run: _Run, both: BothSides) -> StopReason | None:
         check_untouched(run.inputs, side.name)  # before the other side runs, so that the error names the right side
     run.rebuild_s = both.build_s + (perf_counter() - started) * REWARM_SHARE / share
     first = run.draw.random() < 0.5
-    pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, first, run.rest, run.cpu, run.exchange)
+    pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, first, run.cool_down, run.cpu, run.exchange)
     pairing.settle()
     stopped = _take_pairs(run, pairing)
     if pairing.pairs:  # none where the budget ended during the warm-up

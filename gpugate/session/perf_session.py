@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from gpugate.errors import FreshProcessError, GpugateError, SideError, skip_reason
+from gpugate.errors import FreshProcessError, GpugateError, SideError, skip_reason, temporary_folder_problem
 from gpugate.explaining.states_of_case import explained
 from gpugate.judging.decide import decide, left_open_by_other_work, wants_fresh_process, wants_more_pairs
 from gpugate.judging.machine_state import busy_cores, environment_problem
@@ -25,7 +25,6 @@ from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement, Yardstick
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.step_profile import StepProfile
-from gpugate.measurement.temporary_folder import not_taken
 from gpugate.measurement.whole_run import with_whole_run
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
@@ -173,11 +172,11 @@ class PerfSession:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            from gpugate.measurement.device_health import lost
+            from gpugate.measurement.yardsticks import device_problem
 
             _LOG.debug("measuring %s failed", case.id, exc_info=True)
             self._note_failure(case, result, error)
-            self.lost = lost(self.device)
+            self.lost = device_problem(self.device)
             if self.lost is None:
                 result.measurement, result.summary, result.verdicts = None, None, []
         if self.lost is not None:
@@ -419,7 +418,7 @@ def _say_lost(result: CaseResult, problem: str) -> None:
 
 
 def _error_sentence(error: BaseException, case: Case) -> str:
-    disk_problem = not_taken(error)
+    disk_problem = temporary_folder_problem(error)
     if disk_problem is not None:
         return f"{case.id}: {disk_problem}"
     known = error if isinstance(error, SideError) else SideError("the engine", "measuring it", error)

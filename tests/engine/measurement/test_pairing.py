@@ -12,7 +12,6 @@ from gpugate.measurement.gpu_clock import clock_reader, spoiling_reasons
 from gpugate.measurement.instance import BothSides
 from gpugate.measurement.pairing import FREE_DISCARDS, Pairing
 from gpugate.measurement.record import ClockReading, Pair, SideCost
-from gpugate.measurement.rest import Rest
 from gpugate.measurement.sides import BuiltSide
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Side
@@ -50,7 +49,7 @@ CAPPED = ClockReading(1860, capped=True)
 def test_a_capped_gpu_rests_longer_and_longer_and_what_it_took_until_then_is_dropped() -> None:
     taken, order = pairing([COOL, CAPPED, COOL, COOL, COOL, CAPPED, *[COOL] * 6], True)
     slept: list[float] = []
-    taken.rest = Rest(sleep=slept.append)
+    taken.sleep = slept.append
     taken.take(2, always)
     found = taken.instance()
     assert (len(found.pairs), found.discarded, found.throttled_by, len(order)) == (2, 2, ("power cap",), 8)
@@ -59,7 +58,7 @@ def test_a_capped_gpu_rests_longer_and_longer_and_what_it_took_until_then_is_dro
 
 def test_the_loaders_of_one_side_refill_before_the_other_side_runs() -> None:
     taken, order = pairing(itertools.repeat(COOL), True)
-    taken.rest = Rest(sleep=lambda seconds: order.append(f"{seconds:g} s"))
+    taken.sleep = lambda seconds: order.append(f"{seconds:g} s")
     taken.both.reference.side.stock_steps = 4
     taken.take(2, always)
     stocked = ["baseline"] * 5 + ["0.012 s"]  # its stock, the block, and as long as the stock takes at 3 ms a step
@@ -76,7 +75,7 @@ def test_the_loaders_of_one_side_refill_before_the_other_side_runs() -> None:
 def test_a_gpu_that_stays_capped_is_measured_as_it_is() -> None:
     taken, _ = pairing(itertools.repeat(CAPPED), True)
     slept: list[float] = []
-    taken.rest = Rest(sleep=slept.append)
+    taken.sleep = slept.append
     taken.take(3, always)
     assert (len(taken.pairs), taken.discarded) == (3, 4)
     assert slept[-1] == 0.16

@@ -11,8 +11,8 @@ import gpugate.session.perf_session
 from gpugate.errors import OptionError, ReplayError, SideError
 from gpugate.judging.asked_tolerance import Floor, floor_above, refuse_below_floor, rounded_up, smallest_tolerance
 from gpugate.machine.environment import describe
-from gpugate.measurement import device_health
 from gpugate.measurement import run as measuring
+from gpugate.measurement import yardsticks
 from gpugate.measurement.record import Measurement, Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
@@ -82,7 +82,7 @@ def test_what_was_measured_before_the_device_was_lost_stays_undecided(
 
     monkeypatch.setattr(measuring, "measure", measure)
     monkeypatch.setattr(PerfSession, "remembered", lambda self, case: RECORDED)
-    monkeypatch.setattr(device_health, "lost", lambda device: "the device cuda:0 stopped answering: look at dmesg")
+    monkeypatch.setattr(yardsticks, "device_problem", lambda device: "the device cuda:0 stopped answering: see dmesg")
     session = made_up_session(tmp_path, monkeypatch)
     judged = session.measured(CASE)
     session.finish(interrupted=False)

@@ -10,7 +10,7 @@ import torch
 import gpugate.session.perf_session
 from gpugate.errors import FreshProcessError, SideError
 from gpugate.machine.environment import describe, machine_name
-from gpugate.measurement import device_health
+from gpugate.measurement import yardsticks
 from gpugate.measurement.record import Instance, Measurement, Pair, SideCost, Yardstick
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.whole_run import whole_run
@@ -219,7 +219,7 @@ def test_a_whole_run_is_judged_as_it_is_told_more_pairs_included(session, monkey
 @pytest.mark.parametrize("answers", [1, 0], ids=["later", "at once"])
 def test_a_lost_device_ends_the_run_as_invalid_with_what_was_measured(session, monkeypatch, answers: int) -> None:
     replies = iter([None] * answers + ["the device cuda:0 stopped answering (CUDA error): look at dmesg"])
-    monkeypatch.setattr(device_health, "lost", lambda device: next(replies))
+    monkeypatch.setattr(yardsticks, "device_problem", lambda device: next(replies))
     other = Case(NET, replace(FAST, name="other"), "cpu")
     third = Case(NET, replace(FAST, name="third"), "cpu")
     measuring(monkeypatch, MEASURED)
@@ -242,11 +242,11 @@ def test_a_lost_device_ends_the_run_as_invalid_with_what_was_measured(session, m
 
 
 def test_a_device_that_answers_is_not_lost(monkeypatch) -> None:
-    assert device_health.lost(CPU) is None
+    assert yardsticks.device_problem(CPU) is None
     monkeypatch.setattr(torch, "ones", raising(RuntimeError("CUDA error: device-side assert\nlong story")))
-    assert "stopped answering (CUDA error: device-side assert)" in device_health.lost(CPU)
+    assert "stopped answering (CUDA error: device-side assert)" in yardsticks.device_problem(CPU)
     monkeypatch.setattr(torch, "ones", lambda *_, **__: torch.zeros(2))
-    assert "gives 2 for 4" in device_health.lost(CPU)
+    assert "gives 2 for 4" in yardsticks.device_problem(CPU)
 
 
 def raising(error: Exception):

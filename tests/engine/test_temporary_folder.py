@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.errors import SideError
-from gpugate.measurement.temporary_folder import not_taken
+from gpugate.errors import SideError, temporary_folder_problem
 from tests.support.tiny_project import TinyProject
 
 
@@ -21,13 +20,14 @@ def missing(path: Path) -> OSError:
 
 
 def test_a_file_that_is_not_there_names_the_folder_that_did_not_take_it(folder: Path) -> None:
-    assert not_taken(missing(folder / "gpugate-trace-1/trace.json")) == (
+    assert temporary_folder_problem(missing(folder / "gpugate-trace-1/trace.json")) == (
         f"the folder for temporary files {folder} did not take trace.json (No such file or directory): "
         "make room in it, or set TMPDIR to another one"
     )
-    assert not_taken(missing(folder.parent / "trace.json")) is None
-    assert not_taken(ValueError("no")) is None
-    assert not_taken(SideError("fast", "being built", missing(folder / "weights.pt"))) is None  # the side's own matter
+    assert temporary_folder_problem(missing(folder.parent / "trace.json")) is None
+    assert temporary_folder_problem(ValueError("no")) is None
+    of_the_side = SideError("fast", "being built", missing(folder / "weights.pt"))
+    assert temporary_folder_problem(of_the_side) is None
 
 
 def test_where_no_folder_takes_anything_those_that_were_tried_are_named(
@@ -37,7 +37,7 @@ def test_where_no_folder_takes_anything_those_that_were_tried_are_named(
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
     with pytest.raises(FileNotFoundError) as raised:
         tempfile.gettempdir()
-    assert not_taken(raised.value) == (
+    assert temporary_folder_problem(raised.value) == (
         "no usable temporary directory found in ['/nowhere']: make room in it, or set TMPDIR to another one"
     )
 
