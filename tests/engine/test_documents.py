@@ -30,9 +30,9 @@ def test_every_link_path_and_module_of_a_document_exists(document: Path) -> None
         target = document.parent / name if name else document
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
-    for path in re.findall(r"`((?:gpugate|workloads|tests|perf_tests|deploy|apps)/[\w./-]*)`", text):
+    for path in re.findall(r"`((?:gpugate|workloads|tests|perf_tests|deploy|apps|tools)/[\w./-]*)`", text):
         assert (ROOT / path).exists() or document.is_relative_to(ROOT / "results"), path
-    for module in re.findall(r"python -m ((?:gpugate|apps|tests)[\w.]*)", text):
+    for module in re.findall(r"python -m ((?:gpugate|apps|tests|tools)[\w.]*)", text):
         assert importlib.util.find_spec(module), module
 
 

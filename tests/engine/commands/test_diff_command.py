@@ -4,18 +4,12 @@ import json
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
 from gpugate.commands.cli import main
-from gpugate.commands.trust import autopsy_proof as proof
-from gpugate.commands.trust.autopsy_proof import GOAL, NAMES, Trial, table
-from gpugate.errors import BaselineError, SideError
-from gpugate.faults.fault import SPELLING, Fault
-from gpugate.measurement import settings
+from gpugate.errors import BaselineError
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.profiling.summary import summarize, write_summary
 from gpugate.results.case import CaseResult
@@ -207,94 +201,6 @@ def test_a_damaged_profile_is_named_with_what_to_do(tmp_path: Path) -> None:
     )
 
 
-def test_every_fault_has_the_names_that_it_may_truly_be_called() -> None:
-    assert set(NAMES) == set(SPELLING)
-    for kind in SPELLING:
-        assert Fault.parse(proof.SIZES.get(kind, kind)).kind == kind
-
-
-def test_the_table_of_a_proof_counts_what_was_named() -> None:
-    trials = [Trial("sync", f"net/{number}/cuda", "synchronization", named=True) for number in range(3)]
-    trials += [Trial("leak", "net/0/cuda", "host"), Trial("copy", "net/0/cuda", cannot="a CPU copies nothing")]
-    assert table(trials).splitlines()[2:] == [
-        "| `sync` | 3 | 3 |  |",
-        "| `leak` | 0 | 1 | net/0/cuda: host |",
-        "| `copy` | 0 | 0 | no case here can show it |",
-        "",
-        "3 of 4 causes named, 75 %",
-    ]
-
-
-MODULE = """
-import torch
-from gpugate.workload import Optimization, Side, Size, Workload
-
-def batch(context, index):
-    return torch.randn(4, 8, generator=torch.Generator().manual_seed(index))
-
-def build(context):
-    return Side(lambda inputs: inputs.cos() * 2)
-
-def fast(context):
-    return Side(lambda inputs: inputs.cos() + inputs.cos())
-
-WORKLOADS = (Workload("tiny", build, batch, {"cpu": Size(4, 0, 0)}, (Optimization("fast", fast, {"cpu": 0.1}),)),)
-"""
-
-
-def test_faults_of_what_is_computed_are_named_on_a_cpu(tmp_path: Path, monkeypatch, capsys) -> None:
-    (tmp_path / "proven.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(settings.WARM_UP_S, "cpu", 0.01)
-    monkeypatch.setitem(settings.BLOCK_MS, "cpu", 1.0)
-    # How a slowdown is called is for the times to say, which decide no test.
-    monkeypatch.setattr(proof, "SPELLING", {kind: kind for kind in SPELLING if kind != "slow"})
-    kept = tmp_path / "proof.json"
-    assert main_of_proof("proven", "--device", "cpu", "--budget", "0.1", "--json", str(kept)) == 0
-    said, told = capsys.readouterr()
-    rows = {line.split("`")[1]: line.split("|")[2:4] for line in said.splitlines() if line.startswith("| `")}
-    assert {fault: [int(cell) for cell in cells] for fault, cells in rows.items() if int(cells[1])} == {
-        "wrong:0.1": [1, 1],
-        "stale": [1, 1],
-        "skip-work": [1, 1],
-    }
-    assert "tiny/fast/cpu sync: fast failed while being mutated by sync: ValueError: a CPU has no device" in told
-    trials = json.loads(kept.read_text())["trials"]
-    assert len(trials) == len(SPELLING) - 1
-    assert {trial["kind"] for trial in trials if trial["named"]} == {"numerics", "stale output", "work left out"}
-
-
-def test_a_proof_that_named_too_few_or_showed_nothing_is_red(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(proof, "_selected", lambda *arguments: ([], {}))
-    assert main_of_proof() == 1
-    few = [Trial("stale", f"net/{number}/cpu", "numerics", named=number > 1) for number in range(10)]
-    for trials, status in ((few, 1), (few[1:], 1), (few[2:], 0)):
-        monkeypatch.setattr(proof, "trials", lambda *arguments, found=trials: iter(found))
-        assert main_of_proof() == status, GOAL
-    assert "8 of 10 causes named, 80 %" in capsys.readouterr().out
-
-
-def test_the_table_in_the_documents_is_that_of_the_trials_beside_it(capsys) -> None:
-    folder = Path(__file__).parents[3] / "results/h200/autopsy"
-    assert main_of_proof("--of", *map(str, sorted(folder.glob("*.json")))) == 0
-    assert capsys.readouterr().out in (folder / "README.md").read_text(encoding="utf-8")
-
-
-def test_trials_that_cannot_be_read_are_named(tmp_path: Path, capsys) -> None:
-    damaged = tmp_path / "proof.json"
-    damaged.write_text('{"format": "gpugate-autopsy-proof", "format_version": 1}')
-    for path, said in ((damaged, "make it again with --json"), (tmp_path / "none.json", "give what --json wrote")):
-        with pytest.raises(SystemExit, match="2"):
-            main_of_proof("--of", str(path))
-        told = capsys.readouterr().err
-        assert f"{path} cannot be " in told
-        assert told.endswith(f"{said}\n")
-
-
-def main_of_proof(*words: str) -> int:
-    return proof.main(words)
-
-
 def report(path: Path, encode_ms: int) -> Path:
     """Two steps of 20 ms; in each the stage `decode` runs a kernel of 4 ms, then `encode` one of `encode_ms`."""
     writer = ExportWriter(path)
@@ -356,25 +262,3 @@ def test_a_run_and_a_profile_have_nothing_to_compare(runs, tmp_path: Path, capsy
     assert "-k 'net' selects cases, and a profile is of one" in capsys.readouterr().err
     assert main(["diff", str(export), str(tmp_path / "none.sqlite")]) == 2
     assert "none.sqlite" in capsys.readouterr().err
-
-
-def test_only_a_refusal_of_the_fault_is_no_trial(monkeypatch) -> None:
-    """What fails otherwise, be it the sound side, was to be named and was not."""
-    errors = {"copy": ValueError("a CPU copies nothing"), "leak": MemoryError("no memory")}
-
-    def measured(case: Any, context: Any, budget_s: float, fault: Fault | None) -> CaseResult:
-        if case.id == "tiny/broken/cuda":
-            raise SideError("broken", "being built", RuntimeError("no"))
-        if fault is not None and fault.kind in errors:
-            raise SideError("fast", "being built", errors[fault.kind])
-        return profiled("fast", 3.0)
-
-    monkeypatch.setattr(proof, "_measured", measured)
-    cases = [SimpleNamespace(id=f"tiny/{name}/cuda") for name in ("broken", "fast")]
-    found = list(proof.trials(cases, dict.fromkeys(case.id for case in cases), 1.0))
-    assert [(one.fault, one.case_id) for one in found if one.failed] == [
-        ("none", "tiny/broken/cuda"),
-        ("leak", "tiny/fast/cuda"),
-    ]
-    assert [one.fault for one in found if one.cannot] == ["copy"]
-    assert {one.kind for one in found if not (one.failed or one.cannot)} == {"nothing"}

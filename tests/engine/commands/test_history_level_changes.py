@@ -16,7 +16,6 @@ from gpugate.commands.history.level_changes import (
     level_changes,
     level_of_one,
 )
-from gpugate.commands.history.simulated import NOISES, false_marks, found
 
 ALONE = level_of_one(1)
 
@@ -95,20 +94,3 @@ def test_a_step_of_a_long_series_is_marked_on_its_first_night(nights: int) -> No
 def test_all_series_together_keep_the_promise() -> None:
     assert 1 - (1 - level_of_one(80)) ** 80 == pytest.approx(FALSE_MARKS)
     assert level_of_one(1) == pytest.approx(FALSE_MARKS)
-
-
-@pytest.mark.parametrize("noise", [name for name in NOISES if "correlated" not in name])
-@pytest.mark.parametrize("nights", [10, 20, 100, 365])
-def test_chance_alone_marks_no_more_series_than_promised(noise: str, nights: int) -> None:
-    assert 0 < false_marks(NOISES[noise], nights, ALONE, series=2000) <= FALSE_MARKS
-
-
-def test_what_wanders_is_marked_more_often() -> None:
-    assert false_marks(NOISES["correlated with the night before, 0.5"], 20, ALONE, series=1000) > FALSE_MARKS
-
-
-def test_a_larger_step_and_more_nights_are_found_more_often() -> None:
-    few, many, larger = (found(step, since, ALONE, series=500) for step, since in ((2.0, 3), (2.0, 7), (5.0, 3)))
-    assert few < many
-    assert few < larger
-    assert larger > 0.8

@@ -1,7 +1,7 @@
-"""`python -m gpugate.commands.trust.autopsy_proof`: is the cause that an autopsy names the fault that was put in?
+"""`python -m tools.autopsy_proof` counts the known faults whose autopsy names the right cause.
 
-Every fault of `--perf-mutate` is put into the optimized side of every case that can show it, and the faulty side is
-compared with the sound one, as the same process measured it before.
+Every fault of `--perf-mutate` is put into the optimized side of every case that can show it. The same process measures
+the sound side first, and the autopsy compares the faulty side with it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from gpugate.units import percent
 if TYPE_CHECKING:
     from gpugate.workload import Case, Context
 
-# What the injected fault may truly be called. A graph break, and memory that is not page-locked, a side may notice
-# itself.
+# The right causes of each fault. A side may itself notice a graph break, or memory that is not page-locked.
 NAMES: Mapping[str, Collection[str]] = {
     "slow": ("more work after the steps",),
     "sync": ("synchronization",),
@@ -47,8 +46,10 @@ GOAL = 0.9
 
 @dataclass(frozen=True)
 class Trial:
-    """One fault in one case: what the autopsy named; `cannot` says why the case cannot show the fault, `failed` what
-    went wrong otherwise."""
+    """One fault in one case, and the cause that the autopsy named.
+
+    `cannot` is the reason why the case cannot show the fault, `failed` any other error.
+    """
 
     fault: str
     case_id: str
@@ -71,37 +72,32 @@ FILE = JsonFile(
     1,  # History: 1: per fault and case the kind that was named, and whether the fault may be called so.
     Kept,
     TrustError,
-    NextSteps(
-        unreadable="give what --json wrote",
-        damaged="make it again with --json",
-        newer="make it again",
-        unwritable="give another path",
-    ),
+    NextSteps("give a file of --json", "write it again with --json", "write it again", unwritable="give another path"),
 )
 
 
-def trials(cases: Sequence[Case], context_of: Mapping[str, Context], budget_s: float) -> Iterator[Trial]:
-    """Every fault in every case, one after another."""
+def take_trials(cases: Sequence[Case], context_of: Mapping[str, Context], budget_s: float) -> Iterator[Trial]:
+    """Puts every fault into every case, one after another."""
     for case in cases:
         try:
-            sound = _measured(case, context_of[case.id], budget_s, None)
+            sound = _measure(case, context_of[case.id], budget_s, None)
         except SideError as error:
             yield Trial("none", case.id, failed=str(error))
             continue
         for kind in SPELLING:
             fault = Fault.parse(SIZES.get(kind, kind))
             try:
-                faulty = _measured(case, context_of[case.id], budget_s, fault)
+                faulty = _measure(case, context_of[case.id], budget_s, fault)
             except SideError as error:
-                # What refuses a fault says so with a ValueError; anything else went wrong.
+                # A side that cannot show a fault refuses it with a ValueError.
                 refused = isinstance(error.cause, ValueError)
                 trial = Trial(str(fault), case.id, failed=str(error))
                 yield replace(trial, cannot=trial.failed, failed=None) if refused else trial
                 continue
-            yield _trial(fault, sound, faulty)
+            yield _name_cause(fault, sound, faulty)
 
 
-def _trial(fault: Fault, sound: CaseResult, faulty: CaseResult) -> Trial:
+def _name_cause(fault: Fault, sound: CaseResult, faulty: CaseResult) -> Trial:
     then, now = optimized_side(sound), optimized_side(faulty)
     if then is None or now is None:
         return Trial(str(fault), sound.case_id, failed="no times were taken")
@@ -110,7 +106,7 @@ def _trial(fault: Fault, sound: CaseResult, faulty: CaseResult) -> Trial:
     return Trial(str(fault), sound.case_id, found.kind, found.cause, found.kind in names[fault.kind])
 
 
-def _measured(case: Case, context: Context, budget_s: float, fault: Fault | None) -> CaseResult:
+def _measure(case: Case, context: Context, budget_s: float, fault: Fault | None) -> CaseResult:
     from gpugate.measurement.progress import silent
     from gpugate.measurement.run import measure
     from gpugate.measurement.settings import Settings
@@ -129,7 +125,7 @@ def _measured(case: Case, context: Context, budget_s: float, fault: Fault | None
 
 
 def table(found: Sequence[Trial]) -> str:
-    """Markdown: a line per fault, and how many causes were named in all."""
+    """Returns Markdown: a row for each fault, and the share of causes that were named."""
     lines = ["| fault | named | cases | otherwise called |", "|---|---:|---:|---|"]
     shown = [trial for trial in found if trial.cannot is None]
     for fault in dict.fromkeys(trial.fault for trial in found):
@@ -145,16 +141,18 @@ def table(found: Sequence[Trial]) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Exit status 0 where at least 90 % of the causes are the injected ones, else 1."""
-    about = "is the cause that an autopsy names the fault that was put in?"
-    parser = argparse.ArgumentParser(prog="python -m gpugate.commands.trust.autopsy_proof", description=about)
-    parser.add_argument("modules", nargs="*", default=["workloads"], help="with workloads (default: workloads)")
+    """Returns the exit status: 0 where at least 90 % of the named causes are right, else 1."""
+    about = "counts the known faults whose autopsy names the right cause"
+    parser = argparse.ArgumentParser(prog="python -m tools.autopsy_proof", description=about)
+    parser.add_argument("modules", nargs="*", default=["workloads"], help="modules with workloads (default: workloads)")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N (default: auto)")
-    parser.add_argument("--budget", type=float, default=3.0, metavar="SECONDS", help="of a measurement (default: 3)")
-    parser.add_argument("-k", default="", metavar="WORDS", help="only the cases whose id holds this (default: all)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep every trial in FILE (default: nowhere)")
     parser.add_argument(
-        "--of", type=Path, nargs="+", metavar="FILE", help="the table of trials that --json kept; nothing is measured"
+        "--budget", type=float, default=3.0, metavar="SECONDS", help="sampling time of a measurement (default: 3)"
+    )
+    parser.add_argument("-k", default="", metavar="WORDS", help="only cases with this in their id (default: all)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every trial to FILE (default: none)")
+    parser.add_argument(
+        "--of", type=Path, nargs="+", metavar="FILE", help="measure nothing: print the table of files that --json wrote"
     )
     arguments = parser.parse_args(words)
     found: list[Trial] = []
@@ -163,21 +161,21 @@ def main(words: Sequence[str] | None = None) -> int:
             found.extend(trial for path in arguments.of for trial in FILE.read(path).trials)
         except TrustError as error:
             parser.error(str(error))
-        return _shown(found)
+        return _print_table(found)
     with tempfile.TemporaryDirectory(prefix="gpugate-proof-") as folder:
-        cases, contexts = _selected(arguments.modules, arguments.device, arguments.k, Path(folder))
-        found.extend(_told(trials(cases, contexts, arguments.budget), arguments.json))
-    return _shown(found)
+        cases, contexts = _select(arguments.modules, arguments.device, arguments.k, Path(folder))
+        found.extend(_report_each(take_trials(cases, contexts, arguments.budget), arguments.json))
+    return _print_table(found)
 
 
-def _shown(found: Sequence[Trial]) -> int:
+def _print_table(found: Sequence[Trial]) -> int:
     sys.stdout.write(table(found))
     shown = [trial for trial in found if trial.cannot is None]
     return 0 if shown and sum(trial.named for trial in shown) >= GOAL * len(shown) else 1
 
 
-def _told(found: Iterable[Trial], path: Path | None) -> Iterator[Trial]:
-    """The trials as they come, each told on stderr and kept in the file."""
+def _report_each(found: Iterable[Trial], path: Path | None) -> Iterator[Trial]:
+    """Yields the trials, prints each on stderr, and keeps them in the file."""
     taken: list[Trial] = []
     for trial in found:
         taken.append(trial)
@@ -190,8 +188,8 @@ def _told(found: Iterable[Trial], path: Path | None) -> Iterator[Trial]:
         yield trial
 
 
-def _selected(modules: Sequence[str], device: str, words: str, folder: Path) -> tuple[list[Case], dict[str, Context]]:
-    """The cases that this machine can measure, and what their build functions are told."""
+def _select(modules: Sequence[str], device: str, words: str, folder: Path) -> tuple[list[Case], dict[str, Context]]:
+    """Returns the cases that this machine can measure, and the context of each."""
     import torch
 
     from gpugate.catalogue import Catalogue

@@ -1,6 +1,6 @@
 """The simulated rates of false marks on unchanged nights, and of steps that are found.
 
-`python -m gpugate.commands.history.simulated` prints the tables of docs/nightly.md.
+`python -m tools.simulated_history` prints the tables of docs/nightly.md.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ NOISES: Mapping[str, Noise] = {
 
 
 def false_marks(noise: Noise, length: int, level: float, series: int = SERIES) -> float:
-    """The share of unchanged series that are marked. As `level_changes` does, which splits only what it has marked."""
+    """Returns the share of unchanged series that `level_changes` marks: it splits only series that it has marked."""
     values = noise(np.random.default_rng(SEED + length), (series, length))
     return float(np.mean(corrected_p_values(values).min(axis=-1) <= level))
 
 
-def found(step: float, nights_since: int, level: float, series: int = SERIES) -> float:
-    """The share of series with a step after BEFORE nights that are marked, on its night or one beside it."""
+def found_steps(step: float, nights_since: int, level: float, series: int = SERIES) -> float:
+    """Returns the share of series with a step after BEFORE nights that are marked on its night or one beside it."""
     values = _normal(np.random.default_rng(SEED), (series, BEFORE + nights_since))
     values[:, BEFORE:] += step
     p_values = corrected_p_values(values)
@@ -71,27 +71,30 @@ def found(step: float, nights_since: int, level: float, series: int = SERIES) ->
 
 
 def tables() -> str:
-    """Both tables, as Markdown."""
+    """Returns both tables as Markdown."""
     alone, in_suite = level_of_one(1), level_of_one(SUITE)
     marked = [
         [name, *(_percent(false_marks(noise, length, alone)) for length in LENGTHS), _percent(_of_suite(noise))]
         for name, noise in NOISES.items()
     ]
     caught = [
-        [f"{step:g}", *(_percent(found(step, since, level)) for level in (alone, in_suite) for since in NIGHTS_SINCE)]
+        [
+            f"{step:g}",
+            *(_percent(found_steps(step, since, level)) for level in (alone, in_suite) for since in NIGHTS_SINCE),
+        ]
         for step in STEPS
     ]
-    told = [f"one of {series}: {since} nights" for series in (1, SUITE) for since in NIGHTS_SINCE]
+    headings = [f"one of {series}: {since} nights" for series in (1, SUITE) for since in NIGHTS_SINCE]
     return "\n\n".join(
         [
             _table(["noise", *(f"{length} nights" for length in LENGTHS), f"{SUITE} series of 30"], marked),
-            _table(["step, in standard deviations", *told], caught),
+            _table(["step, in standard deviations", *headings], caught),
         ]
     )
 
 
 def _of_suite(noise: Noise) -> float:
-    """The share of tables of SUITE unchanged series that have a mark at all."""
+    """Returns the share of tables of SUITE unchanged series that have any mark."""
     each = false_marks(noise, 30, level_of_one(SUITE), series=10 * SERIES)
     return 1 - (1 - each) ** SUITE
 
