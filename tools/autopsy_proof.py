@@ -18,6 +18,7 @@ from gpugate.errors import SideError, TrustError
 from gpugate.explaining.autopsy import autopsy
 from gpugate.explaining.states_of_case import optimized_side
 from gpugate.faults.fault import EXAMPLE, SPELLING, Fault
+from gpugate.report.table import Column, Table, columns
 from gpugate.results.case import CaseResult, Promise
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.units import percent
@@ -126,18 +127,17 @@ def _measure(case: Case, context: Context, budget_s: float, fault: Fault | None)
 
 def table(found: Sequence[Trial]) -> str:
     """Returns Markdown: a row for each fault, and the share of causes that were named."""
-    lines = ["| fault | named | cases | otherwise called |", "|---|---:|---:|---|"]
-    shown = [trial for trial in found if trial.cannot is None]
+    rows, shown = [], [trial for trial in found if trial.cannot is None]
     for fault in dict.fromkeys(trial.fault for trial in found):
         of_fault = [trial for trial in shown if trial.fault == fault]
         others = "; ".join(f"{one.case_id}: {one.kind or one.failed}" for one in of_fault if not one.named)
         named = sum(trial.named for trial in of_fault)
         told = others if of_fault else "no case here can show it"
-        lines.append(f"| `{fault}` | {named} | {len(of_fault)} | {told} |")
+        rows.append((f"`{fault}`", str(named), str(len(of_fault)), told))
     named = sum(trial.named for trial in shown)
-    lines.append("")
-    lines.append(f"{named} of {len(shown)} causes named" + (f", {percent(named / len(shown))}" if shown else ""))
-    return "\n".join(lines) + "\n"
+    share = f", {percent(named / len(shown))}" if shown else ""
+    headings = (*columns("fault", "named", "cases"), Column("otherwise called", left=True))
+    return f"{Table('', headings, tuple(rows)).markdown()}\n\n{named} of {len(shown)} causes named{share}\n"
 
 
 def main(words: Sequence[str] | None = None) -> int:

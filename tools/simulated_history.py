@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from gpugate.commands.history.level_changes import MIN_SIDE, Values, corrected_p_values, level_of_one
+from gpugate.report.table import Table, columns
 
 SEED = 20260131
 SERIES = 4000
@@ -74,23 +75,20 @@ def tables() -> str:
     """Returns both tables as Markdown."""
     alone, in_suite = level_of_one(1), level_of_one(SUITE)
     marked = [
-        [name, *(_percent(false_marks(noise, length, alone)) for length in LENGTHS), _percent(_of_suite(noise))]
+        (name, *(_percent(false_marks(noise, length, alone)) for length in LENGTHS), _percent(_of_suite(noise)))
         for name, noise in NOISES.items()
     ]
     caught = [
-        [
+        (
             f"{step:g}",
             *(_percent(found_steps(step, since, level)) for level in (alone, in_suite) for since in NIGHTS_SINCE),
-        ]
+        )
         for step in STEPS
     ]
     headings = [f"one of {series}: {since} nights" for series in (1, SUITE) for since in NIGHTS_SINCE]
-    return "\n\n".join(
-        [
-            _table(["noise", *(f"{length} nights" for length in LENGTHS), f"{SUITE} series of 30"], marked),
-            _table(["step, in standard deviations", *headings], caught),
-        ]
-    )
+    lengths = columns("noise", *(f"{length} nights" for length in LENGTHS), f"{SUITE} series of 30")
+    steps = columns("step, in standard deviations", *headings)
+    return "\n\n".join([Table("", lengths, tuple(marked)).markdown(), Table("", steps, tuple(caught)).markdown()])
 
 
 def _of_suite(noise: Noise) -> float:
@@ -101,11 +99,6 @@ def _of_suite(noise: Noise) -> float:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    rule = "|---" + "|---:" * (len(headings) - 1) + "|"
-    return "\n".join([f"| {' | '.join(headings)} |", rule, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 if __name__ == "__main__":

@@ -41,5 +41,6 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.markdown:
         sys.stdout.write(render.markdown(summary))
     else:
-        sys.stdout.write(printed(render.tables(summary), terminal_columns(), stdout_takes_colour()))
+        width = terminal_columns()
+        sys.stdout.write(printed(render.tables(summary, width), width, stdout_takes_colour()))
     return 0

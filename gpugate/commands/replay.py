@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from gpugate.errors import GpugateError, ReplayError
 from gpugate.report.findings import below_floor, interruption, mutation, tally
 from gpugate.report.night_files import RUN
 from gpugate.report.rows import NOT_JUDGED, worst_of
-from gpugate.report.terminal import GAP, RULE_UNDER_HEAD, printed, stdout_takes_colour, terminal_columns
+from gpugate.report.table import Column, Table, columns
+from gpugate.report.terminal import printed, stdout_takes_colour, terminal_columns
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import SEVERITY
@@ -154,13 +154,13 @@ def _in_order(counted: Counter[str]) -> dict[str, int]:
 
 
 def _print(nights: Sequence[Night]) -> None:
-    sys.stdout.write(printed(_parts(nights), terminal_columns(), stdout_takes_colour()))
+    sys.stdout.write(printed(_parts(nights, terminal_columns()), terminal_columns(), stdout_takes_colour()))
 
 
-def _parts(nights: Sequence[Night]) -> Iterator[RenderableType]:
-    yield _runs(nights)
+def _parts(nights: Sequence[Night], width: int) -> Iterator[RenderableType]:
+    yield from _runs(nights).rich(width)
     yield Text()
-    yield _frequencies(nights)
+    yield from _frequencies(nights).rich(width)
     yield Text()
     mutated = sum(night.decided.mutated is not None for night in nights)
     if mutated:
@@ -174,17 +174,15 @@ def _parts(nights: Sequence[Night]) -> Iterator[RenderableType]:
     yield Text(f"{runs}: {number_of(different, 'verdict')} now other than stored")
 
 
-def _runs(nights: Sequence[Night]) -> RenderableType:
-    table = _table("run", "machine", "decided again")
+def _runs(nights: Sequence[Night]) -> Table:
+    rows = []
     for night in nights:
         decided = night.decided
-        told = Text(tally(decided))
-        for warning in filter(None, (mutation(decided), interruption(decided))):
-            told.append(f"\n{warning}", "yellow")
-        for change in night.changes:
-            told.append(f"\n{_words(change)}", "bold")
-        table.add_row(Text(f"{decided.started_at}\n{night.file}"), Text(decided.environment.device_name), told)
-    return table
+        warnings = [words for words in (mutation(decided), interruption(decided)) if words]
+        lines = [tally(decided), *warnings, *map(_words, night.changes)]
+        rows.append((f"{decided.started_at}\n{night.file}", decided.environment.device_name, "\n".join(lines)))
+    headings = ("run", "machine", "decided again")
+    return Table("", tuple(Column(heading, left=True) for heading in headings), tuple(rows))
 
 
 def _words(change: Change) -> str:
@@ -194,17 +192,8 @@ def _words(change: Change) -> str:
     return f"{change.check} of {change.case_id}: {said}"
 
 
-def _frequencies(nights: Sequence[Night]) -> RenderableType:
+def _frequencies(nights: Sequence[Night]) -> Table:
     said = occurrences(nights)
     words = [word for word in WORDS if any(counted[word] for counted in said.values())]
-    table = _table("case", *words, right=words)
-    for case_id, counted in said.items():
-        table.add_row(Text(case_id), *(Text(str(counted[word] or "")) for word in words))
-    return table
-
-
-def _table(*headings: str, right: Sequence[str] = ()) -> Table:
-    table = Table(box=RULE_UNDER_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False, header_style="")
-    for heading in headings:
-        table.add_column(heading, overflow="fold", justify="right" if heading in right else "left")
-    return table
+    rows = ((case_id, *(str(counted[word] or "") for word in words)) for case_id, counted in said.items())
+    return Table("", columns("case", *words), tuple(rows))

@@ -22,8 +22,8 @@ from gpugate.profiling import nsight_tools
 from gpugate.profiling.capture_index import REPORT_STEM, Capture, SideLabel
 from gpugate.profiling.nsight_tools import answer
 from gpugate.profiling.profiled_run import ProfiledRun, start_profiled
-from gpugate.profiling.render import cell, kernel_names
-from gpugate.report.markdown import plain, table_row
+from gpugate.profiling.render import kernel_names
+from gpugate.report.table import Table, columns
 from gpugate.session.options import Profiling
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import pretty, write_atomically
@@ -65,11 +65,11 @@ AS_TABLE = ("--csv", "--page=raw", "--print-units=base")
 SYMBOLS, NAMES = "--print-kernel-base=mangled", "--print-kernel-base=demangled"
 LONGEST_EXPRESSION = 100_000  # characters; Linux takes arguments of up to 128 KiB
 BUSY = 60.0  # percent of a peak: below it ncu's own rules speak of latency
-HEADINGS = (
+COLUMNS = columns(
     "kernel", "share", "a step", "launches", "longest", "bound by", "compute", "memory", "DRAM", "tensor cores",
     "occupancy", "grid", "block",
 )  # fmt: skip
-SHOWN = ("compute", "memory", "dram", "tensor", "occupancy")  # fields of Shares, in the order of HEADINGS
+SHOWN = ("compute", "memory", "dram", "tensor", "occupancy")  # fields of Shares, in the order of COLUMNS
 BELOW = """\
 share: of the time of all kernels of a step, each alone on the GPU, caches as the one before left them. All from
 "bound by" on is of one of the longest launches, in percent of the GPU's peak, caches emptied before it; clocks as they
@@ -207,13 +207,12 @@ def counted(kernels: Sequence[Kernel], launches: Sequence[Launch], capture: Capt
 
 def markdown(table: Sequence[tuple[Capture, Sequence[Kernel]]]) -> str:
     """A table per side, the kernel that takes most of a step first."""
-    blocks = ["# The longest kernels of a step\n"]
+    blocks = ["# The longest kernels of a step"]
     for capture, kernels in table:
-        blocks.append(f"## {plain(capture.case_id)}, {capture.label}: {plain(capture.side)}\n")
         rows = map(_row, kernels, kernel_names([kernel.name for kernel in kernels]))
-        blocks.append("\n".join([table_row(HEADINGS), "|---|" + "---:|" * (len(HEADINGS) - 1), *rows]))
-        blocks.append("")
-    return "\n".join([*blocks, BELOW])
+        title = f"{capture.case_id}, {capture.label}: {capture.side}"
+        blocks.append(Table(title, COLUMNS, tuple(rows)).markdown())
+    return "\n\n".join([*blocks, BELOW])
 
 
 def bound_by(shares: Shares) -> str:
@@ -228,13 +227,13 @@ def bound_by(shares: Shares) -> str:
     return "DRAM" if (shares.dram or 0.0) >= BUSY else "caches"
 
 
-def _row(kernel: Kernel, name: str) -> str:
+def _row(kernel: Kernel, name: str) -> tuple[str, ...]:
     shares = kernel.shares or Shares()
     percent = (getattr(shares, name) for name in SHOWN)
     told = ["" if share is None else f"{share:.0f} %" for share in percent]
     counts = [units.percent(kernel.share), units.milliseconds(kernel.step_ms), str(kernel.launches)]
     longest = [units.milliseconds(kernel.longest_ms), bound_by(shares)]
-    return table_row([cell(name), *counts, *longest, *told, kernel.grid, kernel.block])
+    return (name, *counts, *longest, *told, kernel.grid, kernel.block)
 
 
 def run_under_ncu(profiling: Profiling, arguments: Sequence[str], say: Callable[[str], None]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from gpugate.profiling.capture_index import EXPORT, NOT_IMPORTED, REPORT, REPORT
 from gpugate.profiling.isolated_environment import allowed, can_isolate, isolated_command
 from gpugate.profiling.nsight_tools import Nsys, exported
 from gpugate.profiling.profiled_run import ProfiledRun, start_profiled
-from gpugate.report.markdown import escaped, plain, table_row
+from gpugate.report.table import Table, columns
 from gpugate.session.options import Profiling
 from gpugate.store.json_file import write_atomically
 
@@ -32,12 +31,11 @@ OPTIONS = (
     "--force-overwrite=true",
 )
 SUMMARY, SUMMARY_JSON, LIST = ".summary.md", ".summary.json", "summary.md"
-HEADINGS = ("test parameter", "side", "steps", "items per step", "report", "MB", "what it says")
+COLUMNS = columns("test parameter", "side", "steps", "items per step", "report", "MB", "what it says")
 NOT_JUDGED = "under a profiler: timings are not judged"
 MAY_READ = "nsys may read the variables of other processes here, and write them into it"
 MOST_TOLD = 6  # reports: of more the terminal only says where they are
 LARGEST_MB = 20.0
-_FILE_IN_ROW = re.compile(r"(?:`|\]\()([^`()|]+)[`)]")
 
 
 @dataclass(frozen=True)
@@ -68,9 +66,8 @@ def keep_reports(run: ProfiledRun, nsys: Nsys, say: Callable[[str], None]) -> li
     """Moves all reports of the run into its folder, says which they are, and returns what is wrong with them."""
     nsys, isolated, folder = replace(nsys, environment=run.environment), can_isolate(), run.profiling.folder
     kept = [_keep(run, nsys, capture, isolated) for capture in run.index.captures]
-    rows = [_row(each) for each in kept]
-    head = [f"# Profiles\n\n{plain(NOT_JUDGED)}\n", table_row(HEADINGS), "|" + "---|" * len(HEADINGS)]
-    write_atomically(folder / LIST, "\n".join([*head, *_earlier_rows(folder, rows), *rows]) + "\n")
+    table = Table("Profiles", COLUMNS, tuple(map(_row, kept)), (NOT_JUDGED,))
+    write_atomically(folder / LIST, f"{table.markdown()}\n")
     reports = [each.report for each in kept if each.report is not None and each.report.suffix == REPORT]
     say(f"nsys: {len(reports)} reports in {folder}, listed in its {LIST}; {NOT_JUDGED}")
     for each in kept:
@@ -142,24 +139,9 @@ def _summarize(export: Path, nsys: Nsys, target: Path, capture: Capture) -> list
     return brief(summary)
 
 
-def _earlier_rows(folder: Path, rows: Sequence[str]) -> list[str]:
-    """The rows of earlier runs for captures that this run did not make again, where a file of theirs is still there."""
-    path = folder / LIST
-    before = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-    again = {_capture_of(row) for row in rows}
-    named = [row for row in before if any((folder / name).is_file() for name in _FILE_IN_ROW.findall(row))]
-    return [row for row in named if _capture_of(row) not in again]
-
-
-def _capture_of(row: str) -> str:
-    case_id, side = row.split(" | ")[:2]
-    return f"{case_id} {side.partition(' ')[0]}"
-
-
-def _row(each: Kept) -> str:
+def _row(each: Kept) -> tuple[str, ...]:
     capture, report = each.capture, each.report
-    words = [capture.case_id, f"{capture.label} ({capture.side})", str(capture.steps), str(capture.items)]
+    words = (capture.case_id, f"{capture.label} ({capture.side})", str(capture.steps), str(capture.items))
     size = f"{report.stat().st_size / 1e6:.1f}" if report else ""
     summary = f"[summary]({safe_name(capture.case_id)}.{capture.label}{SUMMARY})" if each.brief else ""
-    said = summary or escaped(each.problem or "")
-    return table_row([*map(escaped, words), f"`{report.name}`" if report else "", size, said])
+    return (*words, f"`{report.name}`" if report else "", size, summary or each.problem or "")

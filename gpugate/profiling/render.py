@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from gpugate import units
@@ -15,9 +15,7 @@ from gpugate.explaining.words import shortened
 from gpugate.profiling.device_activity import Kernel
 from gpugate.profiling.expert_rules import Finding
 from gpugate.profiling.summary import ProfileSummary
-from gpugate.report.markdown import escaped
-from gpugate.report.series_tables import WordTable
-from gpugate.report.terminal import GAP, RULE_UNDER_HEAD
+from gpugate.report.table import Table, columns, escaped
 
 MOST_ROWS, MOST_GAPS, MOST_BRIEF = 15, 8, 3
 WORTH_A_ROW = 0.01  # of the sum of a table's times
@@ -29,43 +27,15 @@ _ARGUMENTS = re.compile(r"\((?!anonymous namespace\)|lambda)[^()]*(?:\([^()]*\)[
 
 def markdown(summary: ProfileSummary) -> str:
     """The whole summary as GitHub Markdown, its headings from the second level on."""
-    blocks = [f"## Profile of {escaped(summary.report)}", "\n".join(f"- {escaped(line)}" for line in overview(summary))]
-    for table in word_tables(summary):
-        head = f"| {' | '.join(map(escaped, table.headings))} |"
-        rule = "|---" + "|---:" * (len(table.headings) - 1) + "|"
-        rows = [f"| {' | '.join(map(cell, row))} |" for row in table.rows]
-        below = [f"\n{escaped(line)}" for line in table.below]
-        blocks.append("\n".join([f"### {escaped(table.title)}\n", head, rule, *rows, *below]))
-    return "\n\n".join(blocks) + "\n"
+    head = [f"## Profile of {escaped(summary.report)}", "\n".join(f"- {escaped(line)}" for line in overview(summary))]
+    return "\n\n".join([*head, *(table.markdown() for table in word_tables(summary))]) + "\n"
 
 
-def cell(words: str) -> str:
-    """C++ as code: only there `<` may stay as it is."""
-    return f"`{words.replace('|', chr(92) + '|')}`" if "<" in words and "`" not in words else escaped(words)
-
-
-def tables(summary: ProfileSummary) -> list[RenderableType]:
+def tables(summary: ProfileSummary, width: int) -> list[RenderableType]:
     """The whole summary as rich renderables, in the order of reading. Words come as `Text`, never as markup."""
-    parts: list[RenderableType] = [Text(f"profile of {summary.report}", style="bold")]
-    parts += map(_indented, overview(summary))
-    for words in word_tables(summary):
-        table = Table(box=RULE_UNDER_HEAD, padding=0, collapse_padding=True, pad_edge=False, show_edge=False)
-        for number, heading in enumerate(words.headings):
-            table.add_column(
-                Text(heading),
-                justify="right" if number else "left",
-                overflow="fold",
-                min_width=None if number else GAP + 10,
-            )
-        # rich narrows the widest of the columns that may wrap: that of the names, whose cells do not.
-        for row in words.rows:
-            table.add_row(Text(row[0], no_wrap=True, overflow="ellipsis"), *map(Text, row[1:]))
-        parts += [Text(), Text(words.title, style="bold"), table, *map(_indented, words.below)]
-    return parts
-
-
-def _indented(line: str) -> RenderableType:
-    return Padding(Text(line), (0, 0, 0, 2))
+    lines = [Padding(Text(line), (0, 0, 0, 2)) for line in overview(summary)]
+    parts = (part for table in word_tables(summary) for part in table.rich(width))
+    return [Text(f"profile of {summary.report}", style="bold"), *lines, *parts]
 
 
 def overview(summary: ProfileSummary) -> list[str]:
@@ -109,7 +79,7 @@ def kernel_names(names: Sequence[str]) -> list[str]:
     return shortened([_ARGUMENTS.sub("", name) for name in names])
 
 
-def word_tables(summary: ProfileSummary) -> list[WordTable]:
+def word_tables(summary: ProfileSummary) -> list[Table]:
     """Every table that has a row, in the order of reading."""
     steps, names = summary.steps, kernel_names([kernel.name for kernel in summary.kernels])
     idle_ms = sum(one.ms for one in summary.idle_while)
@@ -175,18 +145,19 @@ def word_tables(summary: ProfileSummary) -> list[WordTable]:
     return [_without_empty_columns(table) for table in tables if table.rows]
 
 
-def _table(title: str, headings: str, rows: Sequence[tuple[str, ...]], *below: str) -> WordTable:
+def _table(title: str, headings: str, rows: Sequence[tuple[str, ...]], *below: str) -> Table:
     shown = tuple(rows[:MOST_ROWS])
     of = f", {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
-    return WordTable(f"{title}{of}", tuple(headings.split("|")), shown, below)
+    return Table(f"{title}{of}", columns(*headings.split("|")), shown, below, gap=1)
 
 
-def _without_empty_columns(table: WordTable) -> WordTable:
+def _without_empty_columns(table: Table) -> Table:
     """Drops the columns behind the first one in which no row says anything."""
-    columns = list(zip(table.headings, *table.rows, strict=False))
-    columns = [column for column in columns if column is columns[0] or set(column[1:]) - {"", NONE}]
-    headings, *rows = zip(*columns, strict=True)
-    return WordTable(table.title, headings, tuple(rows), table.below)
+    shown = [
+        number for number, cells in enumerate(zip(*table.rows, strict=True)) if not number or set(cells) - {"", NONE}
+    ]
+    rows = tuple(tuple(row[number] for number in shown) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[number] for number in shown), rows=rows)
 
 
 def _shape(kernel: Kernel) -> tuple[str, str]:
@@ -208,7 +179,7 @@ def _size(bytes_: float) -> str:
     return f"{bytes_ / factor:.3g} {unit}"
 
 
-def _finding(finding: Finding) -> WordTable:
+def _finding(finding: Finding) -> Table:
     """Its longest rows, without the columns that say where in the report they are."""
     shown = [number for number, heading in enumerate(finding.headings) if heading not in ONLY_WHERE]
     rows = [tuple(row[number] for number in shown if number < len(row)) for row in finding.rows[:MOST_FOUND]]
@@ -216,4 +187,4 @@ def _finding(finding: Finding) -> WordTable:
     if not shown or not rows:
         rows, headings = [("no table",)], ("rule",)
     more = (f"{finding.count - len(rows)} more",) if finding.count > len(rows) else ()
-    return WordTable(f"nsys says: {finding.title}", headings, tuple(rows), (finding.advice, *more))
+    return Table(f"nsys says: {finding.title}", columns(*headings), tuple(rows), (finding.advice, *more), gap=1)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from gpugate.errors import GpugateError
-from gpugate.report.markdown import results_table
+from gpugate.report.markdown import results_page
 from gpugate.store import run_file
 
 
@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m gpugate.report RUN.json, a file that --perf-json wrote", file=sys.stderr)
         return 2
     try:
-        print(results_table(run_file.read(Path(arguments[0]))), end="")
+        print(results_page(run_file.read(Path(arguments[0]))), end="")
     except GpugateError as error:
         print(error, file=sys.stderr)
         return 2

@@ -15,9 +15,9 @@ from gpugate.errors import GpugateError
 from gpugate.judging.decide import decider
 from gpugate.report.findings import Finding, autopsies, errors, findings, mutation, skips, tally, warnings
 from gpugate.report.machine import facts, load, yardsticks
-from gpugate.report.markdown import escaped, plain, table_row
 from gpugate.report.night_files import JUNIT, RUN, SUMMARY
 from gpugate.report.rows import NOT_JUDGED, worst_of
+from gpugate.report.table import Table, columns, escaped, plain
 from gpugate.results.case import CaseResult, Remembered
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History, Summary
@@ -89,7 +89,7 @@ def one_screen(run: RunResult) -> str:
         [f"{plain(', '.join(facts(run.environment)))}; {run.started_at}"],
         [plain(line) for line in (", ".join(yardsticks(run)), *load(run)) if line],
         [f"**{_cut(words, 400)}**" for words in warned],
-        _verdict_table(run),
+        [_verdict_table(run)] if run.cases else [],
         _listed("Not PASS", [_told(finding) for finding in findings(run)], MAX_FINDINGS),
         _listed(
             "Why", [f"{escaped(case)}: {_cut(words[0], 200)}" for case, words in autopsies(run).items()], MAX_CAUSES
@@ -135,7 +135,7 @@ _NOT_MEASURED = "not measured"
 _OTHERS = (NOT_JUDGED, _NOT_MEASURED)
 
 
-def _verdict_table(run: RunResult) -> list[str]:
+def _verdict_table(run: RunResult) -> str:
     """Cases by workload and outcome, the worst workload first; those that do not fit are one row."""
     by_name: dict[str, Counter[str]] = {}
     for case in run.cases.values():
@@ -146,9 +146,9 @@ def _verdict_table(run: RunResult) -> list[str]:
         together: Counter[str] = sum((one.said for one in rest), Counter())
         shown.append(_Counted(f"{len(rest)} further workloads", together))
     order = [*(outcome.value for outcome in reversed(SEVERITY)), *_OTHERS]
-    columns = [word for word in order if any(one.said[word] for one in shown)]
-    body = [table_row([escaped(one.name), *(str(one.said[word] or "") for word in columns)]) for one in shown]
-    return [table_row(["workload", *columns]), "|---" + "|---:" * len(columns) + "|", *body] if shown else []
+    words = [word for word in order if any(one.said[word] for one in shown)]
+    rows = tuple((one.name, *(str(one.said[word] or "") for word in words)) for one in shown)
+    return Table("", columns("workload", *words), rows).markdown()
 
 
 def _word(case: CaseResult) -> str:
@@ -210,9 +210,8 @@ def _moved(run: RunResult) -> list[str]:
         return ["Nothing moved by more than half of its tolerance."] if judged else []
     furthest = f", the {MAX_MOVES} furthest of {len(found)}" if len(found) > MAX_MOVES else ""
     head = [f"**Moved** since the baseline{furthest}:"]
-    rule = ["", table_row(["case", "speedup", "", "per step", ""]), "|---|---:|---:|---:|---:|"] if found else []
-    table = [table_row([escaped(cell) for cell in _cells(move)]) for move in found[:MAX_MOVES]]
-    return [*head, *rule, *table, *(["", *knees] if knees else [])]
+    table = Table("", columns("case", "speedup", "", "per step", ""), tuple(map(_cells, found[:MAX_MOVES])))
+    return [*head, *(["", table.markdown()] if found else []), *(["", *knees] if knees else [])]
 
 
 def change(share: float) -> str:

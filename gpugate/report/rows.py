@@ -1,14 +1,15 @@
-"""One row per measured case, in words: the same for the terminal and for Markdown."""
+"""The measured cases as one table of words."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpugate import units
 from gpugate.judging.decide import Decider, decider
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.report.machine import fastest_matmul, medians
+from gpugate.report.table import Column, Table
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.summary import Summary
@@ -26,8 +27,8 @@ MARK = "*"  # behind a speedup that the times of its row do not give
 
 @dataclass(frozen=True)
 class Row:
-    """The cells of one measured case. `group` is its workload, device and size; `outcome` the worst of its checks;
-    `remarks` are sentences that its figures need."""
+    """The cells of one measured case. `group` is its workload, device and size; `remarks` are sentences
+    that its figures need."""
 
     group: str
     optimization: str
@@ -43,24 +44,7 @@ class Row:
     kernels: str
     launches: str
     compiling: str
-    outcome: Outcome | None
     remarks: tuple[str, ...] = ()
-
-
-HEADINGS = {
-    "optimization": "optimization",
-    "reference": "reference",
-    "optimized": "optimized",
-    "items": "items",
-    "speedup": "speedup",
-    "interval": "interval",
-    "detectable": "MDE",
-    "verdict": "verdict",
-    "of_matmul": "matmul",
-    "kernels": "kernels",
-    "launches": "launches",
-    "compiling": "start-up",
-}
 
 
 def worst_of(case: CaseResult) -> Outcome | None:
@@ -92,35 +76,49 @@ def rows(run: RunResult) -> list[Row]:
     return sorted(made, key=lambda row: groups.index(row.group))
 
 
-def told_columns(made: Sequence[Row]) -> tuple[str, ...]:
-    """The columns in which at least one row has a value, in the order of the table."""
-    return tuple(name for name in HEADINGS if any(getattr(row, name) not in ("", NOT_MEASURED) for row in made))
+def results_table(run: RunResult) -> Table:
+    """A row for each measured case. A column in which no row has a value is left out; a note names those that this
+    machine cannot measure."""
+    made = rows(run)
+    known = {column: [_cell(row, field) for row in made] for field, column in _columns(run, made).items()}
+    shown = {column: cells for column, cells in known.items() if set(cells) - {"", NOT_MEASURED}}
+    missing = [column.heading for column, cells in known.items() if set(cells) == {NOT_MEASURED}]
+    notes = [remark for row in made for remark in row.remarks]
+    notes += [f"{', '.join(missing)}: {NOT_MEASURED}{_because(run)}"] if missing else []
+    return Table("", tuple(shown), tuple(zip(*shown.values(), strict=True)), tuple(notes), grouped=True)
 
 
-def unmeasured_columns(made: Sequence[Row]) -> tuple[str, ...]:
-    """Columns that no row could measure: one sentence says that better than a column."""
-    return tuple(name for name in HEADINGS if made and all(getattr(row, name) == NOT_MEASURED for row in made))
-
-
-def notes(run: RunResult, made: Sequence[Row], shown: Collection[str]) -> list[str]:
-    """What a stranger needs to read a table with the columns `shown`: one sentence each."""
-    told = ["speedup: reference time over optimized time, from pairs; each end of the interval holds at 99 %"]
-    if "detectable" in shown:
-        unbounded = any(row.detectable == UNDETECTABLE for row in made)
-        none = f"; {UNDETECTABLE}: the record varies so much that only a promise is a sure bound" if unbounded else ""
-        told.append(f"MDE: minimum detectable effect, the smallest slowdown that a gate catches 95 times in 100{none}")
+def _columns(run: RunResult, made: Sequence[Row]) -> dict[str, Column]:
+    """The columns by the field of a row whose words they hold."""
+    unbounded = any(row.detectable == UNDETECTABLE for row in made)
+    none = f"; {UNDETECTABLE}: the record varies so much that only a promise is a sure bound" if unbounded else ""
+    mde = f"MDE: minimum detectable effect, the smallest slowdown that a gate catches 95 times in 100{none}"
+    paired = "speedup: reference time over optimized time, from pairs; each end of the interval holds at 99 %"
     ceiling = fastest_matmul(medians(run))
-    if ceiling and "of_matmul" in shown:
-        told.append(f"matmul: achieved FLOP/s over {yardstick_label(ceiling[0])}, the fastest matmul of this machine")
-    if "kernels" in shown or "launches" in shown:
-        told.append("kernels, launches: of one step of the optimized side")
-    if "compiling" in shown:
-        told.append("start-up: building the optimized side, and its first step: compilation, workers, buffers")
-    told.extend(remark for row in made for remark in row.remarks)
-    missing = [HEADINGS[name] for name in unmeasured_columns(made)]
-    if missing:
-        told.append(f"{', '.join(missing)}: {NOT_MEASURED}{_because(run)}")
-    return told
+    name = yardstick_label(ceiling[0]) if ceiling else ""
+    matmul = f"matmul: achieved FLOP/s over {name}, the fastest matmul of this machine"
+    counted = "kernels, launches: of one step of the optimized side"
+    start_up = "start-up: building the optimized side, and its first step: compilation, workers, buffers"
+    return {
+        "group": Column("workload", left=True),
+        "optimization": Column("optimization", left=True),
+        "reference": Column("reference", rank=6),
+        "optimized": Column("optimized"),
+        "items": Column("items", rank=5),
+        "speedup": Column("speedup", note=paired),
+        "interval": Column("interval", rank=7),
+        "detectable": Column("MDE", note=mde),
+        "verdict": Column("verdict", left=True),
+        "of_matmul": Column("matmul", rank=2, note=matmul),
+        "kernels": Column("kernels", rank=4, note=counted),
+        "launches": Column("launches", rank=3, note=counted),
+        "compiling": Column("start-up", rank=1, note=start_up),
+    }
+
+
+def _cell(row: Row, field: str) -> str:
+    versus = f"\n  vs {row.versus}" if field == "optimization" and row.versus else ""
+    return f"{getattr(row, field)}{versus}"
 
 
 def _because(run: RunResult) -> str:
@@ -149,7 +147,6 @@ def _row(case: CaseResult, measurement: Measurement, decided: Decider, ceiling: 
         kernels=_counter(measurement.optimized_counters, "kernels"),
         launches=_launches(measurement),
         compiling=f"{measurement.optimized_cost.compile_s:.1f} s",
-        outcome=worst_of(case),
         remarks=tuple(remarks),
     )
 

@@ -1,37 +1,26 @@
-"""Ladders and sweeps as rows of words, the same for the terminal and for Markdown."""
+"""Ladders and sweeps as tables of words."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpugate import units
+from gpugate.report.table import Table, columns
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Rung, Sweep, SweepPoint
 from gpugate.statistics.intervals import Estimate
 
 
-@dataclass(frozen=True)
-class WordTable:
-    """A title, headings, rows of as many cells, and sentences below."""
-
-    title: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    below: tuple[str, ...] = ()
-
-
-def series_tables(run: RunResult) -> list[WordTable]:
+def series_tables(run: RunResult) -> list[Table]:
     """Every ladder, then every sweep; not one of which every point was skipped, since the report lists those."""
     tried = (sweep for sweep in run.sweeps if any(point.speedup is not None for point in sweep.points))
     return [*map(_ladder, run.ladders), *map(_sweep, tried)]
 
 
-def _ladder(ladder: Ladder) -> WordTable:
-    return WordTable(
+def _ladder(ladder: Ladder) -> Table:
+    return Table(
         title=f"ladder of {ladder.workload}/{ladder.device_kind}",
-        headings=("rung", "items", "gain", "interval", "over the bottom", "interval"),
+        columns=columns("rung", "items", "gain", "interval", "over the bottom", "interval"),
         rows=tuple(_rung(rung) for rung in ladder.rungs),
-        below=tuple(f"{rung.name}: {rung.why}" for rung in ladder.rungs if rung.why),
+        notes=tuple(f"{rung.name}: {rung.why}" for rung in ladder.rungs if rung.why),
     )
 
 
@@ -49,14 +38,14 @@ def _rate(items_per_s: float | None) -> str:
     return "" if items_per_s is None else units.items_per_second(items_per_s)
 
 
-def _sweep(sweep: Sweep) -> WordTable:
+def _sweep(sweep: Sweep) -> Table:
     knee = "no knee: too few points" if sweep.knee is None else f"knee: {sweep.knee}"
     recorded = "" if sweep.recorded_knee is None else f", recorded: {sweep.recorded_knee}"
-    return WordTable(
+    return Table(
         title=f"sweep of {sweep.id}",
-        headings=(sweep.parameter, "items", "speedup, of the best"),
+        columns=columns(sweep.parameter, "items", "speedup, of the best"),
         rows=tuple(_point(point, sweep) for point in sweep.points),
-        below=(f"{knee}{recorded}; the smallest value within 3 % of the best, by speedups, which are from pairs",),
+        notes=(f"{knee}{recorded}; the smallest value within 3 % of the best, by speedups, which are from pairs",),
     )
 
 

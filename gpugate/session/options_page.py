@@ -6,15 +6,13 @@ import argparse
 
 import pytest
 
+from gpugate.report.table import Column, Table
 from gpugate.session.options import add_options
 
 HEAD = """# Options
 
 Every option that gpugate adds to pytest. The command `python -m gpugate.session.options_page > docs/options.md` writes
 this page.
-
-| option | effect |
-|---|---|
 """
 
 
@@ -23,15 +21,16 @@ def options_page() -> str:
     parser = pytest.Parser(_ispytest=True)
     add_options(parser)
     options = [option.attrs() | {"name": option.names()[0]} for option in parser.getgroup("gpugate").options]
-    return HEAD + "".join(f"{_row(option)}\n" for option in options if option["help"] != argparse.SUPPRESS)
+    rows = tuple(_row(option) for option in options if option["help"] != argparse.SUPPRESS)
+    return f"{HEAD}\n{Table('', (Column('option', left=True), Column('effect', left=True)), rows).markdown()}\n"
 
 
-def _row(option: dict[str, str]) -> str:
+def _row(option: dict[str, str]) -> tuple[str, str]:
     """Help texts are formats of argparse, where `%(default)s` stands for the default."""
     metavar = option.get("metavar")
     value = "" if metavar is None else f"[={metavar}]" if option.get("nargs") == "?" else f" {metavar}"
     text = option["help"] % {"default": option.get("default")}
-    return f"| `{option['name']}{value}` | {text} |"
+    return f"`{option['name']}{value}`", text
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from gpugate import units
@@ -17,7 +16,8 @@ from gpugate.commands.history.level_changes import FALSE_MARKS
 from gpugate.commands.history.nights import Night, Seen
 from gpugate.commands.history.trends import MachineHistory, Mark, Step, Trend
 from gpugate.report.night import change
-from gpugate.report.terminal import GAP, RULE_UNDER_HEAD, STYLES, printed
+from gpugate.report.table import Column, Table
+from gpugate.report.terminal import printed
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import pretty, with_header
 
@@ -30,7 +30,17 @@ FLATTEST = 0.02  # the share that a line of full height stands for at least: noi
 SPARK_COLUMNS = 42
 NARROWEST_SPARK = 12
 OTHER_COLUMNS = 92  # beside the line: a name of 20, and every number
-NARROW = 100  # in so few columns the interval has no place
+COLUMNS = (
+    Column("workload", left=True),
+    Column("optimization", left=True),
+    Column("nights"),
+    Column("per step"),
+    Column("speedup"),
+    Column("interval", rank=1),
+    Column("over nights", left=True),
+    Column("anchor"),
+    Column("last", left=True),
+)
 
 
 def text(histories: Sequence[MachineHistory], width: int, colour: bool) -> str:
@@ -42,13 +52,8 @@ def _machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
     nights = history.nights
     span = f"{night_name(nights[0])} to {night_name(nights[-1])}" if len(nights) > 1 else night_name(nights[0])
     yield Text(f"{history.machine}: {len(nights)} night{'s' if len(nights) > 1 else ''}, {span}", style="bold")
-    groups: dict[str, list[Trend]] = {}
-    for trend in history.trends:  # a case that was added later comes after other workloads'
-        groups.setdefault(_group(trend), []).append(trend)
-    for group, trends in groups.items():
-        yield Text()
-        yield Text(group, style="bold", overflow="fold")
-        yield _table(trends, width)
+    if history.trends:
+        yield from _table(history.trends, width).rich(width)
     yield Text()
     marks = [(trend, mark) for trend in history.trends for mark in trend.marks]
     for trend, mark in sorted(marks, key=lambda pair: pair[1].night.started):
@@ -63,30 +68,27 @@ def _group(trend: Trend) -> str:
 
 
 def _table(trends: Sequence[Trend], width: int) -> Table:
-    table = Table(box=RULE_UNDER_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False, header_style="")
-    rows = [_cells(trend, min(SPARK_COLUMNS, max(NARROWEST_SPARK, width - OTHER_COLUMNS))) for trend in trends]
-    for heading in (heading for heading in rows[0] if heading != "interval" or width >= NARROW):
-        left = heading in ("optimization", "over nights", "last")
-        table.add_column(heading, overflow="fold", justify="left" if left else "right")
-    for row in rows:
-        table.add_row(*(row[str(column.header)] for column in table.columns))
-    return table
+    spark_columns = min(SPARK_COLUMNS, max(NARROWEST_SPARK, width - OTHER_COLUMNS))
+    groups = list(dict.fromkeys(map(_group, trends)))  # a case that was added later comes after other workloads'
+    by_group = sorted(trends, key=lambda trend: groups.index(_group(trend)))
+    return Table("", COLUMNS, tuple(_cells(trend, spark_columns) for trend in by_group), grouped=True)
 
 
-def _cells(trend: Trend, spark_columns: int) -> dict[str, Text]:
-    """By heading. The line and the speedup are of the same quantity, the newest night's verdict stands last."""
+def _cells(trend: Trend, spark_columns: int) -> tuple[str, ...]:
+    """The line and the speedup are of the same quantity, the newest night's verdict stands last."""
     last = trend.seen[-1]
     found = last.speedup
-    return {
-        "optimization": Text(trend.case_id.removeprefix(f"{trend.workload}/").rpartition("/")[0]),
-        "nights": Text(str(len(trend.nights))),
-        "per step": Text(units.milliseconds(last.optimized_ms)),
-        "speedup": Text(units.ratio(found.median)),
-        "interval": Text(units.interval(found.low, found.high)),
-        "over nights": Text(sparkline(trend, spark_columns, BLOCKS if _takes(BLOCKS) else ASCII_BLOCKS)),
-        "anchor": Text(_anchor(last)),
-        "last": Text("" if last.outcome is None else last.outcome.value, STYLES[last.outcome] if last.outcome else ""),
-    }
+    return (
+        _group(trend),
+        trend.case_id.removeprefix(f"{trend.workload}/").rpartition("/")[0],
+        str(len(trend.nights)),
+        units.milliseconds(last.optimized_ms),
+        units.ratio(found.median),
+        units.interval(found.low, found.high),
+        sparkline(trend, spark_columns, BLOCKS if _takes(BLOCKS) else ASCII_BLOCKS),
+        _anchor(last),
+        "" if last.outcome is None else last.outcome.value,
+    )
 
 
 def _takes(words: str) -> bool:

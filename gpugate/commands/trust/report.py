@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
 
-from rich.cells import cell_len
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from gpugate.commands.trust.analysis import CaseTrust, GroupTrust, RuleTrust, TrustReport
+from gpugate.commands.trust.analysis import CaseTrust, RuleTrust, TrustReport
 from gpugate.commands.trust.rates import Rate
-from gpugate.report.markdown import escaped
-from gpugate.report.terminal import RULE_UNDER_HEAD, printed
+from gpugate.report.table import Column, Table, columns, escaped
+from gpugate.report.terminal import printed
 
 COLUMNS = 100
-NARROWEST_NAME = 8
 NOT_TRIED = "-"
-
-
-@dataclass(frozen=True)
-class Grid:
-    """One table: `cells` are rows as long as `headings`, their first column is a name."""
-
-    title: str
-    headings: tuple[str, ...]
-    cells: tuple[tuple[str, ...], ...]
 
 
 def title(report: TrustReport) -> str:
@@ -37,30 +23,32 @@ def title(report: TrustReport) -> str:
     return f"{machine}{report.trials:,} trials of {_cases(len(report.cases))} in {processes}"
 
 
-def case_grids(report: TrustReport) -> list[Grid]:
-    """Returns the results of our rule for every case, one grid per group."""
+def case_table(report: TrustReport) -> Table:
+    """The results of our rule for every case."""
     slowdowns = _slowdowns(report)
-    headings = ("case", "trials", "runs", *_rule_headings(slowdowns), "cv %", "s")
-    grouped = groupby(report.cases, key=lambda case: case.group)
-    return [Grid(group, headings, tuple(_case_cells(case, slowdowns) for case in cases)) for group, cases in grouped]
+    headings = _columns("group", "case", "trials", "runs", *_rule_headings(slowdowns), "cv %", "s")
+    rows = tuple((case.group, *_case_cells(case, slowdowns)) for case in report.cases)
+    return Table("", headings, rows, grouped=True, gap=1)
 
 
-def rule_grids(report: TrustReport) -> list[Grid]:
-    """Returns the results of every rule for all trials of a group, one grid per group."""
+def rule_table(report: TrustReport) -> Table:
+    """The results of every rule for all trials of a group."""
     slowdowns = _slowdowns(report)
-    headings = ("rule", *_rule_headings(slowdowns))
-    return [
-        Grid(_group_title(group), headings, tuple((rule.rule, *_rule_cells(rule, slowdowns)) for rule in group.rules))
+    rows = tuple(
+        (f"{group.name}, {_cases(group.cases)}", rule.rule, *_rule_cells(rule, slowdowns))
         for group in report.groups
-    ]
+        for rule in group.rules
+    )
+    return Table("", _columns("group", "rule", *_rule_headings(slowdowns)), rows, grouped=True, gap=1)
 
 
-def nightly_grid(report: TrustReport) -> Grid:
+def nightly_table(report: TrustReport) -> Table:
     """False alarms of every rule when each case is judged once; a case without A/A trials is not counted."""
     cases = report.nightly[0].cases
     of_all = f" of {len(report.cases)}" if cases < len(report.cases) else ""
-    rows = tuple((one.rule, f"{one.expected:.2g}", f"{one.low:.2g}..{one.high:.2g}") for one in report.nightly)
-    return Grid(f"once a night, {_cases(cases)}{of_all}", ("rule", "false alarms expected", "interval"), rows)
+    suite = f"once a night, {_cases(cases)}{of_all}"
+    rows = tuple((suite, one.rule, f"{one.expected:.2g}", f"{one.low:.2g}..{one.high:.2g}") for one in report.nightly)
+    return Table("", _columns("suite", "rule", "false alarms expected", "interval"), rows, grouped=True, gap=1)
 
 
 def notes(report: TrustReport) -> list[str]:
@@ -87,14 +75,9 @@ def text(report: TrustReport, width: int = COLUMNS, colour: bool = False) -> str
 
 def renderables(report: TrustReport, width: int) -> list[RenderableType]:
     """The tables for rich in `width` columns, in the order of reading."""
-    tables = [
-        line
-        for grids in (case_grids(report), rule_grids(report), [nightly_grid(report)])
-        for grid in grids
-        for line in (Text(), Text(grid.title, style="bold"), _table(grid, _widths(grids, width)))
-    ]
+    parts = (part for table in _tables(report) for part in table.rich(width))
     told = [Text(note, style="dim", overflow="fold") for note in notes(report)]
-    return [Text(title(report), style="bold"), *tables, Text(), *told]
+    return [Text(title(report), style="bold"), *parts, Text(), *told]
 
 
 def markdown(report: TrustReport) -> str:
@@ -102,9 +85,7 @@ def markdown(report: TrustReport) -> str:
     sources = [f"- {escaped(rule)}: {escaped(source)}" for rule, source in report.sources.items()]
     blocks = [
         [escaped(title(report))],
-        _markdown_table("group", case_grids(report)),
-        _markdown_table("group", rule_grids(report)),
-        _markdown_table("suite", [nightly_grid(report)]),
+        *([table.markdown()] for table in _tables(report)),
         [f"- {escaped(note)}" for note in notes(report)],
         ["Rules:"],
         sources,
@@ -125,7 +106,14 @@ def _rule_headings(slowdowns: Sequence[float]) -> tuple[str, ...]:
 def _case_cells(case: CaseTrust, slowdowns: Sequence[float]) -> tuple[str, ...]:
     cv = NOT_TRIED if case.between_run_cv is None else f"{100 * case.between_run_cv:.2g}"
     ours = _rule_cells(case.rules[0], slowdowns)
-    return (case.case_id, str(case.trials), str(case.processes), *ours, cv, f"{case.median_trial_s:.3g}")
+    return (
+        _within(case.group, case.case_id),
+        str(case.trials),
+        str(case.processes),
+        *ours,
+        cv,
+        f"{case.median_trial_s:.3g}",
+    )
 
 
 def _rule_cells(rule: RuleTrust, slowdowns: Sequence[float]) -> tuple[str, ...]:
@@ -160,8 +148,12 @@ def _smallest_effect(rule: RuleTrust, slowdowns: Sequence[float]) -> str:
     return f"{100 * rule.smallest_caught:g} ({100 * rule.minimum_detectable_effect:.2g})"
 
 
-def _group_title(group: GroupTrust) -> str:
-    return f"{group.name}, {_cases(group.cases)}"
+def _tables(report: TrustReport) -> tuple[Table, ...]:
+    return case_table(report), rule_table(report), nightly_table(report)
+
+
+def _columns(group: str, name: str, *figures: str) -> tuple[Column, ...]:
+    return (Column(group, left=True), *columns(name, *figures))
 
 
 def _cases(count: int) -> str:
@@ -172,39 +164,9 @@ def _our_rates(report: TrustReport) -> list[Rate]:
     return [detection.rate for case in report.cases for detection in case.rules[0].detections]
 
 
-def _table(grid: Grid, widths: Sequence[int]) -> Table:
-    table = Table(box=RULE_UNDER_HEAD, padding=0, pad_edge=False, show_edge=False, header_style="")
-    for index, (heading, columns) in enumerate(zip(grid.headings, widths, strict=True)):
-        if index == 0:
-            table.add_column(heading, width=columns, overflow="fold")
-        else:
-            table.add_column(heading, min_width=columns, justify="right")
-    for row in grid.cells:
-        table.add_row(*map(Text, (_within(grid.title, row[0]), *row[1:])))
-    return table
-
-
-def _widths(grids: Sequence[Grid], width: int) -> list[int]:
-    """The widest entry of each column over all grids, so that they stand below each other; names give way first."""
-    rows = [(_within(grid.title, row[0]), *row[1:]) for grid in grids for row in grid.cells]
-    name, *others = (max(map(cell_len, column)) for column in zip(grids[0].headings, *rows, strict=True))
-    return [max(NARROWEST_NAME, min(name, width - sum(others) - len(others))), *others]
-
-
 def _within(group: str, case_id: str) -> str:
     """`fp16` of `resnet50-inference/fp16/cuda` below the heading `resnet50-inference/cuda`."""
     first, _, last = group.rpartition("/")
     if last and case_id.startswith(f"{first}/") and case_id.endswith(f"/{last}"):
         return case_id[len(first) + 1 : -len(last) - 1] or case_id
     return case_id
-
-
-def _markdown_table(group: str, grids: Sequence[Grid]) -> list[str]:
-    headings = (group, *grids[0].headings)
-    rule = "|" + "|".join("---" if index < 2 else "---:" for index in range(len(headings))) + "|"
-    rows = [(grid.title, *cells) for grid in grids for cells in grid.cells]
-    return [_line(headings), rule, *(_line([escaped(cell) for cell in row]) for row in rows)]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 
 from gpugate.commands.trust import plot
 from gpugate.commands.trust.analysis import TrustReport, analyse
-from gpugate.commands.trust.report import case_grids, markdown, notes, rule_grids, text, title
+from gpugate.commands.trust.report import case_table, markdown, notes, rule_table, text, title
 from gpugate.commands.trust.rival_rules import RIVALS, Rule
 from gpugate.commands.trust.trial import Trial
+from gpugate.report.table import Table
 from tests.support.simulated_trials import Noise, trials
 
 ROOT = Path(__file__).parents[3]
@@ -41,6 +42,11 @@ def table_of(words: str) -> list[list[str]]:
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
+def cells(table: Table) -> list[dict[str, str]]:
+    headings = [column.heading for column in table.columns]
+    return [dict(zip(headings, row, strict=True)) for row in table.rows]
+
+
 def test_the_title_says_machine_trials_cases_and_processes(report: TrustReport) -> None:
     assert title(report) == "NVIDIA H200: 840 trials of 3 cases in 10 fresh processes"
     alone = report_of(["net/fast/cpu"], machine="", processes=1, repeats=1)
@@ -50,13 +56,12 @@ def test_the_title_says_machine_trials_cases_and_processes(report: TrustReport) 
 
 
 def test_a_row_says_false_alarms_detection_limits_and_noise(report: TrustReport) -> None:
-    grid = case_grids(report)[1]
-    assert grid.title == "net/cpu"
-    (row,) = (dict(zip(grid.headings, cells, strict=True)) for cells in grid.cells)
+    row = cells(case_table(report))[-1]
     cv = float(row.pop("cv %"))
     assert 0.05 < cv < 0.6
     assert row == {
-        "case": "net/fast/cpu",
+        "group": "net/cpu",
+        "case": "fast",
         "trials": "280",
         "runs": "10",
         "alarms": "4/40",
@@ -73,13 +78,14 @@ def test_a_row_says_false_alarms_detection_limits_and_noise(report: TrustReport)
 
 
 def test_rules_stand_below_each_other_in_every_group(report: TrustReport) -> None:
-    grids = rule_grids(report)
-    assert [grid.title for grid in grids] == ["resnet50-inference-batch1/cuda, 2 cases", "net/cpu, 1 case"]
-    for grid in grids:
-        assert [cells[0] for cells in grid.cells] == ["gpugate", *(rule.name for rule in RIVALS)]
-    median = dict(zip(grids[0].headings, grids[0].cells[1], strict=True))
+    table = cells(rule_table(report))
+    assert [row["rule"] for row in table] == ["gpugate", *(rule.name for rule in RIVALS)] * 2
+    assert list(dict.fromkeys(row["group"] for row in table)) == [
+        "resnet50-inference-batch1/cuda, 2 cases",
+        "net/cpu, 1 case",
+    ]
+    median, gpucheck = table[1:3]
     assert (median["alarms"], median["3%"], median["10%"]) == ("0/80", "0", "100")
-    gpucheck = dict(zip(grids[0].headings, grids[0].cells[2], strict=True))
     assert gpucheck["MDE %"] == ">10"
 
 
@@ -87,7 +93,7 @@ def test_rules_stand_below_each_other_in_every_group(report: TrustReport) -> Non
 def test_100_and_0_mean_all_and_none(alarms: int, words: str) -> None:
     taken = trials(Noise(), [0.01], processes=200, repeats=1, instances=1, pairs=1)
     report = analyse(taken, [Rule("gpugate", "", lambda trial: trial.process < alarms)])
-    assert dict(zip(case_grids(report)[0].headings, case_grids(report)[0].cells[0], strict=True))["1%"] == words
+    assert cells(case_table(report))[0]["1%"] == words
 
 
 def test_the_text_fits_100_columns_and_the_name_gives_way_below(report: TrustReport) -> None:
@@ -117,9 +123,7 @@ def test_what_was_not_tried_is_a_dash() -> None:
     quiet = trials(Noise(), [0.0], processes=2, case_id="net/slow/cpu")
     slowed = trials(Noise(), [0.01], processes=1, case_id="net/fast/cuda")
     report = analyse([*quiet, *slowed], [Rule("gpugate", "", ours)])
-    (first,), (second,) = (
-        [dict(zip(grid.headings, row, strict=True)) for row in grid.cells] for grid in case_grids(report)
-    )
+    first, second = cells(case_table(report))
     assert (first["alarms"], first["1%"], first["cv %"]) == ("4/8", "-", "0")
     assert (second["alarms"], second["interval"], second["1%"], second["cv %"]) == ("-", "-", "0", "-")
     assert "once a night, 1 case of 2" in text(report)
@@ -130,9 +134,9 @@ def test_what_was_not_tried_is_a_dash() -> None:
 
 def test_a_report_of_a_a_trials_alone_has_no_detection() -> None:
     report = analyse(trials(Noise(), [0.0]), [Rule("gpugate", "", ours)])
-    headings, (row,) = case_grids(report)[0].headings, case_grids(report)[0].cells
-    assert not any(heading[0].isdigit() for heading in headings)
-    assert dict(zip(headings, row, strict=True))["MDE %"] == "-"
+    (row,) = cells(case_table(report))
+    assert not any(heading[0].isdigit() for heading in row)
+    assert row["MDE %"] == "-"
     assert plot.png(report)
 
 
@@ -143,7 +147,7 @@ def test_a_report_of_a_a_trials_alone_has_no_detection() -> None:
 )
 def test_a_rule_that_always_alarms_detects_nothing(alarms: Callable[[Trial], bool], cell: str) -> None:
     report = analyse(trials(Noise(), case_id="net/fast/cpu"), [Rule("gpugate", "", alarms)])
-    assert dict(zip(case_grids(report)[0].headings, case_grids(report)[0].cells[0], strict=True))["MDE %"] == cell
+    assert cells(case_table(report))[0]["MDE %"] == cell
 
 
 def test_text_and_markdown_say_what_is_a_median_and_what_a_larger_suite_tolerates(report: TrustReport) -> None:
@@ -165,7 +169,7 @@ def test_markdown_has_three_tables_with_whole_rows(report: TrustReport) -> None:
     assert [table[0][1] for table in tables] == ["case", "rule", "rule"]
     assert [len(table) - 2 for table in tables] == [3, 10, 5]
     assert all(len(row) == len(table[0]) for table in tables for row in table)
-    assert tables[0][2][:2] == ["resnet50-inference-batch1/cuda", CASES[0]]
+    assert tables[0][2][:2] == ["resnet50-inference-batch1/cuda", "channels-last-fp16"]
     assert tables[2][2][:3] == ["once a night, 3 cases", "gpugate", "0.3"]
 
 

@@ -8,7 +8,7 @@ import pytest
 from gpugate.judging.counters import broken_limit
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.whole_run import with_whole_run
-from gpugate.report.markdown import results_table
+from gpugate.report.markdown import results_page
 from gpugate.report.terminal import text
 from gpugate.report.whole_runs import whole_runs
 from gpugate.results.case import CaseResult
@@ -28,7 +28,7 @@ def test_start_up_and_every_item_count_on_both_sides(tmp_path: Path) -> None:
     (line,) = whole_runs(run)  # 0.75 + 74 * 0.01 = 1.49 s instead of 0.25 + 74 * 0.03 = 2.47 s
     assert line == "tiny/quick: 600 items in 1.5 s instead of 2.5 s, 1.66x; start-up 0.8 s and 0.2 s"
     assert f"start-up included\n  {line}\n" in text(run, 200, colour=False)
-    assert f"- {line}" in results_table(run)
+    assert f"- {line}" in results_page(run)
 
 
 def test_a_run_without_an_end_and_what_was_not_measured_have_no_line(tmp_path: Path) -> None:

@@ -203,22 +203,6 @@ def test_a_report_above_its_limit_is_told(tmp_path: Path, nsys: FakeNsys, monkey
     assert said[1].endswith("a+b+cuda.optimized.nsys-rep, 0 MB: more than 1e-06 MB, so pass on its summary")
 
 
-def test_the_list_names_what_earlier_runs_have_left(tmp_path: Path, nsys: FakeNsys) -> None:
-    def listed(*captures: Capture) -> list[str]:
-        shutil.rmtree(tmp_path / "shared", ignore_errors=True)
-        _, _, folder = kept(tmp_path, list(captures), [f"capture.{each.number}.nsys-rep" for each in captures])
-        rows = (folder / "summary.md").read_text().splitlines()[6:]
-        return [" ".join(row.split(" | ")[:2]).removeprefix("| ") for row in rows]
-
-    first, second = captured(1, case="a | b"), captured(2, case="c")
-    assert listed(first, second) == ["a \\| b optimized (b)", "c optimized (b)"]
-    assert listed(captured(1, case="d")) == ["a \\| b optimized (b)", "c optimized (b)", "d optimized (b)"]
-    for path in (tmp_path / "found").glob("c.*"):
-        path.unlink()
-    again = replace(first, side="another")
-    assert listed(again) == ["d optimized (b)", "a \\| b optimized (another)"]
-
-
 def test_a_report_that_cannot_be_exported_is_kept(
     tmp_path: Path, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,9 +70,9 @@ def test_every_part_of_a_summary_has_its_table(summary: ProfileSummary) -> None:
     ]
 
 
-def test_all_rows_are_as_long_as_their_headings(summary: ProfileSummary) -> None:
+def test_every_row_has_a_cell_for_each_column(summary: ProfileSummary) -> None:
     for table in word_tables(summary):
-        assert {len(row) for row in table.rows} == {len(table.headings)}, table.title
+        assert {len(row) for row in table.rows} == {len(table.columns)}, table.title
 
 
 def test_times_and_counts_are_of_one_step(summary: ProfileSummary) -> None:
@@ -100,11 +100,11 @@ def test_in_brief_a_summary_is_what_was_profiled_and_the_kernels_that_take_most(
 
 def test_names_of_users_stay_text(summary: ProfileSummary) -> None:
     assert "| `forward \\| [red]<b>` | 1 |" in markdown(summary)
-    assert "forward | [red]<b>" in printed(tables(summary), 140, colour=False)
+    assert "forward | [red]<b>" in printed(tables(summary, 140), 140, colour=False)
 
 
-def test_a_narrow_terminal_cuts_names_and_no_figures(summary: ProfileSummary) -> None:
-    lines = printed(tables(summary), 72, colour=False).splitlines()
+def test_a_narrow_terminal_folds_names_and_no_figures(summary: ProfileSummary) -> None:
+    lines = printed(tables(summary, 72), 72, colour=False).splitlines()
     assert max(map(len, lines)) <= 72
     assert any("3.00 ms" in line and "128x1x1" in line for line in lines)
 
@@ -157,7 +157,7 @@ def test_a_report_is_exported_first_and_its_findings_attached(
     words = capsys.readouterr().out
     assert words.startswith("## Profile of case.sqlite\n")
     assert "### nsys says: CUDA Synchronous Memcpy\n" in words
-    assert "\nThe following are ranges where a GPU is idle for more than 500ms.\n\n3 more" in words
+    assert "\n- The following are ranges where a GPU is idle for more than 500ms.\n- 3 more" in words
     assert "Row#" not in words
 
 

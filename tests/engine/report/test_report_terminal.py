@@ -7,9 +7,9 @@ import pytest
 from rich.text import Text
 
 from gpugate.measurement.record import Instance, Pair, Yardstick
-from gpugate.report.markdown import results_table
+from gpugate.report.markdown import results_page
 from gpugate.report.night import one_screen
-from gpugate.report.rows import notes, rows
+from gpugate.report.rows import results_table, rows
 from gpugate.report.terminal import LOG_COLUMNS, printed, terminal_columns, text
 from gpugate.results.case import Attempt, CaseResult
 from gpugate.results.run import RunResult
@@ -121,7 +121,7 @@ def test_the_verdict_of_a_row_names_its_checks(gpu_run: RunResult, outcomes: dic
     case = gpu_run.cases["resnet50-inference/cudnn-fused/cuda"]
     case.verdicts = [replace(one, outcome=outcomes.get(one.check, Outcome.PASS)) for one in case.verdicts]
     assert words in row_of(text(gpu_run, 200, False), "cudnn-fused")
-    assert f"| {words} |" in results_table(gpu_run)
+    assert f"| {words} |" in results_page(gpu_run)
 
 
 def of_pairs(run: RunResult, *times: tuple[float, float]) -> CaseResult:
@@ -143,7 +143,7 @@ def test_a_row_whose_times_do_not_give_its_speedup_says_why(gpu_run: RunResult) 
     said = text(gpu_run, 200, False)
     assert "* resnet50-inference/cudnn-fused/cuda: 3.16 ms / 0.313 ms is 10.10x" in said
     assert said.isascii()
-    assert "10.10x" in results_table(gpu_run)
+    assert "10.10x" in results_page(gpu_run)
 
 
 def test_a_row_that_fresh_processes_decided_shows_the_process_that_decided(gpu_run: RunResult) -> None:
@@ -175,7 +175,7 @@ def test_narrow_windows_drop_the_least_important_columns_and_say_so(gpu_run: Run
     summary = text(gpu_run, 80, False)
     kept = "optimization optimized speedup interval verdict"
     assert row_of(summary, "optimization") == kept.split()
-    assert "left out at 80 columns: reference, items, kernels, launches, matmul, start-up" in summary
+    assert "left out at 80 columns: reference, items, matmul, kernels, launches, start-up" in summary
     assert "left out" not in text(gpu_run, LOG_COLUMNS, False)
 
 
@@ -207,7 +207,7 @@ def test_other_work_stands_in_the_header(cpu_run: RunResult) -> None:
         case.measurement = replace(case.measurement, optimized_counters={"other_cores": cores})
     said = "other processes kept up to 1.4 of 2 cores busy"
     assert re.match(rf"machine .*\nyardsticks .*\nload +{said}\n", text(cpu_run, 140, False))
-    assert f"- load: {said}\n" in results_table(cpu_run)
+    assert f"- load: {said}\n" in results_page(cpu_run)
     assert said in one_screen(cpu_run)
 
 
@@ -320,16 +320,14 @@ def test_a_recorded_case_says_how_small_a_slowdown_is_caught(gpu_run: RunResult,
     case.verdicts[1] = replace(case.verdicts[1], numbers=numbers)
     row = next(row for row in rows(gpu_run) if row.optimization == case_id.split("/")[1])
     assert row.detectable == cell
-    (said,) = (
-        note for note in notes(gpu_run, [row], ["detectable"]) if note.startswith("MDE: minimum detectable effect")
-    )
-    assert ("only a promise is a sure bound" in said) == (cell == "none")
+    notes = [column.note for column in results_table(gpu_run).columns if column.heading == "MDE"]
+    assert ["only a promise is a sure bound" in note for note in notes] == ([cell == "none"] if cell else [])
 
 
 def test_a_mutated_run_says_so_first_and_last(gpu_run: RunResult) -> None:
-    assert "MUTATED" not in text(gpu_run, 120, False) + results_table(gpu_run)
+    assert "MUTATED" not in text(gpu_run, 120, False) + results_page(gpu_run)
     gpu_run.mutated = "slow:5"
     lines = text(gpu_run, 120, False).splitlines()
     said = "MUTATED by slow:5: every optimized side has this fault on purpose"
     assert lines[0] == lines[-2] == said
-    assert results_table(gpu_run).startswith(f"**{said}**")
+    assert results_page(gpu_run).startswith(f"**{said}**")

@@ -149,7 +149,7 @@ def test_a_reader_sees_each_rung_with_its_gain_over_both_and_why() -> None:
     assert table.title == "ladder of tiny/cuda"
     assert [row[0] for row in table.rows] == ["baseline", "workers", "pinned", "fp16"]
     assert (table.rows[0][2], table.rows[3][2], table.rows[3][4]) == ("", "1.20x", "3.60x")
-    assert table.below == ("workers: what bounds workers", "pinned: what bounds pinned", "fp16: what bounds fp16")
+    assert table.notes == ("workers: what bounds workers", "pinned: what bounds pinned", "fp16: what bounds fp16")
 
 
 def test_rungs_that_two_workers_measured_make_one_ladder() -> None:

@@ -1,0 +1,135 @@
+"""One table of words, for a terminal and as GitHub Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+from rich.box import Box
+from rich.cells import cell_len
+from rich.console import RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from gpugate.results.verdict import Outcome
+
+STYLES: Mapping[str, str] = {
+    Outcome.PASS: "green",
+    Outcome.IMPROVED: "cyan",
+    Outcome.REGRESSED: "bold red",
+    Outcome.WRONG: "bold red",
+    Outcome.NOT_ENGAGED: "bold red",
+    Outcome.INCONCLUSIVE: "yellow",
+    Outcome.NO_BASELINE: "yellow",
+    Outcome.ENV_INVALID: "yellow",
+}
+NARROWEST_NAME = 8
+# Its dividers are one blank column each: the last blank of a gap.
+_RULE_UNDER_HEAD = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading above cells that begin at the left edge, or else end at the right one. A table has the note of each
+    column that it shows. A terminal that is too narrow leaves out the columns with a `rank`, the lowest one first."""
+
+    heading: str
+    left: bool = False
+    note: str = ""
+    rank: int = 0
+
+
+def columns(*headings: str) -> tuple[Column, ...]:
+    """The first column holds names, at the left; all others hold figures, at the right."""
+    return tuple(Column(heading, left=number == 0) for number, heading in enumerate(headings))
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of words, each as long as `columns`. A cell that begins with the word of an outcome has its colour.
+
+    The first column of a `grouped` table names the group of a row: a terminal shows it once, above the rows of the
+    group. `gap` is the number of blanks between two columns on a terminal.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    grouped: bool = False
+    gap: int = 2
+
+    def markdown(self) -> str:
+        title = [f"### {plain(self.title)}"] if self.title else []
+        rule = ["---" if column.left else "---:" for column in self.columns]
+        head = [_line(escaped(column.heading) for column in self.columns), f"|{'|'.join(rule)}|"]
+        body = [_line(map(_cell, row)) for row in self.rows]
+        notes = [f"- {plain(note)}" for note in self._notes(self.columns)]
+        return "\n\n".join("\n".join(block) for block in (title, [*head, *body], notes) if block)
+
+    def rich(self, width: int) -> list[RenderableType]:
+        """The table in at most `width` columns; a note names each column that has no place in them."""
+        widths, left_out = self._fit(width)
+        parts: list[RenderableType] = []
+        for title, rows in groupby(self.rows, key=lambda row: row[0] if self.grouped else self.title):
+            padding = (0, self.gap - 1, 0, 0)
+            table = RichTable(box=_RULE_UNDER_HEAD, padding=padding, pad_edge=False, show_edge=False, header_style="")
+            for number, cells in widths.items():
+                side, heading = "left" if self.columns[number].left else "right", Text(self.columns[number].heading)
+                table.add_column(heading, width=cells, overflow="fold", justify=side)  # type: ignore[arg-type]
+            for row in rows:
+                table.add_row(*(Text(row[number], STYLES.get(row[number].partition(" ")[0], "")) for number in widths))
+            parts += [*([Text(), Text(title, "bold", overflow="fold")] if title else []), table]
+        notes = self._notes(self.columns[number] for number in widths)
+        notes += [f"left out at {width} columns: {', '.join(left_out)}"] if left_out else []
+        blank = [Text()] if self.grouped and notes else []
+        return [*parts, *blank, *(Text(note, "dim", overflow="fold") for note in notes)]
+
+    def _notes(self, shown: Iterable[Column]) -> list[str]:
+        return [*dict.fromkeys(column.note for column in shown if column.note), *self.notes]
+
+    def _fit(self, width: int) -> tuple[dict[int, int], list[str]]:
+        """The width of each column that is shown, by its number, and the headings of those that have no place.
+
+        Where the table is too wide without the latter, names give way, then figures, the widest first.
+        """
+        cells = zip((column.heading for column in self.columns), *self.rows, strict=True)
+        widths = {
+            number: max(cell_len(line) for cell in column for line in cell.split("\n"))
+            for number, column in enumerate(cells)
+            if number or not self.grouped
+        }
+        left_out = []
+        for _, number in sorted((column.rank, number) for number, column in enumerate(self.columns) if column.rank):
+            if self._total(widths) > width:
+                del widths[number]
+                left_out.append(number)
+        while self._total(widths) > width and max(widths.values()) > 1:
+            names = [number for number in widths if self.columns[number].left and widths[number] > NARROWEST_NAME]
+            widths[max(names or widths, key=widths.__getitem__)] -= 1
+        return widths, [self.columns[number].heading for number in sorted(left_out)]
+
+    def _total(self, widths: Mapping[int, int]) -> int:
+        return sum(widths.values()) + self.gap * (len(widths) - 1)
+
+
+def escaped(words: str) -> str:
+    """A cell that cannot end early: backslashes, pipes, line breaks and `<` are written so that they stay text."""
+    return plain(words).replace("\\", "\\\\").replace("|", "\\|")
+
+
+def plain(words: str) -> str:
+    """One line of text in which nothing begins an HTML tag."""
+    return " ".join(words.split()).replace("<", "&lt;")
+
+
+def _cell(words: str) -> str:
+    """C++ as code: only there `<` may stay as it is."""
+    if "<" not in words or "`" in words:
+        return escaped(words)
+    return f"`{' '.join(words.split()).replace('|', chr(92) + '|')}`"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

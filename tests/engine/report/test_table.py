@@ -1,0 +1,72 @@
+"""One table in windows of several widths, in groups, and as Markdown."""
+
+import re
+
+from gpugate.report.table import Column, Table, columns
+from gpugate.report.terminal import printed
+
+SIDES = (
+    Column("case", left=True),
+    Column("time", note="time: of a step"),
+    Column("kernels", rank=2, note="kernels: of a step"),
+    Column("launches", rank=1, note="launches: of a step"),
+)
+TABLE = Table("sides", SIDES, (("plain", "36 ms", "216", "216"), ("fused\n  vs plain", "4 ms", "62", "1")), ("a note",))
+
+
+def lines(table: Table, width: int) -> list[str]:
+    return printed(table.rich(width), width, colour=False).splitlines()
+
+
+def test_names_begin_at_the_left_and_figures_end_at_the_right() -> None:
+    assert lines(TABLE, 80) == [
+        "",
+        "sides",
+        "case         time  kernels  launches",
+        "-" * 36,
+        "plain       36 ms      216       216",
+        "fused        4 ms       62         1",
+        "  vs plain",
+        "time: of a step",
+        "kernels: of a step",
+        "launches: of a step",
+        "a note",
+    ]
+
+
+def test_a_narrow_window_leaves_out_columns_and_names_them() -> None:
+    assert lines(TABLE, 34)[2].split() == ["case", "time", "kernels"]
+    assert lines(TABLE, 34)[8:] == ["kernels: of a step", "a note", "left out at 34 columns: launches"]
+    assert lines(TABLE, 20)[2].split() == ["case", "time"]
+    assert " ".join(lines(TABLE, 20)).endswith("left out at 20 columns: kernels, launches")
+
+
+def test_then_names_give_way_before_figures_and_no_letter_is_lost() -> None:
+    long = Table("", columns("name", "time"), (("abcdefghijklmnop", "4.00 ms"),))
+    assert lines(long, 19)[2:] == ["abcdefghij  4.00 ms", "klmnop"]
+    assert "".join(line[:6].strip() for line in lines(long, 14)[2:]) == "abcdefghijklmnop"
+    assert max(map(len, lines(long, 5))) <= 5
+
+
+def test_groups_stand_below_each_other_with_equal_columns() -> None:
+    grouped = Table("", columns("group", "case"), (("a", "fp16"), ("a", "fp32"), ("b", "channels-last")), grouped=True)
+    assert lines(grouped, 80) == [
+        *("", "a", "         case", "-" * 13, "         fp16", "         fp32"),
+        *("", "b", "         case", "-------------", "channels-last"),
+    ]
+    assert grouped.markdown().splitlines()[2:] == ["| a | fp16 |", "| a | fp32 |", "| b | channels-last |"]
+
+
+def test_a_cell_that_begins_with_an_outcome_has_its_colour() -> None:
+    table = Table("", columns("case", "verdict"), (("net", "REGRESSED speedup"),))
+    assert "\x1b[1;31mREGRESSED speedup\x1b[0m" in printed(table.rich(80), 80, colour=True)
+
+
+def test_markdown_has_every_column_and_no_cell_ends_early() -> None:
+    words = TABLE.markdown()
+    assert words.startswith(
+        "### sides\n\n| case | time | kernels | launches |\n|---|---:|---:|---:|\n| plain | 36 ms |"
+    )
+    assert "| fused vs plain | 4 ms | 62 | 1 |\n\n- time: of a step\n" in words
+    odd = Table("", columns("name", "kernel"), (("this|that", "gemm<float|\n half>"),)).markdown().splitlines()[-1]
+    assert [cell.strip() for cell in re.split(r"(?<!\\)\|", odd)[1:-1]] == [r"this\|that", r"`gemm<float\| half>`"]
