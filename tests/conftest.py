@@ -12,7 +12,7 @@ import pytest
 
 from gpugate.judging.next_step import next_step
 from gpugate.machine.environment import Environment
-from gpugate.measurement.record import Counters, Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.measurement.record import Counters, Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.summary import summarize
@@ -64,7 +64,7 @@ def measured(made: CaseResult, reference_ms: float, optimized_ms: float, counter
     pairs = tuple(Pair(reference_ms * (2 - factor), optimized_ms * factor, True) for factor in wobble)
     missing = None if counters else "they need CUDA"
     costs = SideCost(0.1, 0.2), SideCost(11.0, 1.4)
-    instances = (Instance(True, pairs),)
+    instances = (TimedBuild(True, pairs),)
     made.measurement = Measurement(
         made.case_id, instances, "narrow", (), *costs, optimized_counters=counters, counters_missing=missing
     )

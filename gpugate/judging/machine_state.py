@@ -58,9 +58,9 @@ def environment_problem(
     `around` are the probes before and after it, `expected` the same probes as recorded with the baseline or, without
     one, the session's best.
     """
-    discarded = sum(instance.discarded for instance in measurement.instances)
+    discarded = sum(build.discarded for build in measurement.instances)
     if discarded > len(measurement.pairs):
-        reasons = sorted({name for instance in measurement.instances for name in instance.throttled_by})
+        reasons = sorted({name for build in measurement.instances for name in build.throttled_by})
         return f"{discarded} pairs were throttled ({', '.join(reasons)}), more than the {len(measurement.pairs)} kept"
     if measurement.event_host_ratio is not None and measurement.event_host_ratio < MIN_EVENT_SHARE:
         seen = units.percent(measurement.event_host_ratio)

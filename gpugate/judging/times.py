@@ -243,8 +243,8 @@ def _middle_one(summaries: Sequence[Summary], value: Callable[[Summary], float])
 
 def _evidence(measurement: Measurement, summaries: Sequence[Summary]) -> str:
     summary = summaries[0]
-    instances = f"{summary.instances} fresh build{'s' if summary.instances > 1 else ''}"
-    instances += " of this process" if len(summaries) > 1 else ""
+    builds = f"{summary.instances} fresh build{'s' if summary.instances > 1 else ''}"
+    builds += " of this process" if len(summaries) > 1 else ""
     asked = f", asked {_times(measurement.attempts - 1)} for more pairs" if measurement.attempts > 1 else ""
     discarded = f", {summary.discarded} discarded as throttled" if summary.discarded else ""
     stopped = {
@@ -252,7 +252,7 @@ def _evidence(measurement: Measurement, summaries: Sequence[Summary]) -> str:
         "noise": "until the noise stopped changing",
         "budget": "until the budget was spent",
     }.get(measurement.stopped_because, measurement.stopped_because)
-    return f"{summary.pairs} pairs over {instances}{asked}{discarded}, {stopped}"
+    return f"{summary.pairs} pairs over {builds}{asked}{discarded}, {stopped}"
 
 
 def _times(count: int) -> str:

@@ -23,12 +23,12 @@ def with_bus_share(found: Measurement, yardsticks: Mapping[str, float]) -> Measu
         return found
     return replace(
         found,
-        reference_counters=_shared(found.reference_counters, [one.reference_ms for one in found.pairs], gb_per_s),
-        optimized_counters=_shared(found.optimized_counters, [one.optimized_ms for one in found.pairs], gb_per_s),
+        reference_counters=_add_share(found.reference_counters, [one.reference_ms for one in found.pairs], gb_per_s),
+        optimized_counters=_add_share(found.optimized_counters, [one.optimized_ms for one in found.pairs], gb_per_s),
     )
 
 
-def _shared(counters: Counters, steps_ms: Sequence[float], gb_per_s: float) -> Counters:
+def _add_share(counters: Counters, steps_ms: Sequence[float], gb_per_s: float) -> Counters:
     if not counters:
         return counters
     moved = max(counters.get("host_to_device_bytes", 0.0), counters.get("device_to_host_bytes", 0.0))

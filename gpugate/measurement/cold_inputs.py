@@ -54,7 +54,7 @@ def most_cached_bytes(device: torch.device) -> int:
         return FALLBACK_CACHE_BYTES
 
 
-def sets_needed(input_bytes: int, cache_bytes: int, cold: bool) -> int:
+def count_sets(input_bytes: int, cache_bytes: int, cold: bool) -> int:
     """Counts the sets whose total exceeds the cache by one set, so that each is evicted before it is used again."""
     if not cold or input_bytes == 0:
         return HOT_SETS
@@ -117,7 +117,7 @@ def check_untouched(inputs: Inputs, side: str) -> None:
 def make_inputs(workload: Workload, context: Context, fresh_count: int, draw: random.Random) -> Inputs:
     """Makes timed sets 0, 1, ..., and fresh sets from a random, recorded index on. Raises TypeError for a None set."""
     first = _input_set(workload, context, 0)
-    count = sets_needed(byte_size(first), cache_bytes(context.device), workload.cold)
+    count = count_sets(byte_size(first), cache_bytes(context.device), workload.cold)
     timed = (first, *(_input_set(workload, context, index) for index in range(1, count)))
     fresh_index = FIRST_FRESH_INDEX + draw.randrange(2**30)
     fresh = tuple(_input_set(workload, context, fresh_index + offset) for offset in range(fresh_count))

@@ -22,7 +22,7 @@ from gpugate.measurement import trace
 from gpugate.measurement.data_path import data_path_efficiency
 from gpugate.measurement.device_timer import Timer
 from gpugate.measurement.growth import grown_bytes
-from gpugate.measurement.sides import BuiltSide, blamed_on, synchronize
+from gpugate.measurement.sides import BuiltSide, blame, synchronize
 from gpugate.measurement.trace import FILLING, JOIN, WINDOW, Activity, read_activity
 
 FLUSH_STEPS = 2  # at most: the profiler's start-up and work still in flight end in these steps, outside the window
@@ -64,7 +64,7 @@ def count(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequence[int
     Raises SideError when the profiler saw more launches than kernels, twice.
     """
     for attempt in (1, 2):
-        activities = _counted(sides, inputs, steps)
+        activities = _count_once(sides, inputs, steps)
         detach(sides[0].device)
         blind = [side.name for side, seen in zip(sides, activities, strict=True) if trace.lost_kernels(seen)]
         if not blind:
@@ -74,19 +74,19 @@ def count(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequence[int
     raise AssertionError  # the loop returns or raises
 
 
-def _counted(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequence[int]) -> list[Activity]:
+def _count_once(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequence[int]) -> list[Activity]:
     device = sides[0].device
     synchronize(device)
-    with profiled(device) as profiler:
+    with run_profiler(device) as profiler:
         for number, (side, its_steps) in enumerate(zip(sides, steps, strict=True)):
-            with blamed_on(side.name, "being counted"):
+            with blame(side.name, "being counted"):
                 _run_window(side, inputs, its_steps, _window(number))
     events = _events(profiler)
     return [read_activity(events, its_steps, _window(number)) for number, its_steps in enumerate(steps)]
 
 
 @contextmanager
-def profiled(device: torch.device, record_shapes: bool = False) -> Iterator[profile | cpu_profile]:
+def run_profiler(device: torch.device, record_shapes: bool = False) -> Iterator[profile | cpu_profile]:
     """Runs PyTorch's profiler, without messages and without its list of events, which takes 50 us of Python each."""
     if device.type != "cuda":
         os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else the profiler warns on stderr that there is no GPU
@@ -127,7 +127,7 @@ def kernels_by_join(side: BuiltSide, inputs: Sequence[Any], steps: int) -> Seque
     """Counts the kernels and copies of `steps` steps that are joined one by one, of as many steps in one block, and of
     as many joins that have nothing to join. A count is 0 where the profiler lost kernels."""
     side.flags.apply()
-    with profiled(side.device) as profiler:
+    with run_profiler(side.device) as profiler:
         side.run_steps(inputs, FLUSH_STEPS)
         synchronize(side.device)
         for number, lengths in enumerate(([1] * steps, [steps], [0] * steps)):
@@ -165,7 +165,7 @@ def enqueue_ms(side: BuiltSide, inputs: Sequence[Any]) -> float:
     """
     side.flags.apply()
     times_ms: list[float] = []
-    with blamed_on(side.name, "being enqueued"):
+    with blame(side.name, "being enqueued"):
         for number in range(ENQUEUED_STEPS):
             if sum(times_ms) >= ENQUEUE_MS:
                 break
@@ -179,7 +179,7 @@ def enqueue_ms(side: BuiltSide, inputs: Sequence[Any]) -> float:
     return statistics.median(times_ms)
 
 
-def of(
+def collect(
     side: BuiltSide, activity: Activity, inputs: Sequence[Any], timer: Timer, step_ms: float | None = None
 ) -> dict[str, float]:  # cuda only
     """Collects every counter per step of a counted CUDA side, by the names of gpugate.counter_names.
@@ -194,7 +194,7 @@ def of(
     return {**trace.counters(activity), **unprofiled, **autotuned, **peak_bytes, **data_path}
 
 
-def missing(device: torch.device) -> str | None:
+def why_missing(device: torch.device) -> str | None:
     """Returns the reason why kernels cannot be counted on this machine, or None."""
     if device.type != "cuda":
         return "kernels and copies are counted on CUDA only"

@@ -26,7 +26,7 @@ class CpuCounters:
         self._steps = 0
 
     @contextmanager
-    def counting(self, steps: int) -> Iterator[None]:
+    def count(self, steps: int) -> Iterator[None]:
         """Counts a block of `steps` steps."""
         before = _read()
         yield

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from gpugate.measurement.settings import BLOCK_MS
-from gpugate.measurement.sides import BuiltSide, blamed_on
+from gpugate.measurement.sides import BuiltSide, blame
 from gpugate.measurement.warm_up import steps_for
 
 BLOCKS = 3
@@ -34,7 +34,7 @@ def data_path_efficiency(
         side.side.finish()
 
     side.flags.apply()
-    with blamed_on(side.name, "running steps on cached data"):
+    with blame(side.name, "running steps on cached data"):
         block(1)  # untimed: it may set up buffers
         first_ms = time_ms(partial(block, 1))
         # Cached data has no loader and no stock: a block may be shorter than a real one.

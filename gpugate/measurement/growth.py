@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gpugate.measurement.sides import BuiltSide, blamed_on, synchronize
+from gpugate.measurement.sides import BuiltSide, blame, synchronize
 from gpugate.measurement.warm_up import steps_for
 
 ROUNDS, STEPS = 3, 5  # steps of a round, or as many as one block has where that is fewer
@@ -27,7 +27,7 @@ def grown_bytes(side: BuiltSide, inputs: Sequence[Any], step_ms: float = 0.0) ->
     """
     side.flags.apply()
     steps = min(STEPS, side.steps_per_block, steps_for(step_ms, ROUND_MS))
-    with blamed_on(side.name, "being watched for growing memory"):
+    with blame(side.name, "being watched for growing memory"):
         readings = _readings(side, inputs, steps, ROUNDS, lambda: 0)
         if all(after <= before for before, after in pairwise(readings)):
             return 0.0

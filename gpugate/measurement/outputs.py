@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from gpugate.errors import SideError
+from gpugate.measurement.both_sides import BothSides
 from gpugate.measurement.cold_inputs import Inputs, check_untouched
-from gpugate.measurement.equivalence import difference, problem_with
-from gpugate.measurement.instance import BothSides
+from gpugate.measurement.difference import difference, problem_with
 from gpugate.measurement.record import Difference, Mismatch
 from gpugate.measurement.sides import BuiltSide, build_side, release
 from gpugate.workload import BASELINE, Case, Context, nothing_to_say
@@ -38,13 +38,13 @@ def expected_outputs(case: Case, context: Context, inputs: Inputs) -> Expected:
     """
     fresh, timed, (again,) = _baseline_outputs(case, context, (inputs.fresh, inputs.timed, inputs.fresh[:1]))
     check_untouched(inputs, BASELINE)
-    problem = another_output(again, fresh[0], SAME_BASELINE_L2)
+    problem = repeat_problem(again, fresh[0], SAME_BASELINE_L2)
     if problem is not None:
         raise SideError(BASELINE, "computing an output", ValueError(problem))
     return Expected(fresh, timed)
 
 
-def another_output(again: torch.Tensor, before: torch.Tensor, tolerated: float) -> str | None:
+def repeat_problem(again: torch.Tensor, before: torch.Tensor, tolerated: float) -> str | None:
     """Returns why a side cannot be compared whose two outputs for one input differ; None where they agree."""
     off = difference(again, before, "fresh inputs").relative_l2
     if off <= tolerated:
@@ -55,14 +55,14 @@ def another_output(again: torch.Tensor, before: torch.Tensor, tolerated: float) 
     )
 
 
-def state_of_its_own(optimized: BuiltSide, inputs: Inputs, tolerated: float) -> str | None:
-    """Calls `another_output` for a side with a wrong output; None where the output is wrong in the same way every time.
+def hidden_state_problem(optimized: BuiltSide, inputs: Inputs, tolerated: float) -> str | None:
+    """Calls `repeat_problem` for a side with a wrong output; None where the output is wrong in the same way every time.
 
     The first of three outputs does not count: a side that returns the output of the step before has no state of this
     kind.
     """
     _, before, again = (optimized.output_for(inputs.fresh[-1]) for _ in range(3))
-    return None if problem_with(again, before) else another_output(again, before, tolerated)
+    return None if problem_with(again, before) else repeat_problem(again, before, tolerated)
 
 
 def _baseline_outputs(case: Case, context: Context, groups: Sequence[Sequence[Any]]) -> list[list[torch.Tensor]]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from time import sleep
 from typing import Any
 
+from gpugate.measurement.both_sides import BothSides
 from gpugate.measurement.cpu_counters import CpuCounters
 from gpugate.measurement.device_timer import Timer
 from gpugate.measurement.gpu_clock import POWER_CAP, ReadClock
-from gpugate.measurement.instance import BothSides
-from gpugate.measurement.record import Instance, Pair
+from gpugate.measurement.record import Pair, TimedBuild
 from gpugate.measurement.sides import BuiltSide
 
 # A throttled pair is dropped only while at least as many were kept: a run never ends with no samples.
@@ -104,7 +104,7 @@ class Pairing:
     def _block_ms(self, side: BuiltSide) -> float:
         if self.cool_down.seconds:
             self.sleep(self.cool_down.seconds)
-        with self.cpu[side is self.both.optimized].counting(side.steps_per_block):
+        with self.cpu[side is self.both.optimized].count(side.steps_per_block):
             return side.timed_block(self.inputs, self.timer.time_ms)
 
     def _await_refill(self, side: BuiltSide, step_ms: float) -> None:
@@ -122,8 +122,8 @@ class Pairing:
         else:
             self.pairs.append(pair)
 
-    def instance(self) -> Instance:
-        return Instance(
+    def result(self) -> TimedBuild:
+        return TimedBuild(
             reference_built_first=self.both.reference_built_first,
             pairs=tuple(self.pairs),
             discarded=self.discarded,

@@ -16,14 +16,14 @@ class Progress:
     """One moment of one case, reported between blocks and never inside a block.
 
     `side` is the name of a side, such as `baseline`; while proving, the name of a proof; while confirming, the process
-    under way. `instance` counts builds of both sides from 1; it is 0 before the first. `speedup`, `low` and `high` are
+    under way. `build` counts builds of both sides from 1; it is 0 before the first. `speedup`, `low` and `high` are
     the estimate so far, None before there is any.
     """
 
     case_id: str
     doing: Doing
     side: str = ""
-    instance: int = 0
+    build: int = 0
     pairs: int = 0
     speedup: float | None = None
     low: float | None = None

@@ -35,7 +35,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Instance:
+class TimedBuild:
     """Pairs taken with one build of both sides. `discarded` counts pairs dropped for a throttled or capped clock."""
 
     reference_built_first: bool
@@ -53,9 +53,9 @@ class Instance:
 
 @dataclass(frozen=True)
 class Columns:
-    """The instances of one process as they are stored: a list per field, so that a new process changes a few lines.
+    """The builds of one process as they are stored: a list per field, so that a new process changes a few lines.
 
-    A field of `Pair` has one inner list per instance.
+    A field of `Pair` has one inner list per build.
     """
 
     reference_built_first: tuple[bool, ...]
@@ -69,7 +69,7 @@ class Columns:
     sm_clock_mhz: tuple[tuple[Count | None, ...], ...]
 
     @property
-    def instances(self) -> tuple[Instance, ...]:
+    def instances(self) -> tuple[TimedBuild, ...]:
         """Raises ValueError for columns of different lengths."""
         columns = {name: getattr(self, name) for name in _COLUMNS}
         _check_lengths({name: len(column) for name, column in columns.items()})
@@ -78,7 +78,7 @@ class Columns:
         for index in range(len(self.discarded)):
             _check_lengths({f"{name}[{index}]": len(column[index]) for name, column in of_pair.items()})
             pairs = tuple(map(Pair, *(column[index] for column in of_pair.values())))
-            found.append(Instance(pairs=pairs, **{name: column[index] for name, column in columns.items()}))
+            found.append(TimedBuild(pairs=pairs, **{name: column[index] for name, column in columns.items()}))
         return tuple(found)
 
 
@@ -93,21 +93,21 @@ def _check_lengths(lengths: Mapping[str, int]) -> None:
             raise ValueError(f"{name} has {length} values and {first} has {lengths[first]}")
 
 
-def _to_columns(process: Sequence[Instance]) -> Mapping[str, list[Any]]:
+def _to_columns(process: Sequence[TimedBuild]) -> Mapping[str, list[Any]]:
     """The fields of `Columns`, with times of 6 significant digits."""
     columns: dict[str, list[Any]] = {}
     for name in _COLUMNS:
         if name not in _OF_PAIR:
-            columns[name] = [getattr(instance, name) for instance in process]
+            columns[name] = [getattr(build, name) for build in process]
         else:
-            columns[name] = [[getattr(pair, name) for pair in instance.pairs] for instance in process]
+            columns[name] = [[getattr(pair, name) for pair in build.pairs] for build in process]
     for name in ("reference_ms", "optimized_ms"):
         columns[name] = [[rounded(value) for value in values] for values in columns[name]]
     return columns
 
 
 class _InColumns:
-    """Makes pydantic store a tuple of instances as `Columns`, an empty one as an empty list."""
+    """Makes pydantic store a tuple of builds as `Columns`, an empty one as an empty list."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
@@ -125,7 +125,7 @@ class _InColumns:
         )
 
 
-Process = Annotated[tuple[Instance, ...], _InColumns()]
+Process = Annotated[tuple[TimedBuild, ...], _InColumns()]
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Mismatch:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ProofResult:
     """The result of a proof: the words that it returned, or the `problem` for which it failed."""
 
     name: str
@@ -179,7 +179,7 @@ class StepChecks:
     `exchanged`: the contents of the inputs changed places. `new_input_ratio` is the time of a step on an input that
     the side has not read before, over its time on the same input again, as a multiple of the reference's ratio where
     that is above 1. `block_share` is the work of a step in a block over the work of a step by itself, see
-    `work_in_blocks`. Both are None where they were not measured.
+    `block_work_share`. Both are None where they were not measured.
     """
 
     steps: Natural
@@ -221,7 +221,7 @@ class Measurement:
         default_factory=dict
     )  # of this machine, see `gpugate.measurement.ceilings`
     accounts_for_itself: bool = False  # the optimized side has a `Side.engaged` of its own
-    proofs: tuple[Shown, ...] = ()
+    proofs: tuple[ProofResult, ...] = ()
     not_engaged: str | None = None  # the reason that Side.engaged() returned
     inert: bool = False  # the same bits by the same kernels or operators, and no `Side.engaged`
     counters_missing: str | None = None  # why there are no counters
@@ -236,7 +236,7 @@ class Measurement:
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
-        return tuple(pair for instance in self.instances for pair in instance.pairs)
+        return tuple(pair for build in self.instances for pair in build.pairs)
 
     def with_more(self, second: Measurement) -> Measurement:
         """Merges both: `second` continues the same case in the same process after an undecided result.
@@ -257,7 +257,7 @@ class Measurement:
             inert=self.inert and second.inert,
             attempts=self.attempts + 1,
             wall_s=self.wall_s + second.wall_s,
-            spent_s=_added(self.spent_s, second.spent_s),
+            spent_s=_add(self.spent_s, second.spent_s),
         )
 
 
@@ -287,5 +287,5 @@ def _more_wrong(first: StepChecks | None, second: StepChecks | None) -> StepChec
     return first if second is None or (first is not None and first.wrong > second.wrong) else second
 
 
-def _added(first: Mapping[str, float], second: Mapping[str, float]) -> Mapping[str, float]:
+def _add(first: Mapping[str, float], second: Mapping[str, float]) -> Mapping[str, float]:
     return {name: first.get(name, 0.0) + second.get(name, 0.0) for name in {**first, **second}}

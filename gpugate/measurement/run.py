@@ -12,12 +12,11 @@ from typing import Any
 
 from gpugate.faults.mutated import mutated
 from gpugate.measurement import counters, trace
+from gpugate.measurement.both_sides import BothSides, build_both
 from gpugate.measurement.cold_inputs import Inputs, check_untouched, exchange_used, make_inputs, new_set, same_form
 from gpugate.measurement.cpu_counters import CpuCounters
 from gpugate.measurement.device_timer import Timer, timer_for
 from gpugate.measurement.gpu_clock import ReadClock, clock_reader
-from gpugate.measurement.instance import BothSides, build_both
-from gpugate.measurement.known import Counted, Known
 from gpugate.measurement.other_work import OtherWork
 from gpugate.measurement.outputs import (
     Expected,
@@ -26,33 +25,34 @@ from gpugate.measurement.outputs import (
     compare_fresh,
     compare_timed,
     expected_outputs,
+    hidden_state_problem,
     mismatch,
-    state_of_its_own,
 )
 from gpugate.measurement.pairing import CoolDown, Pairing
 from gpugate.measurement.process_state import restore_variables
 from gpugate.measurement.progress import Doing, Progress, Report, Spent
-from gpugate.measurement.proving import shown
+from gpugate.measurement.proofs import run_proofs
 from gpugate.measurement.record import (
     Counters,
     Difference,
-    Instance,
     Measurement,
     Mismatch,
-    Shown,
+    ProofResult,
     SideCost,
     StepChecks,
     StopReason,
+    TimedBuild,
 )
 from gpugate.measurement.settings import REMEMBERS, WARM_UP_S, Settings
-from gpugate.measurement.sides import BuiltSide, blamed_on, build_side, garbage_collection_paused, release
+from gpugate.measurement.sides import BuiltSide, blame, build_side, pause_garbage_collection, release
 from gpugate.measurement.speedup import speedup_of
-from gpugate.measurement.step_checks import check_steps, time_on_new_inputs, work_in_blocks
+from gpugate.measurement.step_checks import block_work_share, check_steps, time_on_new_inputs
 from gpugate.measurement.step_profile import step_profile
 from gpugate.measurement.stopping import pairs_worth_taking, stop_reason
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.measurement.warm_up import least_block_ms, warm_up
+from gpugate.measurement.workload_cache import CountedSide, WorkloadCache
 from gpugate.statistics.intervals import Estimate
 from gpugate.workload import BASELINE, Case, Context, nothing_to_say
 
@@ -63,11 +63,11 @@ REWARM_SHARE = 0.3  # of the warm-up time, for every build after the first: the 
 class _Found:
     """The results of a measurement so far."""
 
-    instances: list[Instance] = field(default_factory=list)
+    builds: list[TimedBuild] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
-    proofs: list[Shown] = field(default_factory=list)
+    proofs: list[ProofResult] = field(default_factory=list)
     half_widths: list[float] = field(default_factory=list)
-    costs: tuple[SideCost, SideCost] = (SideCost(0.0, 0.0), SideCost(0.0, 0.0))  # of the first instance
+    costs: tuple[SideCost, SideCost] = (SideCost(0.0, 0.0), SideCost(0.0, 0.0))  # of the first build
     same_bits: bool = False
     inert: bool = False
     baseline_unchanged: bool = False  # True once a reference built after the optimization gave the baseline's outputs
@@ -75,7 +75,7 @@ class _Found:
     mismatch: Mismatch | None = None
     step_checks: StepChecks | None = None
     accounts_for_itself: bool = False
-    counted: tuple[Counted, Counted] | None = None  # None: outputs were not comparable
+    counted: tuple[CountedSide, CountedSide] | None = None  # None: outputs were not comparable
 
     @property
     def comparable(self) -> bool:
@@ -83,7 +83,7 @@ class _Found:
 
     @property
     def pairs(self) -> int:
-        return sum(len(instance.pairs) for instance in self.instances)
+        return sum(len(build.pairs) for build in self.builds)
 
 
 @dataclass
@@ -99,7 +99,7 @@ class _Run:
     timer: Timer
     read_clock: ReadClock
     draw: random.Random
-    known: Known = field(default_factory=Known)
+    cache: WorkloadCache = field(default_factory=WorkloadCache)
     found: _Found = field(default_factory=_Found)
     cool_down: CoolDown = field(default_factory=CoolDown)
     cpu: tuple[CpuCounters, CpuCounters] = field(default_factory=lambda: (CpuCounters(), CpuCounters()))
@@ -116,17 +116,17 @@ class _Run:
         """Exchanges inputs between two pairs: no side reads the same content at the same address for long."""
         exchange_used(self.inputs, side.next_input, side.steps_per_block, self.draw)
 
-    def tell(self, doing: Doing, side: str, taking: Instance | None = None) -> None:
+    def report_progress(self, doing: Doing, side: str, taking: TimedBuild | None = None) -> None:
         self.spent.begin(doing)
-        instances = [*self.found.instances, *([taking] if taking else [])]
-        estimate = _estimate(instances)
+        builds = [*self.found.builds, *([taking] if taking else [])]
+        estimate = _estimate(builds)
         self.report(
             Progress(
                 case_id=self.case.id,
                 doing=doing,
                 side=side,
-                instance=len(self.found.instances) + 1,
-                pairs=sum(len(instance.pairs) for instance in instances),
+                build=len(self.found.builds) + 1,
+                pairs=sum(len(build.pairs) for build in builds),
                 speedup=estimate.median if estimate else None,
                 low=estimate.low if estimate else None,
                 high=estimate.high if estimate else None,
@@ -137,30 +137,30 @@ class _Run:
 
 @restore_variables()
 def measure(
-    case: Case, context: Context, settings: Settings, report: Report, known: Known | None = None
+    case: Case, context: Context, settings: Settings, report: Report, cache: WorkloadCache | None = None
 ) -> Measurement:
     """Measures `case` on `context.device`.
 
-    `known` has the results that other cases of the workload share in this process; new ones are added. Raises
+    `cache` has the results that other cases of the workload share in this process; new ones are added. Raises
     SideError, naming the side, when a side cannot be built or run, writes to its inputs or to the other's model, or
     cannot have the fault in the settings. An output that is not comparable (NaN, another shape or dtype) ends the
     measurement without samples.
     """
     started = perf_counter()
-    known = known or Known()
-    known.begin(case.workload.name)
+    cache = cache or WorkloadCache()
+    cache.begin(case.workload.name)
     if settings.fault is not None:
         case = mutated(case, settings.fault, context.device)
     try:
-        with blamed_on(f"inputs of {case.workload.name}", "being made", BUILD_SHARE):
+        with blame(f"inputs of {case.workload.name}", "being made", BUILD_SHARE):
             inputs = make_inputs(case.workload, context, settings.fresh_inputs, _draw(settings, case.workload.name))
-        expected = known.expected(inputs, lambda: expected_outputs(case, context, inputs))
-        run = _begun(case, context, settings, report, inputs, expected, known)
+        expected = cache.expected_outputs(inputs, lambda: expected_outputs(case, context, inputs))
+        run = _prepare(case, context, settings, report, inputs, expected, cache)
         if settings.prove:
-            run.found.proofs += shown(case, context, lambda proof: run.tell("proving", proof))
+            run.found.proofs += run_proofs(case, context, lambda proof: run.report_progress("proving", proof))
         if case.size.whole_run_items is not None and not run.found.proofs:
             _build_once(run)
-        stopped_because = _measure_instances(run)
+        stopped_because = _sample(run)
         if not run.found.baseline_unchanged:
             check_baseline_unchanged(case, context, inputs, expected)
         return _record(run, stopped_because, perf_counter() - started)
@@ -170,15 +170,15 @@ def measure(
 
 def measure_times(
     case: Case, context: Context, settings: Settings, inputs: Inputs, report: Report
-) -> tuple[Instance, ...]:
+) -> tuple[TimedBuild, ...]:
     """Takes pairs from several builds as `measure` does, but compares no output and counts nothing.
 
     `inputs` serve many measurements. Raises SideError as `measure` does.
     """
-    run = _begun(case, context, settings, report, inputs, None, Known())
+    run = _prepare(case, context, settings, report, inputs, None, WorkloadCache())
     try:
-        _measure_instances(run)
-        return tuple(run.found.instances)
+        _sample(run)
+        return tuple(run.found.builds)
     finally:
         release(context.device)
 
@@ -187,18 +187,18 @@ def _draw(settings: Settings, what: str) -> random.Random:
     return random.Random(f"{settings.seed} {what}")  # noqa: S311  # for repeatability, not for secrets
 
 
-def _begun(
+def _prepare(
     case: Case,
     context: Context,
     settings: Settings,
     report: Report,
     inputs: Inputs,
     expected: Expected | None,
-    known: Known,
+    cache: WorkloadCache,
 ) -> _Run:
     timer, read_clock = timer_for(context.device, case.workload.timing), clock_reader(context.device)
     draw = _draw(settings, case.id)
-    return _Run(case, context, settings, report, inputs, expected, timer, read_clock, draw, known)
+    return _Run(case, context, settings, report, inputs, expected, timer, read_clock, draw, cache)
 
 
 def _build_once(run: _Run) -> None:
@@ -206,24 +206,24 @@ def _build_once(run: _Run) -> None:
 
     The reference's start-up is warm already: the baseline's outputs were computed before.
     """
-    run.tell("building", run.case.optimization.name)
+    run.report_progress("building", run.case.optimization.name)
     name = run.case.optimization.name
     build_side(name, run.case.builder(name), run.context, run.inputs.timed[0]).close()
     release(run.context.device)
 
 
-def _measure_instances(run: _Run) -> StopReason:
+def _sample(run: _Run) -> StopReason:
     """Builds both sides anew, and takes pairs, until the interval, the noise or the budget ends the sampling."""
     while True:
-        run.tell("building", run.case.optimization.name)
+        run.report_progress("building", run.case.optimization.name)
         # The first build begins with the reference: an optimization that edits a shared model is then found and named.
-        reference_first = len(run.found.instances) % 2 == 0
+        reference_first = len(run.found.builds) % 2 == 0
         both = build_both(run.case, run.context, run.inputs, reference_first)
         try:
-            if not run.found.instances:
+            if not run.found.builds:
                 _begin(run, both)
             with run.other_work.measure():
-                stopped = _measure_instance(run, both) if run.found.comparable else "outputs not comparable"
+                stopped = _sample_build(run, both) if run.found.comparable else "outputs not comparable"
             if stopped is not None:
                 _finish(run, both)
                 return stopped
@@ -233,7 +233,7 @@ def _measure_instances(run: _Run) -> StopReason:
 
 def _begin(run: _Run, both: BothSides) -> None:
     """Compares outputs of the first build, and starts the budget when building and comparing are done."""
-    run.tell("checking", both.optimized.name)
+    run.report_progress("checking", both.optimized.name)
     run.found.costs = (both.reference.cost, both.optimized.cost)
     if run.expected is not None:
         found, run.found.same_bits = compare_fresh(both, run.inputs, run.expected)
@@ -241,18 +241,18 @@ def _begin(run: _Run, both: BothSides) -> None:
         tolerated = run.case.optimization.tolerated.relative_l2
         if run.found.comparable and max(one.relative_l2 for one in found) > tolerated:
             run.found.mismatch = mismatch(both.optimized, run.inputs, run.expected)
-            problem = state_of_its_own(both.optimized, run.inputs, tolerated)
+            problem = hidden_state_problem(both.optimized, run.inputs, tolerated)
             run.found.differences = [replace(one, problem=problem) for one in run.found.differences]
     run.deadline_s = perf_counter() + run.settings.budget_s
 
 
-def _measure_instance(run: _Run, both: BothSides) -> StopReason | None:
+def _sample_build(run: _Run, both: BothSides) -> StopReason | None:
     """Warms both sides up and takes pairs; returns None where a further build shall follow."""
-    share = REWARM_SHARE if run.found.instances else 1.0
+    share = REWARM_SHARE if run.found.builds else 1.0
     kind = run.context.device.type
     started = perf_counter()
     for side in (both.reference, both.optimized):
-        run.tell("warming up", side.name)
+        run.report_progress("warming up", side.name)
         warm_up(side, run.inputs.timed, run.timer.time_ms, least_block_ms(side), share * WARM_UP_S[kind])
         check_untouched(run.inputs, side.name)  # before the other side runs, so that the error names the right side
     run.rebuild_s = both.build_s + (perf_counter() - started) * REWARM_SHARE / share
@@ -261,7 +261,7 @@ def _measure_instance(run: _Run, both: BothSides) -> StopReason | None:
     pairing.settle()
     stopped = _take_pairs(run, pairing)
     if pairing.pairs:  # none where the budget ended during the warm-up
-        run.found.instances.append(pairing.instance())
+        run.found.builds.append(pairing.result())
     if run.expected is not None:
         compared = compare_timed(both.optimized, run.inputs, run.expected, run.timer.time_ms, run.draw)
         run.found.differences.append(compared)
@@ -274,19 +274,19 @@ def _take_pairs(run: _Run, pairing: Pairing) -> StopReason | None:
     settings, found = run.settings, run.found
 
     def go_on() -> bool:
-        run.tell("measuring", pairing.both.optimized.name, pairing.instance())
+        run.report_progress("measuring", pairing.both.optimized.name, pairing.result())
         return run.seconds_left > 0 or found.pairs + len(pairing.pairs) < settings.min_pairs
 
     while True:
         started = perf_counter()
-        pairing.take(settings.pairs_per_instance, go_on)
+        pairing.take(settings.pairs_per_build, go_on)
         round_s = perf_counter() - started  # a further build takes at least so long
         pairing.take(_more_pairs(run, pairing, round_s), go_on)
-        estimate = _estimate([*found.instances, pairing.instance()])
+        estimate = _estimate([*found.builds, pairing.result()])
         found.half_widths.append(estimate.half_width if estimate else math.inf)
         # Where building is dear (compilation), the budget allows only more pairs of the same build.
         affordable = run.rebuild_s + round_s < run.seconds_left
-        missing = settings.min_instances - len(found.instances) - 1 if affordable else 0
+        missing = settings.min_builds - len(found.builds) - 1 if affordable else 0
         pairs = found.pairs + len(pairing.pairs)
         stopped = stop_reason(found.half_widths, pairs, missing, run.seconds_left, settings)
         if stopped is not None or affordable:
@@ -295,27 +295,27 @@ def _take_pairs(run: _Run, pairing: Pairing) -> StopReason | None:
 
 def _more_pairs(run: _Run, pairing: Pairing, round_s: float) -> int:
     """Computes the further pairs that this build is worth, within a budget that also pays for the missing builds."""
-    ratios = [instance.log_ratios for instance in (*run.found.instances, pairing.instance())]
-    pair_s = round_s / run.settings.pairs_per_instance
+    ratios = [build.log_ratios for build in (*run.found.builds, pairing.result())]
+    pair_s = round_s / run.settings.pairs_per_build
     worth = pairs_worth_taking(ratios, run.rebuild_s, pair_s) - len(pairing.pairs)
-    later = max(0, run.settings.min_instances - len(run.found.instances) - 1)
+    later = max(0, run.settings.min_builds - len(run.found.builds) - 1)
     share_s = (run.seconds_left - later * (run.rebuild_s + round_s)) / (later + 1)
     return max(0, min(worth, int(share_s / pair_s)))
 
 
-def _estimate(instances: Sequence[Instance]) -> Estimate | None:
-    return speedup_of(instances) if any(instance.pairs for instance in instances) else None
+def _estimate(builds: Sequence[TimedBuild]) -> Estimate | None:
+    return speedup_of(builds) if any(build.pairs for build in builds) else None
 
 
 def _finish(run: _Run, both: BothSides) -> None:
     """Runs the checking and counting passes over the last build, after all times, and checks engagement and state."""
     if run.expected is None or not run.found.comparable:
         return
-    run.tell("checking", both.optimized.name)
-    run.found.step_checks = _checked_steps(run, both, run.expected)
-    run.tell("counting", both.optimized.name)
-    theirs, ours = _counted(run, both)
-    run.tell("checking", both.optimized.name)
+    run.report_progress("checking", both.optimized.name)
+    run.found.step_checks = _check_steps(run, both, run.expected)
+    run.report_progress("counting", both.optimized.name)
+    theirs, ours = _count(run, both)
+    run.report_progress("checking", both.optimized.name)
     run.found.inert = run.found.same_bits and theirs.same_work(ours)
     run.found.accounts_for_itself = both.optimized.side.engaged is not nothing_to_say
     run.found.not_engaged = both.optimized.why_not_engaged()
@@ -327,17 +327,17 @@ def _finish(run: _Run, both: BothSides) -> None:
         run.found.baseline_unchanged = True
 
 
-def _checked_steps(run: _Run, both: BothSides, expected: Expected) -> StepChecks:
+def _check_steps(run: _Run, both: BothSides, expected: Expected) -> StepChecks:
     """Runs the checking pass of the optimized side, before the counting pass."""
     side, budget_s, timed = both.optimized, run.settings.budget_s, run.inputs.timed
-    pairs = [pair for instance in run.found.instances for pair in instance.pairs]
+    pairs = [pair for build in run.found.builds for pair in build.pairs]
     step_ms = statistics.median(pair.optimized_ms for pair in pairs) if pairs else None
-    with garbage_collection_paused():
+    with pause_garbage_collection():
         checks = check_steps(side, run.inputs, expected, run.case.optimization.tolerated, budget_s, step_ms, run.draw)
         if step_ms is None:
             return checks
         # An output in memory of its own was compared already; only overwritten outputs need this ratio.
-        share = work_in_blocks(side, timed, budget_s, step_ms) if checks.overwritten else None
+        share = block_work_share(side, timed, budget_s, step_ms) if checks.overwritten else None
         return replace(checks, new_input_ratio=_new_input_ratio(run, both, step_ms), block_share=share)
 
 
@@ -348,7 +348,7 @@ def _new_input_ratio(run: _Run, both: BothSides, step_ms: float) -> float | None
 
     def make_input(number: int) -> Any:
         TorchFlags().apply()
-        with blamed_on(f"inputs of {run.case.workload.name}", "being made"):
+        with blame(f"inputs of {run.case.workload.name}", "being made"):
             return new_set(run.case.workload, run.context, run.inputs, number)
 
     if not same_form(make_input(0), run.inputs.timed[0]):
@@ -360,31 +360,31 @@ def _new_input_ratio(run: _Run, both: BothSides, step_ms: float) -> float | None
     return ratio / max(1.0, time_on_new_inputs(both.reference, make_input, run.timer.time_ms, step_ms))
 
 
-def _counted(run: _Run, both: BothSides) -> tuple[Counted, Counted]:
+def _count(run: _Run, both: BothSides) -> tuple[CountedSide, CountedSide]:
     """Counts the reference, which several cases share, once in a process, and the optimized side always."""
-    reference, optimized, known = both.reference, both.optimized, run.known.counted
-    sides = [optimized] if reference.name in known else [reference, optimized]
-    inputs, has_counters = run.inputs.timed, counters.missing(run.context.device) is None
-    pairs = [pair for instance in run.found.instances for pair in instance.pairs]
+    reference, optimized, counted = both.reference, both.optimized, run.cache.sides
+    sides = [optimized] if reference.name in counted else [reference, optimized]
+    inputs, has_counters = run.inputs.timed, counters.why_missing(run.context.device) is None
+    pairs = [pair for build in run.found.builds for pair in build.pairs]
     times_ms = [pair.reference_ms for pair in pairs], [pair.optimized_ms for pair in pairs]
     steps_ms = [statistics.median(times) if times else None for times in times_ms]
     steps = counters.steps_worth_counting((reference, optimized), steps_ms, run.settings.counted_steps)
     wanted = slice(-len(sides), None)
-    with garbage_collection_paused():
+    with pause_garbage_collection():
         activities = counters.count(sides, inputs, steps[wanted])
         for side, activity, step_ms in zip(sides, activities, steps_ms[wanted], strict=True):
             profile, signature, of_side = step_profile(activity), trace.signature(activity), {}
             if has_counters:
-                run.tell("watching", side.name)
-                of_side = counters.of(side, activity, inputs, run.timer, step_ms)
-            known[side.name] = Counted(of_side, profile, signature)
-    ours = known[optimized.name]
+                run.report_progress("watching", side.name)
+                of_side = counters.collect(side, activity, inputs, run.timer, step_ms)
+            counted[side.name] = CountedSide(of_side, profile, signature)
+    ours = counted[optimized.name]
     if run.settings.fault is not None:
-        del known[optimized.name]  # these counters are of the side with the fault, not of the declared side
-    return known[reference.name], ours
+        del counted[optimized.name]  # these counters are of the side with the fault, not of the declared side
+    return counted[reference.name], ours
 
 
-def _with_cpu(run: _Run, side: int) -> Counters:
+def _all_counters(run: _Run, side: int) -> Counters:
     """Merges the counters of the counting pass and of the timed blocks; `side` is 0 for the reference."""
     if run.found.counted is None:
         return {}
@@ -398,14 +398,14 @@ def _record(run: _Run, stopped_because: StopReason, wall_s: float) -> Measuremen
     reference_cost, optimized_cost = found.costs
     return Measurement(
         case_id=run.case.id,
-        instances=tuple(found.instances),
+        instances=tuple(found.builds),
         stopped_because=stopped_because,
         differences=tuple(found.differences),
         proofs=tuple(found.proofs),
         reference_cost=reference_cost,
         optimized_cost=optimized_cost,
-        reference_counters=_with_cpu(run, 0),
-        optimized_counters=_with_cpu(run, 1),
+        reference_counters=_all_counters(run, 0),
+        optimized_counters=_all_counters(run, 1),
         reference_profile=found.counted[0].profile if found.counted else None,
         optimized_profile=found.counted[1].profile if found.counted else None,
         mismatch=found.mismatch,
@@ -413,7 +413,7 @@ def _record(run: _Run, stopped_because: StopReason, wall_s: float) -> Measuremen
         accounts_for_itself=found.accounts_for_itself,
         not_engaged=found.not_engaged,
         inert=found.inert,
-        counters_missing=counters.missing(run.context.device),
+        counters_missing=counters.why_missing(run.context.device),
         event_host_ratio=ratios[len(ratios) // 2] if ratios else None,
         timer=run.timer.name,
         input_sets=len(run.inputs.timed),

@@ -24,14 +24,14 @@ class Settings:
     budget_s: float = 6.0
     half_width: float = 0.005
     min_pairs: int = 8
-    pairs_per_instance: int = 4
-    min_instances: int = 4  # two builds in either order
+    pairs_per_build: int = 4
+    min_builds: int = 4  # two builds in either order
     counted_steps: int = 5
     fresh_inputs: int = 3
     seed: int = 0
     fault: Fault | None = None
     prove: bool = True  # False where the proofs ran before, or another process runs them
 
-    def escalated(self) -> Settings:
+    def escalate(self) -> Settings:
         """Returns the settings for an undecided result: twice the time, half the width, no proofs again."""
         return replace(self, budget_s=2 * self.budget_s, half_width=self.half_width / 2, prove=False)

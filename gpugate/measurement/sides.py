@@ -17,7 +17,7 @@ import torch
 
 from gpugate.errors import SideError
 from gpugate.measurement import time_limit
-from gpugate.measurement.equivalence import PLAIN_TENSORS
+from gpugate.measurement.difference import PLAIN_TENSORS
 from gpugate.measurement.process_state import restore_process_state
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.time_limit import BUILD_SHARE
@@ -33,7 +33,7 @@ def synchronize(device: torch.device) -> None:
 
 
 @contextmanager
-def blamed_on(side: str, doing: str, share: float = 1) -> Iterator[None]:
+def blame(side: str, doing: str, share: float = 1) -> Iterator[None]:
     """Raises SideError, with the side and the cause, for every exception of a user's code inside; Ctrl-C passes.
 
     Exceptions of pytest, such as that of `pytest.skip`, and of asyncio are BaseExceptions. A change of the whole
@@ -54,7 +54,7 @@ def blamed_on(side: str, doing: str, share: float = 1) -> Iterator[None]:
 
 
 @contextmanager
-def garbage_collection_paused() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """Disables garbage collection inside; `release` collects between measurements.
 
     One full collection lasts longer than a block, and a trace of 200,000 events triggers many of them.
@@ -105,7 +105,7 @@ class BuiltSide:
         """Times one block under this side's flags, in milliseconds per step; `steps` defaults to `steps_per_block`."""
         steps = steps or self.steps_per_block
         self.flags.apply()
-        with blamed_on(self.name, "running timed steps"), garbage_collection_paused():
+        with blame(self.name, "running timed steps"), pause_garbage_collection():
             self.take_stock(inputs)
             block_ms = time_ms(lambda: self.run_steps(inputs, steps))
         return block_ms / steps
@@ -113,7 +113,7 @@ class BuiltSide:
     def output_for(self, inputs: Any) -> torch.Tensor:
         """Runs one step, joins it, and returns a copy of its output that no later step can overwrite."""
         self.flags.apply()
-        with blamed_on(self.name, "computing an output"):
+        with blame(self.name, "computing an output"):
             output = self.side.step(inputs)
             self.side.finish()
             synchronize(self.device)
@@ -123,7 +123,7 @@ class BuiltSide:
 
     def why_not_engaged(self) -> str | None:
         """Returns the reason that the side gives, or None where it engaged. Raises SideError for any other value."""
-        with blamed_on(self.name, "calling engaged()"):
+        with blame(self.name, "calling engaged()"):
             reason = self.side.engaged()
             if reason is None or (isinstance(reason, str) and reason.strip()):
                 return reason
@@ -132,7 +132,7 @@ class BuiltSide:
 
     def close(self) -> None:
         self.last_output = None
-        with blamed_on(self.name, "being closed"):
+        with blame(self.name, "being closed"):
             self.side.close()
 
 
@@ -140,15 +140,15 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
     """Builds a side from the suite's default flags and runs its first step; both are timed, and are never samples."""
     TorchFlags().apply()
     allocated_bytes = _start_counting_memory(context.device)
-    with blamed_on(name, "being closed"), ExitStack() as undo:
+    with blame(name, "being closed"), ExitStack() as undo:
         started = perf_counter()
-        with blamed_on(name, "being built", BUILD_SHARE):
-            side = _checked(build(context))
+        with blame(name, "being built", BUILD_SHARE):
+            side = _check_side(build(context))
             undo.callback(side.close)
             synchronize(context.device)
             flags = TorchFlags.current()
             built = perf_counter()
-        with blamed_on(name, "running its first step", BUILD_SHARE):
+        with blame(name, "running its first step", BUILD_SHARE):
             side.step(first_input)
             side.finish()
             synchronize(context.device)
@@ -160,7 +160,7 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
     return BuiltSide(name, side, flags, context.device, cost)
 
 
-def _checked(side: object) -> Side:
+def _check_side(side: object) -> Side:
     """Returns the side that a build function made. Raises TypeError, naming the mistake, for any other object."""
     if not isinstance(side, Side):
         raise TypeError(f"its build function returned {reprlib.repr(side)}: return a gpugate.workload.Side")
@@ -220,7 +220,7 @@ def fingerprint(model: torch.nn.Module | None) -> str:
     """Computes a digest of a model's structure and tensors: another digest later means that the model was changed."""
     if model is None:
         return ""
-    with blamed_on(type(model).__name__, "being compared with itself"):
+    with blame(type(model).__name__, "being compared with itself"):
         return _digest(model)
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpugate.measurement.record import Instance
+from gpugate.measurement.record import TimedBuild
 from gpugate.statistics.intervals import Estimate, speedup_estimate
 
 
-def speedup_of(instances: Sequence[Instance]) -> Estimate:
+def speedup_of(builds: Sequence[TimedBuild]) -> Estimate:
     """Estimates the speedup by `gpugate.statistics.intervals.speedup_estimate`. Raises ValueError without any pair."""
-    return speedup_estimate(
-        [instance.log_ratios for instance in instances], [instance.reference_built_first for instance in instances]
-    )
+    return speedup_estimate([build.log_ratios for build in builds], [build.reference_built_first for build in builds])

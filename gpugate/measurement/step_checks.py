@@ -20,11 +20,11 @@ import torch
 
 from gpugate.measurement.cold_inputs import Inputs, byte_size, exchange, exchange_used
 from gpugate.measurement.counters import kernels_by_join
-from gpugate.measurement.equivalence import form_problem
+from gpugate.measurement.difference import form_problem
 from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Resemblance, StepChecks
 from gpugate.measurement.settings import REMEMBERS
-from gpugate.measurement.sides import BuiltSide, blamed_on, garbage_collection_paused, synchronize
+from gpugate.measurement.sides import BuiltSide, blame, pause_garbage_collection, synchronize
 from gpugate.workload import Tolerance, nothing_to_join
 
 SUMS = 64
@@ -101,19 +101,19 @@ def check_steps(
     exchange(inputs, range(len(inputs.timed)), draw)
     ran = stretches = 0
     longest = _longest_stretch(expected, step_ms)
-    with blamed_on(side.name, "running the steps that are compared"):
+    with blame(side.name, "running the steps that are compared"):
         side.flags.apply()
         side.take_stock(inputs.timed)
     while ran < FEWEST_STEPS or (ran < most and perf_counter() < until):
         length = draw.randint(1, longest)
-        with blamed_on(side.name, "running the steps that are compared"):
+        with blame(side.name, "running the steps that are compared"):
             side.flags.apply()
-            steps += _stretch(side, inputs, expected, length, sketch)
+            steps += _run_stretch(side, inputs, expected, length, sketch)
             synchronize(side.device)
         exchange_used(inputs, side.next_input, length, draw)
         ran += length
         stretches += 1
-    checks = _compared(steps, expected, sketch, tolerance, bool(inputs.contents))
+    checks = _compare(steps, expected, sketch, tolerance, bool(inputs.contents))
     return replace(checks, overwritten=2 * (ran - len(steps)) > ran - stretches)
 
 
@@ -123,34 +123,34 @@ def _longest_stretch(expected: Expected, step_ms: float | None) -> int:
     return max(1, min(MOST_HELD, HELD_BYTES // max(1, size), int(STRETCH_MS / (step_ms or 1.0))))
 
 
-def _stretch(side: BuiltSide, inputs: Inputs, expected: Expected, length: int, sketch: Sketch) -> Iterator[_Step]:
+def _run_stretch(side: BuiltSide, inputs: Inputs, expected: Expected, length: int, sketch: Sketch) -> Iterator[_Step]:
     """Runs `length` steps and their join; yields the steps whose output can be read."""
     deferred = side.side.finish is not nothing_to_join
-    held: dict[int, tuple[int, int | None, Any]] = {}
+    kept: dict[int, tuple[int, int | None, Any]] = {}
     before = None
     for number in range(length):
         content = inputs.content_of(side.next_input)
         output = side.side.step(inputs.timed[side.next_input])
         side.next_input = (side.next_input + 1) % len(inputs.timed)
         if not deferred:
-            yield _step(output, content, before, expected, sketch)
+            yield _read_step(output, content, before, expected, sketch)
         elif isinstance(output, torch.Tensor) and not side.side.works_ahead and type(output) is torch.Tensor:
-            held[output.data_ptr()] = content, before, output
+            kept[output.data_ptr()] = content, before, output
         else:
-            held = {number: (content, before, output)}
+            kept = {number: (content, before, output)}
         before = content
     side.side.finish()
     synchronize(side.device)
-    for content, previous, output in held.values():
-        yield _step(output, content, previous, expected, sketch)
+    for content, previous, output in kept.values():
+        yield _read_step(output, content, previous, expected, sketch)
 
 
-def _step(output: Any, content: int, before: int | None, expected: Expected, sketch: Sketch) -> _Step:
+def _read_step(output: Any, content: int, before: int | None, expected: Expected, sketch: Sketch) -> _Step:
     problem = form_problem(output, expected.timed[content])
     return _Step(content, before, None if problem else sketch(output), problem or "")
 
 
-def _compared(
+def _compare(
     steps: Sequence[_Step], expected: Expected, sketch: Sketch, tolerance: Tolerance, exchanged: bool
 ) -> StepChecks:
     known: dict[int, tuple[torch.Tensor, float]] = {}
@@ -215,7 +215,7 @@ def time_on_new_inputs(
             new.append(make_input(made))
             made += 1
         side.flags.apply()
-        with blamed_on(side.name, "running steps on new inputs"), garbage_collection_paused():
+        with blame(side.name, "running steps on new inputs"), pause_garbage_collection():
             synchronize(side.device)
             first_ms = time_ms(partial(_block_over, side, new))
             ratios.append(first_ms / max(time_ms(partial(_block_over, side, new)), 1e-6))
@@ -228,7 +228,7 @@ def _block_over(side: BuiltSide, new: Sequence[Any]) -> None:
     side.side.finish()
 
 
-def work_in_blocks(side: BuiltSide, inputs: Sequence[Any], budget_s: float, step_ms: float) -> float | None:
+def block_work_share(side: BuiltSide, inputs: Sequence[Any], budget_s: float, step_ms: float) -> float | None:
     """Measures the work of a step in a block that is joined once, over the work of a step that is joined by itself.
 
     Work is the CPU time of all threads of this process, on a GPU the number of kernels and copies, both without the
@@ -241,7 +241,7 @@ def work_in_blocks(side: BuiltSide, inputs: Sequence[Any], budget_s: float, step
     fitting = int(1e3 * CHECKED_SHARE * budget_s / (2 * JOINED_ROUNDS * step_ms))
     steps, rounds = (JOINED_STEPS, JOINED_ROUNDS) if fitting >= JOINED_STEPS else (FEWEST_JOINED, 1)
     if side.device.type == "cuda":
-        with blamed_on(side.name, "running steps one by one and in a block"):
+        with blame(side.name, "running steps one by one and in a block"):
             counted = kernels_by_join(side, inputs, steps)  # cuda only
         alone, block, join = (count / steps for count in counted)  # cuda only
         return (block - join / steps) / (alone - join) if alone > join else None  # cuda only
@@ -253,7 +253,7 @@ def work_in_blocks(side: BuiltSide, inputs: Sequence[Any], budget_s: float, step
 
 def _cpu_ms(side: BuiltSide, inputs: Sequence[Any], lengths: Sequence[int]) -> float:
     """Measures the CPU time of blocks of these lengths; a block of no steps is a join alone."""
-    with blamed_on(side.name, "running steps one by one and in a block"):
+    with blame(side.name, "running steps one by one and in a block"):
         side.flags.apply()
         started = process_time_ns()
         for length in lengths:

@@ -15,7 +15,7 @@ from gpugate.statistics.intervals import robust_spread
 # estimate it.
 BUILD_SPREAD = 0.003
 
-SETTLED_CHANGE = 0.05  # the half-width changed by less than this over the last instances
+SETTLED_CHANGE = 0.05  # the half-width changed by less than this over the last builds
 SETTLED_LOOKBACK = 4
 MIN_PAIRS_TO_CALL_IT_NOISE = 32
 
@@ -32,18 +32,18 @@ def pairs_worth_taking(log_ratios: Sequence[Sequence[float]], build_s: float, pa
 
 
 def stop_reason(
-    half_widths: Sequence[float], pairs: int, instances_missing: int, seconds_left: float, settings: Settings
+    half_widths: Sequence[float], pairs: int, builds_missing: int, seconds_left: float, settings: Settings
 ) -> StopReason | None:
     """Returns the reason to stop sampling, or None to go on.
 
-    `half_widths` is the interval's relative half-width after each build so far, the latest last. `instances_missing`
+    `half_widths` is the interval's relative half-width after each build so far, the latest last. `builds_missing`
     is the number of further builds that are wanted and affordable.
     """
     if pairs < settings.min_pairs:
         return None
     if seconds_left <= 0:
         return "budget"
-    if instances_missing > 0:
+    if builds_missing > 0:
         return None
     if half_widths and half_widths[-1] <= settings.half_width:
         return "narrow"

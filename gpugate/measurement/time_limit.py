@@ -23,7 +23,7 @@ from gpugate.errors import SideError
 DEFAULT_S = 300.0
 BUILD_SHARE = 6  # builds, first steps, inputs and proofs compile, load and train: they may take this many times as long
 GRACE_S = 30.0  # time for the side to be closed after the first error, and after the second
-RAISED = 2  # errors, before the process is ended
+MOST_ERRORS = 2  # before the process is ended
 SHOWN_FRAMES, SHOWN_THREADS = 3, 8
 _SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 1
 _PACKAGE = str(Path(__file__).parents[1])
@@ -44,9 +44,9 @@ class Limit:
     doing: str
     seconds: float
     since: float  # by monotonic()
-    due: float  # time of the next error or, after RAISED errors, of the end of the process
-    raised: int = 0  # signals that were sent
-    heeded: int = 0  # errors that were raised
+    due: float  # time of the next error or, after MOST_ERRORS errors, of the end of the process
+    signals_sent: int = 0
+    errors_raised: int = 0
 
 
 class Watch:
@@ -65,11 +65,11 @@ class Watch:
         self._closed.set()
         self._watcher.join()
 
-    def heed(self, number: int, frame: FrameType | None) -> None:
+    def handle_signal(self, number: int, frame: FrameType | None) -> None:
         """The signal's handler, in the watched thread."""
         limit = self.limit
-        if limit is not None and limit.heeded < limit.raised:
-            limit.heeded = limit.raised
+        if limit is not None and limit.errors_raised < limit.signals_sent:
+            limit.errors_raised = limit.signals_sent
             raise StepTimeout(_sentence(limit, self.thread))
 
     def _watch(self) -> None:
@@ -83,10 +83,10 @@ class Watch:
                 # No limit is shorter than `seconds`, so a limit that is set meanwhile ends after this wait.
                 wait_s = self.seconds if limit is None else min(self.seconds, limit.due - now)
                 continue
-            if limit.raised == RAISED:
+            if limit.signals_sent == MOST_ERRORS:
                 self._end_run(SideError(limit.side, limit.doing, StepTimeout(_sentence(limit, self.thread))))
             wait_s = min(self.seconds, GRACE_S)
-            limit.due, limit.raised = now + GRACE_S, limit.raised + 1
+            limit.due, limit.signals_sent = now + GRACE_S, limit.signals_sent + 1
             signal.pthread_kill(self.thread, _SIGNAL)
 
 
@@ -102,7 +102,7 @@ def limit_time(seconds: float, end_run: EndRun) -> Iterator[None]:
         return
     before, outer = signal.getsignal(_SIGNAL), _watch
     _watch = watch = Watch(seconds, end_run)
-    signal.signal(_SIGNAL, watch.heed)
+    signal.signal(_SIGNAL, watch.handle_signal)
     try:
         yield
     finally:

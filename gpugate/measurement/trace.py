@@ -56,7 +56,7 @@ def read_activity(events: Sequence[Event], steps: int, name: str = WINDOW) -> Ac
         raise ValueError(f"the trace has no range {name!r}")
     inside = _within(window, events)
     calls = _calls(inside)
-    device = _caused(calls, events)
+    device = _device_events(calls, events)
     backward = (e for e in inside if e.get("cat") == "cpu_op" and e["name"].startswith(_AUTOGRAD))
     stepping = {window.get("tid"), *(e.get("tid") for e in backward)}
     join, filling = (_range(events, f"{kind} {name}") for kind in (JOIN, FILLING))
@@ -70,7 +70,7 @@ def read_activity(events: Sequence[Event], steps: int, name: str = WINDOW) -> Ac
         memsets=[e for e in device if e.get("cat") == "gpu_memset"],
         operators=[e for e in inside if e.get("cat") == "cpu_op"],
         stages=_stages(inside, device, events),
-        after=_caused(_calls(_within(join, events)), events) if join else (),
+        after=_device_events(_calls(_within(join, events)), events) if join else (),
     )
 
 
@@ -97,7 +97,7 @@ def _stages(inside: Sequence[Event], device: Sequence[Event], events: Sequence[E
     return sorted(found, key=lambda e: float(e["ts"]))
 
 
-def _caused(calls: Sequence[Event], events: Sequence[Event]) -> list[Event]:
+def _device_events(calls: Sequence[Event], events: Sequence[Event]) -> list[Event]:
     """Finds the device events that the calls caused, by correlation id."""
     wanted = {e["args"]["correlation"] for e in calls if "correlation" in e.get("args", {})}
     device = ("kernel", "gpu_memcpy", "gpu_memset")

@@ -14,10 +14,10 @@ from torch.profiler import record_function
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutated import mutated
 from gpugate.measurement.cold_inputs import make_inputs
-from gpugate.measurement.counters import FLUSH_STEPS, detach, profiled
+from gpugate.measurement.counters import FLUSH_STEPS, detach, run_profiler
 from gpugate.measurement.device_timer import timer_for
 from gpugate.measurement.settings import WARM_UP_S
-from gpugate.measurement.sides import BuiltSide, blamed_on, build_side, release, synchronize
+from gpugate.measurement.sides import BuiltSide, blame, build_side, release, synchronize
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.warm_up import least_block_ms, warm_up
 from gpugate.profiling.capture_index import DOMAIN, STEP, Capture, CaptureIndex, SideLabel, safe_name
@@ -50,7 +50,7 @@ def profile_sides(
         ("optimized", case.optimization.name),
     )
     try:
-        with blamed_on(f"inputs of {case.workload.name}", "being made", BUILD_SHARE):
+        with blame(f"inputs of {case.workload.name}", "being made", BUILD_SHARE):
             inputs = make_inputs(case.workload, context, 0, random.Random(case.id)).timed  # noqa: S311
         for label, name in sides:
             side = build_side(name, case.builder(name), context, inputs[0])
@@ -76,7 +76,7 @@ def _warmed_up(side: BuiltSide, case: Case, inputs: Sequence[Any], most_steps: i
 def _run(side: BuiltSide, inputs: Sequence[Any], capture: Capture, profile: Profile, step: Step) -> None:
     """Such steps as the counting pass runs, so that its counters are those of the profile; at most MOST_STEPS."""
     side.flags.apply()
-    with blamed_on(side.name, "being profiled"):
+    with blame(side.name, "being profiled"):
         side.run_steps(inputs, FLUSH_STEPS)
         synchronize(side.device)
         with profile(capture):
@@ -155,7 +155,7 @@ def trace_sides(case: Case, context: Context, fault: Fault | None, folder: Path)
     @contextmanager
     def traced(capture: Capture) -> Iterator[None]:
         path = folder / f"{safe_name(capture.case_id)}.{capture.label}{ENDING}"
-        with profiled(device, record_shapes=True) as profiler:
+        with run_profiler(device, record_shapes=True) as profiler:
             yield
             synchronize(device)
         partial = prepare_unfinished(path, ENDING)

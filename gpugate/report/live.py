@@ -87,7 +87,7 @@ def line(progress: Progress) -> Text:
 
 
 def _counted(progress: Progress) -> list[tuple[str, str]]:
-    parts = [(f"build {progress.instance}", "dim")] if progress.instance else []
+    parts = [(f"build {progress.build}", "dim")] if progress.build else []
     if progress.pairs:
         parts.append((f"{progress.pairs} {'pair' if progress.pairs == 1 else 'pairs'}", ""))
     return parts
@@ -106,4 +106,4 @@ def _estimated(progress: Progress) -> list[tuple[str, str]]:
 def _stage(progress: Progress) -> tuple[object, ...]:
     """What a watcher must see change at once. Sides alternate with every block, so they are no stage of measuring."""
     side = "" if progress.doing == "measuring" else progress.side
-    return (progress.case_id, progress.doing, progress.instance, side)
+    return (progress.case_id, progress.doing, progress.build, side)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpugate.measurement.record import Instance, Measurement, Pair
+from gpugate.measurement.record import Measurement, Pair, TimedBuild
 from gpugate.measurement.speedup import speedup_of
 from gpugate.statistics.intervals import Estimate, coefficient_of_variation, median_interval, robust_spread
 from gpugate.statistics.policy import MIN_PROCESSES, MIN_SITTINGS
@@ -36,12 +36,12 @@ class Summary:
     discarded: Count
     instances: Count
     pair_spread: NotNegative  # robust standard deviation of the paired log-ratio
-    instance_spread: NotNegative | None  # standard deviation of the log-ratio between fresh instances
+    instance_spread: NotNegative | None  # standard deviation of the log-ratio between fresh builds
 
 
 def summarize(measurement: Measurement) -> Summary:
     """Raises ValueError for a measurement without pairs."""
-    ratios = [instance.log_ratios for instance in measurement.instances if instance.pairs]
+    ratios = [build.log_ratios for build in measurement.instances if build.pairs]
     medians = [median(values) for values in ratios]
     return Summary(
         case_id=measurement.case_id,
@@ -49,7 +49,7 @@ def summarize(measurement: Measurement) -> Summary:
         reference_ms=median_interval([pair.reference_ms for pair in measurement.pairs]),
         optimized_ms=median_interval([pair.optimized_ms for pair in measurement.pairs]),
         pairs=len(measurement.pairs),
-        discarded=sum(instance.discarded for instance in measurement.instances),
+        discarded=sum(build.discarded for build in measurement.instances),
         instances=len(ratios),
         pair_spread=robust_spread([value for values in ratios for value in values]),
         instance_spread=float(np.std(medians, ddof=1)) if len(medians) > 1 else None,
@@ -110,10 +110,10 @@ class OneProcess(NamedTuple):
     reference_ms: float
 
 
-def one_process(instances: Sequence[Instance]) -> OneProcess:
-    """Raises ValueError for instances without pairs."""
-    reference_ms = [pair.reference_ms for instance in instances for pair in instance.pairs]
-    return OneProcess(speedup_of(instances), median(reference_ms))
+def one_process(builds: Sequence[TimedBuild]) -> OneProcess:
+    """Raises ValueError for builds without pairs."""
+    reference_ms = [pair.reference_ms for build in builds for pair in build.pairs]
+    return OneProcess(speedup_of(builds), median(reference_ms))
 
 
 def disturbances(processes: Sequence[OneProcess], groups: Sequence[Sequence[int]] = ()) -> list[float]:
@@ -151,8 +151,8 @@ def counted(processes: Sequence[OneProcess], groups: Sequence[Sequence[int]] = (
     return sorted(sorted(range(len(processes)), key=found.__getitem__)[:count])
 
 
-def history(processes: Sequence[Sequence[Instance]], started_at: Sequence[str] = ()) -> History:
-    """Each process is the instances that it measured, and `started_at` when it did. Raises ValueError for none.
+def history(processes: Sequence[Sequence[TimedBuild]], started_at: Sequence[str] = ()) -> History:
+    """Each process is the builds that it measured, and `started_at` when it did. Raises ValueError for none.
 
     Disturbed processes do not count beyond the MIN_PROCESSES that a history needs. From MIN_SITTINGS occasions on, the
     speedup and its cv are those of the occasions' medians: what one night's processes share is then in the cv.
@@ -163,7 +163,7 @@ def history(processes: Sequence[Sequence[Instance]], started_at: Sequence[str] =
     kept = counted(told, by_sitting(started_at))
     processes, told = [processes[index] for index in kept], [told[index] for index in kept]
     groups = by_sitting([started_at[index] for index in kept] if started_at else ())
-    pairs = [[pair for instance in process for pair in instance.pairs] for process in processes]
+    pairs = [[pair for build in process for pair in build.pairs] for process in processes]
     speedups = [one.speedup.median for one in told]
     if len(groups) >= MIN_SITTINGS:
         speedups = [median([speedups[index] for index in group]) for group in groups]

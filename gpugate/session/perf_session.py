@@ -43,7 +43,7 @@ from gpugate.workload import BASELINE, Case, Context, for_device_class
 if TYPE_CHECKING:
     import torch
 
-    from gpugate.measurement.known import Known
+    from gpugate.measurement.workload_cache import WorkloadCache
 
 _LOG = logging.getLogger(__name__)
 LONGEST_COMMAND = 80  # characters
@@ -73,7 +73,7 @@ class PerfSession:
     notes: set[str] = field(default_factory=set)  # what a reader of the verdicts must know about the baselines
     # Takes profiles of a case's sides instead of measuring them, and says for the skip why nothing is judged.
     capture: Callable[[Case, Context], str] | None = None
-    known: Known | None = None  # of the workload that was measured last
+    cache: WorkloadCache | None = None  # of the workload that was measured last
     busy_cases: int = 0  # in a row that other work on the CPU left open
     saved_probes: int = 0  # of the yardsticks, how many the JSON file has
     started: float = field(default_factory=time.perf_counter)
@@ -219,7 +219,7 @@ class PerfSession:
         result.measurement = self._measure_here(case, self._shortened(settings), report)
         self._judge(result)
         if result.measurement.pairs and wants_more_pairs(result):
-            more = self._measure_here(case, settings.escalated(), report)
+            more = self._measure_here(case, settings.escalate(), report)
             result.measurement = _as_stored(result.measurement.with_more(more), case)
         self._probe("between")
         result.environment_problem = self._environment_problem(result.measurement, result.remembered)
@@ -252,11 +252,11 @@ class PerfSession:
             )
 
     def _measure_here(self, case: Case, settings: Settings, report: Report) -> Measurement:
-        from gpugate.measurement.known import Known
         from gpugate.measurement.run import measure
+        from gpugate.measurement.workload_cache import WorkloadCache
 
-        self.known = self.known or Known()
-        found = measure(case, self.context(case), settings, report, self.known)
+        self.cache = self.cache or WorkloadCache()
+        found = measure(case, self.context(case), settings, report, self.cache)
         found = self._with_ceilings(found, case)
         if found.pairs and impossible_rate(found, summarize(found), case.size):
             self._probe("between")  # one bad probe makes no side too fast

@@ -96,7 +96,7 @@ def _disturbed(runs: Sequence[RunResult], processes: int) -> str | None:
     for case_id in runs[-1].cases:
         of_case = [(run.started_at, case.measurement) for run in runs if (case := run.cases.get(case_id))]
         measured = [(started_at, found.instances) for started_at, found in of_case if found is not None and found.pairs]
-        processes_of_case = [one_process(instances) for _, instances in measured]
+        processes_of_case = [one_process(builds) for _, builds in measured]
         nights = by_sitting([started_at for started_at, _ in measured])
         if processes_of_case and len(undisturbed(processes_of_case, nights)) < processes:
             return case_id

@@ -19,7 +19,7 @@ MIN_DEGREES_OF_FREEDOM = 2
 MIN_BUILDS_OF_AN_ORDER = 2
 # Measured difference between two identical sides over their whole life in one process, as a log-ratio. It is the
 # half-width where there are too few builds to estimate one. Pairs alone would be wrong in 4 of 10 runs.
-UNSEEN_INSTANCE_SPREAD = 0.01
+UNKNOWN_BUILD_SPREAD = 0.01
 _MAD_OF_A_NORMAL = float(special.ndtri(0.75))  # median absolute deviation of a standard normal distribution
 LAST_DIGIT = 1e-9
 
@@ -78,18 +78,18 @@ def _samples_below(count: int, confidence: float) -> int:
     return int(np.searchsorted(at_most, 1 - confidence, side="right")) - 1
 
 
-def instance_half_width(medians: Sequence[float], confidence: float = CONFIDENCE, fitted: int = 1) -> float:
+def build_half_width(medians: Sequence[float], confidence: float = CONFIDENCE, fitted: int = 1) -> float:
     """Computes the half-width of the t interval of the mean of build medians: t(n-k) * s / sqrt(n), s with n-k degrees.
 
     `fitted` is k: 1 for the mean alone, 2 where an effect of the order of building was removed from `medians`. With
-    fewer than two degrees of freedom, the result is UNSEEN_INSTANCE_SPREAD: too few builds give no spread.
+    fewer than two degrees of freedom, the result is UNKNOWN_BUILD_SPREAD: too few builds give no spread.
 
     The build is the unit of replication for effects that pairs cannot show: memory placement and algorithm choice
     (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 9).
     """
     count = len(medians)
     if count - fitted < MIN_DEGREES_OF_FREEDOM:
-        return UNSEEN_INSTANCE_SPREAD
+        return UNKNOWN_BUILD_SPREAD
     spread = float(np.std(medians, ddof=fitted))
     return t_quantile(confidence, count - fitted) * spread / math.sqrt(count)
 
@@ -134,7 +134,7 @@ def speedup_estimate(log_ratios: Sequence[Sequence[float]], reference_first: Seq
     adjusted = [[value - shift if first else value + shift for value in values] for values, first in taken]
     pooled = median_interval([value for values in adjusted for value in values])
     medians = [median_of(values) for values in adjusted]
-    mean, between = float(np.mean(medians)), instance_half_width(medians, fitted=1 if effect is None else 2)
+    mean, between = float(np.mean(medians)), build_half_width(medians, fitted=1 if effect is None else 2)
     return Estimate(
         median=math.exp(pooled.median),
         low=math.exp(min(pooled.low, mean - between)),

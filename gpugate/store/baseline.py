@@ -268,7 +268,7 @@ def _decoded(text: str) -> BaselineFile:
             if not record.processes:
                 raise FormatError(f"cases.{key}.{name}.processes is empty")
             for index, process in enumerate(record.processes):
-                if not any(instance.pairs for instance in process):
+                if not any(build.pairs for build in process):
                     raise FormatError(f"cases.{key}.{name}.processes[{index}] has no samples")
             if len(record.started_at) not in (0, len(record.processes)):
                 raise FormatError(f"cases.{key}.{name}.started_at has not one time for each process")

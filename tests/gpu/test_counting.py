@@ -26,7 +26,7 @@ def counted(*builds):
     sides = [build_side(build.__name__, build, context, inputs[0]) for build in builds]
     seen = counters.count(sides, inputs, [STEPS] * len(sides))
     timer = timer_for(context.device, "device")
-    return [counters.of(side, activity, inputs, timer) for side, activity in zip(sides, seen, strict=True)]
+    return [counters.collect(side, activity, inputs, timer) for side, activity in zip(sides, seen, strict=True)]
 
 
 def three_kernels(context):

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from gpugate.measurement import instance, run, sides, step_checks, warm_up
+from gpugate.measurement import both_sides, run, sides, step_checks, warm_up
 from gpugate.measurement.device_timer import HostTimer
-from gpugate.measurement.known import Known
 from gpugate.measurement.progress import Progress
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.run import measure
 from gpugate.measurement.settings import Settings
+from gpugate.measurement.workload_cache import WorkloadCache
 from gpugate.workload import BASELINE, Build, Case, Context, Optimization, Side, Size, Workload
 
 CPU = torch.device("cpu")
@@ -71,9 +71,9 @@ class Bench:
         workload = Workload("net", build, self.inputs, {"cpu": Size(2, 0, 0)}, (optimization,), cold=False, **more)
         return Case(workload, optimization, "cpu")
 
-    def measure(self, case: Case, known: Known | None = None, **settings: Any) -> Measurement:
+    def measure(self, case: Case, cache: WorkloadCache | None = None, **settings: Any) -> Measurement:
         context = Context(CPU, items=2, seed=0, cache_dir=Path())
-        return measure(case, context, Settings(**settings), self.told.append, known)
+        return measure(case, context, Settings(**settings), self.told.append, cache)
 
 
 class BenchTimer(HostTimer):
@@ -90,7 +90,7 @@ class BenchTimer(HostTimer):
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench()
-    for module in (run, warm_up, instance, sides, step_checks):
+    for module in (run, warm_up, both_sides, sides, step_checks):
         monkeypatch.setattr(module, "perf_counter", lambda: made.now_ms / 1e3)
     monkeypatch.setattr(step_checks, "process_time_ns", lambda: int(made.now_ms * 1e6))
     monkeypatch.setattr(run, "timer_for", lambda device, timing: BenchTimer(made))

@@ -22,7 +22,7 @@ from typing import Any
 
 from gpugate.catalogue import catalogue
 from gpugate.judging.decide import decide
-from gpugate.measurement.record import Instance, Measurement, SideCost
+from gpugate.measurement.record import Measurement, SideCost, TimedBuild
 from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Verdict
@@ -89,7 +89,7 @@ def _record(case: Case, entry: Entry, checks: int) -> Json:
     }
 
 
-def _measurement(case: Case, entry: Entry, process: tuple[Instance, ...]) -> Measurement:
+def _measurement(case: Case, entry: Entry, process: tuple[TimedBuild, ...]) -> Measurement:
     record, cost = entry.current, SideCost(0.1, 0.1)
     return Measurement(
         case.id,

@@ -15,7 +15,7 @@ from gpugate.commands.doctor.children import ANSWER, Children, Ended
 from gpugate.commands.doctor.examination import Diagnosis, examine
 from gpugate.commands.doctor.finding import Finding
 from gpugate.machine.environment import machine_name
-from gpugate.measurement.record import Instance, Pair
+from gpugate.measurement.record import Pair, TimedBuild
 from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Entry, Record
 from gpugate.store.codec import to_json
@@ -23,7 +23,7 @@ from tests.conftest import H200
 
 YARDSTICKS = {"matmul_bf16_tflops": 788.0, "pinned_copy_gb_per_s": 55.0, "launch_latency_us": 2.1}
 GAUGE = Gauge((1965, 1980), (), (), (YARDSTICKS, YARDSTICKS))
-PROCESS = (Instance(True, (Pair(2.0, 1.0, True),)),)
+PROCESS = (TimedBuild(True, (Pair(2.0, 1.0, True),)),)
 Says = Callable[[Path], Ended]
 
 

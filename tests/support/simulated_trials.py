@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpugate.commands.trust.trial import SLOWDOWNS, Trial
-from gpugate.measurement.record import Instance, Pair
+from gpugate.measurement.record import Pair, TimedBuild
 
 STEP_MS = 5.0
 
@@ -70,6 +70,6 @@ def _both_sides(draw: np.random.Generator, sd: float, shape: tuple[int, int]) ->
     return draw.normal(0.0, sd / np.sqrt(2), (2, *shape))
 
 
-def _instance(reference_ms: Sequence[float], optimized_ms: Sequence[float]) -> Instance:
+def _instance(reference_ms: Sequence[float], optimized_ms: Sequence[float]) -> TimedBuild:
     times = enumerate(zip(reference_ms, optimized_ms, strict=True))
-    return Instance(True, tuple(Pair(*both, reference_first=index % 2 == 0) for index, both in times))
+    return TimedBuild(True, tuple(Pair(*both, reference_first=index % 2 == 0) for index, both in times))

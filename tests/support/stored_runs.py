@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpugate import __version__
-from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History
@@ -35,7 +35,7 @@ def measured(
         times = (optimized_ms * factor * (1 + draw.uniform(-spread, spread)) for factor in (speedup, 1.0))
         return Pair(*times, index % 2 == 0)
 
-    instances = tuple(Instance(built % 2 == 0, tuple(map(pair, range(4)))) for built in range(4))
+    instances = tuple(TimedBuild(built % 2 == 0, tuple(map(pair, range(4)))) for built in range(4))
     difference = Difference(1.23e-6, 4.56e-6, None, "fresh inputs")
     cost = SideCost(0.1, 0.1)
     found = Measurement(case_id, instances, "narrow", (difference,), cost, cost, optimized_counters=COUNTED)

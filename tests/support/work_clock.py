@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType
 
 from gpugate.faults import slow
-from gpugate.measurement import device_timer, instance, other_work, run, sides, step_checks, warm_up
+from gpugate.measurement import both_sides, device_timer, other_work, run, sides, step_checks, warm_up
 
-READERS = (device_timer, instance, run, sides, slow, step_checks, warm_up)
+READERS = (device_timer, both_sides, run, sides, slow, step_checks, warm_up)
 NAMES = ("perf_counter", "perf_counter_ns")
 
 

@@ -142,7 +142,7 @@ def between_run_cv(trials: Sequence[Trial]) -> float | None:
     by_process: dict[int, list[float]] = {}
     for trial in trials:
         if trial.slowdown == 0:
-            ratios = [value for instance in trial.instances for value in instance.log_ratios]
+            ratios = [value for build in trial.instances for value in build.log_ratios]
             by_process.setdefault(trial.process, []).extend(ratios)
     medians = [np.median(ratios) for ratios in by_process.values()]
     return float(np.std(medians, ddof=1)) if len(medians) > 1 else None

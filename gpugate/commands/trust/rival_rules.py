@@ -1,6 +1,6 @@
 """Alarm rules of other tools, for comparison on the same samples; each is a pure function of a trial.
 
-All of them take the times of both sides as two unpaired samples, pooled over every instance of the trial, since that is
+All of them take the times of both sides as two unpaired samples, pooled over every build of the trial, since that is
 what they would be given. A sample of ours is the mean over a block of steps, so that it varies less than the single
 steps that these tools collect: noise is no excuse for any of them.
 """
@@ -35,7 +35,7 @@ class Rule:
 
 def unpaired(trial: Trial) -> tuple[Times, Times]:
     """Times of the reference side and of the optimized side. Raises ValueError for a trial without pairs."""
-    pairs = [pair for instance in trial.instances for pair in instance.pairs]
+    pairs = [pair for build in trial.instances for pair in build.pairs]
     if not pairs:
         raise ValueError(f"a trial of {trial.case_id} has no pairs: leave it out or raise its budget")
     return np.array([pair.reference_ms for pair in pairs]), np.array([pair.optimized_ms for pair in pairs])

@@ -12,7 +12,7 @@ SLOWDOWNS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.10)  # 0 is A/A: nothing chan
 
 @dataclass(frozen=True)
 class Trial:
-    """Both sides are the same optimization; the one that `Instance` calls optimized does `slowdown` more work.
+    """Both sides are the same optimization; the one that `TimedBuild` calls optimized does `slowdown` more work.
 
     `slowdown` is a share of the time per step: 0.05 is 5 %. `process` numbers the fresh process that took it: trials
     of one process share what varies between processes.

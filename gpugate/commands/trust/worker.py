@@ -83,7 +83,7 @@ def take(perf: PerfSession, case: Case, plan: Plan) -> Iterator[Trial]:
     from gpugate.commands.trust.itself import against_itself
     from gpugate.measurement.cold_inputs import make_inputs
     from gpugate.measurement.run import measure_times
-    from gpugate.measurement.sides import blamed_on, build_side
+    from gpugate.measurement.sides import blame, build_side
     from gpugate.measurement.time_limit import BUILD_SHARE
 
     slowdowns, seed = share_of(plan, case.id), perf.result.seed
@@ -91,15 +91,15 @@ def take(perf: PerfSession, case: Case, plan: Plan) -> Iterator[Trial]:
         return
     context = perf.context(case)
     try:
-        with blamed_on(f"inputs of {case.workload.name}", "being made", BUILD_SHARE):
+        with blame(f"inputs of {case.workload.name}", "being made", BUILD_SHARE):
             inputs = make_inputs(case.workload, context, 0, random.Random(seed))  # noqa: S311  # for repeatability
         # A gate has built and run a baseline before it measures: what libraries load and compile once is then done.
         build_side(case.optimization.name, case.optimization.build, context, inputs.timed[0]).close()
         for number, slowdown in enumerate(slowdowns):
             started = time.perf_counter()
             settings = Settings(budget_s=plan.budget_s, seed=seed + number)
-            instances = measure_times(against_itself(case, slowdown), context, settings, inputs, silent)
-            yield Trial(case.id, plan.process, slowdown, instances, time.perf_counter() - started)
+            builds = measure_times(against_itself(case, slowdown), context, settings, inputs, silent)
+            yield Trial(case.id, plan.process, slowdown, builds, time.perf_counter() - started)
     except GpugateError as error:
         raise TrustError(f"{case.id}: {error}") from error
 

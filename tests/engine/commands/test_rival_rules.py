@@ -13,7 +13,7 @@ from gpugate.commands.trust.rival_rules import (
     welch,
 )
 from gpugate.commands.trust.trial import Trial
-from gpugate.measurement.record import Instance, Pair
+from gpugate.measurement.record import Pair, TimedBuild
 from tests.support.simulated_trials import Noise, trials
 
 PAIRS_ONLY = Noise(pair=0.005)
@@ -23,7 +23,7 @@ INSTANCES_DIFFER = Noise(instance=0.005, pair=0.0005)
 def trial(reference_ms: list[float], optimized_ms: list[float]) -> Trial:
     """The pairs in two instances, so that a rule that reads one instance misses some."""
     pairs = [Pair(*times, reference_first=True) for times in zip(reference_ms, optimized_ms, strict=True)]
-    return Trial("toy/fast/cpu", 0, 0.0, (Instance(True, tuple(pairs[:1])), Instance(False, tuple(pairs[1:]))), 1.0)
+    return Trial("toy/fast/cpu", 0, 0.0, (TimedBuild(True, tuple(pairs[:1])), TimedBuild(False, tuple(pairs[1:]))), 1.0)
 
 
 def alarm_share(rule, noise: Noise, slowdown: float, processes: int = 50) -> float:
@@ -108,7 +108,7 @@ def test_nvbench_knows_no_noise_below_five_samples_and_alarms_on_no_faster_side(
 @pytest.mark.parametrize("rule", RIVALS, ids=lambda rule: rule.name)
 def test_a_trial_without_pairs_is_refused_by_its_name(rule) -> None:
     with pytest.raises(ValueError, match="toy/fast/cpu has no pairs"):
-        rule.alarms(Trial("toy/fast/cpu", 0, 0.0, (Instance(True, ()),), 1.0))
+        rule.alarms(Trial("toy/fast/cpu", 0, 0.0, (TimedBuild(True, ()),), 1.0))
 
 
 def test_welch_keeps_its_word_on_independent_pairs_and_cries_wolf_when_instances_differ() -> None:

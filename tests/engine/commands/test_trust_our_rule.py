@@ -8,7 +8,7 @@ import pytest
 from gpugate.commands.trust.our_rule import _Pool, our_rules
 from gpugate.commands.trust.trial import SLOWDOWNS, Trial
 from gpugate.judging.decide import decide, wants_fresh_process
-from gpugate.measurement.record import Instance, Measurement, SideCost
+from gpugate.measurement.record import Measurement, SideCost, TimedBuild
 from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
 from gpugate.results.summary import History, history
 from gpugate.results.verdict import Outcome
@@ -27,7 +27,7 @@ def shares(taken: Sequence[Trial], slowdown: float) -> list[float]:
     return [sum(map(rule.alarms, tried)) / len(tried) for rule in our_rules(taken)]
 
 
-def measurement(instances: tuple[Instance, ...]) -> Measurement:
+def measurement(instances: tuple[TimedBuild, ...]) -> Measurement:
     cost = SideCost(0.0, 0.0)
     return Measurement("toy/fast/cpu", instances, "budget", (), cost, cost, counters_missing="none on a CPU")
 

@@ -10,7 +10,7 @@ from gpugate.explaining.cause import likely_cause
 from gpugate.explaining.state import State
 from gpugate.explaining.states_of_case import RECORDED, explained, optimized_side, recorded
 from gpugate.explaining.words import shortened
-from gpugate.measurement.record import Difference, Instance, Mismatch, Pair, Shown
+from gpugate.measurement.record import Difference, Mismatch, Pair, ProofResult, TimedBuild
 from gpugate.measurement.step_profile import OTHERS, StepProfile
 from gpugate.results.summary import history
 from tests.support import stored_runs
@@ -355,14 +355,13 @@ def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
     assert told(differences=(off,)).wrong == "relative L2 0.25, 0.001 is allowed"
     assert told(differences=(replace(off, problem="the output holds NaN"),)).wrong == "the output holds NaN"
     assert told(differences=()).wrong is None
-    assert (
-        told(proofs=(Shown("it learns", "98 %"), Shown("it keeps up", problem="12 %"))).disproved == "it keeps up: 12 %"
-    )
+    proofs = ProofResult("it learns", "98 %"), ProofResult("it keeps up", problem="12 %")
+    assert told(proofs=proofs).disproved == "it keeps up: 12 %"
 
 
 def test_a_recorded_state_has_the_clock_and_the_blocks_of_its_processes() -> None:
     pairs = tuple(Pair(30.0, 10.0, True, clock) for clock in (1900, 1980, None))
-    then = history([[Instance(True, pairs, optimized_steps_per_block=steps) for steps in (3, 5, 5)]] * 5)
+    then = history([[TimedBuild(True, pairs, optimized_steps_per_block=steps) for steps in (3, 5, 5)]] * 5)
     case = stored_runs.case("fast", remembered=replace(stored_runs.RECORDED, current=then))
     found = recorded(case, PROFILE)
     assert found is not None

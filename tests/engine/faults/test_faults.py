@@ -18,7 +18,7 @@ from gpugate.faults.fault import SPELLING, Fault
 from gpugate.faults.mutated import mutated
 from gpugate.faults.slow import slowed
 from gpugate.judging.decide import decide
-from gpugate.measurement import instance, run, sides, warm_up
+from gpugate.measurement import both_sides, run, sides, warm_up
 from gpugate.measurement.device_timer import HostTimer
 from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
@@ -73,7 +73,7 @@ class ClockTimer(HostTimer):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (run, warm_up, instance, sides, slow):
+    for module in (run, warm_up, both_sides, sides, slow):
         monkeypatch.setattr(module, "perf_counter", made.perf_counter)
     monkeypatch.setattr(run, "timer_for", lambda device, timing: ClockTimer(made))
     return made

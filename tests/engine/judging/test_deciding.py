@@ -6,7 +6,7 @@ import pytest
 
 from gpugate.judging.decide import decide, left_open_by_other_work, wants_fresh_process, wants_more_pairs
 from gpugate.judging.next_step import RECORDING
-from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost
+from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
 from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
 from gpugate.results.summary import History
 from gpugate.results.verdict import NextStep, Outcome
@@ -21,7 +21,7 @@ RECORDED = History(3.0, 0.001, 30.0, 10.0, 0.001, 5)
 
 def measured(speedup: float, error: float = 0.0, **counted: float) -> Measurement:
     """Of three instances, at 30 ms per step of the reference."""
-    instances = (Instance(True, (Pair(30.0, 30.0 / speedup, True),) * 4),) * 3
+    instances = (TimedBuild(True, (Pair(30.0, 30.0 / speedup, True),) * 4),) * 3
     difference = Difference(error, error, None, "fresh inputs")
     cost = SideCost(0.1, 0.1)
     found = Measurement(CASE_ID, instances, "narrow", (difference,), cost, cost)
@@ -30,7 +30,7 @@ def measured(speedup: float, error: float = 0.0, **counted: float) -> Measuremen
 
 def timed(reference_ms: float, optimized_ms: float) -> Measurement:
     """As `measured`, by the times of both sides; 30 and 10 ms are recorded."""
-    instances = (Instance(True, (Pair(reference_ms, optimized_ms, True),) * 4),) * 3
+    instances = (TimedBuild(True, (Pair(reference_ms, optimized_ms, True),) * 4),) * 3
     return replace(measured(3.0), instances=instances)
 
 
@@ -72,7 +72,7 @@ def test_what_holds_asks_nobody() -> None:
 
 
 def test_an_open_question_asks_for_more_pairs_first() -> None:
-    spread = tuple(Instance(True, (Pair(speedup, 1.0, True),) * 4) for speedup in (2.9, 3.0, 3.1))
+    spread = tuple(TimedBuild(True, (Pair(speedup, 1.0, True),) * 4) for speedup in (2.9, 3.0, 3.1))
     undecided = case(replace(measured(3.0), instances=spread))
     assert outcomes(undecided)["speedup"] is INCONCLUSIVE
     assert wants_more_pairs(undecided)
@@ -206,7 +206,7 @@ def test_a_speedup_that_fell_with_the_reference_alone_blames_the_reference() -> 
     assert broken.verdicts[1].next_step is NextStep.MEASURE_LONGER
 
 
-SPREAD = tuple(Instance(True, (Pair(speedup, 1.0, True),) * 4) for speedup in (2.9, 3.0, 3.1))
+SPREAD = tuple(TimedBuild(True, (Pair(speedup, 1.0, True),) * 4) for speedup in (2.9, 3.0, 3.1))
 
 
 def beside(other_cores: float, kind: str = "cpu", **changed: object) -> CaseResult:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gpugate.measurement.equivalence import difference
+from gpugate.measurement.difference import difference
 
 EXPECTED = torch.tensor([[3.0, 4.0, 0.0], [0.0, 12.0, 0.0]])  # norm 13, largest 12
 

@@ -17,7 +17,7 @@ from gpugate.judging.times import (
     judge_speedup,
     judge_throughput,
 )
-from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import Remembered
 from gpugate.results.summary import History, Summary
 from gpugate.results.verdict import SEVERITY, NextStep, Outcome, Verdict, worst
@@ -698,7 +698,7 @@ def test_events_that_miss_a_part_of_the_hosts_window_are_an_environment_problem(
 
 def measured_with(kept: int, discarded: int) -> Measurement:
     pairs = (Pair(3.0, 1.0, True),) * kept
-    return replace(MEASURED, instances=(Instance(True, pairs, discarded, ("power brake",)),))
+    return replace(MEASURED, instances=(TimedBuild(True, pairs, discarded, ("power brake",)),))
 
 
 @pytest.mark.parametrize(("discarded", "sick"), [(0, False), (8, False), (9, True)])

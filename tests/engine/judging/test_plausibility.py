@@ -8,7 +8,7 @@ from gpugate.judging.counters import judge_counters
 from gpugate.judging.decide import decide, wants_fresh_process, wants_more_pairs
 from gpugate.judging.plausibility import impossible_rate, vanished_work
 from gpugate.measurement.ceilings import with_ceilings
-from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.results.case import CaseResult, Promise
 from gpugate.results.summary import summarize
@@ -20,7 +20,7 @@ CEILINGS = {"matmul_bf16_tflops": 800.0, "device_copy_gb_per_s": 4000.0, "cache_
 
 
 def measured(reference_ms: float, optimized_ms: float, **more: object) -> Measurement:
-    instances = (Instance(True, (Pair(reference_ms, optimized_ms, True),) * 8),) * 4
+    instances = (TimedBuild(True, (Pair(reference_ms, optimized_ms, True),) * 8),) * 4
     cost = SideCost(0.1, 0.1)
     output = Difference(0.0, 0.0, None, "fresh inputs")
     found = Measurement(CASE_ID, instances, "narrow", (output,), cost, cost, ceilings=CEILINGS)

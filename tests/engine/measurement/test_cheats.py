@@ -348,7 +348,7 @@ def test_a_side_whose_steps_are_long_gets_a_time_limit_for_each_stretch(
 ) -> None:
     """The checking pass of a step of 40 s takes minutes, and no call of it more than a step."""
     took_ms: list[float] = []
-    blamed = step_checks.blamed_on
+    blamed = step_checks.blame
 
     @contextmanager
     def timing(side: str, doing: str) -> Iterator[None]:
@@ -357,7 +357,7 @@ def test_a_side_whose_steps_are_long_gets_a_time_limit_for_each_stretch(
             yield
         took_ms.append(bench.now_ms - before_ms)
 
-    monkeypatch.setattr(step_checks, "blamed_on", timing)
+    monkeypatch.setattr(step_checks, "blame", timing)
     found(bench, bench.side("fast", 40_000.0, other_kernels))
     assert len(took_ms) > 4
     assert max(took_ms) <= 2 * 40_000.0  # a new input twice

@@ -17,10 +17,10 @@ from gpugate.measurement.cold_inputs import (
     byte_size,
     check_untouched,
     checksum,
+    count_sets,
     exchange,
     exchange_used,
     make_inputs,
-    sets_needed,
     tensors,
 )
 from gpugate.workload import Context, Optimization, Side, Size, Workload
@@ -42,7 +42,7 @@ L2_BYTES = 60 * 10**6
     ],
 )
 def test_sets_exceed_the_cache_by_one(input_bytes: int, cold: bool, expected: int) -> None:
-    count = sets_needed(input_bytes, L2_BYTES, cold)
+    count = count_sets(input_bytes, L2_BYTES, cold)
     assert count == expected
     if HOT_SETS < count < MAX_SETS:
         assert (count - 1) * input_bytes >= L2_BYTES > (count - 2) * input_bytes

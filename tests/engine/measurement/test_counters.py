@@ -104,7 +104,7 @@ def test_what_fails_while_it_is_counted_is_blamed_on_its_side() -> None:
 
 def scripted(monkeypatch: pytest.MonkeyPatch, *passes: list[Activity]) -> Iterator[list[Activity]]:
     left = iter(passes)
-    monkeypatch.setattr(counters, "_counted", lambda *arguments: next(left))
+    monkeypatch.setattr(counters, "_count_once", lambda *arguments: next(left))
     return left
 
 
@@ -123,7 +123,7 @@ def test_kernels_lost_twice_are_an_error_and_never_a_zero(monkeypatch: pytest.Mo
 
 
 def test_a_cpu_says_why_it_counts_no_kernels() -> None:
-    assert counters.missing(CPU) == "kernels and copies are counted on CUDA only"
+    assert counters.why_missing(CPU) == "kernels and copies are counted on CUDA only"
 
 
 def test_enqueueing_ends_when_the_step_returns_and_not_when_it_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:

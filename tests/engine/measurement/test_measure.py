@@ -21,9 +21,9 @@ from gpugate.errors import DisprovedError, SideError
 from gpugate.faults.fault import Fault
 from gpugate.judging.equivalence import judge_equivalence
 from gpugate.measurement import cold_inputs, run
-from gpugate.measurement.known import Known
 from gpugate.measurement.record import ClockReading, Measurement
 from gpugate.measurement.step_checks import NEW_INPUTS_MS
+from gpugate.measurement.workload_cache import WorkloadCache
 from gpugate.results.verdict import Outcome
 from gpugate.workload import (
     BASELINE,
@@ -118,7 +118,7 @@ def test_a_spent_budget_stops_but_never_before_eight_pairs(bench: Bench, budget_
 
 def test_what_is_dear_to_build_gets_its_pairs_from_fewer_instances(bench: Bench) -> None:
     found = bench.measure(bench.case(bench.side("fast", 1.0, other_kernels, build_s=100.0)), budget_s=20.0)
-    # The interval of a single build is never narrow: what another build would give is not known.
+    # The interval of a single build is never narrow: what another build would give is unknown.
     assert (len(found.instances), found.stopped_because) == (1, "noise")
     assert len(found.pairs) >= 32
     assert bench.log.count("build fast") == 1
@@ -196,13 +196,13 @@ def test_a_write_to_the_inputs_is_blamed_on_who_wrote(bench: Bench, who: str, at
 )
 def test_a_write_is_seen_whenever_it_happens(bench: Bench, moment: tuple[str, int]) -> None:
     def writing(inputs: torch.Tensor) -> torch.Tensor:
-        if (bench.told[-1].doing, bench.told[-1].instance) == moment:
+        if (bench.told[-1].doing, bench.told[-1].build) == moment:
             inputs.mul_(1.0)
         return product(inputs)
 
     with pytest.raises(SideError, match=r"^fast failed while running its steps: ValueError: it wrote to its inputs"):
         bench.measure(bench.case(bench.side("fast", 1.0, writing)))
-    last = [(told.doing, told.instance) for told in bench.told[-2:]]
+    last = [(told.doing, told.build) for told in bench.told[-2:]]
     assert moment == (last[0] if last[0][0] == "counting" else last[1]), "what follows counting is checking"
 
 
@@ -300,13 +300,13 @@ class Rungs:
 
 
 def test_what_a_process_knows_of_a_workload_is_not_found_out_again(bench: Bench) -> None:
-    known, rungs = Known(), Rungs(bench)
+    cache, rungs = WorkloadCache(), Rungs(bench)
     apart = bench.measure(rungs.second)
     assert bench.log.count("build baseline") == 2, "for its outputs, before and after"
     bench.log.clear()
-    bench.measure(rungs.first, known)
+    bench.measure(rungs.first, cache)
     built, rungs.steps = bench.log.count("build baseline"), {}
-    found = bench.measure(rungs.second, known)
+    found = bench.measure(rungs.second, cache)
     assert bench.log.count("build baseline") == built + 1, "after"
     assert rungs.steps.keys() == {"second"}, "the first rung was counted as what was optimized"
     assert found.inert is apart.inert is True
@@ -314,23 +314,23 @@ def test_what_a_process_knows_of_a_workload_is_not_found_out_again(bench: Bench)
 
 
 def test_what_is_known_is_forgotten_with_its_workload_and_its_inputs(bench: Bench) -> None:
-    known, case = Known(), bench.case()
+    cache, case = WorkloadCache(), bench.case()
     other = Case(replace(case.workload, name="other"), case.optimization, "cpu")
     built = []
     for one, seed in ((case, 0), (case, 0), (case, 1), (other, 1), (case, 1)):
         bench.log.clear()
-        bench.measure(one, known, seed=seed)
+        bench.measure(one, cache, seed=seed)
         built.append(bench.log.count("build baseline"))
     assert built == [5, 4, 5, 5, 5]
-    bench.measure(Rungs(bench).first, known)
-    bench.measure(other, known)
-    assert set(known.counted) == {BASELINE, "fast"}
+    bench.measure(Rungs(bench).first, cache)
+    bench.measure(other, cache)
+    assert set(cache.sides) == {BASELINE, "fast"}
 
 
 def test_counters_of_a_spoilt_side_are_not_kept(bench: Bench) -> None:
-    known, rungs = Known(), Rungs(bench)
-    bench.measure(rungs.first, known, fault=Fault.parse("slow:50"))
-    assert set(known.counted) == {BASELINE}
+    cache, rungs = WorkloadCache(), Rungs(bench)
+    bench.measure(rungs.first, cache, fault=Fault.parse("slow:50"))
+    assert set(cache.sides) == {BASELINE}
 
 
 def test_copies_of_a_shared_model_may_be_edited(bench: Bench) -> None:
@@ -495,15 +495,15 @@ def test_who_watches_is_told_what_happens_and_how_the_interval_narrows(bench: Be
     assert {told.case_id for told in bench.told} == {"net/fast/cpu"}
     measuring = [told for told in bench.told if told.doing == "measuring"]
     assert [told.pairs for told in measuring] == list(range(16))
-    assert [told.instance for told in measuring] == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4
+    assert [told.build for told in measuring] == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4
     assert (measuring[0].speedup, measuring[-1].speedup) == (None, pytest.approx(3.0))
     left = [told.seconds_left for told in measuring]
     assert left == sorted(left, reverse=True)
 
 
 def test_what_needs_no_profiler_is_told_apart_from_counting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run.counters, "missing", lambda device: None)
-    monkeypatch.setattr(run.counters, "of", lambda side, *others: {"kernels": 1.0 if side.name == "fast" else 2.0})
+    monkeypatch.setattr(run.counters, "why_missing", lambda device: None)
+    monkeypatch.setattr(run.counters, "collect", lambda side, *others: {"kernels": 1.0 if side.name == "fast" else 2.0})
     found = bench.measure(bench.case())
     assert [(told.doing, told.side) for told in bench.told[-4:]] == [
         ("counting", "fast"),
@@ -611,12 +611,12 @@ def test_a_proof_that_cannot_be_run_is_blamed_by_name(bench: Bench) -> None:
 
 
 def test_an_inert_side_is_seen_whatever_the_steps_that_were_counted_of_its_reference(bench: Bench) -> None:
-    known = Known()
+    cache = WorkloadCache()
     slow = Optimization("slow", bench.side("slow", 400.0, other_kernels), {"cpu": 0.01})
     case = bench.case(bench.side("same", 3.0))
     workload = replace(case.workload, optimizations=(slow, case.optimization))
-    bench.measure(Case(workload, slow, "cpu"), known)  # of which two steps are counted, not five
-    assert bench.measure(Case(workload, case.optimization, "cpu"), known).inert
+    bench.measure(Case(workload, slow, "cpu"), cache)  # of which two steps are counted, not five
+    assert bench.measure(Case(workload, case.optimization, "cpu"), cache).inert
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 3), (2, 3, 1)])
@@ -732,9 +732,9 @@ def test_expected_outputs_of_a_baseline_in_inference_mode_are_ordinary_tensors(b
         mode.__enter__()
         return bench.side(BASELINE, 3.0, product)(context)
 
-    known = Known()
-    bench.measure(bench.case(baseline=build), known)
-    (expected,) = known._expected.values()
+    cache = WorkloadCache()
+    bench.measure(bench.case(baseline=build), cache)
+    (expected,) = cache._expected.values()
     assert not any(output.is_inference() for output in (*expected.fresh, *expected.timed))
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 import pytest
 import torch
 
+from gpugate.measurement.both_sides import BothSides
 from gpugate.measurement.device_timer import HostTimer
 from gpugate.measurement.gpu_clock import clock_reader, spoiling_reasons
-from gpugate.measurement.instance import BothSides
 from gpugate.measurement.pairing import FREE_DISCARDS, Pairing
 from gpugate.measurement.record import ClockReading, Pair, SideCost
 from gpugate.measurement.sides import BuiltSide
@@ -51,7 +51,7 @@ def test_a_capped_gpu_rests_longer_and_longer_and_what_it_took_until_then_is_dro
     slept: list[float] = []
     taken.sleep = slept.append
     taken.take(2, always)
-    found = taken.instance()
+    found = taken.result()
     assert (len(found.pairs), found.discarded, found.throttled_by, len(order)) == (2, 2, ("power cap",), 8)
     assert slept == [0.02] * 2 + [0.04] * 4  # before every block from the first capped one on
 
@@ -115,7 +115,7 @@ def test_a_pair_with_a_throttled_clock_on_either_side_is_dropped_and_counted(pla
     first[place] = HOT
     taken, order = pairing(itertools.chain(first, itertools.repeat(COOL)), True)
     taken.take(2, always)
-    found = taken.instance()
+    found = taken.result()
     assert (len(found.pairs), found.discarded, len(order)) == (2, 1, 6)
     assert found.throttled_by == ("hardware thermal slowdown",)
 
@@ -123,7 +123,7 @@ def test_a_pair_with_a_throttled_clock_on_either_side_is_dropped_and_counted(pla
 def test_a_gpu_that_is_always_throttled_still_gives_samples() -> None:
     taken, _ = pairing(itertools.repeat(HOT), True)
     taken.take(4, always)
-    found = taken.instance()
+    found = taken.result()
     assert len(found.pairs) == 4
     assert len(found.pairs) < found.discarded <= len(found.pairs) + FREE_DISCARDS
 
@@ -132,7 +132,7 @@ def test_the_instance_says_what_ran() -> None:
     taken, _ = pairing(itertools.repeat(COOL), True)
     taken.both.reference.steps_per_block, taken.both.optimized.steps_per_block = 2, 7
     taken.take(1, always)
-    found = taken.instance()
+    found = taken.result()
     assert (found.reference_steps_per_block, found.optimized_steps_per_block) == (2, 7)
     assert (found.reference_built_first, found.discarded, found.throttled_by) == (True, 0, ())
     assert found.pairs[0].reference_ms == 1.5

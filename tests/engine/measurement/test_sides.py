@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from gpugate.errors import SideError
 from gpugate.measurement import sides
 from gpugate.measurement.data_path import data_path_efficiency
-from gpugate.measurement.sides import BuiltSide, blamed_on, build_side, fingerprint, release
+from gpugate.measurement.sides import BuiltSide, blame, build_side, fingerprint, release
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Context, Side
 
@@ -39,7 +39,7 @@ def raise_(error: BaseException) -> Any:
 
 
 def test_whatever_goes_wrong_is_the_sides_in_one_line_with_its_cause() -> None:
-    with pytest.raises(SideError) as caught, blamed_on("fast", "being built"):
+    with pytest.raises(SideError) as caught, blame("fast", "being built"):
         raise_(ValueError("no such layer\nand a long story"))
     assert str(caught.value) == "fast failed while being built: ValueError: no such layer"
     assert isinstance(caught.value.__cause__, ValueError)
@@ -49,18 +49,18 @@ def test_whatever_goes_wrong_is_the_sides_in_one_line_with_its_cause() -> None:
 def test_an_error_without_words_says_so() -> None:
     with (
         pytest.raises(SideError, match="fast failed while being built: KeyError: no message"),
-        blamed_on("fast", "being built"),
+        blame("fast", "being built"),
     ):
         raise_(KeyError())
 
 
 def test_the_innermost_blame_stands() -> None:
-    with pytest.raises(SideError, match=r"^baseline failed"), blamed_on("fast", "being built"):
+    with pytest.raises(SideError, match=r"^baseline failed"), blame("fast", "being built"):
         raise_(SideError("baseline", "being built", ValueError("first")))
 
 
 def test_an_interrupt_is_nobodys_fault() -> None:
-    with pytest.raises(KeyboardInterrupt), blamed_on("fast", "being built"):
+    with pytest.raises(KeyboardInterrupt), blame("fast", "being built"):
         raise_(KeyboardInterrupt())
 
 
@@ -87,7 +87,7 @@ class Broken(Dataset[Tensor]):
 
 
 def test_what_a_loaders_worker_raised_is_told_and_not_that_it_raised() -> None:
-    with pytest.raises(SideError) as caught, blamed_on("fast", "running timed steps"):
+    with pytest.raises(SideError) as caught, blame("fast", "running timed steps"):
         next(iter(DataLoader(Broken(), num_workers=1)))
     said = "ValueError: picture 0 is broken: fetch it again (DataLoader worker process 0)"
     assert str(caught.value) == f"fast failed while running timed steps: {said}"

@@ -37,7 +37,7 @@ def test_stop_reasons(half_widths, pairs, missing, seconds_left, expected) -> No
 
 
 def test_an_undecided_result_gets_twice_the_time_and_half_the_width() -> None:
-    longer = SETTINGS.escalated()
+    longer = SETTINGS.escalate()
     assert (longer.budget_s, longer.half_width) == (2 * SETTINGS.budget_s, SETTINGS.half_width / 2)
     assert (longer.min_pairs, longer.seed) == (SETTINGS.min_pairs, SETTINGS.seed)
 

@@ -13,7 +13,7 @@ import pytest
 
 from gpugate.errors import SideError
 from gpugate.measurement import time_limit
-from gpugate.measurement.sides import blamed_on
+from gpugate.measurement.sides import blame
 from gpugate.measurement.time_limit import StepTimeout, limit_time
 from gpugate.store import run_file
 from tests.support.tiny_project import PROMISE, TinyProject, check_no_traceback
@@ -44,7 +44,7 @@ def test_a_call_without_an_end_is_the_sides_error_with_the_stacks_of_all_threads
     goes_on, line = threading.Event(), "test_time_limit.py:"
     helper = threading.Thread(target=goes_on.wait, name="helper")
     helper.start()
-    with limited(), pytest.raises(SideError) as e, blamed_on("fast", "running timed steps"):
+    with limited(), pytest.raises(SideError) as e, blame("fast", "running timed steps"):
         time.sleep(LONG_S)
     goes_on.set()
     helper.join()
@@ -59,24 +59,24 @@ def test_a_call_without_an_end_is_the_sides_error_with_the_stacks_of_all_threads
 def test_what_ends_in_time_is_no_error_and_each_call_has_its_own_time() -> None:
     with limited():
         for _ in range(4):
-            with blamed_on("fast", "running timed steps", share=1e9):
+            with blame("fast", "running timed steps", share=1e9):
                 time.sleep(LIMIT_S)
         time.sleep(2 * LIMIT_S)  # nothing is limited here
-        with pytest.raises(SideError), blamed_on("fast", "being closed"):
+        with pytest.raises(SideError), blame("fast", "being closed"):
             time.sleep(LONG_S)
-        with pytest.raises(SideError), blamed_on("fast", "being closed"):
+        with pytest.raises(SideError), blame("fast", "being closed"):
             time.sleep(LONG_S)
 
 
 def test_the_limit_around_a_limit_counts_its_own_time_alone() -> None:
-    with limited(), blamed_on("slow", "being closed"), blamed_on("fast", "being built", share=1e9):
+    with limited(), blame("slow", "being closed"), blame("fast", "being built", share=1e9):
         time.sleep(3 * LIMIT_S)
 
 
 def test_the_limit_around_a_limit_counts_again_after_it() -> None:
     def build() -> None:
-        with blamed_on("slow", "being built"):
-            with blamed_on("fast", "being compared with itself", share=1e9):
+        with blame("slow", "being built"):
+            with blame("fast", "being compared with itself", share=1e9):
                 time.sleep(2 * LIMIT_S)
             time.sleep(LONG_S)
 
@@ -90,7 +90,7 @@ def test_handlers_and_timers_of_others_stay() -> None:
     old = signal.signal(signal.SIGALRM, lambda number, frame: alarm.append(number))
     try:
         signal.setitimer(signal.ITIMER_REAL, 2 * LIMIT_S)
-        with limited(), pytest.raises(SideError), blamed_on("fast", "running timed steps"):
+        with limited(), pytest.raises(SideError), blame("fast", "running timed steps"):
             time.sleep(LONG_S)
         while not alarm:
             signal.pause()
@@ -103,7 +103,7 @@ def test_another_thread_has_no_limit() -> None:
     done = []
 
     def work() -> None:
-        with limited(), blamed_on("fast", "running timed steps"):
+        with limited(), blame("fast", "running timed steps"):
             time.sleep(2 * LIMIT_S)
         done.append(True)
 

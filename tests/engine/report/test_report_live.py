@@ -123,7 +123,7 @@ def test_room_is_made_once_before_the_first_drawing() -> None:
     console = on_a_terminal()
     with LiveLine(console, make_room=lambda: print("<room>", file=console.file)) as live:
         live.update(MEASURING)
-        live.update(replace(MEASURING, instance=3))
+        live.update(replace(MEASURING, build=3))
     assert drawn(console).startswith("<room>\n")
     assert drawn(console).count("<room>") == 1
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.text import Text
 
-from gpugate.measurement.record import Instance, Pair, Yardstick
+from gpugate.measurement.record import Pair, TimedBuild, Yardstick
 from gpugate.report.markdown import results_page
 from gpugate.report.night import one_screen
 from gpugate.report.rows import results_table, rows
@@ -129,7 +129,7 @@ def of_pairs(run: RunResult, *times: tuple[float, float]) -> CaseResult:
     case = run.cases["resnet50-inference/cudnn-fused/cuda"]
     assert case.measurement is not None
     pairs = tuple(Pair(*both, True) for both in times) * 9
-    case.measurement = replace(case.measurement, instances=(Instance(True, pairs),) * 3)
+    case.measurement = replace(case.measurement, instances=(TimedBuild(True, pairs),) * 3)
     case.summary = summarize(case.measurement)
     return case
 
@@ -151,7 +151,8 @@ def test_a_row_that_fresh_processes_decided_shows_the_process_that_decided(gpu_r
     found = case.measurement
     assert found is not None
     others = [
-        replace(found, instances=(Instance(True, (Pair(*both, True),) * 9),) * 3) for both in ((36.0, 4.0), (33.0, 3.0))
+        replace(found, instances=(TimedBuild(True, (Pair(*both, True),) * 9),) * 3)
+        for both in ((36.0, 4.0), (33.0, 3.0))
     ]
     case.attempts = [Attempt(others[0]), Attempt(others[1]), Attempt(others[1], "it was throttled")]
     (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
@@ -164,7 +165,7 @@ def test_a_row_that_fresh_processes_decided_shows_the_process_that_decided(gpu_r
 def test_of_two_processes_the_row_shows_the_one_of_the_lower_speedup(gpu_run: RunResult) -> None:
     case = of_pairs(gpu_run, (36.0, 4.0))
     assert case.measurement is not None
-    slower = (Instance(True, (Pair(36.0, 4.5, True),) * 9),) * 3
+    slower = (TimedBuild(True, (Pair(36.0, 4.5, True),) * 9),) * 3
     case.attempts = [Attempt(replace(case.measurement, instances=slower))]
     (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
     assert (row.optimized, row.speedup) == ("4.50 ms", "8.00x")

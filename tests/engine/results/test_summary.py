@@ -6,19 +6,19 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gpugate.measurement.record import Instance, Measurement, Pair, SideCost
+from gpugate.measurement.record import Measurement, Pair, SideCost, TimedBuild
 from gpugate.results.summary import OneProcess, by_sitting, history, summarize, undisturbed
 from gpugate.statistics.intervals import Estimate, median_interval
 
 COSTS = SideCost(0.1, 0.2), SideCost(0.3, 0.4)
 
 
-def instance(reference_ms: Sequence[float], optimized_ms: Sequence[float], discarded: int = 0) -> Instance:
+def instance(reference_ms: Sequence[float], optimized_ms: Sequence[float], discarded: int = 0) -> TimedBuild:
     pairs = tuple(Pair(ref, opt, True) for ref, opt in zip(reference_ms, optimized_ms, strict=True))
-    return Instance(True, pairs, discarded)
+    return TimedBuild(True, pairs, discarded)
 
 
-def measurement(*instances: Instance) -> Measurement:
+def measurement(*instances: TimedBuild) -> Measurement:
     return Measurement("net/fast/cuda", instances, "narrow", (), *COSTS)
 
 

@@ -11,7 +11,7 @@ import gpugate.session.perf_session
 from gpugate.errors import FreshProcessError, SideError
 from gpugate.machine.environment import describe, machine_name
 from gpugate.measurement import yardsticks
-from gpugate.measurement.record import Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.measurement.record import Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.whole_run import whole_run
 from gpugate.results.case import CaseResult
@@ -43,7 +43,13 @@ NET = Workload("net", build, lambda _, index: index, {"cpu": Size(1, 0, 0), "cud
 CASE, ON_GPU = Case(NET, FAST, "cpu"), Case(NET, FAST, "cuda")
 PAIRS = tuple(Pair(3.0, 1.0, True) for _ in range(4))
 MEASURED = Measurement(
-    CASE.id, (Instance(True, PAIRS),) * 3, "narrow", (), SideCost(0.1, 0.1), SideCost(0.1, 0.1), counters_missing="CPU"
+    CASE.id,
+    (TimedBuild(True, PAIRS),) * 3,
+    "narrow",
+    (),
+    SideCost(0.1, 0.1),
+    SideCost(0.1, 0.1),
+    counters_missing="CPU",
 )
 
 
@@ -67,7 +73,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch, result: Measurement | BaseExcepti
 
 def remember(session: PerfSession, **changed: object) -> None:
     record = Record(
-        "2030-01-01", "ada", "first", source_hash(NET), HERE, ((Instance(True, PAIRS),),) * 5, {"copy": 1.0}
+        "2030-01-01", "ada", "first", source_hash(NET), HERE, ((TimedBuild(True, PAIRS),),) * 5, {"copy": 1.0}
     )
     record = replace(record, **changed)
     session.baselines = {"net": BaselineFile("net", machine_name(HERE), {"fast/cpu": Entry(record, record)})}
@@ -258,7 +264,7 @@ def raising(error: Exception):
 
 def slower(share: float) -> Measurement:
     pairs = tuple(Pair(3.0 / (1 + share), 1.0, True) for _ in range(4))
-    return replace(MEASURED, instances=(Instance(True, pairs),) * 3)
+    return replace(MEASURED, instances=(TimedBuild(True, pairs),) * 3)
 
 
 @pytest.mark.parametrize(
@@ -383,7 +389,7 @@ def test_after_cases_that_other_work_left_open_the_next_ones_are_short_until_the
 ) -> None:
     budgets_s: list[float] = []
     other_cores = 1.9
-    spread = tuple(Instance(True, (Pair(speedup, 1.0, True),) * 4) for speedup in (0.9, 1.0, 1.1))
+    spread = tuple(TimedBuild(True, (Pair(speedup, 1.0, True),) * 4) for speedup in (0.9, 1.0, 1.1))
 
     def measure(self: PerfSession, case: Case, settings: Settings, report: object) -> Measurement:
         budgets_s.append(settings.budget_s)

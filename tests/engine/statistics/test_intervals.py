@@ -9,8 +9,8 @@ import pytest
 from gpugate.statistics.intervals import (
     CONFIDENCE,
     Estimate,
+    build_half_width,
     coefficient_of_variation,
-    instance_half_width,
     median_interval,
     order_effect,
     robust_spread,
@@ -71,7 +71,7 @@ def test_the_half_width_is_relative_to_the_median() -> None:
 
 @pytest.mark.parametrize("medians", [[1.0], [1.0, 2.0], [1.0, 1.0]])
 def test_one_or_two_instances_are_granted_one_percent_since_they_do_not_tell_their_spread(medians: list[float]) -> None:
-    assert instance_half_width(medians) == 0.01
+    assert build_half_width(medians) == 0.01
 
 
 @pytest.mark.parametrize("instances", [1, 2])
@@ -83,7 +83,7 @@ def test_pairs_of_one_or_two_builds_never_make_an_interval_narrower_than_one_per
 
 
 def test_three_instances_say_it_with_two_degrees_of_freedom() -> None:
-    assert instance_half_width([1.0, 2.0, 3.0]) == pytest.approx(6.9646 / math.sqrt(3), rel=1e-4)  # t(2) at 99 %
+    assert build_half_width([1.0, 2.0, 3.0]) == pytest.approx(6.9646 / math.sqrt(3), rel=1e-4)  # t(2) at 99 %
 
 
 @pytest.mark.parametrize(("instances", "pairs"), [(4, 4), (8, 4), (12, 4)])
@@ -107,7 +107,7 @@ def test_the_wider_of_pairs_and_instances_governs() -> None:
     alike, apart = [[0.0, 0.1] * 4] * 3, [[0.0] * 8, [0.1] * 8, [0.05] * 8]
     pooled = median_interval([value for values in alike for value in values])
     assert in_turn(alike).high == pytest.approx(math.exp(pooled.high))
-    between = instance_half_width([0.0, 0.1, 0.05])
+    between = build_half_width([0.0, 0.1, 0.05])
     assert in_turn(apart).high == pytest.approx(math.exp(0.05 + between))
     assert in_turn(apart).low == pytest.approx(math.exp(0.05 - between))
     assert 0.05 + between > pooled.high
@@ -145,8 +145,8 @@ def test_one_outlier_is_no_effect_of_the_order() -> None:
 def test_an_effect_that_was_taken_out_costs_a_degree_of_freedom() -> None:
     medians = [1.0, 2.0, 3.0, 4.0]
     spread = math.sqrt(5.0 / 2)
-    assert instance_half_width(medians, fitted=2) == pytest.approx(6.9646 * spread / 2, rel=1e-4)  # t(2) at 99 %
-    assert instance_half_width(medians[:3], fitted=2) == 0.01
+    assert build_half_width(medians, fitted=2) == pytest.approx(6.9646 * spread / 2, rel=1e-4)  # t(2) at 99 %
+    assert build_half_width(medians[:3], fitted=2) == 0.01
 
 
 def test_the_robust_spread_is_the_standard_deviation_without_its_outliers() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from gpugate.errors import BaselineError
 from gpugate.machine.environment import Environment, compare
-from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.summary import history
@@ -37,9 +37,9 @@ SIZE = Size(items=64, flops=1e9, bytes=1e6)
 ROOT = Path(baseline.__file__).parents[2]
 
 
-def instance(speedup: float, pairs: int = 4) -> Instance:
+def instance(speedup: float, pairs: int = 4) -> TimedBuild:
     taken = tuple(Pair(speedup * (1 + 0.001 * i), 1 + 0.001 * i, i % 2 == 0, 1980) for i in range(pairs))
-    return Instance(True, taken)
+    return TimedBuild(True, taken)
 
 
 def case(name: str, speedup: float, workload: str = "net", pairs: int = 4) -> CaseResult:
@@ -148,7 +148,7 @@ def noisy(speedup: float, spread: float) -> CaseResult:
     pairs = tuple(
         Pair(speedup * (1 + spread * (i % 2)), 1 + spread * ((i + 1) % 2), i % 2 == 0, 1980) for i in range(8)
     )
-    return replace(found, measurement=replace(found.measurement, instances=2 * (Instance(True, pairs),)))
+    return replace(found, measurement=replace(found.measurement, instances=2 * (TimedBuild(True, pairs),)))
 
 
 def test_a_disturbed_record_replaces_only_what_is_less_sharp(folder: Path) -> None:

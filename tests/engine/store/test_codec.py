@@ -9,7 +9,16 @@ from typing import get_args
 import pytest
 
 from gpugate.machine.environment import Environment
-from gpugate.measurement.record import Columns, Difference, Instance, Measurement, Pair, SideCost, StopReason, Yardstick
+from gpugate.measurement.record import (
+    Columns,
+    Difference,
+    Measurement,
+    Pair,
+    SideCost,
+    StopReason,
+    TimedBuild,
+    Yardstick,
+)
 from gpugate.results.verdict import Outcome, Verdict
 from gpugate.store.codec import FormatError, from_json, to_json
 from gpugate.store.json_file import parse, pretty
@@ -24,8 +33,8 @@ def random_pair(rng: random.Random) -> Pair:
     return Pair(times[0], times[1], rng.random() < 0.5, rng.choice([None, 1980, 345]))
 
 
-def random_instance(rng: random.Random) -> Instance:
-    return Instance(
+def random_instance(rng: random.Random) -> TimedBuild:
+    return TimedBuild(
         reference_built_first=rng.random() < 0.5,
         pairs=tuple(random_pair(rng) for _ in range(rng.randrange(6))),
         discarded=rng.randrange(3),
@@ -73,14 +82,14 @@ def test_a_verdict_may_rest_on_nan_and_the_file_stays_json() -> None:
     assert math.isnan(float(from_json(Verdict, parse(text)).numbers["error"] or 0))
 
 
-def measured(*instances: Instance) -> Measurement:
+def measured(*instances: TimedBuild) -> Measurement:
     difference = Difference(0.0, 0.0, None, "timed steps")
     return Measurement("net/tf32/cpu", instances, "narrow", (difference,), COST, COST, {"kernels": 1.0})
 
 
 def test_samples_are_columns_with_six_digits() -> None:
     pairs = (Pair(1.23456789, 0.000123456789, True), Pair(2.0, 1234567.0, False, 1980))
-    data = to_json(measured(Instance(True, pairs), Instance(False, pairs[:1])))["instances"]
+    data = to_json(measured(TimedBuild(True, pairs), TimedBuild(False, pairs[:1])))["instances"]
     assert data["reference_ms"] == [[1.23457, 2.0], [1.23457]]
     assert data["optimized_ms"] == [[0.000123457, 1234567.0], [0.000123457]]
     assert data["reference_first"] == [[True, False], [True]]
@@ -89,12 +98,12 @@ def test_samples_are_columns_with_six_digits() -> None:
 
 
 def test_the_columns_are_the_fields_of_an_instance_and_of_a_pair() -> None:
-    every = [field.name for cls in (Instance, Pair) for field in fields(cls) if field.name != "pairs"]
+    every = [field.name for cls in (TimedBuild, Pair) for field in fields(cls) if field.name != "pairs"]
     assert [field.name for field in fields(Columns)] == every
 
 
 def test_a_column_is_one_line() -> None:
-    process = (Instance(True, (Pair(1.0, 2.0, True), Pair(1.5, 2.5, False))), Instance(False, ()))
+    process = (TimedBuild(True, (Pair(1.0, 2.0, True), Pair(1.5, 2.5, False))), TimedBuild(False, ()))
     lines = pretty(to_json(measured(*process))).splitlines()
     assert '    "reference_ms": [[1.0, 1.5], []],' in lines
 
@@ -129,7 +138,7 @@ def test_a_column_is_one_line() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_path(path: list[str | int], value: object, sentence: str) -> None:
-    instance = Instance(True, (Pair(1.0, 0.5, True), Pair(1.0, 0.5, False)))
+    instance = TimedBuild(True, (Pair(1.0, 0.5, True), Pair(1.0, 0.5, False)))
     data = at = json.loads(pretty(to_json(measured(instance, instance))))
     for step in path[:-1]:
         at = at[step]
@@ -158,7 +167,7 @@ def test_a_missing_field_is_named_even_where_it_has_a_default() -> None:
         (Yardstick({"copy_gbs": math.nan}), "values.copy_gbs is nan, not a finite number"),
         (Yardstick({"copy_gbs": -1.0}), "values.copy_gbs is -1.0, not greater than or equal to 1e-30"),
         (
-            measured(Instance(True, (Pair(math.nan, 1.0, True),))),
+            measured(TimedBuild(True, (Pair(math.nan, 1.0, True),))),
             "instances.reference_ms[0][0] is nan, not a finite number",
         ),
     ],

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.machine.environment import Environment
-from gpugate.measurement.record import Difference, Instance, Measurement, Pair, SideCost, Yardstick
+from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.summary import summarize
@@ -32,7 +32,7 @@ def measured(name: str) -> CaseResult:
     pairs = tuple(Pair(2.0 + 0.01 * i, 1.0, i % 2 == 0) for i in range(8))
     measurement = Measurement(
         case_id=f"net/{name}/cpu",
-        instances=(Instance(True, pairs[:4]), Instance(False, pairs[4:], discarded=1)),
+        instances=(TimedBuild(True, pairs[:4]), TimedBuild(False, pairs[4:], discarded=1)),
         stopped_because="narrow",
         differences=(Difference(math.inf, math.inf, None, "timed steps", problem="the output holds NaN"),),
         reference_cost=SideCost(0.5, 0.1),

@@ -2,15 +2,15 @@
 
 import pytest
 
-from gpugate.measurement.known import LEAST_ACTIVE, Counted
 from gpugate.measurement.step_profile import StepProfile
+from gpugate.measurement.workload_cache import LEAST_ACTIVE, CountedSide
 
 RAN = {"gemm": 1.0, "cudaLaunchKernel": 1.0}
 
 
-def counted(ran: dict[str, float], active_fraction: float | None = None) -> Counted:
+def counted(ran: dict[str, float], active_fraction: float | None = None) -> CountedSide:
     counters = {} if active_fraction is None else {"active_fraction": active_fraction}
-    return Counted(counters, StepProfile(), ran)
+    return CountedSide(counters, StepProfile(), ran)
 
 
 @pytest.mark.parametrize(
