@@ -2,192 +2,47 @@
 
 from __future__ import annotations
 
-import os
-import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 
-from gpugate.errors import GpugateError
-from gpugate.session.held_verdicts import HeldVerdicts
+from gpugate.session.registration import perf_run
 
-# Every pytest run with gpugate installed imports this module: what is heavy is imported where it is used.
 if TYPE_CHECKING:
-    from gpugate.measurement.progress import Report
-    from gpugate.results.case import CaseResult
-    from gpugate.results.run import RunResult
-    from gpugate.results.verdict import Check, Verdict
-    from gpugate.session.perf_session import PerfSession
-    from gpugate.workload import Case, SweepCases
-
-SESSION: pytest.StashKey[PerfSession] = pytest.StashKey()
-HELD = pytest.StashKey[HeldVerdicts]()
-
-
-class GpugateWarning(UserWarning):
-    """A verdict that is no failure in a developer's run and one under --gate."""
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A measured case as a test sees it: four verdicts, and the samples behind them."""
-
-    case: Case
-    result: CaseResult
-    absent: str | None = None  # why a gate fails on it
-
-    @property
-    def equivalence(self) -> Verdict:
-        return self._verdict("equivalence")
-
-    @property
-    def speedup(self) -> Verdict:
-        return self._verdict("speedup")
-
-    @property
-    def throughput(self) -> Verdict:
-        return self._verdict("throughput")
-
-    @property
-    def counters(self) -> Verdict:
-        return self._verdict("counters")
-
-    def _verdict(self, check: Check) -> Verdict:
-        __tracebackhide__ = True
-        problem = self.result.error or self.absent
-        if problem is not None:
-            pytest.fail(problem, pytrace=False)
-        return next(verdict for verdict in self.result.verdicts if verdict.check == check)
+    from gpugate.results.verdict import Verdict
+    from gpugate.session.judged import Judged, JudgedSweep, PerfTests
 
 
 @pytest.fixture(scope="session")
 def workload(request: pytest.FixtureRequest) -> Judged:
     """One case, measured once per session. Skips, naming what is missing, where the machine cannot run it."""
-    session, case = request.config.stash[SESSION], request.param
     __tracebackhide__ = True
-    result = _measured(request, [case])[case.id]
-    if result.skipped is not None:
-        if session.options.gate and not session.accepts_absence(case):
-            return Judged(case, result, absent=f"{case.id} was not measured: {result.skipped}")
-        pytest.skip(result.skipped)
-    return Judged(case, result)
-
-
-def _measured(request: pytest.FixtureRequest, cases: Iterable[Case]) -> dict[str, CaseResult]:
-    """Measures these cases once per session and returns the results by id; an error fails the test in one sentence."""
-    session = request.config.stash[SESSION]
-    __tracebackhide__ = True
-    try:
-        with _live_report(request.config) as report:
-            return {case.id: session.measured(case, report) for case in cases}
-    except GpugateError as error:
-        # What `pytest.fail` raises: its own raise would show what led to the error, one message for each.
-        raise pytest.fail.Exception(str(error), pytrace=False) from None
-
-
-@dataclass(frozen=True)
-class JudgedSweep:
-    """A measured sweep as a test sees it."""
-
-    cases: SweepCases
-    knee: Verdict
+    return _tests(request).judge_case(request.param)
 
 
 @pytest.fixture(scope="session")
 def sweep(request: pytest.FixtureRequest) -> JudgedSweep:
     """Every point of one sweep, each measured once per session. Skips where the machine can run none of them."""
-    from gpugate.judging.knee import judge_knee
-    from gpugate.judging.machine_state import with_environment
-    from gpugate.results.series_of_cases import sweeps
-
-    session, asked = request.config.stash[SESSION], request.param
     __tracebackhide__ = True
-    results = _measured(request, asked.cases)
-    if all(result.skipped for result in results.values()) and (
-        not session.options.gate or all(map(session.accepts_absence, asked.cases))
-    ):
-        pytest.skip(str(next(iter(results.values())).skipped))
-    (found,) = sweeps(results)  # the cases are the points of one
-    sick = next((result.environment_problem for result in results.values() if result.environment_problem), None)
-    return JudgedSweep(asked, with_environment(judge_knee(found), sick))
+    return _tests(request).judge_sweep(request.param)
 
 
 @pytest.fixture
 def gate(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
     """Fails, warns or passes by the verdict's outcome and the policy of the session."""
-    session = request.config.stash[SESSION]
-
-    def hold(verdict: Verdict) -> None:
-        __tracebackhide__ = True
-        # What `record_property` does: that fixture is missing under `-p no:junitxml`.
-        request.node.user_properties.extend(properties(verdict).items())
-        request.config.stash[HELD].hold(request.node, verdict)
-        if verdict.good:
-            return
-        if verdict.bad or session.options.gate:
-            pytest.fail(sentence(verdict, session.result), pytrace=False)
-        warnings.warn(GpugateWarning(sentence(verdict, session.result).partition("\n")[0]), stacklevel=2)
-
-    return hold
+    return partial(_tests(request).hold, request.node)
 
 
 @pytest.fixture
 def replayed(request: pytest.FixtureRequest) -> Callable[[Judged], None]:
     """Hands the recorded samples of the optimized side to pytest-benchmark, where that is active."""
-
-    from gpugate.report.benchmark_bridge import REPLAY_CLOCK, benchmark_or_none, replay
-
-    def hand_over(judged: Judged) -> None:
-        measurement = judged.result.measurement
-        if measurement is None or not measurement.pairs:
-            return
-        benchmark = benchmark_or_none(request)
-        if benchmark is None:
-            return
-        samples_s = [pair.optimized_ms / 1e3 for pair in measurement.pairs]
-        replay(benchmark, samples_s, REPLAY_CLOCK, properties(judged.speedup), judged.case.workload.name)
-
-    return hand_over
+    return partial(_tests(request).replay, request)
 
 
-def properties(verdict: Verdict) -> dict[str, Any]:
-    """Collects the outcome, the reason and the numbers of a verdict for JUnit XML and pytest-benchmark."""
-    numbers = {name: value for name, value in verdict.numbers.items() if value is not None}
-    return {"verdict": verdict.outcome.value, "reason": verdict.reason, **numbers}
-
-
-def sentence(verdict: Verdict, run: RunResult) -> str:
-    """Writes the verdict with its reason in one sentence, and the command to run next."""
-    from gpugate.report.next_step import describe_next_step
-
-    step = describe_next_step(verdict, run)
-    said = f"{verdict.outcome.value} {verdict.check} of {verdict.case_id}: {verdict.reason}"
-    return f"{said}\n  next: {step}" if step else said
-
-
-@contextmanager
-def _live_report(config: pytest.Config) -> Iterator[Report]:
-    """The live line on the real terminal, past pytest's capture; nothing where it is no terminal."""
-    from rich.console import Console
-
-    from gpugate.measurement.progress import silent
-    from gpugate.report.live import LiveLine
-
-    reporter = config.pluginmanager.getplugin("terminalreporter")
-    capture = config.pluginmanager.getplugin("capturemanager")
-    stream = getattr(reporter, "_tw", None) and reporter._tw._file
-    if stream is None or capture is None or config.getoption("verbose") < 0:
-        yield silent
-        return
-    with capture.global_and_fixture_disabled():
-        shown = stream.isatty()  # while pytest captures, its own stream is no terminal
-    if not shown:
-        yield silent
-        return
-    with capture.global_and_fixture_disabled(), LiveLine(Console(file=stream), reporter.ensure_newline) as live:
-        yield live.update
-    if reporter.showfspath:  # the dots go on behind the file's name, which the live line took away
-        reporter.write_fspath_result(os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0], "")
+def _tests(request: pytest.FixtureRequest) -> PerfTests:
+    tests = perf_run(request.config).tests
+    if tests is None:
+        pytest.fail("nothing is measured in this session: `gate` serves tests of `workload` or `sweep`", pytrace=False)
+    return tests

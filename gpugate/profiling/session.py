@@ -8,10 +8,14 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from gpugate.errors import OptionError
 from gpugate.profiling import capture_index
 from gpugate.profiling.capture_index import FOLDER_VARIABLE, CaptureIndex
 from gpugate.session.options import Options
+from gpugate.session.registration import perf_run
+from gpugate.session.usage_errors import usage_errors
 from gpugate.store.writable_folder import make_writable
 
 if TYPE_CHECKING:
@@ -34,44 +38,49 @@ def outer_run(options: Options, arguments: Sequence[str | PathLike[str]]) -> int
     return run(profiling, [fspath(argument) for argument in arguments], lambda line: print(line, flush=True))
 
 
-class InnerRun:
-    """The run that a profiler has started, from its configuration to its end."""
+class ProfiledRun:
+    """The plugin of a session that takes profiles, under a profiler that started it or with PyTorch's own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.index = CaptureIndex()
-        capture_index.tell_who_it_is(folder)
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._index: CaptureIndex | None = None  # in a run that a profiler has started
+        folder = os.environ.get(FOLDER_VARIABLE)
+        if folder:
+            self._index = CaptureIndex()
+            capture_index.tell_who_it_is(Path(folder))
 
-    def end(self, status: int) -> None:
-        """Writes down how pytest ended."""
-        self.index.status = status
-        self.index.write()
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Makes the session that was opened take profiles in place of measurements."""
+        opened = perf_run(session.config).opened
+        if opened is not None:
+            with usage_errors():
+                self._begin(opened)
 
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._index is not None:
+            self._index.status = int(session.exitstatus)
+            self._index.write()
 
-def inner_run() -> InnerRun | None:
-    """The run that this process is, where a profiler has started it; None elsewhere."""
-    folder = os.environ.get(FOLDER_VARIABLE)
-    return InnerRun(Path(folder)) if folder else None
+    def _begin(self, perf: PerfSession) -> None:
+        """Raises OptionError for a folder that cannot be written."""
+        from gpugate.profiling.profiled_sides import capture_sides, trace_sides
 
+        profiling, fault, index = self._options.profiling, self._options.fault, self._index
+        assert profiling is not None  # noqa: S101
+        tool, folder = profiling.tool, profiling.folder
+        perf.notes.add(f"--{tool}: under a profiler timings are not judged, and no baseline is written")
+        if index is not None:
+            perf.capture = lambda case, context: capture_sides(case, context, fault, tool, index)
+            return
 
-def begin_profiles(perf: PerfSession, inner: InnerRun | None) -> None:
-    """Makes the session take profiles and say that it judges nothing. Raises OptionError for a folder not writable."""
-    from gpugate.profiling.profiled_sides import capture_sides, trace_sides
+        def capture(case: Case, context: Context) -> str:
+            reason = trace_sides(case, context, fault, folder)
+            perf.notes.add(f"traces for Perfetto (ui.perfetto.dev) are in {folder}")
+            return reason
 
-    profiling, fault = perf.options.profiling, perf.options.fault
-    assert profiling is not None  # noqa: S101
-    tool, folder = profiling.tool, profiling.folder
-    perf.notes.add(f"--{tool}: under a profiler timings are not judged, and no baseline is written")
-    if inner is not None:
-        perf.capture = lambda case, context: capture_sides(case, context, fault, tool, inner.index)
-        return
-
-    def capture(case: Case, context: Context) -> str:
-        reason = trace_sides(case, context, fault, folder)
-        perf.notes.add(f"traces for Perfetto (ui.perfetto.dev) are in {folder}")
-        return reason
-
-    perf.capture = capture
-    try:
-        make_writable(folder)
-    except OSError as error:
-        raise OptionError(f"--{tool} {folder} cannot be written ({error.strerror}): give another folder") from None
+        perf.capture = capture
+        try:
+            make_writable(folder)
+        except OSError as error:
+            raise OptionError(f"--{tool} {folder} cannot be written ({error.strerror}): give another folder") from None

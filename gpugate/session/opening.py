@@ -88,8 +88,7 @@ def open_session(
     resolve, and BaselineError for a file that cannot be
     trusted.
     """
-    if worker is None:  # xdist makes an internal error of what a worker refuses, and loses the sentence
-        _check_allowed(options.allow_missing, _absence_names(catalogue))
+    _check_allowed(options.allow_missing, _absence_names(catalogue))
     selected = [case for case in catalogue.cases() if case.id in node_ids]
     if not options.fresh:  # a fresh process has all settings of its parent, and only some of its cases
         _check_settings(options.settings, selected)

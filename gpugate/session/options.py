@@ -239,6 +239,7 @@ def read_options(config: pytest.Config) -> Options:
     value = config.getoption
     _check_together(config)
     fresh = _measures_for_its_parent(config)
+    is_worker = hasattr(config, "workerinput")  # of xdist, whose controller writes one run for all
     return Options(
         gate=value("gate") and not fresh,
         update_baselines=value("update_baselines") and not fresh,
@@ -252,8 +253,8 @@ def read_options(config: pytest.Config) -> Options:
         budget_s=_seconds("--perf-budget", value("perf_budget")),
         step_timeout_s=_seconds("--perf-step-timeout", value("perf_step_timeout")),
         attempts=whole_number("--perf-attempts", value("perf_attempts")),
-        json_path=_writable("--perf-json", _path(config, value("perf_json"))),
-        report_path=_path(config, value("perf_report")),
+        json_path=None if is_worker else _writable("--perf-json", _path(config, value("perf_json"))),
+        report_path=None if is_worker else _path(config, value("perf_report")),
         baselines_path=_baselines(config),
         settings=_settings(config),
         own_inputs=bool(value("perf_set")) and _are_the_default(config),

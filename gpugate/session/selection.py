@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError
-
-if TYPE_CHECKING:
-    from gpugate.workload import Case, SweepCases
+from gpugate.workload import Case, SweepCases
 
 FIXTURE = "workload"
 SWEEP_FIXTURE = "sweep"
 
 
-def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Every case, or every sweep, as one parameter; session scope makes pytest run all tests of one case together."""
-    for name in (FIXTURE, SWEEP_FIXTURE):
-        if _asks_for_ours(metafunc, name):
-            metafunc.parametrize(name, _parameters(metafunc.config, name), indirect=True, scope="session")
+def parametrize(metafunc: pytest.Metafunc) -> bool:
+    """Makes every case, or every sweep, one parameter of a perf test; returns False for any other test.
+
+    Session scope makes pytest run all tests of one case together.
+    """
+    names = [name for name in (FIXTURE, SWEEP_FIXTURE) if _asks_for_ours(metafunc, name)]
+    for name in names:
+        metafunc.parametrize(name, _parameters(metafunc.config, name), indirect=True, scope="session")
+    return bool(names)
 
 
 def _parameters(config: pytest.Config, name: str) -> list[Any]:
@@ -51,16 +53,12 @@ def _asks_for_ours(metafunc: pytest.Metafunc, name: str) -> bool:
 
 def case_of(item: pytest.Item) -> Case | None:
     """The one case that a test measures, or None for a test that measures nothing, or a sweep."""
-    from gpugate.workload import Case
-
     parameter = _parameter(item, FIXTURE)
     return parameter if isinstance(parameter, Case) else None
 
 
 def cases_of(item: pytest.Item) -> tuple[Case, ...]:
     """Every case that a test needs: one, or all points of a sweep."""
-    from gpugate.workload import SweepCases
-
     case, sweep = case_of(item), _parameter(item, SWEEP_FIXTURE)
     if case is not None:
         return (case,)

@@ -39,10 +39,7 @@ from tests.support.patience import HANGS_S
 for _name in (
     "measurement.run",
     "plugin",
-    "report.live",
-    "report.terminal",
-    "session.perf_session",
-    "session.recording",
+    "session.perf_run",
 ):
     importlib.import_module(f"gpugate.{_name}")
 with torch.profiler.profile(acc_events=True):

@@ -17,10 +17,10 @@ from gpugate.commands.trust.plan import Plan, share_of
 from gpugate.commands.trust.trial import Trial
 from gpugate.commands.trust.trials_file import Conditions, TrialsFile
 from gpugate.errors import GpugateError, TrustError
-from gpugate.fixtures import SESSION
 from gpugate.measurement.progress import silent
 from gpugate.measurement.settings import Settings
 from gpugate.session.perf_session import PerfSession
+from gpugate.session.registration import perf_run
 from gpugate.session.selection import case_of
 from gpugate.store.codec import from_json
 from gpugate.store.json_file import parse
@@ -41,11 +41,10 @@ class TrialTaker:
 
     @pytest.hookimpl(tryfirst=True)  # before xdist's, which would run tests in workers of its own
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        stash = session.config.stash
-        if SESSION not in stash:
+        run = perf_run(session.config)
+        perf, run.opened = run.opened, None  # nothing is judged, recorded or shown when this session ends
+        if perf is None:
             raise pytest.UsageError("no case is selected: give a folder with perf tests, or another -k or -m")
-        perf = stash[SESSION]
-        del stash[SESSION]  # nothing is judged, recorded or shown when this session ends
         try:
             self._take_all(perf, {case.id: case for item in session.items if (case := case_of(item)) is not None})
         except Exception as error:

@@ -13,7 +13,8 @@ from gpugate.machine import nvml
 from gpugate.results.run import RunResult
 from gpugate.session import selection
 from gpugate.session.options import Options
-from gpugate.session.xdist_workers import check_workers, received, send
+from gpugate.session.worker_results import join, pack
+from gpugate.session.xdist_workers import check_workers
 from gpugate.workload import Context, Optimization, Side, Size, Workload
 from tests.conftest import TWO_CORES
 
@@ -102,15 +103,13 @@ def build(context: Context) -> Side:
 
 
 def test_what_workers_say_of_a_gate_is_joined_and_said_once() -> None:
-    said = None
+    run = None
     for name, problem in (("1", "the absence of a"), ("2", "the error of b")):
-        run = RunResult(TWO_CORES, f"2030-01-01T00:00:0{name}+00:00", seed=1)
-        run.problems = ["module 'c' skipped itself", problem]
-        worker = SimpleNamespace(workeroutput={})
-        send(worker, run)  # type: ignore[arg-type]
-        said = received(worker.workeroutput, said)
-    assert said is not None
-    assert said.problems == ["module 'c' skipped itself", "the absence of a", "the error of b"]
+        of_worker = RunResult(TWO_CORES, f"2030-01-01T00:00:0{name}+00:00", seed=1)
+        of_worker.problems = ["module 'c' skipped itself", problem]
+        run = join(run, pack(of_worker))
+    assert run is not None
+    assert run.problems == ["module 'c' skipped itself", "the absence of a", "the error of b"]
 
 
 @pytest.mark.parametrize("has_xdist", [True, False])

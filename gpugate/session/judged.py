@@ -1,0 +1,165 @@
+"""Perf tests as they see the session: measured and judged cases, and the gate that a verdict passes or fails."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from gpugate.errors import GpugateError, GpugateWarning
+from gpugate.judging.knee import judge_knee
+from gpugate.judging.machine_state import with_environment
+from gpugate.measurement.progress import Report, silent
+from gpugate.report.benchmark_bridge import REPLAY_CLOCK, benchmark_or_none, replay
+from gpugate.report.live import LiveLine
+from gpugate.report.next_step import describe_next_step
+from gpugate.results.case import CaseResult
+from gpugate.results.run import RunResult
+from gpugate.results.series_of_cases import sweeps
+from gpugate.results.verdict import Check, Verdict
+from gpugate.session.held_verdicts import HeldVerdicts
+from gpugate.session.perf_session import PerfSession
+from gpugate.workload import Case, SweepCases
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A measured case as a test sees it: four verdicts, and the samples behind them."""
+
+    case: Case
+    result: CaseResult
+    absent: str | None = None  # why a gate fails on it
+
+    @property
+    def equivalence(self) -> Verdict:
+        return self._verdict("equivalence")
+
+    @property
+    def speedup(self) -> Verdict:
+        return self._verdict("speedup")
+
+    @property
+    def throughput(self) -> Verdict:
+        return self._verdict("throughput")
+
+    @property
+    def counters(self) -> Verdict:
+        return self._verdict("counters")
+
+    def _verdict(self, check: Check) -> Verdict:
+        __tracebackhide__ = True
+        problem = self.result.error or self.absent
+        if problem is not None:
+            pytest.fail(problem, pytrace=False)
+        return next(verdict for verdict in self.result.verdicts if verdict.check == check)
+
+
+@dataclass(frozen=True)
+class JudgedSweep:
+    """A measured sweep as a test sees it."""
+
+    cases: SweepCases
+    knee: Verdict
+
+
+@dataclass(frozen=True)
+class PerfTests:
+    """What the fixtures of perf tests do with the session."""
+
+    config: pytest.Config
+    session: PerfSession
+    held: HeldVerdicts
+
+    def judge_case(self, case: Case) -> Judged:
+        """Measures the case once per session. Skips, naming what is missing, where the machine cannot run it."""
+        __tracebackhide__ = True
+        result = self._measure([case])[case.id]
+        if result.skipped is not None:
+            if self.session.options.gate and not self.session.accepts_absence(case):
+                return Judged(case, result, absent=f"{case.id} was not measured: {result.skipped}")
+            pytest.skip(result.skipped)
+        return Judged(case, result)
+
+    def judge_sweep(self, sweep: SweepCases) -> JudgedSweep:
+        """Measures every point once per session. Skips where the machine can run none of them."""
+        __tracebackhide__ = True
+        session, results = self.session, self._measure(sweep.cases)
+        if all(result.skipped for result in results.values()) and (
+            not session.options.gate or all(map(session.accepts_absence, sweep.cases))
+        ):
+            pytest.skip(str(next(iter(results.values())).skipped))
+        (found,) = sweeps(results)  # the cases are the points of one
+        sick = next((result.environment_problem for result in results.values() if result.environment_problem), None)
+        return JudgedSweep(sweep, with_environment(judge_knee(found), sick))
+
+    def _measure(self, cases: Iterable[Case]) -> dict[str, CaseResult]:
+        """Measures the cases and returns the results by id; an error fails the test in one sentence."""
+        __tracebackhide__ = True
+        try:
+            with _live_report(self.config) as report:
+                return {case.id: self.session.measured(case, report) for case in cases}
+        except GpugateError as error:
+            # What `pytest.fail` raises: its own raise would show what led to the error, one message for each.
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+    def hold(self, test: pytest.Item, verdict: Verdict) -> None:
+        """Fails, warns or passes by the verdict's outcome and the policy of the session."""
+        __tracebackhide__ = True
+        # What `record_property` does: that fixture is missing under `-p no:junitxml`.
+        test.user_properties.extend(properties(verdict).items())
+        self.held.hold(test, verdict)
+        if verdict.good:
+            return
+        if verdict.bad or self.session.options.gate:
+            pytest.fail(sentence(verdict, self.session.result), pytrace=False)
+        warnings.warn(GpugateWarning(sentence(verdict, self.session.result).partition("\n")[0]), stacklevel=2)
+
+    def replay(self, request: pytest.FixtureRequest, judged: Judged) -> None:
+        """Hands the recorded samples of the optimized side to pytest-benchmark, where that is active."""
+        measurement = judged.result.measurement
+        if measurement is None or not measurement.pairs:
+            return
+        benchmark = benchmark_or_none(request)
+        if benchmark is None:
+            return
+        samples_s = [pair.optimized_ms / 1e3 for pair in measurement.pairs]
+        replay(benchmark, samples_s, REPLAY_CLOCK, properties(judged.speedup), judged.case.workload.name)
+
+
+def properties(verdict: Verdict) -> dict[str, Any]:
+    """Collects the outcome, the reason and the numbers of a verdict for JUnit XML and pytest-benchmark."""
+    numbers = {name: value for name, value in verdict.numbers.items() if value is not None}
+    return {"verdict": verdict.outcome.value, "reason": verdict.reason, **numbers}
+
+
+def sentence(verdict: Verdict, run: RunResult) -> str:
+    """Writes the verdict with its reason in one sentence, and the command to run next."""
+    step = describe_next_step(verdict, run)
+    said = f"{verdict.outcome.value} {verdict.check} of {verdict.case_id}: {verdict.reason}"
+    return f"{said}\n  next: {step}" if step else said
+
+
+@contextmanager
+def _live_report(config: pytest.Config) -> Iterator[Report]:
+    """The live line on the real terminal, past pytest's capture; nothing where it is no terminal."""
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    capture = config.pluginmanager.getplugin("capturemanager")
+    stream = getattr(reporter, "_tw", None) and reporter._tw._file
+    if stream is None or capture is None or config.getoption("verbose") < 0:
+        yield silent
+        return
+    with capture.global_and_fixture_disabled():
+        shown = stream.isatty()  # while pytest captures, its own stream is no terminal
+    if not shown:
+        yield silent
+        return
+    with capture.global_and_fixture_disabled(), LiveLine(Console(file=stream), reporter.ensure_newline) as live:
+        yield live.update
+    if reporter.showfspath:  # the dots go on behind the file's name, which the live line took away
+        reporter.write_fspath_result(os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0], "")

@@ -1,0 +1,271 @@
+"""The second plugin: pytest's hooks of a session that measures, gates or writes a run, from its collection to its end.
+
+It imports at once what such a session needs. In the controller of xdist, which measures nothing, the run is that of
+the workers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugate.catalogue import catalogue
+from gpugate.errors import BaselineError, GpugateError, SideError
+from gpugate.measurement.time_limit import end_limits, limit_time
+from gpugate.report import terminal
+from gpugate.report.benchmark_bridge import keep_with_benchmark_only
+from gpugate.report.benchmark_bridge import machine_info as describe_machine
+from gpugate.report.night import begin_night, prepare_night, write_night
+from gpugate.report.night_files import JUNIT
+from gpugate.results.run import RunResult
+from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_problems
+from gpugate.session.judged import PerfTests
+from gpugate.session.left_over import end_daemons, none_left_over
+from gpugate.session.opening import open_session
+from gpugate.session.options import Options, gates_by_settings
+from gpugate.session.perf_session import PerfSession
+from gpugate.session.recording import allowed_to_record, record
+from gpugate.session.selection import (
+    cases_of,
+    deselect_other_devices,
+    ended_early,
+    one_node_per_case,
+    selected_nothing,
+)
+from gpugate.session.termination import termination_as_ctrl_c
+from gpugate.session.usage_errors import usage_errors
+from gpugate.session.worker_results import join, pack
+from gpugate.session.xdist_workers import REFUSAL, RESULTS, worker_number
+from gpugate.store import run_file
+
+NOTHING_BEGAN = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.USAGE_ERROR)
+NOT_RECORDED = "no baseline was written because the session ended early: record again"
+
+
+class PerfRun:
+    """The state of one pytest session, and its hooks."""
+
+    def __init__(self, config: pytest.Config, options: Options) -> None:
+        self.config, self.options = config, options
+        self.opened: PerfSession | None = None  # once the session measures
+        self.tests: PerfTests | None = None  # of `opened`
+        self._worker = worker_number(config)
+        self._of_workers: RunResult | None = None
+        self._refusal: str | None = None  # of workers
+        self._held = HeldVerdicts()
+        self._lines: list[str] = []  # printed at the end
+        self._outdated: list[Path] = []  # earlier runs that this session is to replace
+        self._closing = ExitStack()
+        self._had_cases = self._began_night = self._recorded = False
+        config.pluginmanager.register(self._held)
+
+    @property
+    def run(self) -> RunResult | None:
+        return self._of_workers if self.opened is None else self.opened.result
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """pytest's own plugin for JUnit XML, which was registered earlier, reads its path after this hook."""
+        folder = self.options.report_path
+        if folder is not None and not config.option.collectonly:
+            prepare_night(folder)
+            if not config.getoption("xmlpath", None):
+                config.option.xmlpath = str(folder / JUNIT)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        """Where this session dies before its first case, an earlier run must not pass for this one."""
+        if not self.config.option.collectonly:
+            with usage_errors():
+                self._outdated = [path for path in self.options.run_paths if run_file.mark_outdated(path)]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self._had_cases = any(map(cases_of, items))
+        deselect_other_devices(self.config, items, self.options.device)
+        asking = [item for item in items if "replayed" in getattr(item, "fixturenames", ())]
+        keep_with_benchmark_only(self.config, asking)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if not session.items and self._had_cases:
+            self._lines.extend(filter(None, [selected_nothing(self.config)]))
+        if self.config.option.collectonly or not any(map(cases_of, session.items)):
+            return
+        try:
+            self._open(one_node_per_case(session.items))
+        except GpugateError as error:
+            if self._worker is None:
+                raise pytest.UsageError(str(error)) from None
+            # xdist makes an internal error of what a worker raises: every worker refuses, and has no test to run.
+            self._send(REFUSAL, str(error))
+            session.items.clear()
+
+    def _open(self, node_ids: Mapping[str, str]) -> None:
+        self._begin_night()
+        self._closing.enter_context(none_left_over())
+        self._closing.enter_context(termination_as_ctrl_c())
+        opened = open_session(self.options, self.config.rootpath, catalogue, self._worker, node_ids)
+        if self.options.update_baselines:
+            self._closing.enter_context(allowed_to_record(opened))
+        self._closing.enter_context(limit_time(self.options.step_timeout_s, self._end_hung_run))
+        self.opened, self.tests = opened, PerfTests(self.config, opened, self._held)
+        if not self.options.gate:
+            self._lines.extend(opened.problems())
+
+    def _begin_night(self) -> None:
+        """Only now is an earlier night in the folder cleared: cases were selected, and begin."""
+        if self.options.report_path is not None and not self._began_night:
+            self._began_night = True
+            begin_night(self.options.report_path)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        if ids:
+            self._begin_night()
+
+    def _end_hung_run(self, error: SideError) -> None:
+        """The plugins that print are pytest's, so the last words of a run that hangs are printed here."""
+        assert self.opened is not None  # noqa: S101
+        sentence = self.opened.end_hung(error)
+        capture: Any = self.config.pluginmanager.getplugin("capturemanager")
+        if capture is not None:
+            capture.suspend_global_capture()
+        print(f"\nERROR: {sentence}", flush=True)
+        end_daemons()
+        os._exit(pytest.ExitCode.INTERRUPTED)
+
+    def pytest_enter_pdb(self) -> None:
+        end_limits()
+
+    def pytest_runtestloop(self) -> None:
+        if self.opened is not None:
+            with usage_errors():
+                self.opened.begin()
+
+    def _send(self, key: str, text: str) -> None:
+        """xdist brings it to the controller when this worker ends."""
+        self.config.workeroutput[key] = text  # type: ignore[attr-defined]
+
+    def receive(self, output: Mapping[str, str]) -> None:
+        """Takes what a worker of xdist sent: its results, or why it refuses to measure."""
+        self._refusal = output.get(REFUSAL, self._refusal)
+        if RESULTS in output:
+            self._of_workers = join(self._of_workers, output[RESULTS])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        perf = self.opened
+        try:
+            if perf is not None:
+                self._finish(session, perf, ended_early(session, exitstatus, perf.result.cases))
+            else:
+                self._finish_without_cases(session)
+        except GpugateError as error:
+            self._lines.append(f"ERROR: {error}")
+            session.exitstatus = exitstatus or pytest.ExitCode.TESTS_FAILED
+        except KeyboardInterrupt:
+            if perf is not None and not self._recorded:
+                perf.finish(interrupted=True)
+                self._lines.extend([f"ERROR: {NOT_RECORDED}"] if self.options.update_baselines else [])
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
+
+    def _finish(self, session: pytest.Session, perf: PerfSession, interrupted: bool) -> None:
+        run, recording = perf.result, self.options.update_baselines
+        self._lines.extend(sorted(perf.notes))
+        if not self.options.gate:
+            self._lines.extend(catalogue.left_out())
+        if not interrupted and not recording:
+            self._end_red(session, self._problems(session, perf))
+        run.exit_status = None if recording else int(session.exitstatus)
+        perf.finish(interrupted)
+        self._write_night(run)
+        if self._worker is not None:
+            self._send(RESULTS, pack(run))
+        elif recording:
+            self._record(perf, interrupted)
+
+    def _finish_without_cases(self, session: pytest.Session) -> None:
+        """The end of a session that measured nothing itself: the controller of xdist, or one of plain tests alone."""
+        run = self._of_workers
+        if self._refusal is not None:
+            self._lines.append(f"ERROR: {self._refusal}")
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        elif run is not None:
+            problems, run.problems = run.problems, []
+            self._end_red(session, [*problems, *(() if run.interrupted else run_problems(run))])
+            run.exit_status = int(session.exitstatus)
+            for path in self.options.run_paths:
+                run_file.write(path, run)
+            self._write_night(run)
+        elif any(cases_of(item) for item in session.items):
+            pass  # another plugin measured them, such as that of `gpugate trust`
+        elif not self.config.option.collectonly and session.exitstatus == pytest.ExitCode.OK:
+            self._finish_plain(session)
+        if run is None and session.exitstatus in NOTHING_BEGAN:
+            for path in self._outdated:
+                run_file.clear_mark(path)
+
+    def _finish_plain(self, session: pytest.Session) -> None:
+        gate = self.options.gate
+        problems = [*catalogue.left_out(), *([NOTHING_MEASURED] if gate else [])]
+        if gate and self._worker is None and not gates_by_settings(self.config):
+            self._end_red(session, problems)
+        else:
+            self._lines.extend(problems)
+
+    def _problems(self, session: pytest.Session, perf: PerfSession) -> list[str]:
+        """Why the session is red although no test failed; a worker of xdist knows of the tests that ran in it."""
+        found: list[str] = []
+        of_worker = self._worker is not None
+        if self.options.gate:
+            items = [item for item in session.items if item.nodeid in self._held.failed] if of_worker else session.items
+            found += [*self._held.problems(items, perf.result, perf.accepts_absence), *perf.problems()]
+            found += catalogue.left_out()
+        if not of_worker:
+            found += run_problems(perf.result)
+        return found
+
+    def _end_red(self, session: pytest.Session, problems: Iterable[str]) -> None:
+        """Keeps the problems in the run, prints them at the end, and makes them the exit status."""
+        for problem in problems:
+            if self.run is not None:
+                self.run.problems.append(problem)
+            self._lines.append(f"ERROR: {problem}")
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+    def _write_night(self, run: RunResult) -> None:
+        if self.options.report_path is not None:
+            write_night(self.options.report_path, run)
+
+    def _record(self, perf: PerfSession, interrupted: bool) -> None:
+        if interrupted:
+            raise BaselineError(NOT_RECORDED)
+
+        def print_changes(lines: Sequence[str]) -> None:
+            self._recorded = True
+            self._lines.extend(lines)
+
+        reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")  # None under `-p no:terminal`
+        record(perf, self._lines.append if reporter is None else reporter.write_line, print_changes)
+
+    @pytest.hookimpl(trylast=True)  # after the tables of pytest-benchmark: ours is what one looks for
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.run is not None and self.run.cases:
+            terminalreporter.section("gpugate")
+            text = terminal.text(self.run, terminal.terminal_columns(), terminalreporter._tw.hasmarkup)
+            terminalreporter.write(text)
+        for line in self._lines:
+            terminalreporter.write_line(line)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
+        if self.opened is not None:
+            machine_info.update(describe_machine(self.opened.environment))
+
+    def pytest_unconfigure(self) -> None:
+        self._closing.close()
