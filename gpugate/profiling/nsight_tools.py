@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +14,7 @@ from gpugate.errors import EnvironmentUnfitError
 from gpugate.profiling.capture_index import EXPORT, REPORT
 from gpugate.profiling.export_schema import ProfileError
 from gpugate.session.child_process import program_command
+from gpugate.session.run_child import run_child
 from gpugate.store.writable_folder import prepare_unfinished
 
 # Nsight Compute brings an nsys of its own, which no PATH names.
@@ -97,32 +95,12 @@ def ncu() -> str:
 
 
 def answer(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """What a short command prints, on either stream; its own words where it does not run."""
+    """The output of a short command on either stream, or the reason why there is none."""
     try:
-        return ended(command, ANSWER_S, environment).stdout
-    except (OSError, subprocess.TimeoutExpired) as error:
+        ended = run_child(program_command(command), ANSWER_S, environment=environment)
+    except OSError as error:
         return str(error)
-
-
-def ended(
-    command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """A command at its end, with what it printed on either stream; without an environment of its own it has ours.
-
-    Raises OSError where it cannot be started and TimeoutExpired; then nothing of it goes on running.
-    """
-    # A session of its own: these tools start programs, and they must end with them.
-    process = subprocess.Popen(
-        program_command(command), env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-    )  # fmt: skip
-    try:
-        said, _ = process.communicate(timeout=timeout_s)
-    finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    return subprocess.CompletedProcess(command, process.returncode, said)
+    return ended.reason if ended.status is None else ended.output
 
 
 def run_nsys(arguments: Sequence[str | Path], timeout_s: float, nsys: Nsys | None = None) -> str:
@@ -136,16 +114,13 @@ def run_nsys(arguments: Sequence[str | Path], timeout_s: float, nsys: Nsys | Non
         raise ProfileError("nsys was not found: install Nsight Systems, or put its nsys on PATH")
     doing = f"`nsys {arguments[0]}`"
     try:
-        process = ended([path, *map(str, arguments)], timeout_s, environment)
+        ended = run_child(program_command([path, *map(str, arguments)]), timeout_s, environment=environment)
     except OSError as error:
         raise ProfileError(f"{path} cannot be started ({error.strerror}): install Nsight Systems anew") from error
-    except subprocess.TimeoutExpired:
-        raise ProfileError(f"{doing} did not end within {timeout_s:g} s: run it by hand to see why") from None
-    if process.returncode:
-        lines = [line.strip() for line in process.stdout.splitlines() if line.strip()]
-        last = lines[-1][:LAST_WORDS] if lines else "it said nothing"
-        raise ProfileError(f"{doing} ended with status {process.returncode} ({last}): run it by hand to see more")
-    return process.stdout
+    if ended.status != 0:
+        last = "".join(ended.last_lines(1))[:LAST_WORDS] or "without output"
+        raise ProfileError(f"{doing} {ended.reason} ({last}): run it by hand to see more")
+    return ended.output
 
 
 def as_export(path: Path) -> Path:

@@ -68,7 +68,6 @@ class PerfSession:
     baselines: dict[str, baseline.BaselineFile] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  # recorded cases that the catalogue no longer has
     measuring: Case | None = None  # at this moment
-    lock: int | None = None  # the descriptor that holds the folder of baselines, while it is recorded
     lost: str | None = None  # why the device cannot be measured on any more
     notes: set[str] = field(default_factory=set)  # what a reader of the verdicts must know about the baselines
     # Takes profiles of a case's sides instead of measuring them, and says for the skip why nothing is judged.

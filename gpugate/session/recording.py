@@ -139,7 +139,7 @@ def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> l
 def _fresh_run(session: PerfSession, json_path: Path) -> RunResult:
     node_ids = list(dict.fromkeys(session.node_ids.values()))
     try:
-        return run_fresh(session.options, session.device, session.root, node_ids, json_path, lock=session.lock)
+        return run_fresh(session.options, session.device, session.root, node_ids, json_path)
     except FreshProcessError as error:
         raise BaselineError(f"{error}; nothing was written; it said:\n{error.said}") from error
 
@@ -158,7 +158,7 @@ def allowed_to_record(session: PerfSession) -> Iterator[None]:
         if others:
             pids = ", ".join(str(pid) for pid in others)
             raise EnvironmentUnfitError(f"process {pids} also uses {session.device}: record when it has ended")
-    with baseline.exclusive(session.baselines_folder) as session.lock:
+    with baseline.exclusive(session.baselines_folder):
         yield
 
 

@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +23,7 @@ from gpugate.results.summary import History, by_sitting, counted, history, one_p
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store.codec import FormatError, from_json, to_json
+from gpugate.store.folder_lock import lock_folder
 from gpugate.store.json_file import JsonFile, NextSteps, parse
 from gpugate.store.writable_folder import hide_own_files
 from gpugate.units import Positive, rounded
@@ -34,7 +33,6 @@ from gpugate.workload import DEVICE_KINDS
 # 3: `source_hash` is of the code that a workload is made of; before, of the names and texts of its modules.
 FORMAT_VERSION = 3
 HASHES_CODE = 3  # the version from which on source hashes can be compared with today's
-LOCK_NAME = ".lock"  # in the folder that it guards
 _REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
 BLUNT = 1.0  # a record that misses a step of twice the time is not a record of a quiet machine
 _UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
@@ -220,26 +218,13 @@ def unused(files: Mapping[str, BaselineFile], case_ids: Collection[str]) -> tupl
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[int]:
-    """Lets only one process in at a time, until it and every child that it passes the yielded descriptor to have ended.
-
-    Raises BaselineError at once where another one is inside, or where the folder cannot be written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        hide_own_files(folder.parent)
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise BaselineError(f"{folder} cannot be written ({error.strerror}): mend its permissions") from error
-    try:
-        _lock(descriptor, folder)
-        try:
-            yield descriptor
-        finally:
-            os.ftruncate(descriptor, 0)
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-    finally:
-        os.close(descriptor)
+def exclusive(folder: Path) -> Iterator[None]:
+    """Lets only one process change the folder at a time. Raises BaselineError for a second process, and for a folder
+    that cannot be written."""
+    with lock_folder(folder, BaselineError):
+        with FILE.writing(folder):
+            hide_own_files(folder.parent)
+        yield
 
 
 def _load(folder: Path, workload: str) -> BaselineFile:
@@ -454,17 +439,3 @@ def _told(record: Record) -> str:
     disturbed = len(set(kept) - set(undisturbed(measured, groups)))
     doubt = f", {disturbed} of them disturbed: record again on a quieter machine" if disturbed else ""
     return f"{units.ratio(found.speedup)}, {spread}, cv {units.percent(found.speedup_cv or 0.0)}{doubt}"
-
-
-def _lock(descriptor: int, folder: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-    except BlockingIOError:
-        holder = os.pread(descriptor, 20, 0).decode(errors="replace") or "unknown"
-        raise BaselineError(f"another process (pid {holder}) is updating {folder}: wait for it to end") from None
-    except OSError as error:
-        raise BaselineError(
-            f"{folder} cannot be locked ({error.strerror}): put it on a local disk with room"
-        ) from error

@@ -11,11 +11,12 @@ import pytest
 
 from gpugate.commands.doctor import packages, tools
 from gpugate.commands.doctor.child import Described, Gauge
-from gpugate.commands.doctor.children import ANSWER, Children, Ended
+from gpugate.commands.doctor.children import ANSWER, Children
 from gpugate.commands.doctor.examination import Diagnosis, examine
 from gpugate.commands.doctor.finding import Finding
 from gpugate.machine.environment import machine_name
 from gpugate.measurement.record import Pair, TimedBuild
+from gpugate.session.run_child import Ended
 from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Entry, Record
 from gpugate.store.codec import to_json
@@ -40,7 +41,7 @@ def fails(error: str) -> Says:
 
 
 def ends(status: int | None, output: str = "") -> Says:
-    return lambda folder: Ended(status, output, folder)
+    return lambda folder: Ended(status, output, folder, timeout_s=60.0)
 
 
 def leaves(*names: str, output: str = "") -> Says:

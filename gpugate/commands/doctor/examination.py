@@ -15,6 +15,8 @@ from gpugate.commands.doctor.children import ChildError, Children
 from gpugate.commands.doctor.finding import Answer, Finding, Group, Machine, Probe, State, absent, bad, ok
 from gpugate.machine.environment import Environment
 from gpugate.report.machine import facts
+from gpugate.session.left_over import list_children
+from gpugate.session.run_child import kill_group
 from gpugate.store.codec import from_json
 
 DESCRIBE_S = 60.0  # mostly the import of torch, from a cold disk
@@ -67,14 +69,18 @@ def _all(probes: Sequence[Probe], machine: Machine) -> list[Finding]:
 
 
 def _together(probes: Sequence[Probe], machine: Machine) -> list[Finding]:
-    """Runs the probes in threads, since probes mostly wait for their children. An interruption kills the children."""
+    """Runs the probes in threads, since probes mostly wait for their children.
+
+    An interruption reaches only the main thread: it kills the children, and the threads then end.
+    """
     with ThreadPoolExecutor(min(AT_ONCE, machine.environment.cpu_count)) as pool:
         asked = [pool.submit(_looked, probe, machine) for probe in probes]
         try:
             return [future.result() for future in asked]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            machine.children.stop()
+            for child in list_children():
+                kill_group(child)
             raise
 
 

@@ -7,10 +7,11 @@ import re
 import shutil
 import sys
 
-from gpugate.commands.doctor.children import ChildError, Ended, how_it_ended, python
+from gpugate.commands.doctor.children import ChildError, describe_end, python
 from gpugate.commands.doctor.finding import Answer, Group, Machine, Probe, absent, bad, ok
 from gpugate.machine.environment import missing_needs
 from gpugate.profiling.nsight_tools import LIBDW, PERMISSION, found, needs_library
+from gpugate.session.run_child import Ended
 from gpugate.workload import Needs
 
 PROFILER_S = 60.0
@@ -28,7 +29,7 @@ def nsys(machine: Machine) -> Answer:
         return ok("makes reports" if shutil.which("nsys") else f"makes reports, though it is not on PATH: {path}")
     if any(ended.folder.glob("*.qdstrm")):
         return absent(f"{path} leaves a .qdstrm and no report: {_importer_problem(ended)}")
-    return absent(f"{path} made no report, {how_it_ended(ended, PROFILER_S)}: install Nsight Systems anew")
+    return absent(f"{path} made no report, {describe_end(ended)}: install Nsight Systems anew")
 
 
 def _importer_problem(ended: Ended) -> str:
@@ -57,7 +58,7 @@ def ncu(machine: Machine) -> Answer:
     if re.search(rf"{re.escape(METRIC)}\s+\S+\s+[\d,.]+", ended.output):
         return ok("reads hardware counters" if shutil.which("ncu") else f"reads counters, though not on PATH: {path}")
     errors = re.findall(r"==ERROR== (.*)", ended.output)
-    problem = errors[0][:200] if errors else how_it_ended(ended, PROFILER_S)
+    problem = errors[0][:200] if errors else describe_end(ended)
     return absent(f"{path} read no hardware counter ({problem}): run it by hand to see more")
 
 

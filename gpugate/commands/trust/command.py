@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpugate.commands.trust import trials_file
-from gpugate.commands.trust.folder import Taken, held, read_all, trials_path
+from gpugate.commands.trust.folder import Taken, read_all, trials_path
 from gpugate.commands.trust.plan import Plan, counted, missing
 from gpugate.commands.trust.trial import SLOWDOWNS
 from gpugate.errors import OptionError, TrustError
 from gpugate.measurement.settings import Settings
+from gpugate.store.folder_lock import lock_folder
 from gpugate.units import MOST_PROCESSES, MOST_SECONDS, parse_count, parse_seconds
 
 if TYPE_CHECKING:
@@ -98,11 +99,11 @@ def run(arguments: argparse.Namespace) -> int:
     words = _pytest_words(arguments)
     if arguments.report_only and not folder.is_dir():
         raise TrustError(f"--output {folder} is no folder: give the one that the trials are in")
-    with held(folder) as lock:
+    with lock_folder(folder, TrustError, f"--output {folder}"):
         before = read_all(folder)
         try:
             if not arguments.report_only:
-                _take_what_is_missing(arguments, before, words, lock)
+                _take_what_is_missing(arguments, before, words)
         except (KeyboardInterrupt, TrustError):
             taken = read_all(folder)
             if len(taken.trials) > len(before.trials):
@@ -125,27 +126,23 @@ def _pytest_words(arguments: argparse.Namespace) -> list[str]:
     return words + (["-m", arguments.marker] if arguments.marker else [])
 
 
-def _take_what_is_missing(arguments: argparse.Namespace, taken: Taken, words: list[str], lock: int) -> None:
+def _take_what_is_missing(arguments: argparse.Namespace, taken: Taken, words: list[str]) -> None:
     """One process after another, until none of the selected cases lacks a trial."""
-    from rich.console import Console
-
     from gpugate.commands.trust.fresh_worker import run_worker
-    from gpugate.commands.trust.progress_bar import ProgressBar
 
     selected: Collection[str] | None = None  # not known before a process has collected the tests
-    with ProgressBar(Console(stderr=True)) as bar:
-        while True:
-            plan = _plan(arguments, taken)
-            if selected is not None and not any(missing(plan, case_id) for case_id in selected):
-                return
-            bar.begins(plan)
-            output = Path(plan.output)
-            try:
-                run_worker(plan, words, lock, partial(bar.watch, plan))
-                selected = trials_file.read(output).case_ids
-            finally:
-                _forget_if_empty(output)
-            taken = read_all(arguments.output)
+    while True:
+        plan = _plan(arguments, taken)
+        if selected is not None and not any(missing(plan, case_id) for case_id in selected):
+            return
+        print(f"process {plan.process}: {len(taken.trials)} trials so far", file=sys.stderr)
+        output = Path(plan.output)
+        try:
+            run_worker(plan, words)
+            selected = trials_file.read(output).case_ids
+        finally:
+            _forget_if_empty(output)
+        taken = read_all(arguments.output)
 
 
 def _plan(arguments: argparse.Namespace, taken: Taken) -> Plan:

@@ -1,12 +1,9 @@
-"""The folder of a trust run: one file per process, all of the same conditions, and one command at a time."""
+"""The folder of a trust run: one file per process, all of the same conditions."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +12,6 @@ from gpugate.commands.trust.trial import Trial
 from gpugate.commands.trust.trials_file import Conditions
 from gpugate.errors import TrustError
 
-LOCK_NAME = ".lock"
 _NAME = re.compile(r"trials-(\d+)\.json")
 
 
@@ -52,27 +48,3 @@ def _with_file(taken: Taken, process: int, path: Path) -> Taken:
         known.check_same(conditions, str(path))
         conditions = replace(known, source_hashes={**known.source_hashes, **conditions.source_hashes})
     return Taken((*taken.trials, *file.trials), conditions, {**taken.skipped, **file.skipped}, process)
-
-
-@contextmanager
-def held(folder: Path) -> Iterator[int]:
-    """Makes the folder and keeps other commands out, for as long as this process or a worker has the descriptor.
-
-    A worker that outlives a killed command keeps them out too. Raises TrustError where the folder cannot be used.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise TrustError(f"--output {folder} cannot be written ({error.strerror}): give another folder") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            raise TrustError(f"another gpugate trust is at work in {folder}: wait for its end") from None
-        raise TrustError(f"{folder} cannot be locked ({error.strerror}): give one on a local disk") from error
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

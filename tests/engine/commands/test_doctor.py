@@ -10,11 +10,12 @@ import pytest
 
 from gpugate.commands.doctor import examination, packages, tools
 from gpugate.commands.doctor.child import Described
-from gpugate.commands.doctor.children import ChildError, Children, Ended
-from gpugate.commands.doctor.examination import examine
 from gpugate.commands.doctor.finding import Group, Probe, State
 from gpugate.machine.environment import Missing
 from gpugate.profiling import nsight_tools
+from gpugate.session.child_process import program_command
+from gpugate.session.left_over import list_children
+from gpugate.session.run_child import Ended, run_child
 from tests.conftest import H200, TWO_CORES
 from tests.support.hospital import (
     GAUGE,
@@ -22,13 +23,13 @@ from tests.support.hospital import (
     YARDSTICKS,
     Hospital,
     Says,
-    Scripted,
     ends,
     fails,
     healthy,
     leaves,
     says,
 )
+from tests.support.patience import wait_until
 
 SLOW = {**YARDSTICKS, "matmul_bf16_tflops": 500.0}
 FORBIDDEN = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters\n"
@@ -61,7 +62,7 @@ def test_a_healthy_machine_is_ok_in_every_respect(hospital: Hospital) -> None:
             "absent",
             "(RuntimeError: no libnvidia-encode",
         ),
-        ("nvenc", ends(-11), "NVENC", "absent", "it died of SIGSEGV"),
+        ("nvenc", ends(-11), "NVENC", "absent", "it was killed by SIGSEGV"),
         ("nvenc", ends(None), "NVENC", "absent", "it did not end within 60 s"),
         ("nvenc", says(0), "NVENC", "absent", "gave no bytes"),
         ("nvdec", fails("RuntimeError: no libnvcuvid.so.1"), "NVDEC", "absent", "no libnvcuvid.so.1"),
@@ -81,7 +82,7 @@ def test_a_healthy_machine_is_ok_in_every_respect(hospital: Hospital) -> None:
         ("ncu", ends(0, "sm__cycles_elapsed.max (!) nan"), "ncu", "absent", "read no hardware counter"),
         ("ncu", ends(None), "ncu", "absent", "did not end within 60 s"),
         ("cupti", says(0), "CUPTI", "bad", "sees no kernel"),
-        ("cupti", ends(-6), "CUPTI", "bad", "it died of SIGABRT"),
+        ("cupti", ends(-6), "CUPTI", "bad", "it was killed by SIGABRT"),
         ("gauge", says(replace(GAUGE, foreign=(41, 42))), "other processes", "bad", "process 41, 42 also uses the GPU"),
         ("gauge", says(replace(GAUGE, throttled_by=("power brake",))), "clocks", "bad", "slowed by power brake"),
         ("gauge", says(replace(GAUGE, clock_mhz=())), "clocks", "ok", "not told by NVML"),
@@ -220,13 +221,15 @@ def test_a_probe_of_ours_that_fails_is_a_finding(
     assert (found.state, found.sentence[:51]) == (state, "it could not be looked at (ZeroDivisionError: by 0)")
 
 
-def test_an_interruption_stops_the_children(hospital: Hospital) -> None:
+def test_an_interruption_kills_the_children(hospital: Hospital) -> None:
+    def sleep(folder: Path) -> Ended:
+        return run_child(program_command(["sleep", "600"]))
+
     def interrupt(folder: Path) -> Ended:
+        wait_until(list_children)
         raise KeyboardInterrupt
 
-    hospital.script["ncu"] = interrupt
-    with Scripted(hospital.script, hospital.path) as children:
-        with pytest.raises(KeyboardInterrupt):
-            examine("auto", hospital.path, children)
-        with pytest.raises(ChildError, match="interrupted"):
-            Children.run(children, ["true"], 60)
+    hospital.script.update(nsys=interrupt, ncu=sleep)
+    with pytest.raises(KeyboardInterrupt):
+        hospital.diagnosis()
+    wait_until(lambda: not list_children())

@@ -2,10 +2,7 @@
 
 import json
 import os
-import signal
 import sys
-import threading
-import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +12,9 @@ from typing import Any
 import pytest
 
 from gpugate.commands.doctor import child
-from gpugate.commands.doctor.children import ANSWER, ChildError, Children, Ended, how_it_ended
+from gpugate.commands.doctor.children import ANSWER, ChildError, Children, describe_end
 from gpugate.errors import EnvironmentUnfitError, OptionError
+from gpugate.session.run_child import Ended
 
 
 @pytest.fixture
@@ -28,13 +26,6 @@ def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Childr
 
 def saying(text: str) -> list[str]:
     return [sys.executable, "-c", f"print({text!r}); import sys; sys.exit(3)"]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_question_is_answered_wherever_gpugate_lies(children: Children) -> None:
@@ -105,26 +96,6 @@ def test_what_else_is_printed_is_no_answer(children: Children, monkeypatch: pyte
         children.ask("package", timeout_s=60)
 
 
-def test_one_that_hangs_is_killed(children: Children) -> None:
-    assert children.run(["sleep", "600"], timeout_s=0.05).status is None
-
-
-def test_stopping_kills_a_child_with_its_own_children_and_starts_no_more(children: Children, tmp_path: Path) -> None:
-    script = "import subprocess; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()"
-    ends: list[Ended] = []
-    waiting = threading.Thread(target=lambda: ends.append(children.run([sys.executable, "-c", script], 600)))
-    waiting.start()
-    while not (said := "".join(path.read_text() for path in tmp_path.rglob("output.log"))).endswith("\n"):
-        time.sleep(0.01)
-    children.stop()
-    waiting.join(60)
-    assert ends[0].status == -signal.SIGKILL
-    while alive(int(said)):  # the kernel takes a moment; for ever would be the failure
-        time.sleep(0.01)
-    with pytest.raises(ChildError, match="interrupted"):
-        children.run(["true"], 60)
-
-
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with Children() as children:
@@ -153,17 +124,9 @@ def test_a_program_that_is_not_there(children: Children) -> None:
         children.run(["/no/such/nsys"], 60)
 
 
-@pytest.mark.parametrize(
-    ("status", "output", "words"),
-    [
-        (None, "", "it did not end within 60 s"),
-        (None, "working\n\n", "it did not end within 60 s (working)"),
-        (-11, "", "it died of SIGSEGV"),
-        (1, "first\nlast\n", "it ended with status 1 (last)"),
-    ],
-)
-def test_how_one_ended_in_words(status: int | None, output: str, words: str) -> None:
-    assert how_it_ended(Ended(status, output, Path()), 60.0) == words
+def test_the_end_of_a_child_is_told_with_the_last_line_of_its_output() -> None:
+    assert describe_end(Ended(1, "first\nlast\n\n")) == "it ended with status 1 (last)"
+    assert describe_end(Ended(-11, "")) == "it was killed by SIGSEGV"
 
 
 class FakeCodec(ModuleType):

@@ -13,11 +13,12 @@ import pytest
 
 from gpugate.commands.cli import main
 from gpugate.commands.trust import command, fresh_worker, report_files
-from gpugate.commands.trust.folder import held, read_all
+from gpugate.commands.trust.folder import read_all
 from gpugate.commands.trust.plan import Plan, share_of, wanted
 from gpugate.commands.trust.trials_file import Conditions, TrialsFile, write
 from gpugate.errors import TrustError
 from gpugate.machine.environment import Environment
+from gpugate.store.folder_lock import lock_folder
 from tests.support.simulated_trials import Noise, trials
 
 ROOT = Path(__file__).parents[3]
@@ -37,10 +38,9 @@ class MadeUp:
     plans: list[Plan] = field(default_factory=list)
     words: list[Sequence[str]] = field(default_factory=list)
 
-    def run(self, plan: Plan, words: Sequence[str], lock: int, watch: Callable[[], None]) -> None:
+    def run(self, plan: Plan, words: Sequence[str]) -> None:
         self.plans.append(plan)
         self.words.append(words)
-        os.fstat(lock)
         if self.refuses:
             raise TrustError(self.refuses)
         keyword = words[words.index("-k") + 1] if "-k" in words else "toy"
@@ -54,7 +54,6 @@ class MadeUp:
         kept, error = self.ends.pop(plan.process, (len(taken), None))
         conditions = Conditions(CPU, plan.budget_s, {"toy": "0123"})
         write(Path(plan.output), TrialsFile(plan.process, conditions, case_ids, self.skipped, tuple(taken[:kept])))
-        watch()
         if error is not None:
             raise error
 
@@ -302,11 +301,10 @@ def test_a_report_that_cannot_be_written_is_printed_and_the_trials_stay(
 
 
 def test_two_commands_do_not_share_a_folder(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
-    with held(Path("gpugate-trust")):
+    with lock_folder(Path("gpugate-trust"), TrustError):
         assert main(["trust", *TEN]) == 2
-    assert capsys.readouterr().err == (
-        "gpugate trust: another gpugate trust is at work in gpugate-trust: wait for its end\n"
-    )
+    said = f"--output gpugate-trust is in use by another process (pid {os.getpid()}): wait for its end"
+    assert capsys.readouterr().err == f"gpugate trust: {said}\n"
     assert made_up.plans == []
 
 

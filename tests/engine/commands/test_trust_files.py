@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.commands.trust.folder import Taken, held, read_all, trials_path
+from gpugate.commands.trust.folder import Taken, read_all, trials_path
 from gpugate.commands.trust.plot import PlotError
 from gpugate.commands.trust.report_files import FILE, TrustFile, reported, write_report
 from gpugate.commands.trust.trials_file import Conditions, TrialsFile, read, write
@@ -180,38 +179,6 @@ def test_a_source_is_compared_with_whichever_process_knew_it(tmp_path: Path) -> 
     keep(tmp_path, file_of(3, conditions=OTHER_SOURCE))
     with pytest.raises(TrustError, match=r"trials-003.json is of other conditions .*\(the source of toy changed\)"):
         read_all(tmp_path)
-
-
-def test_one_command_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "new" / "out"
-    with held(folder):
-        with pytest.raises(TrustError) as error, held(folder):
-            pass
-        assert str(error.value) == f"another gpugate trust is at work in {folder}: wait for its end"
-    with held(folder):
-        pass
-
-
-def test_a_worker_that_outlives_its_command_keeps_others_out(tmp_path: Path) -> None:
-    with held(tmp_path) as descriptor:
-        worker = subprocess.Popen(
-            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[descriptor], stderr=subprocess.DEVNULL
-        )
-    with pytest.raises(TrustError, match="another gpugate trust is at work"), held(tmp_path):
-        pass
-    worker.communicate(b"\n")
-    with held(tmp_path):
-        pass
-
-
-def test_a_folder_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("mine", encoding="utf-8")
-    for path, problem in ((file, "File exists"), (file / "in", "Not a directory"), (Path("/proc/in"), "No such file")):
-        with pytest.raises(TrustError) as error, held(path):
-            pass
-        assert str(error.value).startswith(f"--output {path} cannot be written ({problem}")
-    assert file.read_text(encoding="utf-8") == "mine"
 
 
 @pytest.fixture(scope="module")

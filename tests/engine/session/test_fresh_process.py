@@ -1,20 +1,16 @@
 """One child that measures: what becomes of one that ends early or not at all."""
 
-import fcntl
-import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from gpugate.errors import BaselineError, FreshProcessError
+from gpugate.errors import FreshProcessError
 from gpugate.session.fresh_process import run_fresh
-from gpugate.store import baseline
 from tests.engine.session.test_xdist_workers import OPTIONS
-from tests.support.patience import HANGS_S, started_once, wait_until
+from tests.support.patience import started_once
 from tests.support.tiny_project import TinyProject
 
 CPU = torch.device("cpu")
@@ -36,29 +32,6 @@ def test_one_that_hangs_is_killed_at_its_time_limit(tmp_path: Path, monkeypatch:
     with pytest.raises(FreshProcessError, match=r"^a fresh process did not end within 0\.1 s$") as caught:
         run_fresh(OPTIONS, CPU, tmp_path, ["test.py"], path, timeout_s=0.1)
     assert caught.value.said == "waiting"
-
-
-def test_the_lock_stays_while_the_child_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recorder's own descriptor is closed, as that of a killed recorder is."""
-    waiting = (
-        "import time\nfrom pathlib import Path\nPath('begun').touch()\nwhile not Path('end').exists(): time.sleep(0.01)"
-    )
-    path, end = child(tmp_path, monkeypatch, waiting), tmp_path / "end"
-    descriptor = os.open(tmp_path / baseline.LOCK_NAME, os.O_RDWR | os.O_CREAT)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run_fresh, OPTIONS, CPU, tmp_path, ["test.py"], path, lock=descriptor)
-        try:
-            wait_until((tmp_path / "begun").exists)
-            os.close(descriptor)
-            with pytest.raises(BaselineError, match="is updating"), baseline.exclusive(tmp_path):
-                pass
-        finally:
-            end.touch()
-        with pytest.raises(FreshProcessError):
-            running.result(HANGS_S)
-    with baseline.exclusive(tmp_path):
-        pass
 
 
 @pytest.mark.parametrize("status", [0, 3])
