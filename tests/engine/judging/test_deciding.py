@@ -242,6 +242,12 @@ def test_other_work_is_told_with_advice_that_helps(problem: str | None) -> None:
     assert beside(1.4, "cuda", environment_problem=problem).verdicts[1].next_step is not NextStep.FREE_CORES
 
 
+def test_other_work_explains_no_counters() -> None:
+    counted = {"optimized_counters": {"other_cores": 1.4}, "counters_missing": "counted on CUDA only"}
+    counters = case(replace(measured(3.0), **counted), case_id="net/fast/cpu").verdicts[3]
+    assert (counters.outcome, counters.next_step) == (INCONCLUSIVE, NextStep.USE_CUDA)
+
+
 def test_cpu_counters_that_processes_dispute_ask_a_third_one_and_an_unchecked_contract_asks_nobody() -> None:
     def on_a_cpu(faults: float) -> Measurement:
         return replace(

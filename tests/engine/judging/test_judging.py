@@ -418,7 +418,7 @@ def test_the_same_speed_by_other_means_is_no_proof_of_doing_nothing() -> None:
 def test_what_was_not_timed_is_not_passed(differences, expected, reason) -> None:
     measured = replace(MEASURED, differences=differences)
     for verdict in (judge_speedup(measured, [], 1.0, None), judge_throughput(measured, [], remembered(past()))):
-        assert (verdict.outcome, verdict.reason) == (expected, reason)
+        assert (verdict.outcome, verdict.reason, verdict.case_id) == (expected, reason, CASE_ID)
 
 
 @pytest.mark.parametrize(
@@ -573,16 +573,18 @@ NO_GRAPH, DEAR = Limit("graph_launches", at_least=2), Limit("kernels", at_most=5
 
 
 @pytest.mark.parametrize(
-    ("contract", "expected"),
+    ("contract", "expected", "reason", "step"),
     [
-        (Contract((BY_GRAPH,), (CHEAP,)), PASS),
-        (None, PASS),
-        (Contract((BY_GRAPH,), (CHEAP, DEAR)), REGRESSED),
-        (Contract((BY_GRAPH, NO_GRAPH), (DEAR,)), NOT_ENGAGED),  # that it did not happen explains what it costs
+        (Contract((BY_GRAPH,), (CHEAP,)), PASS, "0 launches, 1 graph launches, 62 kernels", None),
+        (None, PASS, "0 launches, 1 graph launches, 62 kernels", None),
+        (Contract((BY_GRAPH,), (CHEAP, DEAR)), REGRESSED, "kernels 62 is above 50", NextStep.REPEAT),
+        # An optimization that did not engage explains what it costs.
+        (Contract((BY_GRAPH, NO_GRAPH), (DEAR,)), NOT_ENGAGED, "graph_launches 1 is below 2", NextStep.TRACE),
     ],
 )
-def test_a_contract_is_kept_or_broken(contract, expected) -> None:
-    assert judge_counters(replace(MEASURED, optimized_counters=COUNTED), contract, None).outcome is expected
+def test_a_contract_is_kept_or_broken(contract, expected, reason, step) -> None:
+    verdict = judge_counters(replace(MEASURED, optimized_counters=COUNTED), contract, None)
+    assert (verdict.outcome, verdict.reason, verdict.next_step) == (expected, reason, step)
 
 
 @pytest.mark.parametrize("missing", [None, "kernels are counted on CUDA only"])
@@ -665,6 +667,7 @@ def test_memory_that_grows_every_step_is_a_leak_unless_the_reference_has_it_too(
     verdict = judge_counters(replace(counted, reference_counters={"grown_bytes": theirs}), None, None)
     assert verdict.outcome is expected
     assert (f"every step leaves {ours:,.0f} bytes more" in verdict.reason) is (expected is REGRESSED)
+    assert verdict.next_step is (NextStep.MEASURE_LONGER if expected is REGRESSED else None)
 
 
 @pytest.mark.parametrize("name", ["api_ms", "peak_bytes", "memsets"])

@@ -90,6 +90,7 @@ def test_the_best_of_all_probes_is_the_ceiling(dtype: str, kind: str, names: set
 
 OPERATORS, NONE_SEEN = StepProfile({"aten::mm": (1.0, 25.0)}, kernel_ms=25.0), StepProfile()
 ON_CPU = {"reference_profile": OPERATORS, "optimized_profile": NONE_SEEN, "counters_missing": "a CPU"}
+KERNELS = {"kernels": 1.0, "kernel_launches": 1.0, "graph_launches": 0.0}
 NO_KERNELS = {
     "reference_profile": OPERATORS,
     "optimized_profile": NONE_SEEN,
@@ -111,9 +112,10 @@ def test_work_that_was_not_seen_is_a_question(seen: dict[str, object]) -> None:
         ({"accounts_for_itself": True}, None),
         ({"optimized_profile": OPERATORS}, None),
         ({"reference_profile": StepProfile({"aten::mm": (1.0, 3.0)}, kernel_ms=3.0)}, None),  # 10 % of its step
+        (NO_KERNELS | {"counters_missing": None, "optimized_counters": KERNELS}, None),
         (NO_KERNELS | {"counters_missing": None}, Contract(engaged=(Limit("kernels", at_most=0),))),
     ],
-    ids=["it accounts for itself", "operators", "the reference has few too", "declared"],
+    ids=["it accounts for itself", "operators", "the reference has few too", "kernels", "declared"],
 )
 def test_declared_or_visible_work_is_no_question(changed: dict[str, object], contract: Contract | None) -> None:
     found = measured(30.0, 1.0, **{**ON_CPU, **changed})

@@ -1,6 +1,5 @@
 """Rungs multiply, a missing one breaks the product, and a sweep's knee is the smallest value that is good enough."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -14,9 +13,8 @@ from gpugate.results.series import Ladder
 from gpugate.results.series_of_cases import knee, ladders, rung_number, sweeps
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Outcome
-from gpugate.session.xdist_workers import OUTPUT_KEY, received
+from gpugate.session.worker_results import join, pack
 from gpugate.statistics.intervals import Estimate
-from gpugate.store.codec import to_json
 from gpugate.workload import BASELINE, Optimization, Point, Side, Size, Workload
 from tests.support.stored_runs import MACHINE, RECORDED, STARTED, case
 
@@ -141,6 +139,7 @@ def test_a_knee_needs_two_points_and_a_record_of_all_of_them() -> None:
     assert judge_knee(alone).reason == "too few points: needs a CUDA GPU"
     fresh = sweeps(swept(point(8, 1.0), point(16, 2.0, recorded=None)))[0]
     assert judge_knee(fresh).outcome is Outcome.NO_BASELINE
+    assert {judge_knee(alone).check, judge_knee(fresh).check} == {"knee"}
 
 
 def test_a_reader_sees_each_rung_with_its_gain_over_both_and_why() -> None:
@@ -156,6 +155,6 @@ def test_rungs_that_two_workers_measured_make_one_ladder() -> None:
     so_far = None
     for one in three_rungs().values():
         run = RunResult(MACHINE, STARTED, seed=1, cases={one.case_id: one}, ladders=ladders({one.case_id: one}))
-        so_far = received({OUTPUT_KEY: json.dumps(to_json(run))}, so_far)
+        so_far = join(so_far, pack(run))
     assert so_far is not None
     assert [one.name for one in only(so_far.ladders).rungs] == ["baseline", "workers", "pinned", "fp16"]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 from gpugate.statistics.intervals import (
     CONFIDENCE,
@@ -156,6 +157,16 @@ def test_the_robust_spread_is_the_standard_deviation_without_its_outliers() -> N
     assert robust_spread([3.0]) == 0.0
 
 
+@pytest.mark.parametrize("within", [0.99 - 1e-12, 1.0, 1.02 + 1e-12])
+@pytest.mark.parametrize("outside", [0.98, 1.03])
+def test_a_stored_median_lies_in_its_interval_but_for_the_last_digit(within: float, outside: float) -> None:
+    read = TypeAdapter(Estimate).validate_python
+    assert read({"median": within, "low": 0.99, "high": 1.02}) == Estimate(within, 0.99, 1.02)
+    with pytest.raises(ValueError, match=r"is not from low, 0.99, to high, 1.02"):
+        read({"median": outside, "low": 0.99, "high": 1.02})
+
+
 def test_the_coefficient_of_variation_needs_two_values() -> None:
     assert coefficient_of_variation([9.0, 10.0, 11.0]) == pytest.approx(0.1)
+    assert coefficient_of_variation([9.0, 11.0]) == pytest.approx(math.sqrt(2) / 10)
     assert coefficient_of_variation([9.0]) is None

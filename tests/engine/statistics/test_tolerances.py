@@ -122,3 +122,8 @@ def test_what_was_recorded_over_nights_needs_no_floor_for_them(cv, sittings, exp
 def test_what_cannot_be_detected_is_infinite() -> None:
     assert math.isinf(detectable_slowdown(0.3, 5, 1, 0.9))
     assert detectable_slowdown(None, 5, 1, 0.05) == pytest.approx(0.05 / 0.95)
+
+
+def test_over_nights_a_detectable_slowdown_rests_on_the_number_of_nights() -> None:
+    fall = 0.02 + 1.6449 * 0.01 * math.sqrt(1 / 0.4487 + 0.2868)  # one of 3 processes a night; 5 nights
+    assert detectable_slowdown(0.01, 15, 5, 0.02) == pytest.approx(fall / (1 - fall), rel=1e-4)
