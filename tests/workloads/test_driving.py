@@ -30,6 +30,7 @@ from gpugate.machine.environment import Environment, missing_needs
 from gpugate.workload import Context, Side, for_device_class
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.patience import HANGS_S
+from tests.support.small_encoder import small_encoders
 from workloads.driving import nvjpeg_probe
 from workloads.driving.data import Frames
 from workloads.driving.delivery import Batch, BatchOrder, Delivery, order_table
@@ -409,7 +410,7 @@ def test_a_recipe_trains_to_the_same_loss(context, recipe):
     """Two updates: the third loss depends on what the backward passes and the optimizer did."""
     losses = []
     for each in (Recipe(), recipe):
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), small_encoders():
             torch.manual_seed(0)
             pipeline = Pipeline(context, Plan(batch=4, recipe=each))
             losses.append(torch.stack([pipeline.iterate()[1] for _ in range(3)]))

@@ -16,6 +16,7 @@ pytest.importorskip("torchvision")
 import workloads.driving.checkpoint as checkpoint
 from tests.support.file_size import files_up_to
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
+from tests.support.small_encoder import small_encoder  # noqa: F401  # in force by being here
 from workloads.driving.delivery import Batch
 from workloads.driving.scenes import WAYPOINTS, Rig
 from workloads.driving.training import Recipe, Trainer
@@ -294,7 +295,7 @@ def test_a_checkpoint_cannot_run_code(path: Path, tmp_path: Path) -> None:
 def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "driving.pt"
     path.write_text("the one before")
-    with files_up_to(2**20), pytest.raises(OSError, match=r"File too large, \d\d MB.*make room") as raised:
+    with files_up_to(2**20), pytest.raises(OSError, match=r"File too large, \d+ MB.*make room") as raised:
         checkpoint.save(path, _trainer(), position=0)
     assert str(path) in str(raised.value)
     assert path.read_text() == "the one before"
