@@ -29,7 +29,7 @@ from gpugate.measurement.outputs import (
     mismatch,
 )
 from gpugate.measurement.pairing import CoolDown, Pairing
-from gpugate.measurement.process_state import restore_variables
+from gpugate.measurement.process_state import functions_read_once, restore_variables
 from gpugate.measurement.progress import Doing, Progress, Report, Spent
 from gpugate.measurement.proofs import run_proofs
 from gpugate.measurement.record import (
@@ -136,6 +136,7 @@ class _Run:
 
 
 @restore_variables()
+@functions_read_once()
 def measure(
     case: Case, context: Context, settings: Settings, report: Report, cache: WorkloadCache | None = None
 ) -> Measurement:

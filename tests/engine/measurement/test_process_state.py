@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpugate.errors import SideError
 from gpugate.measurement import device_timer, process_state
-from gpugate.measurement.process_state import restore_process_state
+from gpugate.measurement.process_state import functions_read_once, restore_process_state
 from gpugate.measurement.sides import build_side
 from gpugate.workload import Context, Side
 
@@ -109,10 +109,7 @@ SETTINGS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
 @pytest.fixture(autouse=True)
 def as_found() -> Iterator[None]:
     """Whatever a failed test leaves behind reaches no other one."""
-    functions, settings = (
-        [names.copy() for names in process_state._NAMES],
-        [setting.read() for setting in process_state._SETTINGS],
-    )
+    functions, settings = process_state._Functions(), [setting.read() for setting in process_state._SETTINGS]
     yield
     process_state._restore(functions, settings)
 
@@ -251,11 +248,26 @@ def test_new_names_and_new_methods_are_no_change() -> None:
     del torch.my_helper, torch.Tensor.my_method
 
 
+def test_functions_read_once_are_those_that_come_back_block_after_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = torch.matmul
+    with functions_read_once():
+        for _ in range(2):
+            torch.new_name = operator.add  # which no block restores
+            with pytest.raises(ValueError, match=r"torch\.matmul"), restore_process_state():
+                torch.matmul = slowly(original)
+            assert torch.matmul is original
+            del torch.new_name
+    monkeypatch.setattr(torch, "matmul", ours := slowly(original))
+    with functions_read_once(), restore_process_state():
+        pass
+    assert torch.matmul is ours
+
+
 def test_what_torch_itself_replaces_is_no_change() -> None:
     """In a process of its own: torch's compiler, tracer and profiler are imported and used for the first time."""
     program = """
         import torch
-        from gpugate.measurement.process_state import restore_process_state
+        from gpugate.measurement.process_state import functions_read_once, restore_process_state
         with restore_process_state():
             model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
             optimizer = torch.optim.SGD(model.parameters())
