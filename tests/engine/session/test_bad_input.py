@@ -492,7 +492,7 @@ def test_workers_do_not_record(tiny: TinyProject) -> None:
 
 
 def test_one_worker_measures_and_the_controller_shows_and_writes(tiny: TinyProject) -> None:
-    result = tiny.run_apart("-n", "1", "--perf-json=run.json", "--junitxml=junit.xml")
+    result = tiny.run("-n", "1", "--perf-json=run.json", "--junitxml=junit.xml")
     assert result.status == 0, result.text
     assert "4 passed, 4 skipped" in result.text
     table = result.text.partition("= gpugate =")[2]

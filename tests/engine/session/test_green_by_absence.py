@@ -226,7 +226,7 @@ def test_what_a_worker_of_xdist_held_decides_too(tiny: TinyProject, mark: str) -
     tiny.workload(optimizations=REGRESSED)
     promises(tiny, "gate(workload.speedup)" if mark else "gate(workload.equivalence)")
     tiny.write("perf_tests/conftest.py", mark)
-    result = tiny.run_apart("--gate", "--perf-device=cpu", "--perf-json=run.json", "-n", "1")
+    result = tiny.run("--gate", "--perf-device=cpu", "--perf-json=run.json", "-n", "1")
     run = tiny.json()
     assert (result.status, run["exit_status"], len(run["problems"])) == ((1, 1, 1) if mark else (0, 0, 0)), result.text
     assert run["cases"]["tiny/quick/cpu"]["held"] == ["speedup" if mark else "equivalence"]
@@ -254,11 +254,10 @@ PLAIN = "def test_plain():\n    pass\n"
 def test_a_gate_on_plain_tests_alone_measured_nothing(tiny: TinyProject, workers: tuple[str, ...]) -> None:
     tiny.write("other/test_plain.py", PLAIN)
     words = "ERROR: the gate measured nothing: select cases that this machine can run"
-    run = tiny.run_apart if workers else tiny.run
-    result = run("--gate", "other", *workers)
+    result = tiny.run("--gate", "other", *workers)
     assert result.status == 1
     assert words in result.text
-    assert run("other", *workers).status == 0
+    assert tiny.run("other").status == 0
     assert tiny.run("--gate", "other", "--collect-only").status == 0
     assert tiny.run("--gate", "other", "-k", "nowhere").status == pytest.ExitCode.NO_TESTS_COLLECTED
 
@@ -310,9 +309,8 @@ def test_a_module_that_skips_itself_hides_no_record_of_its_own(
 @pytest.mark.parametrize("workers", [(), ("-n", "1")])
 def test_a_module_that_skips_itself_and_leaves_nothing_is_red(tiny: TinyProject, workers: tuple[str, ...]) -> None:
     tiny.write("tiny.py", f"import pytest\n\n{OUTCOMES['skip']}\n")
-    run = tiny.run_apart if workers else tiny.run
-    assert run(*workers).status == 0
-    result = run("--gate", *workers)
+    assert tiny.run().status == 0
+    result = tiny.run("--gate", *workers)
     assert result.status == 1
     assert "the gate measured nothing" in result.text
     if not workers:
