@@ -19,7 +19,8 @@ from gpugate.profiling import nsight_tools, nsys_reports, profiled_run, profiled
 from gpugate.profiling.capture_index import Capture, CaptureIndex, read_index
 from gpugate.profiling.isolated_environment import can_isolate
 from gpugate.profiling.profiled_run import ProfiledRun
-from tests.support.fake_nsys import NVTX, RANGES, FakeNsys
+from gpugate.store.codec import from_json
+from tests.support.fake_nsys import INDEX, NVTX, RANGES, FakeNsys
 from tests.support.patience import HANGS_S, wait_until
 from tests.support.tiny_project import CONFTEST, TinyProject, check_no_traceback, children, running
 
@@ -93,6 +94,8 @@ def test_one_report_per_side_and_no_secret_in_anything(
     assert ranges[0] == "started|tiny/quick/cpu reference|1"
     assert ranges.count("push|gpugate|step|32") == 10
     assert not (profiled.path / "baselines").exists()
+    written = json.loads((nsys.folder / "index-of-the-run.json").read_text())
+    assert from_json(CaptureIndex, written) == INDEX
 
 
 @pytest.fixture
@@ -134,6 +137,7 @@ def test_where_nsys_may_see_other_processes_only_the_summary_is_kept(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    nsys.run_nothing()
     monkeypatch.setattr(nsys_reports, "isolated_command", list)  # a machine that allows nothing
     monkeypatch.setattr(nsys_reports, "can_isolate", lambda: False)
     nsys.mode("curious")
@@ -161,6 +165,7 @@ def test_what_was_not_imported_is_kept_where_nsys_saw_no_other_process(
     mode: str,
     apart: bool,
 ) -> None:
+    nsys.run_nothing()
     monkeypatch.setenv("CI_JOB_TOKEN", SECRET)
     monkeypatch.setattr(nsys_reports, "isolated_command", list)  # a machine that allows nothing
     monkeypatch.setattr(nsys_reports, "can_isolate", lambda: apart)
@@ -180,6 +185,8 @@ def test_what_was_not_imported_is_kept_where_nsys_saw_no_other_process(
 def test_an_interrupt_while_reports_are_read_keeps_none_that_is_not_whole(
     profiled: TinyProject, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    nsys.run_nothing()
+
     def interrupt(*given: object) -> None:
         raise KeyboardInterrupt
 
@@ -192,10 +199,11 @@ def test_an_interrupt_while_reports_are_read_keeps_none_that_is_not_whole(
     assert artifacts(profiled, "found") == [".lock"]
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 2), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 2), (signal.SIGTERM, 143)])
 def test_a_signal_while_reports_are_exported_ends_it_and_leaves_nobody(
     profiled: TinyProject, nsys: FakeNsys, number: int, status: int
 ) -> None:
+    nsys.run_nothing()
     nsys.mode("slow")
     outer = profiled.start("-k", "quick", "--perf-device=cpu", "--nsys", output=subprocess.PIPE)
     wait_until(lambda: (nsys.folder / "exporting").exists())
@@ -244,6 +252,7 @@ def test_a_report_that_nothing_can_be_made_of_costs_no_other_one(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    nsys.run_nothing()
     found, (lost, kept) = nsys_reports._find, REPORTS
 
     def damaged(run: ProfiledRun, capture: Capture) -> Path | None:
@@ -265,6 +274,7 @@ def test_a_report_that_nothing_can_be_made_of_costs_no_other_one(
 def test_what_stands_in_the_way_of_a_report_is_named(
     profiled: TinyProject, nsys: FakeNsys, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    nsys.run_nothing()
     (profiled.path / "found" / REPORTS[0]).mkdir(parents=True)
     result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
     assert result.status == pytest.ExitCode.TESTS_FAILED
@@ -276,6 +286,7 @@ def test_what_stands_in_the_way_of_a_report_is_named(
 def test_an_nsys_that_fails_after_all_tests_passed_is_told(
     profiled: TinyProject, nsys: FakeNsys, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    nsys.run_nothing()
     nsys.mode("fails")
     result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys")
     assert result.status == 3
