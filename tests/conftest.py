@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from tests.support.tiny_project import TinyProject
 
 pytest_plugins = ["pytester"]
-# A shell starts its background jobs with Ctrl-C ignored, and so would every child here that is to be interrupted.
+# A shell starts its background jobs with Ctrl-C ignored, and nohup ignores SIGHUP; every child here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # In a worker of pytest-xdist, the sessions that tests begin are none of its own: pytest-benchmark would be off in them.
 for _name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
     del os.environ[_name]
