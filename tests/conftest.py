@@ -14,6 +14,7 @@ from gpugate.judging.next_step import next_step
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Counters, Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult
+from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Check, Outcome, Verdict
@@ -73,13 +74,15 @@ def measured(made: CaseResult, reference_ms: float, optimized_ms: float, counter
     return made
 
 
-def judged(made: CaseResult, reason: str, **outcomes: Outcome) -> CaseResult:
+PASSED = Reason(ReasonCode.BEING_RECORDED)
+
+
+def judged(made: CaseResult, reason: Reason, **outcomes: Outcome) -> CaseResult:
     """The case with a PASS for every check but those named."""
     checks: tuple[Check, ...] = ("equivalence", "speedup", "throughput", "counters")
     for check in checks:
         outcome = outcomes.get(check, Outcome.PASS)
-        words = "as promised" if outcome is Outcome.PASS else reason
-        made.verdicts.append(Verdict(check, made.case_id, outcome, words, next_step(outcome)))
+        made.verdicts.append(Verdict(check, made.case_id, outcome, (reason,), next_step(outcome)))
     return made
 
 
@@ -93,9 +96,9 @@ def run_of(environment: Environment, cases: list[CaseResult], yardsticks: list[M
 @pytest.fixture
 def gpu_run() -> RunResult:
     """An H200 session with one of everything: PASS, IMPROVED, NO_BASELINE twice, REGRESSED, two skips, one error."""
-    missing = "baselines/nvidia-h200 holds nothing about it"
+    missing = Reason(ReasonCode.NO_RECORD)
     no_baseline = {"speedup": Outcome.NO_BASELINE, "throughput": Outcome.NO_BASELINE}
-    slow = "speedup 8.87x (8.83..8.91) is below the promised 9.00x"
+    slow = Reason(ReasonCode.COUNTER_BELOW_LIMIT, {"counter": "whole_run_speedup", "value": 8.87, "limit": 9.0})
     passed = measured(case(f"{RESNET}/channels-last-fp16/cuda", RESNET_SIZE), 35.9, 8.1, EAGER)
     improved = measured(
         case(f"{NET}/pinned-async/cuda", NET_SIZE), 0.0655, 0.0212, {"kernels": 6, "kernel_launches": 6}
@@ -109,8 +112,8 @@ def gpu_run() -> RunResult:
     failed = case(f"{RESNET}/fp16/cuda", RESNET_SIZE)
     failed.error = "fp16 failed while building: OutOfMemoryError: CUDA out of memory"
     cases = [
-        judged(passed, ""),
-        judged(improved, "22 % below the stored 0.0272 ms", throughput=Outcome.IMPROVED),
+        judged(passed, PASSED),
+        judged(improved, Reason(ReasonCode.BOUNDS_NOTHING), throughput=Outcome.IMPROVED),
         judged(measured(graph, 8.1, 7.79, GRAPH), missing, **no_baseline),
         judged(inductor, missing, **no_baseline),
         judged(fused, slow, speedup=Outcome.REGRESSED),
@@ -125,7 +128,11 @@ def cpu_run() -> RunResult:
     """A session on two cores: no counters, and nothing judged in one of its two cases."""
     resnet = measured(case(f"{RESNET}/channels-last/cpu", RESNET_CPU_SIZE), 512.0, 431.0, {})
     net = measured(case(f"{NET}/inductor/cpu", NET_SIZE), 0.512, 0.431, {})
-    return run_of(TWO_CORES, [judged(resnet, ""), net], [{"matmul_fp32_tflops": 0.21, "memcpy_gb_per_s": 9.8}])
+    return run_of(
+        TWO_CORES,
+        [judged(resnet, PASSED), net],
+        [{"matmul_fp32_tflops": 0.21, "memcpy_gb_per_s": 9.8}],
+    )
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from gpugate.judging.next_step import next_step
 from gpugate.judging.plausibility import vanished_work
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.results.case import Remembered
+from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.workload import Contract, Limit
 
@@ -38,82 +39,84 @@ def judge_counters(
     """
     case_id, found = measurement.case_id, measurement.optimized_counters
     numbers: dict[str, float | str | None] = dict(found)
-    step = next_step(Outcome.NOT_ENGAGED)
+    missing, trace = measurement.counters_missing, next_step(Outcome.NOT_ENGAGED)
     if measurement.not_engaged is not None:
-        return Verdict("counters", case_id, Outcome.NOT_ENGAGED, measurement.not_engaged, step, numbers)
+        why = _because(ReasonCode.NOT_ENGAGED, measurement.not_engaged)
+        return Verdict("counters", case_id, Outcome.NOT_ENGAGED, why, trace, numbers)
     contract = contract or Contract()
-    question = vanished_work(measurement, contract)
-    if question is not None:
-        reason = f"is the work done? {question}, and nothing declares why"
-        return Verdict("counters", case_id, Outcome.INCONCLUSIVE, reason, NextStep.DECLARE_ENGAGEMENT, numbers)
+    unseen = vanished_work(measurement, contract)
+    if unseen is not None:
+        return Verdict("counters", case_id, Outcome.INCONCLUSIVE, (unseen,), NextStep.DECLARE_ENGAGEMENT, numbers)
     unknown = {limit.counter for limit in (*contract.engaged, *contract.limits)} - found.keys()
-    if measurement.counters_missing is not None and unknown:
-        reason = f"the contract was not checked: {measurement.counters_missing}"
-        return Verdict("counters", case_id, Outcome.INCONCLUSIVE, reason, NextStep.USE_CUDA)
-    if not found and measurement.counters_missing is None:
-        why = next((one.problem for one in measurement.differences if one.problem), "nothing was measured")
-        return Verdict("counters", case_id, Outcome.WRONG, f"not counted: {why}", NextStep.REPEAT)
+    if missing is not None and unknown:
+        why = _because(ReasonCode.CONTRACT_NOT_CHECKED, missing)
+        return Verdict("counters", case_id, Outcome.INCONCLUSIVE, why, NextStep.USE_CUDA)
+    if not found and missing is None:
+        wrong = next((one.problem for one in measurement.differences if one.problem), "nothing was measured")
+        why = _because(ReasonCode.NOT_COUNTED, wrong)
+        return Verdict("counters", case_id, Outcome.WRONG, why, NextStep.REPEAT)
     idle = _broken(contract.engaged, measurement)
     if idle:
-        return Verdict("counters", case_id, Outcome.NOT_ENGAGED, "; ".join(idle.values()), step, numbers)
+        return Verdict("counters", case_id, Outcome.NOT_ENGAGED, tuple(idle.values()), trace, numbers)
     broken = _broken(contract.limits, measurement)
-    over = Verdict("counters", case_id, Outcome.REGRESSED, "; ".join(broken.values()), NextStep.REPEAT, numbers)
+    over = Verdict("counters", case_id, Outcome.REGRESSED, tuple(broken.values()), NextStep.REPEAT, numbers)
     if broken and (problem is None or broken.keys() - OF_TIME):
         return over
     grown = _leaked(found, measurement.reference_counters)
-    grown = grown or _grown(found, remembered.optimized_counters if remembered else {})
+    grown = grown or _above_record(found, remembered.optimized_counters if remembered else {})
     if grown:
         return Verdict("counters", case_id, Outcome.REGRESSED, grown, next_step(Outcome.REGRESSED), numbers)
     if broken:
         return with_environment(over, problem)
-    return Verdict("counters", case_id, Outcome.PASS, _counted(measurement), numbers=numbers)
+    # Without counted kernels, `Side.engaged` and the CPU's counters were still checked.
+    why = (_counted(found),) if missing is None else _because(ReasonCode.COUNTED_IN_PART, missing)
+    return Verdict("counters", case_id, Outcome.PASS, why, numbers=numbers)
 
 
-def _counted(measurement: Measurement) -> str:
-    """The counts in words. Without counted kernels, `Side.engaged` and the CPU's counters were still checked."""
-    found = measurement.optimized_counters
-    if measurement.counters_missing is not None:
-        return f"engaged by its own account; not measured: {measurement.counters_missing}"
-    launches = f"{found['kernel_launches']:g} launches, {found['graph_launches']:g} graph launches"
-    return f"{launches}, {found['kernels']:g} kernels"
+def _counted(found: Counters) -> Reason:
+    return Reason(ReasonCode.COUNTED, {name: found[name] for name in ("kernel_launches", "graph_launches", "kernels")})
 
 
-def _broken(limits: Sequence[Limit], measurement: Measurement) -> dict[str, str]:
-    """A sentence for each broken limit, by its counter."""
+def _because(code: ReasonCode, problem: str) -> tuple[Reason]:
+    return (Reason(code, {"problem": problem}),)
+
+
+def _broken(limits: Sequence[Limit], measurement: Measurement) -> dict[str, Reason]:
+    """The reason for each broken limit, by its counter."""
     found, reference = measurement.optimized_counters, measurement.reference_counters
-    return {limit.counter: text for limit in limits if (text := broken_limit(limit, found, reference))}
+    return {limit.counter: reason for limit in limits if (reason := broken_limit(limit, found, reference))}
 
 
-def broken_limit(limit: Limit, found: Counters, reference: Counters) -> str | None:
-    """A sentence about a broken limit, else None. A counter that was not measured breaks its limit."""
-    value = found.get(limit.counter)
+def broken_limit(limit: Limit, found: Counters, reference: Counters) -> Reason | None:
+    """The reason for a broken limit, else None. A counter that was not measured breaks its limit."""
+    value, counter = found.get(limit.counter), limit.counter
     if value is None:
-        return f"{limit.counter} was not measured"
+        return Reason(ReasonCode.COUNTER_NOT_MEASURED, {"counter": counter})
     if limit.at_least is not None and value < limit.at_least:
-        return f"{limit.counter} {value:g} is below {limit.at_least:g}"
+        return Reason(ReasonCode.COUNTER_BELOW_LIMIT, {"counter": counter, "value": value, "limit": limit.at_least})
     if limit.at_most is not None and value > limit.at_most:
-        return f"{limit.counter} {value:g} is above {limit.at_most:g}"
+        return Reason(ReasonCode.COUNTER_ABOVE_LIMIT, {"counter": counter, "value": value, "limit": limit.at_most})
     if limit.at_most_of_reference is not None:
-        allowed = limit.at_most_of_reference * reference.get(limit.counter, 0.0)
+        share, allowed = limit.at_most_of_reference, limit.at_most_of_reference * reference.get(counter, 0.0)
         if value > allowed:
-            return f"{limit.counter} {value:g} is above {allowed:g}, {limit.at_most_of_reference:g} of the reference's"
+            facts: dict[str, Fact] = {"counter": counter, "value": value, "limit": allowed, "share": share}
+            return Reason(ReasonCode.COUNTER_ABOVE_SHARE_OF_REFERENCE, facts)
     return None
 
 
-def _leaked(found: Counters, reference: Counters) -> str:
+def _leaked(found: Counters, reference: Counters) -> tuple[Reason, ...]:
     """A leak that the reference has too is not the optimization's."""
     ours, theirs = (counters.get("grown_bytes", 0.0) for counters in (found, reference))
-    return f"every step leaves {ours:,.0f} bytes more device memory allocated" if ours > theirs else ""
+    return (Reason(ReasonCode.MEMORY_GROWS, {"bytes": ours}),) if ours > theirs else ()
 
 
-def _grown(found: Counters, recorded: Counters) -> str:
+def _above_record(found: Counters, recorded: Counters) -> tuple[Reason, ...]:
     autotuned = all(counters.get("autotuned", 0.0) > 0 for counters in (found, recorded))
-    changes = [
-        f"{name} {recorded[name]:g} -> {found[name]:g}"
+    return tuple(
+        Reason(ReasonCode.COUNTER_ABOVE_RECORD, {"counter": name, "value": found[name], "recorded": recorded[name]})
         for name in (*(() if autotuned else EXACT_UNLESS_AUTOTUNED), *EXACT_COUNTERS)
         if name in found and name in recorded and found[name] > _most(recorded[name])
-    ]
-    return f"more per step than recorded: {', '.join(changes)}" if changes else ""
+    )
 
 
 def _most(recorded: float) -> float:

@@ -17,6 +17,7 @@ from gpugate.judging.processes import voted
 from gpugate.judging.times import MOVED, judge_speedup, judge_throughput, middle_by_speedup
 from gpugate.measurement.record import Measurement
 from gpugate.results.case import CaseResult, Promise
+from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.summary import Summary, summarize
 from gpugate.results.verdict import Check, Outcome, Verdict
 
@@ -49,8 +50,8 @@ def decide(result: CaseResult, recording: bool, asked_tolerance: float | None = 
         on_cpu = result.device_kind == "cpu"
         verdicts = [with_other_work(one, measurement, on_cpu) if one.check in TIMED else one for one in verdicts]
     problems = dict.fromkeys(one.problem for one in result.attempts if one.problem)
-    unheard = "; ".join(f"a fresh process could not confirm it ({problem})" for problem in problems)
-    verdicts = [verdict if verdict.check == "equivalence" else _saying(verdict, unheard) for verdict in verdicts]
+    unconfirmed = [Reason(ReasonCode.NOT_CONFIRMED, {"problem": problem}) for problem in problems]
+    verdicts = [one if one.check == "equivalence" else _with_reasons(one, unconfirmed) for one in verdicts]
     if recording:
         verdicts = [_about_to_be_recorded(verdict) for verdict in verdicts]
     return unless_wrong(verdicts)
@@ -137,22 +138,21 @@ def _counters(result: CaseResult, promise: Promise, measurements: Sequence[Measu
     idle = next((one for one in judged if one.outcome in (Outcome.NOT_ENGAGED, Outcome.WRONG)), None)
     if idle is not None or len(judged) == 1 or first.outcome is Outcome.INCONCLUSIVE:
         return idle or first
-    word = voted([one.outcome for one in judged])
+    outcome = voted([one.outcome for one in judged])
     regressed = [one for one in judged if one.outcome is Outcome.REGRESSED]
-    if word is Outcome.PASS:
-        spoken = next(one for one in judged if one.outcome is Outcome.PASS)
-        return _saying(
-            spoken, f"in {len(regressed)} of {len(judged)} processes {regressed[0].reason}" if regressed else ""
-        )
-    return _saying(replace(regressed[0], outcome=word), f"so in {len(regressed)} of {len(judged)} processes")
+    found = [Reason(ReasonCode.IN_SOME_PROCESSES, {"found": len(regressed), "processes": len(judged)})]
+    if outcome is not Outcome.PASS:
+        return _with_reasons(replace(regressed[0], outcome=outcome), found)
+    passed = next(one for one in judged if one.outcome is Outcome.PASS)
+    return _with_reasons(passed, [*regressed[0].reasons, *found]) if regressed else passed
 
 
-def _saying(verdict: Verdict, more: str) -> Verdict:
-    return replace(verdict, reason=f"{verdict.reason}; {more}") if more else verdict
+def _with_reasons(verdict: Verdict, more: Sequence[Reason]) -> Verdict:
+    return replace(verdict, reasons=(*verdict.reasons, *more))
 
 
 def _about_to_be_recorded(verdict: Verdict) -> Verdict:
     """A missing baseline is what a recording is for."""
     if verdict.outcome is not Outcome.NO_BASELINE:
         return verdict
-    return replace(verdict, outcome=Outcome.PASS, reason="measured for the baseline that is recorded", next_step=None)
+    return replace(verdict, outcome=Outcome.PASS, reasons=(Reason(ReasonCode.BEING_RECORDED),), next_step=None)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
-from gpugate import units
 from gpugate.judging.next_step import next_step
-from gpugate.measurement.record import Difference, Measurement, Resemblance, StepChecks
+from gpugate.measurement.record import Difference, Measurement, StepChecks
 from gpugate.measurement.settings import REMEMBERS
+from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.workload import Tolerance
 
@@ -19,7 +18,7 @@ def judge_equivalence(measurement: Measurement, allowed: Tolerance) -> Verdict:
     """Every compared output must be within the tolerance, NaN never is, and every proof must hold."""
     case_id = measurement.case_id
     if not measurement.differences:
-        return Verdict("equivalence", case_id, reason="no output was compared")
+        return Verdict("equivalence", case_id, reasons=(Reason(ReasonCode.NO_OUTPUT_COMPARED),))
     worst_difference = max(measurement.differences, key=lambda d: (d.problem is not None, d.relative_l2))
     numbers = {
         "relative_l2": _finite(worst_difference.relative_l2),
@@ -27,63 +26,54 @@ def judge_equivalence(measurement: Measurement, allowed: Tolerance) -> Verdict:
         "compared_outputs": float(len(measurement.differences)),
     }
     off = [problem for d in measurement.differences if (problem := _output_problem(d, allowed))]
-    found, checks = step_problems(measurement.step_checks), measurement.step_checks
+    checks, proofs = measurement.step_checks, measurement.proofs
+    found = _step_problems(checks) if checks else []
     named = checks is not None and checks.resembles != "unknown"
     problems = [*found, *off] if named else [*off, *found]  # a cause says more than an error
-    problems += [f"{proof.name}: {proof.problem}" for proof in measurement.proofs if proof.problem]
+    problems += [
+        Reason(ReasonCode.DISPROVED, {"proof": proof.name, "problem": proof.problem})
+        for proof in proofs
+        if proof.problem
+    ]
     if problems:
         comparable = off and all(d.problem is None for d in measurement.differences)
         step = NextStep.TRACE_BOTH_SIDES if comparable else next_step(Outcome.WRONG)
-        return Verdict("equivalence", case_id, Outcome.WRONG, problems[0], step, numbers)
-    reason = (
-        f"relative L2 error {worst_difference.relative_l2:.1e} of at most {allowed.relative_l2:.1e} "
-        f"over {len(measurement.differences)} outputs"
-    )
-    if measurement.step_checks is not None:
-        reason += f", and the sums of {measurement.step_checks.steps} further steps agree"
-    reason = "; ".join([reason, *(f"{proof.name}: {proof.words}" for proof in measurement.proofs)])
-    return Verdict("equivalence", case_id, Outcome.PASS, reason, numbers=numbers)
+        return Verdict("equivalence", case_id, Outcome.WRONG, (problems[0],), step, numbers)
+    good = [Reason(ReasonCode.OUTPUTS_AGREE, {"allowed": allowed.relative_l2})]
+    good += [Reason(ReasonCode.STEPS_AGREE, {"steps": checks.steps})] if checks else []
+    good += [Reason(ReasonCode.PROVEN, {"proof": proof.name, "words": proof.words}) for proof in proofs]
+    return Verdict("equivalence", case_id, Outcome.PASS, tuple(good), numbers=numbers)
 
 
-_RESEMBLES: Mapping[Resemblance, str] = {
-    "": "",
-    "zeros": "zeros",
-    "not finite": "NaN or infinity",
-    "step before": "the output of the step before",
-    "other input": "the output of another input: the side remembers outputs, and the inputs' contents changed places",
-    "unreadable": "no output that can be compared",
-    "unknown": "another output than the baseline's",
-}
-
-
-def step_problems(checks: StepChecks | None) -> list[str]:
-    """A sentence for each finding of the checking pass: wrong outputs, remembered ones, and steps left out."""
-    if checks is None:
-        return []
+def _step_problems(checks: StepChecks) -> list[Reason]:
+    """A reason for each finding of the checking pass: wrong outputs, steps left out, and remembered outputs."""
     problems = []
     if checks.wrong:
-        found = checks.problem or f"it returned {_RESEMBLES[checks.resembles]}"
-        which = f"{checks.wrong} of {checks.steps} steps are wrong, the first is step {checks.first_wrong}"
-        problems.append(f"{which}: {found}")
+        count = {"wrong": checks.wrong, "steps": checks.steps, "first_wrong": checks.first_wrong or 0}
+        what = {"problem": checks.problem} if checks.problem else {"resembles": checks.resembles}
+        problems.append(Reason(ReasonCode.STEPS_WRONG, {**count, **what}))
     if checks.block_share is not None and checks.block_share < LEFT_OUT:
-        share = units.percent(checks.block_share)
-        problems.append(f"a step in a block does {share} of the work of a step by itself: the side leaves steps out")
+        problems.append(Reason(ReasonCode.STEPS_LEFT_OUT, {"share": checks.block_share}))
     if checks.new_input_ratio is not None and checks.new_input_ratio > REMEMBERS:
-        times = f"{checks.new_input_ratio:.3g} times as long on a new input as on the same input again"
-        problems.append(f"a step takes {times}: the side remembers outputs")
+        problems.append(Reason(ReasonCode.OUTPUTS_REMEMBERED, {"times": checks.new_input_ratio}))
     return problems
 
 
-def _output_problem(found: Difference, allowed: Tolerance) -> str | None:
+def _output_problem(found: Difference, allowed: Tolerance) -> Reason | None:
     if found.problem is not None:
-        return f"on {found.when} {found.problem}"
-    if not found.relative_l2 <= allowed.relative_l2:
-        return f"on {found.when} relative L2 error {found.relative_l2:.2e} exceeds {allowed.relative_l2:.1e}"
-    if not found.max_error <= allowed.max_error:
-        return f"on {found.when} largest error {found.max_error:.2e} exceeds {allowed.max_error:.1e}"
-    if found.top1_agreement is not None and found.top1_agreement < allowed.top1_agreement:
-        return f"on {found.when} top-1 agreement {found.top1_agreement:.3f} is below {allowed.top1_agreement}"
+        return Reason(ReasonCode.OUTPUT_NOT_COMPARABLE, {"when": found.when, "problem": found.problem})
+    error, largest, agreement = found.relative_l2, found.max_error, found.top1_agreement
+    if not error <= allowed.relative_l2:
+        return _off(ReasonCode.RELATIVE_ERROR_TOO_LARGE, found, error, allowed.relative_l2)
+    if not largest <= allowed.max_error:
+        return _off(ReasonCode.LARGEST_ERROR_TOO_LARGE, found, largest, allowed.max_error)
+    if agreement is not None and agreement < allowed.top1_agreement:
+        return _off(ReasonCode.TOP1_AGREEMENT_TOO_LOW, found, agreement, allowed.top1_agreement)
     return None
+
+
+def _off(code: ReasonCode, difference: Difference, found: float, allowed: float) -> Reason:
+    return Reason(code, {"when": difference.when, "found": found, "allowed": allowed})
 
 
 def _finite(value: float) -> float | None:

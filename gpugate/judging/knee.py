@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.series import Sweep
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 
@@ -16,24 +15,20 @@ def judge_knee(sweep: Sweep) -> Verdict:
     numbers: dict[str, float | str | None] = {"knee": now, "recorded_knee": then}
     if now is None:
         problem = next((point.problem for point in sweep.points if point.problem), "one value is no sweep")
-        return Verdict("knee", sweep.id, Outcome.INCONCLUSIVE, f"too few points: {problem}", numbers=numbers)
+        few = Reason(ReasonCode.TOO_FEW_POINTS, {"problem": problem})
+        return Verdict("knee", sweep.id, Outcome.INCONCLUSIVE, (few,), numbers=numbers)
     if then is None:
-        reason = f"the knee is at {now}; nothing is recorded to compare it with"
-        return Verdict("knee", sweep.id, Outcome.NO_BASELINE, reason, NextStep.RECORD, numbers)
-    moved = _steps([point.value for point in sweep.points], then, now)
-    where = f"the knee is at {now}" if now == then else f"the knee is at {now}, recorded at {then}"
-    outcome = Outcome.PASS if abs(moved) <= STEPS_TO_MOVE else Outcome.REGRESSED
-    return Verdict("knee", sweep.id, outcome, f"{where}: {_curve(sweep)}", numbers=numbers)
+        unknown = Reason(ReasonCode.KNEE_NOT_RECORDED)
+        return Verdict("knee", sweep.id, Outcome.NO_BASELINE, (unknown,), NextStep.RECORD, numbers)
+    values = [point.value for point in sweep.points]
+    moved = abs(values.index(now) - values.index(then))
+    outcome = Outcome.PASS if moved <= STEPS_TO_MOVE else Outcome.REGRESSED
+    found = Reason(ReasonCode.KNEE_MOVED if moved else ReasonCode.KNEE_AS_RECORDED)
+    return Verdict("knee", sweep.id, outcome, (found, _curve(sweep)), numbers=numbers)
 
 
-def _steps(values: Sequence[int], then: int, now: int) -> int:
-    return values.index(now) - values.index(then)
-
-
-def _curve(sweep: Sweep) -> str:
+def _curve(sweep: Sweep) -> Reason:
+    """The share of the best throughput by the value of each point."""
     best = sweep.best_speedup
-    shares = (
-        f"{point.value} {100 * point.speedup / best:.0f} %" if point.speedup is not None else f"{point.value} none"
-        for point in sweep.points
-    )
-    return f"of the best throughput, {', '.join(shares)}"
+    shares = {str(one.value): "none" if one.speedup is None else one.speedup / best for one in sweep.points}
+    return Reason(ReasonCode.THROUGHPUT_CURVE, shares)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpugate import units
 from gpugate.measurement.record import Measurement, Yardstick
+from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 
 MIN_EVENT_SHARE = 0.9  # of a pipeline's window on the host clock that CUDA events around it must cover
@@ -28,7 +29,7 @@ def busy_cores(measurement: Measurement) -> float | None:
 
 
 def with_other_work(verdict: Verdict, measurement: Measurement, on_cpu: bool) -> Verdict:
-    """The verdict with the load in its reason, where a time stayed open or says nothing.
+    """The verdict with the load among its reasons, where a time stayed open or says nothing.
 
     The next step on a CPU that is loaded or noisy is one that helps there: a larger budget does not.
     """
@@ -36,18 +37,18 @@ def with_other_work(verdict: Verdict, measurement: Measurement, on_cpu: bool) ->
         return verdict
     cores = busy_cores(measurement)
     noisy = verdict.outcome is Outcome.INCONCLUSIVE and measurement.stopped_because == "noise"
-    load = "" if cores is None else f"; other processes kept {cores:.2g} cores busy meanwhile"
+    load = () if cores is None else (Reason(ReasonCode.OTHER_WORK, {"cores": cores}),)
     step = NextStep.FREE_CORES if on_cpu and (cores is not None or noisy) else verdict.next_step
-    return replace(verdict, reason=verdict.reason + load, next_step=step)
+    return replace(verdict, reasons=(*verdict.reasons, *load), next_step=step)
 
 
 def with_environment(verdict: Verdict, problem: str | None) -> Verdict:
     """With a problem, ENV_INVALID for all outcomes but WRONG and NOT_ENGAGED, which no state of a machine causes."""
     if problem is None or verdict.outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED):
         return verdict
-    found = "" if verdict.outcome is Outcome.NO_BASELINE else f"; on this machine state: {verdict.reason}"
-    reason = problem + found
-    return replace(verdict, outcome=Outcome.ENV_INVALID, reason=reason, next_step=NextStep.COOL_MACHINE)
+    found = () if verdict.outcome is Outcome.NO_BASELINE else verdict.reasons
+    reasons = (Reason(ReasonCode.MACHINE_UNFIT, {"problem": problem}), *found)
+    return replace(verdict, outcome=Outcome.ENV_INVALID, reasons=reasons, next_step=NextStep.COOL_MACHINE)
 
 
 def environment_problem(

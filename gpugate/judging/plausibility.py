@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import replace
 
-from gpugate import units
 from gpugate.measurement.record import Measurement
+from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.summary import Summary
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.workload import Contract, Size
@@ -19,28 +19,16 @@ MOSTLY_OPERATORS = 0.5
 ABOUT_KERNELS = ("kernels", "kernel_launches", "graph_launches", "tensor_core_kernels")
 
 
-class Impossible(NamedTuple):
-    """A rate beyond a ceiling of this machine: how many times the ceiling, and in words."""
-
-    times: float
-    words: str
-
-
-def impossible_rate(measurement: Measurement, summary: Summary, size: Size) -> Impossible | None:
+def impossible_rate(measurement: Measurement, summary: Summary, size: Size) -> Reason | None:
     """The first side whose step is faster than MOST of what this machine's yardsticks allow, or None."""
     for side, step_ms in (("the optimized side", summary.optimized_ms), ("the reference", summary.reference_ms)):
         for name, rate in _rates(measurement, size, step_ms.median):
             ceiling = measurement.ceilings.get(name)
             if ceiling and rate > MOST * ceiling:
-                of_what = f"{units.percent(rate / ceiling)} of {units.yardstick_label(name)}"
-                fastest = f"{units.yardstick_value(name, ceiling)}, the most that this machine reached"
-                words = f"{side} would reach {units.yardstick_value(name, rate)}, {of_what} {fastest}"
-                return Impossible(rate / ceiling, words)
+                beyond: dict[str, Fact] = {"ceiling": ceiling, TIMES_CEILING: rate / ceiling}
+                return Reason(ReasonCode.IMPOSSIBLE_RATE, {"side": side, "yardstick": name, **beyond})
     share = measurement.optimized_counters.get("bus_share", 0.0)
-    if share > MOST:
-        carried = f"{units.percent(share)} of what page-locked copies carry over the bus"
-        return Impossible(share, f"the optimized side would carry {carried}")
-    return None
+    return Reason(ReasonCode.IMPOSSIBLE_BUS_RATE, {TIMES_CEILING: share}) if share > MOST else None
 
 
 def _rates(measurement: Measurement, size: Size, step_ms: float) -> Iterator[tuple[str, float]]:
@@ -53,22 +41,18 @@ def _rates(measurement: Measurement, size: Size, step_ms: float) -> Iterator[tup
             yield name, uncached / step_ms / 1e6
 
 
-def without_result(verdict: Verdict, impossible: Impossible | None) -> Verdict:
+def without_result(verdict: Verdict, impossible: Reason | None) -> Verdict:
     """INCONCLUSIVE for an impossible time, whatever its outcome was but WRONG or NOT_ENGAGED."""
     if impossible is None or verdict.outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED):
         return verdict
-    return Verdict(
-        verdict.check,
-        verdict.case_id,
-        Outcome.INCONCLUSIVE,
-        f"no result: {impossible.words}",
-        NextStep.CHECK_SIZE,
-        {**verdict.numbers, TIMES_CEILING: impossible.times},
+    numbers = {**verdict.numbers, TIMES_CEILING: impossible.facts[TIMES_CEILING]}
+    return replace(
+        verdict, outcome=Outcome.INCONCLUSIVE, reasons=(impossible,), next_step=NextStep.CHECK_SIZE, numbers=numbers
     )
 
 
-def vanished_work(measurement: Measurement, contract: Contract | None) -> str | None:
-    """A question about work of the reference that was not seen of the optimized side, or None.
+def vanished_work(measurement: Measurement, contract: Contract | None) -> Reason | None:
+    """Work of the reference that was not seen of the optimized side, or None.
 
     A side that declares what it does is not questioned: by `Side.engaged`, or by a contract about kernels.
     """
@@ -80,10 +64,9 @@ def vanished_work(measurement: Measurement, contract: Contract | None) -> str | 
     if counted:
         both = measurement.optimized_counters, measurement.reference_counters
         ran, reference_ran = (counters.get("kernels") for counters in both)
-        return "it runs no kernel, and the reference does" if reference_ran and ran == 0 else None
+        return Reason(ReasonCode.NO_KERNEL_SEEN) if reference_ran and ran == 0 else None
     share = ours.kernel_ms / statistics.median(pair.optimized_ms for pair in measurement.pairs)
     reference_share = theirs.kernel_ms / statistics.median(pair.reference_ms for pair in measurement.pairs)
     if share >= FEW_OPERATORS or reference_share < MOSTLY_OPERATORS:
         return None
-    of_reference = units.percent(reference_share)
-    return f"PyTorch's operators take {units.percent(share)} of its step and {of_reference} of the reference's"
+    return Reason(ReasonCode.FEW_OPERATORS_SEEN, {"share": share, "reference_share": reference_share})

@@ -1,4 +1,4 @@
-"""A verdict is an outcome, its reason and the next step."""
+"""A verdict is an outcome, the reasons for it and the next step."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Literal
 
+from gpugate.results.reason import Reason, ReasonCode
+from gpugate.results.reason_words import describe
 from gpugate.units import NotFinite
 
 
@@ -58,14 +60,26 @@ CASE_CHECKS: tuple[Check, ...] = ("equivalence", "speedup", "throughput", "count
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer of one check; `numbers` are the evidence for the outcome (JSON-ready, units in the names)."""
+    """The answer of one check; `numbers` are the evidence for the outcome (JSON-ready, units in the names).
+
+    The first of the `reasons` decided; the others are circumstances.
+    """
 
     check: Check
     case_id: str
     outcome: Outcome = Outcome.INCONCLUSIVE
-    reason: str = "nothing was measured yet"
+    reasons: tuple[Reason, ...] = (Reason(ReasonCode.NOTHING_MEASURED),)
     next_step: NextStep | None = None
     numbers: Mapping[str, Annotated[float | str | None, NotFinite()]] = field(default_factory=dict)
+
+    @property
+    def code(self) -> ReasonCode:
+        return self.reasons[0].code
+
+    @property
+    def reason(self) -> str:
+        """The reasons in one sentence."""
+        return describe(self.check, self.reasons, self.numbers)
 
     @property
     def good(self) -> bool:

@@ -133,9 +133,9 @@ class PerfTests:
 
 
 def properties(verdict: Verdict) -> dict[str, Any]:
-    """Collects the outcome, the reason and the numbers of a verdict for JUnit XML and pytest-benchmark."""
+    """Collects the outcome, the reason, its code and the numbers of a verdict for JUnit XML and pytest-benchmark."""
     numbers = {name: value for name, value in verdict.numbers.items() if value is not None}
-    return {"verdict": verdict.outcome.value, "reason": verdict.reason, **numbers}
+    return {"verdict": verdict.outcome.value, "reason_code": verdict.code.value, "reason": verdict.reason, **numbers}
 
 
 def sentence(verdict: Verdict, run: RunResult) -> str:

@@ -28,6 +28,7 @@ from gpugate.measurement.step_profile import StepProfile
 from gpugate.measurement.whole_run import with_whole_run
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
+from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.series_of_cases import ladders, rung_number, sweeps
 from gpugate.results.summary import summarize
@@ -413,7 +414,8 @@ def _as_stored(found: Measurement, case: Case) -> Measurement:
 def _say_lost(result: CaseResult, problem: str) -> None:
     """Nothing is known of the case, and it is not its fault."""
     result.error, result.environment_problem = None, problem
-    result.verdicts = [Verdict(check, result.case_id, Outcome.ENV_INVALID, problem) for check in CASE_CHECKS]
+    lost = (Reason(ReasonCode.DEVICE_LOST, {"problem": problem}),)
+    result.verdicts = [Verdict(check, result.case_id, Outcome.ENV_INVALID, lost) for check in CASE_CHECKS]
 
 
 def _error_sentence(error: BaseException, case: Case) -> str:

@@ -35,7 +35,8 @@ FAMILY = "gpugate-"  # which every format of ours begins with
 # 6: where the time of a step goes, and that of a measurement; what a wrong output looks like.
 # 7: the checks that tests held, the exit status of pytest, and why it is 1 where no test failed.
 # 8: the next step of a verdict is an action, which a report words.
-FORMAT_VERSION = 8
+# 9: the reasons of a verdict are codes with facts, from which its sentence is made.
+FORMAT_VERSION = 9
 
 
 class RunFileError(GpugateError):

@@ -219,6 +219,10 @@ class TinyProject:
         """One verdict in the JSON file."""
         return next(made for made in self.json()["cases"][case]["verdicts"] if made["check"] == check)
 
+    def reasons(self, check: str, case: str = "tiny/quick/cpu") -> dict[str, dict[str, Any]]:
+        """The facts of each reason of one verdict in the JSON file, by its code."""
+        return {reason["code"]: reason["facts"] for reason in self.verdict(check, case)["reasons"]}
+
     def outcomes(self, case: str = "tiny/quick/cpu") -> dict[str, str]:
         """The word of every check in the JSON file."""
         return {made["check"]: made["outcome"] for made in self.json()["cases"][case]["verdicts"]}

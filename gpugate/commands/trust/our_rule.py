@@ -11,7 +11,8 @@ import numpy as np
 from gpugate.commands.trust.analysis import OURS
 from gpugate.commands.trust.rival_rules import Rule
 from gpugate.commands.trust.trial import Trial
-from gpugate.judging.times import over_processes
+from gpugate.judging.processes import voted
+from gpugate.judging.times import votes
 from gpugate.results.summary import OneProcess, counted, one_process
 from gpugate.results.verdict import Outcome
 from gpugate.session.recording import SPARE_PROCESSES
@@ -36,7 +37,7 @@ def our_rules(trials: Sequence[Trial]) -> tuple[Rule, ...]:
     rules know `trials` alone: they raise KeyError for any other.
     """
     pool = _Pool(trials)
-    in_one_go = Rule(OURS, "gpugate.judging.times.over_processes, baseline of one night", _OurAlarm(pool, sittings=1))
+    in_one_go = Rule(OURS, "gpugate.judging.times.votes, baseline of one night", _OurAlarm(pool, sittings=1))
     fewest, most = min(pool.processes.values()), max(pool.processes.values())
     if fewest < ENOUGH_PROCESSES:
         return (in_one_go,)
@@ -132,10 +133,10 @@ class _OurAlarm:
         allowed = speedup_tolerance(then.cv, then.processes, self.sittings, self.pool.checks)
         fresh = iter(self.pool.asked(trial))
         attempts = [self.pool.own(trial).speedup]
-        outcome = over_processes(attempts, then.speedup, allowed)
+        outcome = voted(votes(attempts, then.speedup, allowed))
         while _asks(outcome, len(attempts)) and (another := next(fresh, None)) is not None:
             attempts.append(another.speedup)
-            outcome = over_processes(attempts, then.speedup, allowed)
+            outcome = voted(votes(attempts, then.speedup, allowed))
         return outcome in (Outcome.REGRESSED, Outcome.INCONCLUSIVE)
 
 

@@ -1,17 +1,21 @@
 """What several processes say together, and when another one is asked: with made-up measurements."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from gpugate.judging.decide import decide, left_open_by_other_work, wants_fresh_process, wants_more_pairs
 from gpugate.judging.next_step import RECORDING
+from gpugate.judging.times import MOVED
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
 from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
+from gpugate.results.reason import ReasonCode
 from gpugate.results.summary import History
 from gpugate.results.verdict import NextStep, Outcome
 from gpugate.workload import Contract, Limit, Size, Tolerance
 
+NOT_CONFIRMED, OTHER_WORK = ReasonCode.NOT_CONFIRMED, ReasonCode.OTHER_WORK
 PASS, REGRESSED, INCONCLUSIVE = Outcome.PASS, Outcome.REGRESSED, Outcome.INCONCLUSIVE
 CASE_ID = "net/fast/cuda"
 COUNTED = {"kernel_launches": 1.0, "graph_launches": 0.0, "kernels": 57.0}
@@ -48,8 +52,10 @@ def outcomes(result: CaseResult) -> dict[str, Outcome]:
     return {verdict.check: verdict.outcome for verdict in result.verdicts}
 
 
-def reason(result: CaseResult, check: str) -> str:
-    return next(verdict.reason for verdict in result.verdicts if verdict.check == check)
+def reasons(result: CaseResult, check: str) -> dict[ReasonCode, Mapping[str, float | str]]:
+    """The facts of each reason of one verdict, by its code."""
+    found = next(verdict.reasons for verdict in result.verdicts if verdict.check == check)
+    return {reason.code: reason.facts for reason in found}
 
 
 def test_a_regression_is_asked_about_once_and_a_contradiction_once_more() -> None:
@@ -62,7 +68,7 @@ def test_a_regression_is_asked_about_once_and_a_contradiction_once_more() -> Non
     assert (outcomes(contradicted)["speedup"], wants_fresh_process(contradicted)) == (INCONCLUSIVE, True)
     outvoted = case(slow, fine, fine)
     assert (outcomes(outvoted)["speedup"], wants_fresh_process(outvoted)) == (PASS, False)
-    assert ", in fresh processes 3.00x and 3.00x: the middle one of 3 holds" in reason(outvoted, "speedup")
+    assert reasons(outvoted, "speedup")[ReasonCode.FRESH_PROCESS]["speedup"] == pytest.approx(3.0)
 
 
 def test_what_holds_asks_nobody() -> None:
@@ -90,13 +96,22 @@ def test_of_counts_too_the_middle_one_of_three_processes_decides() -> None:
     assert (outcomes(alone)["counters"], wants_fresh_process(alone)) == (REGRESSED, True)
     twice = case(more, Attempt(more))
     assert (outcomes(twice)["counters"], wants_fresh_process(twice)) == (REGRESSED, False)
-    assert reason(twice, "counters").endswith("so in 2 of 2 processes")
+    above = {"counter": "kernels", "recorded": 57.0, "value": 58.0}
+    found = {"found": 2, "processes": 2}
+    assert reasons(twice, "counters") == {
+        ReasonCode.COUNTER_ABOVE_RECORD: above,
+        ReasonCode.IN_SOME_PROCESSES: found,
+    }
     contradicted = case(more, same)
     assert (outcomes(contradicted)["counters"], wants_fresh_process(contradicted)) == (INCONCLUSIVE, True)
     assert outcomes(case(more, same, Attempt(more)))["counters"] is REGRESSED
     once = case(more, same, same)
     assert (outcomes(once)["counters"], wants_fresh_process(once)) == (PASS, False)
-    assert "in 1 of 3 processes more per step than recorded: kernels 57 -> 58" in reason(once, "counters")
+    assert reasons(once, "counters") == {
+        ReasonCode.COUNTED: COUNTED,
+        ReasonCode.COUNTER_ABOVE_RECORD: above,
+        ReasonCode.IN_SOME_PROCESSES: {"found": 1, "processes": 3},
+    }
 
 
 def test_what_did_not_engage_in_one_process_did_not_engage() -> None:
@@ -121,7 +136,7 @@ def test_a_sick_machine_confirms_nothing() -> None:
     assert not wants_fresh_process(sick)
     elsewhere = case(measured(2.9), Attempt(measured(3.0), "the machine gave 1 instead of 2"))
     assert outcomes(elsewhere)["speedup"] is REGRESSED  # what a sick process says does not count
-    assert "could not confirm it (the machine gave 1 instead of 2)" in reason(elsewhere, "speedup")
+    assert reasons(elsewhere, "speedup")[NOT_CONFIRMED] == {"problem": "the machine gave 1 instead of 2"}
 
 
 @pytest.mark.parametrize(
@@ -144,13 +159,14 @@ def test_on_a_sick_machine_limits_of_times_say_nothing_and_limits_of_counts_stil
 def test_a_leak_is_one_on_a_sick_machine_too() -> None:
     found = replace(measured(3.0), optimized_counters={**COUNTED, "active_fraction": 0.9, "grown_bytes": 4096.0})
     promise = Promise(1.5, LOOSE, Contract(limits=(Limit("active_fraction", at_least=0.95),)))
-    assert "4,096 bytes more" in reason(case(found, promise=promise, environment_problem="sick"), "counters")
+    leaks = case(found, promise=promise, environment_problem="sick")
+    assert reasons(leaks, "counters") == {ReasonCode.MEMORY_GROWS: {"bytes": 4096.0}}
 
 
 def test_a_process_that_died_is_told_where_it_mattered() -> None:
     died = case(measured(2.9), Attempt(None, "a fresh process ended with status 3"))
-    assert "a fresh process could not confirm it (a fresh process ended with status 3)" in reason(died, "speedup")
-    assert "could not confirm" not in reason(died, "equivalence")
+    assert reasons(died, "speedup")[NOT_CONFIRMED] == {"problem": "a fresh process ended with status 3"}
+    assert NOT_CONFIRMED not in reasons(died, "equivalence")
 
 
 def test_a_recording_takes_a_missing_baseline_for_granted() -> None:
@@ -179,8 +195,10 @@ def test_a_speedup_that_rose_with_the_reference_alone_is_no_improvement_and_is_c
     risen, well = timed(43.5, optimized_ms), Attempt(timed(30.0, optimized_ms))
     found = case(risen)
     assert (outcomes(found)["speedup"], wants_fresh_process(found)) == (alone, True)
-    assert "optimized 10.00 ms -> " in reason(found, "speedup")
-    assert "reference 30.00 ms -> 43.50 ms: mostly the reference moved" in reason(found, "speedup")
+    code = ReasonCode.BOUND_HELD if alone is PASS else ReasonCode.GAIN_OF_A_SLOWER_REFERENCE
+    assert (found.verdicts[1].reasons[-3].code, found.verdicts[1].numbers[MOVED]) == (code, "reference")
+    moved = reasons(found, "speedup")[ReasonCode.SIDES_MOVED]
+    assert (moved["reference_then_ms"], moved["reference_now_ms"]) == (30.0, 43.5)
     assert not wants_more_pairs(found)  # of the same build of the reference
     assert outcomes(case(risen, well, well))["speedup"] is outcome
     everywhere = case(risen, Attempt(risen), Attempt(risen))
@@ -197,10 +215,11 @@ def test_a_speedup_that_fell_with_the_reference_alone_blames_the_reference() -> 
     fallen = case(timed(27.0, 10.0))
     assert outcomes(fallen)["speedup"] is REGRESSED
     assert wants_fresh_process(fallen)
-    assert "reference 30.00 ms -> 27.00 ms: mostly the reference moved" in reason(fallen, "speedup")
+    assert fallen.verdicts[1].numbers[MOVED] == "reference"
+    assert reasons(fallen, "speedup")[ReasonCode.SIDES_MOVED]["reference_now_ms"] == 27.0
     assert fallen.verdicts[1].next_step is NextStep.RECORD_NEW_REFERENCE
     slower = case(timed(30.0, 11.0))
-    assert "mostly the reference" not in reason(slower, "speedup")
+    assert MOVED not in slower.verdicts[1].numbers
     assert slower.verdicts[1].next_step is NextStep.MEASURE_LONGER
     broken = case(timed(14.0, 10.0))  # of its promise, which no recording changes
     assert broken.verdicts[1].next_step is NextStep.MEASURE_LONGER
@@ -228,7 +247,7 @@ def test_an_alarm_beside_other_work_is_confirmed_all_the_same() -> None:
     slow = replace(measured(2.5), optimized_counters={**COUNTED, "other_cores": 1.4})
     found = case(slow, case_id="net/fast/cpu")
     assert (outcomes(found)["speedup"], wants_more_pairs(found), wants_fresh_process(found)) == (REGRESSED, True, True)
-    assert "other processes" not in reason(found, "speedup")
+    assert OTHER_WORK not in reasons(found, "speedup")
 
 
 @pytest.mark.parametrize("problem", [None, "the machine gave 1 instead of 2"])
@@ -236,9 +255,9 @@ def test_other_work_is_told_with_advice_that_helps(problem: str | None) -> None:
     found = beside(1.4, environment_problem=problem)
     speedup = found.verdicts[1]
     assert speedup.outcome is (Outcome.ENV_INVALID if problem else INCONCLUSIVE)
-    assert "; other processes kept 1.4 cores busy" in speedup.reason
+    assert reasons(found, "speedup")[OTHER_WORK] == {"cores": 1.4}
     assert speedup.next_step is NextStep.FREE_CORES
-    assert "other processes" not in reason(beside(0.1, environment_problem=problem), "speedup")
+    assert OTHER_WORK not in reasons(beside(0.1, environment_problem=problem), "speedup")
     assert beside(1.4, "cuda", environment_problem=problem).verdicts[1].next_step is not NextStep.FREE_CORES
 
 
@@ -275,6 +294,6 @@ def test_an_impossible_time_is_not_laid_to_other_work() -> None:
     counted = {**COUNTED, "other_cores": 1.4}
     found = replace(measured(3.0), instances=SPREAD, optimized_counters=counted, ceilings={"matmul_fp32_tflops": 1e-6})
     impossible = case(found, case_id="net/fast/cpu", size=Size(1, 1e9, 0))
-    assert impossible.verdicts[1].reason.startswith("no result")
+    assert list(reasons(impossible, "speedup")) == [ReasonCode.IMPOSSIBLE_RATE]
     assert impossible.verdicts[1].next_step is NextStep.CHECK_SIZE
     assert not left_open_by_other_work(impossible)

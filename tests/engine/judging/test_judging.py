@@ -1,4 +1,4 @@
-"""From numbers to words: every border of every verdict, with made-up numbers."""
+"""From numbers to outcomes and reason codes: every border of every verdict, with made-up numbers."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,6 @@ from gpugate.judging.counters import EXACT_COUNTERS, EXACT_UNLESS_AUTOTUNED, bro
 from gpugate.judging.equivalence import judge_equivalence
 from gpugate.judging.machine_state import environment_problem, with_environment
 from gpugate.judging.times import (
-    NOTHING_RECORDED,
     against_minimum,
     against_reference,
     judge_speedup,
@@ -19,6 +18,7 @@ from gpugate.judging.times import (
 )
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import Remembered
+from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.summary import History, Summary
 from gpugate.results.verdict import SEVERITY, NextStep, Outcome, Verdict, worst
 from gpugate.statistics.intervals import Estimate
@@ -37,6 +37,20 @@ COUNTED: Mapping[str, float] = {
 PASS, IMPROVED, REGRESSED = Outcome.PASS, Outcome.IMPROVED, Outcome.REGRESSED
 WRONG, NOT_ENGAGED, INCONCLUSIVE = Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.INCONCLUSIVE
 NO_BASELINE = Outcome.NO_BASELINE
+
+
+def codes(verdict: Verdict) -> list[ReasonCode]:
+    return [reason.code for reason in verdict.reasons]
+
+
+def facts(verdict: Verdict, code: ReasonCode) -> Mapping[str, float | str]:
+    """The facts of the first reason of this code."""
+    return next(reason.facts for reason in verdict.reasons if reason.code is code)
+
+
+def bounds(verdict: Verdict) -> list[float | str]:
+    """The names of the bounds among the reasons."""
+    return [reason.facts["bound"] for reason in verdict.reasons if "bound" in reason.facts]
 
 
 def about(median: float, relative: float = 0.001) -> Estimate:
@@ -61,35 +75,34 @@ def test_a_baseline_whose_tolerance_no_speedup_is_below_is_none() -> None:
     then = remembered(past(8.0, cv=0.3))
     verdict = judge_speedup(MEASURED, summary(about(0.01)), None, then)
     assert verdict.outcome is NO_BASELINE
-    varied = "a recorded and an anchored speedup whose processes vary by 30 %, too much to bound anything"
-    assert f" has {varied}: record more, or on a quieter machine; " in verdict.reason
+    assert verdict.code is ReasonCode.RECORD_VARIES
+    assert facts(verdict, ReasonCode.RECORD_VARIES) == {"recorded": 0.3, "anchored": 0.3}
     assert judge_speedup(MEASURED, summary(about(0.01)), None, then, asked_tolerance=0.5).outcome is REGRESSED
 
 
 def test_beside_a_baseline_that_bounds_nothing_the_promise_judges() -> None:
     then = remembered(past(8.0, cv=0.3))
     kept = judge_speedup(MEASURED, summary(about(2.01)), 2.0, then)
-    varied = "; it has a recorded and an anchored speedup whose processes vary by 30 %, too much to bound anything ("
     assert kept.outcome is PASS
-    assert f"holds the promised 2.00x{varied}" in kept.reason
+    assert bounds(kept) == ["promised"]
+    assert codes(kept) == [ReasonCode.BOUND_HELD, ReasonCode.RECORD_VARIES, ReasonCode.PAIRS]
     assert judge_speedup(MEASURED, summary(about(1.9)), 2.0, then).outcome is REGRESSED
 
 
 def test_beside_a_record_that_bounds_nothing_the_anchor_judges_and_too_few_processes_are_no_baseline() -> None:
     then = replace(remembered(past(8.0, cv=0.3)), anchor=past(8.0))
     slow = judge_speedup(MEASURED, summary(about(2.01)), 2.0, then)
-    assert slow.outcome is REGRESSED
-    assert "is below the anchored 8.00x -1 %" in slow.reason
-    assert "; it has a recorded speedup whose processes vary by 30 %, too much to bound anything (" in slow.reason
+    assert (slow.outcome, slow.code) == (REGRESSED, ReasonCode.SPEEDUP_BELOW_ANCHOR)
+    assert slow.reasons[0].facts == {"bound": "anchored", "value": 8.0, "allowed": 0.01}
+    assert facts(slow, ReasonCode.RECORD_VARIES) == {"recorded": 0.3}
     young = judge_speedup(MEASURED, summary(about(2.01)), 2.0, remembered(past(8.0, cv=0.9, processes=3)))
-    assert young.outcome is NO_BASELINE
-    assert "has a baseline of 3 processes, where a gate needs 5" in young.reason
+    assert (young.outcome, young.code) == (NO_BASELINE, ReasonCode.TOO_FEW_PROCESSES)
+    assert young.reasons[0].facts == {"processes": 3, "needed": 5}
 
 
-def test_a_time_that_varies_too_much_is_told() -> None:
-    then = remembered(past(cv=0.3))
-    assert "tolerance 120 %, which bounds nothing" in judge_throughput(MEASURED, summary(about(3.0)), then).reason
-    assert "bounds nothing" not in judge_throughput(MEASURED, summary(about(3.0)), remembered(past())).reason
+def test_a_record_of_times_that_varies_too_much_is_named() -> None:
+    verdicts = [judge_throughput(MEASURED, summary(about(3.0)), remembered(past(cv=cv))) for cv in (0.3, 0.001)]
+    assert [ReasonCode.BOUNDS_NOTHING in codes(verdict) for verdict in verdicts] == [True, False]
 
 
 def test_without_any_evidence_nothing_is_concluded() -> None:
@@ -147,7 +160,7 @@ def test_against_a_reference_of_eight_with_a_quarter_tolerated(low, high, expect
 def test_a_kept_promise_without_a_baseline_asks_for_one(speedup, minimum, expected) -> None:
     verdict = judge_speedup(MEASURED, summary(about(speedup)), minimum, None)
     assert (verdict.outcome, verdict.numbers["recorded_speedup"]) == (expected, None)
-    assert (verdict.reason == NOTHING_RECORDED) is (expected is NO_BASELINE)
+    assert (codes(verdict) == [ReasonCode.NO_RECORD]) is (expected is NO_BASELINE)
     assert (verdict.next_step is NextStep.RECORD) is (expected is NO_BASELINE)
 
 
@@ -164,9 +177,8 @@ def test_a_kept_promise_without_a_baseline_asks_for_one(speedup, minimum, expect
 )
 def test_a_baseline_of_fewer_than_five_processes_is_none_for_a_gate(speedup, processes, expected) -> None:
     verdict = judge_speedup(MEASURED, summary(about(speedup)), 2.0, remembered(past(processes=processes)))
-    words = f"has a baseline of {processes} processes, where a gate needs 5"
     assert verdict.outcome is expected
-    assert (words in verdict.reason) is (expected is NO_BASELINE)
+    assert (verdict.code is ReasonCode.TOO_FEW_PROCESSES) is (expected is NO_BASELINE)
     assert (verdict.next_step is NextStep.RECORD) is (expected is NO_BASELINE)
 
 
@@ -174,7 +186,7 @@ def test_a_baseline_of_fewer_than_five_processes_is_none_for_a_gate(speedup, pro
 def test_where_nothing_is_promised_the_recorded_speedup_is_judged_alone(speedup, expected) -> None:
     verdict = judge_speedup(MEASURED, summary(about(speedup)), None, remembered(past()))
     assert verdict.outcome is expected
-    assert "promised" not in verdict.reason
+    assert "promised" not in bounds(verdict)
 
 
 @pytest.mark.parametrize(("speedup", "expected"), [(3.0, PASS), (2.9, REGRESSED), (3.1, IMPROVED)])
@@ -183,129 +195,96 @@ def test_a_speedup_is_judged_alike_by_a_record_of_other_software(speedup, expect
     then = remembered(past(), match="same device", differences=("driver 580.1 -> 590.2",))
     verdict = judge_speedup(MEASURED, summary(about(speedup)), 2.0, then)
     assert verdict.outcome is expected
-    assert "driver" not in verdict.reason
+    assert ReasonCode.TOLERANCE_WIDENED not in codes(verdict)
 
 
-@pytest.mark.parametrize(
-    ("stopped_because", "discarded", "instances", "evidence"),
-    [
-        ("narrow", 0, 3, "(12 pairs over 3 fresh builds, until the interval was narrow)"),
-        ("noise", 0, 1, "(12 pairs over 1 fresh build, until the noise stopped changing)"),
-        ("budget", 2, 2, "(12 pairs over 2 fresh builds, 2 discarded as throttled, until the budget was spent)"),
-    ],
-)
 @pytest.mark.parametrize("speedup", [3.0, 2.5, 2.971, 3.5])
-@pytest.mark.parametrize(("attempts", "asked"), [(1, ""), (2, ", asked once for more pairs"), (4, ", asked 3 times")])
-def test_every_speedup_says_what_it_rests_on(
-    stopped_because, discarded, instances, evidence, attempts, asked, speedup
-) -> None:
-    found = summary(about(speedup), discarded=discarded, instances=instances)
-    measured = replace(MEASURED, stopped_because=stopped_because, attempts=attempts)
-    reason = judge_speedup(measured, found, 2.0, remembered(past())).reason
-    builds, _, rest = evidence.partition(", ")
-    assert f" {builds}{asked}" in reason
-    assert reason.endswith(rest)
-    assert ("more pairs" in reason) is (attempts > 1)
+def test_every_speedup_has_the_pairs_that_it_rests_on(speedup) -> None:
+    found = summary(about(speedup), discarded=2, instances=3)
+    measured = replace(MEASURED, stopped_because="budget", attempts=4)
+    verdict = judge_speedup(measured, found, 2.0, remembered(past()))
+    expected = {"pairs": 12, "builds": 3, "attempts": 4, "discarded": 2, "stopped": "budget"}
+    assert facts(verdict, ReasonCode.PAIRS) == expected
+
+
+BELOW_PROMISE, BELOW_RECORD = ReasonCode.SPEEDUP_BELOW_PROMISE, ReasonCode.SPEEDUP_BELOW_RECORD
+BELOW_ANCHOR, DISAGREE = ReasonCode.SPEEDUP_BELOW_ANCHOR, ReasonCode.PROCESSES_DISAGREE
+HELD, FASTER, UNDECIDED = ReasonCode.BOUND_HELD, ReasonCode.FASTER_THAN_RECORD, ReasonCode.UNDECIDED
 
 
 @pytest.mark.parametrize(
-    ("speedup", "expected", "words"),
+    ("speedup", "expected", "found"),
     [
-        (3.0, PASS, "3.00x (3.00..3.00) holds the promised 2.00x and the recorded 3.00x -1 % and the anchored 3.00x"),
-        (2.95, REGRESSED, "is below the recorded 3.00x -1 % and the anchored 3.00x -1 %; optimized"),
-        (2.971, INCONCLUSIVE, "is not clearly on either side of the recorded"),
-        (3.05, IMPROVED, "beats the recorded 3.00x -1 %; optimized"),
-        (1.9, REGRESSED, "is below the promised 2.00x and the recorded"),
+        (3.0, PASS, [HELD, HELD, HELD]),
+        (2.95, REGRESSED, [BELOW_RECORD, BELOW_ANCHOR]),
+        (2.971, INCONCLUSIVE, [UNDECIDED, UNDECIDED]),
+        (3.05, IMPROVED, [FASTER]),
+        (1.9, REGRESSED, [BELOW_PROMISE, BELOW_RECORD, BELOW_ANCHOR]),
     ],
 )
-def test_a_speedup_is_judged_by_the_promise_and_by_what_was_recorded(speedup, expected, words) -> None:
+def test_a_speedup_is_judged_by_the_promise_and_by_what_was_recorded(speedup, expected, found) -> None:
     verdict = judge_speedup(MEASURED, summary(about(speedup)), 2.0, remembered(past()))
     assert verdict.outcome is expected
-    assert words in verdict.reason
+    assert [reason.code for reason in verdict.reasons if "bound" in reason.facts] == found
 
 
 @pytest.mark.parametrize(
-    ("speedups", "expected", "said"),
+    ("speedups", "expected", "code"),
     [
-        (
-            (2.96, 2.98),
-            INCONCLUSIVE,
-            ", in a fresh process 2.98x (2.98..2.98): they disagree about the recorded 3.00x -1 % and",
-        ),
-        ((2.96, 2.96), REGRESSED, ", in a fresh process 2.96x: both are below the recorded 3.00x -1 % and"),
-        ((2.8, 2.98, 3.0), PASS, ", in fresh processes 2.98x and 3.00x: the middle one of 3 holds the promised 2.00x"),
-        # The first one's interval was on both sides of 2.97.
-        ((2.971, 2.96, 2.969), REGRESSED, ", in fresh processes 2.96x and 2.97x: the middle one of 3 is below the rec"),
-        ((2.971, 2.971), PASS, ", in a fresh process 2.97x: both hold the promised 2.00x and the recorded 3.00x -1 %"),
-        ((3.0, 3.1, 3.2), IMPROVED, ", in fresh processes 3.10x and 3.20x: the middle one of 3 beats the recorded"),
-        ((2.9, 2.9, 2.9, 3.0), REGRESSED, "2.90x and 2.90x and 3.00x: the middle two of 4 are below the recorded"),
+        ((2.96, 2.98), INCONCLUSIVE, DISAGREE),
+        ((2.96, 2.96), REGRESSED, BELOW_RECORD),
+        ((2.8, 2.98, 3.0), PASS, HELD),
+        ((2.971, 2.96, 2.969), REGRESSED, BELOW_RECORD),  # the first one's interval was on both sides of 2.97
+        ((2.971, 2.971), PASS, HELD),
+        ((3.0, 3.1, 3.2), IMPROVED, FASTER),
+        ((2.9, 2.9, 2.9, 3.0), REGRESSED, BELOW_RECORD),
     ],
 )
-def test_several_processes_are_judged_by_their_medians_and_it_is_said_who_decides(speedups, expected, said) -> None:
+def test_several_processes_are_judged_by_their_medians(speedups, expected, code) -> None:
     summaries = [found for one in speedups for found in summary(about(one), about(30.0 / one))]
     verdict = judge_speedup(MEASURED, summaries, 2.0, remembered(past()))
-    assert verdict.outcome is expected
-    low, high = (f"{factor * speedups[0]:.2f}" for factor in (0.999, 1.001))
-    assert verdict.reason.startswith(f"{speedups[0]:.2f}x ({low}..{high})")
-    assert said in verdict.reason
-    # The times are not of this process, whose ratio comes first.
-    assert ("; in the process that decided optimized 10.00 ms -> " in verdict.reason) is (expected is not PASS)
-    assert verdict.reason.endswith("(12 pairs over 3 fresh builds of this process, until the interval was narrow)")
+    assert (verdict.outcome, verdict.code) == (expected, code)
+    others = [reason.facts["speedup"] for reason in verdict.reasons if reason.code is ReasonCode.FRESH_PROCESS]
+    assert (verdict.numbers["speedup"], *others) == speedups
+    assert (ReasonCode.SIDES_MOVED in codes(verdict)) is (expected is not PASS)
 
 
 @pytest.mark.parametrize(
-    ("speedups", "said"),
-    [
-        (
-            (0.67, 1.5),
-            "0.67x (0.63..0.71), in a fresh process 1.50x (1.41..1.59): they disagree about the promised 1.30x",
-        ),
-        (
-            (1.29, 1.31),
-            "in a fresh process 1.31x (1.23..1.39): both are not clearly on either side of the promised 1.30x",
-        ),
-        (
-            (1.29, 0.67, 1.5),
-            "0.67x (0.63..0.71) and 1.50x (1.41..1.59): the middle one of 3 is not clearly on either side",
-        ),
-    ],
+    ("speedups", "code"), [((0.67, 1.5), DISAGREE), ((1.29, 1.31), UNDECIDED), ((1.29, 0.67, 1.5), UNDECIDED)]
 )
-def test_a_promise_that_stays_open_says_whether_processes_contradict_each_other(speedups, said) -> None:
+def test_a_promise_that_stays_open_says_whether_processes_contradict_each_other(speedups, code) -> None:
     verdict = judge_speedup(MEASURED, [found for one in speedups for found in summary(about(one, 0.06))], 1.3, None)
-    assert (verdict.outcome, said in verdict.reason) == (INCONCLUSIVE, True), verdict.reason
+    assert (verdict.outcome, verdict.code) == (INCONCLUSIVE, code)
 
 
 def test_what_is_clear_and_what_is_disputed_are_told_apart() -> None:
     """Of 2.94 and 3.06 the intervals reach over 3.00, and the medians lie on both sides of the recorded 3.05 - 1 %."""
     summaries = [found for one in (2.94, 3.06) for found in summary(about(one, 0.05))]
-    reason = judge_speedup(MEASURED, summaries, 3.0, remembered(past(3.05))).reason
-    assert "both are not clearly on either side of the promised 3.00x and they disagree about the recorded" in reason
+    verdict = judge_speedup(MEASURED, summaries, 3.0, remembered(past(3.05)))
+    assert codes(verdict)[:3] == [UNDECIDED, DISAGREE, DISAGREE]
 
 
-def test_several_processes_do_not_have_a_baseline_each() -> None:
-    reason = judge_speedup(MEASURED, summary(about(3.0)) * 3, 2.0, remembered(past(processes=4))).reason
-    assert "3.00x and 3.00x: there is a baseline of 4 processes, where a gate needs 5" in reason
-
-
-def test_where_it_moved_is_told_of_the_process_that_counts() -> None:
+def test_the_sides_that_moved_are_those_of_the_process_that_decided() -> None:
     summaries = [found for one in (3.3, 2.5, 2.6) for found in summary(about(one), about(30.0 / one))]
-    reason = judge_speedup(MEASURED, summaries, 2.0, remembered(past())).reason
-    assert "optimized 10.00 ms -> 11.54 ms" in reason
+    verdict = judge_speedup(MEASURED, summaries, 2.0, remembered(past()))
+    assert facts(verdict, ReasonCode.SIDES_MOVED)["optimized_now_ms"] == pytest.approx(30.0 / 2.6)
 
 
 @pytest.mark.parametrize(
-    ("others", "expected", "said"),
+    ("others", "expected", "code"),
     [
-        ((), REGRESSED, "10.90 ms per step against 10.00 ms recorded"),
-        ((10.1,), INCONCLUSIVE, "10.90 ms per step, in a fresh process 10.10 ms (they disagree) against 10.00 ms"),
-        ((10.9,), REGRESSED, "10.90 ms per step, in a fresh process 10.90 ms (both count) against 10.00 ms"),
-        ((10.1, 10.2), PASS, "in fresh processes 10.10 ms and 10.20 ms (the middle one of 3 counts) against 10.00 ms"),
+        ((), REGRESSED, ReasonCode.SLOWER_THAN_RECORD),
+        ((10.1,), INCONCLUSIVE, DISAGREE),
+        ((10.9,), REGRESSED, ReasonCode.SLOWER_THAN_RECORD),
+        ((10.1, 10.2), PASS, HELD),
     ],
 )
-def test_absolute_time_of_several_processes(others, expected, said) -> None:
+def test_absolute_time_of_several_processes(others, expected, code) -> None:
     summaries = [found for ms in (10.9, *others) for found in summary(about(3.0), about(ms))]
     verdict = judge_throughput(MEASURED, summaries, remembered(past()))
-    assert (verdict.outcome, said in verdict.reason) == (expected, True), verdict.reason
+    assert (verdict.outcome, verdict.code) == (expected, code)
+    found = [reason.facts["optimized_ms"] for reason in verdict.reasons if reason.code is ReasonCode.FRESH_PROCESS]
+    assert tuple(found) == others
 
 
 def test_the_machine_is_blamed_by_the_process_that_counts() -> None:
@@ -347,7 +326,7 @@ def test_slow_creep_alarms_against_the_anchor_though_every_update_is_within_tole
         for before, now in pairwise(speedups)
     ]
     assert [verdict.outcome for verdict in verdicts] == [PASS] + [REGRESSED] * 9
-    assert all("anchored" in verdict.reason and "recorded" not in verdict.reason for verdict in verdicts[1:])
+    assert all(bounds(verdict) == ["anchored"] for verdict in verdicts[1:])
     assert all(verdict.next_step is NextStep.RECORD_NEW_ANCHOR for verdict in verdicts[1:])
 
 
@@ -355,7 +334,7 @@ def test_a_recorded_improvement_has_passed_the_anchor_for_good() -> None:
     then = remembered(past(3.0), anchor=past(2.0))
     verdicts = [judge_speedup(MEASURED, summary(about(now)), 1.5, then) for now in (3.0, 3.1)]
     assert [verdict.outcome for verdict in verdicts] == [PASS, IMPROVED]
-    assert "anchored" not in verdicts[1].reason
+    assert bounds(verdicts[1]) == ["recorded"]
 
 
 @pytest.mark.parametrize(
@@ -370,9 +349,11 @@ def test_the_anchor_is_to_be_moved_only_where_nothing_else_objects(recorded, min
 def test_a_regression_says_which_side_moved_on_the_same_machine_alone() -> None:
     found = summary(about(2.5), about(12.0))
     exact = judge_speedup(MEASURED, found, 2.0, remembered(past()))
-    assert "optimized 10.00 ms -> 12.00 ms, reference 30.00 ms -> 30.00 ms" in exact.reason
+    moved = facts(exact, ReasonCode.SIDES_MOVED)
+    assert (moved["optimized_then_ms"], moved["optimized_now_ms"]) == (10.0, 12.0)
+    assert (moved["reference_then_ms"], moved["reference_now_ms"]) == (30.0, 30.0)
     other = judge_speedup(MEASURED, found, 2.0, remembered(past(), match="same device"))
-    assert "->" not in other.reason
+    assert ReasonCode.SIDES_MOVED not in codes(other)
 
 
 @pytest.mark.parametrize(
@@ -396,7 +377,7 @@ def test_the_next_step_follows_from_the_outcome(speedup, step) -> None:
 def test_what_does_the_same_at_the_same_speed_did_nothing(speedup, expected) -> None:
     verdict = judge_speedup(replace(MEASURED, inert=True), summary(speedup), 0.5, None)
     assert verdict.outcome is expected
-    assert ("it did nothing" in verdict.reason) is (expected is NOT_ENGAGED)
+    assert (verdict.code is ReasonCode.DID_NOTHING) is (expected is NOT_ENGAGED)
     assert verdict.next_step is (NextStep.TRACE if expected is NOT_ENGAGED else NextStep.RECORD)
 
 
@@ -407,18 +388,18 @@ def test_the_same_speed_by_other_means_is_no_proof_of_doing_nothing() -> None:
 @pytest.mark.parametrize(
     ("differences", "expected", "reason"),
     [
-        ((), INCONCLUSIVE, "no pair of blocks was measured"),
+        ((), INCONCLUSIVE, Reason(ReasonCode.NO_PAIRS)),
         (
             (Difference(math.inf, math.inf, None, "fresh inputs", "it returned NaN"),),
             WRONG,
-            "not timed: it returned NaN",
+            Reason(ReasonCode.NOT_TIMED, {"problem": "it returned NaN"}),
         ),
     ],
 )
 def test_what_was_not_timed_is_not_passed(differences, expected, reason) -> None:
     measured = replace(MEASURED, differences=differences)
     for verdict in (judge_speedup(measured, [], 1.0, None), judge_throughput(measured, [], remembered(past()))):
-        assert (verdict.outcome, verdict.reason, verdict.case_id) == (expected, reason, CASE_ID)
+        assert (verdict.outcome, verdict.reasons, verdict.case_id) == (expected, (reason,), CASE_ID)
 
 
 @pytest.mark.parametrize(
@@ -437,17 +418,16 @@ def test_absolute_time_is_judged_loosely_and_more_so_under_other_software(optimi
     then = remembered(past(), match=match, differences=differences)
     verdict = judge_throughput(MEASURED, summary(about(3.0), about(optimized_ms)), then)
     assert verdict.outcome is expected
-    assert ("widened, since driver 580.1 -> 590.2" in verdict.reason) is (match == "same device")
+    assert (ReasonCode.TOLERANCE_WIDENED in codes(verdict)) is (match == "same device")
     assert (verdict.numbers["optimized_ms"], verdict.numbers["recorded_ms"]) == (optimized_ms, 10.0)
 
 
 def test_a_changed_source_is_told_and_widens_nothing() -> None:
     then = remembered(past(), differences=("the workload's source changed",))
     verdict = judge_throughput(MEASURED, summary(about(3.0), about(10.6)), then)
-    assert verdict.outcome is REGRESSED
-    assert verdict.reason.endswith("reference 30.00 ms -> 30.00 ms (since the workload's source changed)")
-    assert "tolerance 5 %;" in verdict.reason
-    assert "optimized 10.00 ms" in judge_speedup(MEASURED, summary(about(2.5)), 2.0, then).reason
+    assert (verdict.outcome, verdict.numbers["time_tolerance"]) == (REGRESSED, 0.05)
+    assert facts(verdict, ReasonCode.RECORD_DIFFERS) == {"differences": "the workload's source changed"}
+    assert ReasonCode.SIDES_MOVED in codes(judge_speedup(MEASURED, summary(about(2.5)), 2.0, then))
 
 
 @pytest.mark.parametrize(
@@ -458,7 +438,8 @@ def test_where_the_reference_slowed_alike_the_machine_is_to_blame(reference_ms, 
     slowed = summary(about(3.0), about(11.0), reference_ms=about(reference_ms))
     verdict = judge_throughput(MEASURED, slowed, remembered(past()))
     assert verdict.outcome is expected
-    assert f"reference 30.00 ms -> {reference_ms:.2f} ms" in verdict.reason
+    assert (verdict.code is ReasonCode.MACHINE_CHANGED) is (expected is Outcome.ENV_INVALID)
+    assert facts(verdict, ReasonCode.REFERENCE_TIME) == {"then": 30.0, "now": reference_ms}
 
 
 @pytest.mark.parametrize(
@@ -514,24 +495,24 @@ GOOD = Difference(1e-3, 1e-2, 0.99, "fresh inputs")  # on every border
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changed", "code"),
     [
-        ({"relative_l2": 1.1e-3}, "on fresh inputs relative L2 error 1.10e-03 exceeds 1.0e-03"),
-        ({"max_error": 1.1e-2}, "largest error 1.10e-02 exceeds 1.0e-02"),
-        ({"top1_agreement": 0.98}, "top-1 agreement 0.980 is below 0.99"),
-        ({"relative_l2": math.nan}, "relative L2 error nan exceeds"),
-        ({"max_error": math.nan}, "largest error nan exceeds"),
-        ({"when": "timed steps", "relative_l2": 1.0}, "on timed steps relative L2"),
-        ({"relative_l2": math.inf, "problem": "it returned NaN or infinity"}, "on fresh inputs it returned NaN"),
+        ({"relative_l2": 1.1e-3}, ReasonCode.RELATIVE_ERROR_TOO_LARGE),
+        ({"max_error": 1.1e-2}, ReasonCode.LARGEST_ERROR_TOO_LARGE),
+        ({"top1_agreement": 0.98}, ReasonCode.TOP1_AGREEMENT_TOO_LOW),
+        ({"relative_l2": math.nan}, ReasonCode.RELATIVE_ERROR_TOO_LARGE),
+        ({"max_error": math.nan}, ReasonCode.LARGEST_ERROR_TOO_LARGE),
+        ({"when": "timed steps", "relative_l2": 1.0}, ReasonCode.RELATIVE_ERROR_TOO_LARGE),
+        ({"relative_l2": math.inf, "problem": "it returned NaN or infinity"}, ReasonCode.OUTPUT_NOT_COMPARABLE),
     ],
 )
 @pytest.mark.parametrize("place", [0, 2])
-def test_one_wrong_output_among_good_ones_is_wrong(changed, words, place) -> None:
+def test_one_wrong_output_among_good_ones_is_wrong(changed, code, place) -> None:
     differences = [GOOD, GOOD]
     differences.insert(place, replace(GOOD, **changed))
     verdict = judge_equivalence(replace(MEASURED, differences=tuple(differences)), ALLOWED)
-    assert verdict.outcome is WRONG
-    assert words in verdict.reason
+    assert (verdict.outcome, verdict.code) == (WRONG, code)
+    assert verdict.reasons[0].facts["when"] == changed.get("when", "fresh inputs")
     # A longer measurement would not help; a larger tolerance may.
     assert verdict.next_step is (NextStep.REPEAT if "problem" in changed else NextStep.TRACE_BOTH_SIDES)
 
@@ -553,19 +534,21 @@ def test_infinite_errors_become_null_in_the_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "words"),
+    ("limit", "code"),
     [
         (Limit("kernels", at_most=62), None),
-        (Limit("kernels", at_most=61), "kernels 62 is above 61"),
+        (Limit("kernels", at_most=61), ReasonCode.COUNTER_ABOVE_LIMIT),
         (Limit("graph_launches", at_least=1), None),
-        (Limit("graph_launches", at_least=2), "graph_launches 1 is below 2"),
+        (Limit("graph_launches", at_least=2), ReasonCode.COUNTER_BELOW_LIMIT),
         (Limit("kernels", at_most_of_reference=0.31), None),
-        (Limit("kernels", at_most_of_reference=0.3), "kernels 62 is above 60, 0.3 of the reference's"),
-        (Limit("memsets", at_most=0), "memsets was not measured"),
+        (Limit("kernels", at_most_of_reference=0.3), ReasonCode.COUNTER_ABOVE_SHARE_OF_REFERENCE),
+        (Limit("memsets", at_most=0), ReasonCode.COUNTER_NOT_MEASURED),
     ],
 )
-def test_limits(limit, words) -> None:
-    assert broken_limit(limit, COUNTED, {"kernels": 200.0}) == words
+def test_limits(limit, code) -> None:
+    found = broken_limit(limit, COUNTED, {"kernels": 200.0})
+    assert (found and found.code) == code
+    assert found is None or found.facts["counter"] == limit.counter
 
 
 BY_GRAPH, CHEAP = Limit("graph_launches", at_least=1), Limit("kernels", at_most=62)
@@ -591,7 +574,8 @@ def test_a_contract_is_kept_or_broken(contract, expected, reason, step) -> None:
 def test_what_a_side_says_of_itself_needs_no_counter(missing) -> None:
     measured = replace(MEASURED, optimized_counters=COUNTED, not_engaged="2 graph breaks", counters_missing=missing)
     verdict = judge_counters(measured, None, None)
-    assert (verdict.outcome, verdict.reason) == (NOT_ENGAGED, "2 graph breaks")
+    assert verdict.outcome is NOT_ENGAGED
+    assert verdict.reasons == (Reason(ReasonCode.NOT_ENGAGED, {"problem": "2 graph breaks"}),)
     assert verdict.next_step is NextStep.TRACE
 
 
@@ -606,8 +590,9 @@ def test_what_a_side_says_of_itself_needs_no_counter(missing) -> None:
 )
 def test_a_contract_that_could_not_be_checked_is_not_passed(contract, expected) -> None:
     verdict = judge_counters(replace(MEASURED, counters_missing="counted on CUDA only"), contract, None)
+    code = ReasonCode.COUNTED_IN_PART if expected is PASS else ReasonCode.CONTRACT_NOT_CHECKED
     assert verdict.outcome is expected
-    assert "counted on CUDA only" in verdict.reason
+    assert verdict.reasons == (Reason(code, {"problem": "counted on CUDA only"}),)
 
 
 @pytest.mark.parametrize(
@@ -623,7 +608,7 @@ def test_cpu_counters_are_judged_where_kernels_cannot_be_counted(limits, expecte
     measured = replace(MEASURED, optimized_counters={"minor_faults": 5.0}, counters_missing="counted on CUDA only")
     verdict = judge_counters(measured, Contract(limits=limits), None)
     assert verdict.outcome is expected
-    assert ("not measured: counted on CUDA only" in verdict.reason) is (expected is PASS)
+    assert (verdict.code is ReasonCode.COUNTED_IN_PART) is (expected is PASS)
 
 
 @pytest.mark.parametrize("name", [*EXACT_COUNTERS, *EXACT_UNLESS_AUTOTUNED])
@@ -636,7 +621,8 @@ def test_more_calls_or_kernels_than_recorded_regress_under_any_software(name, mo
     then = remembered(past(), match=match, optimized_counters={**COUNTED, name: 7.0})
     verdict = judge_counters(replace(MEASURED, optimized_counters=counted), None, then)
     assert verdict.outcome is expected
-    assert (f"{name} 7 -> 8" in verdict.reason) is (expected is REGRESSED)
+    above = Reason(ReasonCode.COUNTER_ABOVE_RECORD, {"counter": name, "value": 8.0, "recorded": 7.0})
+    assert (verdict.reasons == (above,)) is (expected is REGRESSED)
 
 
 @pytest.mark.parametrize(("found", "expected"), [(153.8, PASS), (160.25, PASS), (180.0, REGRESSED)])
@@ -666,7 +652,7 @@ def test_memory_that_grows_every_step_is_a_leak_unless_the_reference_has_it_too(
     counted = replace(MEASURED, optimized_counters={**COUNTED, "grown_bytes": ours})
     verdict = judge_counters(replace(counted, reference_counters={"grown_bytes": theirs}), None, None)
     assert verdict.outcome is expected
-    assert (f"every step leaves {ours:,.0f} bytes more" in verdict.reason) is (expected is REGRESSED)
+    assert (verdict.reasons == (Reason(ReasonCode.MEMORY_GROWS, {"bytes": ours}),)) is (expected is REGRESSED)
     assert verdict.next_step is (NextStep.MEASURE_LONGER if expected is REGRESSED else None)
 
 
@@ -680,15 +666,16 @@ def test_what_does_not_repeat_exactly_may_grow(name) -> None:
 
 @pytest.mark.parametrize("outcome", Outcome)
 def test_on_a_sick_machine_a_time_says_nothing_good_or_bad(outcome) -> None:
-    verdict = Verdict("speedup", CASE_ID, outcome, "because", NextStep.REPEAT, {"speedup": 2.0})
+    because = Reason(ReasonCode.NO_PAIRS)
+    verdict = Verdict("speedup", CASE_ID, outcome, (because,), NextStep.REPEAT, {"speedup": 2.0})
     found = with_environment(verdict, "the GPU is hot")
     if outcome in (WRONG, NOT_ENGAGED):
         assert found == verdict
     else:
         assert found.outcome is Outcome.ENV_INVALID
         assert (found.numbers, found.check) == (verdict.numbers, verdict.check)
-        said = "" if outcome is NO_BASELINE else "; on this machine state: because"
-        assert found.reason == f"the GPU is hot{said}"
+        unfit = Reason(ReasonCode.MACHINE_UNFIT, {"problem": "the GPU is hot"})
+        assert found.reasons == ((unfit,) if outcome is NO_BASELINE else (unfit, because))
     assert with_environment(verdict, None) == verdict
 
 
@@ -742,4 +729,5 @@ def test_a_ceiling_far_above_the_recorded_one_is_a_record_of_a_busy_machine() ->
 def test_what_returned_nan_was_not_counted_and_is_wrong(contract) -> None:
     nan = Difference(math.inf, math.inf, None, "fresh inputs", "it returned NaN or infinity")
     verdict = judge_counters(replace(MEASURED, differences=(nan,)), contract, None)
-    assert (verdict.outcome, verdict.reason) == (WRONG, "not counted: it returned NaN or infinity")
+    assert verdict.outcome is WRONG
+    assert verdict.reasons == (Reason(ReasonCode.NOT_COUNTED, {"problem": "it returned NaN or infinity"}),)

@@ -7,10 +7,11 @@ import pytest
 from gpugate.judging.next_step import next_step, unless_wrong
 from gpugate.report.findings import findings
 from gpugate.report.next_step import describe_next_step
+from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Check, NextStep, Outcome, Verdict
 
-NOTHING = "nothing is recorded"
+NOTHING = (Reason(ReasonCode.NO_RECORD),)
 
 
 def with_verdicts(run: RunResult, *verdicts: Verdict) -> RunResult:

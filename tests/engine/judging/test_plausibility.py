@@ -11,6 +11,7 @@ from gpugate.measurement.ceilings import with_ceilings
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.results.case import CaseResult, Promise
+from gpugate.results.reason import ReasonCode
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import NextStep, Outcome
 from gpugate.workload import Contract, Limit, Size, Tolerance
@@ -29,7 +30,7 @@ def measured(reference_ms: float, optimized_ms: float, **more: object) -> Measur
 
 def times_ceiling(found: Measurement, size: Size) -> float | None:
     impossible = impossible_rate(found, summarize(found), size)
-    return None if impossible is None else impossible.times
+    return None if impossible is None else float(impossible.facts["times_ceiling"])
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_a_reference_that_is_too_fast_is_impossible_too() -> None:
     found = measured(1.0, 2.0)
     impossible = impossible_rate(found, summarize(found), Size(1, 1.6e12, 0.0))
     assert impossible is not None
-    assert impossible.words.startswith("the reference would reach ")
+    assert (impossible.code, impossible.facts["side"]) == (ReasonCode.IMPOSSIBLE_RATE, "the reference")
 
 
 def test_more_than_the_bus_carries_is_impossible() -> None:
@@ -67,7 +68,8 @@ def test_a_time_that_is_impossible_is_no_result_and_nothing_is_measured_again_fo
     result.verdicts = decide(result, recording=False)
     timed = [verdict for verdict in result.verdicts if verdict.check in ("speedup", "throughput")]
     assert [verdict.outcome for verdict in timed] == [Outcome.INCONCLUSIVE] * 2
-    assert all("1250 % of matmul bf16" in verdict.reason for verdict in timed)
+    assert [verdict.code for verdict in timed] == [ReasonCode.IMPOSSIBLE_RATE] * 2
+    assert [verdict.numbers["times_ceiling"] for verdict in timed] == [pytest.approx(12.5)] * 2
     assert not wants_more_pairs(result)
     assert not wants_fresh_process(result)
 
@@ -99,10 +101,12 @@ NO_KERNELS = {
 }
 
 
-@pytest.mark.parametrize("seen", [ON_CPU, NO_KERNELS], ids=["operators on a CPU", "kernels"])
-def test_work_that_was_not_seen_is_a_question(seen: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("seen", "code"), [(ON_CPU, ReasonCode.FEW_OPERATORS_SEEN), (NO_KERNELS, ReasonCode.NO_KERNEL_SEEN)]
+)
+def test_work_that_was_not_seen_is_a_question(seen: dict[str, object], code: ReasonCode) -> None:
     verdict = judge_counters(measured(30.0, 1.0, **seen), None, None)
-    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert (verdict.outcome, verdict.code) == (Outcome.INCONCLUSIVE, code)
     assert verdict.next_step is NextStep.DECLARE_ENGAGEMENT
 
 

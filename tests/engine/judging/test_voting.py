@@ -1,8 +1,8 @@
-"""Whose word counts of several processes, and how that is said."""
+"""The common outcome of several processes."""
 
 import pytest
 
-from gpugate.judging.processes import decider, disputed, elsewhere, predicate, voted
+from gpugate.judging.processes import disputed, voted
 from gpugate.results.verdict import Outcome
 
 PASS, IMPROVED = Outcome.PASS, Outcome.IMPROVED
@@ -29,21 +29,3 @@ REGRESSED, INCONCLUSIVE = Outcome.REGRESSED, Outcome.INCONCLUSIVE
 )
 def test_the_middle_one_of_several_processes_decides(outcomes, expected, is_disputed) -> None:
     assert (voted(outcomes), disputed(outcomes)) == (expected, is_disputed)
-
-
-def test_who_decides_is_named() -> None:
-    assert [decider(count) for count in (2, 3, 4)] == ["both", "the middle one of 3", "the middle two of 4"]
-    assert [predicate(REGRESSED, count) for count in (1, 2, 3)] == [
-        "is below",
-        "both are below",
-        "the middle one of 3 is below",
-    ]
-    assert predicate(INCONCLUSIVE, 2, is_disputed=True) == "they disagree about"
-
-
-def test_what_others_measured_is_listed() -> None:
-    assert [elsewhere(values) for values in ((), ("2x",), ("2x", "3x"))] == [
-        "",
-        ", in a fresh process 2x",
-        ", in fresh processes 2x and 3x",
-    ]

@@ -34,11 +34,10 @@ def test_what_was_not_measured_gives_no_share(streamed: Measurement) -> None:
     assert with_bus_share(replace(streamed, optimized_counters={}), RATE).optimized_counters == {}
 
 
-@pytest.mark.parametrize(("gb_per_s", "broken"), [(46.0, None), (48.0, "bus_share 0.833")])
-def test_a_limit_holds_a_side_to_a_share_of_this_machines_bus(streamed, gb_per_s: float, broken: str | None) -> None:
+@pytest.mark.parametrize(("gb_per_s", "broken"), [(46.0, False), (48.0, True)])
+def test_a_limit_holds_a_side_to_a_share_of_this_machines_bus(streamed, gb_per_s: float, broken: bool) -> None:
     found = with_bus_share(streamed, {YARDSTICK: gb_per_s}).optimized_counters
-    said = broken_limit(Limit("bus_share", at_least=0.85), found, {})
-    assert said is None if broken is None else str(said).startswith(broken)
+    assert (broken_limit(Limit("bus_share", at_least=0.85), found, {}) is not None) is broken
 
 
 def test_of_two_measurements_the_smaller_share_stays(streamed: Measurement) -> None:

@@ -24,6 +24,7 @@ from gpugate.measurement import cold_inputs, run
 from gpugate.measurement.record import ClockReading, Measurement
 from gpugate.measurement.step_checks import NEW_INPUTS_MS
 from gpugate.measurement.workload_cache import WorkloadCache
+from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.verdict import Outcome
 from gpugate.workload import (
     BASELINE,
@@ -563,9 +564,8 @@ def test_a_proof_is_shown_before_the_times_and_its_words_are_kept(bench: Bench) 
         ("it learns", "accuracy 98 % with 2 items", None)
     ]
     assert told == ["proving"]
-    assert judge_equivalence(found, TOLERANCE_BY_DTYPE["float32"]).reason.endswith(
-        "; it learns: accuracy 98 % with 2 items"
-    )
+    proven = Reason(ReasonCode.PROVEN, {"proof": "it learns", "words": "accuracy 98 % with 2 items"})
+    assert judge_equivalence(found, TOLERANCE_BY_DTYPE["float32"]).reasons[-1] == proven
     assert bench.measure(with_proofs(bench, show), prove=False).proofs == ()
 
 
@@ -599,7 +599,8 @@ def test_what_is_disproved_is_wrong_however_right_the_outputs_are(bench: Bench) 
 
     found = bench.measure(with_proofs(bench, show))
     verdict = judge_equivalence(found, TOLERANCE_BY_DTYPE["float32"])
-    assert (verdict.outcome, verdict.reason) == (Outcome.WRONG, "it learns: accuracy 12 % is below 97 %")
+    disproved = Reason(ReasonCode.DISPROVED, {"proof": "it learns", "problem": "accuracy 12 % is below 97 %"})
+    assert (verdict.outcome, verdict.reasons) == (Outcome.WRONG, (disproved,))
 
 
 def test_a_proof_that_cannot_be_run_is_blamed_by_name(bench: Bench) -> None:

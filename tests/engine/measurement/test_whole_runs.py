@@ -47,9 +47,9 @@ def test_a_contract_may_hold_a_side_to_the_speedup_of_a_whole_run() -> None:
     counters = with_whole_run(counted, CLIP).optimized_counters
     assert counters == {"kernels": 3.0, "whole_run_speedup": pytest.approx(2.47 / 1.49)}
     assert broken_limit(Limit("whole_run_speedup", at_least=1.6), counters, {}) is None
-    assert (
-        broken_limit(Limit("whole_run_speedup", at_least=1.7), counters, {}) == "whole_run_speedup 1.65772 is below 1.7"
-    )
+    broken = broken_limit(Limit("whole_run_speedup", at_least=1.7), counters, {})
+    assert broken is not None
+    assert broken.facts == {"counter": "whole_run_speedup", "value": pytest.approx(2.47 / 1.49), "limit": 1.7}
 
 
 def test_only_a_counted_side_of_a_run_with_an_end_has_it() -> None:

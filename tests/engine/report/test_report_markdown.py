@@ -42,7 +42,7 @@ def test_date_machine_driver_and_versions_stand_above_the_table(gpu_run: RunResu
 
 def test_skips_failures_and_findings_stand_below(gpu_run: RunResult) -> None:
     below = results_page(gpu_run).split("\n|")[-1]
-    assert "- REGRESSED: speedup of resnet50-inference/cudnn-fused/cuda: speedup 8.87x" in below
+    assert "- REGRESSED: speedup of resnet50-inference/cudnn-fused/cuda: whole_run_speedup 8.87 is below 9" in below
     assert "- skipped resnet50-inference/tensorrt-fp16/cuda, resnet50-inference/tensorrt-fp32/cuda: package" in below
     assert "- failed resnet50-inference/fp16/cuda: fp16 failed while building" in below
 

@@ -101,7 +101,7 @@ def test_a_comparison_with_another_optimization_names_it(gpu_run: RunResult) -> 
 
 def test_the_worst_check_gives_the_verdict_of_the_row(gpu_run: RunResult) -> None:
     case_id = "resnet50-inference/cudnn-fused/cuda"
-    gpu_run.cases[case_id].verdicts.insert(0, Verdict("equivalence", case_id, Outcome.WRONG, "NaN"))
+    gpu_run.cases[case_id].verdicts.insert(0, Verdict("equivalence", case_id, Outcome.WRONG))
     assert "WRONG equivalence" in row_of(text(gpu_run, 80, False), "cudnn-fused")
 
 
@@ -228,7 +228,7 @@ def test_what_did_not_pass_gets_a_paragraph_the_worst_first(gpu_run: RunResult) 
     summary = text(gpu_run, 120, False)
     assert paragraph(summary, "REGRESSED  ") == [
         "REGRESSED  speedup of resnet50-inference/cudnn-fused/cuda",
-        "speedup 8.87x (8.83..8.91) is below the promised 9.00x",
+        "whole_run_speedup 8.87 is below 9",
         'next: pytest perf_tests -k "resnet50-inference/cudnn-fused/cuda" --perf-budget 30',
     ]
     order = [summary.index(f"\n  {word}  ") for word in ("REGRESSED", "NO_BASELINE", "IMPROVED")]
@@ -240,7 +240,7 @@ def test_equal_words_about_several_cases_are_said_once(gpu_run: RunResult) -> No
     assert paragraph(text(gpu_run, 120, False), "NO_BASELINE  ") == [
         "NO_BASELINE  speedup, throughput of resnet50-inference/cuda-graph/cuda",
         "speedup, throughput of resnet50-inference/inductor-fp16/cuda",
-        "baselines/nvidia-h200 holds nothing about it",
+        "nothing is recorded for this machine yet",
         'next: pytest perf_tests -k "resnet50-inference/cuda-graph/cuda or resnet50-inference/inductor-fp16/cuda"',
         '--update-baselines --perf-reason "..."',
     ]

@@ -8,6 +8,7 @@ import pytest
 from gpugate.judging.knee import judge_knee
 from gpugate.report.series_tables import series_tables
 from gpugate.results.case import CaseResult
+from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder
 from gpugate.results.series_of_cases import knee, ladders, rung_number, sweeps
@@ -102,28 +103,28 @@ def test_the_knee_is_the_smallest_value_within_three_percent_of_the_best(through
 
 
 @pytest.mark.parametrize(
-    ("now", "outcome", "words"),
+    ("now", "outcome", "code"),
     [
-        ((1.0, 2.0, 2.01, 2.02), Outcome.PASS, "the knee is at 16: of the best throughput, 8 50 %, 16 99 %"),
-        ((1.0, 1.5, 2.0, 2.01), Outcome.PASS, "the knee is at 32, recorded at 16: of the best"),
-        ((1.0, 1.5, 1.7, 2.0), Outcome.REGRESSED, "the knee is at 64, recorded at 16: of the best"),
-        ((2.0, 2.0, 2.0, 2.0), Outcome.PASS, "the knee is at 8, recorded at 16"),
+        ((1.0, 2.0, 2.01, 2.02), Outcome.PASS, ReasonCode.KNEE_AS_RECORDED),
+        ((1.0, 1.5, 2.0, 2.01), Outcome.PASS, ReasonCode.KNEE_MOVED),
+        ((1.0, 1.5, 1.7, 2.0), Outcome.REGRESSED, ReasonCode.KNEE_MOVED),
+        ((2.0, 2.0, 2.0, 2.0), Outcome.PASS, ReasonCode.KNEE_MOVED),
     ],
 )
-def test_a_knee_may_move_to_a_neighbour_and_no_further(now, outcome, words) -> None:
+def test_a_knee_may_move_to_a_neighbour_and_no_further(now, outcome, code) -> None:
     recorded = dict(zip((8, 16, 32, 64), (1.0, 2.0, 2.01, 2.02), strict=True))
     speedups = dict(zip(recorded, now, strict=True))
     found = sweeps(swept(*(point(value, speedups[value], recorded[value]) for value in (64, 8, 32, 16))))
     verdict = judge_knee(found[0])
     assert (verdict.outcome, verdict.check, verdict.case_id) == (outcome, "knee", "tiny/batch/cuda")
-    assert verdict.reason.startswith(words)
+    assert verdict.code is code
 
 
 def test_a_point_without_memory_is_a_result_and_the_sweep_goes_on() -> None:
     found = sweeps(swept(point(8, 1.0, 1.0), point(16, 2.0, 2.0), point(32, None, None, skipped="out of memory")))[0]
     assert (found.knee, found.recorded_knee) == (16, 16)
     assert judge_knee(found).outcome is Outcome.PASS
-    assert "32 none" in judge_knee(found).reason
+    assert judge_knee(found).reasons[1].facts == {"8": pytest.approx(0.5, rel=1e-3), "16": 1.0, "32": "none"}
     run = RunResult(MACHINE, STARTED, seed=1, sweeps=[found])
     assert series_tables(run)[0].rows[-1] == ("32", "", "out of memory")
 
@@ -136,7 +137,7 @@ def test_a_sweep_of_which_every_point_was_skipped_is_no_table() -> None:
 def test_a_knee_needs_two_points_and_a_record_of_all_of_them() -> None:
     alone = sweeps(swept(point(8, 1.0), point(16, None, skipped="needs a CUDA GPU")))[0]
     assert judge_knee(alone).outcome is Outcome.INCONCLUSIVE
-    assert judge_knee(alone).reason == "too few points: needs a CUDA GPU"
+    assert judge_knee(alone).reasons == (Reason(ReasonCode.TOO_FEW_POINTS, {"problem": "needs a CUDA GPU"}),)
     fresh = sweeps(swept(point(8, 1.0), point(16, 2.0, recorded=None)))[0]
     assert judge_knee(fresh).outcome is Outcome.NO_BASELINE
     assert {judge_knee(alone).check, judge_knee(fresh).check} == {"knee"}

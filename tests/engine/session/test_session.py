@@ -15,6 +15,7 @@ from gpugate.measurement.record import Measurement, Pair, SideCost, TimedBuild, 
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.whole_run import whole_run
 from gpugate.results.case import CaseResult
+from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Outcome, Verdict
@@ -160,7 +161,7 @@ def test_a_changed_source_is_a_note_and_no_other_match(session, monkeypatch) -> 
     remember(session, source_hash="0123456789abcdef")
     measuring(monkeypatch, MEASURED)
     throughput = session.measured(CASE).verdicts[2]
-    assert "(since the workload's source changed)" in throughput.reason
+    assert throughput.reasons[-1] == Reason(ReasonCode.RECORD_DIFFERS, {"differences": "the workload's source changed"})
     assert session.notes == {"the source of net changed since its baseline was recorded"}
     remembered = session.remembered(CASE)
     assert remembered is not None
@@ -181,7 +182,8 @@ def test_other_software_is_a_note_and_widens(session, monkeypatch) -> None:
     remember(session, environment=replace(HERE, python="3.9.0"))
     measuring(monkeypatch, MEASURED)
     throughput = session.measured(CASE).verdicts[2]
-    assert f"widened, since python 3.9.0 -> {HERE.python}" in throughput.reason
+    differences = {"differences": f"python 3.9.0 -> {HERE.python}"}
+    assert throughput.reasons[-1] == Reason(ReasonCode.TOLERANCE_WIDENED, differences)
     assert session.notes == {f"recorded under other software: python 3.9.0 -> {HERE.python}"}
 
 
@@ -190,7 +192,7 @@ def test_a_baseline_of_another_machine_is_none(session, monkeypatch) -> None:
     measuring(monkeypatch, MEASURED)
     speedup = session.measured(CASE).verdicts[1]
     assert (speedup.outcome, session.notes) == (Outcome.NO_BASELINE, set())
-    assert "nothing is recorded for this machine yet" in speedup.reason
+    assert speedup.code is ReasonCode.NO_RECORD
 
 
 def test_a_lost_ceiling_makes_both_times_invalid_and_leaves_the_rest(session, monkeypatch) -> None:
@@ -241,7 +243,7 @@ def test_a_lost_device_ends_the_run_as_invalid_with_what_was_measured(session, m
             continue
         assert {verdict.outcome for verdict in result.verdicts} == {Outcome.ENV_INVALID}
         assert [verdict.check for verdict in result.verdicts] == ["equivalence", "speedup", "throughput", "counters"]
-        assert "stopped answering" in result.verdicts[0].reason
+        assert result.verdicts[0].code is ReasonCode.DEVICE_LOST
         assert result.error is None
     monkeypatch.setattr(session, "_measure_here", lambda *_: pytest.fail("nothing may be measured on a lost device"))
     assert session.measured(Case(NET, replace(FAST, name="fourth"), "cpu")).environment_problem is not None
@@ -313,7 +315,7 @@ def test_a_fresh_process_that_died_leaves_the_alarm_and_says_so(session, monkeyp
         monkeypatch.setattr(gpugate.session.perf_session, "run_fresh", raising(error))
         verdict = session.measured(CASE).verdicts[1]
         assert verdict.outcome is Outcome.REGRESSED
-        assert f"could not confirm it (a fresh process {told})" in verdict.reason
+        assert verdict.reasons[-1] == Reason(ReasonCode.NOT_CONFIRMED, {"problem": f"a fresh process {told}"})
 
 
 @pytest.mark.parametrize("asked", [True, False])

@@ -56,7 +56,7 @@ def test_a_ladder_and_a_sweep_are_measured_shown_and_written(tiny: TinyProject) 
     sweep = run["sweeps"][0]
     assert (sweep["knee"], [point["problem"] for point in sweep["points"]]) == (16, [None, None, "out of memory"])
     assert run["cases"]["tiny/batch-32/cpu"]["skipped"] == "out of memory"
-    assert tiny.verdict("equivalence", "tiny/one/cpu")["reason"].endswith("; it learns: 98 % right")
+    assert tiny.reasons("equivalence", "tiny/one/cpu")["proven"] == {"proof": "it learns", "words": "98 % right"}
 
 
 def test_a_knee_of_which_nothing_is_recorded_fails_a_gate(tiny: TinyProject) -> None:
@@ -74,7 +74,9 @@ def test_on_a_sick_machine_a_knee_says_nothing_and_a_gate_fails(tiny: TinyProjec
     tiny.write("conftest.py", f"{conftest}\n{every_machine_is_sick}\n")
     result = tiny.run("--perf-device=cpu", "--gate", "-k", "knee")
     assert result.status == 1, result.text
-    assert "ENV_INVALID knee of tiny/batch/cpu: the machine gave memcpy " in result.text
+    assert (
+        "ENV_INVALID knee of tiny/batch/cpu: no evidence on this machine state: the machine gave memcpy " in result.text
+    )
 
 
 def test_a_point_is_measured_again_by_its_own_test_or_else_by_that_of_its_sweep() -> None:

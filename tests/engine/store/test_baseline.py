@@ -20,6 +20,7 @@ from gpugate.errors import BaselineError
 from gpugate.machine.environment import Environment, compare
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult
+from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.summary import history
 from gpugate.results.verdict import NextStep, Outcome, Verdict
@@ -57,7 +58,7 @@ def case(name: str, speedup: float, workload: str = "net", pairs: int = 4) -> Ca
         reference_counters={"kernels": 216.0},
         optimized_counters={"kernels": 62.0, "api_ms": 0.01 * speedup},
     )
-    good = Verdict("speedup", case_id, Outcome.NO_BASELINE, "no baseline", NextStep.RECORD)
+    good = Verdict("speedup", case_id, Outcome.NO_BASELINE, next_step=NextStep.RECORD)
     return CaseResult(case_id, workload, name, "baseline", SIZE, measurement, verdicts=[good])
 
 
@@ -390,8 +391,12 @@ def test_an_unknown_workload_is_named(folder: Path, recorded: Path) -> None:
     assert str(refused.value) == sentence
 
 
+def because(problem: str) -> tuple[Reason, ...]:
+    return (Reason(ReasonCode.NOT_ENGAGED, {"problem": problem}),)
+
+
 def with_verdict(outcome: Outcome) -> CaseResult:
-    return replace(case("tf32", 2.0), verdicts=[Verdict("counters", "net/tf32/cuda", outcome, "because")])
+    return replace(case("tf32", 2.0), verdicts=[Verdict("counters", "net/tf32/cuda", outcome, because("because"))])
 
 
 FAILED = replace(case("tf32", 2.0), measurement=None, error="optimized failed while building: ValueError: no")
@@ -435,7 +440,7 @@ def test_what_the_first_run_lacks_may_not_differ_among_the_others() -> None:
 
 def test_another_speed_of_both_sides_is_recorded_with_a_new_anchor_only() -> None:
     moved = case("tf32", 2.0)
-    moved.verdicts = [Verdict("throughput", "net/tf32/cuda", Outcome.ENV_INVALID, "both took 3 ms")]
+    moved.verdicts = [Verdict("throughput", "net/tf32/cuda", Outcome.ENV_INVALID, because("both took 3 ms"))]
     runs = [*five_runs()[:4], run(moved)]
     with pytest.raises(BaselineError, match=r"\(both took 3 ms\): mend that and record again, or record it with a new"):
         updated(None, "net", runs, FIRST)
@@ -464,7 +469,7 @@ def test_another_index_on_the_same_machine_is_no_difference() -> None:
 
 
 def test_a_regression_that_somebody_accepts_can_be_recorded(folder: Path, recorded: Path) -> None:
-    slower = replace(case("tf32", 1.5), verdicts=[Verdict("speedup", "net/tf32/cuda", Outcome.REGRESSED, "slower")])
+    slower = replace(case("tf32", 1.5), verdicts=[Verdict("speedup", "net/tf32/cuda", Outcome.REGRESSED)])
     file = updated(load_all(folder, ["net"])["net"], "net", [run(slower)] * 5, FIRST)
     assert write(folder, file) == ("net/tf32/cuda: 2.02x -> 1.50x, 1.50..1.50 over 5 processes, cv 0 %",)
 

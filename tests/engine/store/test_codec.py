@@ -72,7 +72,7 @@ def test_what_is_written_is_read_back(seed: int) -> None:
 
 def test_numbers_of_a_verdict_keep_their_kinds() -> None:
     numbers = {"low": 1.25, "class": "sm_90", "minimum": None, "error": math.inf}
-    verdict = Verdict("speedup", "net/tf32/cuda", Outcome.PASS, "because", numbers=numbers)
+    verdict = Verdict("speedup", "net/tf32/cuda", Outcome.PASS, numbers=numbers)
     assert from_json(Verdict, parse(pretty(to_json(verdict)))) == verdict
 
 

@@ -14,6 +14,7 @@ import pytest
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult
+from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import NextStep, Outcome, Verdict
@@ -26,6 +27,10 @@ SIZE = Size(items=64, flops=1e9, bytes=1e6)
 
 def case(name: str) -> CaseResult:
     return CaseResult(f"net/{name}/cpu", "net", name, "baseline", SIZE)
+
+
+HELD = (Reason(ReasonCode.BOUND_HELD, {"bound": "promised", "value": 2.0}),)
+WRONG = (Reason(ReasonCode.RELATIVE_ERROR_TOO_LARGE, {"when": "timed steps", "found": math.inf, "allowed": 1e-3}),)
 
 
 def measured(name: str) -> CaseResult:
@@ -41,9 +46,9 @@ def measured(name: str) -> CaseResult:
     )
     verdicts = [
         Verdict(
-            "speedup", f"net/{name}/cpu", Outcome.PASS, "2.04x", None, {"low": 2.0, "against": "minimum", "old": None}
+            "speedup", f"net/{name}/cpu", Outcome.PASS, HELD, None, {"low": 2.0, "against": "minimum", "old": None}
         ),
-        Verdict("equivalence", f"net/{name}/cpu", Outcome.WRONG, "NaN", NextStep.REPEAT, {"relative_l2": math.inf}),
+        Verdict("equivalence", f"net/{name}/cpu", Outcome.WRONG, WRONG, NextStep.REPEAT, {"relative_l2": math.inf}),
     ]
     return replace(case(name), measurement=measurement, summary=summarize(measurement), verdicts=verdicts)
 
@@ -80,7 +85,7 @@ def test_any_json_tool_accepts_it(tmp_path: Path, run: RunResult) -> None:
     run_file.write(path, run)
     subprocess.run([sys.executable, "-m", "json.tool", str(path)], check=True, capture_output=True)
     data = json.loads(path.read_text(), parse_constant=pytest.fail)
-    assert (data["format"], data["format_version"]) == ("gpugate-run", 8)
+    assert (data["format"], data["format_version"]) == ("gpugate-run", 9)
 
 
 def begun(path: Path, run: RunResult) -> RunResult:
@@ -215,11 +220,11 @@ def test_a_link_stays_a_link(tmp_path: Path, run: RunResult) -> None:
 
 OUTCOMES = " or ".join(", ".join(repr(outcome.value) for outcome in Outcome).rsplit(", ", 1))
 DAMAGE = {
-    ('"format_version": 8', '"format_version": 9'): (
-        "was written by a newer gpugate (format 9, this one reads up to 8): upgrade gpugate or measure again"
+    ('"format_version": 9', '"format_version": 10'): (
+        "was written by a newer gpugate (format 10, this one reads up to 9): upgrade gpugate or measure again"
     ),
-    ('"format_version": 8', '"format_version": 2'): (
-        "was written by an older gpugate (format 2, this one reads 8): measure again"
+    ('"format_version": 9', '"format_version": 2'): (
+        "was written by an older gpugate (format 2, this one reads 9): measure again"
     ),
     ('"gate": true', '"gate": 1'): (
         "cannot be used because gate is 1, not a valid boolean: write it again with --perf-json"
