@@ -12,7 +12,7 @@ import pytest
 from gpugate.catalogue import catalogue
 from gpugate.fixtures import gate, replayed, sweep, workload
 from gpugate.profiling.session import ProfiledRun, outer_run
-from gpugate.session.options import add_options, profilers, read_options, words_without_ambiguity
+from gpugate.session.options import add_options, add_settings, profilers, read_options, words_without_ambiguity
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import parametrize
 from gpugate.session.usage_errors import usage_errors
@@ -23,6 +23,7 @@ __all__ = ["gate", "replayed", "sweep", "workload"]  # fixtures are found in the
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
+    add_settings(parser)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -66,9 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     runs = _runs(arguments.folder)
     machine = machine_name(runs[0].environment)
     folder = arguments.baselines / machine
-    occasion = baseline.Occasion(
-        arguments.reason, arguments.new_anchor, arguments.add, arguments.force, force_option="--force"
-    )
+    occasion = baseline.Occasion(arguments.reason, arguments.new_anchor, arguments.add, arguments.force)
     with baseline.exclusive(folder):
         old = baseline.load_all(folder)
         files = [

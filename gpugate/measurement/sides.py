@@ -38,7 +38,7 @@ def blame(side: str, doing: str, share: float = 1) -> Iterator[None]:
 
     Exceptions of pytest, such as that of `pytest.skip`, and of asyncio are BaseExceptions. A change of the whole
     process's state is restored and is an error as well, and so is code that runs longer than `share` times
-    `--perf-step-timeout`.
+    the setting `perf_step_timeout`.
     """
     try:
         before = time_limit.begin(side, doing, share)

@@ -1,6 +1,6 @@
-"""Time limits for the calls of a side (`--perf-step-timeout`): a call that does not end becomes an error of its case.
+"""Time limits for the calls of a side (`perf_step_timeout`): a call that does not end becomes an error of its case.
 
-A thread wakes when the earliest limit may be over, once in `--perf-step-timeout`; setting a limit is one attribute,
+A thread wakes when the earliest limit may be over, once in `perf_step_timeout`; setting a limit is one attribute,
 which takes less than a microsecond. At the limit the thread sends the main thread a real-time signal, whose handler
 raises; SIGALRM stays free for pytest-timeout and for users. Where the main thread does not return from C code, no
 handler runs, and the thread ends the process.
@@ -139,7 +139,7 @@ def end(before: Limit | None) -> None:
 
 
 def _sentence(limit: Limit, first: int) -> str:
-    """Writes `no end within 300 s (--perf-step-timeout); MainThread: loader.py:12 wait, step.py:7 step`."""
+    """Writes `no end within 300 s (perf_step_timeout); MainThread: loader.py:12 wait, step.py:7 step`."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = {
         ident: frame for ident, frame in sys._current_frames().items() if names.get(ident) != "gpugate-time-limit"
@@ -147,7 +147,7 @@ def _sentence(limit: Limit, first: int) -> str:
     order = sorted(frames, key=lambda ident: ident != first)
     shown = [f"{names.get(ident, 'a thread')}: {_stack(frames[ident])}" for ident in order[:SHOWN_THREADS]]
     more = [f"{len(order) - SHOWN_THREADS} more threads"] if len(order) > SHOWN_THREADS else []
-    return "; ".join([f"no end within {limit.seconds:g} s (--perf-step-timeout)", *shown, *more])
+    return "; ".join([f"no end within {limit.seconds:g} s (perf_step_timeout)", *shown, *more])
 
 
 def _stack(frame: FrameType | None) -> str:

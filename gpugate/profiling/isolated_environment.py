@@ -1,7 +1,7 @@
 """The environment of a profiled run: an allow-list for its own variables, and no look at those of other processes.
 
 Profilers write the environment into their reports, and reports travel as artifacts of a job. So a profiled run has the
-variables on this list and no others; `--nsys-args="--env-var=NAME=value"` adds what a workload needs.
+variables on this list and no others; a workload gets its values by `--perf-set NAME=VALUE`.
 
 nsys also reads /proc/PID/environ of every process that it may look into: also those of the CI job that has started this
 one, whose tokens no allow-list here can take away. The kernel refuses that to a process with fewer capabilities than

@@ -57,7 +57,7 @@ def run_under_nsys(profiling: Profiling, arguments: Sequence[str], say: Callable
 
     def command(folder: Path) -> list[str]:
         output = f"--output={folder / REPORT_STEM}"
-        return isolated_command([nsys.path, "profile", *OPTIONS, *nsys.leaner, output, *profiling.nsys_words])
+        return isolated_command([nsys.path, "profile", *OPTIONS, *nsys.leaner, output])
 
     return start_profiled(profiling, arguments, command, lambda run: keep_reports(run, nsys, say), say)
 

@@ -33,7 +33,7 @@ _WORDS: Mapping[NextStep, str] = {
     ),
     NextStep.RECORD: "{record}",
     NextStep.RECORD_NEW_REFERENCE: "{record}, if the reference is meant to take what it takes now",
-    NextStep.RECORD_NEW_ANCHOR: "{record} --perf-new-anchor, if this is meant to be the new normal",
+    NextStep.RECORD_NEW_ANCHOR: "{record}, and gpugate record --new-anchor on its runs, if this is the new normal",
     NextStep.COOL_MACHINE: "repeat when the machine is idle and cool",
     NextStep.RAISE_BUDGET: "raise --perf-budget",
     NextStep.USE_CUDA: "run it on a CUDA device",

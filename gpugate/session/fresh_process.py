@@ -56,7 +56,7 @@ def run_fresh(
 
 def _same_options(options: Options, device: torch.device) -> list[str]:
     words = ["--perf-device", str(device), "--perf-budget", str(options.budget_s)]
-    words += ["--perf-step-timeout", str(options.step_timeout_s)]
+    words += ["-o", f"perf_step_timeout={options.step_timeout_s}"]
     words += [f"--perf-set={name}={value}" for name, value in options.settings.items()]
     words += [f"--perf-mutate={options.fault}"] if options.fault else []
     return words

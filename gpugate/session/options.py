@@ -39,6 +39,17 @@ Tool = Literal["nsys", "ncu", "torch-trace"]
 # What asks for a profile, and where it goes unless a folder is given.
 PROFILERS: dict[Tool, str] = {"nsys": "gpugate-nsys", "ncu": "gpugate-ncu", "torch-trace": "gpugate-traces"}
 DEFAULT_KERNELS = 10
+# The default and the effect of each setting of pytest's configuration.
+SETTINGS = {
+    "perf_processes": (str(DEFAULT_PROCESSES), "processes that --update-baselines records, this one included"),
+    "perf_seed": ("", "draws fresh inputs as the run that printed this seed; without it each session draws others"),
+    "perf_step_timeout": (
+        f"{time_limit.DEFAULT_S:g}",
+        "seconds: a block of steps, finish, engaged or close that takes longer is an error of its case, with the "
+        f"stacks of all threads; a build, its first step and a proof may take {time_limit.BUILD_SHARE} times as long, "
+        "and a debugger ends the limits",
+    ),
+}
 # What a profiler's timings must not decide or be remembered as.
 _NOT_PROFILED = ("gate", "update_baselines", "perf_json", "perf_report", "perf_tolerance", "explain")
 
@@ -49,7 +60,6 @@ class Profiling:
 
     tool: Tool
     folder: Path
-    nsys_words: tuple[str, ...] = ()  # further options of nsys, behind ours
     kernels: int = DEFAULT_KERNELS  # how many of the longest ncu's table shows of a side
 
 
@@ -61,9 +71,6 @@ class Options:
     update_baselines: bool
     reason: str
     processes: int
-    new_anchor: bool
-    force: bool
-    runs_path: Path | None
     device: str
     seed: int | None  # None: another one each session
     budget_s: float
@@ -102,27 +109,6 @@ def add_options(parser: pytest.Parser) -> None:
     add("--gate", action="store_true", help="fail on all but PASS and IMPROVED, on missing GPUs too (default: off)")
     add("--update-baselines", action="store_true", help="record what is measured as the new baseline (default: off)")
     add("--perf-reason", metavar="TEXT", default="", help="why the baseline is recorded, kept in it (default: none)")
-    add(
-        "--perf-processes",
-        metavar="N",
-        default=str(DEFAULT_PROCESSES),
-        help="fresh processes that --update-baselines records (default: %(default)s)",
-    )
-    add(
-        "--perf-runs",
-        metavar="DIR",
-        help="with --update-baselines: keep every process's run in DIR and go on from those there (default: none kept)",
-    )
-    add(
-        "--perf-force",
-        action="store_true",
-        help="with --update-baselines: replace a record also by processes that were disturbed (default: it stays)",
-    )
-    add(
-        "--perf-new-anchor",
-        action="store_true",
-        help="with --update-baselines: move the fixed anchor to what is recorded (default: it stays)",
-    )
     add("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
     add(
         "--perf-budget",
@@ -136,15 +122,6 @@ def add_options(parser: pytest.Parser) -> None:
         default=str(ATTEMPTS),
         help="processes that an open or red result may be asked from, this one included (default: %(default)s)",
     )
-    add(
-        "--perf-step-timeout",
-        metavar="SECONDS",
-        default=f"{time_limit.DEFAULT_S:g}",
-        help="a block of steps, finish, engaged or close that takes longer is an error of its case, with the stacks of "
-        f"all threads; a build, its first step and a proof may take {time_limit.BUILD_SHARE} times as long, and "
-        "a debugger ends the limits (default: %(default)s)",
-    )
-    add("--perf-seed", metavar="N", help="draws fresh inputs as the run that printed N (default: new each time)")
     add("--perf-json", metavar="FILE", help="write everything that was measured to FILE (default: nowhere)")
     add(
         "--perf-report",
@@ -196,12 +173,6 @@ def add_options(parser: pytest.Parser) -> None:
         f"DIR, {PROFILERS['nsys']} where none is given (default: off)",
     )
     add(
-        "--nsys-args",
-        metavar="WORDS",
-        help="with --nsys: further options of `nsys profile`, quoted, such as "
-        '--nsys-args="--env-var=NAME=value" (default: none)',
-    )
-    add(
         "--ncu",
         metavar="N",
         nargs="?",
@@ -217,6 +188,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="judge nothing: PyTorch's trace of a few warm steps per test parameter and side, for Perfetto, in DIR, "
         f"{PROFILERS['torch-trace']} where none is given (default: off)",
     )
+
+
+def add_settings(parser: pytest.Parser) -> None:
+    """The rarely changed values, which pytest reads from a project's configuration or from `-o NAME=VALUE`."""
+    for name, (default, text) in SETTINGS.items():
+        parser.addini(name, f"gpugate: {text} (default: {default or 'none'})", default=default)
 
 
 def words_without_ambiguity(words: Sequence[str]) -> list[str]:
@@ -244,14 +221,11 @@ def read_options(config: pytest.Config) -> Options:
         gate=value("gate") and not fresh,
         update_baselines=value("update_baselines") and not fresh,
         reason=value("perf_reason"),
-        processes=whole_number("--perf-processes", value("perf_processes")),
-        runs_path=_path(config, value("perf_runs")),
-        new_anchor=value("perf_new_anchor"),
-        force=value("perf_force"),
+        processes=whole_number("perf_processes", config.getini("perf_processes")),
         device=device_name(value("perf_device")),
-        seed=_seed(value("perf_seed")),
+        seed=_seed(config.getini("perf_seed")),
         budget_s=_seconds("--perf-budget", value("perf_budget")),
-        step_timeout_s=_seconds("--perf-step-timeout", value("perf_step_timeout")),
+        step_timeout_s=_seconds("perf_step_timeout", config.getini("perf_step_timeout")),
         attempts=whole_number("--perf-attempts", value("perf_attempts")),
         json_path=None if is_worker else _writable("--perf-json", _path(config, value("perf_json"))),
         report_path=None if is_worker else _path(config, value("perf_report")),
@@ -271,9 +245,6 @@ def read_options(config: pytest.Config) -> Options:
 def _profiling(config: pytest.Config) -> Profiling | None:
     """Raises OptionError for what a profile cannot be taken with: two profilers, workers, anything that judges."""
     asked = profilers(config)
-    words = config.getoption("nsys_args")
-    if words is not None and "nsys" not in asked:
-        raise OptionError(f"--nsys-args {words!r} says how to run nsys: give --nsys too")
     if not asked:
         return None
     if len(asked) > 1:
@@ -283,7 +254,7 @@ def _profiling(config: pytest.Config) -> Profiling | None:
     value = config.getoption(_field(tool))
     folder = config.invocation_params.dir / (PROFILERS["ncu"] if tool == "ncu" else value)
     kernels = whole_number("--ncu", value) if tool == "ncu" else DEFAULT_KERNELS
-    return Profiling(tool, folder, _split(words or ""), kernels)
+    return Profiling(tool, folder, kernels)
 
 
 def gates_by_settings(config: pytest.Config) -> bool:
@@ -318,13 +289,6 @@ def _check_profiled(config: pytest.Config, tool: Tool) -> None:
         raise OptionError(f"--{tool} with -n would put the steps of several tests into one profile: use -n 0")
 
 
-def _split(words: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(words))
-    except ValueError as error:
-        raise OptionError(f"--nsys-args {words!r} cannot be split into words ({error}): close its quotes") from None
-
-
 def _measures_for_its_parent(config: pytest.Config) -> bool:
     """True in a fresh process of gpugate, which its variable and its command line show together."""
     parent, _, token = os.environ.get(FRESH_VARIABLE, "").partition(":")
@@ -337,9 +301,8 @@ def _check_together(config: pytest.Config) -> None:
     _check_own(config)
     _check_allowed(config)
     if not config.getoption("update_baselines"):
-        for name, idle in (("perf_reason", ""), ("perf_runs", None), ("perf_new_anchor", False), ("perf_force", False)):
-            if config.getoption(name) != idle:
-                raise OptionError(f"{_spelled(name)} says how to record: give --update-baselines too")
+        if config.getoption("perf_reason"):
+            raise OptionError("--perf-reason is for the record: give --update-baselines too")
     elif config.getoption("gate"):
         raise OptionError("--gate judges and --update-baselines records: run one after the other")
     elif config.getoption("perf_mutate") is not None:
@@ -444,11 +407,11 @@ def whole_number(option: str, text: str) -> int:
     return number
 
 
-def _seed(text: str | None) -> int | None:
-    if text is None:
+def _seed(text: str) -> int | None:
+    if not text:
         return None
     if not text.isdecimal() or len(text) > MOST_SEED_DIGITS:
-        raise OptionError(f"--perf-seed is {reprlib.repr(text)}: give the whole number that a run printed")
+        raise OptionError(f"perf_seed is {reprlib.repr(text)}: give the whole number that a run printed")
     return int(text)
 
 

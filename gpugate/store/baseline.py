@@ -93,7 +93,6 @@ class Occasion:
     new_anchor: bool = False
     adding: bool = False  # to the processes that are recorded, in place of replacing them
     force: bool = False  # a disturbed record may replace a sharper one
-    force_option: str = "--perf-force"  # the option that sets `force`
 
 
 def load_all(folder: Path, workload_names: Collection[str] | None = None) -> dict[str, BaselineFile]:
@@ -156,7 +155,7 @@ def updated(
                 _check_alike(case_id, onto, record)
                 record = _joined(onto, record)
             elif key in cases and not occasion.force:
-                _check_worth_replacing(case_id, cases[key].current, record, occasion.force_option)
+                _check_worth_replacing(case_id, cases[key].current, record)
             keeps_anchor = key in cases and not occasion.new_anchor and not _beats(record, cases[key].anchor)
             cases[key] = Entry(cases[key].anchor if keeps_anchor else record, record)
     if not cases:
@@ -355,7 +354,7 @@ def _check_alike(case_id: str, recorded: Record, added: Record) -> None:
             raise BaselineError(f"the run of {started_at} is in the baseline of {case_id} already: take it away")
 
 
-def _check_worth_replacing(case_id: str, old: Record, new: Record, force_option: str) -> None:
+def _check_worth_replacing(case_id: str, old: Record, new: Record) -> None:
     """Raises BaselineError where the processes of `new` were disturbed and it detects less than `old` does."""
     measured = [one_process(process) for process in new.processes]
     disturbed = len(measured) - len(undisturbed(measured, by_sitting(new.started_at)))
@@ -367,7 +366,7 @@ def _check_worth_replacing(case_id: str, old: Record, new: Record, force_option:
             why = f"its {len(measured)} processes vary by {units.percent(new.history.speedup_cv or 0.0)}"
         raise BaselineError(
             f"the record of {case_id} stays: it detects a slowdown of {units.percent(before)}, and the new one of "
-            f"{units.percent(after)}, since {why}: record again on a quieter machine, or give {force_option}"
+            f"{units.percent(after)}, since {why}: record again on a quieter machine, or give gpugate record --force"
         )
 
 

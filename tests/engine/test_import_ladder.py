@@ -123,7 +123,7 @@ def test_help_loads_nothing_heavy() -> None:
     # Of this environment nothing: where coverage is measured, coverage itself loads sqlite3.
     run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env={}, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")
-    assert "--nsys-args" in run.stdout
+    assert "--torch-trace" in run.stdout
 
 
 # Modules whose times decide something.

@@ -281,7 +281,7 @@ class Terminal:
 def recorded(path: Path) -> TinyProject:
     """A project with a baseline of two processes."""
     project = TinyProject(path)
-    made = project.run_apart("--update-baselines", "--perf-processes", "2", "--perf-reason", "the first")
+    made = project.run_apart("--update-baselines", "-operf_processes=2", "--perf-reason", "the first")
     assert made.status == 0, made.text
     project.write("said", made.text)
     return project

@@ -82,7 +82,9 @@ def test_disturbed_runs_replace_a_record_only_where_that_is_forced(
     assert record() == 2
     said = capsys.readouterr().err
     assert "the record of net/fused/cuda stays: it detects a slowdown of 1" in said
-    assert "of its 5 processes were disturbed: record again on a quieter machine, or give --force" in said
+    assert (
+        "of its 5 processes were disturbed: record again on a quieter machine, or give gpugate record --force" in said
+    )
     assert said.count("\n") == 1
     assert baseline.load_all(Path("baselines/nvidia-h200")) == before
     assert record("--force") == 0

@@ -71,7 +71,7 @@ WORDS = {
     NextStep.TRACE_BOTH_SIDES: f"{RERUN} --torch-trace=DIR, which shows what both sides run; if these outputs",
     NextStep.RECORD: RECORD,
     NextStep.RECORD_NEW_REFERENCE: f"{RECORD}, if the reference is meant to take what it takes now",
-    NextStep.RECORD_NEW_ANCHOR: f"{RECORD} --perf-new-anchor, if this is meant to be the new normal",
+    NextStep.RECORD_NEW_ANCHOR: f"{RECORD}, and gpugate record --new-anchor on its runs, if this is the new normal",
     NextStep.COOL_MACHINE: "repeat when the machine is idle and cool",
     NextStep.RAISE_BUDGET: "raise --perf-budget",
     NextStep.USE_CUDA: "run it on a CUDA device",

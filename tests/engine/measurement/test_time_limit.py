@@ -19,7 +19,7 @@ from gpugate.store import run_file
 from tests.support.tiny_project import PROMISE, TinyProject, check_no_traceback
 
 LIMIT_S, LONG_S = 0.2, 60.0
-SHORT_S = 1.5  # of --perf-step-timeout
+SHORT_S = 1.5  # of perf_step_timeout
 RIGHT = "def right(context):\n    return sleeping(1)\n\n"
 BOTH = f'{PROMISE}, Optimization("right", right, {{"cpu": 0.01}})'
 ENDLESS = {
@@ -50,7 +50,7 @@ def test_a_call_without_an_end_is_the_sides_error_with_the_stacks_of_all_threads
     helper.join()
     assert isinstance(e.value.cause, StepTimeout)
     limit, *stacks = str(e.value).split("; ")
-    assert limit == "fast failed while running timed steps: StepTimeout: no end within 0.2 s (--perf-step-timeout)"
+    assert limit == "fast failed while running timed steps: StepTimeout: no end within 0.2 s (perf_step_timeout)"
     here = threading.current_thread().name
     assert any(stack.startswith(f"{here}: ") and line in stack for stack in stacks)
     assert any(stack.startswith("helper: threading.py:") for stack in stacks)
@@ -117,7 +117,7 @@ def test_another_thread_has_no_limit() -> None:
 @pytest.mark.parametrize("where", ENDLESS)
 def test_a_case_without_an_end_is_an_error_and_the_next_one_goes_on(tiny: TinyProject, where: str) -> None:
     tiny.workload(f"import threading\n\n{RIGHT}{ENDLESS[where]}", BOTH)
-    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs", f"--perf-step-timeout={SHORT_S}")
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs", f"-operf_step_timeout={SHORT_S}")
     assert result.status == pytest.ExitCode.TESTS_FAILED
     cases = run_file.read(tiny.path / "run.json").cases
     error = cases["tiny/quick/cpu"].error
@@ -142,7 +142,7 @@ class Pdb(pdb.Pdb):
     tiny.write("waiting.py", waiting)
     engaged = "lambda: None if Path('entered').exists() else breakpoint()"
     tiny.workload(f"def quick(context):\n    return Side(lambda x: x + x, engaged={engaged})")
-    result = tiny.run("--perf-device=cpu", "-k", "outputs", f"--perf-step-timeout={SHORT_S}", "--pdbcls=waiting:Pdb")
+    result = tiny.run("--perf-device=cpu", "-k", "outputs", f"-operf_step_timeout={SHORT_S}", "--pdbcls=waiting:Pdb")
     assert (tiny.path / "entered").exists()
     assert result.status == 0, result.text
 
@@ -160,7 +160,7 @@ def quick(context):
 """
     tiny.write("conftest.py", tiny.path.joinpath("conftest.py").read_text() + SHORT_GRACE)
     tiny.workload(RIGHT + hangs, f'Optimization("right", right, {{"cpu": 0.01}}), {PROMISE}')
-    result = tiny.run_apart("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs", "--perf-step-timeout=1")
+    result = tiny.run_apart("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs", "-operf_step_timeout=1")
     assert result.status == pytest.ExitCode.INTERRUPTED
     run = run_file.read(tiny.path / "run.json")
     assert run.interrupted

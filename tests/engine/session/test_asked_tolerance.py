@@ -27,7 +27,7 @@ def test_a_tolerance_is_nothing_to_record(tiny: TinyProject) -> None:
 
 
 def test_a_tolerance_below_what_the_machine_resolves_is_refused_before_anything_is_measured(tiny: TinyProject) -> None:
-    recorded = tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1")
+    recorded = tiny.run("--perf-device=cpu", "--update-baselines", "-operf_processes=1")
     assert recorded.status == 0, recorded.text
     tiny.pretend_five_processes()
     tiny.workload(UNBUILDABLE)

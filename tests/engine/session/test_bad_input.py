@@ -84,7 +84,7 @@ def test_a_damaged_baseline_is_named_and_kept(tiny: TinyProject, recorded_projec
     tiny.take_baseline(recorded_project)
     tiny.baseline.write_text(damage(tiny.baseline.read_text(encoding="utf-8")), encoding="utf-8")
     before = tiny.files()
-    for options in ((), ("--gate",), ("--update-baselines", "--perf-processes=1")):
+    for options in ((), ("--gate",), ("--update-baselines", "-operf_processes=1")):
         result = tiny.run("--perf-json=run.json", *options)
         assert result.status == pytest.ExitCode.USAGE_ERROR
         sentence = refusal(result.text)
@@ -281,7 +281,7 @@ def test_a_workload_whose_name_is_as_long_as_it_may_be_is_recorded(tiny: TinyPro
     name = f"{200 * 'f'}/{200 * 'w'}"
     source = source.replace('Workload("tiny"', f'Workload("{name}"').replace('("quick"', f'("{200 * "o"}"')
     tiny.write("tiny.py", source)
-    result = tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1")
+    result = tiny.run("--perf-device=cpu", "--update-baselines", "-operf_processes=1")
     assert result.status == 0, result.text
     assert (tiny.baselines / f"{name}.json").exists()
 
@@ -376,7 +376,7 @@ def test_ctrl_c_in_a_step_leaves_valid_json_and_the_baselines(tiny: TinyProject,
     tiny.take_baseline(recorded_project)
     tiny.workload(f"{QUICK}\n{interrupting}", BOTH)
     before = tiny.files()
-    for options in ((), ("--update-baselines", "--perf-processes=1")):
+    for options in ((), ("--update-baselines", "-operf_processes=1")):
         result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs", *options)
         assert result.status == pytest.ExitCode.INTERRUPTED
         run = run_file.read(tiny.path / "run.json")
@@ -456,10 +456,10 @@ def quick(context):
 """
     before = tiny.take_baseline(recorded_project)
     tiny.workload("import os\n" + blocking)
-    process = tiny.start("--perf-device=cpu", "--update-baselines", "--perf-processes=3", "--perf-json=run.json")
+    process = tiny.start("--perf-device=cpu", "--update-baselines", "-operf_processes=3", "--perf-json=run.json")
     wait_until((tiny.path / "blocking").exists)
     (fresh,) = children(process.pid)
-    second = tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1")
+    second = tiny.run("--perf-device=cpu", "--update-baselines", "-operf_processes=1")
     assert second.status == pytest.ExitCode.USAGE_ERROR
     assert f"{tiny.baselines} is in use by another process (pid {process.pid}): wait for its end" in refusal(
         second.text
@@ -529,7 +529,7 @@ def test_ctrl_c_while_a_baseline_is_written_is_no_reason_to_record_again(
         return replace(path, target)
 
     monkeypatch.setattr(Path, "replace", interrupted)
-    result = tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1", "--perf-json=run.json")
+    result = tiny.run("--perf-device=cpu", "--update-baselines", "-operf_processes=1", "--perf-json=run.json")
     assert result.status == pytest.ExitCode.INTERRUPTED
     assert tiny.baseline.exists()
     assert f"written to {tiny.baselines}" in result.text

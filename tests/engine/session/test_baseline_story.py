@@ -1,11 +1,13 @@
 """The life of a baseline: recorded by fresh processes, gated, improved, crept upon, and never written by accident."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpugate import units
+from gpugate.commands.cli import main
 from gpugate.results.summary import history
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import ATTEMPTS
@@ -14,7 +16,7 @@ from gpugate.store.baseline import BaselineFile
 from tests.support.tiny_project import PROMISE, QUICK, TinyProject, check_no_traceback
 
 SPEEDUP_TEST = "test_speedup_is_what_was_promised[tiny/quick/cpu]"
-RECORD = ("--update-baselines", "--perf-processes=1", "--perf-device=cpu")
+RECORD = ("--update-baselines", "-operf_processes=1", "--perf-device=cpu")
 GATE = ("--gate", "--perf-device=cpu", "--perf-json=run.json", "--perf-budget=0.4")
 
 
@@ -32,6 +34,12 @@ def pytest_sessionstart(session):
 
 def loaded(project: TinyProject) -> BaselineFile:
     return baseline.load_all(project.baselines, {"tiny"})["tiny"]
+
+
+def kept_runs(project: TinyProject) -> Path:
+    """The folder with the runs of the project's last recording."""
+    (folder,) = (project.path / ".gpugate-cache").glob("recording-*")
+    return folder
 
 
 def spread_out(document: dict[str, Any]) -> None:
@@ -56,6 +64,7 @@ def test_fresh_processes_record_and_say_what_they_wrote(recorded_project: TinyPr
     assert "tiny/quick/cpu: recorded " in said
     assert " over 2 processes: a gate needs 5" in said
     assert f"written to {recorded_project.baselines}: read the difference and commit it" in said
+    assert f"the runs stay in {kept_runs(recorded_project)} until the next recording; gpugate record " in said
     assert "NO_BASELINE" not in said  # it is what a recording is for
     profiles = profiles_file.path_of(recorded_project.baselines.parent, recorded_project.baselines.name, "tiny")
     assert "aten::add" in profiles_file.load(profiles).cases["quick/cpu"].kernels
@@ -204,8 +213,8 @@ def test_a_new_baseline_does_not_hide_a_fall_below_the_anchor(tiny: TinyProject,
     below = tiny.reasons("speedup")["speedup_below_anchor"]
     assert below["value"] == pytest.approx(history(entry.anchor.processes).speedup)
 
-    accepted = tiny.run(*RECORD, "--perf-new-anchor")
-    assert accepted.status == 0, accepted.text
+    again = ["record", str(kept_runs(tiny)), "--baselines", str(tiny.baselines.parent), "--processes=1"]
+    assert main([*again, "--new-anchor"]) == 0
     assert loaded(tiny).cases["quick/cpu"].anchor == loaded(tiny).cases["quick/cpu"].current
 
 
@@ -248,7 +257,7 @@ def test_what_is_not_fit_is_refused_and_nothing_is_touched(
     tiny.take_baseline(recorded_project)
     tiny.workload(build=build)
     before = tiny.files()
-    result = tiny.run("--update-baselines", "--perf-processes=5", "--perf-device=cpu")
+    result = tiny.run("--update-baselines", "-operf_processes=5", "--perf-device=cpu")
     assert result.status == 1
     assert "fresh process" not in result.text
     (refusal,) = [line for line in result.text.splitlines() if line.startswith("ERROR: ")]
@@ -267,58 +276,14 @@ def test_a_fresh_process_that_dies_is_told_and_nothing_is_touched(
     tiny.write("conftest.py", conftest + DYING)
     tiny.workload(build='def quick(context):\n    Path("die").touch()\n    return sleeping(1)')
     before = tiny.files()
-    result = tiny.run("--update-baselines", "--perf-processes=2", "--perf-device=cpu")
+    result = tiny.run("--update-baselines", "-operf_processes=2", "--perf-device=cpu")
     assert result.status == 1
     assert "ERROR: a fresh process ended with status 7; nothing was written; it said:" in result.text
     assert "the last words" in result.text
     check_no_traceback(result.text)
     assert {name: data for name, data in tiny.files().items() if name != "die"} == before
-    (kept,) = (tiny.path / ".gpugate-cache").glob("recording-*")
-    words = f"recording: what was measured is kept in {kept}: the same command with --perf-runs {kept} goes on from it"
-    assert words in result.text
-    (tiny.path / "die").unlink()
-    tiny.workload()
-    again = tiny.run("--update-baselines", "--perf-processes=2", "--perf-device=cpu", f"--perf-runs={kept}")
-    assert "goes on from 1 of 2 processes" in again.text
-
-
-def test_a_recording_that_was_cut_off_goes_on_from_the_runs_that_it_kept(tiny: TinyProject) -> None:
-    keep = ("--update-baselines", "--perf-device=cpu", "--perf-runs=runs")
-    tiny.run(*keep, "--perf-processes=1")
-    cut_off = (tiny.path / "runs/run-1.json").read_text(encoding="utf-8")
-    tiny.write("runs/run-2.json", cut_off.replace('"interrupted": false', '"interrupted": true'))
-    result = tiny.run(*keep, "--perf-processes=2")
-    assert result.status == 0
-    assert "recording: goes on from 1 of 2 processes in " in result.text
-    assert "fresh process" not in result.text
-    assert len(loaded(tiny).cases["quick/cpu"].current.processes) == 2
-
-
-@pytest.mark.parametrize("folder", ["quick_ms", "quick_ms/runs", "/proc/runs"])
-def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_measured(tiny: TinyProject, folder: str) -> None:
-    before = tiny.files()
-    result = tiny.run("--update-baselines", "--perf-device=cpu", f"--perf-runs={folder}")
-    assert result.status == pytest.ExitCode.USAGE_ERROR
-    (sentence,) = [line for line in result.text.splitlines() if line.startswith("ERROR: ")]
-    assert f"--perf-runs {tiny.path / folder} cannot be written (" in sentence
-    assert "give a folder that can be made and written" in sentence
-    assert "= gpugate =" not in result.text
-    check_no_traceback(result.text)
-    assert tiny.files() == before
-
-
-def test_runs_of_another_machine_are_no_part_of_a_recording(tiny: TinyProject) -> None:
-    keep = ("--update-baselines", "--perf-device=cpu", "--perf-runs=runs")
-    tiny.run(*keep, "--perf-processes=1")
-    other = re.sub(r'"torch": "[^"]*"', '"torch": "1.0"', (tiny.path / "runs/run-1.json").read_text(encoding="utf-8"))
-    tiny.write("runs/run-1.json", other)
-    before = tiny.files()
-    result = tiny.run(*keep, "--perf-processes=2")
-    assert result.status == 1
-    assert "run-1.json was measured under other conditions (torch 1.0 -> " in result.text
-    assert "give an empty folder" in result.text
-    check_no_traceback(result.text)
-    assert tiny.files() == before
+    assert f"recording: the runs stay in {kept_runs(tiny)} until the next recording; gpugate record " in result.text
+    assert [path.name for path in kept_runs(tiny).glob("*.json")] == ["run-1.json"]
 
 
 def test_where_everything_skips_nothing_is_recorded_and_that_is_said(tiny: TinyProject) -> None:

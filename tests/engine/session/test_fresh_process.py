@@ -78,6 +78,6 @@ def test_its_own_error_is_the_cause(said: str, cause: str) -> None:
 def test_a_folder_named_as_the_package_hides_nothing(tiny: TinyProject) -> None:
     """Such as a checkout of gpugate in the rootdir."""
     tiny.write("gpugate/__init__.py", "raise ImportError('not the package of this process')")
-    result = tiny.run("--update-baselines", "--perf-processes", "2")
+    result = tiny.run("--update-baselines", "-operf_processes=2")
     assert result.status == 0, result.text
     assert tiny.baseline.exists()

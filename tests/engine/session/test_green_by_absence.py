@@ -96,7 +96,7 @@ def test_every_way_to_skip_is_no_way_past_a_gate(tiny: TinyProject, outcome: str
 
 def test_what_skips_itself_is_not_recorded(tiny: TinyProject) -> None:
     write(tiny, "step", OUTCOMES["skip"])
-    result = tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1")
+    result = tiny.run("--perf-device=cpu", "--update-baselines", "-operf_processes=1")
     assert result.status == 1
     assert (
         "tiny/quick/cpu failed (tiny/quick/cpu: quick failed while running its first step: Skipped: no" in result.text

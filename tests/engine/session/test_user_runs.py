@@ -98,7 +98,7 @@ def test_a_sick_machine_explains_a_fall_and_fails_a_gate(tiny: TinyProject) -> N
     assert tiny.outcomes()["speedup"] == Outcome.ENV_INVALID
     assert "GpugateWarning: ENV_INVALID speedup of tiny/quick/cpu: the machine gave memcpy " in lenient.text
     assert tiny.run("-k", "speedup", "--perf-device=cpu", "--gate").status == 1
-    recording = tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1")
+    recording = tiny.run("--perf-device=cpu", "--update-baselines", "-operf_processes=1")
     assert recording.status == 1
     assert "ERROR: tiny/quick/cpu says nothing (the machine gave memcpy " in recording.text
     assert not tiny.baseline.exists()
@@ -394,7 +394,7 @@ def test_a_disk_that_is_full_is_one_sentence_before_anything_is_measured(
 
 
 def test_what_is_the_users_own_is_neither_held_against_what_ships_nor_recorded_over_it(tiny: TinyProject) -> None:
-    assert tiny.run("--perf-device=cpu", "--update-baselines", "--perf-processes=1").status == pytest.ExitCode.OK
+    assert tiny.run("--perf-device=cpu", "--update-baselines", "-operf_processes=1").status == pytest.ExitCode.OK
     own = tiny.path / "own.mp4"
     own.write_bytes(b"whatever the workload makes of it")
     judged = tiny.run("--perf-device=cpu", "--perf-set=video=own.mp4")
