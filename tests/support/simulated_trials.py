@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpugate.commands.trust.trial import SLOWDOWNS, Trial
+from gpugate.commands.trust.trials import SLOWDOWNS, Trial
 from gpugate.measurement.record import Pair, TimedBuild
 
 STEP_MS = 5.0

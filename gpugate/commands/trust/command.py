@@ -1,4 +1,4 @@
-"""`gpugate trust`: A/A trials and seeded slowdowns in fresh processes, and what they say of the gate."""
+"""`gpugate trust`: trials in fresh processes, and a report of false alarms and of slowdowns that the gate misses."""
 
 from __future__ import annotations
 
@@ -6,31 +6,26 @@ import argparse
 import reprlib
 import sys
 from collections.abc import Callable, Collection, Iterable
-from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from gpugate.commands.trust import trials_file
-from gpugate.commands.trust.folder import Taken, read_all, trials_path
-from gpugate.commands.trust.plan import Plan, counted, missing
-from gpugate.commands.trust.trial import SLOWDOWNS
+from gpugate.commands.trust.plan import Plan, count_missing, count_trials
+from gpugate.commands.trust.trials import FILE, SLOWDOWNS, Taken, read_all, trials_path
 from gpugate.errors import OptionError, TrustError
+from gpugate.machine.environment import Environment
 from gpugate.measurement.settings import Settings
 from gpugate.store.folder_lock import lock_folder
+from gpugate.store.json_file import write_atomically
 from gpugate.units import MOST_PROCESSES, MOST_SECONDS, parse_count, parse_seconds
-
-if TYPE_CHECKING:
-    from gpugate.commands.trust.report_files import TrustFile
 
 DEFAULT_TRIALS, DEFAULT_PROCESSES = 40, 8
 DEFAULT_FOLDER = "gpugate-trust"
+REPORT = "trust.md"  # in the folder of the trials
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit status: 0 reported, 2 wrong options or a process failed, 130 interrupted"
-    add = partial(parser.add_argument, action=_HowToMeasure)
-    parser.set_defaults(how_to_measure=())
+    add = parser.add_argument
     add("paths", nargs="*", default=["perf_tests"], help="perf tests (default: perf_tests)")
     add("-k", dest="keyword", metavar="EXPR", help="only cases that pytest's -k would select")
     add("-m", dest="marker", metavar="EXPR", help="only cases that pytest's -m would select")
@@ -63,38 +58,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time for sampling in each trial, building apart (default: %(default)s)",
     )
     add("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
-    parser.add_argument(
+    add(
         "--output",
         metavar="DIR",
         type=Path,
         default=Path(DEFAULT_FOLDER),
         help="trials and report; trials that are there count, only what is missing is taken (default: %(default)s)",
     )
-    parser.add_argument("--report-only", action="store_true", help="measure nothing: report on the trials in --output")
-
-
-class _HowToMeasure(argparse.Action):
-    """Stores the value, and that it was given: a report alone can make nothing of it."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, option: str | None = None
-    ) -> None:
-        setattr(namespace, self.dest, value)
-        if option is not None:
-            namespace.how_to_measure += (option,)
-        elif value is not self.default:  # which argparse stores in the same way
-            namespace.how_to_measure += tuple(value)
+    add("--report-only", action="store_true", help="measure nothing: report on the trials in --output")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Takes what is missing, then reports.
 
-    Raises TrustError where trials cannot be taken, kept or counted together, and OptionError for what a report alone
-    cannot be told.
+    Raises TrustError where trials cannot be taken, kept or counted together, and OptionError for --report-only
+    with options that say how to measure.
     """
     folder: Path = arguments.output
-    if arguments.report_only and arguments.how_to_measure:
-        given = ", ".join(dict.fromkeys(arguments.how_to_measure))
+    if arguments.report_only and (given := _measuring_options(arguments)):
         raise OptionError(f"--report-only reports on every trial in --output and measures none: leave out {given}")
     words = _pytest_words(arguments)
     if arguments.report_only and not folder.is_dir():
@@ -112,6 +93,16 @@ def run(arguments: argparse.Namespace) -> int:
             raise
         _report(folder, read_all(folder))
     return 0
+
+
+def _measuring_options(arguments: argparse.Namespace) -> str:
+    """The options that say how to measure and differ from their defaults."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    defaults = vars(parser.parse_args([]))
+    differing = [name for name, value in defaults.items() if getattr(arguments, name) != value]
+    spelling = {"paths": "paths", "keyword": "-k", "marker": "-m"}
+    return ", ".join(spelling.get(name, f"--{name}") for name in differing if name not in ("output", "report_only"))
 
 
 def _pytest_words(arguments: argparse.Namespace) -> list[str]:
@@ -133,13 +124,13 @@ def _take_what_is_missing(arguments: argparse.Namespace, taken: Taken, words: li
     selected: Collection[str] | None = None  # not known before a process has collected the tests
     while True:
         plan = _plan(arguments, taken)
-        if selected is not None and not any(missing(plan, case_id) for case_id in selected):
+        if selected is not None and not any(count_missing(plan, case_id) for case_id in selected):
             return
         print(f"process {plan.process}: {len(taken.trials)} trials so far", file=sys.stderr)
         output = Path(plan.output)
         try:
             run_worker(plan, words)
-            selected = trials_file.read(output).case_ids
+            selected = FILE.read(output).case_ids
         finally:
             _forget_if_empty(output)
         taken = read_all(arguments.output)
@@ -155,43 +146,51 @@ def _plan(arguments: argparse.Namespace, taken: Taken) -> Plan:
         aa_trials=arguments.trials,
         slowdowns=arguments.slowdowns,
         earlier=taken.conditions,
-        taken=counted(taken.trials),
+        taken=count_trials(taken.trials),
     )
 
 
 def _forget_if_empty(output: Path) -> None:
-    if output.exists() and not trials_file.read(output).trials:
+    if output.exists() and not FILE.read(output).trials:
         output.unlink()
 
 
 def _report(folder: Path, taken: Taken) -> None:
-    """Writes the files, then prints the tables. Raises TrustError for no trials, and for what cannot be written."""
-    if not taken.trials:
+    """Writes the report, then prints its tables. Raises TrustError for no trials, and for a file that cannot be
+    written."""
+    if taken.conditions is None or not taken.trials:
         raise TrustError(f"{folder} holds no trials to report on: run without --report-only")
-    from gpugate.commands.trust.plot import PlotError
-    from gpugate.commands.trust.report_files import reported, write_report
+    from gpugate.commands.trust.analysis import analyse
+    from gpugate.commands.trust.our_rule import our_alarms
+    from gpugate.commands.trust.report import markdown, text
+    from gpugate.report.terminal import stdout_takes_colour
 
-    made = reported(taken)
+    made = analyse(taken.trials, our_alarms(taken.trials), _machine(taken.conditions.environment))
     try:
-        write_report(folder, made)
-    except PlotError as error:
-        print(error, file=sys.stderr)
+        with FILE.writing(folder / REPORT):
+            write_atomically(folder / REPORT, markdown(made))
     finally:
-        _print(made)
+        sys.stdout.write(text(made, colour=stdout_takes_colour()))
+        _print_limits(taken, made.processes)
     print(f"trials and report are in {folder}")
 
 
-def _print(made: TrustFile) -> None:
+def _print_limits(taken: Taken, processes: int) -> None:
+    """Prints the cases that could not be measured, and that a few processes say little."""
     from gpugate.commands.trust.our_rule import ENOUGH_PROCESSES
-    from gpugate.commands.trust.report import text
-    from gpugate.report.terminal import stdout_takes_colour
 
-    sys.stdout.write(text(made.report, colour=stdout_takes_colour()))
-    for reason, skipped in groupby(sorted(made.skipped, key=made.skipped.__getitem__), key=made.skipped.__getitem__):
+    for reason, skipped in groupby(sorted(taken.skipped, key=taken.skipped.__getitem__), key=taken.skipped.__getitem__):
         print(f"not measured: {', '.join(skipped)}: {reason}")
-    if made.report.processes < ENOUGH_PROCESSES:
-        told = "1 process says" if made.report.processes == 1 else f"{made.report.processes} processes say"
-        print(f"{told} little of a gate, which needs {ENOUGH_PROCESSES}: take more trials")
+    if processes < ENOUGH_PROCESSES:
+        few = "1 process says" if processes == 1 else f"{processes} processes say"
+        print(f"{few} little of a gate, which needs {ENOUGH_PROCESSES}: take more trials")
+
+
+def _machine(environment: Environment) -> str:
+    versions = [environment.device_name]
+    versions += [f"driver {environment.driver}"] if environment.driver else []
+    versions += [f"torch {environment.packages['torch']}"] if "torch" in environment.packages else []
+    return ", ".join(versions)
 
 
 def _whole_number(example: int) -> Callable[[str], int]:

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpugate.commands.trust.trial import SLOWDOWNS, Trial
-from gpugate.commands.trust.trials_file import Conditions
+from gpugate.commands.trust.trials import SLOWDOWNS, Conditions, Trial
 
 SLOWED_SHARE = 5  # a rate near 1 or 0.5 needs fewer trials than a false-alarm rate near 0
 
@@ -27,12 +26,12 @@ class Plan:
     taken: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
-def wanted(aa_trials: int, slowdowns: Iterable[float] = SLOWDOWNS[1:]) -> dict[float, int]:
+def wanted_trials(aa_trials: int, slowdowns: Iterable[float] = SLOWDOWNS[1:]) -> dict[float, int]:
     """Trials of one case by slowdown: a fifth as many of each slowdown as of A/A."""
     return {0.0: aa_trials, **dict.fromkeys(slowdowns, math.ceil(aa_trials / SLOWED_SHARE))}
 
 
-def counted(trials: Iterable[Trial]) -> dict[str, dict[str, int]]:
+def count_trials(trials: Iterable[Trial]) -> dict[str, dict[str, int]]:
     """Counts the trials by case and by `str(slowdown)`."""
     counts: dict[str, Counter[str]] = {}
     for trial in trials:
@@ -40,9 +39,9 @@ def counted(trials: Iterable[Trial]) -> dict[str, dict[str, int]]:
     return {case_id: dict(of_case) for case_id, of_case in counts.items()}
 
 
-def missing(plan: Plan, case_id: str) -> int:
+def count_missing(plan: Plan, case_id: str) -> int:
     """Counts the trials of a case that no process has taken yet."""
-    of_case = wanted(plan.aa_trials, plan.slowdowns)
+    of_case = wanted_trials(plan.aa_trials, plan.slowdowns)
     return sum(max(0, count - _taken(plan, case_id, slowdown)) for slowdown, count in of_case.items())
 
 
@@ -50,7 +49,7 @@ def share_of(plan: Plan, case_id: str) -> list[float]:
     """The slowdowns of the trials that this process takes of one case, spread so that no kind comes in one piece."""
     own = {
         slowdown: _share(plan, count, _taken(plan, case_id, slowdown))
-        for slowdown, count in wanted(plan.aa_trials, plan.slowdowns).items()
+        for slowdown, count in wanted_trials(plan.aa_trials, plan.slowdowns).items()
     }
     placed = [((index + 0.5) / count, slowdown) for slowdown, count in own.items() for index in range(count)]
     return [slowdown for _, slowdown in sorted(placed)]

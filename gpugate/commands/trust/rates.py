@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from scipy import stats
 
 CONFIDENCE = 0.95  # two-sided
@@ -14,21 +12,12 @@ CONFIDENCE = 0.95  # two-sided
 
 @dataclass(frozen=True)
 class Rate:
-    """`alarms` of `trials`, which `processes` fresh processes took, with two 95 % intervals.
-
-    `low` and `high` are Clopper-Pearson's: right if no trial had anything in common with another. `low_by_process` and
-    `high_by_process` allow for what trials of one process share, and are never narrower. `design_effect` is how many
-    such trials say as much as one independent trial; None where the alarms cannot tell: one process, all, or none.
-    """
+    """`alarms` of `trials`, with the ends of a 95 % interval that allows for what trials of one process share."""
 
     alarms: int
     trials: int
-    processes: int
     low: float
     high: float
-    design_effect: float | None
-    low_by_process: float
-    high_by_process: float
 
     @property
     def share(self) -> float:
@@ -36,19 +25,20 @@ class Rate:
 
 
 def rate_of(alarms_by_process: Sequence[Sequence[bool]]) -> Rate:
-    """The rate from one sequence per process: did the rule alarm in each of its trials? Raises ValueError for none."""
+    """The rate of alarms, from one sequence per process with one value per trial. Raises ValueError for no trials."""
     sizes = [len(alarms) for alarms in alarms_by_process if alarms]
     counts = [sum(alarms) for alarms in alarms_by_process if alarms]
     if not sizes:
         raise ValueError("no trials: a rate needs at least one")
-    effect = design_effect(counts, sizes)
-    exact = stats.binomtest(sum(counts), sum(sizes)).proportion_ci(CONFIDENCE, method="exact")
-    low, high = korn_graubard(sum(counts), sum(sizes), len(sizes), effect or 1.0)
-    return Rate(sum(counts), sum(sizes), len(sizes), float(exact.low), float(exact.high), effect, low, high)
+    effect = design_effect(counts, sizes) or 1.0
+    return Rate(sum(counts), sum(sizes), *korn_graubard(sum(counts), sum(sizes), len(sizes), effect))
 
 
 def design_effect(counts: Sequence[int], sizes: Sequence[int]) -> float | None:
     """1 + (m - 1) rho, at least 1, for `counts` alarms in `sizes` trials of each process.
+
+    So many of these trials say as much as one independent trial. None where the alarms do not show it: one process,
+    alarms in all trials, or in none.
 
     rho = (MSB - MSW) / (MSB + (n0 - 1) MSW) is the intra-class correlation of a yes-or-no outcome by analysis of
     variance, MSB and MSW the mean squares between and within k processes, n0 = (N - sum n_i^2 / N) / (k - 1) (Ridout,
@@ -87,15 +77,3 @@ def korn_graubard(alarms: int, trials: int, processes: int, effect: float) -> tu
     low = float(stats.beta.ppf(tail, hits, size - hits + 1)) if alarms else 0.0
     high = float(stats.beta.ppf(1 - tail, hits + 1, size - hits)) if alarms < trials else 1.0
     return low, high
-
-
-def sum_of_rates(rates: Sequence[Rate]) -> tuple[float, float, float]:
-    """The sum of independent rates and the ends of its 95 % interval: sum p, and sum p -+ sqrt(sum (p - end)^2).
-
-    The ends are those by process (Zou & Donner, Construction of confidence limits about effect measures, Statistics in
-    Medicine 27, 2008). No rates sum to 0, 0 and 0.
-    """
-    total = sum(rate.share for rate in rates)
-    below = math.hypot(*(rate.share - rate.low_by_process for rate in rates))
-    above = math.hypot(*(rate.high_by_process - rate.share for rate in rates))
-    return total, float(np.clip(total - below, 0, None)), total + above

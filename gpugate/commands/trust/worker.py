@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.commands.trust import trials_file
 from gpugate.commands.trust.plan import Plan, share_of
-from gpugate.commands.trust.trial import Trial
-from gpugate.commands.trust.trials_file import Conditions, TrialsFile
+from gpugate.commands.trust.trials import FILE, Conditions, Trial, TrialsFile
 from gpugate.errors import GpugateError, TrustError
+from gpugate.faults.slow import slowed
 from gpugate.measurement.progress import silent
 from gpugate.measurement.settings import Settings
 from gpugate.session.perf_session import PerfSession
@@ -25,7 +24,7 @@ from gpugate.session.selection import case_of
 from gpugate.store.codec import from_json
 from gpugate.store.json_file import parse
 from gpugate.store.source_hash import source_hash
-from gpugate.workload import Case
+from gpugate.workload import BASELINE, Case
 
 _LOG = logging.getLogger(__name__)
 FAILED = 1
@@ -67,11 +66,11 @@ class TrialTaker:
         if self.plan.earlier is not None:
             self.plan.earlier.check_same(conditions, "this run")
         file = TrialsFile(self.plan.process, conditions, tuple(cases), skipped)
-        trials_file.write(self._path, file)
+        FILE.write(self._path, file)
         for case in cases.values():
             for trial in take(perf, case, self.plan):
                 file = replace(file, trials=(*file.trials, trial))
-                trials_file.write(self._path, file)
+                FILE.write(self._path, file)
 
 
 def take(perf: PerfSession, case: Case, plan: Plan) -> Iterator[Trial]:
@@ -79,7 +78,6 @@ def take(perf: PerfSession, case: Case, plan: Plan) -> Iterator[Trial]:
 
     Raises TrustError, naming the case, when one of its sides cannot be built or run.
     """
-    from gpugate.commands.trust.itself import against_itself
     from gpugate.measurement.cold_inputs import make_inputs
     from gpugate.measurement.run import measure_times
     from gpugate.measurement.sides import blame, build_side
@@ -101,6 +99,19 @@ def take(perf: PerfSession, case: Case, plan: Plan) -> Iterator[Trial]:
             yield Trial(case.id, plan.process, slowdown, builds, time.perf_counter() - started)
     except GpugateError as error:
         raise TrustError(f"{case.id}: {error}") from error
+
+
+def against_itself(case: Case, slowdown: float) -> Case:
+    """The optimization against itself; the optimized side takes `slowdown`, a share, longer per step."""
+    mine = case.optimization
+    plain = replace(mine, compared_with=BASELINE)
+    again = replace(
+        mine,
+        name=f"{mine.name} again",
+        compared_with=mine.name,
+        build=slowed(mine.build, slowdown) if slowdown else mine.build,
+    )
+    return replace(case, workload=replace(case.workload, optimizations=(plain, again)), optimization=again)
 
 
 def main(words: list[str]) -> int:

@@ -1,19 +1,15 @@
-"""What a trust run keeps: trials and report as files that survive a full disk, and that nothing foreign gets into."""
+"""The trials of a folder: files that survive a full disk, and that no foreign trial gets into."""
 
 import errno
 import json
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpugate.commands.trust.folder import Taken, read_all, trials_path
-from gpugate.commands.trust.plot import PlotError
-from gpugate.commands.trust.report_files import FILE, TrustFile, reported, write_report
-from gpugate.commands.trust.trials_file import Conditions, TrialsFile, read, write
+from gpugate.commands.trust.trials import FILE, Conditions, Taken, TrialsFile, read_all, trials_path
 from gpugate.errors import TrustError
 from gpugate.machine.environment import Environment
 from gpugate.store.codec import from_json, to_json
@@ -39,7 +35,7 @@ def rounded(file: TrialsFile) -> TrialsFile:
 
 def keep(folder: Path, *files: TrialsFile) -> None:
     for file in files:
-        write(trials_path(folder, file.process), file)
+        FILE.write(trials_path(folder, file.process), file)
 
 
 def no_room(descriptor: int) -> None:
@@ -53,10 +49,10 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_file_of_trials_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "trials-001.json"
-    write(path, file_of(1))
-    assert read(path) == rounded(file_of(1))
-    write(path, file_of(1, trials=()))
-    assert read(path).trials == ()
+    FILE.write(path, file_of(1))
+    assert FILE.read(path) == rounded(file_of(1))
+    FILE.write(path, file_of(1, trials=()))
+    assert FILE.read(path).trials == ()
 
 
 def edited(change: Callable[[dict[str, object]], object]) -> Callable[[str], str]:
@@ -91,7 +87,7 @@ def test_a_damaged_or_newer_file_is_named_and_left_alone(
     keep(tmp_path, file_of(1))
     damaged = damage(path.read_text(encoding="utf-8")).encode(errors="surrogateescape")
     path.write_bytes(damaged)
-    for reading in (lambda: read(path), lambda: read_all(tmp_path)):
+    for reading in (lambda: FILE.read(path), lambda: read_all(tmp_path)):
         with pytest.raises(TrustError) as error:
             reading()
         assert str(error.value).startswith(f"{path} ")
@@ -102,7 +98,7 @@ def test_a_damaged_or_newer_file_is_named_and_left_alone(
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(TrustError, match=r"trials-001.json cannot be read \(No such file or directory\)"):
-        read(tmp_path / "trials-001.json")
+        FILE.read(tmp_path / "trials-001.json")
 
 
 def test_a_full_disk_leaves_the_trials_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,12 +106,12 @@ def test_a_full_disk_leaves_the_trials_as_they_were(tmp_path: Path, monkeypatch:
     full_disk(monkeypatch)
     path = tmp_path / "trials-001.json"
     with pytest.raises(TrustError) as error:
-        write(path, file_of(1, trials=()))
+        FILE.write(path, file_of(1, trials=()))
     assert str(error.value) == (
         f"{path} cannot be written (No space left on device): make room, every trial before it is kept"
     )
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
-    assert read(path) == rounded(file_of(1))
+    assert FILE.read(path) == rounded(file_of(1))
 
 
 def test_a_folder_is_read_as_one(tmp_path: Path) -> None:
@@ -179,46 +175,3 @@ def test_a_source_is_compared_with_whichever_process_knew_it(tmp_path: Path) -> 
     keep(tmp_path, file_of(3, conditions=OTHER_SOURCE))
     with pytest.raises(TrustError, match=r"trials-003.json is of other conditions .*\(the source of toy changed\)"):
         read_all(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def made() -> TrustFile:
-    taken = trials(Noise(process=0.001, pair=0.001), processes=9, repeats=2)
-    return reported(Taken(tuple(taken), CONDITIONS, NO_GPU, 9))
-
-
-def test_the_report_is_of_every_rule_and_names_the_machine(made: TrustFile) -> None:
-    assert list(made.report.sources)[:2] == ["gpugate", "gpugate, baseline of several nights"]
-    assert len(made.report.sources) == 6
-    assert made.report.machine == "NVIDIA H200, driver 580.1, torch 2.11.0"
-    assert (made.report.trials, made.report.processes, made.skipped) == (126, 9, NO_GPU)
-    with pytest.raises(ValueError, match="no trials"):
-        reported(Taken())
-
-
-def test_the_report_is_written_three_times_and_its_json_is_read_again(tmp_path: Path, made: TrustFile) -> None:
-    write_report(tmp_path, made)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["trust.json", "trust.md", "trust.png"]
-    document = json.loads((tmp_path / "trust.json").read_text(encoding="utf-8"))
-    assert FILE.decode(document) == made
-    assert (tmp_path / "trust.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert (
-        (tmp_path / "trust.md").read_text(encoding="utf-8").startswith("NVIDIA H200, driver 580.1, torch 2.11.0: 126")
-    )
-
-
-def test_a_full_disk_leaves_the_report_as_it_was(
-    tmp_path: Path, made: TrustFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "trust.json").write_text("the old one", encoding="utf-8")
-    full_disk(monkeypatch)
-    with pytest.raises(TrustError, match=r"trust.json cannot be written \(No space left on device\): make room"):
-        write_report(tmp_path, made)
-    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {"trust.json": "the old one"}
-
-
-def test_without_matplotlib_there_are_tables(tmp_path: Path, made: TrustFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(PlotError, match="matplotlib is not installed"):
-        write_report(tmp_path, made)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["trust.json", "trust.md"]

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpugate.commands.trust.plan import Plan, counted, missing, share_of, wanted
-from gpugate.commands.trust.trial import SLOWDOWNS, Trial
-from gpugate.commands.trust.trials_file import Conditions
+from gpugate.commands.trust.plan import Plan, count_missing, count_trials, share_of, wanted_trials
+from gpugate.commands.trust.trials import SLOWDOWNS, Conditions, Trial
 from gpugate.machine.environment import Environment
 from gpugate.store.codec import from_json, to_json
 
@@ -22,7 +21,7 @@ def trial(slowdown: float, process: int = 1, case_id: str = CASE) -> Trial:
 
 
 def plan(process: int, aa_trials: int = 40, processes: int = 8, taken: Sequence[Trial] = ()) -> Plan:
-    return Plan("trials.json", process, processes, 6.0, aa_trials, taken=counted(taken))
+    return Plan("trials.json", process, processes, 6.0, aa_trials, taken=count_trials(taken))
 
 
 def run(
@@ -33,7 +32,7 @@ def run(
     first = max((one.process for one in all_trials), default=0) + 1
     for process in range(first, first + 100):
         now = plan(process, aa_trials, processes, all_trials)
-        if not missing(now, CASE):
+        if not count_missing(now, CASE):
             return all_trials
         share = share_of(now, CASE)
         assert share, "a process that takes nothing would be followed by another one for ever"
@@ -46,15 +45,15 @@ def by_process(trials: Sequence[Trial], slowdown: float) -> list[int]:
 
 
 def test_a_fifth_as_many_of_each_slowdown_as_of_a_a() -> None:
-    assert wanted(40) == {0.0: 40, 0.005: 8, 0.01: 8, 0.02: 8, 0.03: 8, 0.05: 8, 0.1: 8}
-    assert wanted(1) == dict.fromkeys(SLOWDOWNS, 1)
-    assert wanted(11)[0.1] == 3
+    assert wanted_trials(40) == {0.0: 40, 0.005: 8, 0.01: 8, 0.02: 8, 0.03: 8, 0.05: 8, 0.1: 8}
+    assert wanted_trials(1) == dict.fromkeys(SLOWDOWNS, 1)
+    assert wanted_trials(11)[0.1] == 3
 
 
 def test_only_the_slowdowns_that_were_asked_for_are_seeded() -> None:
     asked = replace(plan(1, 10, 1), slowdowns=(0.02, 0.03))
     assert Counter(share_of(asked, CASE)) == {0.0: 10, 0.02: 2, 0.03: 2}
-    assert missing(replace(asked, taken={CASE: {"0.0": 10, "0.02": 2, "0.05": 2}}), CASE) == 2
+    assert count_missing(replace(asked, taken={CASE: {"0.0": 10, "0.02": 2, "0.05": 2}}), CASE) == 2
 
 
 def test_a_process_mixes_its_kinds() -> None:
@@ -69,7 +68,7 @@ def test_a_process_mixes_its_kinds() -> None:
 @pytest.mark.parametrize(("aa_trials", "processes"), [(40, 8), (10, 8), (60, 8), (200, 7), (8, 8), (9, 2), (5, 1)])
 def test_the_processes_take_together_what_is_wanted_and_share_it_evenly(aa_trials: int, processes: int) -> None:
     taken = run(aa_trials, processes)
-    assert Counter(one.slowdown for one in taken) == wanted(aa_trials)
+    assert Counter(one.slowdown for one in taken) == wanted_trials(aa_trials)
     assert len(by_process(taken, AA)) == processes
     for slowdown in SLOWDOWNS:
         counts = by_process(taken, slowdown)
@@ -87,39 +86,39 @@ def test_no_more_processes_are_started_than_there_are_trials() -> None:
 @pytest.mark.parametrize("cut_off", [{3: 2}, {1: 1, 2: 1}, {8: 10}, {1: 0, 2: 4, 5: 0}])
 def test_what_a_process_that_was_cut_off_left_is_made_up_for(cut_off: dict[int, int]) -> None:
     taken = run(40, 8, cut_off=cut_off)
-    assert Counter(one.slowdown for one in taken) == wanted(40)
+    assert Counter(one.slowdown for one in taken) == wanted_trials(40)
     assert max(by_process(taken, AA)) == 5
     assert max(by_process(taken, SLOWED)) == 1
 
 
 def test_more_trials_later_come_from_more_processes() -> None:
     taken = run(200, 8, taken=run(40, 8))
-    assert Counter(one.slowdown for one in taken) == wanted(200)
+    assert Counter(one.slowdown for one in taken) == wanted_trials(200)
     assert by_process(taken, AA) == [5] * 8 + [25] * 6 + [10]
 
 
 def test_trials_that_one_process_took_are_followed_by_others() -> None:
     taken = run(80, 8, taken=run(40, 1))
-    assert Counter(one.slowdown for one in taken) == wanted(80)
+    assert Counter(one.slowdown for one in taken) == wanted_trials(80)
     assert by_process(taken, AA)[0] == 40
     assert max(by_process(taken, AA)[1:]) <= 10
 
 
 def test_what_is_there_already_is_not_taken_again() -> None:
     there = run(40, 8)
-    assert missing(plan(9, 40, 8, there), CASE) == 0
-    assert missing(plan(9, 10, 8, there), CASE) == 0
+    assert count_missing(plan(9, 40, 8, there), CASE) == 0
+    assert count_missing(plan(9, 10, 8, there), CASE) == 0
     assert share_of(plan(9, 40, 8, there), CASE) == []
-    assert missing(plan(9, 40, 8, there[1:]), CASE) == 1
+    assert count_missing(plan(9, 40, 8, there[1:]), CASE) == 1
     assert share_of(plan(9, 40, 8, there[1:]), CASE) == [there[0].slowdown]
 
 
 def test_each_case_is_counted_for_itself() -> None:
     now = plan(2, taken=[trial(AA), trial(AA), trial(0.005), trial(AA, case_id="toy/other/cpu")])
     assert now.taken == {CASE: {"0.0": 2, "0.005": 1}, "toy/other/cpu": {"0.0": 1}}
-    assert missing(now, CASE) == sum(wanted(40).values()) - 3
-    assert missing(now, "toy/other/cpu") == sum(wanted(40).values()) - 1
-    assert missing(now, "toy/third/cpu") == sum(wanted(40).values())
+    assert count_missing(now, CASE) == sum(wanted_trials(40).values()) - 3
+    assert count_missing(now, "toy/other/cpu") == sum(wanted_trials(40).values()) - 1
+    assert count_missing(now, "toy/third/cpu") == sum(wanted_trials(40).values())
 
 
 def test_a_plan_is_told_to_a_process_as_json() -> None:

@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from gpugate.catalogue import catalogue
-from gpugate.commands.trust import itself
+from gpugate.commands.trust import worker as module
 from gpugate.commands.trust.plan import Plan
-from gpugate.commands.trust.trial import SLOWDOWNS
-from gpugate.commands.trust.trials_file import Conditions, TrialsFile, read
+from gpugate.commands.trust.trials import FILE, SLOWDOWNS, Conditions, TrialsFile
 from gpugate.commands.trust.worker import TrialTaker
 from gpugate.machine.environment import describe
 from gpugate.measurement import cold_inputs, run
@@ -90,7 +89,7 @@ class Worker:
         ended = self.pytester.runpytest_inprocess(*words, plugins=[taker], no_reraise_ctrlc=True)
         path = Path(plan.output)
         errors = [line for line in ended.stderr.lines if line.startswith("ERROR: ")]
-        file = read(path) if path.exists() else None
+        file = FILE.read(path) if path.exists() else None
         return Taken(int(ended.ret), taker.done, ended.stdout.str(), "\n".join(errors), file)
 
 
@@ -132,7 +131,7 @@ def test_both_sides_of_a_trial_are_one_optimization_and_one_is_slowed_as_the_tri
         seeds.add(settings.seed)
         return ()
 
-    monkeypatch.setattr(itself, "slowed", slowed)
+    monkeypatch.setattr(module, "slowed", slowed)
     monkeypatch.setattr(run, "measure_times", measured)
     other = "def other(context):\n    return sleeping(2)\n"
     worker.tiny.workload(QUICK + other, f'{PROMISE}, Optimization("other", other, {{"cpu": 0.01}})')

@@ -1,23 +1,21 @@
-"""Detection against slowdown as a picture: one panel per group, one curve per rule. Needs matplotlib, and only then."""
+"""Detection against slowdown as a picture: one panel per group, one curve per rule."""
 
 from __future__ import annotations
 
 import io
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gpugate.commands.trust.analysis import GroupTrust, RuleTrust, TrustReport
-from gpugate.commands.trust.detection import CAUGHT
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from gpugate.commands.trust.analysis import CAUGHT, GroupTrust, RuleTrust, TrustReport
 from gpugate.commands.trust.rates import Rate
 from gpugate.commands.trust.report import title
-from gpugate.errors import GpugateError
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-ABREAST = (1, 2, 3, 2, 3, 3)  # by the number of panels
+ABREAST = 3  # panels
 PANEL_INCHES = (4.2, 3.0)
 EDGE_INCHES = 1.2  # for title and legend
 ZERO_GAP = 1.3  # in doublings
@@ -35,17 +33,8 @@ STYLES = (
 )
 
 
-class PlotError(GpugateError):
-    """The plot cannot be drawn."""
-
-
 def png(report: TrustReport) -> bytes:
-    """The picture as a PNG file, the same bytes for the same report. Raises PlotError without matplotlib."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise PlotError("matplotlib is not installed, which the plot needs: pip install 'gpugate[trust]'") from None
+    """The picture as a PNG file, the same bytes for the same report."""
     figure = Figure(layout="constrained")
     FigureCanvasAgg(figure)
     draw(figure, report)
@@ -55,9 +44,9 @@ def png(report: TrustReport) -> bytes:
 
 
 def draw(figure: Figure, report: TrustReport) -> None:
-    """Fills an empty figure: one panel per group, at most `MAX_GROUPS` of them."""
+    """Fills an empty figure: one panel per group."""
     groups = report.groups
-    abreast = ABREAST[len(groups) - 1]
+    abreast = min(ABREAST, len(groups))
     down = math.ceil(len(groups) / abreast)
     figure.set_size_inches(max(2, abreast) * PANEL_INCHES[0], down * PANEL_INCHES[1] + EDGE_INCHES)
     panels: list[Axes] = list(figure.subplots(down, abreast, squeeze=False, sharey=True).flat)
@@ -79,7 +68,7 @@ def draw(figure: Figure, report: TrustReport) -> None:
 
 def _places(report: TrustReport) -> dict[float, float]:
     """Returns the place of each slowdown on the x axis: its logarithm; 0, which has none, stands apart to the left."""
-    tried = {detection.slowdown for group in report.groups for detection in group.rules[0].detections}
+    tried = {slowdown for group in report.groups for slowdown in group.rules[0].rates}
     places = {slowdown: math.log2(slowdown) for slowdown in sorted(tried) if slowdown > 0}
     return {0.0: min(places.values(), default=0.0) - ZERO_GAP, **places}
 
@@ -100,13 +89,12 @@ def _draw_rule(panel: Axes, rule: RuleTrust, index: int, rules: int, places: Map
     """The curve, and false alarms as a point of its own, beside those of the other rules; a band around ours."""
     colour, marker, line = STYLES[index % len(STYLES)]
     style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 5, "zorder": 4 if index else 5}
-    slowed = [detection for detection in rule.detections if detection.slowdown > 0]
-    xs = [places[detection.slowdown] for detection in slowed]
-    shares = [100 * detection.rate.share for detection in slowed]
+    slowed = {slowdown: rate for slowdown, rate in rule.rates.items() if slowdown > 0}
+    xs = [places[slowdown] for slowdown in slowed]
+    shares = [100 * rate.share for rate in slowed.values()]
     panel.plot(xs, shares, linestyle=line, linewidth=1.2 if index else 2.4, label=rule.rule, **style)
     if not index:
-        low = [100 * detection.rate.low_by_process for detection in slowed]
-        high = [100 * detection.rate.high_by_process for detection in slowed]
+        low, high = [100 * rate.low for rate in slowed.values()], [100 * rate.high for rate in slowed.values()]
         panel.fill_between(xs, low, high, color=colour, alpha=0.2, linewidth=0)
     if rule.false_alarms:
         x = places[0.0] + BESIDE * (index - (rules - 1) / 2)
@@ -116,7 +104,7 @@ def _draw_rule(panel: Axes, rule: RuleTrust, index: int, rules: int, places: Map
 
 def _about(rule: RuleTrust) -> str:
     """Returns the numbers that the scale hides: of false alarms, and of trials."""
-    trials = f"{sum(detection.rate.trials for detection in rule.detections):,} trials"
+    trials = f"{sum(rate.trials for rate in rule.rates.values()):,} trials"
     if rule.false_alarms is None:
         return trials
     return f"{trials}; {rule.rule}: {rule.false_alarms.alarms} of {rule.false_alarms.trials} A/A alarmed"
@@ -124,4 +112,4 @@ def _about(rule: RuleTrust) -> str:
 
 def _error(rate: Rate) -> list[list[float]]:
     """Returns errorbar's argument for one point: the reach of the interval below and above it, in percent."""
-    return [[100 * (rate.share - rate.low_by_process)], [100 * (rate.high_by_process - rate.share)]]
+    return [[100 * (rate.share - rate.low)], [100 * (rate.high - rate.share)]]

@@ -1,20 +1,24 @@
 """The rules of other tools: where each one begins to alarm, and what each is known to get wrong."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from pytest_benchmark.utils import parse_compare_fail
 from scipy import stats
 
-from gpugate.commands.trust.rival_rules import (
+from gpugate.commands.trust.trials import Trial
+from gpugate.measurement.record import Pair, TimedBuild
+from tests.support.simulated_trials import Noise, trials
+from tests.support.tiny_project import ROOT
+from tools.rival_rules import (
     RIVALS,
+    main,
     mann_whitney_10_percent,
     median_5_percent,
     relative_noise,
     welch,
 )
-from gpugate.commands.trust.trial import Trial
-from gpugate.measurement.record import Pair, TimedBuild
-from tests.support.simulated_trials import Noise, trials
 
 PAIRS_ONLY = Noise(pair=0.005)
 INSTANCES_DIFFER = Noise(instance=0.005, pair=0.0005)
@@ -111,20 +115,29 @@ def test_a_trial_without_pairs_is_refused_by_its_name(rule) -> None:
         rule.alarms(Trial("toy/fast/cpu", 0, 0.0, (TimedBuild(True, ()),), 1.0))
 
 
-def test_welch_keeps_its_word_on_independent_pairs_and_cries_wolf_when_instances_differ() -> None:
+def test_welch_holds_its_level_on_independent_pairs_and_alarms_falsely_when_instances_differ() -> None:
     assert alarm_share(welch, PAIRS_ONLY, 0.0) <= 0.03
     assert alarm_share(welch, INSTANCES_DIFFER, 0.0) >= 0.1
 
 
-def test_nvbench_cries_wolf_when_instances_differ() -> None:
+def test_nvbench_alarms_falsely_when_instances_differ() -> None:
     assert alarm_share(relative_noise, INSTANCES_DIFFER, 0.0) >= 0.1
 
 
-def test_median_5_percent_sleeps_through_1_percent_and_wakes_at_10() -> None:
+def test_median_5_percent_misses_1_percent_and_catches_10() -> None:
     assert alarm_share(median_5_percent, PAIRS_ONLY, 0.01) == 0
     assert alarm_share(median_5_percent, PAIRS_ONLY, 0.1) == 1
 
 
-def test_gpucheck_sleeps_through_5_percent_and_wakes_at_15() -> None:
+def test_gpucheck_misses_5_percent_and_catches_15() -> None:
     assert alarm_share(mann_whitney_10_percent, PAIRS_ONLY, 0.05) == 0
     assert alarm_share(mann_whitney_10_percent, PAIRS_ONLY, 0.15) == 1
+
+
+def test_the_stored_comparison_is_that_of_the_stored_trials(tmp_path: Path) -> None:
+    stored = ROOT / "results/h200/trust/gpu-bound"
+    for path in stored.glob("trials-*.json"):
+        (tmp_path / path.name).symlink_to(path)
+    main(tmp_path)
+    assert (tmp_path / "rules.md").read_text() == (stored / "rules.md").read_text()
+    assert (tmp_path / "rules.png").read_bytes().startswith(b"\x89PNG")

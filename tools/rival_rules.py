@@ -1,4 +1,6 @@
-"""Alarm rules of other tools, for comparison on the same samples; each is a pure function of a trial.
+"""Alarm rules of other tools, compared with ours on the same samples; each is a pure function of a trial.
+
+`python -m tools.rival_rules DIR` judges the trials of `gpugate trust` in DIR and writes rules.md and rules.png there.
 
 All of them take the times of both sides as two unpaired samples, pooled over every build of the trial, since that is
 what they would be given. A sample of ours is the mean over a block of steps, so that it varies less than the single
@@ -7,14 +9,21 @@ steps that these tools collect: noise is no excuse for any of them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from gpugate.commands.trust.trial import Trial
+from gpugate.commands.trust.analysis import TrustReport, analyse
+from gpugate.commands.trust.our_rule import our_alarms
+from gpugate.commands.trust.report import markdown
+from gpugate.commands.trust.trials import Trial, read_all
+from gpugate.report.table import escaped
+from tools.trust_plot import png
 
 Times = npt.NDArray[np.float64]  # ms per step, one entry per block, shape (pairs,)
 MEDIAN_ALLOWED_PERCENT = 5
@@ -26,7 +35,7 @@ NOISE_MIN_SAMPLES = 5
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that looks at one trial and alarms or not. `source` is where its formula comes from."""
+    """A rule that raises an alarm from one trial alone. `source` is the source of its formula."""
 
     name: str
     source: str
@@ -96,3 +105,22 @@ RIVALS = (
         "nvbench noise", "NVIDIA/nvbench, nvbench_compare_legacy.py: above the smaller relative noise", relative_noise
     ),
 )
+
+
+def compare(folder: Path) -> TrustReport:
+    """The alarms of our rules and of the rivals for the trials of a folder. Raises TrustError and ValueError."""
+    taken = read_all(folder)
+    trials, machine = taken.trials, taken.conditions.environment.device_name if taken.conditions else ""
+    rivals = {rule.name: [rule.alarms(trial) for trial in trials] for rule in RIVALS}
+    return analyse(trials, {**our_alarms(trials), **rivals}, machine)
+
+
+def main(folder: Path) -> None:
+    report = compare(folder)
+    sources = "\n".join(f"- {escaped(rule.name)}: {escaped(rule.source)}" for rule in RIVALS)
+    (folder / "rules.md").write_text(f"{markdown(report)}\nSources:\n{sources}\n", encoding="utf-8")
+    (folder / "rules.png").write_bytes(png(report))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
