@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpugate import units
-from gpugate.explaining.account import NOTHING, Account, Move, account, moves
+from gpugate.explaining.account import NOTHING, Move, account, moves
 from gpugate.explaining.state import State
 from gpugate.explaining.words import change, short, signed
 from gpugate.measurement.step_profile import OTHERS
@@ -173,9 +173,9 @@ def _times(then: State, now: State) -> Cause | None:
     if found is None or abs(now.step_ms / then.step_ms - 1) < FEW:
         return None
     faster = now.step_ms < then.step_ms
-    word, ms = _largest(found, faster)
+    term, ms = (min if faster else max)(vars(found).items(), key=lambda item: item[1])
     share = _share(ms, now.step_ms - then.step_ms)
-    return _in_words(word, share, faster, moved(then, now), then, now)
+    return _in_words(term, share, faster, then, now)
 
 
 def _share(ms: float, whole_ms: float) -> str:
@@ -191,34 +191,26 @@ def _reference(then: State, now: State) -> Cause | None:
         return None
     if not now.left_by_its_reference(then):
         return None
-    moved = change(then.reference_ms, now.reference_ms)
     times = _times(then, now)
-    if times is None:
-        return Cause("another reference", f"a step takes as long as before, and one of the reference {moved}")
-    step = change(then.step_ms, now.step_ms)
-    words = f"a step takes {step}, and one of the reference {moved}; besides, {times.words}"
-    return Cause("another reference", words)
+    step = change(then.step_ms, now.step_ms) if times else "as long as before"
+    besides = f"; besides, {times.words}" if times else ""
+    reference = change(then.reference_ms, now.reference_ms)
+    return Cause("another reference", f"a step takes {step}, and one of the reference {reference}{besides}")
 
 
-def _largest(found: Account, faster: bool) -> tuple[str, float]:
-    terms = vars(found)
-    name = (min if faster else max)(terms, key=terms.__getitem__)
-    return name, terms[name]
-
-
-def _in_words(word: str, share: str, faster: bool, moved: list[Move], then: State, now: State) -> Cause:
+def _in_words(term: str, share: str, faster: bool, then: State, now: State) -> Cause:
     longer, slower = ("less time", "faster") if faster else ("longer", "slower")
-    if word == "kernels":
-        most = next((move for move in moved if (move.ms < 0) == faster), None)
+    if term == "kernels":
+        most = next((move for move in moved(then, now) if (move.ms < 0) == faster), None)
         said = f", most of all {short(most.name)}, {signed(most.ms)}" if most else ""
         unit = "kernels" if now.on_gpu else "operators"
         return Cause("slower kernels", f"{unit} take {longer}{said} ({share})")
-    if word == "clocks":
+    if term == "clocks":
         clocks = f"{then.sm_clock_mhz:.0f} -> {now.sm_clock_mhz:.0f} MHz"
         return Cause("clocks", f"the SM clock is {slower}: {clocks} ({share})")
-    if word == "copies":
+    if term == "copies":
         return Cause("slower copies", f"the same copies take {longer} while no kernel runs ({share})")
-    if word == "launch_gaps":
+    if term == "launch_gaps":
         enqueue = " -> ".join(units.milliseconds(state.counters["enqueue_ms"]) for state in (then, now))
         return Cause("launch gaps", f"the host takes {longer} to enqueue a step, {enqueue} ({share})")
     where = "while the device waits" if now.on_gpu else "outside of all operators"

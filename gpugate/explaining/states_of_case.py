@@ -19,16 +19,10 @@ RECORDED = "what was recorded"
 def explained(result: CaseResult, profile: StepProfile | None) -> Autopsy | None:
     """Compares the optimized side with its record, whose profile is `profile`; without a record, with the reference of
     this run. None for a case without times."""
-    now = optimized_side(result)
-    if now is None:
-        return None
-    then = recorded(result, profile)
-    if then is not None:
-        return autopsy(then, now, RECORDED)
-    reference = reference_side(result)
-    return (
-        autopsy(reference, now, f"{result.compared_with}, which it is compared with") if reference is not None else None
-    )
+    now, then, against = optimized_side(result), recorded(result, profile), RECORDED
+    if then is None:
+        then, against = reference_side(result), f"{result.compared_with}, which it is compared with"
+    return autopsy(then, now, against) if then and now else None
 
 
 def optimized_side(result: CaseResult) -> State | None:
