@@ -157,12 +157,12 @@ def _is_profile(path: Path) -> bool:
 
 
 def _profiled(path: Path) -> ProfileSummary:
-    from gpugate.profiling.nsight_tools import as_export
+    from gpugate.profiling.nsight_tools import exported
     from gpugate.profiling.summary import read_summary, summarize
 
     if path.suffix not in PROFILES:
         return read_summary(path)
-    return summarize(as_export(path))
+    return summarize(exported(path))
 
 
 def _read(path: Path) -> RunResult:

@@ -1,6 +1,6 @@
-"""What the profiled run tells the run that started it: which range of the profiler is which side of which case.
+"""The side of a case that each range of the profiler belongs to, from the profiled run to the run that started it.
 
-The folder that both share is named by an environment variable, which is also how a run knows that it is the inner one.
+An environment variable names the folder that both share; only the inner run has it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 import signal
 import threading
 import time
-import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -45,7 +44,7 @@ class Capture:
 
     @property
     def window(self) -> str:
-        """What the NVTX range around its steps is called."""
+        """The name of the NVTX range around its steps."""
         return f"{self.case_id} {self.label}"
 
 
@@ -62,12 +61,12 @@ class CaptureIndex:
 
 
 def read_index(folder: Path) -> CaptureIndex:
-    """Empty where the run ended before it wrote anything."""
+    """Reads the index of a run; it is empty where the run ended before it wrote anything."""
     path = folder / INDEX
     return from_json(CaptureIndex, parse(path.read_text(encoding="utf-8"))) if path.exists() else CaptureIndex()
 
 
-def tell_who_it_is(folder: Path) -> None:
+def write_inner_pid(folder: Path) -> None:
     """Lets the outer run interrupt this one, and ends this one when the outer run has been killed."""
     write_atomically(folder / INNER_PID, str(os.getpid()))
     outer = int((folder / OUTER_PID).read_text(encoding="utf-8"))
@@ -87,10 +86,8 @@ def safe_name(text_id: str) -> str:
 
     What else has to be changed makes the name end with a hash of the id, so that ids that differ have names that do.
     """
-    plain = _PLAIN.fullmatch(text_id) and len(text_id) <= LONGEST and not _LOOKS_HASHED.search(text_id)
-    if plain:
+    if _PLAIN.fullmatch(text_id) and len(text_id) <= LONGEST and not _LOOKS_HASHED.search(text_id):
         return text_id.replace("/", "+")
-    ascii_only = unicodedata.normalize("NFKD", text_id.lower()).encode("ascii", "ignore").decode()
-    slug = re.sub(r"[^a-z0-9._+]+", "-", ascii_only.replace("+", "-").replace("/", "+")).lstrip(".-+") or "case"
+    slug = re.sub(r"[^a-z0-9._/]+", "-", text_id.lower()).replace("/", "+").lstrip(".-+") or "case"
     digest = hashlib.sha256(text_id.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{slug[: LONGEST - len(digest) - 1].rstrip('-')}-{digest}"

@@ -17,9 +17,7 @@ ANALYZE_S = 300.0
 MOST_ROWS = 5
 _PROCESSING = re.compile(r"^Processing \[.*\] with \[.*?(\w+)\.py\]", re.MULTILINE)
 _HEADING = re.compile(r"^\s*\*\* (?P<title>.+) \(\w+.*\):\s*$", re.MULTILINE)
-_DASHES = re.compile(r"-+")
-_BLANKS = re.compile(r" {2,}")
-_UNDER_A_HEAD = re.compile(r"^ *-+(?: +-+)* *$")
+_UNDER_A_HEAD = re.compile(r"^ *-+(?: +-+)* *$", re.MULTILINE)
 _FINE = "There were no problems detected"
 
 
@@ -51,23 +49,21 @@ def _finding(rule: str, text: str) -> Finding | None:
     heading = _HEADING.search(text)
     if heading is None or _FINE in text:
         return None
-    lines = text[heading.end() :].splitlines()
-    under = next((number for number, line in enumerate(lines) if _UNDER_A_HEAD.match(line)), None)
-    words = lines if under is None else lines[: under - 1]
-    headings = () if under is None else tuple(_BLANKS.split(lines[under - 1].strip()))
-    rows = () if under is None else _rows(lines[under], lines[under + 1 :])
+    body = text[heading.end() :]
+    dashes = _UNDER_A_HEAD.search(body)
+    words, names = (body, "") if dashes is None else body[: dashes.start()].rstrip("\n").rsplit("\n", 1)
+    rows = () if dashes is None else _rows(dashes[0], body[dashes.end() + 1 :].split("\n\n")[0].splitlines())
     return Finding(
         rule=rule,
         title=heading["title"],
-        advice=" ".join(" ".join(words).split()).replace("%%", "%"),  # which it forgets to format
-        headings=headings,
+        advice=" ".join(words.split()).replace("%%", "%"),  # nsys forgets to format it
+        headings=tuple(re.split(r" {2,}", names.strip())) if names else (),
         rows=rows[:MOST_ROWS],
         count=len(rows),
     )
 
 
-def _rows(dashes: str, below: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """The cells under each run of dashes, which headings may miss by a column; the table ends with an empty line."""
-    columns = [match.span() for match in _DASHES.finditer(dashes)]
-    length = next((number for number, line in enumerate(below) if not line.strip()), len(below))
-    return tuple(tuple(line[start:end].strip() for start, end in columns) for line in below[:length])
+def _rows(dashes: str, lines: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """The cells under each run of dashes, which the headings may miss by a column."""
+    columns = [match.span() for match in re.finditer("-+", dashes)]
+    return tuple(tuple(line[start:end].strip() for start, end in columns) for line in lines)

@@ -8,17 +8,17 @@ Times are nanoseconds of the report's own clock.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpugate.errors import GpugateError
 
-KNOWN_MAJOR = "3"  # of EXPORT_SCHEMA_VERSION: 3.16.1 is of Nsight Systems 2024.6, 3.24.14 of 2026.1
 EXPORT_AGAIN = "export it again with `nsys export --type sqlite --force-overwrite true`"
 CACHE_KIB = 96 * 1024  # of cache, for the export and for the temporary tables each: they spill to disk beyond it
+Found = TypeVar("Found")
 
 
 class ProfileError(GpugateError):
@@ -37,29 +37,25 @@ class Table:
 
 PAYLOADS = "uint64Value int64Value uint32Value int32Value doubleValue floatValue"
 SHAPE = "gridX gridY gridZ blockX blockY blockZ"
-_DEVICE, _PLACE = "start end correlationId streamId", "globalPid deviceId"
+_DEVICE = "start end correlationId streamId"
+# The same for every kind of activity, so that one query reads all kinds: what a table lacks is NULL.
+_ACTIVITY = f"globalPid deviceId graphNodeId shortName demangledName {SHAPE} bytes copyKind srcKind dstKind"
 # By the name of the view.
 TABLES: Mapping[str, Table] = {
     "string": Table("StringIds", "names", "id value"),
-    "nvtx": Table(
-        "NVTX_EVENTS", "NVTX ranges", "start end eventType globalTid domainId", f"text textId jsonText {PAYLOADS}"
-    ),
+    "nvtx": Table("NVTX_EVENTS", "NVTX ranges", "start end eventType globalTid domainId", f"text textId {PAYLOADS}"),
     "api": Table("CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA calls", "start end globalTid correlationId nameId"),
-    "kernel": Table(
-        "CUPTI_ACTIVITY_KIND_KERNEL", "kernels", f"{_DEVICE} shortName", f"{_PLACE} demangledName graphNodeId {SHAPE}"
-    ),
-    "copy": Table(
-        "CUPTI_ACTIVITY_KIND_MEMCPY", "copies", f"{_DEVICE} bytes copyKind", f"{_PLACE} srcKind dstKind graphNodeId"
-    ),
-    "fill": Table("CUPTI_ACTIVITY_KIND_MEMSET", "memsets", _DEVICE, f"{_PLACE} bytes graphNodeId"),
-    "graph": Table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "whole graphs", _DEVICE, _PLACE),
+    "kernel": Table("CUPTI_ACTIVITY_KIND_KERNEL", "kernels", f"{_DEVICE} shortName", _ACTIVITY),
+    "copy": Table("CUPTI_ACTIVITY_KIND_MEMCPY", "copies", f"{_DEVICE} bytes copyKind", _ACTIVITY),
+    "fill": Table("CUPTI_ACTIVITY_KIND_MEMSET", "memsets", _DEVICE, _ACTIVITY),
+    "graph": Table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "whole graphs", _DEVICE, _ACTIVITY),
     "os_call": Table("OSRT_API", "OS calls", "start end globalTid nameId"),
     "thread": Table("ThreadNames", "names of threads", "globalTid nameId"),
     "allocation": Table(
         "CUDA_GPU_MEMORY_USAGE_EVENTS", "allocations", "start globalPid bytes memKind memoryOperationType"
     ),
     "gpu": Table("TARGET_INFO_GPU", "the GPU", "name"),
-    "said": Table("META_DATA_EXPORT", "the version", "name value"),
+    "version": Table("META_DATA_EXPORT", "the version", "name value"),
 }
 
 
@@ -92,85 +88,62 @@ class Export:
         """The one row of an aggregate."""
         return self.connection.execute(sql, values).fetchone()
 
+    def each(self, kind: Callable[..., Found], sql: str, **values: Any) -> tuple[Found, ...]:
+        """Every row as a `kind`, whose fields are the columns in their order."""
+        return tuple(kind(*row) for row in self.rows(sql, **values))
+
 
 @contextmanager
 def opened(path: Path) -> Iterator[Export]:
-    """The export at `path`, read and never written; what is temporary goes with it.
+    """Opens the export at `path` read-only, with temporary tables that end with it.
 
-    Raises ProfileError for a file that is not there, is empty, is no database, is damaged or is no export of nsys,
-    and for one that shows its damage only while it is read.
+    Raises ProfileError for a file that is not there or is no export of nsys, and for a damaged one, which may show its
+    damage only while it is read.
     """
     try:
-        with path.open("rb"):  # of what SQLite cannot open it says less
-            size = path.stat().st_size
-    except OSError as error:
-        problem = error.strerror or str(error)
-        raise ProfileError(f"{path} cannot be read ({problem}): give the SQLite export of an nsys report") from error
-    if size == 0:
-        raise ProfileError(f"{path} is empty, so its export was cut off: {EXPORT_AGAIN}")
-    try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        try:
+        with path.open("rb"):  # SQLite does not name the reason why it cannot open a file
+            pass
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             connection.text_factory = lambda text: text.decode(errors="replace")
             export = Export(connection)
-            _look_through(export, path)
+            _make_views(export, path)
             yield export
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
+    except (OSError, sqlite3.Error, TypeError, ValueError) as error:  # values may be of another type than nsys writes
         if getattr(error, "sqlite_errorname", "") == "SQLITE_ERROR":  # a query of ours is wrong, and not the file
             raise
-        raise _problem(path, error) from error
-    except (TypeError, ValueError) as error:  # what stands there is of another type than nsys writes
-        raise _problem(path, error) from error
+        problem = getattr(error, "strerror", None) or str(error)
+        raise ProfileError(
+            f"{path} cannot be read ({problem}): give a .nsys-rep or its SQLite export, or {EXPORT_AGAIN}"
+        ) from error
 
 
-def _problem(path: Path, error: Exception) -> ProfileError:
-    words = str(error)
-    if "not a database" in words:
-        return ProfileError(f"{path} is no SQLite database: give a .nsys-rep, or what nsys exported from it")
-    if "full" in words:
-        return ProfileError(f"{path} needs room for temporary tables ({words}): make room, or set SQLITE_TMPDIR")
-    return ProfileError(f"{path} is damaged ({words}): {EXPORT_AGAIN}")
-
-
-def _look_through(export: Export, path: Path) -> None:
+def _make_views(export: Export, path: Path) -> None:
     """Makes every view and reads the versions."""
     for schema in ("main", "temp"):
         export.run(f"PRAGMA {schema}.cache_size = -{CACHE_KIB}")
     export.run("PRAGMA temp.journal_mode = OFF")  # nothing is ever taken back
     present = {name for (name,) in export.rows("SELECT name FROM main.sqlite_master WHERE type IN ('table', 'view')")}
-    known = {table.name for table in TABLES.values()}
-    if not present & known:
-        raise ProfileError(f"{path} holds no table that nsys writes: give the SQLite export of an nsys report")
+    if not present & {table.name for table in TABLES.values()}:
+        raise ProfileError(f"{path} has no table that nsys writes: give the SQLite export of an nsys report")
     for view, table in TABLES.items():
         _make_view(export, view, table, table.name in present)
-    said = dict(export.rows("SELECT name, value FROM said"))
-    export.product = said.get("EXPORT_PRODUCT_VERSION") or ""
-    export.schema = said.get("EXPORT_SCHEMA_VERSION") or ""
-    if export.schema.partition(".")[0] != KNOWN_MAJOR:
-        version = f"schema {export.schema}" if export.schema else "a schema without a version"
-        source = f" of Nsight Systems {export.product}" if export.product else ""
-        export.notes.insert(
-            0,
-            f"the export has {version}{source}, and {KNOWN_MAJOR}.x is what is known here: what it has under the known "
-            "names was read, so check a figure or two against the Nsight Systems window",
-        )
+    versions = dict(export.rows("SELECT name, value FROM version"))
+    export.product = versions.get("EXPORT_PRODUCT_VERSION") or ""
+    export.schema = versions.get("EXPORT_SCHEMA_VERSION") or ""
 
 
 def _make_view(export: Export, view: str, table: Table, is_there: bool) -> None:
     there = {row[1] for row in export.rows("SELECT * FROM pragma_table_info(:name)", name=table.name)}
-    needed, useful = table.needed.split(), table.useful.split()
-    lacking = [column for column in needed if column not in there]
+    lacking = [column for column in table.needed.split() if column not in there]
     unusable = bool(lacking) or not is_there
     columns = []
-    for name in needed + useful:
+    for name in dict.fromkeys([*table.needed.split(), *table.useful.split()]):
         ours = "stop" if name == "end" else f'"{name}"'  # `end` is a keyword
         columns.append(f"NULL AS {ours}" if unusable or name not in there else f'"{name}" AS {ours}')
     source = "(SELECT 1) WHERE 0" if unusable else f'main."{table.name}"'
     export.run(f"CREATE TEMP VIEW {view} AS SELECT {', '.join(columns)} FROM {source}")  # noqa: S608 names of ours
     if is_there and lacking:
         export.notes.append(
-            f"{table.holds} were not read, because {table.name} has no column {', '.join(lacking)} in this version "
-            f"(schema {export.schema or 'unknown'}): export the report with a newer or older nsys"
+            f"{table.holds} were not read, because {table.name} has no column {', '.join(lacking)}: export the report "
+            "with a newer or older nsys"
         )

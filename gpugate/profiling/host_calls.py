@@ -1,4 +1,4 @@
-"""Which events count: the CUDA calls that begin inside the steps, and what the device did because of them.
+"""The host's side of an export: steps, NVTX ranges, and the CUDA calls that begin inside the steps.
 
 A step is an NVTX push/pop range "step" of the domain "gpugate" with the step's items as payload. A call of any thread
 of that process counts if it begins from the start of the first step to the end of the last; where a started range of
@@ -12,26 +12,26 @@ from dataclasses import dataclass
 
 from gpugate.measurement import cuda_calls
 from gpugate.profiling.capture_index import DOMAIN, STEP
-from gpugate.profiling.export_schema import Export, ProfileError
+from gpugate.profiling.export_schema import PAYLOADS, Export, ProfileError
 
 PUSH_POP, STARTED, DOMAIN_NAMED = 59, 60, 75  # of NVTX_EVENTS.eventType
 AUTOGRAD_THREADS = "pt_autograd_%"  # what PyTorch calls those that run CUDA's backward passes, a number behind it
 
-_DOMAINS = """
-SELECT DISTINCT n.domainId AS id, n.globalTid >> 24 AS pid, COALESCE(n.text, s.value) AS name
-FROM nvtx n LEFT JOIN string s ON s.id = n.textId WHERE n.eventType = :named
-"""
-# A domain whose creation the report does not hold, as the capture began later, is taken for ours; 0 is the default one.
-_OURS = """
-CREATE TEMP VIEW ours AS
-SELECT n.start, n.stop, n.eventType, n.globalTid AS tid, COALESCE(n.text, s.value) AS name, COALESCE(
-  n.uint64Value, n.int64Value, n.uint32Value, n.int32Value, n.doubleValue, n.floatValue, 0) AS payload
+_MARKED = f"""
+CREATE TEMP VIEW marked AS
+SELECT n.start, n.stop, n.eventType AS kind, n.globalTid AS tid, n.domainId, COALESCE(n.text, s.value) AS name,
+  (SELECT d.name FROM domain d WHERE d.id = n.domainId AND d.pid = n.globalTid >> 24) AS domain,
+  COALESCE({", ".join(f"n.{name}" for name in PAYLOADS.split())}, 0) AS payload
 FROM nvtx n LEFT JOIN string s ON s.id = n.textId
-WHERE n.stop > n.start AND n.domainId <> 0 AND '{domain}' = COALESCE(
-  (SELECT d.name FROM domain d WHERE d.id = n.domainId AND d.pid = n.globalTid >> 24), '{domain}')
-"""
+"""  # noqa: S608 names of ours
+_DOMAINS = "INSERT INTO domain SELECT DISTINCT domainId, tid >> 24, name FROM marked WHERE kind = :named"
+# A domain whose creation the report does not hold, as the capture began later, is taken for ours; 0 is the default one.
+_OURS = f"""
+CREATE TEMP VIEW ours AS
+SELECT * FROM marked WHERE stop > start AND domainId <> 0 AND COALESCE(domain, '{DOMAIN}') = '{DOMAIN}'
+"""  # noqa: S608
 _STEPS = """
-SELECT start, stop, tid, payload AS items FROM ours WHERE eventType = :push_pop AND name = :step ORDER BY start
+SELECT start, stop, tid, payload AS items FROM ours WHERE kind = :push_pop AND name = :step ORDER BY start
 """
 _WHOLE_REPORT = """
 INSERT INTO step
@@ -41,7 +41,7 @@ FROM api GROUP BY globalTid ORDER BY COUNT(*) DESC LIMIT 1
 _WINDOW = """
 SELECT MIN(COALESCE(w.start, s.first)), MAX(COALESCE(w.stop, s.last)), s.items, w.name
 FROM (SELECT MIN(start) AS first, MAX(stop) AS last, SUM(items) AS items FROM step) s
-LEFT JOIN ours w ON w.eventType = :started AND w.start <= s.first AND w.stop >= s.last
+LEFT JOIN ours w ON w.kind = :started AND w.start <= s.first AND w.stop >= s.last
 """
 # `steps`: whether a thread's waits count, as in a counting pass: a pipeline's own threads wait as their work.
 # `owner`: the thread in whose NVTX ranges its calls stand, for a backward pass the one that asked for it.
@@ -56,14 +56,17 @@ _COUNTED = """
 SELECT a.start, a.stop, w.tid, IIF(w.steps, w.step_tid, w.tid), w.steps, a.correlationId, a.nameId
 FROM api a CROSS JOIN worker w ON w.tid = a.globalTid WHERE a.start BETWEEN :first AND :last
 """
+_NAMES = """
+SELECT a.nameId, COALESCE(s.value, 'unnamed') FROM (SELECT DISTINCT nameId FROM api) a
+LEFT JOIN string s ON s.id = a.nameId
+"""
+_NAME = "INSERT INTO call_name (rowid, name, launch, graph_launch, synchronizing) VALUES (?, ?, ?, ?, ?)"
 
 
 @dataclass(frozen=True)
 class Steps:
-    """How many steps there are, of how many items together, and between which two times what they do begins, in ns.
-
-    `window` is what the range around them is called, None where there is none.
-    """
+    """The number of steps, the sum of their items, and the times in ns between which their calls begin. `window` is the
+    name of the range around them, None without one."""
 
     count: int
     items: float
@@ -73,11 +76,12 @@ class Steps:
 
 
 def find_steps(export: Export, wanted: int | None) -> Steps:
-    """Makes the tables `domain` and `step`. `wanted`: how many there must be, or, where the report has no ranges of
-    ours, how many the whole of it is. Raises ProfileError where that does not hold.
-    """
-    export.make("domain", "id pid name:TEXT", _DOMAINS, named=DOMAIN_NAMED)
-    export.run(_OURS.format(domain=DOMAIN))
+    """Makes the tables `domain` and `step`. `wanted` is the number that there must be, or, where no range marks a step,
+    the number that the whole report is. Raises ProfileError for another number."""
+    export.make("domain", "id pid name:TEXT")
+    export.run(_MARKED)
+    export.run(_DOMAINS, named=DOMAIN_NAMED)
+    export.run(_OURS)
     export.make("step", "start stop tid items:REAL", _STEPS, push_pop=PUSH_POP, step=STEP)
     found = export.row("SELECT COUNT(*) FROM step")[0]
     if found and wanted not in (None, found):
@@ -97,39 +101,27 @@ def find_steps(export: Export, wanted: int | None) -> Steps:
 
 
 def find_calls(export: Export, steps: Steps) -> None:
-    """Makes `call`, one row per CUDA call that counts, and `call_name`, which says of a name what its calls do."""
+    """Makes `call`, one row per CUDA call that counts, and `call_name`, the kind of each name."""
     export.make("call_name", "name:TEXT launch graph_launch synchronizing")
-    names = export.rows(
-        "SELECT a.nameId, COALESCE(s.value, 'unnamed') FROM (SELECT DISTINCT nameId FROM api) a "
-        "LEFT JOIN string s ON s.id = a.nameId"
-    )
-    export.connection.executemany(
-        "INSERT INTO call_name (rowid, name, launch, graph_launch, synchronizing) VALUES (?, ?, ?, ?, ?)",
-        [(key, *_described(value)) for key, value in names],
-    )
+    for key, name in export.rows(_NAMES):
+        call = cuda_calls.plain(name)
+        patterns = (cuda_calls.LAUNCH, cuda_calls.GRAPH_LAUNCH, cuda_calls.SYNCHRONIZING)
+        values = (key, call, *(bool(pattern.match(call)) for pattern in patterns))
+        export.connection.execute(_NAME, values)
     export.make("worker", "tid step_tid steps", _THREADS, autograd=AUTOGRAD_THREADS)
     columns = "start stop tid owner steps correlation name"
     export.make("call", columns, _COUNTED, first=steps.first, last=steps.last)
     export.run("CREATE INDEX call_of_correlation ON call (correlation)")
 
 
-def _described(name: str) -> tuple[str, bool, bool, bool]:
-    call = cuda_calls.plain(name)
-    patterns = (cuda_calls.LAUNCH, cuda_calls.GRAPH_LAUNCH, cuda_calls.SYNCHRONIZING)
-    launch, graph_launch, synchronizing = (bool(pattern.match(call)) for pattern in patterns)
-    return call, launch, graph_launch, synchronizing
-
-
 MOST_RANGES = 100  # of different names; a program that marks every operator has thousands
 
 # In the order in which they open, which is their rowid; of ranges that open together the longer one is outside.
 _RANGES = """
-SELECT n.start, n.stop, n.globalTid AS tid, COALESCE(n.text, s.value, '') AS name,
-  COALESCE((SELECT d.name FROM domain d WHERE d.id = n.domainId AND d.pid = n.globalTid >> 24), '') AS domain
-FROM nvtx n LEFT JOIN string s ON s.id = n.textId
-WHERE n.eventType = :push_pop AND n.stop > n.start AND n.stop >= :first AND n.start <= :last
-  AND n.globalTid >> 24 IN (SELECT tid >> 24 FROM step)
-ORDER BY n.start, n.stop DESC
+SELECT start, stop, tid, COALESCE(name, ''), COALESCE(domain, '') FROM marked
+WHERE kind = :push_pop AND stop > start AND stop >= :first AND start <= :last
+  AND tid >> 24 IN (SELECT tid >> 24 FROM step)
+ORDER BY start, stop DESC
 """
 # The last one that has opened of those that are still open.
 _INNERMOST = """
@@ -153,12 +145,11 @@ GROUP BY domain, name ORDER BY 5 DESC, 4 DESC LIMIT :most
 
 @dataclass(frozen=True)
 class ProjectedRange:
-    """All ranges of one name. Times are sums over them, lags means over those that made the device do something.
+    """All ranges of one name. Times are sums over them, lags means over those that caused activity of the device.
 
-    `gpu_span_ms` is from first to last activity, `gpu_busy_ms` the sum of the activities' times. `start_lag_ms` says
-    how long after a range opens its first activity begins, `end_lag_ms` how long after it closes its last one ends:
-    by so much the host is ahead. Both are None where the device did nothing. `opens_ms` is when the first one opens,
-    from the start of the first step.
+    `gpu_span_ms` is from first to last activity, `gpu_busy_ms` the sum of the activities' times. `start_lag_ms` is from
+    the opening of a range to its first activity, `end_lag_ms` from its closing to the end of the last one; None without
+    activity. `opens_ms` is from the start of the first step to the opening of the first range.
     """
 
     domain: str
@@ -180,10 +171,8 @@ def find_ranges(export: Export, steps: Steps) -> None:
 
 
 def find_innermost(export: Export, table: str, points: str) -> None:
-    """Makes `table`, which says of a `point` in which span its thread then was, where it was in one.
-
-    `points` selects them with their `tid` and the time `at`. The spans, which are many, are looked through once.
-    """
+    """Makes `table` with the innermost span of each point that is in one. `points` selects points with the columns
+    `point`, `tid` and the time `at`. The spans, which are many, are read once."""
     export.make(f"{table}_points", "point tid at", points)
     export.run(f"CREATE INDEX {table}_points_at ON {table}_points (tid, at, point)")
     export.make(table, "point span", _INNERMOST.format(points=f"{table}_points"))
@@ -194,8 +183,7 @@ def projected(export: Export, steps: Steps) -> tuple[ProjectedRange, ...]:
     """The ranges inside the steps and the steps themselves, those first whose work is longest on the GPU."""
     export.make("work", "owner at start stop", _WORK)
     export.run("CREATE INDEX work_at ON work (owner, at, start, stop)")
-    rows = export.rows(_PROJECTED, first=steps.first, last=steps.last, most=MOST_RANGES)
-    return tuple(ProjectedRange(*row) for row in rows)
+    return export.each(ProjectedRange, _PROJECTED, first=steps.first, last=steps.last, most=MOST_RANGES)
 
 
 _CALLS = """
@@ -247,13 +235,13 @@ class Wait:
 
 
 def calls(export: Export) -> tuple[Call, ...]:
-    """By name, the longest first."""
+    """CUDA calls by name, the longest first."""
     rows = export.rows(_CALLS)
     return tuple(Call(*row[:4], *(bool(flag) for flag in row[4:])) for row in rows)
 
 
 def waits(export: Export) -> tuple[Wait, ...]:
-    """By call, range and kind of thread, the longest first."""
+    """Waits by call, range and kind of thread, the longest first."""
     find_innermost(export, "waits_in", _WAITING)
     rows = export.rows(_WAITS)
     return tuple(Wait(call, name, domain, bool(of_steps), *sums) for call, name, domain, of_steps, *sums in rows)

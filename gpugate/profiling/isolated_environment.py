@@ -1,71 +1,39 @@
-"""The environment of a profiled run: an allow-list for its own variables, and no look at those of other processes.
+"""The environment of a profiled run: an allow-list for its own variables, and no access to those of other processes.
 
 Profilers write the environment into their reports, and reports travel as artifacts of a job. So a profiled run has the
 variables on this list and no others; a workload gets its values by `--perf-set NAME=VALUE`.
 
 nsys also reads /proc/PID/environ of every process that it may look into: also those of the CI job that has started this
 one, whose tokens no allow-list here can take away. The kernel refuses that to a process with fewer capabilities than
-the other one has, and across user namespaces. So this file is a program too, which nsys is started by:
-`python isolated_environment.py COMMAND...` becomes COMMAND, which then sees no other process's environment.
+the other one has, and across user namespaces. Two programs of util-linux start nsys in one of these ways.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
+import shutil
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 
-CLONE_NEWUSER = 0x10000000
-PR_CAPBSET_DROP = 24
 REFUSED = 77  # an exit status that nothing else has
-CAP_SETPCAP, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON = 8, 19, 21, 38
+ISOLATIONS = (
+    # Of root alone: with any of these capabilities a process may read the memory of every other one.
+    ("setpriv", "--bounding-set=-sys_ptrace,-perfmon,-sys_admin,-setpcap"),
+    ("unshare", "--user", "--map-current-user"),
+)
 
 
-def isolated_command(command: Sequence[str]) -> list[str]:
-    """`command`, run by this program."""
-    return [sys.executable, "-I", "-S", str(Path(__file__)), *command]
-
-
-def can_isolate() -> bool:
-    """Tests whether the kernel refuses a command that `isolated_command` runs the environment of this process."""
-    import subprocess  # the program that this module is too needs none
-
+def isolating_words() -> list[str] | None:
+    """The beginning of a command line whose program cannot read the environment of this process; None where this
+    machine allows no such program."""
     look = f"try: open({f'/proc/{os.getpid()}/environ'!r}, 'rb').read()\nexcept OSError: raise SystemExit({REFUSED})"
-    command = isolated_command([sys.executable, "-I", "-S", "-c", look])
-    return subprocess.run(command, capture_output=True, check=False).returncode == REFUSED
-
-
-def isolate_this_process() -> None:
-    """As well as this machine lets us; what is read all the same is looked for in every export."""
-    kernel = ctypes.CDLL(None)
-    if os.geteuid() == 0:
-        # With any of these a process may read everyone's memory. SETPCAP last: it is what allows to drop. All of it
-        # takes effect when the command is executed.
-        given_up = (CAP_SYS_PTRACE, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SETPCAP)
-        if all(kernel.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0 for capability in given_up):
-            return
-    # Some machines allow the namespace and no names in it, and there is no way back: a child tries first.
-    child = os.fork()
-    if child == 0:
-        os._exit(not _in_a_namespace(kernel))
-    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
-        _in_a_namespace(kernel)
-
-
-def _in_a_namespace(kernel: ctypes.CDLL) -> bool:
-    user, group = os.geteuid(), os.getegid()
-    if kernel.unshare(CLONE_NEWUSER) != 0:
-        return False
-    names = {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
-    try:
-        for name, text in names.items():
-            Path("/proc/self", name).write_text(text, encoding="ascii")
-    except OSError:
-        return False
-    return True
+    for words in ISOLATIONS:
+        command = [*words, sys.executable, "-I", "-S", "-c", look]
+        if shutil.which(words[0]) and subprocess.run(command, capture_output=True, check=False).returncode == REFUSED:
+            return list(words)
+    return None
 
 
 _ALLOWED = re.compile(
@@ -89,10 +57,5 @@ _ALLOWED = re.compile(
 
 
 def allowed(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment a report may show."""
+    """The variables that a report may show."""
     return {name: value for name, value in environment.items() if _ALLOWED.fullmatch(name)}
-
-
-if __name__ == "__main__":
-    isolate_this_process()
-    os.execv(sys.argv[1], sys.argv[1:])  # noqa: S606 there is no shell in between

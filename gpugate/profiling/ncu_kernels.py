@@ -12,7 +12,8 @@ import io
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -29,26 +30,15 @@ from gpugate.store.codec import to_json
 from gpugate.store.json_file import pretty, write_atomically
 
 NAME, TIME = "Kernel Name", "gpu__time_duration.sum"
-# By the field of Shares: what ncu calls it. Several pipes multiply matrices, by precision: the busiest one counts.
-METRICS: Mapping[str, re.Pattern[str]] = {
-    "compute": re.compile(r"sm__throughput\.avg\.pct_of_peak_sustained_elapsed"),
-    "memory": re.compile(r"gpu__compute_memory_throughput\.avg\.pct_of_peak_sustained_elapsed"),
-    "dram": re.compile(r"(gpu__)?dram__?throughput\.avg\.pct_of_peak_sustained_elapsed"),
-    "occupancy": re.compile(r"sm__warps_active\.avg\.pct_of_peak_sustained_active"),
-    "tensor": re.compile(r"sm__(inst_executed_)?pipe_tensor\w*\.avg\.pct_of_peak_sustained_(active|elapsed)"),
+# ncu's names of the metrics by ours. These and no more: whole sections are 80 kB of each kernel.
+METRICS: Mapping[str, str] = {
+    "compute": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "memory": "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "dram": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "tensor": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+    "occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
-
-
 REPORT, LIST, LIST_JSON = "kernels.ncu-rep", "kernels.md", "kernels.json"
-# What the table needs and no more: whole sections are 80 kB of each kernel.
-COUNTED = (
-    TIME,
-    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
-    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
-    "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
-)
 OPTIONS = (
     "--clock-control=none",  # the machine is not ours alone
     "--profile-from-start=off",
@@ -60,7 +50,7 @@ OPTIONS = (
 # All these metrics take several runs of a kernel, with all that it may write saved before the first one and put back
 # before every other: 520 launches did not end within 110 s. The time alone takes one run, and nothing is saved.
 TIMES = (f"--metrics={TIME}", "--cache-control=none")
-COUNTERS = (f"--metrics={','.join(COUNTED)}",)
+COUNTERS = (f"--metrics={','.join((TIME, *METRICS.values()))}",)
 AS_TABLE = ("--csv", "--page=raw", "--print-units=base")
 SYMBOLS, NAMES = "--print-kernel-base=mangled", "--print-kernel-base=demangled"
 LONGEST_EXPRESSION = 100_000  # characters; Linux takes arguments of up to 128 KiB
@@ -69,7 +59,6 @@ COLUMNS = columns(
     "kernel", "share", "a step", "launches", "longest", "bound by", "compute", "memory", "DRAM", "tensor cores",
     "occupancy", "grid", "block",
 )  # fmt: skip
-SHOWN = ("compute", "memory", "dram", "tensor", "occupancy")  # fields of Shares, in the order of COLUMNS
 BELOW = """\
 share: of the time of all kernels of a step, each alone on the GPU, caches as the one before left them. All from
 "bound by" on is of one of the longest launches, in percent of the GPU's peak, caches emptied before it; clocks as they
@@ -78,18 +67,10 @@ were. bound by: what is busiest, where that is 60 % or more; latency: nothing is
 
 
 class NcuError(GpugateError):
-    """What ncu printed cannot be read, or what is asked of it is too much."""
+    """The output of ncu cannot be read, or the names of kernels are too many for its command line."""
 
 
-@dataclass(frozen=True)
-class Shares:
-    """Percentages of the GPU's peak; None where ncu has no number."""
-
-    compute: float | None = None
-    memory: float | None = None
-    dram: float | None = None
-    occupancy: float | None = None
-    tensor: float | None = None
+Shares = Mapping[str, float | None]  # percentages of the GPU's peak by the names of METRICS; None without a number
 
 
 @dataclass(frozen=True)
@@ -105,7 +86,7 @@ class Launch:
 
 
 def read_launches(text: str) -> list[Launch]:
-    """In the order in which they ran. Raises NcuError for what is no such table."""
+    """Launches in the order in which they ran. Raises NcuError for output without a table of kernels."""
     lines = text.splitlines()
     start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
@@ -118,13 +99,13 @@ def read_launches(text: str) -> list[Launch]:
 
 
 def of_capture(launches: Sequence[Launch], capture: Capture) -> list[Launch]:
-    """Those of the steps of one side of one case."""
+    """The launches in the steps of one side of one case."""
     named = re.compile(rf"(?<![\w/-]){re.escape(capture.window)}(?![\w/-])")
     return [launch for launch in launches if named.search(launch.ranges)]
 
 
 def _launch(row: Mapping[str, str]) -> Launch:
-    shares = Shares(**{field.name: _largest(row, METRICS[field.name]) for field in fields(Shares)})
+    shares = {name: _number(row.get(metric)) for name, metric in METRICS.items()}
     ranges = " ".join(value for name, value in row.items() if name and "Range" in name and value)
     time_ms = (_number(row[TIME]) or 0.0) / 1e6  # nanoseconds, as --print-units=base has them
     return Launch(row[NAME], time_ms, _by(row.get("Grid Size")), _by(row.get("Block Size")), shares, ranges)
@@ -133,11 +114,6 @@ def _launch(row: Mapping[str, str]) -> Launch:
 def _by(size: str | None) -> str:
     """`64x1x1` for `(64, 1, 1)`."""
     return "x".join(re.findall(r"\d+", size or ""))
-
-
-def _largest(row: Mapping[str, str], pattern: re.Pattern[str]) -> float | None:
-    values = [_number(value) for name, value in row.items() if name and pattern.fullmatch(name)]
-    return max((value for value in values if value is not None), default=None)
 
 
 def _number(text: str | None) -> float | None:
@@ -150,8 +126,8 @@ def _number(text: str | None) -> float | None:
 
 @dataclass(frozen=True)
 class Kernel:
-    """All launches of one kernel in a step. `grid` and `block` are those of its longest launch, `shares` what ncu
-    counted of one like it; None where that did not come again when it counted."""
+    """All launches of one kernel in a step. `grid` and `block` are those of its longest launch, `shares` are of
+    a launch of its shape; None where the second run had none."""
 
     case_id: str
     label: SideLabel
@@ -171,14 +147,13 @@ def longest_kernels(launches: Sequence[Launch], names: Mapping[str, str], captur
     by_symbol: dict[str, list[Launch]] = defaultdict(list)
     for launch in of_capture(launches, capture):
         by_symbol[launch.name].append(launch)
-    of_symbol = {symbol: sum(launch.time_ms for launch in its) for symbol, its in by_symbol.items()}
-    whole_ms = sum(of_symbol.values())
+    step_ms = {symbol: sum(launch.time_ms for launch in its) for symbol, its in by_symbol.items()}
+    whole_ms = sum(step_ms.values()) or 1.0
     found = []
-    for symbol in sorted(of_symbol, key=of_symbol.__getitem__, reverse=True)[:count]:
-        its, step_ms = by_symbol[symbol], of_symbol[symbol]
+    for symbol in sorted(step_ms, key=step_ms.__getitem__, reverse=True)[:count]:
+        its, ms = by_symbol[symbol], step_ms[symbol]
         longest = max(its, key=lambda launch: launch.time_ms)
-        share = step_ms / whole_ms if whole_ms else 0.0
-        known = (capture.case_id, capture.label, names[symbol], symbol, len(its), step_ms, share)
+        known = (capture.case_id, capture.label, names[symbol], symbol, len(its), ms, ms / whole_ms)
         found.append(Kernel(*known, longest.time_ms, longest.grid, longest.block))
     return found
 
@@ -197,12 +172,11 @@ def filters(kernels: Sequence[Kernel]) -> list[str]:
     return ["--kernel-name-base=mangled", f"--kernel-name=regex:^({expression})$"]
 
 
-def counted(kernels: Sequence[Kernel], launches: Sequence[Launch], capture: Capture) -> list[Kernel]:
-    """The kernels of one capture with what ncu counted of their longest launches, whose names are symbols here too."""
-    seen = {}
-    for launch in sorted(of_capture(launches, capture), key=lambda launch: launch.time_ms):
-        seen[launch.name, launch.grid, launch.block] = launch.shares  # the longest one stays
-    return [replace(kernel, shares=seen.get((kernel.symbol, kernel.grid, kernel.block))) for kernel in kernels]
+def add_shares(kernels: Sequence[Kernel], launches: Sequence[Launch], capture: Capture) -> list[Kernel]:
+    """The kernels of one capture with the counters of their longest launches, whose names are symbols here too."""
+    in_order = sorted(of_capture(launches, capture), key=lambda launch: launch.time_ms)
+    shares = {(launch.name, launch.grid, launch.block): launch.shares for launch in in_order}  # the longest one stays
+    return [replace(kernel, shares=shares.get((kernel.symbol, kernel.grid, kernel.block))) for kernel in kernels]
 
 
 def markdown(table: Sequence[tuple[Capture, Sequence[Kernel]]]) -> str:
@@ -216,24 +190,27 @@ def markdown(table: Sequence[tuple[Capture, Sequence[Kernel]]]) -> str:
 
 
 def bound_by(shares: Shares) -> str:
-    """What keeps a kernel from being faster, as far as that is seen from how busy the parts of the GPU are."""
-    busiest = max(shares.compute or 0.0, shares.memory or 0.0)
-    if shares.compute is None or shares.memory is None:
+    """The limit of a kernel, as far as the busiest part of the GPU shows it; empty where it is not known."""
+    compute, memory = shares.get("compute"), shares.get("memory")
+    if compute is None or memory is None:
         return ""
-    if busiest < BUSY:
+    if max(compute, memory) < BUSY:
         return "latency"
-    if shares.compute == busiest:
-        return "tensor cores" if (shares.tensor or 0.0) >= BUSY else "compute"
-    return "DRAM" if (shares.dram or 0.0) >= BUSY else "caches"
+    if compute >= memory:
+        return "tensor cores" if (shares.get("tensor") or 0.0) >= BUSY else "compute"
+    return "DRAM" if (shares.get("dram") or 0.0) >= BUSY else "caches"
 
 
 def _row(kernel: Kernel, name: str) -> tuple[str, ...]:
-    shares = kernel.shares or Shares()
-    percent = (getattr(shares, name) for name in SHOWN)
-    told = ["" if share is None else f"{share:.0f} %" for share in percent]
-    counts = [units.percent(kernel.share), units.milliseconds(kernel.step_ms), str(kernel.launches)]
-    longest = [units.milliseconds(kernel.longest_ms), bound_by(shares)]
-    return (name, *counts, *longest, *told, kernel.grid, kernel.block)
+    shares = kernel.shares or {}
+    percent = (shares.get(metric) for metric in METRICS)  # in the order of COLUMNS
+    return (
+        name,
+        *(units.percent(kernel.share), units.milliseconds(kernel.step_ms), str(kernel.launches)),
+        *(units.milliseconds(kernel.longest_ms), bound_by(shares)),
+        *("" if share is None else f"{share:.0f} %" for share in percent),
+        *(kernel.grid, kernel.block),
+    )
 
 
 def run_under_ncu(profiling: Profiling, arguments: Sequence[str], say: Callable[[str], None]) -> int:
@@ -260,39 +237,33 @@ def _command(ncu: str, options: Sequence[str], folder: Path) -> list[str]:
 
 
 def _choose(ncu: str, timed: list[tuple[Capture, list[Kernel]]], run: ProfiledRun) -> list[str]:
-    """Adds the longest kernels of every complete capture to `timed`; returns what is wrong."""
+    """Adds the longest kernels of every complete capture to `timed`; returns the problems."""
     captures = [capture for capture in run.index.captures if capture.complete]
-    report = _report(run)
     if not captures:
         return []
-    if not report.exists():
-        return [_why_no_report(run)]
     try:
-        launches, spelled = (_launches(ncu, report, run, names) for names in (SYMBOLS, NAMES))
+        launches, spelled = (_launches(ncu, run, names) for names in (SYMBOLS, NAMES))
         names = {launch.name: same.name for launch, same in zip(launches, spelled, strict=True)}
         found = [(each, longest_kernels(launches, names, each, run.profiling.kernels)) for each in captures]
-        kernels = [kernel for _, its in found for kernel in its]
-        filters(kernels)  # refuses too many
+        filters([kernel for _, kernels in found for kernel in kernels])  # refuses too many
     except NcuError as error:
         return [str(error)]
     timed.extend(found)
-    return [] if kernels else ["ncu saw no kernel in any step: run it by hand to see more"]
+    return [] if any(kernels for _, kernels in found) else ["ncu saw no kernel in any step: run it by hand to see more"]
 
 
 def _keep(
     ncu: str, timed: Sequence[tuple[Capture, Sequence[Kernel]]], say: Callable[[str], None], run: ProfiledRun
 ) -> list[str]:
-    """Keeps the report and the tables of the second run; returns what is wrong."""
+    """Keeps the report and the tables of the second run; returns the problems."""
     problems, launches, folder = [], [], run.profiling.folder
-    if _report(run).exists():
-        report = _report(run).replace(folder / REPORT)
-        try:
-            launches = _launches(ncu, report, run, SYMBOLS)
-        except NcuError as error:
-            problems.append(f"{report} is kept, but {error}")
-    else:
-        problems.append(_why_no_report(run))
-    table = [(capture, counted(kernels, launches, capture)) for capture, kernels in timed]
+    try:
+        launches = _launches(ncu, run, SYMBOLS)
+    except NcuError as error:
+        problems.append(str(error))
+    with suppress(FileNotFoundError):
+        _report(run).replace(folder / REPORT)
+    table = [(capture, add_shares(kernels, launches, capture)) for capture, kernels in timed]
     every = [kernel for _, kernels in table for kernel in kernels]
     write_atomically(folder / LIST, markdown(table))
     write_atomically(folder / LIST_JSON, pretty([to_json(kernel) for kernel in every]) + "\n")
@@ -307,15 +278,14 @@ def _report(run: ProfiledRun) -> Path:
     return run.folder / f"{REPORT_STEM}.ncu-rep"
 
 
-def _launches(ncu: str, report: Path, run: ProfiledRun, names: str) -> list[Launch]:
-    return read_launches(answer([ncu, "--import", str(report), *AS_TABLE, names], run.environment))
-
-
-def _why_no_report(run: ProfiledRun) -> str:
+def _launches(ncu: str, run: ProfiledRun, names: str) -> list[Launch]:
+    """The launches in the report of a run. Raises NcuError for a run without a report, with what ncu said of it."""
+    if _report(run).exists():
+        return read_launches(answer([ncu, "--import", str(_report(run)), *AS_TABLE, names], run.environment))
     log = run.folder / "log"
     said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     if "ERR_NVGPUCTRPERM" in said:
-        return f"ncu may not read hardware counters (ERR_NVGPUCTRPERM): {nsight_tools.PERMISSION}"
+        raise NcuError(f"ncu may not read hardware counters (ERR_NVGPUCTRPERM): {nsight_tools.PERMISSION}")
     of_kind = (line for kind in ("ERROR", "WARNING") for line in said.splitlines() if kind in line[:12])
     first = next((line.partition("== ")[2][:200] for line in of_kind), "it said no error")
-    return f"ncu made no report ({first}): run it by hand to see more"
+    raise NcuError(f"ncu made no report ({first}): run it by hand to see more")

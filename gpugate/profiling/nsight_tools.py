@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,6 @@ from gpugate.profiling.capture_index import EXPORT, REPORT
 from gpugate.profiling.export_schema import ProfileError
 from gpugate.session.child_process import program_command
 from gpugate.session.run_child import run_child
-from gpugate.store.writable_folder import prepare_unfinished
 
 # Nsight Compute brings an nsys of its own, which no PATH names.
 PLACES = {
@@ -32,8 +31,6 @@ LEANER = ("--discard-environment=true", "--resolve-symbols=false")
 OLDEST_NSYS = (2023, 1)  # from when on ranges repeat, nodes of CUDA graphs are traced and reports are .nsys-rep
 ANSWER_S, EXPORT_S = 60.0, 600.0
 LAST_WORDS = 200
-LIBDW = "libdw.so.1"  # which minimal systems lack
-_MISSING_LIBRARY = re.compile(r"(\S+\.so[.\d]*)(?:: cannot open shared object file| => not found)")
 
 
 def found(tool: Literal["nsys", "ncu"]) -> str | None:
@@ -50,22 +47,6 @@ class Nsys:
     path: str
     environment: Mapping[str, str]
     leaner: tuple[str, ...] = ()
-
-    def importer_problem(self) -> str:
-        """Why no report is made of what was captured: the part of nsys that makes it says so at once."""
-        importers = sorted(Path(self.path).resolve().parents[1].glob("host-linux-*/QdstrmImporter"))
-        said = answer([str(importers[-1])], self.environment) if importers else "no QdstrmImporter beside it"
-        missing = _MISSING_LIBRARY.search(said)
-        if missing is None:
-            last = said.strip().splitlines()[-1:] or ["it said nothing"]
-            return f"its importer failed ({last[0][:200]}), so install Nsight Systems whole"
-        return needs_library(missing[1])
-
-
-def needs_library(name: str) -> str:
-    """Why an importer makes no report where a library of the system is missing."""
-    package = " (apt install libdw1)" if name == LIBDW else ""
-    return f"its importer needs {name}, so install it{package}"
 
 
 def nsys(environment: Mapping[str, str]) -> Nsys:
@@ -123,33 +104,23 @@ def run_nsys(arguments: Sequence[str | Path], timeout_s: float, nsys: Nsys | Non
     return ended.output
 
 
-def as_export(path: Path) -> Path:
-    """The export of a report, by its name; any other file as it is. Raises ProfileError as `exported` does."""
-    return exported(path) if path.suffix == REPORT else path
+def exported(path: Path, nsys: Nsys | None = None) -> Path:
+    """The SQLite export beside a .nsys-rep, made anew where it is missing or older; any other file as it is.
 
-
-def exported(report: Path, nsys: Nsys | None = None) -> Path:
-    """The SQLite export beside a .nsys-rep, made anew where it is not there or older than the report.
-
-    Raises ProfileError where there is no report or no nsys, where the export fails, or cannot be written.
+    Raises ProfileError for a report that does not exist or cannot be exported.
     """
-    if not report.is_file():
-        raise ProfileError(f"{report} is no file: give a .nsys-rep, or what nsys exported from it")
-    sqlite = report.with_suffix(EXPORT)
-    if sqlite.is_file() and sqlite.stat().st_size and sqlite.stat().st_mtime >= report.stat().st_mtime:
+    if path.suffix != REPORT:
+        return path
+    if not path.is_file():
+        raise ProfileError(f"{path} is no file: give a .nsys-rep, or what nsys exported from it")
+    sqlite = path.with_suffix(EXPORT)
+    if sqlite.is_file() and sqlite.stat().st_size and sqlite.stat().st_mtime >= path.stat().st_mtime:
         return sqlite
-    # A name of its own until it is whole: an export that is cut off must not pass for one.
-    partial = prepare_unfinished(report.with_suffix(""), EXPORT)
     try:
-        options = ["--type=sqlite", "--force-overwrite=true", f"--output={partial}"]
-        run_nsys(["export", *options, report], EXPORT_S, nsys)
-        if not partial.is_file():
-            raise ProfileError(f"nsys exported nothing from {report}: profile again, the report is damaged")
-        partial.replace(sqlite)
+        with tempfile.TemporaryDirectory(prefix=".exporting-", dir=path.parent) as folder:
+            partial = Path(folder, sqlite.name)  # an export that is cut off must not pass for a whole one
+            run_nsys(["export", "--type=sqlite", "--force-overwrite=true", f"--output={partial}", path], EXPORT_S, nsys)
+            return partial.replace(sqlite)
     except OSError as error:
         why = f"({error.strerror}): move the report to another folder"
         raise ProfileError(f"{sqlite} cannot be written {why}") from error
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-    return sqlite

@@ -11,7 +11,8 @@ from pathlib import Path
 from gpugate.errors import GpugateError
 from gpugate.profiling import nsight_tools
 from gpugate.profiling.capture_index import EXPORT, NOT_IMPORTED, REPORT, REPORT_STEM, Capture, safe_name
-from gpugate.profiling.isolated_environment import allowed, can_isolate, isolated_command
+from gpugate.profiling.export_schema import ProfileError
+from gpugate.profiling.isolated_environment import allowed, isolating_words
 from gpugate.profiling.nsight_tools import Nsys, exported
 from gpugate.profiling.profiled_run import ProfiledRun, start_profiled
 from gpugate.report.table import Table, columns
@@ -34,6 +35,7 @@ SUMMARY, SUMMARY_JSON, LIST = ".summary.md", ".summary.json", "summary.md"
 COLUMNS = columns("test parameter", "side", "steps", "items per step", "report", "MB", "what it says")
 NOT_JUDGED = "under a profiler: timings are not judged"
 MAY_READ = "nsys may read the variables of other processes here, and write them into it"
+ELSEWHERE = "run it as root, where user namespaces are allowed, or in a container of its own"
 MOST_TOLD = 6  # reports: of more the terminal only says where they are
 LARGEST_MB = 20.0
 
@@ -57,14 +59,15 @@ def run_under_nsys(profiling: Profiling, arguments: Sequence[str], say: Callable
 
     def command(folder: Path) -> list[str]:
         output = f"--output={folder / REPORT_STEM}"
-        return isolated_command([nsys.path, "profile", *OPTIONS, *nsys.leaner, output])
+        return [*(isolating_words() or []), nsys.path, "profile", *OPTIONS, *nsys.leaner, output]
 
     return start_profiled(profiling, arguments, command, lambda run: keep_reports(run, nsys, say), say)
 
 
 def keep_reports(run: ProfiledRun, nsys: Nsys, say: Callable[[str], None]) -> list[str]:
     """Moves all reports of the run into its folder, says which they are, and returns what is wrong with them."""
-    nsys, isolated, folder = replace(nsys, environment=run.environment), can_isolate(), run.profiling.folder
+    nsys, folder = replace(nsys, environment=run.environment), run.profiling.folder
+    isolated = isolating_words() is not None
     kept = [_keep(run, nsys, capture, isolated) for capture in run.index.captures]
     table = Table("Profiles", COLUMNS, tuple(map(_row, kept)), (NOT_JUDGED,))
     write_atomically(folder / LIST, f"{table.markdown()}\n")
@@ -100,25 +103,24 @@ def _keep(run: ProfiledRun, nsys: Nsys, capture: Capture, isolated: bool) -> Kep
         if found is None:
             return Kept(capture, problem=f"nsys wrote no report of {capture.window}: look at what it said")
         found = found.replace(run.folder / f"{stem}{found.suffix}")
-        problem, brief = None if isolated else f"{found.name} was not kept, as {MAY_READ}", []
-        if found.suffix == NOT_IMPORTED:
-            state = "kept" if isolated else f"not kept, as {MAY_READ}"
-            problem = f"nsys made no report of {found.name}, which is {state}: {nsys.importer_problem()}"
-        else:
-            try:
-                export = exported(found, nsys)
-                export = export.replace(folder / export.name) if isolated else export
-                brief = _summarize(export, nsys, folder / stem, capture)
-            except (GpugateError, OSError, sqlite3.Error) as error:
-                problem = problem or f"{found.name} was not summarized: {error}"
-            else:
-                elsewhere = "run it as root, where user namespaces are allowed, or in a container of its own"
-                problem = problem and f"{problem}; its summary is: {elsewhere}"
-        return Kept(capture, found.replace(folder / found.name) if isolated else None, problem, brief)
-    except OSError as error:
-        return Kept(capture, problem=f"{stem} was not kept ({error}): move what is in its way")
+        problem, brief = None, []
+        try:
+            if found.suffix == NOT_IMPORTED:
+                raise ProfileError("nsys could not import it: run `gpugate doctor`")
+            brief = _summarize(exported(found, nsys), nsys, folder / stem, capture)
+        except (GpugateError, OSError, sqlite3.Error) as error:
+            problem = f"{found.name} was not summarized: {error}"
+        if not isolated:
+            return Kept(capture, problem=f"{found.name} was not kept, as {MAY_READ}: {ELSEWHERE}", brief=brief)
+        for path in (found, found.with_suffix(EXPORT)):
+            if path.exists():
+                path.replace(folder / path.name)
+        return Kept(capture, folder / found.name, problem, brief)
     except Exception as error:
-        return Kept(capture, problem=f"{stem} was not kept ({type(error).__name__}: {error}): report this")
+        return Kept(
+            capture,
+            problem=f"{stem} was not kept ({type(error).__name__}: {error}): move what is in its way, or report this",
+        )
 
 
 def _find(run: ProfiledRun, capture: Capture) -> Path | None:

@@ -22,7 +22,6 @@ from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.warm_up import least_block_ms, warm_up
 from gpugate.profiling.capture_index import DOMAIN, STEP, Capture, CaptureIndex, SideLabel, safe_name
 from gpugate.session.options import Tool
-from gpugate.store.writable_folder import prepare_unfinished
 from gpugate.workload import Case, Context
 
 MOST_STEPS, FEWEST_STEPS, PROFILED_MS = 5, 2, 500.0
@@ -66,7 +65,7 @@ def profile_sides(
 
 
 def _warmed_up(side: BuiltSide, case: Case, inputs: Sequence[Any], most_steps: int) -> int:
-    """How many steps are worth looking at: fewer where they are long, since they only repeat each other."""
+    """Warms the side up; returns the number of steps to profile, fewer where they are long: steps only repeat."""
     kind, timer = side.device.type, timer_for(side.device, case.workload.timing)
     warm_up(side, inputs, timer.time_ms, least_block_ms(side), WARM_UP_S[kind])
     step_ms = side.timed_block(inputs, timer.time_ms)
@@ -91,7 +90,7 @@ def _run(side: BuiltSide, inputs: Sequence[Any], capture: Capture, profile: Prof
 
 @contextmanager
 def window_range(text: str, number: int) -> Iterator[None]:
-    """What is profiled of one side, on all threads: that is what a started, not pushed, range is for."""
+    """The profiled part of one side. A started range, unlike a pushed one, is for all threads."""
     import nvtx
 
     domain: Any = nvtx.get_domain(DOMAIN)
@@ -158,12 +157,7 @@ def trace_sides(case: Case, context: Context, fault: Fault | None, folder: Path)
         with run_profiler(device, record_shapes=True) as profiler:
             yield
             synchronize(device)
-        partial = prepare_unfinished(path, ENDING)
-        try:
-            profiler.export_chrome_trace(str(partial))
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        profiler.export_chrome_trace(str(path))
         detach(device)
 
     # A trace shows nothing of a range but its name.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -39,7 +38,7 @@ def tables(summary: ProfileSummary, width: int) -> list[RenderableType]:
 
 
 def overview(summary: ProfileSummary) -> list[str]:
-    """What was profiled, how busy the GPU was, what a step did, and what the report does not say."""
+    """The profiled steps, the GPU's active time, the counters of a step, and the notes on missing parts."""
     active, counters, steps = summary.active, summary.counters, summary.steps
     items = f" of {summary.items / steps:g} items" if summary.items else ""
     source = f"Nsight Systems {summary.product or 'of unknown version'}, schema {summary.schema or 'unknown'}"
@@ -67,7 +66,7 @@ def overview(summary: ProfileSummary) -> list[str]:
 
 
 def brief(summary: ProfileSummary) -> list[str]:
-    """The overview, and the kernels that take most: what a run says of each of its reports."""
+    """The overview and the longest kernels, which a run prints for each of its reports."""
     names = kernel_names([kernel.name for kernel in summary.kernels])
     told = [f"{name} {units.percent(one.share)}" for name, one in zip(names, summary.kernels, strict=True)][:MOST_BRIEF]
     more = f"; {len(names) - len(told)} kernels more" if len(names) > len(told) else ""
@@ -75,7 +74,7 @@ def brief(summary: ProfileSummary) -> list[str]:
 
 
 def kernel_names(names: Sequence[str]) -> list[str]:
-    """Short ones, without arguments, of which no two are alike where the names are not."""
+    """Short names without arguments; different names stay different."""
     return shortened([_ARGUMENTS.sub("", name) for name in names])
 
 
@@ -95,15 +94,15 @@ def word_tables(summary: ProfileSummary) -> list[Table]:
         for name, one in zip(names, summary.kernels, strict=True)
     ]
     ranges = [
-        (one.name, count(one.count), *map(per, spent), _lag(one.start_lag_ms), _lag(one.end_lag_ms))
+        (one.name, count(one.count), *map(per, (one.host_ms, one.gpu_span_ms, one.gpu_busy_ms)),
+         *map(_lag, (one.start_lag_ms, one.end_lag_ms)))
         for one in summary.ranges
-        for spent in [(one.host_ms, one.gpu_span_ms, one.gpu_busy_ms)]
-    ]
+    ]  # fmt: skip
     gaps = [
-        (one.nvtx_range or NONE, *map(units.milliseconds, (one.at_ms, one.ms)), *map(_call, called))
+        (one.nvtx_range or NONE, units.milliseconds(one.at_ms), units.milliseconds(one.ms),
+         _call(one.call, one.call_ms), _call(one.os_call, one.os_call_ms))
         for one in summary.gaps[:MOST_GAPS]
-        for called in [((one.call, one.call_ms), (one.os_call, one.os_call_ms))]
-    ]
+    ]  # fmt: skip
     idle = [
         (one.call or "no CUDA call", per(one.ms), count(one.gaps))
         for one in summary.idle_while
@@ -115,24 +114,23 @@ def word_tables(summary: ProfileSummary) -> list[Table]:
     ]
     calls = [(one.name, per(one.ms), count(one.count), units.milliseconds(one.longest_ms)) for one in summary.calls]
     copies = [
-        (f"{one.direction}, {one.source} to {one.target}", count(one.count), *moved, rate)
+        (f"{one.direction}, {one.source} to {one.target}", count(one.count), _size(one.bytes / steps), per(one.ms),
+         NONE if one.gb_per_s is None else f"{one.gb_per_s:.3g} GB/s")
         for one in summary.copies
-        for moved in [(_size(one.bytes / steps), per(one.ms))]
-        for rate in [NONE if one.gb_per_s is None else f"{one.gb_per_s:.3g} GB/s"]
-    ]
+    ]  # fmt: skip
     streams = [
         (f"{one.stream} of GPU {one.device}", *map(count, (one.kernels, one.copies, one.memsets)), per(one.ms))
         for one in summary.streams
     ]
     memory = [
-        (one.kind, f"{one.allocations:,}", f"{one.frees:,}", *map(_size, sizes))
+        (one.kind, f"{one.allocations:,}", f"{one.frees:,}",
+         *map(_size, (one.allocated_bytes, one.freed_bytes, one.peak_bytes)))
         for one in summary.memory
-        for sizes in [(one.allocated_bytes, one.freed_bytes, one.peak_bytes)]
-    ]
-    below = "GPU: first to last activity launched inside; begins, ends: after the range does so on the host"
+    ]  # fmt: skip
+    note = "GPU: first to last activity launched inside; begins, ends: after the range does so on the host"
     tables = [
         _table("kernels", "kernel|time|share|count|mean|grid|block", kernels),
-        _table("NVTX ranges on the GPU", "range|count|host|GPU|GPU busy|begins|ends", ranges, below),
+        _table("NVTX ranges on the GPU", "range|count|host|GPU|GPU busy|begins|ends", ranges, note),
         _table("longest times without GPU work", "host was in range|at|idle|in CUDA call|in OS call", gaps),
         _table("GPU idle while the host was in", "call|time|gaps", idle),
         _table("calls that wait for the device", "call|in range|count|time|thread", waits),
@@ -142,22 +140,16 @@ def word_tables(summary: ProfileSummary) -> list[Table]:
         _table("memory, of all steps", "kind|allocations|frees|allocated|freed|peak above the start", memory),
         *map(_finding, summary.findings),
     ]
-    return [_without_empty_columns(table) for table in tables if table.rows]
+    return [table for table in tables if table.rows]
 
 
-def _table(title: str, headings: str, rows: Sequence[tuple[str, ...]], *below: str) -> Table:
-    shown = tuple(rows[:MOST_ROWS])
-    of = f", {len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
-    return Table(f"{title}{of}", columns(*headings.split("|")), shown, below, gap=1)
-
-
-def _without_empty_columns(table: Table) -> Table:
-    """Drops the columns behind the first one in which no row says anything."""
-    shown = [
-        number for number, cells in enumerate(zip(*table.rows, strict=True)) if not number or set(cells) - {"", NONE}
-    ]
-    rows = tuple(tuple(row[number] for number in shown) for row in table.rows)
-    return replace(table, columns=tuple(table.columns[number] for number in shown), rows=rows)
+def _table(title: str, headings: str, rows: Sequence[tuple[str, ...]], *notes: str) -> Table:
+    """The first rows, without the columns behind the first one in which every row is empty."""
+    found = columns(*headings.split("|"))
+    shown = [number for number in range(len(found)) if not number or {row[number] for row in rows} - {"", NONE}]
+    cells = tuple(tuple(row[number] for number in shown) for row in rows[:MOST_ROWS])
+    of = f", {len(cells)} of {len(rows)}" if len(rows) > len(cells) else ""
+    return Table(f"{title}{of}", tuple(found[number] for number in shown), cells, notes, gap=1)
 
 
 def _shape(kernel: Kernel) -> tuple[str, str]:
@@ -169,8 +161,7 @@ def _lag(value_ms: float | None) -> str:
     return NONE if value_ms is None else units.milliseconds(value_ms)
 
 
-def _call(called: tuple[str, float]) -> str:
-    name, ms = called
+def _call(name: str, ms: float) -> str:
     return f"{name} {units.milliseconds(ms)}" if name else NONE
 
 
@@ -180,11 +171,10 @@ def _size(bytes_: float) -> str:
 
 
 def _finding(finding: Finding) -> Table:
-    """Its longest rows, without the columns that say where in the report they are."""
+    """The longest rows of a finding, without the columns that locate them in the report."""
     shown = [number for number, heading in enumerate(finding.headings) if heading not in ONLY_WHERE]
-    rows = [tuple(row[number] for number in shown if number < len(row)) for row in finding.rows[:MOST_FOUND]]
-    headings = tuple(finding.headings[number] for number in shown)
-    if not shown or not rows:
-        rows, headings = [("no table",)], ("rule",)
+    rows = [tuple(dict(enumerate(row)).get(number, "") for number in shown) for row in finding.rows[:MOST_FOUND]]
     more = (f"{finding.count - len(rows)} more",) if finding.count > len(rows) else ()
-    return Table(f"nsys says: {finding.title}", columns(*headings), tuple(rows), (finding.advice, *more), gap=1)
+    headings = columns(*(finding.headings[number] for number in shown)) if shown and rows else columns("rule")
+    cells = tuple(rows) if shown and rows else (("no table",),)
+    return Table(f"nsys says: {finding.title}", headings, cells, (finding.advice, *more), gap=1)

@@ -47,7 +47,7 @@ class ProfiledRun:
         folder = os.environ.get(FOLDER_VARIABLE)
         if folder:
             self._index = CaptureIndex()
-            capture_index.tell_who_it_is(Path(folder))
+            capture_index.write_inner_pid(Path(folder))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:

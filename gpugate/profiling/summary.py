@@ -1,4 +1,4 @@
-"""A profile in numbers: what the steps of one report made the host and the device do.
+"""A profile in numbers: the work of the host and the device in the steps of one report.
 
 Counts and times are of all steps together, unless their name says otherwise; `counters` are per step and named as in
 gpugate.counter_names, with the same definitions as a counting pass.
@@ -14,9 +14,9 @@ from pathlib import Path
 from gpugate.explaining.state import State
 from gpugate.measurement.step_profile import Parts, StepProfile
 from gpugate.profiling import device_activity, host_calls
-from gpugate.profiling.capture_index import DOMAIN, REPORT, STEP
+from gpugate.profiling.capture_index import DOMAIN, STEP
 from gpugate.profiling.expert_rules import Finding, findings
-from gpugate.profiling.export_schema import EXPORT_AGAIN, Export, ProfileError, opened
+from gpugate.profiling.export_schema import Export, ProfileError, opened
 from gpugate.profiling.nsight_tools import Nsys
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.units import Natural, Positive
@@ -54,16 +54,12 @@ class ProfileSummary:
 
 
 def summarize(sqlite: Path, steps: int | None = None, window: str | None = None) -> ProfileSummary:
-    """What one export of nsys says of its steps, worked out in SQL: no event becomes an object.
+    """Summarizes an export of nsys in SQL: no event becomes an object.
 
-    `steps`: how many there must be; for a report that marks none, how many the whole report is. `window`: what the
-    range around them must be called, if one is there. Raises ProfileError for a file that cannot be used, is older than
-    its report, holds other steps, or nothing of CUDA in them.
+    `steps` is as in `find_steps`; `window` is the name of the range around the steps, if there is one. Raises
+    ProfileError for a file that cannot be used, has other steps, or has nothing of CUDA in them.
     """
     with opened(sqlite) as export:
-        report = sqlite.with_suffix(REPORT)
-        if report.exists() and sqlite.stat().st_mtime < report.stat().st_mtime:
-            raise ProfileError(f"{sqlite} is older than its report: give {report} instead, or {EXPORT_AGAIN}")
         try:
             found = host_calls.find_steps(export, steps)
             if window is not None and found.window not in (None, window):
@@ -74,10 +70,7 @@ def summarize(sqlite: Path, steps: int | None = None, window: str | None = None)
 
 
 def with_findings(summary: ProfileSummary, sqlite: Path, nsys: Nsys | None = None) -> ProfileSummary:
-    """The summary with what nsys's expert rules found in the export, or with a note why they were not run.
-
-    Without an `nsys` it is the one that is found.
-    """
+    """The summary with the findings of nsys's expert rules, or with a note why they did not run."""
     try:
         return replace(summary, findings=findings(sqlite, nsys))
     except ProfileError as error:
@@ -101,7 +94,7 @@ def _summary(export: Export, name: str, steps: host_calls.Steps) -> ProfileSumma
         items=steps.items,
         span_ms=(steps.last - steps.first) / 1e6,
         counters={},
-        active=device_activity.active(export),
+        active=device_activity.Active(*export.row(device_activity.ACTIVE)),
         kernels=device_activity.kernels(export),
         calls=calls,
         copies=device_activity.copies(export),
@@ -109,12 +102,13 @@ def _summary(export: Export, name: str, steps: host_calls.Steps) -> ProfileSumma
         gaps=device_activity.largest(export, steps.first),
         idle_while=device_activity.idle_while(export),
         ranges=host_calls.projected(export, steps),
-        streams=device_activity.streams(export),
-        graphs=device_activity.graphs(export),
+        streams=export.each(device_activity.Stream, device_activity.STREAMS),
+        graphs=device_activity.Graphs(*export.row(device_activity.GRAPHS)),
         memory=device_activity.memory_use(export, steps),
         notes=tuple(export.notes),
     )
-    counters = _counters(summary, device_activity.longest_kernels_mean_ms(export, steps.count))
+    (longest_ms,) = export.row(device_activity.LONGEST_MEAN_MS, steps=steps.count)
+    counters = _counters(summary, longest_ms)
     if summary.graphs.whole:
         counters = {counter: counters[counter] for counter in KNOWN_OF_WHOLE_GRAPHS}
         export.notes.append(
@@ -169,7 +163,7 @@ summary_text, write_summary, read_summary = FILE.encode, FILE.write, FILE.read
 
 
 def step_state(summary: ProfileSummary) -> State:
-    """Of a step of the report. Its time is the profiled one: longer than without a profiler, on either side alike."""
+    """The state of an average step. Its time is the profiled one, which is longer than without a profiler."""
     steps, active = summary.steps, summary.active
     in_order = sorted(summary.ranges, key=lambda one: one.opens_ms)
     stages = [one for one in in_order if one.domain == DOMAIN and one.name != STEP]
@@ -186,10 +180,9 @@ def step_state(summary: ProfileSummary) -> State:
 
 
 def _enqueued(summary: ProfileSummary) -> dict[str, float]:
-    """How long the host was in a step without waiting for the device; nothing where no range is a step.
+    """The host's time in a step without its waits for the device; empty where no range is a step.
 
-    A call that waits between two steps stands in no range of ours, and in no step's time. In a range that somebody else
-    puts around the steps it is taken for one of theirs.
+    A wait between two steps is in no range of ours, but may be in one of another domain, where it is subtracted too.
     """
     host_ms = next((one.host_ms for one in summary.ranges if (one.domain, one.name) == (DOMAIN, STEP)), None)
     if host_ms is None:
@@ -199,7 +192,7 @@ def _enqueued(summary: ProfileSummary) -> dict[str, float]:
 
 
 def _parts(found: Iterable[tuple[str, float, float]], steps: int) -> Parts:
-    """Per step, by name; what has one name is one part."""
+    """Parts of a step by name."""
     together: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for name, count, ms in found:
         together[name][0] += count / steps

@@ -24,7 +24,7 @@ PLUGIN = "benchmark"  # the name of pytest-benchmark's entry point
 
 
 class Benchmark(Protocol):
-    """What we use of pytest-benchmark's fixture `benchmark`."""
+    """The used part of pytest-benchmark's fixture `benchmark`."""
 
     group: str | None
     extra_info: dict[str, Any]
@@ -48,7 +48,7 @@ class ReplayClock:
 
     @property
     def __name__(self) -> str:
-        """What pytest-benchmark prints and stores as the timer of a test."""
+        """The name of a test's timer, which pytest-benchmark prints and stores."""
         return "replay_of_recorded_samples"
 
     def show(self, seconds: float) -> None:

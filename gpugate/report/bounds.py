@@ -1,4 +1,4 @@
-"""What bounds each side, one line a side, with what its data path has to say; and what its author says of it."""
+"""The bound of each side, one line a side, with the figures of its data path; and the reasons that its author gives."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _of_case(case: CaseResult) -> Iterator[tuple[str, str]]:
 
 
 def _device(counters: Mapping[str, float], words: str) -> Iterator[str]:
-    """What the GPU and the bus have to say that the words have not said."""
+    """The figures of the GPU and the bus that the words lack."""
     active = counters.get("active_fraction", 0.0)
     longest = max(counters.get("kernel_fraction", 0.0), counters.get("copy_fraction", 0.0))
     if "active" not in words and not (" run " in words and active - longest < ALIKE):

@@ -1,4 +1,4 @@
-"""What a run has to say beside its numbers: verdicts that are not PASS, skips, errors and the tally. Pure."""
+"""The words of a run beside its numbers: verdicts that are not PASS, skips, errors and the tally. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `--perf-report DIR` leaves of a session: the whole run as JSON, and one screen of Markdown.
+"""The files of `--perf-report DIR`: the whole run as JSON, and one screen of Markdown.
 
 `DIR/junit.xml` is pytest's own: its `--junitxml` is pointed there, so that it tells what the tests said.
 """

@@ -1,4 +1,4 @@
-"""What a night's directory holds. A module of its own, for who must not import what writes them."""
+"""The names of the files of a night, for modules that must not import the writers of these files."""
 
 RUN = "run.json"  # everything that was measured; until the end with the lines of its cases beside it
 SUMMARY = "summary.md"  # one screen

@@ -46,7 +46,7 @@ def text(run: RunResult, width: int, colour: bool) -> str:
 
 
 def printed(parts: Iterable[RenderableType], width: int, colour: bool) -> str:
-    """What rich makes of the parts in `width` columns, no line with blanks at its end."""
+    """The text that rich makes of the parts in `width` columns, without blanks at the end of a line."""
     stream = io.StringIO()
     # Without a height too, rich takes 80 columns wherever TERM is `dumb`.
     system: Literal["standard"] | None = "standard" if colour else None

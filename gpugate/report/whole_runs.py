@@ -1,4 +1,4 @@
-"""What a run from its start to its end takes, where start-up is a part of it: one line a case."""
+"""The time of a run from its start to its end, with its start-up: one line a case."""
 
 from __future__ import annotations
 

@@ -176,10 +176,6 @@ class FakeNsys:
         """Profiles end at once with INDEX: importing torch takes seconds, and many tests are about what comes after."""
         (self.folder / "index.json").write_text(pretty(to_json(INDEX)), encoding="utf-8")
 
-    def importer(self, said: str) -> None:
-        """A QdstrmImporter that the dynamic linker cannot start."""
-        self._program("host-linux-x64/QdstrmImporter", f"#!/bin/sh\necho '{said}' >&2\nexit 127\n")
-
     def _program(self, name: str, text: str) -> None:
         path = self.folder.parent / name
         path.parent.mkdir(exist_ok=True)

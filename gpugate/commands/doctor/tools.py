@@ -10,11 +10,12 @@ import sys
 from gpugate.commands.doctor.children import ChildError, describe_end, python
 from gpugate.commands.doctor.finding import Answer, Group, Machine, Probe, absent, bad, ok
 from gpugate.machine.environment import missing_needs
-from gpugate.profiling.nsight_tools import LIBDW, PERMISSION, found, needs_library
+from gpugate.profiling.nsight_tools import PERMISSION, found
 from gpugate.session.run_child import Ended
 from gpugate.workload import Needs
 
 PROFILER_S = 60.0
+LIBDW = "libdw.so.1"  # minimal systems lack it
 METRIC = "sm__cycles_elapsed.max"  # a hardware counter, which an ordinary user may be forbidden to read
 
 
@@ -34,7 +35,7 @@ def nsys(machine: Machine) -> Answer:
 
 def _importer_problem(ended: Ended) -> str:
     if "libdw" in ended.output or not _has_library(LIBDW):
-        return needs_library(LIBDW)
+        return f"its importer needs {LIBDW}, so install it (apt install libdw1)"
     return "its importer failed, so install Nsight Systems whole"
 
 

@@ -40,35 +40,29 @@ def said(path: Path, steps: int | None = None) -> str:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert "No such file or directory): give the SQLite export of an nsys report" in said(tmp_path / "no.sqlite")
+    assert "No such file or directory): give a .nsys-rep or its SQLite export" in said(tmp_path / "no.sqlite")
 
 
 def test_a_folder(tmp_path: Path) -> None:
     assert "Is a directory" in said(tmp_path)
 
 
-def test_an_empty_file(tmp_path: Path) -> None:
-    path = tmp_path / "report.sqlite"
-    path.touch()
-    assert "is empty, so its export was cut off: export it again" in said(path)
-
-
 def test_what_is_no_database(tmp_path: Path) -> None:
     path = tmp_path / "report.sqlite"
     path.write_bytes(b"NVIDIA " * 1000)
-    assert "is no SQLite database: give a .nsys-rep" in said(path)
+    assert "cannot be read (file is not a database): give a .nsys-rep" in said(path)
 
 
 def test_a_database_of_someone_else(tmp_path: Path) -> None:
     path = changed(tmp_path / "other.sqlite", "CREATE TABLE mail (id)")
-    assert "holds no table that nsys writes" in said(path)
+    assert "has no table that nsys writes" in said(path)
 
 
 @pytest.mark.parametrize("part", [0.3, 0.6, 0.9])
 def test_a_file_that_was_cut_off(tmp_path: Path, part: float) -> None:
     path = export(tmp_path)
     os.truncate(path, int(path.stat().st_size * part))
-    assert "is damaged (" in said(path)
+    assert "cannot be read (" in said(path)
 
 
 def test_a_file_whose_middle_was_overwritten(tmp_path: Path) -> None:
@@ -76,15 +70,7 @@ def test_a_file_whose_middle_was_overwritten(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * (path.stat().st_size - 2 * 4096))
-    assert ": export it again with `nsys export" in said(path)
-
-
-def test_an_export_older_than_its_report(tmp_path: Path) -> None:
-    path = export(tmp_path)
-    report = path.with_suffix(".nsys-rep")
-    report.touch()
-    os.utime(path, (1, 1))
-    assert f"is older than its report: give {report} instead" in said(path)
+    assert "or export it again with `nsys export" in said(path)
 
 
 def test_a_report_that_marks_no_steps(tmp_path: Path) -> None:
@@ -113,25 +99,12 @@ def test_a_report_without_kernels_is_summarized_and_says_so(tmp_path: Path) -> N
     assert found.notes == ("no kernel ran because of the steps: profile with --trace=cuda if some should have",)
 
 
-@pytest.mark.parametrize("version", ["4.0.0", "2.7.1"])
-def test_a_schema_that_is_not_known_is_read_and_named(tmp_path: Path, version: str) -> None:
-    found = summarize(export(tmp_path, version))
-    assert found.counters["kernels"] == 500
-    (note,) = found.notes
-    assert note.startswith(f"the export has schema {version} of Nsight Systems 2026.1.1.204, and 3.x is what is known")
-
-
-def test_a_schema_without_a_version_is_read_and_named(tmp_path: Path) -> None:
-    found = summarize(changed(export(tmp_path), "DROP TABLE META_DATA_EXPORT"))
-    assert found.notes[0].startswith("the export has a schema without a version, and 3.x")
-
-
 def test_a_table_without_a_column_that_matters_is_left_out_and_named(tmp_path: Path) -> None:
     script = "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME COLUMN correlationId TO correlation"
     found = summarize(changed(export(tmp_path), script))
     assert found.counters["kernels"] == 0
     assert found.notes[0].startswith(
-        "kernels were not read, because CUPTI_ACTIVITY_KIND_KERNEL has no column correlationId in this version"
+        "kernels were not read, because CUPTI_ACTIVITY_KIND_KERNEL has no column correlationId:"
     )
 
 
@@ -206,4 +179,4 @@ def test_a_number_that_is_missing_is_damage(tmp_path: Path) -> None:
         UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = NULL;
     """
     path = changed(export(tmp_path), loose)
-    assert "is damaged (" in said(path)
+    assert "cannot be read (" in said(path)

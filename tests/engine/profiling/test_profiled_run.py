@@ -138,7 +138,7 @@ def test_a_program_tells_who_it_is_in_one_step(tmp_path: Path) -> None:
     (tmp_path / "inner-pid").write_text("")
     before = tmp_path / "before"
     before.hardlink_to(tmp_path / "inner-pid")
-    capture_index.tell_who_it_is(tmp_path)
+    capture_index.write_inner_pid(tmp_path)
     assert int((tmp_path / "inner-pid").read_text()) == os.getpid()
     assert before.read_text() == ""  # nobody has written into that file
 

@@ -173,7 +173,7 @@ def test_a_wrong_file_is_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", [".", "..", "/"])
 def test_a_folder_is_one_sentence(folder: str) -> None:
-    with pytest.raises(ProfileError, match=r"cannot be read \(Is a directory\): give the SQLite export"):
+    with pytest.raises(ProfileError, match=r"cannot be read \(Is a directory\): give a .nsys-rep or its SQLite export"):
         run(folder)
 
 
