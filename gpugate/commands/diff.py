@@ -157,12 +157,12 @@ def _is_profile(path: Path) -> bool:
 
 
 def _profiled(path: Path) -> ProfileSummary:
-    from gpugate.profiling.nsight_tools import exported
+    from gpugate.profiling.nsight_tools import export_report
     from gpugate.profiling.summary import read_summary, summarize
 
     if path.suffix not in PROFILES:
         return read_summary(path)
-    return summarize(exported(path))
+    return summarize(export_report(path))
 
 
 def _read(path: Path) -> RunResult:

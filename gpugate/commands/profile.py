@@ -26,13 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the summary. Raises ProfileError for a file that cannot be used and OptionError for no steps."""
     from gpugate.profiling import render
-    from gpugate.profiling.nsight_tools import exported
+    from gpugate.profiling.nsight_tools import export_report
     from gpugate.profiling.summary import summarize, summary_text, with_findings
     from gpugate.report.terminal import printed, stdout_takes_colour, terminal_columns
 
     if arguments.steps is not None and arguments.steps < 1:
         raise OptionError(f"--steps {arguments.steps} is not a whole number from 1 on: say how many steps there are")
-    sqlite = exported(arguments.file)
+    sqlite = export_report(arguments.file)
     summary = summarize(sqlite, arguments.steps)
     if not arguments.no_rules:
         summary = with_findings(summary, sqlite)

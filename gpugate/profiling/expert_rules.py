@@ -35,10 +35,10 @@ class Finding:
 
 def findings(sqlite: Path, nsys: Nsys | None = None) -> tuple[Finding, ...]:
     """Runs nsys's rules over an export. Raises ProfileError where nsys is not there or fails."""
-    return parsed(run_nsys(["analyze", "--format", "column", sqlite], ANALYZE_S, nsys))
+    return parse_rules(run_nsys(["analyze", "--format", "column", sqlite], ANALYZE_S, nsys))
 
 
-def parsed(said: str) -> tuple[Finding, ...]:
+def parse_rules(said: str) -> tuple[Finding, ...]:
     """The rules that found something, in the order of nsys; those that were skipped or found nothing say nothing."""
     _, *parts = _PROCESSING.split(said)
     made = (_finding(rule, text) for rule, text in zip(parts[::2], parts[1::2], strict=True))

@@ -94,7 +94,7 @@ class Export:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Export]:
+def open_export(path: Path) -> Iterator[Export]:
     """Opens the export at `path` read-only, with temporary tables that end with it.
 
     Raises ProfileError for a file that is not there or is no export of nsys, and for a damaged one, which may show its

@@ -179,7 +179,7 @@ def find_innermost(export: Export, table: str, points: str) -> None:
     export.run(f"CREATE INDEX {table}_of ON {table} (point)")
 
 
-def projected(export: Export, steps: Steps) -> tuple[ProjectedRange, ...]:
+def project_ranges(export: Export, steps: Steps) -> tuple[ProjectedRange, ...]:
     """The ranges inside the steps and the steps themselves, those first whose work is longest on the GPU."""
     export.make("work", "owner at start stop", _WORK)
     export.run("CREATE INDEX work_at ON work (owner, at, start, stop)")

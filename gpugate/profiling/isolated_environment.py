@@ -56,6 +56,6 @@ _ALLOWED = re.compile(
 )
 
 
-def allowed(environment: Mapping[str, str]) -> dict[str, str]:
+def allowed_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that a report may show."""
     return {name: value for name, value in environment.items() if _ALLOWED.fullmatch(name)}

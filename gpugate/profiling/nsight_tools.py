@@ -104,7 +104,7 @@ def run_nsys(arguments: Sequence[str | Path], timeout_s: float, nsys: Nsys | Non
     return ended.output
 
 
-def exported(path: Path, nsys: Nsys | None = None) -> Path:
+def export_report(path: Path, nsys: Nsys | None = None) -> Path:
     """The SQLite export beside a .nsys-rep, made anew where it is missing or older; any other file as it is.
 
     Raises ProfileError for a report that does not exist or cannot be exported.

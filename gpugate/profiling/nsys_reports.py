@@ -12,8 +12,8 @@ from gpugate.errors import GpugateError
 from gpugate.profiling import nsight_tools
 from gpugate.profiling.capture_index import EXPORT, NOT_IMPORTED, REPORT, REPORT_STEM, Capture, safe_name
 from gpugate.profiling.export_schema import ProfileError
-from gpugate.profiling.isolated_environment import allowed, isolating_words
-from gpugate.profiling.nsight_tools import Nsys, exported
+from gpugate.profiling.isolated_environment import allowed_variables, isolating_words
+from gpugate.profiling.nsight_tools import Nsys, export_report
 from gpugate.profiling.profiled_run import ProfiledRun, start_profiled
 from gpugate.report.table import Table, columns
 from gpugate.session.options import Profiling
@@ -55,7 +55,7 @@ def run_under_nsys(profiling: Profiling, arguments: Sequence[str], say: Callable
 
     Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for an nsys that cannot be used.
     """
-    nsys = nsight_tools.nsys(allowed(os.environ))  # before there is a folder
+    nsys = nsight_tools.nsys(allowed_variables(os.environ))  # before there is a folder
 
     def command(folder: Path) -> list[str]:
         output = f"--output={folder / REPORT_STEM}"
@@ -75,7 +75,7 @@ def keep_reports(run: ProfiledRun, nsys: Nsys, say: Callable[[str], None]) -> li
     say(f"nsys: {len(reports)} reports in {folder}, listed in its {LIST}; {NOT_JUDGED}")
     for each in kept:
         if each.report is not None:
-            say(f"  {_described(each.capture, each.report)}")
+            say(f"  {_describe(each.capture, each.report)}")
             for line in each.brief if len(kept) <= MOST_TOLD else ():
                 say(f"    {line}")
     if reports:
@@ -84,7 +84,7 @@ def keep_reports(run: ProfiledRun, nsys: Nsys, say: Callable[[str], None]) -> li
     return list(dict.fromkeys(each.problem for each in kept if each.problem and each.capture.complete))
 
 
-def _described(capture: Capture, report: Path) -> str:
+def _describe(capture: Capture, report: Path) -> str:
     size_mb = report.stat().st_size / 1e6
     large = f", {size_mb:.0f} MB: more than {LARGEST_MB:g} MB, so pass on its summary" if size_mb > LARGEST_MB else ""
     return f"{capture.case_id} {capture.label} ({capture.side}), {capture.steps} steps: {report.name}{large}"
@@ -107,7 +107,7 @@ def _keep(run: ProfiledRun, nsys: Nsys, capture: Capture, isolated: bool) -> Kep
         try:
             if found.suffix == NOT_IMPORTED:
                 raise ProfileError("nsys could not import it: run `gpugate doctor`")
-            brief = _summarize(exported(found, nsys), nsys, folder / stem, capture)
+            brief = _summarize(export_report(found, nsys), nsys, folder / stem, capture)
         except (GpugateError, OSError, sqlite3.Error) as error:
             problem = f"{found.name} was not summarized: {error}"
         if not isolated:

@@ -22,7 +22,7 @@ from types import FrameType
 
 from gpugate.errors import EnvironmentUnfitError, OptionError
 from gpugate.profiling.capture_index import FOLDER_VARIABLE, INNER_PID, OUTER_PID, CaptureIndex, read_index
-from gpugate.profiling.isolated_environment import allowed
+from gpugate.profiling.isolated_environment import allowed_variables
 from gpugate.report.night_files import RUN
 from gpugate.session.child_process import program_command
 from gpugate.session.options import Profiling
@@ -68,7 +68,7 @@ def start_profiled(
     try:
         with signals_as_errors(), hold_folder(profiling.folder, f"--{tool}") as folder:
             columns = shutil.get_terminal_size((140, 24)).columns
-            environment = {**allowed(os.environ), FOLDER_VARIABLE: str(folder), "COLUMNS": str(columns)}
+            environment = {**allowed_variables(os.environ), FOLDER_VARIABLE: str(folder), "COLUMNS": str(columns)}
             # A profiler passes the output on, so that pytest sees no terminal.
             colour = ["--color=yes"] if sys.stdout.isatty() and "NO_COLOR" not in os.environ else []
             pytest = [sys.executable, "-m", "pytest", *arguments, *colour]

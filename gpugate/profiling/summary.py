@@ -16,7 +16,7 @@ from gpugate.measurement.step_profile import Parts, StepProfile
 from gpugate.profiling import device_activity, host_calls
 from gpugate.profiling.capture_index import DOMAIN, STEP
 from gpugate.profiling.expert_rules import Finding, findings
-from gpugate.profiling.export_schema import Export, ProfileError, opened
+from gpugate.profiling.export_schema import Export, ProfileError, open_export
 from gpugate.profiling.nsight_tools import Nsys
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.units import Natural, Positive
@@ -59,7 +59,7 @@ def summarize(sqlite: Path, steps: int | None = None, window: str | None = None)
     `steps` is as in `find_steps`; `window` is the name of the range around the steps, if there is one. Raises
     ProfileError for a file that cannot be used, has other steps, or has nothing of CUDA in them.
     """
-    with opened(sqlite) as export:
+    with open_export(sqlite) as export:
         try:
             found = host_calls.find_steps(export, steps)
             if window is not None and found.window not in (None, window):
@@ -101,7 +101,7 @@ def _summary(export: Export, name: str, steps: host_calls.Steps) -> ProfileSumma
         waits=host_calls.waits(export),
         gaps=device_activity.largest(export, steps.first),
         idle_while=device_activity.idle_while(export),
-        ranges=host_calls.projected(export, steps),
+        ranges=host_calls.project_ranges(export, steps),
         streams=export.each(device_activity.Stream, device_activity.STREAMS),
         graphs=device_activity.Graphs(*export.row(device_activity.GRAPHS)),
         memory=device_activity.memory_use(export, steps),
@@ -176,10 +176,10 @@ def step_state(summary: ProfileSummary) -> State:
         kernel_ms=active.kernel_ms / steps,
         copy_ms=(active.either_ms - active.kernel_ms) / steps,
     )
-    return State(summary.span_ms / steps, {**summary.counters, **_enqueued(summary)}, profile)
+    return State(summary.span_ms / steps, {**summary.counters, **_enqueue_time(summary)}, profile)
 
 
-def _enqueued(summary: ProfileSummary) -> dict[str, float]:
+def _enqueue_time(summary: ProfileSummary) -> dict[str, float]:
     """The host's time in a step without its waits for the device; empty where no range is a step.
 
     A wait between two steps is in no range of ours, but may be in one of another domain, where it is subtracted too.

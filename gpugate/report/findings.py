@@ -33,13 +33,13 @@ def findings(run: RunResult) -> list[Finding]:
             cases = said.setdefault((verdict.outcome, verdict.reason, step, alone), {})
             cases.setdefault(verdict.case_id, []).append(verdict.check)
     made = [
-        Finding(outcome, reason, describe_for_cases(step, list(cases), run.command), _judged(cases))
+        Finding(outcome, reason, describe_for_cases(step, list(cases), run.command), _checks_of_cases(cases))
         for (outcome, reason, step, _), cases in said.items()
     ]
     return sorted(made, key=lambda finding: SEVERITY.index(finding.outcome))
 
 
-def _judged(checks_of: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+def _checks_of_cases(checks_of: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     return tuple(f"{', '.join(checks)} of {case_id}" for case_id, checks in checks_of.items())
 
 

@@ -80,20 +80,20 @@ class LiveLine:
 def line(progress: Progress) -> Text:
     """`<case id>  measuring baseline  build 2  37 pairs  4.41x 4.38..4.44 (+-0.7 %)  12 s left`."""
     doing = f"{progress.doing} {progress.side}".rstrip()
-    parts = [(progress.case_id, "bold"), (doing, ""), *_counted(progress), *_estimated(progress)]
+    parts = [(progress.case_id, "bold"), (doing, ""), *_counts(progress), *_estimate(progress)]
     if progress.seconds_left is not None:
         parts.append((f"{max(0.0, progress.seconds_left):.0f} s left", "dim"))
     return Text("  ", overflow="fold").join(Text(words, style=style) for words, style in parts)
 
 
-def _counted(progress: Progress) -> list[tuple[str, str]]:
+def _counts(progress: Progress) -> list[tuple[str, str]]:
     parts = [(f"build {progress.build}", "dim")] if progress.build else []
     if progress.pairs:
         parts.append((f"{progress.pairs} {'pair' if progress.pairs == 1 else 'pairs'}", ""))
     return parts
 
 
-def _estimated(progress: Progress) -> list[tuple[str, str]]:
+def _estimate(progress: Progress) -> list[tuple[str, str]]:
     if progress.speedup is None:
         return []
     words = units.ratio(progress.speedup)

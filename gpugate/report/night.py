@@ -90,12 +90,10 @@ def one_screen(run: RunResult) -> str:
         [plain(line) for line in (", ".join(yardsticks(run)), *load(run)) if line],
         [f"**{_cut(words, 400)}**" for words in warned],
         [_verdict_table(run)] if run.cases else [],
-        _listed("Not PASS", [_told(finding) for finding in findings(run)], MAX_FINDINGS),
-        _listed(
-            "Why", [f"{escaped(case)}: {_cut(words[0], 200)}" for case, words in autopsies(run).items()], MAX_CAUSES
-        ),
-        _moved(run),
-        _listed("Not measured", list(_not_measured(run)), MAX_REASONS),
+        _list("Not PASS", [_describe(finding) for finding in findings(run)], MAX_FINDINGS),
+        _list("Why", [f"{escaped(case)}: {_cut(words[0], 200)}" for case, words in autopsies(run).items()], MAX_CAUSES),
+        _list_moves(run),
+        _list("Not measured", list(_list_unmeasured(run)), MAX_REASONS),
         [f"{plain(tally(run))}. Every number: `python -m gpugate.report {RUN}`"],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
@@ -158,7 +156,7 @@ def _word(case: CaseResult) -> str:
     return outcome.value if outcome is not None else NOT_JUDGED
 
 
-def _told(found: Finding) -> str:
+def _describe(found: Finding) -> str:
     step = f"; next: `{found.next_step}`" if found.next_step else ""
     return f"**{found.outcome.value}** {_ids(found.judged)}: {_cut(found.reason, 300)}{step}"
 
@@ -197,7 +195,7 @@ def _share(case: CaseResult, then: History, now: Summary) -> float | None:
     )
 
 
-def _moved(run: RunResult) -> list[str]:
+def _list_moves(run: RunResult) -> list[str]:
     """The table of what moved, and every knee that did."""
     found = moves(run)
     knees = [
@@ -230,14 +228,14 @@ def _cells(move: Move) -> tuple[str, ...]:
     )
 
 
-def _not_measured(run: RunResult) -> Iterator[str]:
+def _list_unmeasured(run: RunResult) -> Iterator[str]:
     for reason, ids in skips(run).items():
         yield f"{_ids(ids)}: {_cut(reason, 200)}"
     for case_id, error in errors(run).items():
         yield f"**failed** {escaped(case_id)}: {_cut(error.removeprefix(f'{case_id}: '), 200)}"
 
 
-def _listed(title: str, entries: Sequence[str], most: int) -> list[str]:
+def _list(title: str, entries: Sequence[str], most: int) -> list[str]:
     if not entries:
         return []
     further = [f"- and {len(entries) - most} more"] if len(entries) > most else []

@@ -59,35 +59,35 @@ def printed(parts: Iterable[RenderableType], width: int, colour: bool) -> str:
 def tables(run: RunResult, width: int) -> list[RenderableType]:
     """The summary as rich renderables for `width` columns, in the order of reading."""
     return [
-        *_mutated(run),
+        *_mutation(run),
         *_machine(run, width),
         *(part for table in (results_table(run), *series_tables(run)) if table.rows for part in table.rich(width)),
-        *_section("start-up included", ([_indented(words, 2)] for words in whole_runs(run))),
-        *_section("bounded by", ([_indented(words, 2)] for words in bounds(run))),
-        *_section("why", ([_indented(words, 2)] for words in reasons(run))),
+        *_section("start-up included", ([_indent(words, 2)] for words in whole_runs(run))),
+        *_section("bounded by", ([_indent(words, 2)] for words in bounds(run))),
+        *_section("why", ([_indent(words, 2)] for words in reasons(run))),
         *_section("not PASS", (_finding(finding) for finding in findings(run))),
         *_section("autopsy", (_autopsy(case_id, lines) for case_id, lines in autopsies(run).items())),
         *_section("skipped", (_reason(reason, ids) for reason, ids in skips(run).items())),
         *_section("failed", (_error(case_id, error) for case_id, error in errors(run).items())),
         Text(),
-        *_closing(run),
+        *_last_lines(run),
     ]
 
 
 def _machine(run: RunResult, width: int) -> list[RenderableType]:
     lines = {"machine": facts(run.environment), "yardsticks": yardsticks(run), "load": load(run)}
-    return [_labelled(label, parts, width) for label, parts in lines.items() if parts]
+    return [_label(label, parts, width) for label, parts in lines.items() if parts]
 
 
-def _labelled(label: str, parts: Sequence[str], width: int) -> RenderableType:
+def _label(label: str, parts: Sequence[str], width: int) -> RenderableType:
     grid = Table.grid()
     grid.add_column(width=_LABEL_COLUMNS, no_wrap=True)
     grid.add_column(overflow="fold")
-    grid.add_row(Text(label, style="bold"), Text(_packed(parts, width - _LABEL_COLUMNS)))
+    grid.add_row(Text(label, style="bold"), Text(_pack(parts, width - _LABEL_COLUMNS)))
     return grid
 
 
-def _packed(parts: Sequence[str], width: int) -> str:
+def _pack(parts: Sequence[str], width: int) -> str:
     """The parts with commas, broken into lines only between parts: `4.3 TB/s` stays together."""
     lines = [parts[0]]
     for part in parts[1:]:
@@ -109,33 +109,33 @@ def _finding(finding: Finding) -> list[RenderableType]:
     head = Text.assemble((finding.outcome.value, STYLES[finding.outcome]), f"  {first}", overflow="fold")
     return [
         Padding(head, (0, 0, 0, 2)),
-        *(_indented(f"{' ' * len(finding.outcome.value)}  {judged}", 2) for judged in others),
-        _indented(finding.reason, 6),
-        *([_indented(f"next: {finding.next_step}", 6)] if finding.next_step else []),
+        *(_indent(f"{' ' * len(finding.outcome.value)}  {judged}", 2) for judged in others),
+        _indent(finding.reason, 6),
+        *([_indent(f"next: {finding.next_step}", 6)] if finding.next_step else []),
     ]
 
 
 def _autopsy(case_id: str, lines: Sequence[str]) -> list[RenderableType]:
-    return [_indented(case_id, 2), *(_indented(line, 6) for line in lines)]
+    return [_indent(case_id, 2), *(_indent(line, 6) for line in lines)]
 
 
 def _reason(reason: str, ids: Sequence[str]) -> list[RenderableType]:
-    return [_indented(reason, 2), *(_indented(case_id, 6) for case_id in ids)]
+    return [_indent(reason, 2), *(_indent(case_id, 6) for case_id in ids)]
 
 
 def _error(case_id: str, error: str) -> list[RenderableType]:
-    return [Padding(Text(case_id, style="bold red", overflow="fold"), (0, 0, 0, 2)), _indented(error, 6)]
+    return [Padding(Text(case_id, style="bold red", overflow="fold"), (0, 0, 0, 2)), _indent(error, 6)]
 
 
-def _indented(words: str, columns: int) -> RenderableType:
+def _indent(words: str, columns: int) -> RenderableType:
     return Padding(Text(words, overflow="fold"), (0, 0, 0, columns))
 
 
-def _closing(run: RunResult) -> list[RenderableType]:
+def _last_lines(run: RunResult) -> list[RenderableType]:
     warned = (Text(words, style="yellow", overflow="fold") for words in warnings(run))
-    return [*warned, *_mutated(run), Text(tally(run), overflow="fold")]
+    return [*warned, *_mutation(run), Text(tally(run), overflow="fold")]
 
 
-def _mutated(run: RunResult) -> list[RenderableType]:
+def _mutation(run: RunResult) -> list[RenderableType]:
     said = mutation(run)
     return [Text(said, style="bold red", overflow="fold")] if said else []

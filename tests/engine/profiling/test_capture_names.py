@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gpugate.profiling.capture_index import safe_name
-from gpugate.profiling.isolated_environment import allowed
+from gpugate.profiling.isolated_environment import allowed_variables
 
 LONG = "resnet/" + "x" * 193
 
@@ -52,4 +52,4 @@ def test_ids_that_differ_have_names_that_do() -> None:
 def test_what_a_report_may_show_of_the_environment() -> None:
     secrets = {"CI_JOB_TOKEN", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "PIP_INDEX_URL", "SSH_AUTH_SOCK", "PATH_TOKEN"}
     needed = {"PATH", "HOME", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "LC_ALL", "OMP_NUM_THREADS", "PYTHONPATH"}
-    assert set(allowed(dict.fromkeys(secrets | needed, "x"))) == needed
+    assert set(allowed_variables(dict.fromkeys(secrets | needed, "x"))) == needed

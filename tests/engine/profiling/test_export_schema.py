@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.profiling.export_schema import ProfileError, opened
+from gpugate.profiling.export_schema import ProfileError, open_export
 from gpugate.profiling.summary import summarize
 from tests.support.profile_exports import ExportWriter
 
@@ -133,7 +133,7 @@ def test_the_export_is_never_written(tmp_path: Path) -> None:
     path = export(tmp_path)
     before = path.read_bytes()
     summarize(path)
-    with opened(path) as found, pytest.raises(sqlite3.OperationalError, match="readonly"):
+    with open_export(path) as found, pytest.raises(sqlite3.OperationalError, match="readonly"):
         found.run("CREATE TABLE main.ours (id)")
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
@@ -141,7 +141,7 @@ def test_the_export_is_never_written(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not tell the kinds of SQLite's errors apart")
 def test_a_wrong_query_of_ours_is_not_blamed_on_the_file(tmp_path: Path) -> None:
-    with pytest.raises(sqlite3.OperationalError, match="no such column"), opened(export(tmp_path)) as found:
+    with pytest.raises(sqlite3.OperationalError, match="no such column"), open_export(export(tmp_path)) as found:
         found.run("SELECT nonsense FROM kernel")
 
 

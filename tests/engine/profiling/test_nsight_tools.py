@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from gpugate.profiling import nsight_tools
-from gpugate.profiling.expert_rules import findings, parsed
+from gpugate.profiling.expert_rules import findings, parse_rules
 from gpugate.profiling.export_schema import ProfileError
-from gpugate.profiling.nsight_tools import Nsys, exported, run_nsys
+from gpugate.profiling.nsight_tools import Nsys, export_report, run_nsys
 from tests.support.fake_nsys import on_path
 from tests.support.patience import started_once, wait_until
 from tests.support.tiny_project import running
@@ -55,7 +55,7 @@ The following are ranges where a GPU is idle for more than 500ms.
 
 
 def test_rules_that_found_something_are_told_with_the_first_rows() -> None:
-    memcpy, gaps = parsed(SAID)
+    memcpy, gaps = parse_rules(SAID)
     assert (memcpy.rule, memcpy.title) == ("cuda_memcpy_sync", "CUDA Synchronous Memcpy")
     assert memcpy.advice == (
         "The following are synchronous memory transfers that block the host. "
@@ -67,12 +67,12 @@ def test_rules_that_found_something_are_told_with_the_first_rows() -> None:
 
 
 def test_words_that_are_no_rules_are_no_findings() -> None:
-    assert parsed("Generating SQLite file\n") == ()
+    assert parse_rules("Generating SQLite file\n") == ()
 
 
 def test_advice_without_a_table_is_a_finding() -> None:
     text = "Processing [r.sqlite] with [/rules/new_rule.py]...\n\n ** New Rule (new_rule):\n\nDo less.\n"
-    (finding,) = parsed(text)
+    (finding,) = parse_rules(text)
     assert (finding.advice, finding.headings, finding.rows, finding.count) == ("Do less.", (), (), 0)
 
 
@@ -116,7 +116,7 @@ def report(folder: Path) -> Path:
 
 def test_a_report_is_exported_beside_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_path(tmp_path, monkeypatch, EXPORTS)
-    path = exported(report(tmp_path))
+    path = export_report(report(tmp_path))
     assert (path, path.read_text()) == (tmp_path / "case.sqlite", "new")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["bin", "case.nsys-rep", "case.sqlite"]
 
@@ -131,19 +131,19 @@ def test_an_export_is_made_anew_only_when_it_is_stale(
     there.write_text("old")
     made = path.stat().st_mtime
     os.utime(there, (made, made - age_s))
-    assert exported(path).read_text() == content
+    assert export_report(path).read_text() == content
 
 
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_path(tmp_path, monkeypatch, f"{EXPORTS}; echo no importer; exit 1")
     with pytest.raises(ProfileError, match=r"`nsys export` ended with status 1 \(no importer\)"):
-        exported(report(tmp_path))
+        export_report(report(tmp_path))
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["bin", "case.nsys-rep"]
 
 
 def test_a_report_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match=r"no\.nsys-rep is no file: give a \.nsys-rep"):
-        exported(tmp_path / "no.nsys-rep")
+        export_report(tmp_path / "no.nsys-rep")
 
 
 def test_the_nsys_and_the_environment_are_those_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,5 +156,5 @@ def test_the_nsys_and_the_environment_are_those_given(tmp_path: Path, monkeypatc
 
 def test_what_is_no_report_is_its_own_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_path(tmp_path, monkeypatch, EXPORTS)
-    assert exported(tmp_path / "no.sqlite") == tmp_path / "no.sqlite"
-    assert exported(report(tmp_path)) == tmp_path / "case.sqlite"
+    assert export_report(tmp_path / "no.sqlite") == tmp_path / "no.sqlite"
+    assert export_report(report(tmp_path)) == tmp_path / "case.sqlite"

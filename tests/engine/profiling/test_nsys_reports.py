@@ -27,7 +27,7 @@ def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNsys:
     made = FakeNsys(tmp_path / "nsys")
     monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
     monkeypatch.setattr(nsys_reports, "_summarize", write_said)
-    monkeypatch.setattr(nsys_reports, "exported", lambda report, nsys: exported_from(report))
+    monkeypatch.setattr(nsys_reports, "export_report", lambda report, nsys: exported_from(report))
     return made
 
 
@@ -108,7 +108,9 @@ def test_a_report_of_other_steps_is_not_summarized(
 ) -> None:
     monkeypatch.setattr(nsys_reports, "_summarize", summarize_report)
     monkeypatch.setattr(
-        nsys_reports, "exported", lambda report, nsys: Path(shutil.copy(export.path, report.with_suffix(".sqlite")))
+        nsys_reports,
+        "export_report",
+        lambda report, nsys: Path(shutil.copy(export.path, report.with_suffix(".sqlite"))),
     )
     export = ExportWriter(tmp_path / "export.sqlite")
     export.range("a/b/cuda reference", 0, 20_000, eventType=60)
@@ -161,7 +163,7 @@ def test_an_export_that_breaks_a_query_loses_no_other_report(
     exports = iter(["damaged", "good"])
     monkeypatch.setattr(
         nsys_reports,
-        "exported",
+        "export_report",
         lambda report, nsys: Path(shutil.copy(tmp_path / f"{next(exports)}.sqlite", report.with_suffix(".sqlite"))),
     )
     for name, end in (("damaged", 2**63 - 1), ("good", 5_000)):
@@ -193,7 +195,7 @@ def test_a_report_that_cannot_be_exported_is_kept(
     def refuse(*given: object) -> None:
         raise ProfileError("`nsys export` ended with status 1")
 
-    monkeypatch.setattr(nsys_reports, "exported", refuse)
+    monkeypatch.setattr(nsys_reports, "export_report", refuse)
     problems, _, folder = kept(tmp_path, [captured(1)], ["capture.1.nsys-rep"])
     assert problems == ["a+b+cuda.optimized.nsys-rep was not summarized: `nsys export` ended with status 1"]
     assert names(folder) == ["a+b+cuda.optimized.nsys-rep", "summary.md"]

@@ -189,7 +189,7 @@ def test_an_interrupt_while_reports_are_read_keeps_none_that_is_not_whole(
     def interrupt(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(nsys_reports, "exported", interrupt)
+    monkeypatch.setattr(nsys_reports, "export_report", interrupt)
     result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
     assert result.status == pytest.ExitCode.INTERRUPTED
     said = capfd.readouterr().out + result.text
