@@ -12,13 +12,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from gpugate.errors import EnvironmentUnfitError, OptionError
 from gpugate.profiling.capture_index import FOLDER_VARIABLE, INNER_PID, OUTER_PID, CaptureIndex, read_index
@@ -26,7 +24,7 @@ from gpugate.profiling.isolated_environment import allowed_variables
 from gpugate.report.night_files import RUN
 from gpugate.session.child_process import program_command
 from gpugate.session.options import Profiling
-from gpugate.session.termination import delay_signals
+from gpugate.session.termination import delay_signals, termination_as_ctrl_c
 
 FAILED, INTERRUPTED = 1, 2  # pytest's exit statuses
 GRACE_S = 5.0  # for pytest to close what it has open
@@ -44,13 +42,6 @@ class ProfiledRun:
     index: CaptureIndex
 
 
-class EndedFromOutsideError(BaseException):
-    """SIGTERM or SIGHUP reached this process; `status` is the exit status that says so."""
-
-    def __init__(self, number: int) -> None:
-        self.status = 128 + number
-
-
 def start_profiled(
     profiling: Profiling,
     arguments: Sequence[str],
@@ -66,18 +57,18 @@ def start_profiled(
     """
     tool = profiling.tool
     try:
-        with signals_as_errors(), hold_folder(profiling.folder, f"--{tool}") as folder:
+        with termination_as_ctrl_c(), hold_folder(profiling.folder, f"--{tool}") as folder:
             columns = shutil.get_terminal_size((140, 24)).columns
-            environment = {**allowed_variables(os.environ), FOLDER_VARIABLE: str(folder), "COLUMNS": str(columns)}
+            environment = {**allowed_variables(os.environ), "COLUMNS": str(columns)}
             # A profiler passes the output on, so that pytest sees no terminal.
             colour = ["--color=yes"] if sys.stdout.isatty() and "NO_COLOR" not in os.environ else []
             pytest = [sys.executable, "-m", "pytest", *arguments, *colour]
             ended = run_profiled([*command(folder), *pytest], folder, environment)
             index = read_index(folder)
             problems = keep(ProfiledRun(profiling, folder, environment, index))
-    except (KeyboardInterrupt, EndedFromOutsideError) as ending:
+    except KeyboardInterrupt:
         say(f"--{tool} was interrupted: not all of its reports are kept")
-        return ending.status if isinstance(ending, EndedFromOutsideError) else INTERRUPTED
+        return INTERRUPTED
     if index.status is None:
         problems.append(f"pytest did not end by itself under {tool}, which ended with status {ended}")
     elif index.status == 0 and ended:
@@ -129,85 +120,51 @@ def run_profiled(command: Sequence[str], folder: Path, environment: Mapping[str,
     try:
         # A session of its own: a terminal's Ctrl-C would make the profiler give up before pytest has ended.
         started = program_command(command)
-        process = subprocess.Popen(started, env=dict(environment), stdin=subprocess.DEVNULL, start_new_session=True)
+        known = {**environment, FOLDER_VARIABLE: str(folder)}
+        process = subprocess.Popen(started, env=known, stdin=subprocess.DEVNULL, start_new_session=True)
     except OSError as error:
         raise EnvironmentUnfitError(f"{command[0]} cannot be started ({error.strerror}): install it anew") from None
     try:
         while True:  # in short turns: an endless wait may not see a signal that comes as it begins
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(LOOK_S)
-    except (KeyboardInterrupt, EndedFromOutsideError):
-        with suppress(KeyboardInterrupt, EndedFromOutsideError):
-            _interrupt_pytest(process, folder)
+    except KeyboardInterrupt:
+        with suppress(KeyboardInterrupt):
+            _interrupt_pytest(folder)
         raise
     finally:
-        _kill_all(process, folder)
+        _kill_all(folder)
+        process.poll()
 
 
-def _interrupt_pytest(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Ctrl-C for pytest alone, and the time to end; where it does not run yet there is nothing to close."""
-    path = folder / INNER_PID
-    inner = int(path.read_text(encoding="utf-8")) if path.exists() else None
-    deadline = time.monotonic() + GRACE_S
-    with suppress(ProcessLookupError):
-        if inner is not None:
-            os.kill(inner, signal.SIGINT)
-    while inner in _processes() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(LOOK_S)
+def _interrupt_pytest(folder: Path) -> None:
+    """Sends Ctrl-C to pytest alone and waits for its end; before pytest runs there is nothing to close."""
+    with suppress(OSError):
+        inner = int((folder / INNER_PID).read_text(encoding="utf-8"))
+        deadline = time.monotonic() + GRACE_S
+        os.kill(inner, signal.SIGINT)
+        while _environment(inner) and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
 
 
-@contextmanager
-def signals_as_errors() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise EndedFromOutsideError in the main thread; elsewhere nothing changes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def raise_it(number: int, frame: FrameType | None) -> None:
-        raise EndedFromOutsideError(number)
-
-    before = {number: signal.signal(number, raise_it) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _kill_all(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Kills the process, its descendants, the rest of its session and every process whose environment names the folder,
-    until none is left: a profiler's daemon has left all of the former."""
-    mine: set[int] = set()
+def _kill_all(folder: Path) -> None:
+    """Kills every process whose environment names the folder until none is left: a daemon of a profiler leaves the
+    process group and the session of the run."""
     variable = f"{FOLDER_VARIABLE}={folder}".encode()
     deadline = time.monotonic() + KILLED_S
-    while True:
-        table = _processes()
-        mine |= {pid for pid, (_, session) in table.items() if session == process.pid or variable in _environ(pid)}
-        while more := {pid for pid, (parent, _) in table.items() if parent in mine} - mine:
-            mine |= more
-        left = mine & table.keys()
+    while time.monotonic() < deadline:
+        left = [int(path.name) for path in Path("/proc").glob("[0-9]*") if variable in _environment(int(path.name))]
+        if not left:
+            return
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        process.poll()
-        if not left or time.monotonic() >= deadline:
-            return
         time.sleep(LOOK_S)
 
 
-def _environ(pid: int) -> list[bytes]:
+def _environment(pid: int) -> list[bytes]:
+    """The variables of a process as they were at its start; empty once it has ended."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return [word for word in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if word]
     except OSError:
         return []
-
-
-def _processes() -> dict[int, tuple[int, int]]:
-    """The parent and the session of every process that has not ended; see proc_pid_stat(5)."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, parent, _, session = path.read_text(errors="replace").rpartition(")")[2].split()[:4]
-            if state not in "XZ":
-                found[int(path.parent.name)] = (int(parent), int(session))
-    return found
