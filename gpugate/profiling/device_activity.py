@@ -59,9 +59,7 @@ WITH running AS (
     SUM(IIF(memoryOperationType = :allocates, bytes, -bytes)) OVER (
       PARTITION BY memKind ORDER BY start ROWS UNBOUNDED PRECEDING) AS held
   FROM allocation WHERE globalPid >> 24 IN (SELECT tid >> 24 FROM step))
-SELECT memKind,
-  COUNT(IIF(takes, 1, NULL)), COUNT(IIF(takes, NULL, 1)),
-  COALESCE(SUM(IIF(takes, bytes, 0)), 0), COALESCE(SUM(IIF(takes, 0, bytes)), 0), MAX(MAX(held), 0)
+SELECT memKind, SUM(takes), SUM(NOT takes), SUM(takes * bytes), SUM((NOT takes) * bytes), MAX(MAX(held), 0)
 FROM running WHERE start BETWEEN :first AND :last GROUP BY memKind ORDER BY 4 DESC
 """
 

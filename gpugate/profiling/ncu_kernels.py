@@ -8,7 +8,6 @@ environment is allow-listed, and has the ranges that nsys sees; Nsight Compute's
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -92,7 +91,7 @@ def read_launches(text: str) -> list[Launch]:
     if start is None:
         said = next((line for line in lines if "ERROR" in line), lines[-1] if lines else "nothing")
         raise NcuError(f"ncu printed no table of kernels ({said.strip()[:200]}): run it by hand to see more")
-    rows = list(csv.DictReader(io.StringIO("\n".join(lines[start:]))))
+    rows = list(csv.DictReader(lines[start:]))
     if rows and TIME not in rows[0]:
         raise NcuError(f"ncu printed no {TIME}: run a newer Nsight Compute")
     return [_launch(row) for row in rows if (row["ID"] or "").strip()]  # the row of units has no ID
@@ -219,7 +218,7 @@ def run_under_ncu(profiling: Profiling, arguments: Sequence[str], say: Callable[
 
     Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for an ncu that is not there.
     """
-    ncu = nsight_tools.ncu()
+    ncu = nsight_tools.require("ncu")
     timed: list[tuple[Capture, list[Kernel]]] = []
     say("ncu, first run: how long every kernel of a step takes")
     command = partial(_command, ncu, TIMES)

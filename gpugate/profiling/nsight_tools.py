@@ -1,4 +1,4 @@
-"""Nsight Systems and Nsight Compute: where they are, what they can do, and exporting a report of nsys."""
+"""The programs nsys and ncu: their places, the export of a report, and the findings of nsys's expert rules."""
 
 from __future__ import annotations
 
@@ -29,8 +29,16 @@ PERMISSION = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run
 # What a version may know: other processes' variables are none of our business, and without CPU samples no symbol is.
 LEANER = ("--discard-environment=true", "--resolve-symbols=false")
 OLDEST_NSYS = (2023, 1)  # from when on ranges repeat, nodes of CUDA graphs are traced and reports are .nsys-rep
-ANSWER_S, EXPORT_S = 60.0, 600.0
+ANSWER_S, EXPORT_S, ANALYZE_S = 60.0, 600.0, 300.0
 LAST_WORDS = 200
+# The text of `nsys analyze` has a part per rule: a line `Processing [...] with [.../RULE.py]...`, a heading ` ** TITLE
+# (RULE):`, advice or `There were no problems detected ...`, and a table whose columns stand under dashes; or one line
+# `SKIPPED: reason`.
+MOST_ROWS = 5
+_PROCESSING = re.compile(r"^Processing \[.*\] with \[.*?(\w+)\.py\]", re.MULTILINE)
+_HEADING = re.compile(r"^\s*\*\* (?P<title>.+) \(\w+.*\):\s*$", re.MULTILINE)
+_UNDER_A_HEAD = re.compile(r"^ *-+(?: +-+)* *$", re.MULTILINE)
+_FINE = "There were no problems detected"
 
 
 def found(tool: Literal["nsys", "ncu"]) -> str | None:
@@ -49,30 +57,25 @@ class Nsys:
     leaner: tuple[str, ...] = ()
 
 
+def require(tool: Literal["nsys", "ncu"]) -> str:
+    """The path of nsys or ncu. Raises EnvironmentUnfitError where it is not there."""
+    path = found(tool)
+    if path is None:
+        raise EnvironmentUnfitError(f"--{tool} found no {tool}: install it, put it on PATH, or try --torch-trace")
+    return path
+
+
 def nsys(environment: Mapping[str, str]) -> Nsys:
     """Raises EnvironmentUnfitError for an nsys that is not there, does not run or is too old."""
-    path = found("nsys")
-    if path is None:
-        raise EnvironmentUnfitError(
-            "--nsys found no nsys: install Nsight Systems, put it on PATH, or try --torch-trace"
-        )
+    path = require("nsys")
     said = answer([path, "--version"], environment)
     version = re.search(r"version (\d+)\.(\d+)", said)
-    if version is None:
-        raise EnvironmentUnfitError(f"{path} does not tell its version ({said.strip()[:200]}): install it anew")
-    if (int(version[1]), int(version[2])) < OLDEST_NSYS:
+    if version is None or (int(version[1]), int(version[2])) < OLDEST_NSYS:
+        problem = version[0] if version else f"of an unknown version ({said.strip()[:200]})"
         oldest = ".".join(map(str, OLDEST_NSYS))
-        raise EnvironmentUnfitError(f"{path} is {version[0]}: install Nsight Systems {oldest} or newer")
+        raise EnvironmentUnfitError(f"{path} is {problem}: install Nsight Systems {oldest} or newer")
     known = answer([path, "profile", "--help"], environment)
     return Nsys(path, environment, tuple(option for option in LEANER if option.partition("=")[0] in known))
-
-
-def ncu() -> str:
-    """Raises EnvironmentUnfitError where it is not there."""
-    path = found("ncu")
-    if path is None:
-        raise EnvironmentUnfitError("--ncu found no ncu: install Nsight Compute, or put it on PATH")
-    return path
 
 
 def answer(command: Sequence[str], environment: Mapping[str, str]) -> str:
@@ -85,11 +88,8 @@ def answer(command: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def run_nsys(arguments: Sequence[str | Path], timeout_s: float, nsys: Nsys | None = None) -> str:
-    """What `nsys ARGUMENTS` prints, both streams together. Without an `nsys` it is the one that is found, with our
-    environment.
-
-    Raises ProfileError where it cannot be started, fails or takes too long; then nothing of it goes on running.
-    """
+    """Runs `nsys ARGUMENTS`, by default the nsys that is found, in the environment of this process; returns the output
+    of both streams. Raises ProfileError where it cannot be started, fails or takes too long."""
     path, environment = (nsys.path, nsys.environment) if nsys is not None else (found("nsys"), None)
     if path is None:
         raise ProfileError("nsys was not found: install Nsight Systems, or put its nsys on PATH")
@@ -124,3 +124,51 @@ def export_report(path: Path, nsys: Nsys | None = None) -> Path:
     except OSError as error:
         why = f"({error.strerror}): move the report to another folder"
         raise ProfileError(f"{sqlite} cannot be written {why}") from error
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule that found something: its advice in one paragraph, and the first rows of its table."""
+
+    rule: str
+    title: str
+    advice: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    count: int  # of all rows, which nsys limits to 50
+
+
+def findings(sqlite: Path, nsys: Nsys | None = None) -> tuple[Finding, ...]:
+    """Runs nsys's rules over an export. Raises ProfileError where nsys is not there or fails."""
+    return parse_rules(run_nsys(["analyze", "--format", "column", sqlite], ANALYZE_S, nsys))
+
+
+def parse_rules(said: str) -> tuple[Finding, ...]:
+    """The rules that found something, in the order of nsys; those that were skipped or found nothing say nothing."""
+    _, *parts = _PROCESSING.split(said)
+    made = (_finding(rule, text) for rule, text in zip(parts[::2], parts[1::2], strict=True))
+    return tuple(finding for finding in made if finding is not None)
+
+
+def _finding(rule: str, text: str) -> Finding | None:
+    heading = _HEADING.search(text)
+    if heading is None or _FINE in text:
+        return None
+    body = text[heading.end() :]
+    dashes = _UNDER_A_HEAD.search(body)
+    words, names = (body, "") if dashes is None else body[: dashes.start()].rstrip("\n").rsplit("\n", 1)
+    rows = () if dashes is None else _rows(dashes[0], body[dashes.end() + 1 :].split("\n\n")[0].splitlines())
+    return Finding(
+        rule=rule,
+        title=heading["title"],
+        advice=" ".join(words.split()).replace("%%", "%"),  # nsys forgets to format it
+        headings=tuple(re.split(r" {2,}", names.strip())) if names else (),
+        rows=rows[:MOST_ROWS],
+        count=len(rows),
+    )
+
+
+def _rows(dashes: str, lines: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """The cells under each run of dashes, which the headings may miss by a column."""
+    columns = [match.span() for match in re.finditer("-+", dashes)]
+    return tuple(tuple(line[start:end].strip() for start, end in columns) for line in lines)

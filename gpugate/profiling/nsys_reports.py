@@ -37,7 +37,6 @@ NOT_JUDGED = "under a profiler: timings are not judged"
 MAY_READ = "nsys may read the variables of other processes here, and write them into it"
 ELSEWHERE = "run it as root, where user namespaces are allowed, or in a container of its own"
 MOST_TOLD = 6  # reports: of more the terminal only says where they are
-LARGEST_MB = 20.0
 
 
 @dataclass(frozen=True)
@@ -75,19 +74,13 @@ def keep_reports(run: ProfiledRun, nsys: Nsys, say: Callable[[str], None]) -> li
     say(f"nsys: {len(reports)} reports in {folder}, listed in its {LIST}; {NOT_JUDGED}")
     for each in kept:
         if each.report is not None:
-            say(f"  {_describe(each.capture, each.report)}")
+            say(f"  {each.capture.window} ({each.capture.side}), {each.capture.steps} steps: {each.report.name}")
             for line in each.brief if len(kept) <= MOST_TOLD else ():
                 say(f"    {line}")
     if reports:
         say(f"all of it: the {SUMMARY} beside each, or `gpugate profile {reports[0]}`")
     # A side that failed has failed its test already: it is no problem of the profile.
     return list(dict.fromkeys(each.problem for each in kept if each.problem and each.capture.complete))
-
-
-def _describe(capture: Capture, report: Path) -> str:
-    size_mb = report.stat().st_size / 1e6
-    large = f", {size_mb:.0f} MB: more than {LARGEST_MB:g} MB, so pass on its summary" if size_mb > LARGEST_MB else ""
-    return f"{capture.case_id} {capture.label} ({capture.side}), {capture.steps} steps: {report.name}{large}"
 
 
 def _keep(run: ProfiledRun, nsys: Nsys, capture: Capture, isolated: bool) -> Kept:

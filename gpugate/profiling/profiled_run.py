@@ -5,7 +5,6 @@ Where it is interrupted, pytest ends as by Ctrl-C, and nothing that the profiler
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -14,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from gpugate.report.night_files import RUN
 from gpugate.session.child_process import program_command
 from gpugate.session.options import Profiling
 from gpugate.session.termination import delay_signals, termination_as_ctrl_c
+from gpugate.store.folder_lock import lock_folder
 
 FAILED, INTERRUPTED = 1, 2  # pytest's exit statuses
 GRACE_S = 5.0  # for pytest to close what it has open
@@ -50,10 +50,10 @@ def start_profiled(
     say: Callable[[str], None],
 ) -> int:
     """Runs pytest with `arguments` behind the profiler's `command`, which gets the folder to write into; returns the
-    exit status of all.
+    exit status of both.
 
-    `keep` keeps the artifacts and returns what is wrong with them, which makes an exit status of 0 one of 1. Raises
-    OptionError for a folder that cannot be written and EnvironmentUnfitError for a profiler that cannot be used.
+    `keep` keeps the artifacts and returns their problems, with which the status 0 becomes 1. Raises OptionError for a
+    folder that cannot be written and EnvironmentUnfitError for a profiler that cannot be used.
     """
     tool = profiling.tool
     try:
@@ -81,28 +81,14 @@ def start_profiled(
 
 @contextmanager
 def hold_folder(folder: Path, option: str) -> Iterator[Path]:
-    """Makes the folder, keeps other runs out of it, and yields one inside it that is removed at the end.
-
-    What a run that was killed has left is removed too. Raises OptionError, naming `option`, where the folder cannot be
-    written, holds a night, or another run is at work in it.
-    """
+    """Makes and locks the folder, removes what a killed run left in it, and yields a folder inside it, which is removed
+    at the end. Raises OptionError, naming `option`, for a folder that cannot be written, has a night, or is locked."""
     if (folder / RUN).exists():  # whose summary.md would be replaced
         raise OptionError(f"{option} {folder} is the record of a night, with its {RUN}: give a folder beside it")
-    problem = "cannot be written ({})"
-    with ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context((folder / ".lock").open("a"))
-            problem = "has no locks ({})"
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            problem = "cannot be written ({})"
-            for left in folder.glob(f"{_UNFINISHED}*"):
-                shutil.rmtree(left, ignore_errors=True)
-            inside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder))
-        except OSError as error:
-            in_use = isinstance(error, BlockingIOError)
-            why = "is in use by another run" if in_use else problem.format(error.strerror)
-            raise OptionError(f"{option} {folder} {why}: give another folder") from None
+    with lock_folder(folder, OptionError, f"{option} {folder}"):
+        for left in folder.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        inside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder))
         try:
             yield inside
         finally:

@@ -12,7 +12,7 @@ from rich.text import Text
 from gpugate import units
 from gpugate.explaining.words import shortened
 from gpugate.profiling.device_activity import Kernel
-from gpugate.profiling.expert_rules import Finding
+from gpugate.profiling.nsight_tools import Finding
 from gpugate.profiling.summary import ProfileSummary
 from gpugate.report.table import Table, columns, escaped
 

@@ -15,9 +15,8 @@ from gpugate.explaining.state import State
 from gpugate.measurement.step_profile import Parts, StepProfile
 from gpugate.profiling import device_activity, host_calls
 from gpugate.profiling.capture_index import DOMAIN, STEP
-from gpugate.profiling.expert_rules import Finding, findings
 from gpugate.profiling.export_schema import Export, ProfileError, open_export
-from gpugate.profiling.nsight_tools import Nsys
+from gpugate.profiling.nsight_tools import Finding, Nsys, findings
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.units import Natural, Positive
 

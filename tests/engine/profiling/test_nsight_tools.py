@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpugate.profiling import nsight_tools
-from gpugate.profiling.expert_rules import findings, parse_rules
 from gpugate.profiling.export_schema import ProfileError
-from gpugate.profiling.nsight_tools import Nsys, export_report, run_nsys
+from gpugate.profiling.nsight_tools import Nsys, export_report, findings, parse_rules, run_nsys
 from tests.support.fake_nsys import on_path
 from tests.support.patience import started_once, wait_until
 from tests.support.tiny_project import running

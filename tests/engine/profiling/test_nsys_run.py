@@ -388,9 +388,9 @@ def test_a_capture_that_is_cut_off_is_not_taken_for_whole(
     ("mode", "sentence"),
     [
         ("old", "is version 2021.3: install Nsight Systems 2023.1 or newer"),
-        ("gone", "--nsys found no nsys: install Nsight Systems, put it on PATH, or try --torch-trace"),
+        ("gone", "--nsys found no nsys: install it, put it on PATH, or try --torch-trace"),
         ("not a folder", "cannot be written (File exists): give another folder"),
-        ("in use", "is in use by another run: give another folder"),
+        ("in use", "is in use by another process (pid "),
     ],
 )
 def test_what_cannot_profile_is_one_sentence(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpugate.profiling.device_activity import Active
-from gpugate.profiling.expert_rules import Finding
 from gpugate.profiling.export_schema import ProfileError
+from gpugate.profiling.nsight_tools import Finding
 from gpugate.profiling.summary import FILE, ProfileSummary, read_summary, summarize, write_summary
 from tests.support.profile_exports import (
     BACKWARD,
