@@ -57,7 +57,7 @@ class Catalogue:
         for workload in [earlier for earlier in self._earlier if earlier.name not in again] + self._registered:
             self._add(workload)
 
-    def let_be_replaced(self) -> None:
+    def allow_replacement(self) -> None:
         """Lets what is registered from now on replace workloads of the same names, because pytest starts once more.
 
         pytest executes conftest.py a second time, but not the modules that conftest.py imports.

@@ -31,7 +31,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     words, started_in = [str(word) for word in config.invocation_params.args], config.invocation_params.dir
     at_home = config.inipath is not None and started_in.is_relative_to(config.inipath.parent)
     if not at_home and (clear := words_without_ambiguity(words)) != words:
-        catalogue.let_be_replaced()
+        catalogue.allow_replacement()
         return int(pytest.main(clear, plugins=config.invocation_params.plugins))
     return _start_profiler(config)
 

@@ -66,14 +66,14 @@ def run(arguments: argparse.Namespace) -> int:
     runs = _runs(arguments.folder)
     machine = machine_name(runs[0].environment)
     folder = arguments.baselines / machine
-    occasion = baseline.Occasion(arguments.reason, arguments.new_anchor, arguments.add, arguments.force)
+    recording = baseline.Recording(arguments.reason, arguments.new_anchor, arguments.add, arguments.force)
     with baseline.exclusive(folder):
         old = baseline.load_all(folder)
         files = [
-            baseline.updated(old.get(workload), workload, those, occasion, processes)
+            baseline.record_runs(old.get(workload), workload, those, recording, processes)
             for workload, those in _by_workload(runs).items()
         ]
-        profiles = profiles_file.made(arguments.baselines, machine, runs)
+        profiles = profiles_file.collect_profiles(arguments.baselines, machine, runs)
         # The contents of all files are made before the first file is written: a refusal leaves every file unchanged.
         write(folder, files, profiles, lambda lines: print(*lines, sep="\n"))
     return 0

@@ -13,7 +13,7 @@ import numpy as np
 from gpugate.measurement.record import Measurement, Pair, TimedBuild
 from gpugate.measurement.speedup import speedup_of
 from gpugate.statistics.intervals import Estimate, coefficient_of_variation, median_interval, robust_spread
-from gpugate.statistics.policy import MIN_PROCESSES, MIN_SITTINGS
+from gpugate.statistics.policy import MIN_NIGHTS, MIN_PROCESSES
 from gpugate.statistics.tolerance import detectable_slowdown, speedup_tolerance
 from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes
 
@@ -21,7 +21,7 @@ DISTURBED = 4.0  # times the others' median half-width, or standard deviations a
 ALWAYS_NARROW = 0.01  # relative half-width
 ALWAYS_AS_FAST = 0.1  # log-time of the reference side above the median process's
 ALWAYS_DISTURBED = 0.25  # of either, however much the others vary
-SITTING_GAP = datetime.timedelta(hours=6)  # what a machine is like for hours is another by the next night
+NIGHT_GAP = datetime.timedelta(hours=6)  # a machine's state lasts hours and differs by the next night
 
 
 @dataclass(frozen=True)
@@ -69,28 +69,28 @@ class History:
     optimized_ms: Milliseconds
     optimized_ms_cv: NotNegative | None
     processes: Processes
-    sittings: Processes = 1  # how many occasions, hours apart, the processes were measured on
+    sittings: Processes = 1  # the nights on which the processes were measured
     sm_clock_mhz: NotNegative | None = None  # median over all pairs, of a GPU
     optimized_steps_per_block: Positive = 1.0  # median over all builds
 
-    def tolerance(self, checks: int) -> float:
-        """The share by which a speedup may fall short of this one, in a night of so many checks of time."""
-        return speedup_tolerance(self.speedup_cv, self.processes, self.sittings, checks)
+    def tolerance(self, checks_per_night: int) -> float:
+        """The share by which a speedup may fall short of this one, in a night of so many checks of times."""
+        return speedup_tolerance(self.speedup_cv, self.processes, self.sittings, checks_per_night)
 
     def detectable_slowdown(self, allowed: float) -> float:
         """The smallest slowdown that a gate which tolerates `allowed` catches, a share; infinite where it is none."""
         return detectable_slowdown(self.speedup_cv, self.processes, self.sittings, allowed)
 
 
-def by_sitting(started_at: Sequence[str]) -> list[list[int]]:
-    """Indices of processes by the occasion on which they ran; between two occasions SITTING_GAP or more passed.
+def group_by_night(started_at: Sequence[str]) -> list[list[int]]:
+    """Groups the indices of processes by night; between two nights NIGHT_GAP or more passed.
 
     `started_at` are ISO 8601 times. Raises ValueError for others, and TypeError where only some have an offset.
     """
     times = [datetime.datetime.fromisoformat(time) for time in started_at]
     groups: list[list[int]] = []
     for index in sorted(range(len(times)), key=times.__getitem__):
-        if groups and times[index] - times[groups[-1][-1]] < SITTING_GAP:
+        if groups and times[index] - times[groups[-1][-1]] < NIGHT_GAP:
             groups[-1].append(index)
         else:
             groups.append([index])
@@ -103,20 +103,20 @@ def sm_clock_mhz(pairs: Iterable[Pair]) -> float | None:
     return float(median(clocks)) if clocks else None
 
 
-class OneProcess(NamedTuple):
+class ProcessSummary(NamedTuple):
     """The numbers of one fresh process that a record counts."""
 
     speedup: Estimate
     reference_ms: float
 
 
-def one_process(builds: Sequence[TimedBuild]) -> OneProcess:
+def summarize_process(builds: Sequence[TimedBuild]) -> ProcessSummary:
     """Raises ValueError for builds without pairs."""
     reference_ms = [pair.reference_ms for build in builds for pair in build.pairs]
-    return OneProcess(speedup_of(builds), median(reference_ms))
+    return ProcessSummary(speedup_of(builds), median(reference_ms))
 
 
-def disturbances(processes: Sequence[OneProcess], groups: Sequence[Sequence[int]] = ()) -> list[float]:
+def disturbances(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[int]] = ()) -> list[float]:
     """The disturbance of each process by another program on its machine: above 1 the process was disturbed.
 
     A short disturbance widens the interval of a process. A lasting one slows its reference side, whose code is the same
@@ -139,12 +139,12 @@ def _limit(at_least: float, usual: float) -> float:
     return min(max(at_least, DISTURBED * usual), ALWAYS_DISTURBED)
 
 
-def undisturbed(processes: Sequence[OneProcess], groups: Sequence[Sequence[int]] = ()) -> list[int]:
+def find_undisturbed(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[int]] = ()) -> list[int]:
     """Indices of the processes that show no disturbance."""
     return [index for index, disturbance in enumerate(disturbances(processes, groups)) if disturbance <= 1]
 
 
-def counted(processes: Sequence[OneProcess], groups: Sequence[Sequence[int]] = ()) -> list[int]:
+def select_counted(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[int]] = ()) -> list[int]:
     """Indices of the processes that count: the undisturbed ones, and of the others the least, up to MIN_PROCESSES."""
     found = disturbances(processes, groups)
     count = max(MIN_PROCESSES, sum(disturbance <= 1 for disturbance in found))
@@ -154,18 +154,18 @@ def counted(processes: Sequence[OneProcess], groups: Sequence[Sequence[int]] = (
 def history(processes: Sequence[Sequence[TimedBuild]], started_at: Sequence[str] = ()) -> History:
     """Each process is the builds that it measured, and `started_at` when it did. Raises ValueError for none.
 
-    Disturbed processes do not count beyond the MIN_PROCESSES that a history needs. From MIN_SITTINGS occasions on, the
-    speedup and its cv are those of the occasions' medians: what one night's processes share is then in the cv.
+    Disturbed processes do not count beyond the MIN_PROCESSES that a history needs. From MIN_NIGHTS nights on, the
+    speedup and its cv are those of the nights' medians: the cv then contains what the processes of a night share.
     """
     if not processes:
         raise ValueError("no processes: a history needs at least one")
-    told = [one_process(process) for process in processes]
-    kept = counted(told, by_sitting(started_at))
+    told = [summarize_process(process) for process in processes]
+    kept = select_counted(told, group_by_night(started_at))
     processes, told = [processes[index] for index in kept], [told[index] for index in kept]
-    groups = by_sitting([started_at[index] for index in kept] if started_at else ())
+    groups = group_by_night([started_at[index] for index in kept] if started_at else ())
     pairs = [[pair for build in process for pair in build.pairs] for process in processes]
     speedups = [one.speedup.median for one in told]
-    if len(groups) >= MIN_SITTINGS:
+    if len(groups) >= MIN_NIGHTS:
         speedups = [median([speedups[index] for index in group]) for group in groups]
     optimized = [median([pair.optimized_ms for pair in process]) for process in pairs]
     return History(

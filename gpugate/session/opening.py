@@ -114,7 +114,7 @@ def open_session(
     files = {} if options.own_inputs else baseline.load_all(session.baselines_folder, known)
     session.baselines = {} if options.update_baselines else files
     if known is not None:
-        session.unused = baseline.unused(files, {case.id for case in catalogue.cases()})
+        session.unused = baseline.find_unused(files, {case.id for case in catalogue.cases()})
     if options.tolerance is not None:
         unheard = replace(session, notes=set())  # what is to know of a baseline is told when it is judged by
         refuse_below_floor(options.tolerance, {case.id: unheard.remembered(case) for case in selected})

@@ -21,7 +21,7 @@ from gpugate.measurement import time_limit
 from gpugate.measurement.settings import Settings
 from gpugate.report.next_step import SET
 from gpugate.report.night_files import RUN
-from gpugate.statistics.policy import ATTEMPTS
+from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.units import MOST_PROCESSES, MOST_SECONDS, parse_count, parse_seconds
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def add_options(parser: pytest.Parser) -> None:
     add(
         "--perf-attempts",
         metavar="N",
-        default=str(ATTEMPTS),
+        default=str(DECIDING_PROCESSES),
         help="processes that an open or red result may be asked from, this one included (default: %(default)s)",
     )
     add("--perf-json", metavar="FILE", help="write everything that was measured to FILE (default: nowhere)")

@@ -12,7 +12,7 @@ from gpugate.errors import BaselineError, EnvironmentUnfitError, FreshProcessErr
 from gpugate.machine.environment import machine_name
 from gpugate.machine.nvml import foreign_processes
 from gpugate.results.run import RunResult
-from gpugate.results.summary import by_sitting, one_process, undisturbed
+from gpugate.results.summary import find_undisturbed, group_by_night, summarize_process
 from gpugate.session.fresh_process import run_fresh
 from gpugate.session.perf_session import CACHE_FOLDER, PerfSession
 from gpugate.session.termination import delay_signals
@@ -38,7 +38,7 @@ def record(session: PerfSession, print_line: PrintLine, print_lines: PrintLines)
         runs = _runs(session, folder, print_line)
         # All files are made before the first is written: a refusal leaves every one as it was.
         files = _files(session, runs, session.options.processes)
-        profiles = profiles_file.made(baselines, machine, runs[-1:])
+        profiles = profiles_file.collect_profiles(baselines, machine, runs[-1:])
     except BaseException:
         print_line(f"recording: {kept}")
         raise
@@ -86,9 +86,9 @@ def _disturbed(runs: Sequence[RunResult], processes: int) -> str | None:
     for case_id in runs[-1].cases:
         of_case = [(run.started_at, case.measurement) for run in runs if (case := run.cases.get(case_id))]
         measured = [(started_at, found.instances) for started_at, found in of_case if found is not None and found.pairs]
-        processes_of_case = [one_process(builds) for _, builds in measured]
-        nights = by_sitting([started_at for started_at, _ in measured])
-        if processes_of_case and len(undisturbed(processes_of_case, nights)) < processes:
+        processes_of_case = [summarize_process(builds) for _, builds in measured]
+        nights = group_by_night([started_at for started_at, _ in measured])
+        if processes_of_case and len(find_undisturbed(processes_of_case, nights)) < processes:
             return case_id
     return None
 
@@ -100,8 +100,8 @@ def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> l
     if not names:
         raise BaselineError("every case was skipped, so no baseline was written: record where they can be measured")
     old = baseline.load_all(folder)
-    occasion = baseline.Occasion(options.reason)
-    return [baseline.updated(old.get(name), name, runs, occasion, processes) for name in sorted(names)]
+    how = baseline.Recording(options.reason)
+    return [baseline.record_runs(old.get(name), name, runs, how, processes) for name in sorted(names)]
 
 
 def _fresh_run(session: PerfSession, json_path: Path) -> RunResult:

@@ -42,10 +42,10 @@ class Estimate:
         """A stored median lies in its interval."""
         from pydantic_core import core_schema
 
-        return core_schema.no_info_after_validator_function(_checked, handler(source))
+        return core_schema.no_info_after_validator_function(_check_median, handler(source))
 
 
-def _checked(stored: Estimate) -> Estimate:
+def _check_median(stored: Estimate) -> Estimate:
     """Raises ValueError for a median outside its interval by more than the last digit of a float."""
     if not stored.low * (1 - LAST_DIGIT) <= stored.median <= stored.high * (1 + LAST_DIGIT):
         raise ValueError(f"the median {stored.median:g} is not from low, {stored.low:g}, to high, {stored.high:g}")

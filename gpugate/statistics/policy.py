@@ -1,5 +1,5 @@
 """The numbers of processes and nights that a verdict and a record need."""
 
-ATTEMPTS = 3  # processes, this one included; after an undecided first one, the middle one decides
+DECIDING_PROCESSES = 3  # the session and two confirmations; after an undecided first process, the middle one decides
 MIN_PROCESSES = 5  # recorded processes from which their variation is estimated
-MIN_SITTINGS = 5  # recorded nights from which their variation is estimated
+MIN_NIGHTS = 5  # recorded nights from which their variation is estimated

@@ -9,16 +9,16 @@ import numpy as np
 from scipy import special
 
 from gpugate.statistics.intervals import t_quantile
-from gpugate.statistics.policy import ATTEMPTS, MIN_PROCESSES, MIN_SITTINGS
+from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES
 
 # No tolerance is tighter. A one-night recording does not contain night-to-night drift: the speedup of one model moved
-# by 1.4 % between two nights, and by 0.15 % between the processes of one. The cv of MIN_SITTINGS nights contains it.
+# by 1.4 % between two nights, and by 0.15 % between the processes of one. With MIN_NIGHTS nights, drift is measured.
 RATIO_FLOOR = 0.01
 RATIO_FLOOR_OVER_NIGHTS = 0.003
 TIME_FLOOR = 0.05  # absolute time is gated loosely
 TIME_FLOOR_OTHER_SOFTWARE = 0.25  # the same device under another driver or torch
-MIN_CV_FACTOR = 4.0
-UNKNOWN_CV_FLOOR = 0.05  # smallest tolerance of a record with fewer than MIN_PROCESSES
+MIN_VARIATION_FACTOR = 4.0
+UNKNOWN_VARIATION_FLOOR = 0.05  # smallest tolerance of a record with fewer than MIN_PROCESSES
 FALSE_ALARMS_PER_NIGHT = 0.05  # of the whole suite, when nothing changed: one in twenty nights
 BOUNDS_NOTHING = 1.0  # at this tolerance no speedup is too low
 _FAR = 12.0  # standard deviations, beyond which a normal density is 0
@@ -46,61 +46,66 @@ def median_variance(count: int) -> float:
 
 
 @cache
-def cv_factor(processes: int, checks: int) -> float:
-    """Computes the tolerance in units of the cv: the middle one of ATTEMPTS processes against the median of `processes`
-    recorded ones.
+def variation_factor(processes: int, checks_per_night: int) -> float:
+    """Computes the tolerance in units of the variation: the middle one of DECIDING_PROCESSES processes against the
+    median of `processes` recorded ones.
 
-    t(n-1, 1 - a) * sqrt(Var median(ATTEMPTS) + Var median(n)): a prediction bound for the median of new observations
-    (Hahn & Meeker, Statistical Intervals, 1991, section 4.8) with medians for means. The level a of one of `checks`
-    keeps the whole suite at FALSE_ALARMS_PER_NIGHT: a = 1 - (1 - FALSE_ALARMS_PER_NIGHT) ** (1 / checks) (Sidak,
-    1967). The factor is at least MIN_CV_FACTOR, so that a suite of one workload is not too strict.
+    t(n-1, 1 - a) * sqrt(Var median(DECIDING_PROCESSES) + Var median(n)): a prediction bound for the median of new
+    observations (Hahn & Meeker, Statistical Intervals, 1991, section 4.8) with medians for means. The level a of one
+    check keeps the whole suite at FALSE_ALARMS_PER_NIGHT: a = 1 - (1 - FALSE_ALARMS_PER_NIGHT) ** (1 /
+    checks_per_night) (Sidak, 1967). The factor is at least MIN_VARIATION_FACTOR, so that a suite of one workload is not
+    too strict.
     """
-    spread = math.sqrt(median_variance(ATTEMPTS) + median_variance(processes))
-    return max(MIN_CV_FACTOR, _quantile(processes, checks) * spread)
+    spread = math.sqrt(median_variance(DECIDING_PROCESSES) + median_variance(processes))
+    return max(MIN_VARIATION_FACTOR, _quantile(processes, checks_per_night) * spread)
 
 
 @cache
-def night_factor(nights: int, checks: int, processes_a_night: int = 1) -> float:
-    """As `cv_factor`, for a cv of `nights`, each the median of `processes_a_night`.
+def night_factor(nights: int, checks_per_night: int, processes_a_night: int = 1) -> float:
+    """Computes `variation_factor` for the variation between `nights`, each the median of `processes_a_night`.
 
-    t(n-1, 1 - a) * sqrt(v + Var median(n)): a prediction bound for one new observation, since all attempts of one night
-    share it. v = max(1, Var median(ATTEMPTS) / Var median(processes_a_night)) is its variance in units of a recorded
-    night's, should the nights differ by nothing but their processes: fewer are asked than are recorded.
+    t(n-1, 1 - a) * sqrt(v + Var median(n)): a prediction bound for one new observation, since all processes of one
+    night share the night. v = max(1, Var median(DECIDING_PROCESSES) / Var median(processes_a_night)) is the variance of
+    the new night in units of a recorded night's, should nights differ by nothing but their processes: fewer processes
+    decide than are recorded.
     """
-    new = max(1.0, median_variance(ATTEMPTS) / median_variance(processes_a_night))
-    return max(MIN_CV_FACTOR, _quantile(nights, checks) * math.sqrt(new + median_variance(nights)))
+    new = max(1.0, median_variance(DECIDING_PROCESSES) / median_variance(processes_a_night))
+    return max(MIN_VARIATION_FACTOR, _quantile(nights, checks_per_night) * math.sqrt(new + median_variance(nights)))
 
 
-def _quantile(count: int, checks: int) -> float:
-    level = 1 - (1 - FALSE_ALARMS_PER_NIGHT) ** (1 / max(checks, 1))
+def _quantile(count: int, checks_per_night: int) -> float:
+    level = 1 - (1 - FALSE_ALARMS_PER_NIGHT) ** (1 / max(checks_per_night, 1))
     return t_quantile(1 - level, count - 1)
 
 
-def tolerance(cv: float | None, processes: int, floor: float, checks: int = 1) -> float:
-    """Computes max(floor, factor x between-run cv); with too few processes to estimate the cv, at least 5 %."""
-    if cv is None or processes < MIN_PROCESSES:
-        return max(floor, UNKNOWN_CV_FLOOR, MIN_CV_FACTOR * (cv or 0.0))
-    return max(floor, cv_factor(processes, checks) * cv)
+def tolerance(variation: float | None, processes: int, floor: float, checks_per_night: int = 1) -> float:
+    """Computes max(floor, factor x variation between processes); with too few processes to estimate it, at least 5 %.
+
+    `variation` is None for a single process.
+    """
+    if variation is None or processes < MIN_PROCESSES:
+        return max(floor, UNKNOWN_VARIATION_FLOOR, MIN_VARIATION_FACTOR * (variation or 0.0))
+    return max(floor, variation_factor(processes, checks_per_night) * variation)
 
 
-def speedup_tolerance(cv: float | None, processes: int, sittings: int, checks: int) -> float:
-    """The share by which a speedup may fall below the recorded one: a smaller fall cannot be told from chance."""
-    if sittings >= MIN_SITTINGS and processes >= MIN_PROCESSES and cv is not None:
-        return max(RATIO_FLOOR_OVER_NIGHTS, night_factor(sittings, checks, processes // sittings) * cv)
-    return tolerance(cv, processes, RATIO_FLOOR, checks)
+def speedup_tolerance(variation: float | None, processes: int, nights: int, checks_per_night: int) -> float:
+    """Computes the share by which a speedup may fall below its record; a smaller fall may be chance."""
+    if nights >= MIN_NIGHTS and processes >= MIN_PROCESSES and variation is not None:
+        return max(RATIO_FLOOR_OVER_NIGHTS, night_factor(nights, checks_per_night, processes // nights) * variation)
+    return tolerance(variation, processes, RATIO_FLOOR, checks_per_night)
 
 
-def detectable_slowdown(cv: float | None, processes: int, sittings: int, allowed: float) -> float:
+def detectable_slowdown(variation: float | None, processes: int, nights: int, allowed: float) -> float:
     """Computes the smallest slowdown of the optimized side that a gate tolerating `allowed` catches 95 times in 100.
 
-    The speedup must fall by x = allowed + z(0.95) * cv * sqrt(v + Var median(n)): the first process must find the fall,
-    since a first process that passes starts no confirmation. n is the number of values behind the cv: processes, with
-    v = 1, or nights. For nights, v = 1 / Var median(processes a night) is the variance of one process in units of a
-    night's, should nights differ by their processes alone. A slowdown d divides the speedup by 1 + d, so
+    The speedup must fall by x = allowed + z(0.95) * variation * sqrt(v + Var median(n)): the first process must find
+    the fall, since a first process that passes starts no confirmation. n is the number of values behind the variation:
+    processes, with v = 1, or nights. For nights, v = 1 / Var median(processes a night) is the variance of one process
+    in units of a night's, should nights differ by their processes alone. A slowdown d divides the speedup by 1 + d, so
     d = x / (1 - x); infinite where x reaches 1.
     """
-    over_nights = sittings >= MIN_SITTINGS
-    one = 1 / median_variance(processes // sittings) if over_nights else 1.0
-    spread = math.sqrt(one + median_variance(sittings if over_nights else processes))
-    fall = allowed + float(special.ndtri(POWER)) * (cv or 0.0) * spread
+    over_nights = nights >= MIN_NIGHTS
+    one = 1 / median_variance(processes // nights) if over_nights else 1.0
+    spread = math.sqrt(one + median_variance(nights if over_nights else processes))
+    fall = allowed + float(special.ndtri(POWER)) * (variation or 0.0) * spread
     return fall / (1 - fall) if fall < 1 else math.inf

@@ -1,8 +1,8 @@
 """The baseline files: one per workload, `baselines/<machine>/<workload>.json`, and its life cycle.
 
 `folder` is always the folder of one machine. Samples are kept and conclusions derived, see
-`gpugate.results.summary.history`. Only `write` changes files; hold `exclusive(folder)` from `load_all` to the last
-`write`.
+`gpugate.results.summary.history`. Only `write` and `replace_or_delete` change files; `exclusive(folder)` must last from
+`load_all` to the last `write`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from gpugate.machine.environment import Environment, differences, machine_name
 from gpugate.measurement.record import Counters, Difference, Measurement, Process
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
-from gpugate.results.summary import History, by_sitting, counted, history, one_process, undisturbed
+from gpugate.results.summary import (
+    History,
+    find_undisturbed,
+    group_by_night,
+    history,
+    select_counted,
+    summarize_process,
+)
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store.codec import FormatError, from_json, to_json
@@ -43,9 +50,9 @@ class Record:
     """The measurements of one case by several fresh processes. A counter that is absent was not measured."""
 
     recorded_at: str  # ISO 8601 with the UTC offset: the start of the last process
-    recorded_by: str  # of older files; empty since, as version control knows who recorded
+    recorded_by: str  # of older files; empty since, because version control shows who recorded
     reason: str
-    source_hash: str  # of the workload, see `source_hash`; empty where it is not known
+    source_hash: str  # of the workload, see `source_hash`; empty where it is unknown
     environment: Environment
     processes: tuple[Process, ...]
     yardsticks: Mapping[str, Positive] = field(default_factory=dict)  # medians, by name
@@ -69,7 +76,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class BaselineFile:
-    """One workload on one machine. Cases are named `<optimization>/<kind of device>`, as in `cudnn-fused/cuda`."""
+    """The records of one workload on one machine, by `<optimization>/<kind of device>`, as in `cudnn-fused/cuda`."""
 
     workload: str
     machine: str
@@ -86,7 +93,7 @@ FILE = JsonFile(
 
 
 @dataclass(frozen=True)
-class Occasion:
+class Recording:
     """The reason of a recording, and the records that it may replace."""
 
     reason: str
@@ -96,9 +103,9 @@ class Occasion:
 
 
 def load_all(folder: Path, workload_names: Collection[str] | None = None) -> dict[str, BaselineFile]:
-    """The files of one machine by workload; none where the folder is absent.
+    """Loads the files of one machine, by workload; none where the folder is absent.
 
-    Raises BaselineError for a bad file, and for one of a workload that is not among `workload_names`, where given.
+    Raises BaselineError for a bad file, and for a file of a workload that is not among `workload_names`, where given.
     """
     files = {name: _load(folder, name) for name in _workloads(folder)}
     for name in files:
@@ -109,12 +116,12 @@ def load_all(folder: Path, workload_names: Collection[str] | None = None) -> dic
 
 
 def _path(folder: Path, workload: str) -> Path:
-    """A workload of a family, such as `video/decode`, has its file in the family's folder."""
+    """Returns the path of a workload's file; a family, such as `video` of `video/decode`, is a folder."""
     return folder / f"{workload}.json"
 
 
 def _workloads(folder: Path) -> list[str]:
-    """The names of the workloads that have a file."""
+    """Lists the names of the workloads that have a file."""
     return [_workload_at(folder, path) for path in sorted((*folder.glob("*.json"), *folder.glob("*/*.json")))]
 
 
@@ -122,20 +129,20 @@ def _workload_at(folder: Path, path: Path) -> str:
     return path.relative_to(folder).as_posix().removesuffix(".json")
 
 
-def updated(
+def record_runs(
     file: BaselineFile | None,
     workload: str,
     runs: Sequence[RunResult],
-    occasion: Occasion,
+    recording: Recording,
     min_processes: int = MIN_PROCESSES,
 ) -> BaselineFile:
-    """`file` with what `runs`, one per fresh process, measured of `workload`; cases that they did not measure stay.
+    """Returns `file` with new records of the cases of `workload` that `runs`, one per fresh process, measured.
 
-    Raises BaselineError when nothing was measured, when a case failed, was judged WRONG, NOT_ENGAGED or ENV_INVALID, or
-    was measured by fewer than `min_processes` runs, and when the runs were interrupted or differ in environment or in
-    the workload's source. Where runs are added, what is recorded counts as runs do, each run may be added once, and a
-    case that was judged REGRESSED is refused, too. Otherwise a disturbed record does not replace a sharper one, unless
-    that is forced.
+    The records of other cases stay. Raises BaselineError when nothing was measured, when a case failed, was judged
+    WRONG, NOT_ENGAGED or ENV_INVALID, or was measured by fewer than `min_processes` runs, and when the runs were
+    interrupted or differ in environment or in the workload's source. Where runs are added to a record, the recorded
+    processes count as runs, each run may be added once, and a case that was judged REGRESSED is refused, too.
+    Otherwise a disturbed record does not replace a sharper one, unless that is forced.
     """
     _check_runs(workload, runs)
     machine = machine_name(runs[0].environment)
@@ -147,16 +154,16 @@ def updated(
     cases = dict(file.cases) if file else {}
     for case_id in sorted({case.case_id for run in runs for case in run.cases.values() if case.workload == workload}):
         key = case_id.removeprefix(f"{workload}/")
-        onto = cases[key].current if occasion.adding and key in cases else None
-        measured = _measured(case_id, runs, occasion, min_processes - (len(onto.processes) if onto else 0))
+        onto = cases[key].current if recording.adding and key in cases else None
+        measured = _measurements_of(case_id, runs, recording, min_processes - (len(onto.processes) if onto else 0))
         if measured:
-            record = _record(measured, occasion, runs[0].source_hashes.get(workload, ""))
+            record = _record(measured, recording, runs[0].source_hashes.get(workload, ""))
             if onto is not None:
                 _check_alike(case_id, onto, record)
-                record = _joined(onto, record)
-            elif key in cases and not occasion.force:
+                record = _join(onto, record)
+            elif key in cases and not recording.force:
                 _check_worth_replacing(case_id, cases[key].current, record)
-            keeps_anchor = key in cases and not occasion.new_anchor and not _beats(record, cases[key].anchor)
+            keeps_anchor = key in cases and not recording.new_anchor and not _beats(record, cases[key].anchor)
             cases[key] = Entry(cases[key].anchor if keeps_anchor else record, record)
     if not cases:
         raise BaselineError(f"no run measured {workload!r}, so there is nothing to record: run it without skips first")
@@ -164,9 +171,9 @@ def updated(
 
 
 def write(folder: Path, file: BaselineFile) -> tuple[str, ...]:
-    """Writes one file in one step and says what changed, a line per case.
+    """Writes one file in one step, and returns a line about each changed record.
 
-    Raises BaselineError, and leaves the old file, where that is damaged or cannot be replaced.
+    Raises BaselineError, and leaves the old file, where that file is damaged or cannot be replaced.
     """
     path = _path(folder, file.workload)
     if folder.resolve().name != file.machine:
@@ -178,11 +185,13 @@ def write(folder: Path, file: BaselineFile) -> tuple[str, ...]:
         FILE.write(path, file)
     except FormatError as error:
         raise BaselineError(f"{path} cannot take this record because {error}: measure again") from error
-    return tuple(line for key, entry in file.cases.items() for line in _change(file, key, old.get(key), entry))
+    return tuple(
+        line for key, entry in file.cases.items() for line in _describe_changes(file, key, old.get(key), entry)
+    )
 
 
 def drop_case(folder: Path, case_id: str) -> BaselineFile | None:
-    """The file of the case's workload without its record; None where there is none.
+    """Returns the file of the case's workload without the record of the case; None where there is no such record.
 
     Raises BaselineError for a bad file.
     """
@@ -195,9 +204,9 @@ def drop_case(folder: Path, case_id: str) -> BaselineFile | None:
 
 
 def replace_or_delete(folder: Path, file: BaselineFile) -> Path:
-    """Writes the file, or deletes it where it holds no case any more, and returns its path.
+    """Writes the file, or deletes it where it has no case any more, and returns its path.
 
-    Raises BaselineError where that cannot be done.
+    Raises BaselineError where that fails.
     """
     path = _path(folder, file.workload)
     if file.cases:
@@ -210,16 +219,16 @@ def replace_or_delete(folder: Path, file: BaselineFile) -> Path:
     return path
 
 
-def unused(files: Mapping[str, BaselineFile], case_ids: Collection[str]) -> tuple[str, ...]:
-    """Ids of the cases in `files` that the catalogue no longer has."""
+def find_unused(files: Mapping[str, BaselineFile], case_ids: Collection[str]) -> tuple[str, ...]:
+    """Lists the ids of the cases in `files` that the catalogue no longer has."""
     ids = (f"{file.workload}/{key}" for file in files.values() for key in file.cases)
     return tuple(case_id for case_id in ids if case_id not in case_ids)
 
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Lets only one process change the folder at a time. Raises BaselineError for a second process, and for a folder
-    that cannot be written."""
+    """Locks the folder for this process. Raises BaselineError where another process has the lock, or where the folder
+    cannot be written."""
     with lock_folder(folder, BaselineError):
         with FILE.writing(folder):
             hide_own_files(folder.parent)
@@ -227,10 +236,10 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 def _load(folder: Path, workload: str) -> BaselineFile:
-    """Raises BaselineError for a file that is damaged, newer, of another machine or of another workload."""
+    """Loads one file. Raises BaselineError for a file that is damaged, newer, of another machine or workload."""
     path, machine = _path(folder, workload), folder.resolve().name
     with FILE.reading(path):
-        file = _decoded(path.read_text(encoding="utf-8"))
+        file = _decode(path.read_text(encoding="utf-8"))
     if file.machine != machine:
         raise BaselineError(
             f"{path} is of the machine {file.machine!r}, not of {machine!r}: move it there or delete it"
@@ -240,7 +249,7 @@ def _load(folder: Path, workload: str) -> BaselineFile:
     return file
 
 
-def _decoded(text: str) -> BaselineFile:
+def _decode(text: str) -> BaselineFile:
     version, body = FILE.open(parse(text))
     file = from_json(BaselineFile, body)
     if version < HASHES_CODE:
@@ -257,7 +266,7 @@ def _decoded(text: str) -> BaselineFile:
             if len(record.started_at) not in (0, len(record.processes)):
                 raise FormatError(f"cases.{key}.{name}.started_at has not one time for each process")
             try:
-                by_sitting(record.started_at)
+                group_by_night(record.started_at)
             except (ValueError, TypeError):  # no time, or some with an offset and some without
                 raise FormatError(f"cases.{key}.{name}.started_at holds something else than ISO 8601 times") from None
     return file
@@ -272,9 +281,9 @@ def _without_source_hashes(file: BaselineFile) -> BaselineFile:
 
 
 def _beats(record: Record, anchor: Record) -> bool:
-    """True where a record is clearly better than the anchor: what was gained then cannot creep away either."""
+    """True where a record is clearly better than the anchor: its gain must not creep away unseen either."""
     now, then = record.history, anchor.history
-    return now.processes >= MIN_PROCESSES and now.speedup > then.speedup * (1 + then.tolerance(checks=1))
+    return now.processes >= MIN_PROCESSES and now.speedup > then.speedup * (1 + then.tolerance(checks_per_night=1))
 
 
 def _check_runs(workload: str, runs: Sequence[RunResult]) -> None:
@@ -290,13 +299,13 @@ def _check_runs(workload: str, runs: Sequence[RunResult]) -> None:
         raise BaselineError(f"the runs' environments differ ({', '.join(found)}): record again on one machine")
 
 
-def _measured(
-    case_id: str, runs: Sequence[RunResult], occasion: Occasion, min_processes: int
+def _measurements_of(
+    case_id: str, runs: Sequence[RunResult], recording: Recording, min_processes: int
 ) -> list[tuple[RunResult, Measurement]]:
-    """The runs that measured one case, and what; empty when they all skipped it."""
+    """Lists the runs that measured one case, each with its measurement; empty when all skipped the case."""
     results = [(run, case) for run in runs for case in run.cases.values() if case.case_id == case_id]
     for _, result in results:
-        _check_fit(result, occasion)
+        _check_fit(result, recording)
     measured = [(run, result.measurement) for run, result in results if result.measurement is not None]
     if 0 < len(measured) < min_processes:
         needed = f"{len(measured)} of the {min_processes} processes that a baseline needs"
@@ -304,7 +313,7 @@ def _measured(
     return measured
 
 
-def _check_fit(result: CaseResult, occasion: Occasion) -> None:
+def _check_fit(result: CaseResult, recording: Recording) -> None:
     if result.error is not None:
         raise BaselineError(f"{result.case_id} failed ({result.error}): mend that and record again")
     if result.environment_problem is not None:
@@ -312,23 +321,24 @@ def _check_fit(result: CaseResult, occasion: Occasion) -> None:
     if result.measurement is not None and not result.measurement.pairs:
         raise BaselineError(f"{result.case_id} has no samples: give it a larger --perf-budget and record again")
     for verdict in result.verdicts:
-        # Both sides at another speed than recorded: nothing against what is meant to be the new normal.
+        # Both sides run at another speed than recorded: a new anchor may record that as the new normal.
         other_machine = verdict.check == "throughput" and verdict.outcome is Outcome.ENV_INVALID
-        # As a new normal a regression may be recorded; as one of the nights that it fell behind it would widen them.
-        unfit = (*_UNFIT, Outcome.REGRESSED) if occasion.adding else _UNFIT
-        if verdict.outcome in unfit and not (other_machine and occasion.new_anchor):
+        # A regression may be recorded as the new normal. Added to the record that it fell behind, it would widen the
+        # tolerance.
+        unfit = (*_UNFIT, Outcome.REGRESSED) if recording.adding else _UNFIT
+        if verdict.outcome in unfit and not (other_machine and recording.new_anchor):
             word = f"{verdict.outcome.value} in the check of {verdict.check}"
             remedy = ", or record it with a new anchor (--new-anchor)" if other_machine else ""
             raise BaselineError(f"{result.case_id} is {word} ({verdict.reason}): mend that and record again{remedy}")
 
 
-def _record(of_case: Sequence[tuple[RunResult, Measurement]], occasion: Occasion, source: str) -> Record:
+def _record(of_case: Sequence[tuple[RunResult, Measurement]], recording: Recording, source: str) -> Record:
     runs, measured = zip(*of_case, strict=True)
     packages = {name: version for run in runs for name, version in run.environment.packages.items()}
     return Record(
         recorded_at=max(run.started_at for run in runs),
         recorded_by="",
-        reason=occasion.reason,
+        reason=recording.reason,
         source_hash=source,
         environment=replace(runs[0].environment, packages=packages),
         processes=tuple(measurement.instances for measurement in measured),
@@ -341,7 +351,7 @@ def _record(of_case: Sequence[tuple[RunResult, Measurement]], occasion: Occasion
 
 
 def _check_alike(case_id: str, recorded: Record, added: Record) -> None:
-    """Raises BaselineError where the two cannot be one record."""
+    """Raises BaselineError where both cannot be one record, or have a process in common."""
     found = list(differences([recorded.environment, added.environment]))
     if recorded.source_hash != added.source_hash:
         known = bool(recorded.source_hash)
@@ -356,8 +366,8 @@ def _check_alike(case_id: str, recorded: Record, added: Record) -> None:
 
 def _check_worth_replacing(case_id: str, old: Record, new: Record) -> None:
     """Raises BaselineError where the processes of `new` were disturbed and it detects less than `old` does."""
-    measured = [one_process(process) for process in new.processes]
-    disturbed = len(measured) - len(undisturbed(measured, by_sitting(new.started_at)))
+    measured = [summarize_process(process) for process in new.processes]
+    disturbed = len(measured) - len(find_undisturbed(measured, group_by_night(new.started_at)))
     before, after = _detectable(old), _detectable(new)
     if (2 * disturbed > len(measured) or after > BLUNT) and after >= before:
         if 2 * disturbed > len(measured):
@@ -371,12 +381,12 @@ def _check_worth_replacing(case_id: str, old: Record, new: Record) -> None:
 
 
 def _detectable(record: Record) -> float:
-    """The smallest slowdown that a gate of this case alone detects, as a share of the time per step."""
-    return record.history.detectable_slowdown(record.history.tolerance(checks=1))
+    """Computes the smallest slowdown that a gate of this case alone detects, as a share of the time per step."""
+    return record.history.detectable_slowdown(record.history.tolerance(checks_per_night=1))
 
 
-def _joined(recorded: Record, added: Record) -> Record:
-    """One record of the processes of both; every process has the same weight in the yardsticks."""
+def _join(recorded: Record, added: Record) -> Record:
+    """Makes one record of the processes of both; every process has the same weight in the yardsticks."""
     both = (recorded, added)
     readings = [one.yardsticks for one in both for _ in one.processes]
     return replace(
@@ -391,13 +401,13 @@ def _joined(recorded: Record, added: Record) -> Record:
         reference_counters=_over_all(max, [one.reference_counters for one in both]),
         optimized_counters=_over_all(max, [one.optimized_counters for one in both]),
         differences=_largest([difference for one in both for difference in one.differences]),
-        # Of a record without times nobody knows which of its processes shared a night.
+        # A record without times does not show which of its processes shared a night.
         started_at=(*recorded.started_at, *added.started_at) if recorded.started_at else (),
     )
 
 
 def _over_all(pick: Callable[[Sequence[float]], float], readings: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """One value by name, picked from every reading that has it."""
+    """Picks one value for each name from the readings that have it."""
     names = sorted({name for reading in readings for name in reading})
     return {name: rounded(pick([reading[name] for reading in readings if name in reading])) for name in names}
 
@@ -407,34 +417,34 @@ def _largest(differences: Sequence[Difference]) -> tuple[Difference, ...]:
     return tuple(by_kind[when] for when in sorted(by_kind))
 
 
-def _change(file: BaselineFile, key: str, old: Entry | None, new: Entry) -> Iterator[str]:
+def _describe_changes(file: BaselineFile, key: str, old: Entry | None, new: Entry) -> Iterator[str]:
     if old is None:
-        yield f"{file.workload}/{key}: recorded {_told(new.current)}"
+        yield f"{file.workload}/{key}: recorded {_describe(new.current)}"
     elif to_json(old.current) != to_json(new.current):
         was = units.ratio(old.current.history.speedup)
-        yield f"{file.workload}/{key}: {was} -> {_told(new.current)}{_left_out(old.current, new.current)}"
+        yield f"{file.workload}/{key}: {was} -> {_describe(new.current)}{_list_uncounted(old.current, new.current)}"
 
 
-def _left_out(old: Record, new: Record) -> str:
-    """Which of the processes that joined do not count."""
+def _list_uncounted(old: Record, new: Record) -> str:
+    """Lists the added processes that do not count."""
     if new.processes[: len(old.processes)] != old.processes or not new.started_at:
         return ""
-    kept = counted([one_process(process) for process in new.processes], by_sitting(new.started_at))
+    kept = select_counted([summarize_process(process) for process in new.processes], group_by_night(new.started_at))
     found = [time for index, time in enumerate(new.started_at) if index >= len(old.processes) and index not in kept]
     return f"; disturbed, and not counted: the run of {', '.join(found)}" if found else ""
 
 
-def _told(record: Record) -> str:
-    """`2.09x, 2.08..2.10 over 5 of 6 processes, cv 0.4 %`: of those that count."""
-    found, measured = record.history, [one_process(process) for process in record.processes]
-    groups = by_sitting(record.started_at)
-    kept = counted(measured, groups)
+def _describe(record: Record) -> str:
+    """Describes the processes that count: `2.09x, 2.08..2.10 over 5 of 6 processes, cv 0.4 %`."""
+    found, measured = record.history, [summarize_process(process) for process in record.processes]
+    groups = group_by_night(record.started_at)
+    kept = select_counted(measured, groups)
     each = [measured[index].speedup.median for index in kept]
     of_all = f"{len(kept)} of {len(measured)}" if len(kept) < len(measured) else f"{len(kept)}"
     nights = f" on {found.sittings} nights" if found.sittings > 1 else ""
     spread = f"{units.interval(min(each), max(each))} over {of_all} processes{nights}"
     if len(measured) < MIN_PROCESSES:
         return f"{units.ratio(found.speedup)}, {spread}: a gate needs {MIN_PROCESSES}"
-    disturbed = len(set(kept) - set(undisturbed(measured, groups)))
+    disturbed = len(set(kept) - set(find_undisturbed(measured, groups)))
     doubt = f", {disturbed} of them disturbed: record again on a quieter machine" if disturbed else ""
     return f"{units.ratio(found.speedup)}, {spread}, cv {units.percent(found.speedup_cv or 0.0)}{doubt}"

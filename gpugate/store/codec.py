@@ -35,7 +35,7 @@ def to_json(value: object) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         validator, serializer = _schema(type(value))
         data = serializer.to_python((value,), warnings="none")
-        _validated(validator, data, "")
+        _validate(validator, data, "")
         return data[0]
     if isinstance(value, Mapping):
         return {name: to_json(entry) for name, entry in value.items()}
@@ -46,14 +46,14 @@ def to_json(value: object) -> Any:
 
 def from_json(cls: type[T], data: object, where: str = "") -> T:
     """The value of type `cls` that `to_json` turned into `data`. Raises FormatError, naming the path, for others."""
-    return cast(T, _validated(_schema(cast(Hashable, cls))[0], [data], where))
+    return cast(T, _validate(_schema(cast(Hashable, cls))[0], [data], where))
 
 
 def json_schema(cls: type) -> dict[str, Any]:
     """The JSON Schema of what `to_json` makes of a dataclass."""
     from pydantic.json_schema import GenerateJsonSchema
 
-    made = GenerateJsonSchema().generate(_as_stored(_adapter(cls).core_schema))
+    made = GenerateJsonSchema().generate(_stored_schema(_adapter(cls).core_schema))
     body = made["$defs"].pop(cls.__name__)
     return cast(dict[str, Any], _without_words({**body, "$defs": made["$defs"]}))
 
@@ -80,24 +80,24 @@ def _adapter(cls: Any) -> Any:
 def _schema(cls: Any) -> tuple[SchemaValidator, SchemaSerializer]:
     from pydantic_core import CoreConfig, SchemaSerializer, SchemaValidator
 
-    schema = _as_stored(_adapter(cls).core_schema)
+    schema = _stored_schema(_adapter(cls).core_schema)
     alone = CoreConfig(strict=True, allow_inf_nan=False, str_min_length=0)  # for a value outside a dataclass
     return SchemaValidator(schema, alone), SchemaSerializer(schema)
 
 
-def _as_stored(schema: Any) -> Any:
+def _stored_schema(schema: Any) -> Any:
     """The schema in which no field may be missing and dataclasses, tuples and enums are read from their JSON."""
     if isinstance(schema, list):
-        return [_as_stored(entry) for entry in schema]
+        return [_stored_schema(entry) for entry in schema]
     if not isinstance(schema, dict):
         return schema
-    schema = {name: _as_stored(entry) for name, entry in schema.items()}
+    schema = {name: _stored_schema(entry) for name, entry in schema.items()}
     if schema.get("type") == "dataclass-field" and schema["schema"]["type"] == "default":
         schema["schema"] = schema["schema"]["schema"]
     return {**schema, "strict": False} if schema.get("type") in _STORED_AS_ANOTHER_TYPE else schema
 
 
-def _validated(validator: SchemaValidator, data: Sequence[object], where: str) -> Any:
+def _validate(validator: SchemaValidator, data: Sequence[object], where: str) -> Any:
     from pydantic_core import ValidationError
 
     try:
@@ -110,18 +110,18 @@ def _sentence(error: ErrorDetails, where: str) -> str:
     kind, path, found = error["type"], list(error["loc"][1:]), reprlib.repr(error["input"])
     if kind in _NAMES:
         name = path.pop()
-        return f"{_joined(path, where) or 'the document'} {_NAMES[kind]} {name!r}"
+        return f"{_join_path(path, where) or 'the document'} {_NAMES[kind]} {name!r}"
     if kind == "value_error":
-        return f"{_joined(path, where)}: {error['ctx']['error']}"
+        return f"{_join_path(path, where)}: {error['ctx']['error']}"
     expected = _IN_JSON.get(kind, error["msg"].removeprefix("Input should be "))
     for bound in {"ge", "le", "lt"} & error.get("ctx", {}).keys():  # pydantic writes 1e-30 with 30 zeros
         expected = f"{expected.rpartition(' ')[0]} {error['ctx'][bound]:g}"
     if path and path[-1] == "[key]":
-        return f"a name in {_joined(path[:-2], where)} is {found}, not {expected}"
-    return f"{_joined(path, where) or 'the document'} is {found}, not {expected}"
+        return f"a name in {_join_path(path[:-2], where)} is {found}, not {expected}"
+    return f"{_join_path(path, where) or 'the document'} is {found}, not {expected}"
 
 
-def _joined(path: Sequence[str | int], where: str) -> str:
+def _join_path(path: Sequence[str | int], where: str) -> str:
     """`cases.tf32/cuda.current.processes[2]` of its parts."""
     parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in path if part != ""]
     return f"{where}{''.join(parts)}".removeprefix(".")

@@ -1,6 +1,6 @@
-"""Where a step's time went when a baseline was recorded: `baselines/profiles/<machine>/<workload>.json`.
+"""The profiles of recorded steps: `baselines/profiles/<machine>/<workload>.json`.
 
-Beside the baselines and not in them: names of kernels change with every library, and nothing is judged by them.
+They stand beside the baselines, not in them: names of kernels change with every library, and nothing is judged by them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOLDER = "profiles"
 
 @dataclass(frozen=True)
 class Profiles:
-    """Of one workload on one machine: the optimized sides, by `<optimization>/<kind of device>`."""
+    """The profiles of the optimized sides of one workload on one machine, by `<optimization>/<kind of device>`."""
 
     cases: Mapping[str, StepProfile]
 
@@ -39,14 +39,14 @@ def path_of(baselines: Path, machine: str, workload: str) -> Path:
 
 
 def load(path: Path) -> Profiles:
-    """None recorded where the file is absent. Raises BaselineError for a bad file."""
+    """Loads the profiles; there are none where the file is absent. Raises BaselineError for a bad file."""
     return FILE.read(path) if path.exists() else Profiles({})
 
 
-def made(baselines: Path, machine: str, runs: Iterable[RunResult]) -> dict[Path, Profiles]:
-    """The files with what the runs profiled added, the last one of each case; nothing is written.
+def collect_profiles(baselines: Path, machine: str, runs: Iterable[RunResult]) -> dict[Path, Profiles]:
+    """Returns the existing files with the profiles of the runs added, the last profile of each case; writes nothing.
 
-    Raises BaselineError for a bad file that is there.
+    Raises BaselineError for a bad file that exists.
     """
     found: dict[str, dict[str, StepProfile]] = {}
     for run in runs:
@@ -62,7 +62,7 @@ def made(baselines: Path, machine: str, runs: Iterable[RunResult]) -> dict[Path,
 
 
 def drop_case(path: Path, key: str) -> dict[Path, Profiles]:
-    """The file without one case, to be written; empty where it has none. Raises BaselineError for a bad file."""
+    """Returns the file without the case, or nothing without such a case. Raises BaselineError for a bad file."""
     cases = load(path).cases
     if key not in cases:
         return {}
@@ -70,7 +70,7 @@ def drop_case(path: Path, key: str) -> dict[Path, Profiles]:
 
 
 def write(files: Mapping[Path, Profiles]) -> str | None:
-    """Writes what was made, each in one step; what could not be written, in one sentence, or None."""
+    """Writes the files, each in one step; returns one sentence about a file that cannot be written, or None."""
     for path, profiles in files.items():
         try:
             with FILE.writing(path):

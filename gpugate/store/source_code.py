@@ -63,7 +63,7 @@ class _Module:
     binding: dict[str, list[int]]  # the statements that bind a name
 
 
-def code_of(functions: Iterable[tuple[str, str, Path]]) -> Code:
+def collect_code(functions: Iterable[tuple[str, str, Path]]) -> Code:
     """The statements that define `functions`, each a module's name, a top-level name in it and the module's file.
 
     A name that the module does not bind, such as that of a lambda, stands for the whole module.
@@ -98,7 +98,7 @@ class _Walk:
         files = (path / "__init__.py", path.with_name(f"{path.name}.py"))
         return next((one for one in files if one.is_file()), None)
 
-    def _parsed(self, module: str) -> _Module | None:
+    def _load(self, module: str) -> _Module | None:
         if module not in self._modules:
             self._modules[module] = self._read(module)
         return self._modules[module]
@@ -115,13 +115,13 @@ class _Walk:
         return self._file(name) is not None or (root is not None and root.joinpath(*name.split(".")).is_dir())
 
     def _reach_all(self, module: str) -> None:
-        parsed = self._parsed(module)
+        parsed = self._load(module)
         for index in range(len(parsed.statements)) if parsed else ():
             self._take(module, index)
 
     def _reach(self, module: str, parts: tuple[str, ...], annotates: bool = False) -> bool:
         """Takes the statements behind `module.parts[0].parts[1]...`; returns False where nothing binds the name."""
-        parsed = self._parsed(module)
+        parsed = self._load(module)
         bound = parsed.binding.get(parts[0], []) if parsed else []
         for index in bound:
             self._take(module, index)
@@ -133,7 +133,7 @@ class _Walk:
 
     def _reach_elsewhere(self, module: str, parts: tuple[str, ...]) -> bool:
         """A module below a package, or a name of `from module import *`."""
-        parsed = self._parsed(module)
+        parsed = self._load(module)
         below = f"{module}.{parts[0]}"
         if self._is_module(below):
             self._reach_in(below, parts[1:])
@@ -158,7 +158,7 @@ class _Walk:
             self._reach_in(target, parts)
 
     def _take(self, module: str, index: int) -> None:
-        parsed = self._parsed(module)
+        parsed = self._load(module)
         if parsed is None or (module, index) in self._seen:
             return
         self._seen.add((module, index))
@@ -265,7 +265,7 @@ def _decorators(node: ast.stmt) -> set[str]:
 
 
 def _uses(node: ast.AST, annotates: bool = False) -> Iterator[_Use]:
-    parts = _dotted(node)
+    parts = _dotted_name(node)
     if parts:
         yield _Use(parts, annotates)
         return
@@ -275,11 +275,11 @@ def _uses(node: ast.AST, annotates: bool = False) -> Iterator[_Use]:
                 yield from _uses(child, annotates or name in _ANNOTATIONS)
 
 
-def _dotted(node: ast.AST) -> tuple[str, ...]:
+def _dotted_name(node: ast.AST) -> tuple[str, ...]:
     """`("torch", "nn")` for `torch.nn`; empty for anything else than a name and its attributes."""
     if isinstance(node, ast.Name):
         return (node.id,)
-    before = _dotted(node.value) if isinstance(node, ast.Attribute) else ()
+    before = _dotted_name(node.value) if isinstance(node, ast.Attribute) else ()
     return (*before, node.attr) if before and isinstance(node, ast.Attribute) else ()
 
 

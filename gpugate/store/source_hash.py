@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpugate.store.source_code import code_of
+from gpugate.store.source_code import collect_code
 from gpugate.workload import Workload
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -25,7 +25,7 @@ def source_hash(workload: Workload) -> str:
     them, and how many items a step has. Promises, contracts, comments, docstrings and module names are no work.
     """
     functions = _functions(workload)
-    code = code_of(roots(workload))
+    code = collect_code(roots(workload))
     parts = [*sorted(code.statements), *sorted(code.imported), repr([_words(function) for function in functions])]
     parts.append(repr(sorted((kind, size.items) for kind, size in workload.sizes.items())))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
@@ -34,7 +34,7 @@ def source_hash(workload: Workload) -> str:
 def roots(workload: Workload) -> list[tuple[str, str, Path]]:
     """The functions and classes of the workload's own packages: the module, the top-level name and the file of each."""
     functions = _functions(workload)
-    packages = {_package(_called(function)) for function in functions}
+    packages = {_package(_unwrap_partial(function)) for function in functions}
     found = {one for one in map(_place, _within(functions)) if one is not None and one[0].split(".")[0] in packages}
     return sorted(found)
 
@@ -43,8 +43,8 @@ def _functions(workload: Workload) -> list[Any]:
     return [workload.baseline, workload.inputs, *(entry.build for entry in workload.optimizations)]
 
 
-def _called(function: Any) -> Any:
-    return _called(function.func) if isinstance(function, partial) else function
+def _unwrap_partial(function: Any) -> Any:
+    return _unwrap_partial(function.func) if isinstance(function, partial) else function
 
 
 def _package(function: Any) -> str:

@@ -11,15 +11,15 @@ import numpy as np
 from gpugate.commands.trust.trials import Trial
 from gpugate.judging.processes import voted
 from gpugate.judging.times import votes
-from gpugate.results.summary import OneProcess, counted, one_process
+from gpugate.results.summary import ProcessSummary, select_counted, summarize_process
 from gpugate.results.verdict import Outcome
 from gpugate.session.recording import SPARE_PROCESSES
 from gpugate.statistics.intervals import coefficient_of_variation
-from gpugate.statistics.policy import ATTEMPTS, MIN_PROCESSES, MIN_SITTINGS
+from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES
 from gpugate.statistics.tolerance import speedup_tolerance
 
 ONE_NIGHT, SEVERAL_NIGHTS = "gpugate", "gpugate, baseline of several nights"
-ENOUGH_PROCESSES = ATTEMPTS + MIN_PROCESSES  # no trial is then both a confirmation and recorded
+ENOUGH_PROCESSES = DECIDING_PROCESSES + MIN_PROCESSES  # no trial is then both a confirmation and recorded
 # Speedup and throughput: the tolerance of a night allows for both, though only speedups are in trials.
 CHECKS_PER_CASE = 2
 
@@ -37,7 +37,7 @@ def our_alarms(trials: Sequence[Trial]) -> dict[str, list[bool]]:
     processes = Counter(case_id for case_id, _ in {(one.case_id, one.process) for one in trials})
     rules = {ONE_NIGHT: 1}
     if min(processes.values()) >= ENOUGH_PROCESSES:
-        rules[SEVERAL_NIGHTS] = MIN_SITTINGS
+        rules[SEVERAL_NIGHTS] = MIN_NIGHTS
     checks = CHECKS_PER_CASE * len(processes)
     neighbours = list(_neighbours(trials))
     return {name: [_alarms(one, nights, checks) for one in neighbours] for name, nights in rules.items()}
@@ -50,20 +50,20 @@ class _Neighbours:
     `confirming` have the trial's slowdown, `unchanged` none, and both are by the number of their process.
     """
 
-    own: OneProcess
-    confirming: Mapping[int, OneProcess]
-    unchanged: dict[int, OneProcess]
+    own: ProcessSummary
+    confirming: Mapping[int, ProcessSummary]
+    unchanged: dict[int, ProcessSummary]
 
 
 def _neighbours(trials: Iterable[Trial]) -> Iterator[_Neighbours]:
-    taken: dict[tuple[str, float], dict[int, list[OneProcess]]] = defaultdict(lambda: defaultdict(list))
+    taken: dict[tuple[str, float], dict[int, list[ProcessSummary]]] = defaultdict(lambda: defaultdict(list))
     places = []  # among the trials of the same kind of its process
     for trial in trials:
         of_process = taken[trial.case_id, trial.slowdown][trial.process]
         places.append(len(of_process))
-        of_process.append(one_process(trial.instances))
+        of_process.append(summarize_process(trial.instances))
 
-    def others(trial: Trial, slowdown: float, place: int) -> dict[int, OneProcess]:
+    def others(trial: Trial, slowdown: float, place: int) -> dict[int, ProcessSummary]:
         by_process = taken.get((trial.case_id, slowdown), {})
         order = sorted(by_process, key=lambda process: (process < trial.process, process))
         return {one: by_process[one][place % len(by_process[one])] for one in order if one != trial.process}
@@ -74,8 +74,8 @@ def _neighbours(trials: Iterable[Trial]) -> Iterator[_Neighbours]:
 
 
 def _alarms(trial: _Neighbours, nights: int, checks: int) -> bool:
-    """True where a gate would be red: REGRESSED or INCONCLUSIVE after up to ATTEMPTS processes."""
-    confirming = list(trial.confirming)[: ATTEMPTS - 1]
+    """True where a gate would be red: REGRESSED or INCONCLUSIVE after up to DECIDING_PROCESSES processes."""
+    confirming = list(trial.confirming)[: DECIDING_PROCESSES - 1]
     recorded = _record(_recorded(trial.unchanged, confirming, nights), nights)
     allowed = speedup_tolerance(recorded.cv, recorded.processes, nights, checks)
     speedups = [trial.own.speedup]
@@ -102,7 +102,7 @@ class _Record:
     processes: int
 
 
-def _recorded(unchanged: dict[int, OneProcess], confirming: Sequence[int], nights: int) -> list[OneProcess]:
+def _recorded(unchanged: dict[int, ProcessSummary], confirming: Sequence[int], nights: int) -> list[ProcessSummary]:
     """The processes that stand for the record: the last ones before the trial's, and no confirming one where others are
     enough."""
     others = [process for process in unchanged if process not in confirming]
@@ -113,12 +113,12 @@ def _recorded(unchanged: dict[int, OneProcess], confirming: Sequence[int], night
     return [unchanged[process] for process in free[:most]]
 
 
-def _record(processes: Sequence[OneProcess], nights: int) -> _Record:
+def _record(processes: Sequence[ProcessSummary], nights: int) -> _Record:
     """Each night has processes of its own: nights of the same processes would differ too little.
 
     Without processes the record is the truth: both sides take the same time.
     """
-    speedups = [processes[index].speedup.median for index in counted(processes)]
+    speedups = [processes[index].speedup.median for index in select_counted(processes)]
     if nights == 1 or len(processes) < MIN_PROCESSES:
         speedups = speedups[:MIN_PROCESSES] or [1.0]
         return _Record(float(np.median(speedups)), coefficient_of_variation(speedups), len(speedups))

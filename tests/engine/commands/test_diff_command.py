@@ -181,9 +181,9 @@ def test_what_cannot_be_compared_is_one_sentence(runs, capsys) -> None:
 def test_profiles_come_back_as_they_were_and_others_stay(tmp_path: Path) -> None:
     other = StepProfile(kernels={"gemm": (1.0, 2.0)}, after={"spin": (1.0, 0.5)}, kernel_ms=2.0)
     run = stored(tmp_path / "run.json", profiled("net", 3.0), profiled("same", 3.0), case("skipped", None))
-    profiles_file.write(profiles_file.made(tmp_path, "nvidia-h200", [run]))
+    profiles_file.write(profiles_file.collect_profiles(tmp_path, "nvidia-h200", [run]))
     again = stored(tmp_path / "run.json", profiled("same", 3.0, other))
-    profiles_file.write(profiles_file.made(tmp_path, "nvidia-h200", [run, again]))
+    profiles_file.write(profiles_file.collect_profiles(tmp_path, "nvidia-h200", [run, again]))
     path = profiles_file.path_of(tmp_path, "nvidia-h200", "tiny")
     assert profiles_file.load(path).cases == {"net/cuda": PROFILE, "same/cuda": other}
     assert '        "conv": [57.0, 9.0]\n' in path.read_text(), "a line for each part, to be read as a difference"
@@ -197,7 +197,7 @@ def test_a_damaged_profile_is_named_with_what_to_do(tmp_path: Path) -> None:
         profiles_file.load(path)
     run = stored(tmp_path / "run.json", profiled("net", 3.0))
     assert "cannot be written (Not a directory)" in profiles_file.write(
-        profiles_file.made(path, "a file is no folder", [run])
+        profiles_file.collect_profiles(path, "a file is no folder", [run])
     )
 
 

@@ -14,7 +14,7 @@ from gpugate.measurement.record import Measurement, SideCost, TimedBuild
 from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
 from gpugate.results.summary import History, history
 from gpugate.results.verdict import Outcome
-from gpugate.statistics.policy import ATTEMPTS, MIN_PROCESSES, MIN_SITTINGS
+from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES
 from gpugate.workload import Size, Tolerance
 from tests.support.simulated_trials import Noise, trials
 
@@ -49,7 +49,7 @@ def judge_by_gate(trial: Trial, fresh: Sequence[Trial], then: History, checks: i
         verdicts = decide(result, recording=False)
         # The rule is about the ratio: what absolute times say is left out.
         result.verdicts = [replace(one, outcome=Outcome.PASS) if one.check != "speedup" else one for one in verdicts]
-        more = len(result.attempts) + 1 < ATTEMPTS and wants_fresh_process(result)
+        more = len(result.attempts) + 1 < DECIDING_PROCESSES and wants_fresh_process(result)
         another = next(waiting, None) if more else None
         if another is None:
             red = not next(one for one in result.verdicts if one.check == "speedup").good
@@ -67,13 +67,13 @@ def test_the_rules_are_what_the_gate_decides(noise: Noise, cases: int) -> None:
         for trial in trials(noise, repeats=1, processes=PROCESSES, case_id=f"toy{number}/fast/cpu", seed=number)
     ]
     by_place = {(trial.process, trial.slowdown): trial for trial in taken if trial.case_id == "toy0/fast/cpu"}
-    a_night = (PROCESSES - ATTEMPTS) // MIN_SITTINGS
+    a_night = (PROCESSES - DECIDING_PROCESSES) // MIN_NIGHTS
     alarms, red_by_processes = dict(zip(map(id, taken), zip(*rows(taken), strict=True), strict=True)), set()
     for (process, slowdown), trial in by_place.items():
         after = [(process + step) % PROCESSES for step in range(1, PROCESSES)]
         before = [by_place[one, 0.0].instances for one in after[::-1]]
         fresh = [by_place[one, slowdown] for one in after]
-        nights = [f"2030-01-{1 + number // a_night:02}T00:00:00+00:00" for number in range(MIN_SITTINGS * a_night)]
+        nights = [f"2030-01-{1 + number // a_night:02}T00:00:00+00:00" for number in range(MIN_NIGHTS * a_night)]
         baselines = (history(before[:MIN_PROCESSES]), history(before[: len(nights)], nights))
         for alarm, then in zip(alarms[id(trial)], baselines, strict=True):
             red, processes = judge_by_gate(trial, fresh, then, checks=2 * cases)

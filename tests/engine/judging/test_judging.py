@@ -458,7 +458,7 @@ def test_a_verdict_has_the_tolerance_that_was_applied_and_the_slowdown_that_it_d
 ) -> None:
     known = remembered(replace(past(3.0, cv=cv, processes=processes), sittings=sittings))
     numbers = judge_speedup(MEASURED, summary(about(3.0)), 2.0, known, asked).numbers
-    assert numbers["speedup_tolerance"] == (asked or known.current.tolerance(checks=1))
+    assert numbers["speedup_tolerance"] == (asked or known.current.tolerance(checks_per_night=1))
     assert numbers["detectable_slowdown"] == (detectable and pytest.approx(detectable, rel=0.05))
 
 

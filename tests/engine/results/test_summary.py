@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpugate.measurement.record import Measurement, Pair, SideCost, TimedBuild
-from gpugate.results.summary import OneProcess, by_sitting, history, summarize, undisturbed
+from gpugate.results.summary import ProcessSummary, find_undisturbed, group_by_night, history, summarize
 from gpugate.statistics.intervals import Estimate, median_interval
 
 COSTS = SideCost(0.1, 0.2), SideCost(0.3, 0.4)
@@ -73,10 +73,10 @@ def test_a_history_of_nothing_is_refused() -> None:
 
 def test_processes_hours_apart_are_of_several_sittings() -> None:
     night, later, next_night = "2030-01-01T02:00:00+00:00", "2030-01-01T07:59:00+00:00", "2030-01-02T02:00:00+00:00"
-    assert by_sitting([]) == []
-    assert by_sitting([later, night, "2030-01-01T07:00:00+02:00"]) == [[1, 2, 0]]
-    assert by_sitting([next_night, night, later]) == [[1, 2], [0]]
-    assert by_sitting([night, "2030-01-01T08:00:00+00:00"]) == [[0], [1]]
+    assert group_by_night([]) == []
+    assert group_by_night([later, night, "2030-01-01T07:00:00+02:00"]) == [[1, 2, 0]]
+    assert group_by_night([next_night, night, later]) == [[1, 2], [0]]
+    assert group_by_night([night, "2030-01-01T08:00:00+00:00"]) == [[0], [1]]
 
 
 def test_from_five_nights_on_the_unit_is_the_night() -> None:
@@ -123,9 +123,9 @@ def test_a_slower_night_is_what_a_baseline_is_to_know() -> None:
 def test_processes_that_vary_much_do_not_hide_one_that_was_disturbed() -> None:
     """Four of their standard deviations would be more than half of a step."""
     times = [1.6, 1.8, 2.0, 2.2, 2.4, 3.0]
-    assert undisturbed([OneProcess(about(2.0), one) for one in times]) == [0, 1, 2, 3, 4]
+    assert find_undisturbed([ProcessSummary(about(2.0), one) for one in times]) == [0, 1, 2, 3, 4]
     widths = [0.2, 0.1, 0.3, 0.2, 0.1, 0.6]
-    assert undisturbed([OneProcess(about(2.0, one), 2.0) for one in widths]) == [0, 1, 3, 4]
+    assert find_undisturbed([ProcessSummary(about(2.0, one), 2.0) for one in widths]) == [0, 1, 3, 4]
 
 
 def about(median: float, relative: float = 0.01) -> Estimate:

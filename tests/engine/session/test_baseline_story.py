@@ -10,7 +10,7 @@ from gpugate import units
 from gpugate.commands.cli import main
 from gpugate.results.summary import history
 from gpugate.results.verdict import Outcome
-from gpugate.statistics.policy import ATTEMPTS
+from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store import baseline, profiles_file
 from gpugate.store.baseline import BaselineFile
 from tests.support.tiny_project import PROMISE, QUICK, TinyProject, check_no_traceback
@@ -93,7 +93,9 @@ def test_a_gate_passes_within_the_tolerance_that_the_recorded_spread_asks_for(
 
 
 @pytest.mark.parametrize(
-    ("options", "confirmed_by"), [(["--gate", f"--perf-attempts={ATTEMPTS}"], 1), ([], 0)], ids=["gate", "developer"]
+    ("options", "confirmed_by"),
+    [(["--gate", f"--perf-attempts={DECIDING_PROCESSES}"], 1), ([], 0)],
+    ids=["gate", "developer"],
 )
 def test_work_done_three_times_is_a_regression_that_names_the_test(
     tiny: TinyProject, recorded_project: TinyProject, options: list[str], confirmed_by: int

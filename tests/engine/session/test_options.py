@@ -12,7 +12,7 @@ import pytest
 from gpugate.measurement.settings import Settings
 from gpugate.session.options import FRESH_VARIABLE, add_options, read_options
 from gpugate.session.options_page import options_page
-from gpugate.statistics.policy import ATTEMPTS
+from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store import run_file
 from tests.support.tiny_project import CACHES, ROOT, TinyProject, check_no_traceback
 
@@ -22,7 +22,7 @@ DEFAULTS = {
     "--perf-reason": "none",
     "--perf-device": "auto",
     "--perf-budget": str(Settings.budget_s),
-    "--perf-attempts": str(ATTEMPTS),
+    "--perf-attempts": str(DECIDING_PROCESSES),
     "--perf-json": "nowhere",
     "--perf-set": "none",
     "--perf-baselines": "baselines of pytest's rootdir",

@@ -10,13 +10,13 @@ from gpugate.judging.times import votes
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.tolerance import (
-    MIN_CV_FACTOR,
-    cv_factor,
+    MIN_VARIATION_FACTOR,
     detectable_slowdown,
     median_variance,
     night_factor,
     speedup_tolerance,
     tolerance,
+    variation_factor,
 )
 
 
@@ -43,8 +43,8 @@ def test_tolerance(cv, processes, expected) -> None:
 
 
 def test_more_checks_tolerate_more_and_more_recorded_processes_less() -> None:
-    assert cv_factor(5, 1) == MIN_CV_FACTOR < cv_factor(5, 32) < cv_factor(5, 64)
-    assert cv_factor(7, 64) < cv_factor(5, 64)
+    assert variation_factor(5, 1) == MIN_VARIATION_FACTOR < variation_factor(5, 32) < variation_factor(5, 64)
+    assert variation_factor(7, 64) < variation_factor(5, 64)
 
 
 @pytest.mark.parametrize("checks", [16, 64])
@@ -55,7 +55,7 @@ def test_a_suite_in_which_nothing_changed_alarms_as_seldom_as_is_said(checks) ->
     fresh = np.median(draw.normal(1.0, 0.01, (nights, checks, 3)), axis=2)
     cv = recorded.std(axis=2, ddof=1) / recorded.mean(axis=2)
     then = np.median(recorded, axis=2)
-    alarms = (fresh < then * (1 - cv_factor(5, checks) * cv)).any(axis=1)
+    alarms = (fresh < then * (1 - variation_factor(5, checks) * cv)).any(axis=1)
     assert 0.02 < alarms.mean() < 0.07  # 5 % is what is said
 
 
@@ -99,7 +99,9 @@ def test_of_nights_that_differ_by_their_processes_alone_it_is_detected_no_less_o
 @pytest.mark.parametrize(("processes", "a_night"), [(5, 1), (15, 3), (25, 5)])
 def test_a_night_of_more_processes_is_known_better_than_what_is_asked(processes, a_night) -> None:
     """Three processes are asked: the median of five recorded ones varies less than theirs."""
-    assert speedup_tolerance(0.01, processes, 5, checks=16) == pytest.approx(0.01 * night_factor(5, 16, a_night))
+    assert speedup_tolerance(0.01, processes, 5, checks_per_night=16) == pytest.approx(
+        0.01 * night_factor(5, 16, a_night)
+    )
     assert night_factor(5, 16, 5) > night_factor(5, 16, 3) == night_factor(5, 16, 1)
 
 
@@ -114,10 +116,10 @@ def _is_red(medians: list[float], then: float, allowed: float, half_width: float
 
 
 @pytest.mark.parametrize(
-    ("cv", "sittings", "expected"), [(0.0005, 1, 0.01), (0.0005, 4, 0.01), (0.0005, 5, 0.003), (0.01, 5, 0.04)]
+    ("cv", "nights", "expected"), [(0.0005, 1, 0.01), (0.0005, 4, 0.01), (0.0005, 5, 0.003), (0.01, 5, 0.04)]
 )
-def test_what_was_recorded_over_nights_needs_no_floor_for_them(cv, sittings, expected) -> None:
-    assert speedup_tolerance(cv, 5, sittings, checks=1) == pytest.approx(expected)
+def test_what_was_recorded_over_nights_needs_no_floor_for_them(cv, nights, expected) -> None:
+    assert speedup_tolerance(cv, 5, nights, checks_per_night=1) == pytest.approx(expected)
 
 
 def test_what_cannot_be_detected_is_infinite() -> None:

@@ -25,7 +25,7 @@ from gpugate.results.run import RunResult
 from gpugate.results.summary import history
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.store import baseline
-from gpugate.store.baseline import BaselineFile, Occasion, exclusive, load_all, unused, updated, write
+from gpugate.store.baseline import BaselineFile, Recording, exclusive, find_unused, load_all, record_runs, write
 from gpugate.store.json_file import parse
 from gpugate.store.source_hash import source_hash
 from gpugate.workload import Optimization, Size, Workload
@@ -33,7 +33,7 @@ from tests.support.patience import HANGS_S
 
 MACHINE = "nvidia-h200"
 H200 = Environment("cuda", "NVIDIA H200", "AMD EPYC", 16, "3.12.3", {"torch": "2.11.0"}, gpu_index=0, driver="580.1")
-FIRST = Occasion(reason="first record")
+FIRST = Recording(reason="first record")
 SIZE = Size(items=64, flops=1e9, bytes=1e6)
 ROOT = Path(baseline.__file__).parents[2]
 
@@ -85,7 +85,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def recorded(folder: Path) -> Path:
     """The path of a good file."""
-    write(folder, updated(None, "net", five_runs(), FIRST))
+    write(folder, record_runs(None, "net", five_runs(), FIRST))
     return folder / "net.json"
 
 
@@ -93,7 +93,7 @@ def test_the_life_of_a_baseline(folder: Path) -> None:
     assert load_all(folder, ["net"]) == {}
     assert not folder.exists()
 
-    assert write(folder, updated(None, "net", five_runs(), FIRST)) == (
+    assert write(folder, record_runs(None, "net", five_runs(), FIRST)) == (
         "net/tf32/cuda: recorded 2.02x, 2.00..2.04 over 5 processes on 5 nights, cv 0.78 %",
     )
 
@@ -117,9 +117,9 @@ def test_the_life_of_a_baseline(folder: Path) -> None:
     assert compare(first.current.environment, replace(H200, gpu_index=3)).kind == "exact"
     assert compare(first.current.environment, replace(H200, driver="590.2")).kind == "same device"
 
-    faster = Occasion(reason="new driver")
+    faster = Recording(reason="new driver")
     runs = [replace(run(case("tf32", 2.5)), environment=replace(H200, driver="590.2")) for _ in range(5)]
-    assert write(folder, updated(file, "net", runs, faster)) == (
+    assert write(folder, record_runs(file, "net", runs, faster)) == (
         "net/tf32/cuda: 2.02x -> 2.50x, 2.50..2.50 over 5 processes, cv 0 %",
     )
     second = load_all(folder, ["net"])["net"].cases["tf32/cuda"]
@@ -129,11 +129,11 @@ def test_the_life_of_a_baseline(folder: Path) -> None:
 
 def test_an_anchor_moves_on_purpose_alone_and_only_that_of_what_was_measured(folder: Path) -> None:
     both = [run(case("tf32", 2.0), case("fp16", 3.0)) for _ in range(5)]
-    file = updated(None, "net", both, FIRST)
+    file = record_runs(None, "net", both, FIRST)
     slower = [run(case("tf32", 1.5), day=9) for _ in range(5)]
-    stayed = updated(file, "net", slower, Occasion("new driver"))
+    stayed = record_runs(file, "net", slower, Recording("new driver"))
     assert stayed.cases["tf32/cuda"].anchor == file.cases["tf32/cuda"].anchor
-    moved = updated(stayed, "net", slower, Occasion("the new normal", new_anchor=True))
+    moved = record_runs(stayed, "net", slower, Recording("the new normal", new_anchor=True))
     assert moved.cases["tf32/cuda"].anchor == moved.cases["tf32/cuda"].current
     assert history(moved.cases["tf32/cuda"].anchor.processes).speedup == pytest.approx(1.5)
     assert moved.cases["tf32/cuda"].anchor.reason == "the new normal"
@@ -153,36 +153,40 @@ def noisy(speedup: float, spread: float) -> CaseResult:
 
 
 def test_a_disturbed_record_replaces_only_what_is_less_sharp(folder: Path) -> None:
-    sharp = updated(None, "net", [run(case("tf32", 2 + i / 1000)) for i in range(5)], FIRST)
-    blunt = updated(None, "net", [run(noisy(2 + i, 2.0)) for i in range(5)], FIRST)
+    sharp = record_runs(None, "net", [run(case("tf32", 2 + i / 1000)) for i in range(5)], FIRST)
+    blunt = record_runs(None, "net", [run(noisy(2 + i, 2.0)) for i in range(5)], FIRST)
     disturbed = [run(noisy(2 + i / 10, 1.0)) for i in range(5)]
     with pytest.raises(BaselineError) as refused:
-        updated(sharp, "net", disturbed, FIRST)
+        record_runs(sharp, "net", disturbed, FIRST)
     assert re.fullmatch(
         r"the record of net/tf32/cuda stays: it detects a slowdown of [\d.]+ %, and the new one of \d+ %, since 5 "
         r"of its 5 processes were disturbed: record again on a quieter machine, or give gpugate record --force",
         str(refused.value),
     )
-    for file, occasion in ((sharp, replace(FIRST, force=True)), (blunt, FIRST)):
+    for file, recording in ((sharp, replace(FIRST, force=True)), (blunt, FIRST)):
         assert (
-            updated(file, "net", disturbed, occasion).cases["tf32/cuda"].current.processes[0][0].pairs[0].optimized_ms
+            record_runs(file, "net", disturbed, recording)
+            .cases["tf32/cuda"]
+            .current.processes[0][0]
+            .pairs[0]
+            .optimized_ms
             == 2
         )
     less_sharp = [run(case("tf32", 2 + i / 100)) for i in range(5)]
-    assert updated(sharp, "net", less_sharp, FIRST).cases != sharp.cases, "no process was disturbed"
+    assert record_runs(sharp, "net", less_sharp, FIRST).cases != sharp.cases, "no process was disturbed"
 
 
 def test_a_record_that_varies_too_much_replaces_no_sharper_one(folder: Path) -> None:
-    sharp = updated(None, "net", [run(case("tf32", 2 + i / 1000)) for i in range(5)], FIRST)
+    sharp = record_runs(None, "net", [run(case("tf32", 2 + i / 1000)) for i in range(5)], FIRST)
     with pytest.raises(BaselineError, match=r"since its 5 processes vary by \d+ %: record again on a quieter machine"):
-        updated(sharp, "net", [run(case("tf32", 2 + i)) for i in range(5)], FIRST)
+        record_runs(sharp, "net", [run(case("tf32", 2 + i)) for i in range(5)], FIRST)
 
 
 def test_the_anchor_rises_with_a_clear_gain_and_neither_by_little_nor_by_a_rehearsal(folder: Path) -> None:
-    file = updated(None, "net", [run(case("tf32", 2.0)) for _ in range(5)], FIRST)
+    file = record_runs(None, "net", [run(case("tf32", 2.0)) for _ in range(5)], FIRST)
     for speedup, processes, rises in ((2.01, 5, False), (2.4, 4, False), (2.4, 5, True)):
         runs = [run(case("tf32", speedup), day=9) for _ in range(processes)]
-        entry = updated(file, "net", runs, FIRST, processes).cases["tf32/cuda"]
+        entry = record_runs(file, "net", runs, FIRST, processes).cases["tf32/cuda"]
         assert (entry.anchor == entry.current) is rises
         assert (entry.anchor == file.cases["tf32/cuda"].anchor) is not rises
 
@@ -191,7 +195,7 @@ def test_cases_that_were_not_measured_stay_as_they_are(folder: Path, recorded: P
     file = load_all(folder, ["net"])["net"]
     skipped = replace(case("tf32", 9.0), measurement=None, skipped="needs a newer GPU: buy one")
     runs = [run(case("fp16", 3.0), skipped, case("fp16", 7.0, workload="other")) for _ in range(5)]
-    changed = updated(file, "net", runs, FIRST)
+    changed = record_runs(file, "net", runs, FIRST)
     assert changed.cases["tf32/cuda"] == file.cases["tf32/cuda"]
     assert list(changed.cases) == ["fp16/cuda", "tf32/cuda"]
     assert write(folder, changed) == ("net/fp16/cuda: recorded 3.00x, 3.00..3.00 over 5 processes, cv 0 %",)
@@ -208,8 +212,8 @@ def test_what_is_told_of_a_record_is_of_the_processes_that_count() -> None:
 
 
 def told(runs: Sequence[RunResult]) -> str:
-    file = updated(None, "net", runs, FIRST)
-    (line,) = baseline._change(file, "tf32/cuda", None, file.cases["tf32/cuda"])
+    file = record_runs(None, "net", runs, FIRST)
+    (line,) = baseline._describe_changes(file, "tf32/cuda", None, file.cases["tf32/cuda"])
     return line
 
 
@@ -226,7 +230,7 @@ def slow(result: CaseResult) -> CaseResult:
 def test_a_record_knows_when_the_processes_that_measured_it_ran() -> None:
     runs = [run(case("tf32", 2.0), case("fp16", 3.0), day=day) for day in range(1, 7)]
     del runs[2].cases["net/fp16/cuda"]
-    record = updated(None, "net", runs, FIRST).cases["fp16/cuda"].current
+    record = record_runs(None, "net", runs, FIRST).cases["fp16/cuda"].current
     assert record.started_at == tuple(f"2030-01-0{day}T00:00:00+00:00" for day in (1, 2, 4, 5, 6))
     assert record.history.sittings == 5
 
@@ -235,7 +239,7 @@ def test_a_record_of_a_big_workload_is_small_and_a_process_a_few_lines(folder: P
     def text(last_speedup: float) -> str:
         speedups = [2.123456789, 2.133456789, 2.143456789, 2.153456789, last_speedup]
         runs = [run(*(case(f"fused-{i}", speedup, pairs=15) for i in range(8))) for speedup in speedups]
-        write(folder, updated(None, "net", runs, FIRST))
+        write(folder, record_runs(None, "net", runs, FIRST))
         return (folder / "net.json").read_text()
 
     before, after = text(2.163456789), text(2.173456789)
@@ -249,7 +253,7 @@ def test_a_record_of_a_big_workload_is_small_and_a_process_a_few_lines(folder: P
 def test_the_text_does_not_depend_on_the_order_of_the_run(folder: Path) -> None:
     def text(order: list[int]) -> str:
         runs = [run(*[[case("a", 2.0), case("b", 3.0)][i] for i in order]) for _ in range(5)]
-        write(folder, updated(None, "net", runs, FIRST))
+        write(folder, record_runs(None, "net", runs, FIRST))
         return (folder / "net.json").read_text()
 
     assert text([0, 1]) == text([1, 0])
@@ -376,7 +380,7 @@ def test_a_file_that_is_no_text_is_named(folder: Path, recorded: Path) -> None:
 def test_a_family_has_a_folder(folder: Path) -> None:
     for name in ("net", "net/deep", "net/wide"):
         runs = [run(case("tf32", 2.0, name)) for _ in range(5)]
-        write(folder, updated(None, name, runs, FIRST))
+        write(folder, record_runs(None, name, runs, FIRST))
     assert sorted(path.name for path in (folder / "net").iterdir()) == ["deep.json", "wide.json"]
     assert set(load_all(folder)) == {"net", "net/deep", "net/wide"}
     assert list(load_all(folder)["net/deep"].cases) == ["tf32/cuda"]
@@ -433,8 +437,8 @@ def test_what_the_first_run_lacks_may_not_differ_among_the_others() -> None:
 
     runs = [under(), under(tensorrt="10.1"), under(tensorrt="10.1"), under(), under(tensorrt="11.0")]
     with pytest.raises(BaselineError, match=r"environments differ \(tensorrt 10\.1 -> 11\.0\): record again on one"):
-        updated(None, "net", runs, FIRST)
-    file = updated(None, "net", [*runs[:4], under(tensorrt="10.1")], FIRST)
+        record_runs(None, "net", runs, FIRST)
+    file = record_runs(None, "net", [*runs[:4], under(tensorrt="10.1")], FIRST)
     assert file.cases["tf32/cuda"].current.environment.packages == {"torch": "2.11.0", "tensorrt": "10.1"}
 
 
@@ -443,34 +447,34 @@ def test_another_speed_of_both_sides_is_recorded_with_a_new_anchor_only() -> Non
     moved.verdicts = [Verdict("throughput", "net/tf32/cuda", Outcome.ENV_INVALID, because("both took 3 ms"))]
     runs = [*five_runs()[:4], run(moved)]
     with pytest.raises(BaselineError, match=r"\(both took 3 ms\): mend that and record again, or record it with a new"):
-        updated(None, "net", runs, FIRST)
-    file = updated(None, "net", runs, replace(FIRST, new_anchor=True))
+        record_runs(None, "net", runs, FIRST)
+    file = record_runs(None, "net", runs, replace(FIRST, new_anchor=True))
     assert len(file.cases["tf32/cuda"].current.processes) == 5
 
 
 @pytest.mark.parametrize("sentence", UNFIT)
 def test_what_must_not_become_a_baseline_is_refused(sentence: str) -> None:
     with pytest.raises(BaselineError) as refused:
-        updated(None, "net", [*five_runs()[:4], UNFIT[sentence]], FIRST)
+        record_runs(None, "net", [*five_runs()[:4], UNFIT[sentence]], FIRST)
     assert str(refused.value) == sentence
 
 
 def test_nothing_to_record_is_refused() -> None:
     with pytest.raises(BaselineError, match="no run measured 'other', so there is nothing to record"):
-        updated(None, "other", five_runs(), FIRST)
+        record_runs(None, "other", five_runs(), FIRST)
     with pytest.raises(BaselineError, match="there is no run to record 'net' from"):
-        updated(None, "net", [], FIRST)
+        record_runs(None, "net", [], FIRST)
 
 
 def test_another_index_on_the_same_machine_is_no_difference() -> None:
     runs = [*five_runs()[:4], run(case("tf32", 2.0), environment=replace(H200, gpu_index=1))]
-    assert len(updated(None, "net", runs, FIRST).cases["tf32/cuda"].current.processes) == 5
-    assert len(updated(None, "net", runs[:1], FIRST, 1).cases["tf32/cuda"].current.processes) == 1
+    assert len(record_runs(None, "net", runs, FIRST).cases["tf32/cuda"].current.processes) == 5
+    assert len(record_runs(None, "net", runs[:1], FIRST, 1).cases["tf32/cuda"].current.processes) == 1
 
 
 def test_a_regression_that_somebody_accepts_can_be_recorded(folder: Path, recorded: Path) -> None:
     slower = replace(case("tf32", 1.5), verdicts=[Verdict("speedup", "net/tf32/cuda", Outcome.REGRESSED)])
-    file = updated(load_all(folder, ["net"])["net"], "net", [run(slower)] * 5, FIRST)
+    file = record_runs(load_all(folder, ["net"])["net"], "net", [run(slower)] * 5, FIRST)
     assert write(folder, file) == ("net/tf32/cuda: 2.02x -> 1.50x, 1.50..1.50 over 5 processes, cv 0 %",)
 
 
@@ -478,7 +482,7 @@ def test_a_baseline_stays_on_its_machine(folder: Path, recorded: Path) -> None:
     file = load_all(folder, ["net"])["net"]
     runs = [run(case("tf32", 2.0), environment=replace(H200, device_name="NVIDIA H100"))] * 5
     with pytest.raises(BaselineError, match="'net' on nvidia-h200 cannot take 'net' on nvidia-h100: pass its own file"):
-        updated(file, "net", runs, FIRST)
+        record_runs(file, "net", runs, FIRST)
     with pytest.raises(
         BaselineError, match="is to hold a baseline of 'nvidia-h200': write it to the folder of that name"
     ):
@@ -488,8 +492,8 @@ def test_a_baseline_stays_on_its_machine(folder: Path, recorded: Path) -> None:
 
 def test_unused_cases_are_reported(folder: Path, recorded: Path) -> None:
     files = load_all(folder, ["net"])
-    assert unused(files, ["net/tf32/cuda"]) == ()
-    assert unused(files, ["net/tf32/cpu", "net/fp16/cuda"]) == ("net/tf32/cuda",)
+    assert find_unused(files, ["net/tf32/cuda"]) == ()
+    assert find_unused(files, ["net/tf32/cpu", "net/fp16/cuda"]) == ("net/tf32/cuda",)
 
 
 @pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
@@ -503,7 +507,7 @@ def test_a_write_that_fails_leaves_the_old_file(
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises((BaselineError, KeyboardInterrupt)) as failed:
-        write(folder, updated(None, "net", five_runs(speedup=3.0), FIRST))
+        write(folder, record_runs(None, "net", five_runs(speedup=3.0), FIRST))
     if isinstance(failure, OSError):
         problem = "(No space left on device): make room or mend its permissions"
         assert str(failed.value) == f"{recorded} cannot be written {problem}"
@@ -514,7 +518,7 @@ def test_a_write_that_fails_leaves_the_old_file(
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "baselines").write_text("a file where the folder should be")
     folder = tmp_path / "baselines" / MACHINE
-    file = updated(None, "net", five_runs(), FIRST)
+    file = record_runs(None, "net", five_runs(), FIRST)
     with pytest.raises(BaselineError) as refused:
         write(folder, file)
     problem = "(Not a directory): make room or mend its permissions"
@@ -552,7 +556,8 @@ def another_process(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]
 
 def test_ctrl_c_between_two_files_leaves_both_whole(folder: Path, recorded: Path) -> None:
     write(
-        folder, updated(None, "other", [replace(one, source_hashes={}) for one in five_runs(workload="other")], FIRST)
+        folder,
+        record_runs(None, "other", [replace(one, source_hashes={}) for one in five_runs(workload="other")], FIRST),
     )
     before = {path.name: path.read_bytes() for path in folder.glob("*.json")}
     with another_process(folder, "write") as holder:
@@ -656,7 +661,7 @@ def test_a_source_that_an_older_gpugate_hashed_is_not_known(recorded: Path) -> N
     entry = load_all(recorded.parent)["net"].cases["tf32/cuda"]
     assert [record.source_hash for record in (entry.anchor, entry.current)] == ["", ""]
     with pytest.raises(BaselineError, match="an older gpugate recorded its source"):
-        updated(load_all(recorded.parent)["net"], "net", five_runs(), replace(FIRST, adding=True))
+        record_runs(load_all(recorded.parent)["net"], "net", five_runs(), replace(FIRST, adding=True))
 
 
 def test_a_file_says_what_it_is(recorded: Path) -> None:

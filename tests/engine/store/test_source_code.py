@@ -14,7 +14,7 @@ import pytest
 
 from gpugate.catalogue import catalogue
 from gpugate.store import baseline
-from gpugate.store.source_code import Code, code_of
+from gpugate.store.source_code import Code, collect_code
 from gpugate.store.source_hash import roots, source_hash
 from gpugate.workload import Workload
 
@@ -66,7 +66,7 @@ def written(folder: Path) -> Path:
 
 
 def code(package: Path) -> Code:
-    return code_of(("package.sides", name, package / "sides.py") for name in ("baseline", "fast"))
+    return collect_code(("package.sides", name, package / "sides.py") for name in ("baseline", "fast"))
 
 
 def put(name: str, old: str, new: str) -> Edit:
@@ -159,9 +159,9 @@ def other_pythons() -> list[str]:
 CODE_OF = """
 import json, sys
 from pathlib import Path
-from gpugate.store.source_code import code_of
+from gpugate.store.source_code import collect_code
 for functions in json.load(sys.stdin):
-    code = code_of((module, name, Path(path)) for module, name, path in functions)
+    code = collect_code((module, name, Path(path)) for module, name, path in functions)
     print(json.dumps([sorted(code.statements), sorted(code.imported)]))
 """
 
@@ -171,7 +171,7 @@ def test_the_oldest_and_the_newest_version_of_python_find_the_same_code() -> Non
     if not others:
         pytest.skip("this machine has Python of one version: install another one from 3.10 on")
     functions = [[(module, name, str(path)) for module, name, path in roots(one)] for one in workloads().values()]
-    codes = [code_of((module, name, Path(path)) for module, name, path in each) for each in functions]
+    codes = [collect_code((module, name, Path(path)) for module, name, path in each) for each in functions]
     expected = [[sorted(each.statements), sorted(each.imported)] for each in codes]
     given = {"input": json.dumps(functions), "cwd": ROOT, "env": {"PYTHONPATH": str(ROOT)}}
     for python in {others[0], others[-1]}:

@@ -130,8 +130,8 @@ def test_a_baseline_with_a_value_that_means_nothing(
         case = replace(stored_runs.case("pass", 3 + hour / 100), remembered=None)
         started_at = f"2030-01-02T0{hour}:00:00+00:00"
         runs.append(stored_runs.stored(tmp_path / "run.json", case, started_at=started_at))
-    occasion = baseline.Occasion("first")
-    baseline.write(folder, baseline.updated(None, "tiny", runs, occasion))
+    recording = baseline.Recording("first")
+    baseline.write(folder, baseline.record_runs(None, "tiny", runs, recording))
     path = folder / "tiny.json"
     edit(path, f"cases pass/cuda {record} {field}", value)
     with pytest.raises(BaselineError) as refused:
