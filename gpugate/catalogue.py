@@ -1,7 +1,8 @@
-"""The catalogue: every workload that this session knows, and the check that each can be measured as declared.
+"""The catalogue: all workloads of this session, and the check that each can be measured as declared.
 
-Three ways in: `register(workload)`, `register_module(name)` from a conftest.py, and for packages an entry point of the
-group `gpugate.workloads`. The last two name a module with a tuple `WORKLOADS`, imported only when tests are collected.
+A workload gets in by `register(workload)`, by `register_module(name)` from a conftest.py, or by a package's entry point
+of the group `gpugate.workloads`. The last two name a module with a tuple `WORKLOADS`, which is imported only when tests
+are collected.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LONGEST_NAME = 200  # characters of each part of an id: a file name has 255, wit
 
 
 class Catalogue:
-    """Workloads by name, and what was named or registered but not looked at yet: nothing is checked before `load`."""
+    """Workloads by name, and the registered workloads and named modules that `load` has still to check."""
 
     def __init__(self) -> None:
         self._workloads: dict[str, Workload] = {}
@@ -37,7 +38,7 @@ class Catalogue:
         self.skipped: dict[str, str] = {}  # modules that skipped themselves, with their reasons
 
     def register(self, workload: Workload) -> Workload:
-        """Adds a workload. It is checked when tests are collected, so that a mistake is an error of the collection."""
+        """Adds a workload, which `load` checks: a mistake is then an error of the collection of tests."""
         self._registered.append(workload)
         return workload
 
@@ -46,7 +47,7 @@ class Catalogue:
         self._modules.append(name)
 
     def load(self) -> None:
-        """Imports and checks what was only named; raises CatalogueError for what cannot be measured."""
+        """Imports the named modules and checks all workloads. Raises CatalogueError for one that cannot be measured."""
         for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
             if entry_point.value not in self._modules:
                 self._modules.append(entry_point.value)
@@ -58,7 +59,7 @@ class Catalogue:
             self._add(workload)
 
     def allow_replacement(self) -> None:
-        """Lets what is registered from now on replace workloads of the same names, because pytest starts once more.
+        """Lets later registrations replace workloads of the same names, because pytest starts once more.
 
         pytest executes conftest.py a second time, but not the modules that conftest.py imports.
         """
@@ -66,7 +67,7 @@ class Catalogue:
         self._registered = []
 
     def left_out(self) -> list[str]:
-        """A sentence for every module that skipped itself."""
+        """Returns a sentence about every module that skipped itself."""
         return [
             f"module {name!r} skipped itself ({reason}), so its workloads are not measured: let it be imported, and "
             "declare with Needs what its optimizations cannot do without"
@@ -104,7 +105,7 @@ class Catalogue:
         return iter(self._workloads.values())
 
     def cases(self) -> list[Case]:
-        """Every optimization on every kind of device that both it and its workload name."""
+        """Lists every optimization on every kind of device that both it and its workload name."""
         return [
             Case(workload, optimization, kind)
             for workload in self._workloads.values()
@@ -114,7 +115,7 @@ class Catalogue:
         ]
 
     def sweeps(self) -> list[SweepCases]:
-        """Every swept parameter of a workload, on every kind of device that its points run on."""
+        """Lists every swept parameter of a workload, on every kind of device of its points."""
         groups: dict[tuple[str, str, str], list[tuple[int, Case]]] = {}
         for case in self.cases():
             point = case.optimization.point
@@ -177,14 +178,14 @@ def check(workload: Workload) -> None:
 
 
 def _check_lengths(what: str, *names: str) -> None:
-    """Raises CatalogueError for a name with which a file of ours could not be written."""
+    """Raises CatalogueError for a name that is too long for a file name of gpugate."""
     longest = max(names, key=len)
     if len(longest) > LONGEST_NAME:
         raise CatalogueError(f"{what} has a name of {len(longest)} characters: give one of {LONGEST_NAME} at most")
 
 
 def _check_sweeps(workload: Workload) -> None:
-    """Points of one sweep share what they are compared with, and no value comes twice."""
+    """Checks that the points of one sweep have one reference, and each another value. Raises CatalogueError."""
     seen: dict[str, dict[int, Optimization]] = {}
     for optimization in workload.optimizations:
         point = optimization.point

@@ -1,4 +1,4 @@
-"""The counters of one step, by name: what a contract may limit and what a measurement holds."""
+"""The counters of one step, by name: a measurement contains them, and a contract may limit them."""
 
 from collections.abc import Mapping
 
@@ -37,10 +37,10 @@ COUNTER_MEANING: Mapping[str, str] = {
     "involuntary_switches": "context switches of this process forced by other work on its cores, in a timed step",
     "other_cores": "cores that other processes kept busy while both sides were timed",
 }
-# What the operating system counts, on every machine. The others are counted on CUDA only.
+# The operating system counts these, on every machine. The others are counted on CUDA only.
 CPU_COUNTERS = frozenset({"minor_faults", "major_faults", "voluntary_switches", "involuntary_switches", "other_cores"})
 COUNTER_NAMES = tuple(COUNTER_MEANING)
-# What a machine that is sick makes worse, as it does times. The others count what happens.
+# A sick machine makes these worse, like times. The others count events, which it does not change.
 OF_TIME = frozenset(
     {
         "api_ms",

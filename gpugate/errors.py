@@ -5,7 +5,7 @@ import re
 import tempfile
 from pathlib import Path
 
-# What PyTorch, cuBLAS and cuDNN say where memory is short: only its own allocator raises an error of that name.
+# Texts of errors of CUDA, cuBLAS and cuDNN where memory is short; PyTorch's own allocator raises OutOfMemoryError.
 _OUT_OF_MEMORY = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 # Lines of pytest's output that name an error: a usage error, an exception in a test, a conftest.py or pytest itself, a
 # crash. Its last line is often `no tests ran in 0.01s`.
@@ -49,22 +49,22 @@ class ReplayError(GpugateError):
 
 
 class FreshProcessError(GpugateError):
-    """A child process that was to measure ended without a run; `said` is the end of what it printed."""
+    """A child process that was to measure ended without a run; `printed` is the end of its output."""
 
-    def __init__(self, how: str, said: str) -> None:
-        self.said = said
+    def __init__(self, how: str, printed: str) -> None:
+        self.printed = printed
         super().__init__(f"a fresh process {how}")
 
     @property
     def cause(self) -> str:
-        """The last line of `said` that names an error, else its last line."""
-        lines = self.said.splitlines()
+        """The last line of the output that names an error, else its last line."""
+        lines = self.printed.splitlines()
         named = [match for match in map(_NAMES_ERROR.fullmatch, lines) if match]
         return str(named[-1][1] or named[-1][2]) if named else "".join(lines[-1:])
 
 
 class DisprovedError(GpugateError):
-    """A proof of an optimization failed; the message says what is wrong, by how much."""
+    """A proof of an optimization failed; the message names the problem and its size."""
 
 
 class SideError(GpugateError):
@@ -84,7 +84,7 @@ class SideError(GpugateError):
 
 
 def skip_reason(error: BaseException) -> str | None:
-    """The reason in a `pytest.skip`, `pytest.importorskip` or `pytest.xfail`, also as the cause of a SideError.
+    """Returns the reason of a `pytest.skip`, `pytest.importorskip` or `pytest.xfail`, also as a SideError's cause.
 
     None for every other error.
     """
@@ -119,7 +119,7 @@ def _text(cause: BaseException) -> str:
 
 
 def _message(cause: BaseException) -> str:
-    """Its first line; of an error that a loader's worker sent with its traceback, the line that says what happened."""
+    """Returns the first line of an error, or the last line of one that a loader's worker sent with its traceback."""
     text = _text(cause)
     lines = text.splitlines() or ["no message"]
     if lines[0].startswith("Caught ") and "Original Traceback" in text:

@@ -1,4 +1,4 @@
-"""Numbers: the ranges of stored ones, and how people read and type them. Elsewhere a value has its unit in its name."""
+"""Ranges of stored numbers, printed numbers, and parsing of typed ones. Elsewhere a value has its unit in its name."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 _RATE_PREFIXES: Sequence[tuple[float, str]] = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-# How the unit at the end of a yardstick's name is written: (suffix, factor to the base unit, base unit of a rate).
+# The unit at the end of a yardstick's name: (suffix, factor to the base unit, base unit of a rate).
 YARDSTICK_RATES = (("_tflops", 1e12, "FLOP"), ("_gflops", 1e9, "FLOP"), ("_gb_per_s", 1e9, "B"))
 _YARDSTICK_DURATIONS = (("_us", "us"), ("_ms", "ms"), ("_s", "s"))
 
 
 @dataclass(frozen=True)
 class NotFinite:
-    """A number that may be infinite or not a number: JSON has none such, so it is stored as one of `words`."""
+    """A number that may be infinite or NaN: JSON has no such number, so it is stored as one of `words`."""
 
     words: tuple[str, ...] = ("Infinity", "-Infinity", "NaN")
 
@@ -58,18 +58,18 @@ Processes = Annotated[int, Interval(ge=1, le=MOST_PROCESSES)]
 
 
 def rounded(value: float) -> float:
-    """To 6 significant digits, as times are stored; whole numbers, such as bytes, stay exact."""
+    """Rounds to 6 significant digits, as times are stored; whole numbers, such as bytes, stay exact."""
     return value if float(value).is_integer() else float(f"{value:.6g}")
 
 
 def parse_count(text: str) -> int | None:
-    """The number that a user typed, from 1 to MOST_PROCESSES; None for anything else."""
+    """Parses a whole number from 1 to MOST_PROCESSES; None for anything else."""
     fits = text.isdecimal() and len(text) <= len(str(MOST_PROCESSES)) and 1 <= int(text) <= MOST_PROCESSES
     return int(text) if fits else None
 
 
 def parse_seconds(text: str) -> float | None:
-    """The seconds that a user typed, above 0 and at most MOST_SECONDS; None for anything else."""
+    """Parses seconds, above 0 and at most MOST_SECONDS; None for anything else."""
     try:
         value = float(text)
     except ValueError:
@@ -78,13 +78,13 @@ def parse_seconds(text: str) -> float | None:
 
 
 def milliseconds(value_ms: float) -> str:
-    """`35.9 ms`, `0.0652 ms`: three significant digits, never an exponent."""
+    """Writes a time as `35.9 ms` or `0.0652 ms`: three significant digits, never an exponent."""
     digits = 3 if value_ms < 0.1 else 2 if value_ms < 1 else 1 if value_ms < 100 else 0
     return f"{value_ms:.{digits + 1}f} ms"
 
 
 def rate(per_second: float, unit: str) -> str:
-    """`788 TFLOP/s`, `4.3 TB/s`, `3,563 images/s` with `unit` the singular without `/s`."""
+    """Writes a rate as `788 TFLOP/s` or `4.3 TB/s`; `unit` is the unit without prefix and `/s`."""
     for factor, prefix in _RATE_PREFIXES:
         if per_second >= factor:
             return f"{per_second / factor:.3g} {prefix}{unit}/s"
@@ -96,12 +96,12 @@ def items_per_second(value: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """`9.31x`: a speedup."""
+    """Writes a speedup as `9.31x`."""
     return f"{value:.2f}x" if value < 100 else f"{value:.0f}x"
 
 
 def percent(fraction: float) -> str:
-    """`1.3 %` of a fraction such as 0.013."""
+    """Writes a fraction such as 0.013 as `1.3 %`."""
     return f"{100 * fraction:.2g} %" if abs(fraction) < 0.1 else f"{100 * fraction:.0f} %"
 
 
@@ -110,14 +110,14 @@ def interval(low: float, high: float) -> str:
 
 
 def yardstick_label(name: str) -> str:
-    """`matmul bf16` of `matmul_bf16_tflops`."""
+    """Writes a yardstick's name without its unit: `matmul bf16` for `matmul_bf16_tflops`."""
     for suffix in (*(suffix for suffix, _, _ in YARDSTICK_RATES), *(suffix for suffix, _ in _YARDSTICK_DURATIONS)):
         name = name.removesuffix(suffix)
     return name.replace("_", " ")
 
 
 def yardstick_value(name: str, value: float) -> str:
-    """`788 TFLOP/s` of `matmul_bf16_tflops` and 788.0; a name without a known unit gives the bare number."""
+    """Writes 788.0 of `matmul_bf16_tflops` as `788 TFLOP/s`; a name without a known unit gives the bare number."""
     for suffix, factor, unit in YARDSTICK_RATES:
         if name.endswith(suffix):
             return rate(value * factor, unit)
@@ -128,11 +128,11 @@ def yardstick_value(name: str, value: float) -> str:
 
 
 def number_of(number: int, noun: str) -> str:
-    """`1 case`, `2 cases`."""
+    """Writes `1 case` or `2 cases`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """`a, b and 3 more`: the first `most` of them."""
+    """Writes the first `most` names, as in `a, b and 3 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"

@@ -1,7 +1,7 @@
 """The nouns with which a workload and its optimizations are declared.
 
-A workload is ordinary PyTorch: a function that builds the baseline side, one that makes inputs, and one build
-function per optimization. Nothing here imports torch, so that declaring one costs nothing.
+A workload is ordinary PyTorch: a function that builds the baseline side, a function that makes inputs, and a build
+function per optimization. This module does not import torch, so that a declaration costs nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Context:
 
     `cache_dir` exists and outlives the session: compiled engines go there. `settings` holds the user's `--perf-set
     NAME=VALUE` by name; the names are those that the selected workloads declare. Where `capture_graphs` is False, a
-    build function that captures CUDA graphs runs the same steps without: it asks each time, so that the fault
-    `no-graph` can be shown.
+    build function that captures CUDA graphs runs its steps without graphs: it reads the field at each build, so that
+    the fault `no-graph` works.
     """
 
     device: torch.device
@@ -42,7 +42,7 @@ class Context:
 
 
 def nothing_to_join() -> None:
-    """The default of `Side.finish`: an output is there, in stream order, when its step returns."""
+    """The default of `Side.finish`: an output is complete, in stream order, when its step returns."""
 
 
 def _nothing_to_close() -> None:
@@ -50,27 +50,28 @@ def _nothing_to_close() -> None:
 
 
 def nothing_to_say() -> str | None:
-    """The default of `Side.engaged`: the side says nothing of itself beyond its counters."""
+    """The default of `Side.engaged`: only the side's counters show that it engaged."""
     return None
 
 
 @dataclass
 class Side:
-    """One built side of a comparison: it owns its model, buffers, graphs and streams.
+    """A side of a comparison, which owns its model, buffers, graphs and streams.
 
-    `step(inputs)` does one step and returns its output, which may be overwritten by a later step that returns the same
-    memory. The output depends on `inputs` alone, whose contents change between blocks. A pipeline may return before its
-    output is there: `finish()` joins every stream and thread it uses, completes the outputs, and is called inside the
-    timed window. `model` lets the engine prove that nobody else changed it. `engaged()` returns why the optimization
-    did not really happen, or None: it did, even where the same kernels run at the same speed. `close()` frees what
-    garbage collection would not.
+    `step(inputs)` does one step and returns its output; a later step may overwrite the output, where it returns the
+    same memory. The output depends on `inputs` alone, whose contents change between blocks. A pipeline may return
+    before its output is complete: `finish()` joins every stream and thread of the side, completes the outputs, and is
+    called inside the timed window. By `model` the engine checks that no other side changes the model. `engaged()`
+    returns the reason why the optimization did not really happen, or None where it happened, even if the same kernels
+    run at the same speed. `close()` frees what garbage collection would not.
 
-    For pipelines: `stock_steps` is how many steps' data its loaders and queues can hold ready, rounded up; so many are
-    taken before a timed block begins, which then lasts several times longer, or it would time the stock. `cached_step`
-    is the same step on data that is already where it is needed, over and over: the time it saves is the data path's.
-    `works_ahead` says that threads of the side do the work of later steps, and that `finish()` returns when they have
-    as much ready as the time before: what is counted then ends with it. `round_steps` is the period of work that not
-    every step does, such as closing a file: on a GPU a block is whole rounds, where a round takes 1.5 s at most.
+    Four fields are for pipelines. `stock_steps` is the number of steps, rounded up, whose data the loaders and queues
+    can keep ready: the engine runs so many steps before a timed block and makes the block several times longer, since
+    a shorter block would time the stock. `cached_step` is the step on data that is already in place, over and over: its
+    saving is the time of the data path. `works_ahead`: threads of the side do the work of later steps, and `finish()`
+    returns when they have as much ready as at its last return, so that counted work ends with it. `round_steps` is the
+    period of work that not every step does, such as closing a file: on a GPU a block has whole rounds, where a round
+    takes 1.5 s at most.
     """
 
     step: Callable[[Any], torch.Tensor]
@@ -106,10 +107,11 @@ class Size:
 
 @dataclass(frozen=True)
 class Engine:
-    """A part that not every GPU has, such as a video encoder. `name` is what `--allow-missing` calls it.
+    """A part that not every GPU has, such as a video encoder; `name` is its name in `--allow-missing`.
 
-    `why_not` is given CUDA's index of the GPU and says in one sentence why it has none, with the next step, or None. It
-    may take seconds and may be asked often, so it remembers its answers. What could break CUDA it tries in a child.
+    `why_not` takes CUDA's index of a GPU and returns None, or one sentence with the reason why the GPU has no such part
+    and the next step. A call may take seconds and is repeated, so `why_not` caches its results. It tries in a child
+    process whatever could break CUDA.
     """
 
     name: str
@@ -120,7 +122,7 @@ class Engine:
 class Needs:
     """Requirements of an optimization. `install` is the next step for a missing package.
 
-    `engine` is looked for on a GPU, once all the rest is there.
+    `engine` is looked for on a GPU, once all other needs are met.
     """
 
     packages: tuple[str, ...] = ()
@@ -164,7 +166,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Contract:
-    """`engaged` proves that the optimization happened; `limits` what it may cost. Only measured on CUDA."""
+    """Limits of counters on CUDA: `engaged` proves that the optimization happened, `limits` bounds its cost."""
 
     engaged: tuple[Limit, ...] = ()
     limits: tuple[Limit, ...] = ()
@@ -174,9 +176,9 @@ class Contract:
 class Proof:
     """A test of a fact beyond the outputs of steps, such as "the network still learns" or "no frame is lost".
 
-    `show` runs once in every measurement of it, before its times, and says in words what it found ("accuracy 98.1 %
-    after 60 steps"). It raises DisprovedError, saying what is wrong by how much, where it is not true: the verdict is
-    then WRONG.
+    `show` runs once in every measurement of the optimization, before its times, and returns its result in words
+    ("accuracy 98.1 % after 60 steps"). Where the fact is not true, it raises DisprovedError with the problem and its
+    size: the verdict is then WRONG.
     """
 
     name: str
@@ -185,10 +187,10 @@ class Proof:
 
 @dataclass(frozen=True)
 class Point:
-    """One value of a swept parameter, such as `Point("batch-size", 32)`.
+    """A value of a swept parameter, such as `Point("batch-size", 32)`.
 
-    All points of one sweep of a workload are compared with the same side. Its knee is the smallest value within 3 % of
-    the best throughput.
+    All points of one sweep of a workload are compared with the same side. The knee of a sweep is the smallest value
+    within 3 % of the best throughput.
     """
 
     sweep: str
@@ -197,7 +199,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Optimization:
-    """One change to the baseline, and what it promises.
+    """A change to the baseline, with its promises.
 
     `min_speedup` and `contract` are keyed by device class, the most specific first: `sm_90`, `cuda`, `cpu`. The
     keys of `min_speedup` say on which kinds of device the optimization runs. `compared_with` names the baseline or
@@ -214,11 +216,11 @@ class Optimization:
     contract: Mapping[str, Contract] = field(default_factory=dict)
     proofs: tuple[Proof, ...] = ()
     point: Point | None = None
-    why: str = ""  # the physics in one sentence, where a reader of the figures needs it: why it may lose, for instance
+    why: str = ""  # the physics in one sentence, where a reader of the figures needs it, such as the cause of a loss
 
     @property
     def tolerated(self) -> Tolerance:
-        """The tolerance of its outputs."""
+        """The tolerance of the optimization's outputs."""
         return self.tolerance[self.dtype]
 
     @property
@@ -229,12 +231,12 @@ class Optimization:
 
 @dataclass(frozen=True)
 class Workload:
-    """A baseline, its inputs and its optimizations. `sizes` is keyed by kind of device and says where it runs.
+    """A baseline, its inputs and its optimizations. The keys of `sizes` are the kinds of device on which it runs.
 
     `timing` is `device` (CUDA events around a block of steps) or `pipeline` (host clock over a window that begins
     and ends synchronized, for steps whose host work counts). `cold` rotates inputs over more sets than fit in L2.
-    `ladder` says that its optimizations are rungs: each of them that is compared with the one before it, the first one
-    with the baseline, is shown with its gain over both. `settings` declares each name that `--perf-set` may give, with
+    `ladder`: the optimizations are rungs, and reports show the gain of each rung over its reference (the rung before,
+    or the baseline for the first) and over the baseline. `settings` declares each name that `--perf-set` may give, with
     its meaning in one line.
     """
 
@@ -259,7 +261,7 @@ class Workload:
 
 @dataclass(frozen=True, repr=False)
 class Case:
-    """One test parameter: an optimization of a workload on one kind of device."""
+    """An optimization of a workload on one kind of device: a test parameter."""
 
     workload: Workload
     optimization: Optimization
@@ -281,7 +283,7 @@ class Case:
         return self.optimization.compared_with
 
     def builder(self, side_name: str) -> Build:
-        """The build function of the baseline or of a named optimization."""
+        """Returns the build function of the baseline or of a named optimization."""
         if side_name == BASELINE:
             return self.workload.baseline
         return self.workload.optimization(side_name).build
@@ -289,7 +291,7 @@ class Case:
 
 @dataclass(frozen=True, repr=False)
 class SweepCases:
-    """One test parameter: the cases that are the points of one sweep on one kind of device, by value."""
+    """The cases that are the points of one sweep on one kind of device, by value: a test parameter."""
 
     parameter: str
     cases: tuple[Case, ...]
@@ -307,5 +309,5 @@ class SweepCases:
 
 
 def for_device_class(table: Mapping[str, _Entry], classes: tuple[str, ...]) -> _Entry | None:
-    """The entry of the most specific device class that `table` knows, or None."""
+    """Looks up the entry of the most specific device class that `table` has, or None."""
     return next((table[name] for name in classes if name in table), None)

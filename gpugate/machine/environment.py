@@ -46,7 +46,7 @@ _SAME_CPU = ("cpu_model", "cpu_count")
 
 @dataclass(frozen=True)
 class Environment:
-    """One device of one machine with its software. None: the machine does not have or does not report the value."""
+    """A device of a machine with its software. None: the machine does not have or does not report the value."""
 
     device_kind: DeviceKind
     device_name: str  # 'NVIDIA H200', or the CPU's model name
@@ -104,8 +104,8 @@ def describe(device: torch.device) -> Environment:
 
 def _with_threads(cores: int) -> int:
     """Limits the number of cores to OMP_NUM_THREADS, which schedulers and containers set and shells forget."""
-    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return min(cores, int(told)) if told.isdecimal() and int(told) else cores
+    threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(cores, int(threads)) if threads.isdecimal() and int(threads) else cores
 
 
 def machine_name(environment: Environment) -> str:
@@ -120,7 +120,7 @@ def compare(then: Environment, now: Environment) -> Match:
     """Compares two environments. Exact: all but the GPU's index is equal. Same device: equal name, kind and MIG, on a
     CPU also equal model and cores.
 
-    A package that only one of the two has is no difference: a case that ran in both does not need it.
+    A package that only one environment has is no difference: a case that ran in both does not need it.
     """
     names = [f.name for f in fields(Environment) if f.name != "gpu_index"]
     found = {name: tuple(_differences(name, getattr(then, name), getattr(now, name))) for name in names}
@@ -150,15 +150,15 @@ def missing_needs(needs: Needs, environment: Environment) -> Missing | None:
 
 def absence_names(needs: Needs) -> set[str]:
     """Lists the names of `needs` that `--allow-missing` accepts."""
-    packages = {name for asked in needs.packages for name in (asked, *_IMPLIED_PACKAGES.get(asked, ()))}
+    packages = {name for needed in needs.packages for name in (needed, *_IMPLIED_PACKAGES.get(needed, ()))}
     engine = {needs.engine.name} if needs.engine is not None else set()
     compiler = {"c++"} if needs.cpp_compiler else set()
     return packages | {name.removeprefix("torch_") for name in packages} | engine | compiler | set(needs.cpu_flags)
 
 
 def _missing(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]]:
-    for package in (name for asked in needs.packages for name in _IMPLIED_PACKAGES.get(asked, (asked,))):
-        if not _installed(package):
+    for package in (name for needed in needs.packages for name in _IMPLIED_PACKAGES.get(needed, (needed,))):
+        if not _is_installed(package):
             yield package, f"needs the package {package}: {needs.install or f'install {package}'}"
     if environment.device_kind == "cuda":
         yield from _missing_on_gpu(needs, environment)
@@ -194,7 +194,7 @@ def _missing_on_cpu(needs: Needs) -> Iterator[tuple[str, str]]:
             yield flag, f"needs the CPU flag {flag}, which this CPU does not have: run it on one that has it"
 
 
-def _installed(package: str) -> bool:
+def _is_installed(package: str) -> bool:
     """True for an installed package; False also for the empty folder that an uninstalled package left behind, which
     would import as a namespace."""
     try:

@@ -29,7 +29,7 @@ def foreign_processes(gpu_index: int) -> list[int]:
         if nvml is None:
             return []
         handle = _device_handle(nvml, gpu_index, torch.cuda.get_device_properties(gpu_index).uuid)
-        running = _told(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
+        running = _query(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
     return _without_this_process([int(process.pid) for process in running])
 
 
@@ -40,11 +40,11 @@ def gpu_facts(index: int, uuid: object) -> dict[str, Any]:
             return {}
         handle = _device_handle(nvml, index, uuid)
         # Driver settings belong to the whole GPU; a MIG slice does not report them.
-        gpu = _told(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
-        mig, ecc = _told(nvml, nvml.nvmlDeviceGetMigMode, gpu), _told(nvml, nvml.nvmlDeviceGetEccMode, gpu)
-        limit_mw = _told(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, gpu)
+        gpu = _query(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
+        mig, ecc = _query(nvml, nvml.nvmlDeviceGetMigMode, gpu), _query(nvml, nvml.nvmlDeviceGetEccMode, gpu)
+        limit_mw = _query(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, gpu)
         return {
-            "driver": _told(nvml, nvml.nvmlSystemGetDriverVersion),
+            "driver": _query(nvml, nvml.nvmlSystemGetDriverVersion),
             "mig": None if mig is None else bool(mig[0]),
             "ecc": None if ecc is None else bool(ecc[0]),
             "power_limit_w": None if limit_mw is None else limit_mw / 1000,
@@ -67,7 +67,7 @@ def _nvml() -> Iterator[Any]:
         pynvml.nvmlShutdown()
 
 
-def _told(nvml: Any, query: Any, *arguments: Any) -> Any:
+def _query(nvml: Any, query: Any, *arguments: Any) -> Any:
     """Runs one NVML query; returns None where this machine does not support it."""
     try:
         return query(*arguments)
@@ -78,15 +78,15 @@ def _told(nvml: Any, query: Any, *arguments: Any) -> Any:
 def _device_handle(nvml: Any, index: int, uuid: object) -> Any:
     """Finds a GPU or MIG slice by its UUID: NVML and CUDA may number GPUs differently."""
     for prefix in ("GPU-", "MIG-"):
-        handle = _told(nvml, nvml.nvmlDeviceGetHandleByUUID, f"{prefix}{uuid}")
+        handle = _query(nvml, nvml.nvmlDeviceGetHandleByUUID, f"{prefix}{uuid}")
         if handle is not None:
             return handle
-    return _told(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+    return _query(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
 
 
 def _uuid(nvml: Any, index: int) -> str:
-    handle = _told(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
-    return str(_told(nvml, nvml.nvmlDeviceGetUUID, handle) or "")
+    handle = _query(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+    return str(_query(nvml, nvml.nvmlDeviceGetUUID, handle) or "")
 
 
 def _visible(uuids: list[str], variable: str | None) -> list[str]:

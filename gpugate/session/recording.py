@@ -109,7 +109,7 @@ def _fresh_run(session: PerfSession, json_path: Path) -> RunResult:
     try:
         return run_fresh(session.options, session.device, session.root, node_ids, json_path)
     except FreshProcessError as error:
-        raise BaselineError(f"{error}; nothing was written; it said:\n{error.said}") from error
+        raise BaselineError(f"{error}; nothing was written; its output ended with:\n{error.printed}") from error
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Strict JSON for frozen dataclasses: pydantic refuses what does not fit the declared types, with its path.
 
-Every field is stored, also one that has a default; a name that no field has is refused, and no value is converted into
+Every field is stored, also a field with a default; a name without a field is refused, and no value is converted into
 another type. A type may state its stored form by pydantic's `__get_pydantic_core_schema__`, see `Process` and
 `NotFinite`.
 """
@@ -31,7 +31,7 @@ class FormatError(GpugateError, ValueError):
 
 
 def to_json(value: object) -> Any:
-    """What `json.dumps` takes for a dataclass. Raises FormatError for a value that `from_json` would refuse."""
+    """Converts a dataclass for `json.dumps`. Raises FormatError for a value that `from_json` would refuse."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         validator, serializer = _schema(type(value))
         data = serializer.to_python((value,), warnings="none")
@@ -45,12 +45,12 @@ def to_json(value: object) -> Any:
 
 
 def from_json(cls: type[T], data: object, where: str = "") -> T:
-    """The value of type `cls` that `to_json` turned into `data`. Raises FormatError, naming the path, for others."""
+    """Converts the result of `to_json` back to a `cls`. Raises FormatError, with the path, for other data."""
     return cast(T, _validate(_schema(cast(Hashable, cls))[0], [data], where))
 
 
 def json_schema(cls: type) -> dict[str, Any]:
-    """The JSON Schema of what `to_json` makes of a dataclass."""
+    """Generates the JSON Schema of the results of `to_json` for a dataclass."""
     from pydantic.json_schema import GenerateJsonSchema
 
     made = GenerateJsonSchema().generate(_stored_schema(_adapter(cls).core_schema))
@@ -59,7 +59,7 @@ def json_schema(cls: type) -> dict[str, Any]:
 
 
 def _without_words(schema: Any) -> Any:
-    """The schema without titles and descriptions, which are names and docstrings of the code."""
+    """Drops titles and descriptions from a schema: they are names and docstrings of the code."""
     if isinstance(schema, list):
         return [_without_words(entry) for entry in schema]
     if not isinstance(schema, dict):
@@ -71,9 +71,9 @@ def _without_words(schema: Any) -> Any:
 def _adapter(cls: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter
 
-    # Any limit of length refuses half a surrogate pair, which JSON can hold and no file or terminal takes.
+    # Any limit of length refuses half a surrogate pair, which JSON can contain and no file or terminal takes.
     config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, str_min_length=0)
-    return TypeAdapter(tuple[cls], config=config)  # a configuration is for what is within the adapted type
+    return TypeAdapter(tuple[cls], config=config)  # a configuration applies within the adapted type only
 
 
 @cache
@@ -86,7 +86,7 @@ def _schema(cls: Any) -> tuple[SchemaValidator, SchemaSerializer]:
 
 
 def _stored_schema(schema: Any) -> Any:
-    """The schema in which no field may be missing and dataclasses, tuples and enums are read from their JSON."""
+    """Returns a schema in which no field may be missing and dataclasses, tuples and enums are read from their JSON."""
     if isinstance(schema, list):
         return [_stored_schema(entry) for entry in schema]
     if not isinstance(schema, dict):
@@ -122,6 +122,6 @@ def _sentence(error: ErrorDetails, where: str) -> str:
 
 
 def _join_path(path: Sequence[str | int], where: str) -> str:
-    """`cases.tf32/cuda.current.processes[2]` of its parts."""
+    """Writes a path such as `cases.tf32/cuda.current.processes[2]`."""
     parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in path if part != ""]
     return f"{where}{''.join(parts)}".removeprefix(".")

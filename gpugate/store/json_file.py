@@ -42,7 +42,7 @@ class JsonFile(Generic[T]):
     next_steps: NextSteps
 
     def read(self, path: Path) -> T:
-        """Raises `error` for a file that is absent, damaged, newer, or of another format."""
+        """Reads a file. Raises `error` where it is absent, damaged, newer, or of another format."""
         with self.reading(path):
             return self.decode(parse(path.read_text(encoding="utf-8")))
 
@@ -56,11 +56,11 @@ class JsonFile(Generic[T]):
             write_atomically(path, text)
 
     def decode(self, document: object) -> T:
-        """The value of a document. Raises FormatError."""
+        """Converts a document to its value. Raises FormatError."""
         return from_json(self.cls, self.open(document)[1])
 
     def open(self, document: object) -> tuple[int, dict[str, Any]]:
-        """The version and the body of a document. Raises FormatError for another format and for a newer version."""
+        """Splits a document into version and body. Raises FormatError for another format and for a newer version."""
         if not isinstance(document, dict) or document.get("format") != self.format:
             raise FormatError(f"it does not say that its format is {self.format!r}")
         found = document.get("format_version")
@@ -71,11 +71,11 @@ class JsonFile(Generic[T]):
         return found, {name: value for name, value in document.items() if name not in ("format", "format_version")}
 
     def encode(self, value: T) -> str:
-        """The text of a file. Raises FormatError for a value that cannot be read back."""
+        """Writes the text of a file. Raises FormatError for a value that cannot be read back."""
         return pretty(with_header(self.format, self.version, to_json(value))) + "\n"
 
     def schema(self) -> dict[str, Any]:
-        """The JSON Schema of a document."""
+        """Generates the JSON Schema of a document."""
         body = json_schema(self.cls)
         header = {
             "format": {"const": self.format},
@@ -112,7 +112,7 @@ class JsonFile(Generic[T]):
 
 
 def parse(text: str) -> object:
-    """`json.loads` that refuses NaN, infinity and repeated names. Raises FormatError for what is not JSON."""
+    """Parses JSON as `json.loads` does, without NaN, infinity and repeated names. Raises FormatError for other text."""
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
@@ -127,7 +127,7 @@ def parse(text: str) -> object:
 
 
 def pretty(data: object, indent: str = "") -> str:
-    """JSON with one line per field and per list without objects."""
+    """Writes JSON with one line per field and per list without objects."""
     inner = indent + "  "
     if isinstance(data, dict) and data:
         lines = [f"{inner}{json.dumps(name)}: {pretty(value, inner)}" for name, value in data.items()]
@@ -142,7 +142,7 @@ def with_header(name: str, version: int, body: Mapping[str, Any]) -> dict[str, A
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replaces a file in one step: whoever reads it sees the old content or the new one. Raises OSError."""
+    """Replaces a file in one step: a reader gets the old content or the new. Raises OSError."""
     target = path.resolve()
     if target.exists() and not target.is_file():
         raise OSError("it is not a regular file")

@@ -1,6 +1,6 @@
-"""The file of `--perf-json`: everything that one session knows, readable at any moment.
+"""The file of `--perf-json`: all results of one session, readable at any moment.
 
-While a session goes on, the file holds its beginning, marked as interrupted, and each finished case is one line that is
+While a session runs, the file contains its beginning, marked as interrupted, and each finished case is one line that is
 appended to `<file>.cases` beside it: a case costs as much at the end of a session as at its start. The end of the
 session writes one whole file and removes the lines. Every reader joins both, so a killed session keeps its cases.
 
@@ -98,13 +98,13 @@ def mark_outdated(path: Path) -> bool:
 
 
 def clear_mark(path: Path) -> None:
-    """Takes the mark off a run that no later session replaces. Raises RunFileError where that cannot be done."""
+    """Removes the mark of a run that no later session replaces. Raises RunFileError where that fails."""
     with FILE.writing(path):
         _mark_beside(path).unlink(missing_ok=True)
 
 
 def is_outdated(path: Path) -> bool:
-    """Reports a mark: a later session was to replace this run and died before its first case, or still collects."""
+    """True for a marked run: a later session was to replace it, and died before its first case or still collects."""
     return _mark_beside(path).exists()
 
 
@@ -151,7 +151,7 @@ def write(path: Path, run: RunResult) -> None:
 
 
 def read(path: Path) -> RunResult:
-    """Raises RunFileError for a file that is not there, damaged, or of another format."""
+    """Reads a run. Raises RunFileError for a file that is absent, damaged, or of another format."""
     with FILE.reading(path):
         document = read_document(path)
         _refuse_another_of_ours(path, document)
@@ -167,7 +167,7 @@ def read(path: Path) -> RunResult:
 
 
 def read_document(path: Path) -> object:
-    """The JSON document of a run, with the lines beside it where the session did not end.
+    """Reads the JSON document of a run, with the lines beside it where the session did not end.
 
     Raises OSError, UnicodeDecodeError and FormatError.
     """
@@ -212,7 +212,7 @@ def _refuse_another_of_ours(path: Path, document: object) -> None:
 
 
 def read_to_decide_again(path: Path) -> RunResult:
-    """As `read`, and raises RunFileError for a run of another version of the suite, whose rules are others."""
+    """Reads a run. Raises RunFileError also for a run of another version of gpugate, whose rules may differ."""
     run = read(path)
     version = run.environment.packages.get("gpugate", "of no known version")
     if version != __version__:

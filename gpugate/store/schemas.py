@@ -1,4 +1,4 @@
-"""`python -m gpugate.store.schemas FOLDER` writes the JSON Schemas of stored files, as they are in docs/schema/."""
+"""The JSON Schemas of stored files; `python -m gpugate.store.schemas docs/schema` writes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILES: Mapping[str, JsonFile[Any]] = {
 
 
 def schemas() -> dict[str, str]:
-    """The text of each schema by the name of its file."""
+    """Generates the text of each schema, by file name."""
     return {f"{name}.schema.json": json.dumps(file.schema(), indent=1) + "\n" for name, file in FILES.items()}
 
 

@@ -1,7 +1,7 @@
 """The statements that functions are made of, wherever in their package they stand.
 
 From the functions on, every name leads to the top-level statement that binds it, through imports of the same top-level
-package, and so on. What is never named is left out, such as the tuple `WORKLOADS` with its promises. So a statement
+package, and so on. A statement that no name leads to is left out, such as `WORKLOADS` with its promises. So a statement
 that moves to another module, a renamed module, a comment, a docstring or another order changes nothing.
 
 Not followed: names that are looked up as texts (`getattr`, `globals`), and other packages, of which only the imported
@@ -38,7 +38,7 @@ class Code:
 
 @dataclass(frozen=True)
 class _Use:
-    """A dotted name in a statement, as in `torch.nn.functional`; `annotates`: it only says what type something is."""
+    """A dotted name in a statement, as in `torch.nn.functional`; `annotates`: it is part of a type annotation only."""
 
     parts: tuple[str, ...]
     annotates: bool
@@ -49,7 +49,7 @@ class _Statement:
     text: str
     binds: frozenset[str]
     uses: frozenset[_Use]
-    imports: tuple[tuple[str, str], ...]  # the names that it imports by itself, see `_imports`
+    imports: tuple[tuple[str, str], ...]  # its own imports, see `_imports`
     always: bool  # it does something when its module is imported
 
 
@@ -64,9 +64,9 @@ class _Module:
 
 
 def collect_code(functions: Iterable[tuple[str, str, Path]]) -> Code:
-    """The statements that define `functions`, each a module's name, a top-level name in it and the module's file.
+    """Collects the statements that define `functions`: for each a module, a top-level name in it, and its file.
 
-    A name that the module does not bind, such as that of a lambda, stands for the whole module.
+    A name that the module does not bind, such as a lambda's, stands for the whole module.
     """
     walk = _Walk()
     for module, name, path in functions:
@@ -75,11 +75,11 @@ def collect_code(functions: Iterable[tuple[str, str, Path]]) -> Code:
 
 
 class _Walk:
-    """The statements that were reached, each once."""
+    """A walk from statement to statement along names; `code` has each reached statement once."""
 
     def __init__(self) -> None:
         self.code = Code()
-        self._roots: dict[str, Path] = {}  # the folder that holds each top-level package
+        self._roots: dict[str, Path] = {}  # the parent folder of each top-level package
         self._modules: dict[str, _Module | None] = {}
         self._seen: set[tuple[str, int]] = set()
 
@@ -90,7 +90,7 @@ class _Walk:
             self._reach_all(module)
 
     def _file(self, module: str) -> Path | None:
-        """The file of a module of one of the packages; None for others."""
+        """Finds the file of a module of these packages; None for a module of another package."""
         root = self._roots.get(module.split(".")[0])
         if root is None:
             return None
@@ -132,7 +132,7 @@ class _Walk:
         return True
 
     def _reach_elsewhere(self, module: str, parts: tuple[str, ...]) -> bool:
-        """A module below a package, or a name of `from module import *`."""
+        """Takes a module below a package, or a name of `from module import *`."""
         parsed = self._load(module)
         below = f"{module}.{parts[0]}"
         if self._is_module(below):
@@ -141,7 +141,7 @@ class _Walk:
         return any(self._reach(star, parts) for star in (parsed.stars if parsed else ()) if self._is_module(star))
 
     def _reach_in(self, module: str, parts: tuple[str, ...]) -> None:
-        """A module of which something is used, or, without a name, all of it."""
+        """Takes the statements behind a name of a module, or without a name the whole module."""
         if not parts or not self._reach(module, parts):
             self._reach_all(module)
 
@@ -228,7 +228,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _is_guard(node: ast.AST) -> bool:
-    """`if TYPE_CHECKING:` imports what no step runs, and `if __name__ == ...` runs in no measurement."""
+    """True for `if TYPE_CHECKING:`, whose imports no step runs, and `if __name__ == ...`, which no measurement runs."""
     names = {one.id for one in ast.walk(node.test) if isinstance(one, ast.Name)} if isinstance(node, ast.If) else set()
     return bool(names & {"TYPE_CHECKING", "__name__"})
 
@@ -248,7 +248,7 @@ def _statement(node: ast.stmt, lines: list[str], package: str) -> _Statement:
 
 
 def _in_its_scope(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and what it holds, without the insides of functions and classes."""
+    """Yields the node and its descendants, without the insides of functions and classes."""
     yield node
     if not isinstance(node, (*_DEFINITIONS, ast.Lambda)):
         for child in ast.iter_child_nodes(node):
@@ -256,7 +256,7 @@ def _in_its_scope(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _decorators(node: ast.stmt) -> set[str]:
-    """The last part of the name of each."""
+    """Returns the last part of the name of each decorator."""
     names = set()
     for one in node.decorator_list if isinstance(node, _DEFINITIONS) else ():
         called = one.func if isinstance(one, ast.Call) else one
@@ -276,7 +276,7 @@ def _uses(node: ast.AST, annotates: bool = False) -> Iterator[_Use]:
 
 
 def _dotted_name(node: ast.AST) -> tuple[str, ...]:
-    """`("torch", "nn")` for `torch.nn`; empty for anything else than a name and its attributes."""
+    """Splits `torch.nn` into `("torch", "nn")`; empty for anything else than a name and its attributes."""
     if isinstance(node, ast.Name):
         return (node.id,)
     before = _dotted_name(node.value) if isinstance(node, ast.Attribute) else ()
@@ -297,6 +297,6 @@ def _text(node: ast.stmt, lines: list[str]) -> str:
 
 
 def _rows(node: ast.stmt) -> range:
-    """The numbers of its lines, from 1, with those of its decorators."""
+    """Returns the line numbers of a statement, from 1, its decorators included."""
     decorators = node.decorator_list if isinstance(node, _DEFINITIONS) else []
     return range(min([node.lineno, *(one.lineno for one in decorators)]), (node.end_lineno or node.lineno) + 1)

@@ -1,4 +1,4 @@
-"""A hash of the code that a workload's functions are made of: it tells an edited workload from a slower machine."""
+"""A hash of the code of a workload's functions: it distinguishes an edited workload from a slower machine."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def source_hash(workload: Workload) -> str:
-    """16 hex digits of SHA-256 over the work of a workload, wherever in its package the code of it stands.
+    """Computes 16 hex digits of SHA-256 over the work of a workload, wherever in its package the code stands.
 
-    The work is the code of the workload's functions (see `gpugate.store.source_code`), what `functools.partial` gives
-    them, and how many items a step has. Promises, contracts, comments, docstrings and module names are no work.
+    The work is the code of the workload's functions (see `gpugate.store.source_code`), their arguments in
+    `functools.partial`, and the items per step. Promises, contracts, comments, docstrings and module names are no work.
     """
     functions = _functions(workload)
     code = collect_code(roots(workload))
@@ -32,7 +32,7 @@ def source_hash(workload: Workload) -> str:
 
 
 def roots(workload: Workload) -> list[tuple[str, str, Path]]:
-    """The functions and classes of the workload's own packages: the module, the top-level name and the file of each."""
+    """Lists the functions and classes of the workload's own packages, each as module, top-level name and file."""
     functions = _functions(workload)
     packages = {_package(_unwrap_partial(function)) for function in functions}
     found = {one for one in map(_place, _within(functions)) if one is not None and one[0].split(".")[0] in packages}
@@ -52,7 +52,7 @@ def _package(function: Any) -> str:
 
 
 def _within(value: Any) -> Iterator[Any]:
-    """The functions and classes in a value that a function is given, the function itself among them."""
+    """Yields the functions and classes in a value, such as a partial function with its arguments."""
     if isinstance(value, partial):
         yield from _within([value.func, *value.args, *value.keywords.values()])
     elif isinstance(value, Mapping):
@@ -68,7 +68,7 @@ def _within(value: Any) -> Iterator[Any]:
 
 
 def _place(function: Any) -> tuple[str, str, Path] | None:
-    """Returns a function's module, name and file; None for a function without a file, typed in or built in."""
+    """Returns a function's module, name and file; None for a function without a file, such as a builtin."""
     inner = inspect.unwrap(function)
     code = getattr(inner, "__code__", None)
     module = sys.modules.get(inner.__module__ or "")

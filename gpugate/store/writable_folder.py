@@ -1,4 +1,4 @@
-"""Folders that a run will write to: tried before it measures anything, and kept free of unfinished files."""
+"""Checks that a run can write to its folders, before it measures, and the removal of unfinished files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 def make_writable(folder: Path) -> None:
     """Makes the folder and writes a nameless file in it: permissions do not show /proc or a read-only disk.
 
-    Raises OSError where either cannot be done.
+    Raises OSError where one of the two fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
@@ -19,9 +19,9 @@ def make_writable(folder: Path) -> None:
 
 
 def prepare_unfinished(target: Path, ending: str = ".tmp") -> Path:
-    """The path beside `target` that this process writes to until the file is whole.
+    """Returns the path beside `target` to which this process writes until the file is whole.
 
-    Removes what processes that were killed have left there. Raises OSError where that cannot be done.
+    Removes the unfinished files of killed processes. Raises OSError where that fails.
     """
     for left in target.parent.glob(f".{glob.escape(target.name)}.*{ending}"):
         writer = left.name.removesuffix(ending).rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""What may be declared: every mistake is refused in one sentence with its name and the next step."""
+"""Declarations of workloads: every mistake is refused in one sentence with its name and the next step."""
 
 import importlib.metadata
 import sys

@@ -97,7 +97,7 @@ def stand_ins(folder: Path, gate: int, doctor: int = 0, verdict: int = 0) -> dic
 
 
 def catches(pid: int, number: signal.Signals) -> bool:
-    """Whether the process has a handler of that signal by now; see proc_pid_status(5)."""
+    """Returns True once the process has a handler of that signal; see proc_pid_status(5)."""
     (caught,) = re.findall(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"), re.MULTILINE)
     return bool(int(caught, 16) >> (number - 1) & 1)
 
@@ -139,7 +139,7 @@ def docker(folder: Path, **statuses: int) -> int:
 
 
 def image_command(folder: Path) -> list[str]:
-    """What the image runs, with a folder of nights that can be written here."""
+    """Returns the command of the image, with a writable folder of nights."""
     (command,) = re.findall(r"^CMD (.*)$", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
     return [word.replace("/nights", str(folder / "nights")) for word in json.loads(command)]
 

@@ -113,7 +113,7 @@ class Clone:
         return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
 
     def calls(self, *arguments: str) -> list[str]:
-        """What python was called with, but for the question how old it is."""
+        """Returns the arguments of the calls of python, apart from the question for its version."""
         self.calls_path.unlink(missing_ok=True)
         result = self.make(*arguments)
         assert result.returncode == 0, result.stderr

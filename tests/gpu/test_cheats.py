@@ -73,7 +73,7 @@ def now_and_then(context: Context) -> Side:
 
 
 def unjoined(context: Context) -> Side:
-    """It computes on a stream of its own and joins it nowhere."""
+    """A side that computes on a stream of its own, which it never joins."""
     weights, stream = weight(context), torch.cuda.Stream(context.device)
 
     def step(x: torch.Tensor) -> torch.Tensor:

@@ -45,7 +45,7 @@ def test_the_profiler_and_the_gauge_see_the_gpu(alone):
 
 
 def test_cuda_still_works_here_after_every_engine_was_tried(capsys):
-    """Where an encoder cannot be made, CUDA is spoilt for the process that tried."""
+    """A failed encoder makes CUDA unusable in its process, so the doctor tries in a child."""
     left = torch.randn(256, 256, device="cuda")
     before = left @ left
     main(["doctor", "--json"])

@@ -1,7 +1,7 @@
 """Known faults turn the gate red on a GPU: the documented columns for CUDA are true.
 
-Only counters and outputs decide here, never a time: that `slow` is caught by its time is shown without a GPU, and here
-that it sleeps for what it was asked.
+Only counters and outputs decide here, never a time. Tests without a GPU show that `slow` is caught by its time; a test
+here shows that it sleeps for the given time.
 """
 
 import re
@@ -53,7 +53,7 @@ SHOWN = [
 
 @pytest.fixture(scope="module", autouse=True)
 def quick(quick_to_collect: None) -> Iterator[None]:
-    """What is counted and compared needs no clock that has settled."""
+    """Counters and outputs need no settled clock."""
     torch.cuda.set_device(0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(settings.WARM_UP_S, "cuda", 0.05)
@@ -73,7 +73,7 @@ def measured(case: Case, fault: Fault | None = None) -> Measurement:
 
 
 def shown(case: Case, fault: Fault) -> Measurement | SideError:
-    """What the faulty case gave, or why it could not be measured."""
+    """Measures the faulty case; returns the error where it could not be measured."""
     try:
         return measured(case, fault)
     except SideError as error:
@@ -86,7 +86,7 @@ def clean(workload: str, optimization: str) -> Measurement:
 
 
 def verdicts(case: Case, found: Measurement, recorded: Measurement | None) -> dict[str, Verdict]:
-    """What the gate says, where five processes have recorded what `recorded` is."""
+    """Returns the gate's verdicts against a record of five processes of `recorded`."""
     result = CaseResult(case.id, case.workload.name, case.optimization.name, case.reference_name, case.size, found)
     optimization, classes = case.optimization, describe(torch.device("cuda", 0)).device_classes
     contract = for_device_class(optimization.contract, classes)

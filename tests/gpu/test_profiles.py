@@ -61,7 +61,7 @@ def runs_here(case: Case) -> bool:
 
 
 def chosen() -> list[Case]:
-    """Of every workload the first optimization that this machine can run."""
+    """Lists the first optimization of every workload that this machine can run."""
     if not torch.cuda.is_available():
         return []
     cases = []

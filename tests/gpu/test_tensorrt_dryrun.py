@@ -31,7 +31,7 @@ build_engine(model, example, Path("unused"), dryrun=True)
 
 
 def missing() -> str | None:
-    """Why the dry run cannot happen here, with the next step; None when it can."""
+    """Returns why the dry run cannot happen here, with the next step; None where it can."""
     if not torch.cuda.is_available():
         return (
             "the dry run partitions the graph on a GPU and this machine has no CUDA device: run it where there is one"

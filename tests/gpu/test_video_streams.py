@@ -113,7 +113,7 @@ def stream() -> Iterator[torch.cuda.Stream]:
 
 @pytest.fixture
 def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From its call on, whoever synchronizes the device fails; what a first call does is over before."""
+    """Makes every later synchronization of the device fail; the work of first calls is over before."""
 
     def refuse(device: object = None) -> None:
         raise AssertionError("torch.cuda.synchronize() was called")
@@ -205,7 +205,7 @@ def test_one_launch_computes_what_torch_has_queued(
 
 
 def in_turn(work: Callable[..., Tensor], batches: list[tuple[Tensor, ...]], ms: float) -> list[Tensor]:
-    """What `work` makes of each batch: all lie one after the other in the same memory, filled behind a long kernel."""
+    """Returns the result of `work` for each batch: all batches use the same memory, filled behind a long kernel."""
     memory = [torch.zeros_like(each) for each in batches[0]]
     results = []
     for batch in batches:
@@ -310,7 +310,7 @@ def test_nvjpeg_gets_what_torch_has_queued(
 
 @needs("av", "PyNvVideoCodec")
 def test_an_nvenc_that_is_not_there_leaves_cuda_alone(tmp_path: Path) -> None:
-    """Whoever asks this process for an encoder where there is none can launch nothing any more."""
+    """After a failed encoder a process can launch nothing any more, so a child tries."""
     from workloads.video.encode.nvenc import Nvenc
 
     left = torch.randn(256, 256, device=DEVICE)
@@ -367,7 +367,7 @@ def test_every_stage_waits_for_the_one_before(
 
 
 def held_mib() -> tuple[float, float]:
-    """By tensors, and on the whole device."""
+    """Returns the bytes of tensors, and those in use on the whole device."""
     free, total = torch.cuda.mem_get_info(DEVICE)
     return torch.cuda.memory_allocated(DEVICE) / MIB, (total - free) / MIB
 

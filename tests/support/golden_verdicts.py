@@ -48,7 +48,7 @@ def judged() -> Json:
 
 
 def records() -> Json:
-    """By case: the tolerances of its record, and the verdicts of each recorded process, alone and confirmed."""
+    """Returns by case the tolerances of its record, and the verdicts of each recorded process, alone and confirmed."""
     files = baseline.load_all(BASELINES)
     checks = 2 * sum(len(file.cases) for file in files.values())
     cases = _catalogue()
@@ -128,7 +128,7 @@ def _tolerances(remembered: Remembered) -> Json:
 
 
 def run(path: Path) -> Json:
-    """By case: its verdicts, decided again from what the stored run measured."""
+    """Decides the cases of a stored run again; returns the verdicts by case."""
     decided = decided_again(run_file.read(path))
     return {case_id: _verdicts(case.verdicts) or str(case.error) for case_id, case in decided.cases.items()}
 

@@ -1,4 +1,4 @@
-"""Made-up nights of an H200, in directories as `--perf-report` writes them."""
+"""Invented nights of an H200, in folders as `--perf-report` writes them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def night(folder: Path, number: int, cases: Sequence[CaseResult], **changed: obj
 
 
 def nights(folder: Path, series: Mapping[str, Sequence[float]]) -> list[Path]:
-    """One night for every value of the series, each that of one case."""
+    """Writes a night for every value of the series, which is of one case."""
     columns = zip(*series.values(), strict=True)
     return [
         night(folder, number, [timed(name, value) for name, value in zip(series, values, strict=True)])

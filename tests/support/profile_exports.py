@@ -73,7 +73,7 @@ class ExportWriter:
         self.range("step", start, end, tid, int64Value=items)
 
     def range(self, name: str, start: int, end: int, tid: int = MAIN, domain: int = DOMAIN, **values: Any) -> None:
-        """As the nvtx package does it: pushed and popped, under a registered name."""
+        """Writes a range as the nvtx package does: pushed and popped, under a registered name."""
         self.insert(
             "NVTX_EVENTS",
             start=start,

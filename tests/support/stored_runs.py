@@ -1,4 +1,4 @@
-"""Made-up runs of an H200, as `--perf-json` would have stored them: one case for every outcome."""
+"""Invented runs of an H200, as `--perf-json` stores them: a case for every outcome."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_TENSORRT = "needs the package tensorrt: pip install tensorrt"
 def measured(
     case_id: str, speedup: float, spread: float = 1e-4, optimized_ms: float = 10.0, **changed: object
 ) -> Measurement:
-    """Of four instances at about `optimized_ms` per optimized step, with as many digits as a clock gives."""
+    """A measurement of four builds at about `optimized_ms` per optimized step, with as many digits as a clock gives."""
     draw = random.Random(f"{case_id} {speedup}")  # noqa: S311  # the same in every run of the tests
 
     def pair(index: int) -> Pair:

@@ -216,7 +216,7 @@ class TinyProject:
         return self.baselines / "tiny.json"
 
     def verdict(self, check: str, case: str = "tiny/quick/cpu") -> dict[str, Any]:
-        """One verdict in the JSON file."""
+        """Returns a verdict of the JSON file."""
         return next(made for made in self.json()["cases"][case]["verdicts"] if made["check"] == check)
 
     def reasons(self, check: str, case: str = "tiny/quick/cpu") -> dict[str, dict[str, Any]]:
@@ -224,7 +224,7 @@ class TinyProject:
         return {reason["code"]: reason["facts"] for reason in self.verdict(check, case)["reasons"]}
 
     def outcomes(self, case: str = "tiny/quick/cpu") -> dict[str, str]:
-        """The word of every check in the JSON file."""
+        """Returns the outcome of every check in the JSON file."""
         return {made["check"]: made["outcome"] for made in self.json()["cases"][case]["verdicts"]}
 
 
@@ -333,7 +333,7 @@ def check_no_traceback(text: str) -> None:
 
 
 def _state(pid: int) -> tuple[str, int]:
-    """One letter, and the id of the parent; see proc_pid_stat(5)."""
+    """Reads the letter of the process's state, and the id of its parent; see proc_pid_stat(5)."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:

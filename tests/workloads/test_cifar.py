@@ -32,7 +32,7 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def batch(number: int) -> dict[bytes, Any]:
-    """What file `number` holds: every picture filled with its own value, channel after channel."""
+    """Makes the content of file `number`: every picture filled with its own value, channel after channel."""
     values = 10 * number + np.arange(ROWS, dtype=np.uint8)[:, None]
     data = np.repeat(values, VALUES, axis=1) + np.repeat(np.arange(3, dtype=np.uint8), VALUES // 3) * 64
     return {b"data": data, b"labels": [(number + row) % 10 for row in range(ROWS)], b"batch_label": b"training"}
@@ -152,7 +152,7 @@ def test_a_bad_file_is_named_with_its_problem(folder: Path, write: Callable[[Pat
 
 
 class Touches:
-    """What a hostile file is: unpickling it calls a function, here one that leaves a file."""
+    """A hostile file: unpickling it calls a function, here one that leaves a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -247,7 +247,7 @@ def test_a_corrupt_jpeg_is_named_and_nothing_hangs(damaged, built, name):
 
 
 def _shared_memory(*workers: int) -> set[str]:
-    """What this process and these have there: other tests run at the same time."""
+    """Lists the shared memory of this process and of `workers` alone: other tests run at the same time."""
     mine = tuple(f"torch_{pid}_" for pid in (os.getpid(), *workers))
     return {path.name for path in Path("/dev/shm").iterdir() if path.name.startswith(mine)}  # noqa: S108
 
@@ -362,7 +362,7 @@ def test_another_failure_of_nvjpeg_stays_what_it_is(nvjpeg):
 
 @pytest.fixture
 def asked_of_the_gpu(monkeypatch) -> list[torch.device]:
-    """What the probe asks, of a GPU whose number 0 decodes and whose number 1 does not."""
+    """Records the devices of the probe's decoding; GPU 0 decodes, and GPU 1 does not."""
     asked = []
 
     def decode(encoded: Tensor, mode: object, device: torch.device) -> Tensor:

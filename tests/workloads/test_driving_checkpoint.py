@@ -109,7 +109,7 @@ def _code(path: Path) -> None:
 
 
 def _write(content: object, path: Path) -> None:
-    """As `save` does: nothing but what is in it can be wrong."""
+    """Writes a checkpoint as `save` does: only its content can be wrong."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
     checksum = hashlib.sha256(buffer.getvalue()).hexdigest()
@@ -117,7 +117,7 @@ def _write(content: object, path: Path) -> None:
 
 
 def _with(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
-    """Whole and with its checksum, and another content."""
+    """Writes a whole checkpoint with a right checksum and another content."""
 
     def changed(path: Path) -> None:
         content = torch.load(io.BytesIO(path.read_bytes().partition(b"\n")[2]), weights_only=True)
@@ -128,14 +128,14 @@ def _with(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
 
 
 def _flipped(path: Path) -> None:
-    """One bit of a weight."""
+    """Flips a bit of a weight."""
     content = bytearray(path.read_bytes())
     content[content.index(_weight().numpy().tobytes())] ^= 1
     path.write_bytes(content)
 
 
 def _weight() -> torch.Tensor:
-    """One that is in the file as it lies in memory."""
+    """Returns a weight whose bytes in the file are those in memory."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         trainer = _trainer()
@@ -215,12 +215,12 @@ BAD = {
 
 @pytest.fixture(scope="module")
 def other() -> Trainer:
-    """Of another seed than the checkpoint; no test may change it."""
+    """A trainer of another seed than the checkpoint; no test may change it."""
     return _trainer(seed=1)
 
 
 def _all_of(trainer: Trainer) -> dict[str, Any]:
-    """What a refused checkpoint must leave alone."""
+    """Returns the state that a refused checkpoint must not change."""
     beside = {"optimizer": trainer.optimizer.state_dict(), "scaler": trainer.scaler.state_dict()}
     return copy.deepcopy({**trainer.state(), **beside, "random": torch.get_rng_state()})
 
@@ -276,7 +276,7 @@ def test_another_gradient_scaling_is_refused_and_changes_nothing(
 
 
 class _Touches:
-    """What a hostile checkpoint is: unpickling it calls a function, here one that leaves a file."""
+    """A hostile checkpoint: unpickling it calls a function, here one that leaves a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -206,7 +206,7 @@ def test_a_batch_lasts_until_the_next_one_is_wanted(pool: WorkerProcesses) -> No
 
 
 def died_of(pool: WorkerProcesses, how: int, after: int) -> str:
-    """What is raised when the first worker gets a signal after so many batches were taken."""
+    """Returns the error that is raised when the first worker gets a signal after `taken` batches."""
     batches = pool.batches(numbers_of(FEW["cheap"], 40))
     for _ in range(after):
         next(batches)

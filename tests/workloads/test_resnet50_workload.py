@@ -250,7 +250,7 @@ def test_a_bad_checkpoint_gets_one_sentence_that_names_it(context, tmp_path, wri
 
 
 class _Touches:
-    """What a hostile checkpoint is: unpickling it calls a function, here one that leaves a file."""
+    """A hostile checkpoint: unpickling it calls a function, here one that leaves a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -48,7 +48,7 @@ def threads_of_pipelines() -> list[str]:
 
 
 def soon(run: Callable[[], object]) -> object:
-    """What `run` returns or raises; it fails, and does not hang, when that takes too long."""
+    """Returns the result of `run`, or raises its error; fails where `run` takes too long."""
     with ThreadPoolExecutor(1, "watched") as watched:
         return watched.submit(run).result(HANGS_S)
 

@@ -1,4 +1,4 @@
-"""What a training loader sends: every picture in its turn, prepared as torchvision would; and what ends it."""
+"""Batches of a training loader: every picture in its turn, prepared as torchvision does; and the loader's end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the proofs of the training ladder show, and what they would notice. All on a CPU, with a few small pictures."""
+"""Proofs of the training ladder, and the faults that disprove them, on a CPU with a few small pictures."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_must_compute_the_same_is_compared_without_a_compiler(monkeypatch: 
 
 
 class FlipsABit(Prefetcher):
-    """One bit of one value of its third batch is wrong."""
+    """A prefetcher whose third batch has one wrong bit."""
 
     taken = 0
 

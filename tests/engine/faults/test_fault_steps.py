@@ -1,4 +1,4 @@
-"""What the steps of a faulty side do, by the sides themselves and without a GPU."""
+"""The steps of faulty sides, without a GPU."""
 
 import weakref
 from collections import Counter
@@ -36,7 +36,7 @@ def test_sync_waits_after_every_step(monkeypatch) -> None:
 
 
 def operators(side: Side) -> Counter[str]:
-    """How often each operator runs in three steps."""
+    """Counts the runs of each operator in three steps."""
     inputs = torch.ones(2)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profiler:
         outputs = [side.step(inputs) for _ in range(3)]

@@ -98,7 +98,7 @@ def fused(clock: Clock, context: Context) -> Side:
 
 
 def compiled(clock: Clock, context: Context) -> Side:
-    """One graph, and it says so where there are more."""
+    """A compiled side, whose `engaged` reports more than one graph."""
     graphs: list[torch.fx.GraphModule] = []
 
     def backend(graph: torch.fx.GraphModule, examples: object) -> torch.fx.GraphModule:
@@ -134,7 +134,7 @@ def measured(case: Case, fault: Fault | None) -> Measurement:
 
 
 def shown(case: Case, fault: Fault) -> Measurement | SideError:
-    """What the faulty case gave, or why it could not be measured."""
+    """Measures the faulty case; returns the error where it could not be measured."""
     try:
         return measured(case, fault)
     except SideError as error:

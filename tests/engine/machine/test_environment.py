@@ -1,4 +1,4 @@
-"""What machine this is, on made-up machines: NVML is a stand-in, /proc/cpuinfo a file of ours."""
+"""Descriptions of made-up machines: NVML is a stand-in, /proc/cpuinfo a file of the test."""
 
 import os
 import subprocess

@@ -168,7 +168,7 @@ def test_a_thread_that_drops_frames(bench: Bench) -> None:
 
 
 def test_an_output_that_is_there_only_later(bench: Bench) -> None:
-    """It computes an output one step late and has nothing to join."""
+    """A side that computes each output one step late and has nothing to join."""
 
     def build(context: Context) -> Side:
         pending: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -290,7 +290,7 @@ def test_honest_sides_of_every_kind_are_found_right(bench: Bench) -> None:
         return Side(step)
 
     def flushed(context: Context) -> Side:
-        """One buffer, and a join that costs as much as three steps."""
+        """A side of one buffer, whose join costs as much as three steps."""
 
         def finish() -> None:
             bench.now_ms += 3.0

@@ -1,4 +1,4 @@
-"""What NVML tells of a GPU's clock, from a stand-in for it: a reading, or none where it does not tell."""
+"""Readings of a GPU's clock from a stand-in for NVML; none where NVML reports no clock."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -89,7 +89,7 @@ def test_what_is_allocated_once_or_given_back_is_no_growth(monkeypatch) -> None:
 
 
 def of_a_library(monkeypatch, leaked: int) -> list[float]:
-    """What is found of 100 sides that leak so many blocks a step, beside a library that holds 0 to 80 of them."""
+    """Measures 100 sides that leak this many blocks a step, beside a library that keeps 0 to 80 blocks."""
     monkeypatch.setattr(growth.gc, "collect", lambda: 0)  # which takes a fifth of a second each time
     found, random = list[float](), Random(0)  # noqa: S311
     for _ in range(100):

@@ -156,7 +156,7 @@ def test_an_output_that_cannot_be_compared_ends_the_measurement_without_samples(
 
 
 def test_an_output_that_is_stale_under_load_alone_is_caught_on_the_timed_steps(bench: Bench) -> None:
-    """It keeps two steps in flight, and gives the output of the step before when nobody waits for each."""
+    """The side keeps two steps in flight: without a join after each step it returns the output of the step before."""
     before: list[torch.Tensor] = []
 
     def stale(inputs: torch.Tensor) -> torch.Tensor:

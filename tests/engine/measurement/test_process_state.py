@@ -1,4 +1,4 @@
-"""What a side changes for the whole process is its error, is named, and is restored for later sides and cases."""
+"""A change of the whole process is an error of the side that made it; it is named, and undone for later sides."""
 
 import gc
 import operator
@@ -108,7 +108,7 @@ SETTINGS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
 
 @pytest.fixture(autouse=True)
 def as_found() -> Iterator[None]:
-    """Whatever a failed test leaves behind reaches no other one."""
+    """Restores the process's state, so that a failed test disturbs no other test."""
     functions, settings = process_state._Functions(), [setting.read() for setting in process_state._SETTINGS]
     yield
     process_state._restore(functions, settings)

@@ -1,4 +1,4 @@
-"""Where the time of a measurement goes, told by what is being done."""
+"""The seconds of a measurement, by activity."""
 
 from gpugate.measurement.progress import Spent
 

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: from small traces by hand, in the shape that torch.profiler exports."""
+"""The profile of a step from small traces written by hand, in the shape that torch.profiler exports."""
 
 import pytest
 import torch

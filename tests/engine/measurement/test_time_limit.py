@@ -1,6 +1,6 @@
-"""What a side does without an end: an error of its case, with the stacks of all threads; in C code the end of the run.
+"""A call of a side without an end is an error of its case, with the stacks of all threads; in C code it ends the run.
 
-Limits are of a second or more, and what they end would take an hour: no busy machine decides a test.
+Limits are a second or more, and the calls that they end would take an hour: no busy machine decides a test.
 """
 
 import signal

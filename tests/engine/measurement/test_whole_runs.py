@@ -1,4 +1,4 @@
-"""What a run from start to end takes: start-up and then every item, on both sides."""
+"""The time of a whole run: start-up and then every item, on both sides."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is kept of a counted side, and when two of them did the same."""
+"""The cache of counted sides, and the comparison of two sides' work."""
 
 import pytest
 

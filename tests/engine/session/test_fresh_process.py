@@ -31,7 +31,7 @@ def test_one_that_hangs_is_killed_at_its_time_limit(tmp_path: Path, monkeypatch:
     started_once(lambda: path.with_suffix(".log").read_text(encoding="utf-8") == "waiting\n", monkeypatch)
     with pytest.raises(FreshProcessError, match=r"^a fresh process did not end within 0\.1 s$") as caught:
         run_fresh(OPTIONS, CPU, tmp_path, ["test.py"], path, timeout_s=0.1)
-    assert caught.value.said == "waiting"
+    assert caught.value.printed == "waiting"
 
 
 @pytest.mark.parametrize("status", [0, 3])
@@ -39,7 +39,7 @@ def test_one_that_writes_no_run_is_told_by_its_last_words(tmp_path: Path, monkey
     path = child(tmp_path, monkeypatch, f"print('no such test')\nraise SystemExit({status})")
     with pytest.raises(FreshProcessError, match=rf"^a fresh process ended with status {status}$") as caught:
         run_fresh(OPTIONS, CPU, tmp_path, ["test.py"], path)
-    assert caught.value.said == "no such test"
+    assert caught.value.printed == "no such test"
 
 
 def test_it_is_told_what_this_process_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,7 @@ def test_it_is_told_what_this_process_was_told(tmp_path: Path, monkeypatch: pyte
     options = replace(OPTIONS, budget_s=2.5, fault=Fault.parse("slow:5"), settings={"data": "a=b"})
     with pytest.raises(FreshProcessError) as caught:
         run_fresh(options, CPU, tmp_path, ["a.py::b"], path)
-    words = caught.value.said.split()
+    words = caught.value.printed.split()
     assert words[words.index("pytest") + 1] == "-p"
     for wanted in ("a.py::b", "--perf-mutate=slow:5", "--perf-set=data=a=b", "2.5", f"--rootdir={tmp_path}", str(path)):
         assert wanted in words

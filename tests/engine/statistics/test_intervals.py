@@ -137,7 +137,7 @@ def test_an_order_effect_is_not_told_from_chance_by_three_builds() -> None:
 
 
 def test_one_outlier_is_no_effect_of_the_order() -> None:
-    """As measured while another program started on the same two cores."""
+    """Ratios that were measured while another program started on the same two cores."""
     disturbed = [0.2312, 0.0003, -0.0046, -0.0401]
     assert order_effect(disturbed, [True, False] * 2) is None
     assert math.log(in_turn([[median] * 4 for median in disturbed]).median) == pytest.approx(-0.002, abs=0.001)

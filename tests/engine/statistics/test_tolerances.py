@@ -1,4 +1,4 @@
-"""From how much processes differ to what is tolerated and what is seen, against numbers worked out elsewhere."""
+"""Tolerances and detectable slowdowns from the variation of processes, against published numbers and simulations."""
 
 import math
 
@@ -49,7 +49,7 @@ def test_more_checks_tolerate_more_and_more_recorded_processes_less() -> None:
 
 @pytest.mark.parametrize("checks", [16, 64])
 def test_a_suite_in_which_nothing_changed_alarms_as_seldom_as_is_said(checks) -> None:
-    """By simulation: each check compares the middle one of 3 fresh processes with the median of 5 recorded ones."""
+    """A simulation: each check compares the middle one of 3 fresh processes with the median of 5 recorded ones."""
     draw, nights = np.random.default_rng(1), 4000
     recorded = draw.normal(1.0, 0.01, (nights, checks, 5))
     fresh = np.median(draw.normal(1.0, 0.01, (nights, checks, 3)), axis=2)
@@ -62,7 +62,7 @@ def test_a_suite_in_which_nothing_changed_alarms_as_seldom_as_is_said(checks) ->
 @pytest.mark.parametrize("night_sd", [0.005, 0.0])
 @pytest.mark.parametrize("processes_a_night", [1, 3, 5])
 def test_a_baseline_that_knows_nights_alarms_as_seldom_as_is_said(processes_a_night, night_sd) -> None:
-    """By simulation: the three attempts of a night share it, and so do the processes recorded on one."""
+    """A simulation: the three deciding processes share their night, and so do the processes recorded on one night."""
     draw, nights, checks, recorded = np.random.default_rng(3), 4000, 16, 5
     shape = (nights, checks, recorded)
     then = draw.normal(1.0, night_sd, shape) + np.median(draw.normal(0.0, 0.001, (*shape, processes_a_night)), axis=3)
@@ -76,7 +76,7 @@ def test_a_baseline_that_knows_nights_alarms_as_seldom_as_is_said(processes_a_ni
 
 @pytest.mark.parametrize(("cv", "allowed"), [(0.01, 0.05), (0.002, 0.01)])
 def test_a_detectable_slowdown_is_detected_as_often_as_is_said(cv, allowed) -> None:
-    """By simulation of the whole rule: who passes by the interval is not asked again, else the middle one decides."""
+    """A simulation of the whole rule: a first process that passes decides, else the middle one of three does."""
     draw, nights, within = np.random.default_rng(2), 3000, 0.3 * cv
     slower = 1.0 / (1 + detectable_slowdown(cv, 5, 1, allowed))
     recorded = np.median(draw.normal(1.0, cv, (nights, 5)), axis=1)

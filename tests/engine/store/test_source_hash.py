@@ -1,4 +1,4 @@
-"""What a source hash tells apart: the work of a workload, not what is promised of it."""
+"""A source hash depends on the work of a workload, not on its promises."""
 
 from __future__ import annotations
 

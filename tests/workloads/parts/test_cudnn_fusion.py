@@ -223,7 +223,7 @@ def test_cudnn_gets_its_arguments_in_the_order_of_its_schema(model, monkeypatch)
 
 
 class _Net(nn.Module):
-    """One convolution of a picture, then whatever is tried."""
+    """A network of one convolution of a picture and a further operation."""
 
     def __init__(self, then, channels: int = 3) -> None:
         super().__init__()

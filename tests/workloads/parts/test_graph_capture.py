@@ -1,4 +1,4 @@
-"""What a failed capture says and puts back, on a stand-in for CUDA that fails as torch's does."""
+"""Errors and restored state of failed captures, on a stand-in for CUDA that fails as torch's does."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FakeCuda:
     def graph(
         self, graph: SimpleNamespace, pool: object, stream: SimpleNamespace, capture_error_mode: str
     ) -> Iterator[None]:
-        """Where ending it fails, torch leaves neither the stream, nor the pool, nor the random numbers as they were."""
+        """A capture whose end fails: torch restores neither the stream, nor the pool, nor the random numbers."""
         assert (pool, capture_error_mode) == (POOL, "thread_local")
         self.log.append("capture")
         self.streams.append(stream.name)

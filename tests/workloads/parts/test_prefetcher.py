@@ -182,7 +182,7 @@ class Recorded:
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What CudaOrder asks of CUDA, in order; the copy stream is `copies`, the caller's `compute`."""
+    """Records the calls of CudaOrder to CUDA, in order; the copy stream is `copies`, the caller's `compute`."""
     lines: list[str] = []
     names = iter(["arrived 0", "arrived 1", "used 0", "used 1"])
 

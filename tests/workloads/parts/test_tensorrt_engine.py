@@ -89,7 +89,7 @@ The graph consists of 3 Total Operators, of which 0 operators are supported, 0.0
 
 
 class FakeEngine(nn.Module):
-    """What TorchTensorRTModule keeps and takes, as far as the builder touches it."""
+    """A stand-in for TorchTensorRTModule with the fields and arguments that the builder uses."""
 
     def __init__(self, serialized_engine, inputs, outputs, *, requires_output_allocator=False, **_):
         super().__init__()

@@ -234,7 +234,7 @@ def test_a_clip_that_cannot_be_made_is_refused(size: tuple[int, int, int], messa
 
 
 def test_what_a_gpu_may_send_back_is_derived_from_a_picture_of_the_clip() -> None:
-    """By libjpeg with the sampling of nvJPEG: from one encoder to the other some per cent, never half as much again."""
+    """Takes the size of libjpeg with the sampling of nvJPEG: encoders differ by some per cent, never by half."""
     rgb, _ = rendered(FULL, 300)
     coded = io.BytesIO()
     Image.fromarray(rgb).save(coded, "JPEG", quality=90, subsampling=0)

@@ -51,7 +51,7 @@ def jpegs(count: int = FRAMES) -> Iterator[bytes]:
 
 
 def packets_of(codec: str, options: dict[str, str]) -> list:
-    """As a hardware encoder gives them: Annex B, parameter sets within, in the order of coding."""
+    """Encodes packets as a hardware encoder does: Annex B, parameter sets within, in the order of coding."""
     coder = av.CodecContext.create(codec, "w")
     coder.width, coder.height, coder.pix_fmt, coder.framerate = 160, 96, "yuv420p", Fraction(30)
     coder.time_base, coder.options = Fraction(1, 30), options

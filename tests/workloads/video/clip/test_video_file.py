@@ -1,4 +1,4 @@
-"""What `examine` finds in videos, and the sentence with which it refuses each kind that cannot be worked on."""
+"""Results of `examine` on videos, and its error for each kind of video that it refuses."""
 
 import wave
 from collections.abc import Callable, Iterable
@@ -230,7 +230,7 @@ def test_a_jitter_of_five_milliseconds_is_a_variable_frame_rate(tmp_path: Path) 
 
 
 def test_times_rounded_to_milliseconds_are_still_even(tmp_path: Path) -> None:
-    """What was copied from Matroska into MP4 keeps the rounding, with a finer unit of time."""
+    """A copy from Matroska into MP4 keeps the rounding, with a finer unit of time."""
     times = [90 * round(number * 1000 / 30) for number in range(60)]
     assert float(examine(make(tmp_path / "a.mp4", 60, times=times)).frames_per_second) == pytest.approx(30, rel=1e-3)
 

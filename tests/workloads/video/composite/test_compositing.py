@@ -278,7 +278,7 @@ def test_odd_sizes_and_other_frames_are_refused(make: Callable[..., Any], monkey
 
 
 class StandIn:
-    """What of cvcuda is used, on host memory that it finds by the addresses and strides it is told."""
+    """The part of cvcuda that is used, on host memory at the given addresses and strides."""
 
     Border = SimpleNamespace(REFLECT101="REFLECT101")
     Interp = SimpleNamespace(LINEAR="LINEAR")

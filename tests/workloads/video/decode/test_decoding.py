@@ -125,7 +125,7 @@ def test_what_opencv_cannot_open_is_told_in_a_sentence(tmp_path: Path, monkeypat
 
 
 def test_an_opencv_that_would_show_other_colours_is_not_asked(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which it does can be told by its version alone: the frames look right."""
+    """Only the version shows the difference: the frames look right."""
     monkeypatch.setattr(cv2, "__version__", "4.11.0")
     HostDecoder(clip).close()
     monkeypatch.setattr(decoding, "examine", lambda path: dataclasses.replace(examine(path), matrix="bt709"))
@@ -182,7 +182,7 @@ def test_a_batch_may_hold_the_end_of_a_round_and_the_beginning_of_the_next() -> 
 
 
 class FakeRawFrame:
-    """What torchcodec hands out: strided views of the planes, U and V interleaved as on a GPU."""
+    """Returns frames as torchcodec does: strided views of the planes, U and V interleaved as on a GPU."""
 
     def __init__(self, frame: av.VideoFrame) -> None:
         y, u, v = (np.array(plane).reshape(-1, plane.line_size)[:, : plane.width] for plane in frame.planes)

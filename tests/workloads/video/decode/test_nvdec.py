@@ -1,4 +1,4 @@
-"""What comes out of NVDEC, with FFmpeg's decoder where the hardware would be."""
+"""Frames of the NVDEC decoder, with FFmpeg's decoder in place of the hardware."""
 
 import dataclasses
 import threading

@@ -1,4 +1,4 @@
-"""What several decoders decode at once, put together in order."""
+"""Frames that several decoders decode at once, in the clip's order."""
 
 import dataclasses
 import threading
@@ -19,7 +19,7 @@ INFO = VideoInfo(Path("clip.mp4"), 160, 96, 23, Fraction(30), "h264", "bt601", k
 
 
 def soon(run: Callable[[], object]) -> object:
-    """What `run` returns or raises; it fails, and does not hang, when that takes too long."""
+    """Returns the result of `run`, or raises its error; fails where `run` takes too long."""
     with ThreadPoolExecutor(1, "watched") as watched:
         return watched.submit(run).result(HANGS_S)
 
@@ -75,7 +75,7 @@ def session_threads() -> list[threading.Thread]:
 
 
 def read(made: Sessions[FakeSlot], frames: int) -> list[int]:
-    """As a decoder does it: looks at each slot for a while, then asks for the next."""
+    """Reads as a decoder does: uses each slot for a while, then takes the next."""
     numbers = []
     for run in made.runs(frames):
         before = [slot.frame for slot in run]

@@ -1,4 +1,4 @@
-"""What nvJPEG is asked for, with libjpeg where the hardware would be: its pointers are followed, its rules are held."""
+"""Calls of nvJPEG, with libjpeg in place of the hardware: the stand-in follows its pointers and checks its rules."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_what_fails_is_told_and_does_no_harm_later(fake: FakeNvJpeg, frames: Ten
 
 
 def test_the_library_of_torchvision_is_found_and_answers() -> None:
-    """Where torchvision is built for CUDA: its nvJPEG says without a GPU that it cannot begin."""
+    """Needs a torchvision for CUDA: without a GPU, its nvJPEG reports that it cannot begin."""
     if not any("torchvision.libs" in path for path in nvjpeg._brought_along()):
         pytest.skip("torchvision is not built for CUDA here: pip install torchvision without the index for CPUs")
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""What is told of an encoded file: known differences, known colours, known losses."""
+"""Quality figures of encoded files with known differences, colours and losses."""
 
 from __future__ import annotations
 

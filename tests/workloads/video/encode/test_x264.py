@@ -129,7 +129,7 @@ def test_frames_lie_where_they_are_until_they_are_encoded(nv12):
 
 
 def test_a_buffer_may_be_filled_again_once_its_frames_are_encoded(tmp_path, nv12):
-    """What the ring of page-locked buffers relies on: here one buffer carries all frames."""
+    """The ring of page-locked buffers relies on this: here one buffer carries all frames."""
     buffer = torch.empty_like(nv12[:3])
 
     class OneBuffer(X264):
@@ -293,7 +293,7 @@ def test_formats_that_cannot_be(width, height, rate):
 
 @pytest.mark.parametrize("threads", [2, 5])
 def test_it_keeps_as_many_frames_as_is_told(nv12, threads):
-    """By them it is decided how long it is given to work them off before anything else is timed."""
+    """The number of waiting frames decides how long the encoder may work them off before other work is timed."""
     context = av.CodecContext.create("libx264", "w")
     x264_module.configure(context, VIDEO, X264Settings(threads=threads))
     shown = x264_module.video_frames(nv12.repeat(4, 1, 1), iter(range(48)))

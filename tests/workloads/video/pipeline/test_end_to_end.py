@@ -338,7 +338,7 @@ def test_a_whole_variant_that_composites_otherwise_is_told(
 def test_a_baseline_that_composites_nothing_is_told(
     plan: Plan, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would agree with a variant that does the same by the same function."""
+    """A reference by the same function would agree with a wrong variant."""
     end_to_end_proofs._composites_by_baseline.cache_clear()
     monkeypatch.setattr(compositing, "on_host", lambda bgr, logits: bgr)
     with pytest.raises(DisprovedError, match="the baseline's composites have inf dB with its input: nothing was blurr"):
@@ -651,7 +651,7 @@ def test_weights_of_another_network_are_told_with_the_one_that_is_wanted(
 
 
 def test_the_help_says_which_weights_which_device_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    """As the program itself chooses them."""
+    """The test chooses weights as the program does."""
     with pytest.raises(SystemExit):
         main(["--help"])
     told = " ".join(capsys.readouterr().out.split())
@@ -742,7 +742,7 @@ def test_no_two_files_may_be_one(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Whether they are there already or not."""
+    """The files may exist already or not."""
     (tmp_path / "folder").mkdir()
     own = tmp_path / "IN.mp4"
     own.write_bytes(video.read_bytes())

@@ -1,4 +1,4 @@
-"""One file after the other, each of a whole clip, and none is left behind."""
+"""Recorded files: one after the other, each of a whole clip, and none stays behind."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What composited and encoded frames are held against: the proofs hold, and fail when what they claim is broken."""
+"""Proofs of composited and encoded frames: they pass, and fail where their fact is broken."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_anything_but_such_frames_is_refused(given: Tensor) -> None:
 
 
 class StandIn:
-    """What of cvcuda is used, on host memory that it finds by the addresses and strides it is told."""
+    """The part of cvcuda that is used, on host memory at the given addresses and strides."""
 
     ColorConversion = SimpleNamespace(YUV2RGB_NV12="YUV2RGB_NV12")
     Interp = SimpleNamespace(LINEAR="LINEAR")

@@ -284,7 +284,7 @@ def test_a_bad_checkpoint_gets_one_sentence_that_names_it(context, tmp_path, wri
 
 
 class _Touches:
-    """What a hostile checkpoint is: unpickling it calls a function, here one that leaves a file."""
+    """A hostile checkpoint: unpickling it calls a function, here one that leaves a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -301,7 +301,7 @@ def test_a_checkpoint_cannot_run_code(context, tmp_path):
 
 
 def _fitted(context: Context, clip: Clip = TINY) -> dict[str, Tensor]:
-    """As another process would get them."""
+    """Gets the weights as another process does, without the cache."""
     fitted_weights.cache_clear()
     return {**fitted_weights("cpu", clip, context.seed, context.device, context.cache_dir)}
 

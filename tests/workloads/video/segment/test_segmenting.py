@@ -457,7 +457,7 @@ PLAIN, DILATED = Geometry((1, 1), (1, 1), (1, 1), 1), Geometry((1, 1), (2, 2), (
 
 
 def _cudnn(calls: list[str], error: Exception) -> Operators:
-    """It has an engine for convolutions that are not dilated."""
+    """A stand-in for cuDNN with an engine for convolutions that are not dilated."""
 
     def fused(x: Tensor, weight: Tensor, *rest: object) -> Tensor:
         calls.append("fused")
