@@ -1,12 +1,13 @@
-# make perf: measure and judge. make test: the engine's own tests. Each works alone on a fresh clone.
+# make perf: measure and judge. make test: the engine's own tests. make lint: style, types and deployment files.
+# make coverage: the tests again, much slower; they must reach 90 % of what a CPU can. Each works alone on a fresh clone.
 # ARGS goes to pytest: make perf ARGS="-m gpu --gate". PYTHON chooses the interpreter, VENV the environment's folder.
 
 VENV ?= .venv
 ARGS ?=
-COVERAGE ?=
 # Seconds of sampling for each parameter: a first look takes less than a night, which has pytest's default.
 BUDGET ?= 4
-INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check -c constraints.txt
+# Compiling every module of torch at once takes a minute; Python compiles those that are imported.
+INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 PERF_INSTALLED = $(VENV)/.installed-perf
 TEST_INSTALLED = $(VENV)/.installed-test
 NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 10))
@@ -18,16 +19,21 @@ PYTHONS = $(PYTHON)
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: perf test lint
+.PHONY: perf test lint coverage
 
 perf: $(PERF_INSTALLED)
 	$(VENV)/bin/python -m pytest perf_tests --perf-budget $(BUDGET) $(ARGS)
 
 # Two workers of one thread each: on two cores, more threads only wait for each other. The plugin stays out, since it
-# refuses workers that share a device; the tests that are about it load it. ARGS="-n 0" debugs in one process, and
-# COVERAGE="-m coverage run" measures what the tests reach.
+# refuses workers that share a device; the tests that are about it load it. ARGS="-n 0" debugs in one process.
+TESTS = -m pytest tests -n 2 --dist worksteal -p no:gpugate.plugin $(ARGS)
 test: $(TEST_INSTALLED)
-	OMP_NUM_THREADS=1 $(VENV)/bin/python $(COVERAGE) -m pytest tests -n 2 --dist worksteal -p no:gpugate.plugin $(ARGS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python $(TESTS)
+
+coverage: $(TEST_INSTALLED)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m coverage run $(TESTS)
+	$(VENV)/bin/python -m coverage combine
+	$(VENV)/bin/python -m coverage report
 
 lint: $(TEST_INSTALLED)
 	$(VENV)/bin/python -m ruff check .
