@@ -92,6 +92,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench()
     for module in (run, warm_up, both_sides, sides, step_checks):
         monkeypatch.setattr(module, "perf_counter", lambda: made.now_ms / 1e3)
+    monkeypatch.setattr(step_checks, "MOST_STEPS", 100)
     monkeypatch.setattr(step_checks, "process_time_ns", lambda: int(made.now_ms * 1e6))
     monkeypatch.setattr(run, "timer_for", lambda device, timing: BenchTimer(made))
     return made
