@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -233,6 +234,7 @@ def _package_versions() -> dict[str, str]:
     return {**versions, "gpugate": __version__}  # the version of this source, installed or not
 
 
+@functools.cache
 def _version(distributions: tuple[str, ...]) -> str | None:
     for name in distributions:
         try:
