@@ -222,14 +222,14 @@ def _sides_moved(facts: Facts) -> str:
 
 
 def _pairs(facts: Facts) -> str:
-    """`12 pairs over 3 fresh builds, extended once, until the interval was narrow`."""
+    """`12 pairs over 3 fresh builds of this process, extended once, until the interval was narrow`."""
     builds = units.number_of(int(facts["builds"]), "fresh build")
     times = int(facts["attempts"]) - 1
     often = {1: "once", 2: "twice"}.get(times, f"{times} times")
     extended = f", extended {often}" if times else ""
     discarded = f", {facts['discarded']:.0f} discarded as throttled" if facts["discarded"] else ""
     stopped = _STOPPED.get(facts["stopped"], facts["stopped"])
-    return f"{facts['pairs']:.0f} pairs over {builds}{extended}{discarded}, {stopped}"
+    return f"{facts['pairs']:.0f} pairs over {builds} of this process{extended}{discarded}, {stopped}"
 
 
 def _throughput_curve(share_by_value: Facts) -> str:

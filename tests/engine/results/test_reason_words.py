@@ -93,7 +93,7 @@ SENTENCES: dict[ReasonCode, tuple[dict[str, Fact], str]] = {
         {"differences": "torch 2.10 -> 2.11"},
         "the tolerance is wider, since the record: torch 2.10 -> 2.11",
     ),
-    ReasonCode.PAIRS: ({**PAIRS}, "12 pairs over 3 fresh builds, until the interval was narrow"),
+    ReasonCode.PAIRS: ({**PAIRS}, "12 pairs over 3 fresh builds of this process, until the interval was narrow"),
     ReasonCode.COUNTED: (
         {"kernel_launches": 3.0, "graph_launches": 1.0, "kernels": 62.0},
         "3 launches, 1 graph launches, 62 kernels",
@@ -195,7 +195,7 @@ def test_bounds_that_the_speedup_is_below_share_one_part_and_circumstances_follo
     )
     assert describe("speedup", below, SPEEDUP) == (
         "2.80x (2.79..2.81) is below the recorded 3.00x -1 % and the anchored 3.00x -1 %; "
-        "12 pairs over 3 fresh builds, until the interval was narrow"
+        "12 pairs over 3 fresh builds of this process, until the interval was narrow"
     )
 
 
@@ -250,12 +250,19 @@ def test_a_side_that_did_nothing_is_named_after_its_speedup() -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"builds": 1, "stopped": "noise"}, "12 pairs over 1 fresh build, until the noise stopped changing"),
+        (
+            {"builds": 1, "stopped": "noise"},
+            "12 pairs over 1 fresh build of this process, until the noise stopped changing",
+        ),
         (
             {"attempts": 2, "discarded": 2, "stopped": "budget"},
-            "12 pairs over 3 fresh builds, extended once, 2 discarded as throttled, until the budget was spent",
+            "12 pairs over 3 fresh builds of this process, extended once, 2 discarded as throttled, until the budget "
+            "was spent",
         ),
-        ({"attempts": 4}, "12 pairs over 3 fresh builds, extended 3 times, until the interval was narrow"),
+        (
+            {"attempts": 4},
+            "12 pairs over 3 fresh builds of this process, extended 3 times, until the interval was narrow",
+        ),
     ],
 )
 def test_the_pairs_that_a_speedup_rests_on(changed: dict[str, Fact], words: str) -> None:
