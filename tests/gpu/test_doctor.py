@@ -1,4 +1,4 @@
-"""The doctor on a real GPU: it names it, asks its engines, and leaves the CUDA context of this process alone."""
+"""The doctor on a real GPU: it names the GPU, and leaves the CUDA context of this process alone."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from gpugate.commands.cli import main
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="asks a GPU's engines, and torch sees none"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch sees none"),
 ]
 ROOT = Path(__file__).parents[2]
 
@@ -44,11 +44,9 @@ def test_the_profiler_and_the_gauge_see_the_gpu(alone):
     assert "pinned copy" in found["yardsticks"]["sentence"]
 
 
-def test_cuda_still_works_here_after_every_engine_was_tried(capsys):
-    """A failed encoder makes CUDA unusable in its process, so the doctor tries in a child."""
+def test_cuda_still_works_in_this_process_after_the_doctor(capsys):
     left = torch.randn(256, 256, device="cuda")
     before = left @ left
     main(["doctor", "--json"])
-    found = findings(json.loads(capsys.readouterr().out))
-    assert {found[name]["state"] for name in ("NVDEC", "NVENC")} <= {"ok", "absent"}
+    assert json.loads(capsys.readouterr().out)["findings"]
     assert torch.equal(left @ left, before)

@@ -1,7 +1,7 @@
 """The questions that children of the doctor answer, one function each. The doctor's own process runs none of them.
 
-An encoder that cannot be created leaves a CUDA context unusable, a driver may hang, a library may crash: only the child
-is lost then. Answers and errors go to standard output as one line of JSON. Modules are imported where they are used.
+A driver may hang, and a library may crash or spoil the CUDA context: only the child is lost then. Answers and errors go
+to standard output as one line of JSON. Modules are imported where they are used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import time
-from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -33,13 +32,6 @@ LONGEST_ERROR = 160  # characters
 WARM_UP_S, LOADED_S = 0.5, 1.0  # an idle SM clock takes a while to rise
 LOAD_MATMUL = 4096
 JUST_ENDED_S = 0.5  # after its end, a process may stay in NVML's list for a moment
-# Eight grey pictures of 128 x 128 as H.264 baseline in Annex B, by x264 without its SEI message.
-CLIP = b64decode(
-    "AAAAAWdCwAymEQgRoQAAAwABAAADADyPFCoRgAAAAAFoyEIPLIAAAAABZYiCAl5OTk5OTk5OTrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrrr"
-    "rrrrrrrrrrrrrrrrrwAAAAFBmhwE/AgwAAAAAUGaKgFPAgwAAAABQZo7AU8CDAAAAAFBmkkAV8CDAAAAAUGaWUBXwIMAAAABQZppgFfAgwAAAAFB"
-    "mnnAV8CD"
-)
-PICTURE = 256  # pixels a side: NVENC refuses pictures much smaller
 # A kernel that does nothing. The driver compiles it for the GPU at hand.
 PTX = b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry gpugate_nothing()\n{\n ret;\n}\n\0"
 
@@ -111,50 +103,13 @@ def package(name: str) -> str:
     return importlib.metadata.version(distributions[0]) if distributions else ""
 
 
-def nvdec() -> dict[str, int]:
-    """Decodes a clip into GPU memory. Returns the numbers of decoded frames and of engines, 0 where unknown."""
-    nvc: Any = import_module("PyNvVideoCodec")
-    Path("clip.h264").write_bytes(CLIP)
-    demuxer = nvc.CreateDemuxer("clip.h264")
-    decoder = nvc.CreateDecoder(gpuid=0, codec=demuxer.GetNvCodecId(), usedevicememory=True)
-    frames = sum(len(decoder.Decode(packet)) for packet in demuxer)
-    capabilities = nvc.GetDecoderCaps(
-        gpuid=0,
-        codec=demuxer.GetNvCodecId(),
-        chromaformat=demuxer.ChromaFormat(),
-        bitdepth=demuxer.BitDepth(),
-    )
-    return {"frames": frames, "engines": int(capabilities.get("num_decoder_engines", 0))}
-
-
-def nvenc() -> int:
-    """Encodes four grey pictures from host memory and returns the number of encoded bytes."""
-    import numpy as np
-
-    nvc: Any = import_module("PyNvVideoCodec")
-    encoder = nvc.CreateEncoder(PICTURE, PICTURE, "NV12", True, gpu_id=0, codec="h264")
-    grey = np.full((PICTURE * 3 // 2, PICTURE), 128, dtype=np.uint8)
-    return sum(len(encoder.Encode(grey)) for _ in range(4)) + len(encoder.EndEncode())
-
-
-def nvjpeg() -> float:  # cuda only
-    """Decodes a picture on the GPU and on the CPU. Returns the largest difference of a pixel, of 255."""
-    import torch
-    from torchvision.io import decode_jpeg, encode_jpeg
-
-    ramp = torch.arange(PICTURE, dtype=torch.uint8).expand(3, PICTURE, PICTURE).contiguous()
-    data = encode_jpeg(ramp)
-    on_gpu = decode_jpeg(data, device="cuda").cpu()
-    return float((on_gpu.int() - decode_jpeg(data).int()).abs().max())
-
-
 def cupti() -> int:  # cuda only
     """Counts the kernels that torch's profiler records for one addition on the GPU. It profiles twice, as the engine
     does."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    value = torch.ones(PICTURE, device="cuda")
+    value = torch.ones(256, device="cuda")
     for _ in range(2):
         torch.cuda.synchronize()
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
@@ -216,8 +171,7 @@ def _gpu_under_load(device: torch.device) -> tuple[list[int], list[str], list[in
 
 
 QUESTIONS: Mapping[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (machine, gauge, workloads, package, nvdec, nvenc, nvjpeg, cupti, kernel)
+    function.__name__: function for function in (machine, gauge, workloads, package, cupti, kernel)
 }
 
 

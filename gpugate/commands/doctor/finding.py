@@ -24,7 +24,7 @@ class Group(str, Enum):
     """The groups of findings, in the order of reading."""
 
     MACHINE = "machine"
-    HAS = "engines and packages"
+    PACKAGES = "packages"
     TOOLS = "tools"
     TRUST = "trust"
 

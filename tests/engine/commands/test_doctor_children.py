@@ -3,11 +3,8 @@
 import json
 import os
 import sys
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -129,80 +126,14 @@ def test_the_end_of_a_child_is_told_with_the_last_line_of_its_output() -> None:
     assert describe_end(Ended(-11, "")) == "it was killed by SIGSEGV"
 
 
-class FakeCodec(ModuleType):
-    """PyNvVideoCodec with a demuxer of three packets and engines that work."""
+def test_a_long_error_of_many_lines_becomes_a_short_one_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> None:
+        raise RuntimeError("no library:\n  Error code : 2\n" + "TROUBLESHOOTING\n" * 99)
 
-    def __init__(self) -> None:
-        super().__init__("PyNvVideoCodec")
-        self.asked: list[Any] = []
-
-    def CreateDemuxer(self, path: str) -> Any:  # noqa: N802
-        assert Path(path).read_bytes() == child.CLIP
-        return FakeDemuxer()
-
-    def CreateDecoder(self, **options: Any) -> Any:  # noqa: N802
-        self.asked.append(options)
-        return SimpleNamespace(Decode=lambda packet: ["frame"] * packet)
-
-    def GetDecoderCaps(self, **options: Any) -> dict[str, int]:  # noqa: N802
-        self.asked.append(options)
-        return {"num_decoder_engines": 7}
-
-    def CreateEncoder(self, width: int, height: int, form: str, from_host: bool, **options: Any) -> Any:  # noqa: N802
-        self.asked.append((width, height, form, from_host, options))
-        return SimpleNamespace(Encode=lambda picture: b"12" if picture.shape == (384, 256) else b"", EndEncode=bytes)
-
-
-class FakeDemuxer:
-    def __iter__(self) -> Iterator[int]:
-        return iter((0, 1, 2))
-
-    def GetNvCodecId(self) -> str:  # noqa: N802
-        return "H264"
-
-    def ChromaFormat(self) -> str:  # noqa: N802
-        return "420"
-
-    def BitDepth(self) -> int:  # noqa: N802
-        return 8
-
-
-@pytest.fixture
-def codec(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeCodec:
-    monkeypatch.chdir(tmp_path)
-    fake = FakeCodec()
-    monkeypatch.setitem(sys.modules, "PyNvVideoCodec", fake)
-    return fake
-
-
-def test_a_decoder_is_asked_for_frames_in_gpu_memory(codec: FakeCodec) -> None:
-    assert child.answered("nvdec") == {"value": {"frames": 3, "engines": 7}}
-    decoder, capabilities = codec.asked
-    assert decoder == {"gpuid": 0, "codec": "H264", "usedevicememory": True}
-    assert capabilities == {"gpuid": 0, "codec": "H264", "chromaformat": "420", "bitdepth": 8}
-
-
-def test_an_encoder_is_asked_for_bytes_of_pictures_in_host_memory(codec: FakeCodec) -> None:
-    assert child.answered("nvenc") == {"value": 8}
-    assert codec.asked == [(256, 256, "NV12", True, {"gpu_id": 0, "codec": "h264"})]
-
-
-def test_a_long_error_of_many_lines_becomes_a_short_one_of_one_line(
-    codec: FakeCodec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*size: Any, **options: Any) -> None:
-        raise RuntimeError("PyNvEncoder constructor failed:\n  Error code : 2\n" + "TROUBLESHOOTING\n" * 99)
-
-    monkeypatch.setattr(codec, "CreateEncoder", fail)
-    said = child.answered("nvenc")["error"]
-    assert said.startswith("RuntimeError: PyNvEncoder constructor failed: Error code : 2 TROUBLESHOOTING")
-    assert len(said) == child.LONGEST_ERROR
-
-
-def test_the_clip_is_parameter_sets_and_eight_pictures() -> None:
-    kinds = [part[0] & 31 for part in child.CLIP.split(b"\0\0\0\1")[1:]]
-    assert kinds == [7, 8, 5, 1, 1, 1, 1, 1, 1, 1]
-    assert zlib.crc32(child.CLIP) == 3517232284, "the clip is not the one that was seen to decode"
+    monkeypatch.setitem(child.QUESTIONS, "package", fail)  # type: ignore[arg-type]
+    error = child.answered("package", "av")["error"]
+    assert error.startswith("RuntimeError: no library: Error code : 2 TROUBLESHOOTING")
+    assert len(error) == child.LONGEST_ERROR
 
 
 def test_a_cpu_is_gauged_by_two_probes(monkeypatch: pytest.MonkeyPatch) -> None:
