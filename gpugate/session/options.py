@@ -224,8 +224,8 @@ def read_options(config: pytest.Config) -> Options:
         processes=whole_number("perf_processes", config.getini("perf_processes")),
         device=device_name(value("perf_device")),
         seed=_seed(config.getini("perf_seed")),
-        budget_s=_seconds("--perf-budget", value("perf_budget")),
-        step_timeout_s=_seconds("perf_step_timeout", config.getini("perf_step_timeout")),
+        budget_s=seconds("--perf-budget", value("perf_budget")),
+        step_timeout_s=seconds("perf_step_timeout", config.getini("perf_step_timeout")),
         attempts=whole_number("--perf-attempts", value("perf_attempts")),
         json_path=None if is_worker else _writable("--perf-json", _path(config, value("perf_json"))),
         report_path=None if is_worker else _path(config, value("perf_report")),
@@ -378,7 +378,8 @@ def _are_the_default(config: pytest.Config) -> bool:
     return _baselines(config).resolve() == (config.rootpath / DEFAULT_BASELINES).resolve()
 
 
-def _seconds(option: str, text: str) -> float:
+def seconds(option: str, text: str) -> float:
+    """A number of seconds. Raises OptionError, naming the option, for anything else."""
     value = parse_seconds(text)
     if value is None:
         raise OptionError(
@@ -398,12 +399,12 @@ def share(option: str, text: str) -> float:
     return value
 
 
-def whole_number(option: str, text: str) -> int:
+def whole_number(option: str, text: str, example: int = DEFAULT_PROCESSES) -> int:
     """From 1 to MOST_PROCESSES. Raises OptionError, naming the option, for anything else."""
     number = parse_count(text)
     if number is None:
         allowed = f"a whole number from 1 to {MOST_PROCESSES}"
-        raise OptionError(f"{option} is {reprlib.repr(text)}: give {allowed}, such as {DEFAULT_PROCESSES}")
+        raise OptionError(f"{option} is {reprlib.repr(text)}: give {allowed}, such as {example}")
     return number
 
 

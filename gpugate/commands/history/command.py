@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import reprlib
 import sys
 from pathlib import Path
-
-from gpugate.units import MOST_PROCESSES, parse_count
 
 DEFAULT_LAST = 42  # six weeks
 
@@ -21,19 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--last",
         metavar="N",
-        type=_nights,
-        default=DEFAULT_LAST,
+        default=str(DEFAULT_LAST),
         help="only the newest N nights of each machine (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
-
-
-def _nights(text: str) -> int:
-    number = parse_count(text)
-    if number is None:
-        allowed = f"a whole number from 1 to {MOST_PROCESSES}"
-        raise argparse.ArgumentTypeError(f"it is {reprlib.repr(text)}: give {allowed}, such as {DEFAULT_LAST}")
-    return number
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,7 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
     from gpugate.commands.history.render import document, text
     from gpugate.commands.history.trends import histories
     from gpugate.report.terminal import stdout_takes_colour, terminal_columns
+    from gpugate.session.options import whole_number
 
+    last = whole_number("--last", arguments.last, DEFAULT_LAST)
     nights, refused = read_nights(arguments.folder)
     for sentence in refused:
         print(f"gpugate history: {sentence}", file=sys.stderr)
@@ -51,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not any(arguments.part.lower() in case_id.lower() for night in nights for case_id in night.cases):
         what = f"has {arguments.part!r} in its id" if arguments.part else "was measured"
         raise HistoryError(f"no case of {arguments.folder} {what}: give another -k, or other nights")
-    made = histories(nights, arguments.part, arguments.last)
+    made = histories(nights, arguments.part, last)
     if arguments.json:
         sys.stdout.write(document(made, refused))
     else:
