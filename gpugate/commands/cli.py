@@ -32,12 +32,12 @@ class Command(NamedTuple):
 COMMANDS = (
     Command(
         "doctor",
-        "what this machine is, what it has, and whether a gate run here can be trusted",
+        "this machine, its packages and profilers, and reasons not to trust a gate run here",
         "gpugate.commands.doctor.command",
     ),
     Command(
         "trust",
-        "how often the gate cries wolf here and what it sleeps through: A/A trials and seeded slowdowns",
+        "the false alarms of the gate on this machine, and the slowdowns that it misses",
         "gpugate.commands.trust.command",
     ),
     Command(
@@ -57,7 +57,7 @@ COMMANDS = (
     ),
     Command(
         "history",
-        "what many nights say together: the trend of each case, and the night on which its level changed",
+        "the trend of each case over many nights, and the nights on which its level changed",
         "gpugate.commands.history.command",
     ),
     Command(

@@ -177,12 +177,12 @@ QUESTIONS: Mapping[str, Callable[..., Any]] = {
 
 def main(words: Sequence[str]) -> None:
     """Prints the answer and ends at once, so that no library can crash or hang the child while Python shuts down."""
-    print(f"\n{ANSWER}{json.dumps(answered(*words))}", flush=True)
+    print(f"\n{ANSWER}{json.dumps(answer(*words))}", flush=True)
     sys.stderr.flush()
     os._exit(0)
 
 
-def answered(question: str, *arguments: str) -> dict[str, Any]:
+def answer(question: str, *arguments: str) -> dict[str, Any]:
     """Returns `value` with the question's result, `refused` for an invalid option, or `error` in one line."""
     try:
         return {"value": to_json(QUESTIONS[question](*arguments))}

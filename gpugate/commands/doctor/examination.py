@@ -65,7 +65,7 @@ def _visible(gpu_index: int | None) -> str | None:
 
 
 def _all(probes: Sequence[Probe], machine: Machine) -> list[Finding]:
-    return [_looked(probe, machine) for probe in probes]
+    return [_look(probe, machine) for probe in probes]
 
 
 def _together(probes: Sequence[Probe], machine: Machine) -> list[Finding]:
@@ -74,7 +74,7 @@ def _together(probes: Sequence[Probe], machine: Machine) -> list[Finding]:
     An interruption reaches only the main thread: it kills the children, and the threads then end.
     """
     with ThreadPoolExecutor(min(AT_ONCE, machine.environment.cpu_count)) as pool:
-        asked = [pool.submit(_looked, probe, machine) for probe in probes]
+        asked = [pool.submit(_look, probe, machine) for probe in probes]
         try:
             return [future.result() for future in asked]
         except BaseException:
@@ -95,7 +95,7 @@ def _measured(machine: Machine) -> list[Finding]:
     return _all(probes(gauge), machine)
 
 
-def _looked(probe: Probe, machine: Machine) -> Finding:
+def _look(probe: Probe, machine: Machine) -> Finding:
     if probe.needs_gpu and not machine.has_gpu:
         return _finding(probe.group, probe.name, absent(_no_gpu(machine)))
     try:

@@ -124,7 +124,9 @@ def yardsticks(gauge: Gauge, machine: Machine) -> Answer:
     recorded = _recorded(machine)
     expected = recorded or _best(probe.values for probe in probes)
     problems = [fallen_yardstick([probe], expected) for probe in probes]
-    told = ", ".join(f"{yardstick_label(name)} {yardstick_value(name, value)}" for name, value in _shown(probes))
+    told = ", ".join(
+        f"{yardstick_label(name)} {yardstick_value(name, value)}" for name, value in _better_values(probes)
+    )
     if recorded and None not in problems:
         return bad(f"{problems[-1]} recorded: repeat when the machine is idle and cool")
     if not recorded and any(problems):
@@ -132,7 +134,7 @@ def yardsticks(gauge: Gauge, machine: Machine) -> Answer:
     return ok(f"{told}; {'as recorded' if recorded else 'steady, and none recorded to compare them with'}")
 
 
-def _shown(probes: Sequence[Yardstick]) -> Iterable[tuple[str, float]]:
+def _better_values(probes: Sequence[Yardstick]) -> Iterable[tuple[str, float]]:
     """Returns the better value of both probes. Latency is left out: less is better there, and it varies too much."""
     return ((name, value) for name, value in _best(probe.values for probe in probes).items() if "latency" not in name)
 

@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints what the nights say, and names on stderr each that cannot be used. Raises HistoryError where none can."""
     from gpugate.commands.history.nights import HistoryError, read_nights
     from gpugate.commands.history.render import document, text
-    from gpugate.commands.history.trends import histories
+    from gpugate.commands.history.trends import build_histories
     from gpugate.report.terminal import stdout_takes_colour, terminal_columns
     from gpugate.session.options import whole_number
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not any(arguments.part.lower() in case_id.lower() for night in nights for case_id in night.cases):
         what = f"has {arguments.part!r} in its id" if arguments.part else "was measured"
         raise HistoryError(f"no case of {arguments.folder} {what}: give another -k, or other nights")
-    made = histories(nights, arguments.part, last)
+    made = build_histories(nights, arguments.part, last)
     if arguments.json:
         sys.stdout.write(document(made, refused))
     else:

@@ -39,7 +39,7 @@ FILE = replace(
 
 
 @dataclass(frozen=True)
-class Seen:
+class CaseNight:
     """One case as one night measured it; times are medians per step. An anchor is None where nothing was recorded."""
 
     case_id: str
@@ -61,7 +61,7 @@ class Night:
     environment: Environment
     source_hashes: Mapping[str, str]  # by workload
     interrupted: bool
-    cases: Mapping[str, Seen]
+    cases: Mapping[str, CaseNight]
 
     @property
     def machine(self) -> str:
@@ -84,7 +84,7 @@ def read_nights(folder: Path) -> tuple[list[Night], list[str]]:
     refused: list[str] = []
     for path in paths:
         try:
-            nights.append(_not_twice(_read_night(path), nights))
+            nights.append(_check_new(_read_night(path), nights))
         except GpugateError as error:
             refused.append(str(error))
     return sorted(nights, key=lambda night: night.started), refused
@@ -94,7 +94,7 @@ def _is_no_night(name: str) -> bool:
     return name.startswith(".") or name == NO_NIGHT
 
 
-def _not_twice(night: Night, earlier: list[Night]) -> Night:
+def _check_new(night: Night, earlier: list[Night]) -> Night:
     """A copy would count as a night of its own, which agrees with the other to the last digit."""
     for other in earlier:
         if (other.started, other.seed) == (night.started, night.seed):
@@ -135,7 +135,7 @@ def _night(name: str, body: Mapping[str, Any]) -> tuple[Night, str | None]:
     return night, body.get("mutated")
 
 
-def _seen(case: Mapping[str, Any], where: str) -> Seen | None:
+def _seen(case: Mapping[str, Any], where: str) -> CaseNight | None:
     """Reads a case; None where it was not timed, or where its machine was not well."""
     if case.get("summary") is None or case.get("environment_problem") is not None:
         return None
@@ -145,7 +145,7 @@ def _seen(case: Mapping[str, Any], where: str) -> Seen | None:
     outcomes = [_read(Outcome, verdict, f"{where}.verdicts", "outcome") for verdict in verdicts]
     speedup = {name: _read(float, case, where, "summary", "speedup", name) for name in ("median", "low", "high")}
     recorded = case.get("remembered") is not None
-    return Seen(
+    return CaseNight(
         case_id=_read(str, case, where, "case_id"),
         workload=_read(str, case, where, "workload"),
         speedup=from_json(Estimate, speedup, f"{where}.summary.speedup"),

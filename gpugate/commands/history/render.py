@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gpugate import units
 from gpugate.commands.history.level_changes import FALSE_MARKS
-from gpugate.commands.history.nights import Night, Seen
+from gpugate.commands.history.nights import CaseNight, Night
 from gpugate.commands.history.trends import MachineHistory, Mark, Step, Trend
 from gpugate.report.night import change
 from gpugate.report.table import Column, Table
@@ -57,7 +57,7 @@ def _machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
     yield Text()
     marks = [(trend, mark) for trend in history.trends for mark in trend.marks]
     for trend, mark in sorted(marks, key=lambda pair: pair[1].night.started):
-        yield Text(f"{night_name(mark.night)}: {trend.case_id}: {said(mark)}", style="yellow", overflow="fold")
+        yield Text(f"{night_name(mark.night)}: {trend.case_id}: {describe_mark(mark)}", style="yellow", overflow="fold")
     for line in (*_events(history), *_limits(history)):
         yield Text(line, style="dim", overflow="fold")
     yield Text()
@@ -85,13 +85,13 @@ def _cells(trend: Trend, spark_columns: int) -> tuple[str, ...]:
         units.milliseconds(last.optimized_ms),
         units.ratio(found.median),
         units.interval(found.low, found.high),
-        sparkline(trend, spark_columns, BLOCKS if _takes(BLOCKS) else ASCII_BLOCKS),
+        sparkline(trend, spark_columns, BLOCKS if _can_encode(BLOCKS) else ASCII_BLOCKS),
         _anchor(last),
         "" if last.outcome is None else last.outcome.value,
     )
 
 
-def _takes(words: str) -> bool:
+def _can_encode(words: str) -> bool:
     try:
         words.encode(getattr(sys.stdout, "encoding", None) or "ascii")
     except UnicodeEncodeError:
@@ -99,7 +99,7 @@ def _takes(words: str) -> bool:
     return True
 
 
-def _anchor(seen: Seen) -> str:
+def _anchor(seen: CaseNight) -> str:
     """`11.50x -0.3 %`: the anchor, and where the newest night stands against it."""
     if seen.anchor_speedup is None:
         return ""
@@ -127,15 +127,15 @@ def night_name(night: Night) -> str:
     return night.started.strftime("%Y-%m-%d %H:%M")
 
 
-def said(mark: Mark) -> str:
+def describe_mark(mark: Mark) -> str:
     """`level changed: speedup 3.00x -> 2.80x (-6.7 %); together with driver 580.1 -> 590.2`."""
-    moved = [_moved("speedup", mark.speedup, units.ratio)] if mark.speedup else []
-    moved += [_moved("per step", mark.optimized_ms, units.milliseconds)] if mark.optimized_ms else []
+    moved = [_describe_step("speedup", mark.speedup, units.ratio)] if mark.speedup else []
+    moved += [_describe_step("per step", mark.optimized_ms, units.milliseconds)] if mark.optimized_ms else []
     causes = f"; together with {'; '.join(mark.together_with)}" if mark.together_with else ""
     return f"level changed: {', '.join(moved)}{causes}"
 
 
-def _moved(name: str, step: Step, written: Callable[[float], str]) -> str:
+def _describe_step(name: str, step: Step, written: Callable[[float], str]) -> str:
     return f"{name} {written(step.before)} -> {written(step.after)} ({change(step.change)})"
 
 

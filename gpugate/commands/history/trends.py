@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from gpugate.commands.history.level_changes import LevelChange, fewest_values, level_changes, level_of_one
-from gpugate.commands.history.nights import Night, Seen
+from gpugate.commands.history.nights import CaseNight, Night
 from gpugate.machine.environment import compare
 
 SERIES_OF_A_CASE = 2  # its speedup, and the time per step of its optimized side
@@ -46,7 +46,7 @@ class Trend:
     case_id: str
     workload: str
     nights: tuple[Night, ...]
-    seen: tuple[Seen, ...]
+    seen: tuple[CaseNight, ...]
     marks: tuple[Mark, ...]
     source_changed: tuple[Night, ...]  # the first nights with another source of the workload
 
@@ -68,7 +68,9 @@ class MachineHistory:
         return [(night, differences) for night, differences in pairs if differences]
 
 
-def histories(nights: Sequence[Night], part_of_case_id: str = "", last: int | None = None) -> list[MachineHistory]:
+def build_histories(
+    nights: Sequence[Night], part_of_case_id: str = "", last: int | None = None
+) -> list[MachineHistory]:
     """One history a machine, of the `last` nights of each (default: all), and the cases whose id has the given part."""
     by_machine: dict[str, list[Night]] = {}
     for night in nights:
@@ -98,7 +100,7 @@ def _differences(then: Night, now: Night, workload: str) -> tuple[str, ...]:
     return (*compare(then.environment, now.environment).differences, *(() if same_source else (SOURCE_CHANGED,)))
 
 
-def _marks(nights: Sequence[Night], seen: Sequence[Seen], level: float) -> Iterator[Mark]:
+def _marks(nights: Sequence[Night], seen: Sequence[CaseNight], level: float) -> Iterator[Mark]:
     """The level changes of both series, those of one night in one mark."""
     speedups = [one.speedup.median for one in seen]
     times_ms = [one.optimized_ms for one in seen]

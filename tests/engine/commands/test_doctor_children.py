@@ -131,7 +131,7 @@ def test_a_long_error_of_many_lines_becomes_a_short_one_of_one_line(monkeypatch:
         raise RuntimeError("no library:\n  Error code : 2\n" + "TROUBLESHOOTING\n" * 99)
 
     monkeypatch.setitem(child.QUESTIONS, "package", fail)  # type: ignore[arg-type]
-    error = child.answered("package", "av")["error"]
+    error = child.answer("package", "av")["error"]
     assert error.startswith("RuntimeError: no library: Error code : 2 TROUBLESHOOTING")
     assert len(error) == child.LONGEST_ERROR
 

@@ -13,7 +13,7 @@ import pytest
 from gpugate.commands.history import command
 from gpugate.commands.history.nights import HistoryError, read_nights
 from gpugate.commands.history.render import ASCII_BLOCKS, NEW_LEVEL, sparkline
-from gpugate.commands.history.trends import histories
+from gpugate.commands.history.trends import build_histories
 from gpugate.errors import OptionError
 from tests.conftest import TWO_CORES
 from tests.support.made_up_nights import HASHES, night, nights, speedups, timed
@@ -71,7 +71,7 @@ def test_the_night_on_which_a_level_changed_is_marked(folder: Path, history: His
 
 
 def test_the_line_is_drawn_up_to_the_newest_night(folder: Path) -> None:
-    (machine,) = histories(read_nights(folder)[0], "fused")
+    (machine,) = build_histories(read_nights(folder)[0], "fused")
     (trend,) = machine.trends
     drawn = sparkline(trend, 42, ASCII_BLOCKS)
     before, after = drawn.split(NEW_LEVEL)
@@ -83,7 +83,7 @@ def test_the_line_is_drawn_up_to_the_newest_night(folder: Path) -> None:
 
 def test_noise_does_not_look_like_mountains(tmp_path: Path) -> None:
     nights(tmp_path, {"graph": [1.4, 1.4005, 1.3995, 1.4]})
-    (machine,) = histories(read_nights(tmp_path)[0])
+    (machine,) = build_histories(read_nights(tmp_path)[0])
     assert set(sparkline(machine.trends[0], 42, ASCII_BLOCKS)) <= set("-~=")
 
 
