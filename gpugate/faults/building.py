@@ -16,79 +16,79 @@ from gpugate.workload import Build, Context, Side
 
 
 class _PageableMemory(TorchFunctionMode):
-    """Inside, requests of page-locked memory get pageable memory; `asked` counts them."""
+    """A mode in which requests of page-locked memory get pageable memory; `requests` counts them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = 0
+        self.requests = 0
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         arguments = dict(kwargs or {})
         if func is torch.Tensor.pin_memory:
-            self.asked += 1
+            self.requests += 1
             return args[0].clone()
         if arguments.pop("pin_memory", False):
-            self.asked += 1
+            self.requests += 1
         return func(*args, **arguments)
 
 
-def pageable(build: Build) -> Build:
+def use_pageable_memory(build: Build) -> Build:
     """Makes page-locked buffers pageable. Raises ValueError when the build pins no buffer."""
 
-    def built(context: Context) -> Side:
+    def build_faulty(context: Context) -> Side:
         with _PageableMemory() as memory:
             side = build(context)
-        if not memory.asked:
+        if not memory.requests:
             raise ValueError("pageable needs page-locked buffers, and building this side makes none")
         return side
 
-    return built
+    return build_faulty
 
 
 @dataclass(frozen=True)
 class _WithoutGraphs(Context):
     """A context that records each read of `capture_graphs`."""
 
-    asked: list[str] = field(default_factory=list)
+    reads: list[str] = field(default_factory=list)
 
     def __getattribute__(self, name: str) -> Any:
         if name == "capture_graphs":
-            self.asked.append(name)
+            self.reads.append(name)
         return super().__getattribute__(name)
 
 
-def without_graphs(build: Build) -> Build:
+def disable_graphs(build: Build) -> Build:
     """Sets `Context.capture_graphs` to False. The first step raises ValueError when the side never read it."""
 
-    def built(context: Context) -> Side:
-        told = {each.name: getattr(context, each.name) for each in fields(context)}
-        asking = _WithoutGraphs(**{**told, "capture_graphs": False})
+    def build_faulty(context: Context) -> Side:
+        values = {each.name: getattr(context, each.name) for each in fields(context)}
+        watched = _WithoutGraphs(**{**values, "capture_graphs": False})
 
         def check() -> None:
-            if not asking.asked:
-                raise ValueError("no-graph needs a side that honours Context.capture_graphs, and this one never asks")
+            if not watched.reads:
+                raise ValueError("no-graph needs a side that reads Context.capture_graphs, and this one never does")
 
-        return _checked_by_first_step(build(asking), check)
+        return _check_in_first_step(build(watched), check)
 
-    return built
+    return build_faulty
 
 
-def breaking_graphs(build: Build) -> Build:
+def break_graphs(build: Build) -> Build:
     """Adds a graph break to the end of everything that the side gives to `torch.compile`.
 
     The first step raises ValueError if the side compiled nothing. With `fullgraph=True`, torch itself raises an error
     at the break, in the first step.
     """
 
-    def built(context: Context) -> Side:
+    def build_faulty(context: Context) -> Side:
         compiled: list[object] = []
-        with _breaking_compile(compiled):
+        with _break_compiled_graphs(compiled):
             side = build(context)
 
         def first_step(inputs: Any) -> torch.Tensor:
-            with _breaking_compile(compiled):
+            with _break_compiled_graphs(compiled):
                 return first(inputs)
 
         def check() -> None:
@@ -96,12 +96,12 @@ def breaking_graphs(build: Build) -> Build:
                 raise ValueError("graph-break needs a side that calls torch.compile, and this one never does")
 
         first, side.step = side.step, first_step
-        return _checked_by_first_step(side, check, afterwards=first)
+        return _check_in_first_step(side, check, afterwards=first)
 
-    return built
+    return build_faulty
 
 
-def _checked_by_first_step(
+def _check_in_first_step(
     side: Side, check: Callable[[], None], afterwards: Callable[[Any], torch.Tensor] | None = None
 ) -> Side:
     """Runs `check` once, after the first step, since a side may capture or compile as late as there."""
@@ -118,7 +118,7 @@ def _checked_by_first_step(
 
 
 @contextmanager
-def _breaking_compile(compiled: list[object]) -> Iterator[None]:
+def _break_compiled_graphs(compiled: list[object]) -> Iterator[None]:
     compile_whole = torch.compile
 
     def compile_broken(model: Any = None, **how: Any) -> Any:

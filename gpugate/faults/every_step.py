@@ -13,7 +13,7 @@ LEAKED_BYTES_PER_STEP = 2**20
 LEAKED_BYTES_AT_MOST = 2**31
 
 
-def synchronizing(context: Context, side: Side) -> Side:
+def synchronize_every_step(context: Context, side: Side) -> Side:
     """Makes the host wait for the device after every step."""
 
     def step(inputs: Any) -> torch.Tensor:
@@ -24,7 +24,7 @@ def synchronizing(context: Context, side: Side) -> Side:
     return replace(side, step=step)
 
 
-def launching(context: Context, side: Side) -> Side:
+def launch_more(context: Context, side: Side) -> Side:
     """Launches one more kernel per step, over a single value."""
     value = torch.ones(1, device=context.device)
 
@@ -36,7 +36,7 @@ def launching(context: Context, side: Side) -> Side:
     return replace(side, step=step)
 
 
-def copying(context: Context, side: Side) -> Side:
+def copy_output(context: Context, side: Side) -> Side:
     """Copies the output to the host and back, or to the device and back where the step leaves it on the host.
 
     The copy is dropped: the output of a pipeline may not be complete yet.
@@ -73,11 +73,11 @@ class _Stale:
         return output if before is None else before
 
 
-def stale(context: Context, side: Side) -> Side:
+def return_stale_output(context: Context, side: Side) -> Side:
     return replace(side, step=_Stale(side).step)
 
 
-def leaking(context: Context, side: Side) -> Side:
+def leak_memory(context: Context, side: Side) -> Side:
     """Makes every step allocate memory and keep it, up to a bound that every machine can spare.
 
     The memory is freed between blocks when half of the bound is reached: counted steps always have room to grow.

@@ -14,7 +14,7 @@ from gpugate.workload import Build, Context, Side
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
-class _Changed:
+class _ChangedOutput:
     """A side that returns one buffer of its own, which `finish()` fills with the changed output of the last step.
 
     Before `finish()` the output of a pipeline may not be complete, and waiting for it would be another fault.
@@ -37,19 +37,19 @@ class _Changed:
             self._buffer.copy_(self._change(self._output))
 
 
-def _changed(side: Side, change: Change) -> Side:
-    made = _Changed(side, change)
-    return replace(side, step=made.step, finish=made.finish)
+def _change_output(side: Side, change: Change) -> Side:
+    changed = _ChangedOutput(side, change)
+    return replace(side, step=changed.step, finish=changed.finish)
 
 
-def wrong(context: Context, side: Side, relative_l2: float) -> Side:
+def make_output_wrong(context: Context, side: Side, relative_l2: float) -> Side:
     """Adds seeded noise to the output, of `relative_l2` times its norm; to an output of zeros, of `relative_l2`.
 
     The steps raise ValueError for an output that is not floating-point.
     """
     noise: dict[torch.Size, torch.Tensor] = {}
 
-    def perturbed(output: torch.Tensor) -> torch.Tensor:
+    def add_noise(output: torch.Tensor) -> torch.Tensor:
         if not output.is_floating_point():
             raise ValueError(f"wrong perturbs floating-point outputs, and this one is {output.dtype}")
         if output.shape not in noise:
@@ -60,25 +60,25 @@ def wrong(context: Context, side: Side, relative_l2: float) -> Side:
         error = relative_l2 * torch.where(norm > 0, norm, torch.ones_like(norm)) * noise[output.shape]
         return (exact + error).to(output.dtype)
 
-    return _changed(side, perturbed)
+    return _change_output(side, add_noise)
 
 
-def skipping_work(build: Build) -> Build:
+def skip_work(build: Build) -> Build:
     """Builds the side for half of the items, gives it the first half of every batch, and repeats its output.
 
     The steps raise ValueError for inputs and outputs whose first dimension does not fit the items per step.
     """
 
-    def built(context: Context) -> Side:
+    def build_faulty(context: Context) -> Side:
         items, half = context.items, context.items // 2
         side = build(replace(context, items=half))
 
         def step(inputs: Any) -> torch.Tensor:
             return side.step(_first_half(inputs, items))
 
-        return _changed(replace(side, step=step), lambda output: _repeated(output, half, items))
+        return _change_output(replace(side, step=step), lambda output: _repeat(output, half, items))
 
-    return built
+    return build_faulty
 
 
 def _first_half(inputs: Any, items: int) -> Any:
@@ -91,7 +91,7 @@ def _is_batch(leaf: object, items: int) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.shape[0] == items
 
 
-def _repeated(output: torch.Tensor, half: int, items: int) -> torch.Tensor:
+def _repeat(output: torch.Tensor, half: int, items: int) -> torch.Tensor:
     if not _is_batch(output, half):
         raise ValueError(
             f"skip-work repeats half an output, and this one has shape {tuple(output.shape)}, not {half} rows"

@@ -130,7 +130,7 @@ class _SlowedSide(Side):
         self._running = self._first = False
 
 
-def slowed(build: Build, share: float) -> Build:
+def slow_down(build: Build, share: float) -> Build:
     """Returns a build function whose side takes `share` more time per block of steps: 0.05 is 5 %.
 
     On CUDA the extra work is device work, on a CPU host work.
@@ -138,8 +138,8 @@ def slowed(build: Build, share: float) -> Build:
 
     pace = Pace()
 
-    def built(context: Context) -> Side:
+    def build_faulty(context: Context) -> Side:
         on_cuda = context.device.type == "cuda"
         return _SlowedSide(build(context), DeviceExtraWork(share, pace) if on_cuda else HostExtraWork(share))
 
-    return built
+    return build_faulty

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
-from gpugate.faults.mutated import mutated
+from gpugate.faults.mutate import mutate
 from gpugate.measurement import counters, trace
 from gpugate.measurement.both_sides import BothSides, build_both
 from gpugate.measurement.cold_inputs import Inputs, check_untouched, exchange_used, make_inputs, new_set, same_form
@@ -151,7 +151,7 @@ def measure(
     cache = cache or WorkloadCache()
     cache.begin(case.workload.name)
     if settings.fault is not None:
-        case = mutated(case, settings.fault, context.device)
+        case = mutate(case, settings.fault, context.device)
     try:
         with blame(f"inputs of {case.workload.name}", "being made", BUILD_SHARE):
             inputs = make_inputs(case.workload, context, settings.fresh_inputs, _draw(settings, case.workload.name))

@@ -12,7 +12,7 @@ import torch
 from torch.profiler import record_function
 
 from gpugate.faults.fault import Fault
-from gpugate.faults.mutated import mutated
+from gpugate.faults.mutate import mutate
 from gpugate.measurement.cold_inputs import make_inputs
 from gpugate.measurement.counters import FLUSH_STEPS, detach, run_profiler
 from gpugate.measurement.device_timer import timer_for
@@ -43,7 +43,7 @@ def profile_sides(
     of them. Raises SideError, naming the side, for one that cannot be built or run.
     """
     if fault is not None:
-        case = mutated(case, fault, context.device)
+        case = mutate(case, fault, context.device)
     sides: tuple[tuple[SideLabel, str], ...] = (
         ("reference", case.reference_name),
         ("optimized", case.optimization.name),

@@ -14,7 +14,7 @@ import torch
 
 from gpugate.errors import SideError
 from gpugate.faults.fault import SPELLING, Fault
-from gpugate.faults.slow import slowed
+from gpugate.faults.slow import slow_down
 from gpugate.judging.decide import decide
 from gpugate.machine.environment import describe
 from gpugate.measurement import settings
@@ -155,7 +155,7 @@ def test_slow_sleeps_for_its_share_of_a_block(share: float, monkeypatch) -> None
         return value
 
     context = Context(torch.device("cuda", 0), items=1, seed=0, cache_dir=Path())
-    side = slowed(lambda context: Side(step), share)(context)
+    side = slow_down(lambda context: Side(step), share)(context)
     for _ in range(12):
         torch.cuda.synchronize()
         run = side.step

@@ -25,7 +25,7 @@ import workloads.driving.pipeline as driving_pipeline
 import workloads.driving.reading as driving_reading
 from gpugate.catalogue import Catalogue
 from gpugate.faults.fault import Fault
-from gpugate.faults.mutated import apply
+from gpugate.faults.mutate import apply
 from gpugate.machine.environment import Environment, missing_needs
 from gpugate.workload import Context, Side, for_device_class
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gpugate.catalogue import check
 from gpugate.faults.fault import Fault
-from gpugate.faults.mutated import apply
+from gpugate.faults.mutate import apply
 from gpugate.machine.environment import Environment, missing_needs
 from gpugate.measurement.sides import build_side
 from gpugate.measurement.torch_flags import TorchFlags

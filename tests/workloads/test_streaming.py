@@ -14,7 +14,7 @@ import torch
 from gpugate.catalogue import Catalogue
 from gpugate.errors import DisprovedError
 from gpugate.faults.fault import Fault
-from gpugate.faults.mutated import apply
+from gpugate.faults.mutate import apply
 from gpugate.workload import BASELINE, Context, Side, for_device_class
 from tests.support.patience import HANGS_S
 from workloads import streaming

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gpugate.catalogue import check
 from gpugate.faults.fault import Fault
-from gpugate.faults.mutated import apply
+from gpugate.faults.mutate import apply
 from gpugate.workload import TOLERANCE_BY_DTYPE, Context
 from workloads.two_layer_net import SLOTS, WORKLOADS, Ring, baseline, bf16, host_inputs, inductor, net, size
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpugate.faults.fault import Fault
-from gpugate.faults.mutated import apply
+from gpugate.faults.mutate import apply
 from gpugate.workload import Build, Context, Side
 
 CONTEXT = Context(torch.device("cpu"), items=4, seed=3, cache_dir=Path())
@@ -79,7 +79,7 @@ def test_a_side_that_honours_it_captures_no_graph(lazy: bool) -> None:
 
 def test_a_side_that_never_asks_for_graphs_cannot_show_their_absence() -> None:
     side = side_of("no-graph", identity)
-    with pytest.raises(ValueError, match=r"honours Context\.capture_graphs, and this one never asks"):
+    with pytest.raises(ValueError, match=r"reads Context\.capture_graphs, and this one never does"):
         side.step(OUTPUT)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from gpugate.faults import every_step
 from gpugate.faults.fault import Fault
-from gpugate.faults.mutated import apply
+from gpugate.faults.mutate import apply
 from gpugate.workload import Build, Context, Side
 
 CPU = torch.device("cpu")

@@ -15,8 +15,8 @@ import torch
 from gpugate.errors import OptionError, SideError
 from gpugate.faults import slow
 from gpugate.faults.fault import SPELLING, Fault
-from gpugate.faults.mutated import mutated
-from gpugate.faults.slow import slowed
+from gpugate.faults.mutate import mutate
+from gpugate.faults.slow import slow_down
 from gpugate.judging.decide import decide
 from gpugate.measurement import both_sides, run, sides, warm_up
 from gpugate.measurement.device_timer import HostTimer
@@ -246,7 +246,7 @@ def test_a_slow_side_takes_its_share_more_in_every_block(clock: Clock) -> None:
 
 
 def test_what_a_first_step_compiles_is_not_slowed(clock: Clock) -> None:
-    side = slowed(partial(eager, clock), 2.0)(CONTEXT)
+    side = slow_down(partial(eager, clock), 2.0)(CONTEXT)
     for expected_ms in (3.0, 9.0, 9.0):
         before_ms = clock.now_ms
         side.step(torch.ones(1, 4))
@@ -257,7 +257,7 @@ def test_what_a_first_step_compiles_is_not_slowed(clock: Clock) -> None:
 def test_one_item_has_no_half() -> None:
     case = case_of(partial(eager, Clock()), partial(fused, Clock()), items=1)
     with pytest.raises(SideError, match="mutated by skip-work: ValueError: there is no half of 1 item per step"):
-        mutated(case, FAULTS["skip-work"], CPU)
+        mutate(case, FAULTS["skip-work"], CPU)
 
 
 def test_a_side_that_compiles_nothing_cannot_break_a_graph(clock: Clock) -> None:
@@ -272,7 +272,7 @@ def test_only_the_optimized_side_has_the_fault(clock: Clock) -> None:
     other = Optimization("other", partial(eager, clock, milliseconds=2.0), {"cpu": 1.0})
     fast = replace(case.optimization, compared_with="other")
     case = replace(case, workload=replace(case.workload, optimizations=(other, fast)), optimization=fast)
-    faulty = mutated(case, FAULTS["wrong"], CPU)
+    faulty = mutate(case, FAULTS["wrong"], CPU)
     assert faulty.builder("other") is other.build
     assert faulty.builder("baseline") is case.workload.baseline
     assert faulty.builder("fast") is faulty.optimization.build is not fast.build

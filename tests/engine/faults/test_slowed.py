@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gpugate.faults.slow import slowed
+from gpugate.faults.slow import slow_down
 from gpugate.workload import Context, Side
 
 CONTEXT = Context(torch.device("cpu"), items=4, seed=3, cache_dir=Path())
@@ -18,7 +18,7 @@ def test_a_slow_side_keeps_what_else_the_side_is() -> None:
     said: list[str] = []
     model = torch.nn.Identity()
     side = Side(model, model, lambda: said.append("finish"), lambda: "fell back", lambda: said.append("close"))
-    slow_side = slowed(lambda context: side, 0.01)(CONTEXT)
+    slow_side = slow_down(lambda context: side, 0.01)(CONTEXT)
     slow_side.finish()
     slow_side.close()
     assert (said, slow_side.model, slow_side.engaged()) == (["finish", "close"], model, "fell back")
@@ -74,7 +74,7 @@ def slow_on(gpu: Gpu, share: float, step_ms: float = 0.05) -> Side:
         gpu.now_ms += step_ms
         return OUTPUT
 
-    side = slowed(lambda context: Side(step), share)(replace(CONTEXT, device=torch.device("cuda")))
+    side = slow_down(lambda context: Side(step), share)(replace(CONTEXT, device=torch.device("cuda")))
     for steps in (1, 1, 1, 1, 400, 400, 400, 400):
         gpu.block_ms(side, steps)
     return side
@@ -129,5 +129,5 @@ def test_a_slow_side_keeps_its_stock_and_its_cached_step() -> None:
         raise AssertionError
 
     side = Side(lambda inputs: OUTPUT, stock_steps=7, cached_step=cached)
-    slow_side = slowed(lambda context: side, 0.01)(CONTEXT)
+    slow_side = slow_down(lambda context: side, 0.01)(CONTEXT)
     assert (slow_side.stock_steps, slow_side.cached_step) == (7, cached)

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpugate.errors import SideError
-from gpugate.faults.building import breaking_graphs, pageable, without_graphs
-from gpugate.faults.every_step import copying, launching, leaking, stale, synchronizing
+from gpugate.faults.building import break_graphs, disable_graphs, use_pageable_memory
+from gpugate.faults.every_step import copy_output, launch_more, leak_memory, return_stale_output, synchronize_every_step
 from gpugate.faults.fault import Fault
-from gpugate.faults.output import skipping_work, wrong
-from gpugate.faults.slow import slowed
+from gpugate.faults.output import make_output_wrong, skip_work
+from gpugate.faults.slow import slow_down
 from gpugate.workload import Build, Case, Context, Side
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def why_not(fault: Fault, case: Case, device: torch.device) -> str | None:
     return None
 
 
-def mutated(case: Case, fault: Fault, device: torch.device) -> Case:
+def mutate(case: Case, fault: Fault, device: torch.device) -> Case:
     """Puts the fault into the optimized side of a case; the reference stays as it is, also where it is an optimization.
 
     Raises SideError with the reason when the case cannot have the fault. Building and the first step raise the problems
@@ -62,15 +62,15 @@ def _afterwards(change: Callable[[Context, Side], Side]) -> Callable[[Build, flo
 
 
 _FAULTS: Mapping[str, Callable[[Build, float], Build]] = {
-    "slow": lambda build, percent: slowed(build, percent / 100),
-    "sync": _afterwards(synchronizing),
-    "pageable": lambda build, _: pageable(build),
-    "launch": _afterwards(launching),
-    "no-graph": lambda build, _: without_graphs(build),
-    "graph-break": lambda build, _: breaking_graphs(build),
-    "copy": _afterwards(copying),
-    "wrong": lambda build, relative_l2: lambda context: wrong(context, build(context), relative_l2),
-    "stale": _afterwards(stale),
-    "leak": _afterwards(leaking),
-    "skip-work": lambda build, _: skipping_work(build),
+    "slow": lambda build, percent: slow_down(build, percent / 100),
+    "sync": _afterwards(synchronize_every_step),
+    "pageable": lambda build, _: use_pageable_memory(build),
+    "launch": _afterwards(launch_more),
+    "no-graph": lambda build, _: disable_graphs(build),
+    "graph-break": lambda build, _: break_graphs(build),
+    "copy": _afterwards(copy_output),
+    "wrong": lambda build, relative_l2: lambda context: make_output_wrong(context, build(context), relative_l2),
+    "stale": _afterwards(return_stale_output),
+    "leak": _afterwards(leak_memory),
+    "skip-work": lambda build, _: skip_work(build),
 }
