@@ -1,1 +1,1 @@
-"""Known faults for the optimized side: a gate that has never been red proves nothing."""
+"""Faults for the optimized side: a gate that has never been red proves nothing."""

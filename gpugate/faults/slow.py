@@ -71,7 +71,7 @@ class Pace:
 
 
 class DeviceExtraWork:
-    """One sleeping kernel on the current stream, for `share` of the device time of recent blocks.
+    """A sleeping kernel on the current stream, for `share` of the device time of recent blocks.
 
     A block's own time is not known before it has run, and waiting for it would leave the device idle: the median of the
     last three blocks replaces it. The rate of cycles comes from the last three sleeps, launch included, so the launch

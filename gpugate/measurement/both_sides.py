@@ -1,4 +1,4 @@
-"""One build of both sides of a case: the unit of replication for effects that pairs cannot show."""
+"""A build of both sides of a case: the unit of replication for effects that pairs cannot show."""
 
 from __future__ import annotations
 

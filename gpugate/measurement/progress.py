@@ -13,7 +13,7 @@ Doing = Literal["building", "warming up", "measuring", "counting", "watching", "
 
 @dataclass(frozen=True)
 class Progress:
-    """One moment of one case, reported between blocks and never inside a block.
+    """The state of a running case, reported between blocks and never inside a block.
 
     `side` is the name of a side, such as `baseline`; while proving, the name of a proof; while confirming, the process
     under way. `build` counts builds of both sides from 1; it is 0 before the first. `speedup`, `low` and `high` are

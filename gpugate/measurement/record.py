@@ -26,7 +26,7 @@ class ClockReading:
 
 @dataclass(frozen=True)
 class Pair:
-    """One block of each side, next to each other: the time per step of each, and the side that ran first."""
+    """A block of each side, next to each other: the time per step of each, and the side that ran first."""
 
     reference_ms: Milliseconds
     optimized_ms: Milliseconds

@@ -88,7 +88,7 @@ class _Found:
 
 @dataclass
 class _Run:
-    """One measurement while it runs: the plan, the tools, and the results so far."""
+    """A running measurement: the plan, the tools, and the results so far."""
 
     case: Case
     context: Context

@@ -21,7 +21,7 @@ Parts = Mapping[str, tuple[NotNegative, NotNegative]]  # by name: count per step
 
 @dataclass(frozen=True)
 class StepProfile:
-    """One step of a side under the profiler: the longest parts first, times in milliseconds per step.
+    """A step of a side under the profiler: the longest parts first, times in milliseconds per step.
 
     `kernels` are the kernels of the GPU; on a CPU, the operators, each without the operators that it calls. `copies`
     are by kind, memsets among them; `waits` are host calls in which the stepping thread waits for the device. `after`
@@ -65,26 +65,26 @@ def step_profile(activity: Activity) -> StepProfile:
         return StepProfile(kernels=_parts(operators, steps), stages=stages, kernel_ms=total_ms / steps)
     kernel_ms = length(union(activity.kernels)) / 1e3
     return StepProfile(
-        kernels=_parts(_timed(activity.kernels), steps),
-        copies=_parts(_timed(copies), steps),
-        waits=_parts(_timed(activity.waits), steps),
-        after=_parts(_timed(activity.after), 1),
+        kernels=_parts(_list_times(activity.kernels), steps),
+        copies=_parts(_list_times(copies), steps),
+        waits=_parts(_list_times(activity.waits), steps),
+        after=_parts(_list_times(activity.after), 1),
         stages=stages,
         kernel_ms=kernel_ms / steps,
         copy_ms=(length(union((*activity.kernels, *copies))) / 1e3 - kernel_ms) / steps,
     )
 
 
-class _Timed(NamedTuple):
+class _NamedTime(NamedTuple):
     name: str
     ms: float
 
 
-def _timed(events: Sequence[Event]) -> list[_Timed]:
-    return [_Timed(event["name"], event["dur"] / 1e3) for event in events]
+def _list_times(events: Sequence[Event]) -> list[_NamedTime]:
+    return [_NamedTime(event["name"], event["dur"] / 1e3) for event in events]
 
 
-def _own_times(operators: Sequence[Event]) -> Iterator[_Timed]:
+def _own_times(operators: Sequence[Event]) -> Iterator[_NamedTime]:
     """Yields each operator without the time of the operators that it calls, which lie within it on the same thread."""
     by_thread: dict[object, list[Event]] = defaultdict(list)
     for operator in operators:
@@ -94,23 +94,23 @@ def _own_times(operators: Sequence[Event]) -> Iterator[_Timed]:
         for operator in sorted(of_thread, key=lambda event: (event["ts"], -event["dur"])):
             while open_ones and open_ones[-1][0] <= operator["ts"]:
                 _, name, own = open_ones.pop()
-                yield _Timed(name, own[0] / 1e3)
+                yield _NamedTime(name, own[0] / 1e3)
             if open_ones:
                 open_ones[-1][2][0] -= operator["dur"]
             open_ones.append((operator["ts"] + operator["dur"], operator["name"], [operator["dur"]]))
         for _, name, own in open_ones:
-            yield _Timed(name, own[0] / 1e3)
+            yield _NamedTime(name, own[0] / 1e3)
 
 
 def _in_order(stages: Sequence[Event], steps: int) -> Parts:
     """Orders the stages by their first occurrence."""
-    parts = _parts(_timed(stages), steps)
+    parts = _parts(_list_times(stages), steps)
     return {
         name: parts[name] for name in dict.fromkeys(stage["name"][:LONGEST_NAME] for stage in stages) if name in parts
     }
 
 
-def _parts(events: Sequence[_Timed], steps: int) -> Parts:
+def _parts(events: Sequence[_NamedTime], steps: int) -> Parts:
     counts: dict[str, int] = defaultdict(int)
     total_ms: dict[str, float] = defaultdict(float)
     for name, ms in events:

@@ -47,8 +47,8 @@ def choose_device(asked: str, worker: int | None = None) -> torch.device:
 
 
 def _keep_compiling_quiet() -> None:
-    """pytest listens to every logger that does not propagate, and to who listens to this one torch writes down all that
-    it compiles: of a failed test hundreds of lines were shown, all empty."""
+    """Detaches pytest from the logger `torch.__trace`: pytest attaches to loggers that do not propagate, and torch then
+    logs every compilation there. Failed tests showed hundreds of empty lines."""
     trace = logging.getLogger("torch.__trace")
     trace.propagate = True
     if "TORCH_TRACE" not in os.environ:

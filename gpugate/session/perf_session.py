@@ -98,7 +98,8 @@ class PerfSession:
     def accepts_absence(self, case: Case) -> bool:
         """True where `--allow-missing` covers what the case lacks."""
         missing = self.missing(case)
-        if missing is None:  # a point of a sweep that did not fit, which is a result; where it was recorded, it did
+        # A sweep point that ran out of memory is a valid result, unless a record shows that it used to fit.
+        if missing is None:
             return case.id in self.result.cases and self.result.cases[case.id].remembered is None
         return missing.allowed_by(self.options.allow_missing)
 

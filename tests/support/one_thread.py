@@ -1,4 +1,4 @@
-"""For modules whose models are so small that threads would only wait for each other."""
+"""A fixture of one torch thread, for modules whose models are so small that threads would only wait for each other."""
 
 from collections.abc import Iterator
 

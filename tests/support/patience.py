@@ -1,4 +1,4 @@
-"""Tests wait by these functions for an event of another process or thread, and never for a fixed time."""
+"""Waiting for an event of another process or thread, never for a fixed time."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-HANGS_S = 300.0  # nothing takes so long, however busy the machine is: what has not happened by then hangs
+HANGS_S = 300.0  # no event takes so long, however busy the machine is: the test then fails, because something hangs
 
 
 def wait_until(true: Callable[[], object], seconds: float = HANGS_S) -> None:
@@ -20,13 +20,13 @@ def wait_until(true: Callable[[], object], seconds: float = HANGS_S) -> None:
 
 
 def stop(pid: int) -> None:
-    """Stops a process, and returns when it stands still: a signal takes effect when it likes."""
+    """Stops a process, and returns when it stands still, since a signal takes effect later."""
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T")
 
 
 def started_once(begun: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs count as started once they have begun: the time limit of one that hangs has no slow start in it."""
+    """Starts the time limit of a hanging program once the program has begun, so that a slow start does not count."""
 
     class Begun(subprocess.Popen[str]):
         def __init__(self, *arguments: object, **more: object) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 PROCESS = 1000 << 24
 MAIN, BACKWARD, LOADER = PROCESS + 1000, PROCESS + 1001, PROCESS + 1002
 DOMAIN = 3
-# A real export of schema 3.20.3, made small by tests.support.profile_scrubbed; it has the tables written here.
+# A real export of schema 3.20.3, made small by tests.support.scrub_profile; it has the tables written here.
 REAL = Path(__file__).parents[1] / "data" / "two-layer-net+all+cuda.optimized.sqlite"
 # Of what no table is in it.
 GRAPH_TRACE = """

@@ -255,7 +255,7 @@ def ended(process: "subprocess.Popen[str]", seconds: float = HANGS_S) -> Ended:
 
 
 class Terminal:
-    """A pseudo-terminal of 140 columns: what is written to `descriptor` is read all the time and kept."""
+    """A pseudo-terminal of 140 columns; a thread reads and keeps all that is written to `descriptor`."""
 
     def __init__(self) -> None:
         self._reading, self.descriptor = os.openpty()
@@ -271,7 +271,7 @@ class Terminal:
                 return
 
     def text(self) -> str:
-        """Everything that was written, after those who wrote have ended."""
+        """Returns all that was written, once the writing processes have ended."""
         os.close(self.descriptor)
         self._reader.join(HANGS_S)
         os.close(self._reading)
@@ -300,20 +300,20 @@ def alone_in_the_catalogue() -> Iterator[None]:
 
 
 def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For runs in this process, on whatever machine."""
+    """Hides the machine's GPUs from runs in this process."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
 
 
-def _collect_what_is_new() -> None:
-    """Collects garbage without what the tests have imported, which is a million objects."""
+def _collect_new_garbage() -> None:
+    """Collects garbage without the million objects that the tests have imported."""
     gc.collect()
     gc.freeze()
 
 
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Puts back afterwards what the project's conftest.py changes in this process."""
-    monkeypatch.setattr(perf_session, "_collect_garbage", _collect_what_is_new)
+    """Restores afterwards the changes of the project's conftest.py in this process."""
+    monkeypatch.setattr(perf_session, "_collect_garbage", _collect_new_garbage)
     for module, name in work_clock.readers():
         monkeypatch.setattr(module, name, getattr(time, name))
     monkeypatch.setattr(other_work, "PROC", other_work.PROC)

@@ -14,7 +14,7 @@ import torch
 
 pytest.importorskip("torchvision")
 import workloads.driving.checkpoint as checkpoint
-from tests.support.file_size import files_up_to
+from tests.support.full_disk import files_up_to
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.small_encoder import small_encoder  # noqa: F401  # in force by being here
 from workloads.driving.delivery import Batch

@@ -15,7 +15,7 @@ import pytest
 from gpugate.commands.trust.plan import Plan, share_of
 from gpugate.commands.trust.trials import FILE, Conditions, Trial, TrialsFile
 from gpugate.errors import GpugateError, TrustError
-from gpugate.faults.slow import slowed
+from gpugate.faults.slow import slow_down
 from gpugate.measurement.progress import silent
 from gpugate.measurement.settings import Settings
 from gpugate.session.perf_session import PerfSession
@@ -109,7 +109,7 @@ def against_itself(case: Case, slowdown: float) -> Case:
         mine,
         name=f"{mine.name} again",
         compared_with=mine.name,
-        build=slowed(mine.build, slowdown) if slowdown else mine.build,
+        build=slow_down(mine.build, slowdown) if slowdown else mine.build,
     )
     return replace(case, workload=replace(case.workload, optimizations=(plain, again)), optimization=again)
 

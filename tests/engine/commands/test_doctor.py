@@ -17,7 +17,7 @@ from gpugate.session.child_process import program_command
 from gpugate.session.left_over import list_children
 from gpugate.session.run_child import Ended, run_child
 from tests.conftest import H200, TWO_CORES
-from tests.support.hospital import (
+from tests.support.doctor_cases import (
     GAUGE,
     PROCESS,
     YARDSTICKS,

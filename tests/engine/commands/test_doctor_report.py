@@ -15,7 +15,7 @@ from gpugate.commands.doctor import children
 from gpugate.commands.doctor.finding import Finding, Group, State
 from gpugate.commands.doctor.render import document, text
 from tests.conftest import H200
-from tests.support.hospital import Hospital, Scripted, fails, healthy, refuses, says
+from tests.support.doctor_cases import Hospital, Scripted, fails, healthy, refuses, says
 
 ROOT = Path(doctor.__file__).parents[3]
 

@@ -118,7 +118,7 @@ def test_both_sides_of_a_trial_are_one_optimization_and_one_is_slowed_as_the_tri
 ) -> None:
     shares, seeds = [], set()
 
-    def slowed(build, share):
+    def slow_down(build, share):
         assert share > 0  # an A/A trial has nothing around its step
         return build, share
 
@@ -131,7 +131,7 @@ def test_both_sides_of_a_trial_are_one_optimization_and_one_is_slowed_as_the_tri
         seeds.add(settings.seed)
         return ()
 
-    monkeypatch.setattr(module, "slowed", slowed)
+    monkeypatch.setattr(module, "slow_down", slow_down)
     monkeypatch.setattr(run, "measure_times", measured)
     other = "def other(context):\n    return sleeping(2)\n"
     worker.tiny.workload(QUICK + other, f'{PROMISE}, Optimization("other", other, {{"cpu": 0.01}})')

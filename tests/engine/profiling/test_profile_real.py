@@ -10,7 +10,7 @@ from gpugate.profiling.render import markdown
 from gpugate.profiling.summary import ProfileSummary, summarize
 from gpugate.report.terminal import printed
 from tests.support.profile_exports import REAL
-from tests.support.profile_scrubbed import DROPPED, tables
+from tests.support.scrub_profile import DROPPED, tables
 
 WINDOW = "two-layer-net/all/cuda optimized"
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.file_size import files_up_to
+from tests.support.full_disk import files_up_to
 from tests.support.patience import wait_until
 from workloads.video.clip import muxing, partial_files
 from workloads.video.clip.frame_number import paint, read_numbers

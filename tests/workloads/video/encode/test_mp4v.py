@@ -18,7 +18,7 @@ pytest.importorskip("cv2")
 pytest.importorskip("av")
 import av
 
-from tests.support.file_size import files_up_to
+from tests.support.full_disk import files_up_to
 from workloads.video.clip.clip import Clip, rendered
 from workloads.video.clip.colour import nv12_from_rgb
 from workloads.video.encode.encoding import Encoded, EncodingError, VideoFormat

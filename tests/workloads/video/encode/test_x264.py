@@ -16,7 +16,7 @@ from torch import Tensor
 pytest.importorskip("av")
 import av
 
-from tests.support.file_size import files_up_to
+from tests.support.full_disk import files_up_to
 from tests.support.patience import HANGS_S, wait_until
 from workloads.video.clip.clip import Clip, rendered
 from workloads.video.clip.colour import nv12_from_rgb

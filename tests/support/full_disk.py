@@ -1,4 +1,4 @@
-"""A disk that is full, without one."""
+"""A stand-in for a full disk: a limit of the size of files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def files_up_to(limit_bytes: int) -> Iterator[None]:
-    """No file of this process grows beyond so many bytes.
+    """Limits every file that this process writes to so many bytes.
 
-    Not for a whole test: what pytest prints may be a file too.
+    A whole test cannot run inside, since pytest may print to a file.
     """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))

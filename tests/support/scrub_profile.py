@@ -1,7 +1,7 @@
-"""Makes a small export without secrets out of a real one: `python -m tests.support.profile_scrubbed IN OUT`.
+"""Makes a small export without secrets out of a real one: `python -m tests.support.scrub_profile IN OUT`.
 
-Kept is what a summary reads, of the profiled process alone; texts that nothing refers to go, and with them the
-environments, arguments, paths and outputs that nsys writes down.
+The export keeps the tables and columns that a summary reads, of the profiled process alone. Unreferenced texts are
+dropped, and with them the environments, arguments, paths and outputs that nsys stores.
 """
 
 import shutil
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-# What describes the run and its machine, or is of no use here.
+# Tables that describe the run and its machine, or that no test needs.
 DROPPED = (
     "ANALYSIS_DETAILS", "ANALYSIS_FILE", "CUDA_GRAPH_NODE_EVENTS", "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "DIAGNOSTIC_EVENT", "META_DATA_CAPTURE", "PROCESSES", "PROFILER_OVERHEAD",
