@@ -1,4 +1,4 @@
-"""The fixtures of tests: `workload` is one measured case, `sweep` several; `gate` holds a verdict to the policy."""
+"""The fixtures of tests: `workload` is one measured case, `sweep` several, and `gate` applies the policy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sweep(request: pytest.FixtureRequest) -> JudgedSweep:
 @pytest.fixture
 def gate(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
     """Fails, warns or passes by the verdict's outcome and the policy of the session."""
-    return partial(_tests(request).hold, request.node)
+    return partial(_tests(request).gate, request.node)
 
 
 @pytest.fixture

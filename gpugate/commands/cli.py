@@ -42,12 +42,12 @@ COMMANDS = (
     ),
     Command(
         "replay",
-        "decides a folder of stored runs again: does every verdict stand, and would another tolerance have fired?",
+        "decides stored runs again: the verdicts that change, also with another tolerance",
         "gpugate.commands.replay",
     ),
     Command(
         "verdict",
-        "whether a stored night is green, as an exit status: 0 green, 1 red, 2 no gate that ended",
+        "the result of a stored night as an exit status: 0 green, 1 red, 2 no gate that ended",
         "gpugate.commands.verdict",
     ),
     Command(
@@ -62,12 +62,12 @@ COMMANDS = (
     ),
     Command(
         "profile",
-        "what an Nsight Systems report says of the measured steps: kernels, copies, waits, idle gaps, ranges",
+        "summary of the measured steps in an Nsight Systems report: kernels, copies, waits, idle gaps, ranges",
         "gpugate.commands.profile",
     ),
     Command(
         "diff",
-        "what became of every case between two stored runs, or of a step between two profiles, and the likely cause",
+        "the change of every case between two stored runs, or of a step between two profiles, and the likely cause",
         "gpugate.commands.diff",
     ),
 )

@@ -107,7 +107,7 @@ def _runs(folder: Path) -> list[RunResult]:
         )
     paths = sorted([*folder.glob("*.json"), *folder.glob(f"*/{RUN}")])
     if not paths:
-        raise BaselineError(f"{folder} holds no run: write some there with --perf-json, each in a process of its own")
+        raise BaselineError(f"{folder} contains no run: write some with --perf-json, each in a process of its own")
     seen: dict[tuple[str, int], Path] = {}
     runs = []
     for path in paths:
@@ -116,7 +116,7 @@ def _runs(folder: Path) -> list[RunResult]:
         if twin != path:
             raise BaselineError(f"{path} is the run of {twin} once more: remove one of them")
         if run.mutated is not None:
-            raise BaselineError(f"{path} was mutated by {run.mutated}, which no baseline may hold: take it away")
+            raise BaselineError(f"{path} was mutated by {run.mutated}, which no baseline may contain: take it away")
         if run.interrupted:
             print(f"{path} was interrupted and does not count")
         else:

@@ -24,7 +24,7 @@ from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import SEVERITY
 from gpugate.session.options import share
-from gpugate.session.replay import Change, changes, decided_again
+from gpugate.session.replay import Change, decide_again, find_changes
 from gpugate.store import run_file
 from gpugate.store.json_file import pretty, with_header
 from gpugate.units import number_of
@@ -92,17 +92,17 @@ def _paths(path: Path) -> list[Path]:
     paths = sorted([*path.glob("*.json"), *path.glob(f"*/{RUN}")])
     if not paths:
         wanted = "the folder that --perf-json wrote runs to, or the one of your nights"
-        raise ReplayError(f"{path} holds no *.json and no night with its {RUN}: give {wanted}")
+        raise ReplayError(f"{path} contains no *.json and no night with its {RUN}: give {wanted}")
     return paths
 
 
 def _night(path: Path, tolerance: float | None) -> Night:
     stored = run_file.read_to_decide_again(path)
     try:
-        decided = decided_again(stored, tolerance)
+        decided = decide_again(stored, tolerance)
     except ReplayError as error:
         raise ReplayError(f"{path} cannot be used because {error}") from error
-    return Night(path.resolve().parent.name if path.name == RUN else path.name, decided, changes(stored, decided))
+    return Night(path.resolve().parent.name if path.name == RUN else path.name, decided, find_changes(stored, decided))
 
 
 def outcome_of(case: CaseResult) -> str:
@@ -115,11 +115,11 @@ def outcome_of(case: CaseResult) -> str:
 
 def occurrences(nights: Sequence[Night]) -> dict[str, Counter[str]]:
     """Counts the outcomes of each case over all nights without an injected fault, by case id."""
-    said: dict[str, Counter[str]] = {}
+    outcomes: dict[str, Counter[str]] = {}
     for night in (night for night in nights if night.decided.mutated is None):
         for case in night.decided.cases.values():
-            said.setdefault(case.case_id, Counter())[outcome_of(case)] += 1
-    return said
+            outcomes.setdefault(case.case_id, Counter())[outcome_of(case)] += 1
+    return outcomes
 
 
 def document(nights: Sequence[Night], refused: Sequence[str], tolerance: float | None) -> str:
@@ -188,12 +188,12 @@ def _runs(nights: Sequence[Night]) -> Table:
 def _words(change: Change) -> str:
     """Returns text such as `speedup of net/fast/cuda: PASS -> REGRESSED`."""
     was, now = (outcome.value if outcome is not None else NOT_JUDGED for outcome in (change.stored, change.decided))
-    said = f"{was} -> {now}" if was != now else f"{now}, with another reason or other numbers"
-    return f"{change.check} of {change.case_id}: {said}"
+    text = f"{was} -> {now}" if was != now else f"{now}, with another reason or other numbers"
+    return f"{change.check} of {change.case_id}: {text}"
 
 
 def _frequencies(nights: Sequence[Night]) -> Table:
-    said = occurrences(nights)
-    words = [word for word in WORDS if any(counted[word] for counted in said.values())]
-    rows = ((case_id, *(str(counted[word] or "") for word in words)) for case_id, counted in said.items())
+    found = occurrences(nights)
+    words = [word for word in WORDS if any(counted[word] for counted in found.values())]
+    rows = ((case_id, *(str(counted[word] or "") for word in words)) for case_id, counted in found.items())
     return Table("", columns("case", *words), tuple(rows))

@@ -23,7 +23,7 @@ from gpugate.profiling.isolated_environment import allowed_variables
 from gpugate.report.night_files import RUN
 from gpugate.session.child_process import program_command
 from gpugate.session.options import Profiling
-from gpugate.session.termination import delay_signals, termination_as_ctrl_c
+from gpugate.session.termination import delay_signals, treat_termination_as_ctrl_c
 from gpugate.store.folder_lock import lock_folder
 
 FAILED, INTERRUPTED = 1, 2  # pytest's exit statuses
@@ -57,7 +57,7 @@ def start_profiled(
     """
     tool = profiling.tool
     try:
-        with termination_as_ctrl_c(), hold_folder(profiling.folder, f"--{tool}") as folder:
+        with treat_termination_as_ctrl_c(), hold_folder(profiling.folder, f"--{tool}") as folder:
             columns = shutil.get_terminal_size((140, 24)).columns
             environment = {**allowed_variables(os.environ), "COLUMNS": str(columns)}
             # A profiler passes the output on, so that pytest sees no terminal.

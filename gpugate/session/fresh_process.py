@@ -1,4 +1,4 @@
-"""The same tests in a process of their own: what differs between processes shows only there."""
+"""The same tests in a process of their own, which shows the variation between processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdicts that tests held with `gate`, and why a gate is red where no test failed: never green by absence."""
+"""The verdicts that tests gave to `gate`, and the problems that make a gate red where no test failed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NOTHING_MEASURED = "the gate measured nothing: select cases that this machine ca
 
 @dataclass
 class HeldVerdicts:
-    """A plugin of pytest that records, for every test of this process, the verdicts that it held and its end."""
+    """A plugin of pytest that keeps the verdicts and the end of every test of this process."""
 
     verdicts: dict[str, list[Verdict]] = field(default_factory=dict)  # by the test's node id
     failed: dict[str, bool] = field(default_factory=dict)  # of every test that ran here
 
-    def hold(self, test: pytest.Item, verdict: Verdict) -> None:
+    def add(self, test: pytest.Item, verdict: Verdict) -> None:
         self.verdicts.setdefault(test.nodeid, []).append(verdict)
 
     # `tryfirst` as pytest's own count of failures, which decides the exit status.
@@ -37,7 +37,7 @@ class HeldVerdicts:
     def problems(
         self, items: Iterable[pytest.Item], run: RunResult, accepts_absence: Callable[[Case], bool]
     ) -> Iterator[str]:
-        """A sentence for every case of `items` that no test failed by, although it has no good verdict that was held.
+        """Writes a sentence for each case of `items` that failed no test and gave `gate` no good verdict.
 
         Records in every case of the run which of its checks were held.
         """
@@ -58,7 +58,7 @@ class HeldVerdicts:
 
 
 def _problem(case_id: str, result: CaseResult | None, held: list[Verdict]) -> str | None:
-    """Why a case does not count as good, of which no test failed and whose absence nobody accepts."""
+    """The reason against a case none of whose tests failed and whose absence is not accepted; None for a good one."""
     if result is None:
         return f"no test measured {case_id}: take away what skips its tests, or deselect them"
     if result.error is not None:
@@ -75,7 +75,7 @@ def _problem(case_id: str, result: CaseResult | None, held: list[Verdict]) -> st
 
 
 def run_problems(run: RunResult) -> Iterator[str]:
-    """A sentence for a gate that measured nothing at all, and for a fault that nothing caught."""
+    """Writes a sentence for a gate that measured nothing at all, and for a fault that nothing caught."""
     cases = run.cases.values()
     if run.gate and not any(case.measurement is not None or case.error for case in cases):
         yield NOTHING_MEASURED

@@ -1,4 +1,4 @@
-"""Perf tests as they see the session: measured and judged cases, and the gate that a verdict passes or fails."""
+"""The session as perf tests see it: measured and judged cases, and the gate that a verdict passes or fails."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class JudgedSweep:
 
 @dataclass(frozen=True)
 class PerfTests:
-    """What the fixtures of perf tests do with the session."""
+    """The work of the fixtures `workload`, `sweep`, `gate` and `replayed`."""
 
     config: pytest.Config
     session: PerfSession
@@ -103,17 +103,17 @@ class PerfTests:
         __tracebackhide__ = True
         try:
             with _live_report(self.config) as report:
-                return {case.id: self.session.measured(case, report) for case in cases}
+                return {case.id: self.session.measure(case, report) for case in cases}
         except GpugateError as error:
             # What `pytest.fail` raises: its own raise would show what led to the error, one message for each.
             raise pytest.fail.Exception(str(error), pytrace=False) from None
 
-    def hold(self, test: pytest.Item, verdict: Verdict) -> None:
+    def gate(self, test: pytest.Item, verdict: Verdict) -> None:
         """Fails, warns or passes by the verdict's outcome and the policy of the session."""
         __tracebackhide__ = True
         # What `record_property` does: that fixture is missing under `-p no:junitxml`.
         test.user_properties.extend(properties(verdict).items())
-        self.held.hold(test, verdict)
+        self.held.add(test, verdict)
         if verdict.good:
             return
         if verdict.bad or self.session.options.gate:
@@ -141,8 +141,8 @@ def properties(verdict: Verdict) -> dict[str, Any]:
 def sentence(verdict: Verdict, run: RunResult) -> str:
     """Writes the verdict with its reason in one sentence, and the command to run next."""
     step = describe_next_step(verdict, run)
-    said = f"{verdict.outcome.value} {verdict.check} of {verdict.case_id}: {verdict.reason}"
-    return f"{said}\n  next: {step}" if step else said
+    text = f"{verdict.outcome.value} {verdict.check} of {verdict.case_id}: {verdict.reason}"
+    return f"{text}\n  next: {step}" if step else text
 
 
 @contextmanager

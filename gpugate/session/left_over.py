@@ -57,8 +57,8 @@ def _end_named() -> None:
 
 
 @contextmanager
-def none_left_over() -> Iterator[None]:
-    """Ends daemonic children, and those that outlived their side, when it ends.
+def end_left_over() -> Iterator[None]:
+    """Ends daemonic children, and those that outlived their side, at the end of the block.
 
     Python itself would wait for them without end when it exits. A worker process of a loader that is stopped does not
     answer SIGTERM.
@@ -87,7 +87,7 @@ def end_daemons() -> None:
 
 
 def _await(child: BaseProcess, until: float) -> None:
-    """At most until then. That a loader's worker was killed torch raises once, by a signal handler, wherever we are."""
+    """Waits for the child, at most until then. torch's signal handler raises once that a loader's worker was killed."""
     while child.is_alive() and time.monotonic() < until:
         with suppress(RuntimeError):
             child.join(max(0.0, until - time.monotonic()))

@@ -1,4 +1,4 @@
-"""The beginning of a session: which device, what it is, and what is remembered of it."""
+"""The beginning of a session: its device, the description of the machine, and the records of that machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def choose_device(asked: str, worker: int | None = None) -> torch.device:
-    """The device to measure on: CUDA where there is one, else the CPU, unless the user says which.
+    """The device to measure on: the one that the user names, else CUDA where there is a GPU, else the CPU.
 
     `worker` is the number of an xdist worker: each gets a GPU of its own. Raises OptionError for a GPU that is not
     there.
@@ -116,6 +116,6 @@ def open_session(
     if known is not None:
         session.unused = baseline.find_unused(files, {case.id for case in catalogue.cases()})
     if options.tolerance is not None:
-        unheard = replace(session, notes=set())  # what is to know of a baseline is told when it is judged by
-        refuse_below_floor(options.tolerance, {case.id: unheard.remembered(case) for case in selected})
+        quiet = replace(session, notes=set())  # notes about a baseline belong to the case that it judges
+        refuse_below_floor(options.tolerance, {case.id: quiet.find_record(case) for case in selected})
     return session

@@ -1,4 +1,4 @@
-"""The command line, read once: the only place that looks at pytest's configuration."""
+"""The command line and the settings, read once: no other module reads pytest's configuration."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ DEFAULT_BASELINES = "baselines"
 # The process that starts this one to measure for it sets `PID:TOKEN`, and gives the random TOKEN as an option too.
 FRESH_VARIABLE, FRESH_OPTION = "GPUGATE_FRESH_PROCESS", "--perf-fresh"
 PATH_OPTIONS: set[str] = set()  # which take a path, filled by `add_options`
-_PATHS = ("DIR", "FILE", "PATH")  # what the help calls the value of such an option
+_PATHS = ("DIR", "FILE", "PATH")  # the metavar of such an option
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 Tool = Literal["nsys", "ncu", "torch-trace"]
-# What asks for a profile, and where it goes unless a folder is given.
+# The option of each profiler, and the default folder of its profiles.
 PROFILERS: dict[Tool, str] = {"nsys": "gpugate-nsys", "ncu": "gpugate-ncu", "torch-trace": "gpugate-traces"}
 DEFAULT_KERNELS = 10
 # The default and the effect of each setting of pytest's configuration.
@@ -50,7 +50,7 @@ SETTINGS = {
         "and a debugger ends the limits",
     ),
 }
-# What a profiler's timings must not decide or be remembered as.
+# Options that need timings, which a profiler disturbs.
 _NOT_PROFILED = ("gate", "update_baselines", "perf_json", "perf_report", "perf_tolerance", "explain")
 
 
@@ -91,7 +91,7 @@ class Options:
 
     @property
     def run_paths(self) -> tuple[Path, ...]:
-        """Where the run is written, case by case, so that one that is killed keeps what it has."""
+        """The files of the run, written case by case, so that a session that is killed keeps its finished cases."""
         night = None if self.report_path is None else self.report_path / RUN
         return tuple(path for path in (self.json_path, night) if path is not None)
 
@@ -243,7 +243,7 @@ def read_options(config: pytest.Config) -> Options:
 
 
 def _profiling(config: pytest.Config) -> Profiling | None:
-    """Raises OptionError for what a profile cannot be taken with: two profilers, workers, anything that judges."""
+    """Raises OptionError for what excludes a profile: a second profiler, workers, an option that judges."""
     asked = profilers(config)
     if not asked:
         return None
@@ -306,7 +306,7 @@ def _check_together(config: pytest.Config) -> None:
     elif config.getoption("gate"):
         raise OptionError("--gate judges and --update-baselines records: run one after the other")
     elif config.getoption("perf_mutate") is not None:
-        raise OptionError("--perf-mutate injects a fault, which no baseline may hold: record without it")
+        raise OptionError("--perf-mutate injects a fault, which no baseline may contain: record without it")
     elif config.getoption("perf_tolerance") is not None:
         raise OptionError("--perf-tolerance judges and --update-baselines records: run one after the other")
 
@@ -363,7 +363,7 @@ def _settings(config: pytest.Config) -> dict[str, str]:
 
 
 def _baselines(config: pytest.Config) -> Path:
-    """What is given is seen from where pytest was started, as every path; the default belongs to the project."""
+    """The folder of baselines: a given path is relative to the working folder, the default to the project."""
     given = _path(config, config.getoption("perf_baselines"))
     if given is None:
         return config.rootpath / DEFAULT_BASELINES
@@ -432,7 +432,7 @@ def _writable(option: str, path: Path | None) -> Path | None:
 
 
 def _why_not_written(path: Path) -> str | None:
-    """Tries a file beside it: what a folder's permissions say is not what /proc or a read-only disk does."""
+    """Tries to write a file beside it, since permissions do not show /proc or a read-only disk."""
     try:
         if path.exists() and not path.is_file():
             return "it is not a regular file"

@@ -25,19 +25,19 @@ from gpugate.report.night_files import JUNIT
 from gpugate.results.run import RunResult
 from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_problems
 from gpugate.session.judged import PerfTests
-from gpugate.session.left_over import end_daemons, none_left_over
+from gpugate.session.left_over import end_daemons, end_left_over
 from gpugate.session.opening import open_session
 from gpugate.session.options import Options, gates_by_settings
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.recording import allowed_to_record, record
+from gpugate.session.recording import lock_for_recording, record
 from gpugate.session.selection import (
     cases_of,
     deselect_other_devices,
     ended_early,
+    explain_empty_selection,
     one_node_per_case,
-    selected_nothing,
 )
-from gpugate.session.termination import termination_as_ctrl_c
+from gpugate.session.termination import treat_termination_as_ctrl_c
 from gpugate.session.usage_errors import usage_errors
 from gpugate.session.worker_results import join, pack
 from gpugate.session.xdist_workers import REFUSAL, RESULTS, worker_number
@@ -78,7 +78,7 @@ class PerfRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Where this session dies before its first case, an earlier run must not pass for this one."""
+        """Marks an earlier run, which must not pass for this one if this session dies before its first case."""
         if not self.config.option.collectonly:
             with usage_errors():
                 self._outdated = [path for path in self.options.run_paths if run_file.mark_outdated(path)]
@@ -93,7 +93,7 @@ class PerfRun:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         if not session.items and self._had_cases:
-            self._lines.extend(filter(None, [selected_nothing(self.config)]))
+            self._lines.extend(filter(None, [explain_empty_selection(self.config)]))
         if self.config.option.collectonly or not any(map(cases_of, session.items)):
             return
         try:
@@ -107,18 +107,18 @@ class PerfRun:
 
     def _open(self, node_ids: Mapping[str, str]) -> None:
         self._begin_night()
-        self._closing.enter_context(none_left_over())
-        self._closing.enter_context(termination_as_ctrl_c())
+        self._closing.enter_context(end_left_over())
+        self._closing.enter_context(treat_termination_as_ctrl_c())
         opened = open_session(self.options, self.config.rootpath, catalogue, self._worker, node_ids)
         if self.options.update_baselines:
-            self._closing.enter_context(allowed_to_record(opened))
+            self._closing.enter_context(lock_for_recording(opened))
         self._closing.enter_context(limit_time(self.options.step_timeout_s, self._end_hung_run))
         self.opened, self.tests = opened, PerfTests(self.config, opened, self._held)
         if not self.options.gate:
             self._lines.extend(opened.problems())
 
     def _begin_night(self) -> None:
-        """Only now is an earlier night in the folder cleared: cases were selected, and begin."""
+        """Clears an earlier night in the folder only now, when selected cases begin."""
         if self.options.report_path is not None and not self._began_night:
             self._began_night = True
             begin_night(self.options.report_path)
@@ -148,11 +148,11 @@ class PerfRun:
                 self.opened.begin()
 
     def _send(self, key: str, text: str) -> None:
-        """xdist brings it to the controller when this worker ends."""
+        """Makes xdist bring the text to the controller, when this worker ends."""
         self.config.workeroutput[key] = text  # type: ignore[attr-defined]
 
     def receive(self, output: Mapping[str, str]) -> None:
-        """Takes what a worker of xdist sent: its results, or why it refuses to measure."""
+        """Takes the results of a worker of xdist, or the reason of its refusal."""
         self._refusal = output.get(REFUSAL, self._refusal)
         if RESULTS in output:
             self._of_workers = join(self._of_workers, output[RESULTS])
@@ -219,7 +219,7 @@ class PerfRun:
             self._lines.extend(problems)
 
     def _problems(self, session: pytest.Session, perf: PerfSession) -> list[str]:
-        """Why the session is red although no test failed; a worker of xdist knows of the tests that ran in it."""
+        """The problems that make a session red without a failed test; a worker of xdist counts its own tests only."""
         found: list[str] = []
         of_worker = self._worker is not None
         if self.options.gate:

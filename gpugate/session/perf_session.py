@@ -1,4 +1,4 @@
-"""One perf session: the device, what is remembered of it, and every case measured once and judged."""
+"""One perf session: the device, its records, and every case measured once and judged."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class PerfSession:
         return missing.allowed_by(self.options.allow_missing)
 
     def case_result(self, case: Case) -> CaseResult:
-        """The entry of this case; made, not measured, when it is new."""
+        """The result of this case; a new one holds no measurement yet."""
         if case.id not in self.result.cases:
             self.result.cases[case.id] = CaseResult(
                 case_id=case.id,
@@ -118,8 +118,8 @@ class PerfSession:
             )
         return self.result.cases[case.id]
 
-    def measured(self, case: Case, report: Report = silent) -> CaseResult:
-        """Measures and judges the case, once per session; what goes wrong is kept as its error or its skip."""
+    def measure(self, case: Case, report: Report = silent) -> CaseResult:
+        """Measures and judges the case, once per session; a failure becomes its error or its skip."""
         result = self.case_result(case)
         if not (result.measurement or result.error or result.skipped or result.verdicts):
             try:
@@ -151,7 +151,7 @@ class PerfSession:
 
     def _measure(self, case: Case, result: CaseResult, report: Report) -> None:
         if self.lost is not None:
-            _say_lost(result, self.lost)
+            _note_lost_device(result, self.lost)
             return
         if case.workload.name not in self.result.source_hashes:
             self.result.source_hashes[case.workload.name] = source_hash(case.workload)
@@ -161,7 +161,7 @@ class PerfSession:
             tolerance=case.optimization.tolerated,
             contract=for_device_class(case.optimization.contract, classes),
         )
-        result.remembered = self.remembered(case)
+        result.remembered = self.find_record(case)
         _collect_garbage()
         try:
             if self.capture is not None:
@@ -181,7 +181,7 @@ class PerfSession:
             if self.lost is None:
                 result.measurement, result.summary, result.verdicts = None, None, []
         if self.lost is not None:
-            _say_lost(result, self.lost)
+            _note_lost_device(result, self.lost)
         elif result.error is not None or result.skipped is not None:
             self._release()  # once more: while the error was on its way it kept what the failed side held
 
@@ -199,7 +199,7 @@ class PerfSession:
         return f"{sentence}; it hangs in code that is not Python, so the run ends here; what was measured is in {kept}"
 
     def _note_failure(self, case: Case, result: CaseResult, error: BaseException) -> None:
-        """Makes a skip of what a developer's run may skip, and an error of everything else."""
+        """Makes a failure the skip of the case where a developer's run may skip it, else the error of the case."""
         reason = skip_reason(error)
         if case.optimization.point is not None and isinstance(error, SideError) and error.out_of_memory:
             result.skipped, result.lacking = "out of memory", ("memory",)
@@ -212,12 +212,12 @@ class PerfSession:
             result.skipped = f"{skipped}: {reason}"
 
     def _measure_until_decided(self, case: Case, result: CaseResult, report: Report) -> None:
-        """More pairs for an open question, then fresh processes for that and before any alarm."""
+        """Measures further pairs while a verdict is open, then fresh processes while it is open or before an alarm."""
         options = self.options
         settings = Settings(
             budget_s=options.budget_s, seed=self.result.seed, fault=options.fault, prove=not options.fresh
         )
-        result.measurement = self._measure_here(case, self._shortened(settings), report)
+        result.measurement = self._measure_here(case, self._shorten(settings), report)
         self._judge(result)
         if result.measurement.pairs and wants_more_pairs(result):
             more = self._measure_here(case, settings.escalate(), report)
@@ -233,9 +233,9 @@ class PerfSession:
             self._judge(result)
         self._count_busy(result)
         if self.options.explain or any(verdict.bad for verdict in result.verdicts):
-            result.autopsy = self._explained(case, result)
+            result.autopsy = self._explain(case, result)
 
-    def _shortened(self, settings: Settings) -> Settings:
+    def _shorten(self, settings: Settings) -> Settings:
         """The settings for a machine that could not answer; a record is made of whole measurements alone."""
         if self.busy_cases < BUSY_CASES or self.options.update_baselines:
             return settings
@@ -271,7 +271,7 @@ class PerfSession:
         return with_ceilings(found, dtype, self.device.type, cache, self.result.yardsticks)
 
     def _fresh_attempt(self, case: Case) -> Attempt:
-        """The case as another process measures it, while this one waits."""
+        """Measures the case in a fresh process, while this one waits."""
         with tempfile.TemporaryDirectory(prefix="gpugate-attempt-") as folder:
             json_path = Path(folder) / "run.json"
             try:
@@ -324,8 +324,8 @@ class PerfSession:
         names = {name for probe in self.result.yardsticks for name in probe.values}
         return {name: max(probe.values.get(name, 0.0) for probe in self.result.yardsticks) for name in names}
 
-    def remembered(self, case: Case) -> Remembered | None:
-        """The record of the case on this machine; None where there is none that can be compared."""
+    def find_record(self, case: Case) -> Remembered | None:
+        """The record of the case on this machine; None where no record can be compared."""
         file = self.baselines.get(case.workload.name)
         entry = file.cases.get(f"{case.optimization.name}/{case.device_kind}") if file else None
         if entry is None:
@@ -351,8 +351,8 @@ class PerfSession:
             checks=2 * sum(len(file.cases) for file in self.baselines.values()),  # speedup and throughput of each
         )
 
-    def _explained(self, case: Case, result: CaseResult) -> Autopsy | None:
-        """Nothing is judged by it: what goes wrong with it is no more than a note."""
+    def _explain(self, case: Case, result: CaseResult) -> Autopsy | None:
+        """Makes the autopsy of a case. It decides no verdict, so that its failure is only a note."""
         try:
             return explained(result, self._profile_then(case))
         except Exception as error:
@@ -361,13 +361,13 @@ class PerfSession:
             return None
 
     def _profile_then(self, case: Case) -> StepProfile | None:
-        """Where the time of its optimized side went when its baseline was recorded."""
+        """The step profile of the optimized side that was recorded with its baseline."""
         machine, workload = machine_name(self.environment), case.workload.name
         file = profiles_file.load(profiles_file.path_of(self.options.baselines_path, machine, workload))
         return file.cases.get(f"{case.optimization.name}/{case.device_kind}")
 
     def begin(self) -> None:
-        """Writes the JSON file without a case: a session that is killed leaves it, and no older file in its place."""
+        """Writes the JSON file without a case, in place of an older run: a session that is killed leaves it."""
         for path in self.options.run_paths:
             run_file.begin(path, self.result)
 
@@ -379,7 +379,7 @@ class PerfSession:
             run_file.append(path, result, probes, self.result)
 
     def problems(self) -> Iterator[str]:
-        """A sentence for every record whose optimization the catalogue no longer has: red under a gate."""
+        """Writes a sentence for every record whose optimization the catalogue no longer has: a gate is red by it."""
         folder = self.options.baselines_path
         for case_id in self.unused:
             delete = shlex.join(["gpugate", "record", "--delete", case_id, "--baselines", str(folder)])
@@ -408,12 +408,12 @@ def _collect_garbage() -> None:
 
 
 def _as_stored(found: Measurement, case: Case) -> Measurement:
-    """What is judged is what the file holds, digit for digit: only then can a stored run be decided again."""
+    """Rounds the measurement as the file does, so that `gpugate replay` decides the same numbers again."""
     return from_json(Measurement, to_json(with_whole_run(found, case.size)))
 
 
-def _say_lost(result: CaseResult, problem: str) -> None:
-    """Nothing is known of the case, and it is not its fault."""
+def _note_lost_device(result: CaseResult, problem: str) -> None:
+    """Makes the case ENV_INVALID, since its device was lost."""
     result.error, result.environment_problem = None, problem
     lost = (Reason(ReasonCode.DEVICE_LOST, {"problem": problem}),)
     result.verdicts = [Verdict(check, result.case_id, Outcome.ENV_INVALID, lost) for check in CASE_CHECKS]

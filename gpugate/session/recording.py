@@ -1,4 +1,4 @@
-"""Recording a baseline: the same tests in several fresh processes, since runs differ by more than pairs show."""
+"""Recording a baseline: the same tests in several fresh processes, which differ by more than pairs show."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _runs(session: PerfSession, folder: Path, print_line: PrintLine) -> list[Run
 
     while len(runs) < processes:
         add(f" of {processes}")
-    while len(runs) < processes + SPARE_PROCESSES and (disturbed := _disturbed(runs, processes)):
+    while len(runs) < processes + SPARE_PROCESSES and (disturbed := _find_disturbed(runs, processes)):
         add(f", since {disturbed} was disturbed in one")
     return runs
 
@@ -81,7 +81,7 @@ def write(
         print_lines([*lines, f"written to {folder}: read the difference and commit it"])
 
 
-def _disturbed(runs: Sequence[RunResult], processes: int) -> str | None:
+def _find_disturbed(runs: Sequence[RunResult], processes: int) -> str | None:
     """The first case that fewer than `processes` of the runs measured undisturbed."""
     for case_id in runs[-1].cases:
         of_case = [(run.started_at, case.measurement) for run in runs if (case := run.cases.get(case_id))]
@@ -94,7 +94,7 @@ def _disturbed(runs: Sequence[RunResult], processes: int) -> str | None:
 
 
 def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> list[baseline.BaselineFile]:
-    """The files with what `runs` measured."""
+    """Makes the baseline files of the workloads that this session measured, from `runs`."""
     options, folder = session.options, session.baselines_folder
     names = {case.workload for case in session.result.cases.values() if case.skipped is None}
     if not names:
@@ -113,7 +113,7 @@ def _fresh_run(session: PerfSession, json_path: Path) -> RunResult:
 
 
 @contextmanager
-def allowed_to_record(session: PerfSession) -> Iterator[None]:
+def lock_for_recording(session: PerfSession) -> Iterator[None]:
     """Locks the folder of baselines for the whole session. Raises EnvironmentUnfitError on a GPU that others use."""
     import torch
 

@@ -1,4 +1,4 @@
-"""Deciding a stored run again, by the promises and baselines that it was judged by then. Pure: nothing is measured."""
+"""Decides a stored run again, by the promises and baselines of its own time. Pure: nothing is measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpugate.store.codec import to_json
 
 @dataclass(frozen=True)
 class Change:
-    """One check whose verdict is not the stored one. None: it was not judged; equal outcomes differ in their words."""
+    """One check whose verdict is not the stored one. None: not judged. Equal outcomes have other reasons or numbers."""
 
     case_id: str
     check: Check
@@ -25,7 +25,7 @@ class Change:
     decided: Outcome | None
 
 
-def decided_again(run: RunResult, asked_tolerance: float | None = None) -> RunResult:
+def decide_again(run: RunResult, asked_tolerance: float | None = None) -> RunResult:
     """The run with the summaries and verdicts that its measurements give now; skips, errors and a lost device stay.
 
     `asked_tolerance` is the share by which a speedup may fall, None for what the run was decided with. Raises
@@ -46,19 +46,19 @@ def _decided(case: CaseResult, run: RunResult) -> CaseResult:
     except (ValueError, LookupError, ArithmeticError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise ReplayError(f"{case.case_id} of {run.started_at} cannot be decided ({problem}): measure again") from error
-    # One that was stored for a failure says nothing of a case that holds now; one that was asked for stays.
+    # The autopsy of a failure does not fit a case that passes now; one that --explain asked for stays.
     was_bad, is_bad = (any(one.bad for one in each) for each in (case.verdicts, verdicts))
     return replace(case, summary=summary, verdicts=verdicts, autopsy=case.autopsy if is_bad or not was_bad else None)
 
 
 def _device_was_lost(case: CaseResult) -> bool:
-    """What was measured before stays in the file, and decides nothing. No other state of a machine spoils outputs."""
-    said = {verdict.check: verdict.outcome for verdict in case.verdicts}
-    return said.get("equivalence") is Outcome.ENV_INVALID
+    """True for a case whose device was lost: no other state of a machine invalidates its outputs."""
+    outcomes = {verdict.check: verdict.outcome for verdict in case.verdicts}
+    return outcomes.get("equivalence") is Outcome.ENV_INVALID
 
 
-def changes(stored: RunResult, decided: RunResult) -> tuple[Change, ...]:
-    """The checks that were decided otherwise, in the order of the run.
+def find_changes(stored: RunResult, decided: RunResult) -> tuple[Change, ...]:
+    """Lists the checks that were decided otherwise, in the order of the run.
 
     With a tolerance that is not the run's own every verdict names another bound: only outcomes count then.
     """

@@ -1,4 +1,4 @@
-"""Which cases become test parameters, and which of them this machine's device is asked to run."""
+"""The cases become test parameters, and those of other devices are deselected."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _marks(config: pytest.Config, asked: Case | SweepCases) -> list[pytest.MarkD
 
 
 def _asks_for_ours(metafunc: pytest.Metafunc, name: str) -> bool:
-    """A project may have a fixture or a parameter of that name that has nothing to do with us."""
+    """False for a project's own fixture or parameter of that name."""
     if name not in metafunc.fixturenames:
         return False
     marks = metafunc.definition.iter_markers("parametrize")
@@ -90,14 +90,14 @@ def deselect_other_devices(config: pytest.Config, items: list[pytest.Item], aske
         items[:] = [item for item in items if item not in dropped]
 
 
-def selected_nothing(config: pytest.Config) -> str | None:
-    """What to say where `-k` has left none of the tests that measure; None where something else did."""
+def explain_empty_selection(config: pytest.Config) -> str | None:
+    """The sentence for a `-k` that leaves no perf test; None where something else left none."""
     words = config.option.keyword
     return f"-k {words!r} selects none of the cases: --collect-only -q without it lists them" if words else None
 
 
 def ended_early(session: pytest.Session, exitstatus: int, reached: Container[str]) -> bool:
-    """Whether the session stopped before it had reached every case: Ctrl-C, -x, --maxfail or a crash."""
+    """True where the session stopped before it had reached every case: Ctrl-C, -x, --maxfail or a crash."""
     if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         return True
     stopped = session.shouldfail or session.shouldstop

@@ -16,9 +16,9 @@ _before: list[dict[signal.Signals, Any]] = []  # handlers that were replaced, th
 
 
 @contextmanager
-def termination_as_ctrl_c() -> Iterator[None]:
+def treat_termination_as_ctrl_c() -> Iterator[None]:
     """Makes SIGTERM and SIGHUP raise KeyboardInterrupt in the main thread; forked children do not."""
-    with _handled_by(signal.default_int_handler, (signal.SIGTERM, signal.SIGHUP)):
+    with _replace_handlers(signal.default_int_handler, (signal.SIGTERM, signal.SIGHUP)):
         yield
 
 
@@ -27,11 +27,11 @@ def delay_signals() -> Iterator[None]:
     """Delays Ctrl-C, SIGTERM and SIGHUP until the block ends, so that files which belong together are all written."""
     came: list[int] = []
 
-    def hold(number: int, frame: FrameType | None) -> None:
+    def keep(number: int, frame: FrameType | None) -> None:
         came.append(number)
 
     try:
-        with _handled_by(hold, ENDS_A_RUN):
+        with _replace_handlers(keep, ENDS_A_RUN):
             yield
     finally:
         for number in came[:1]:
@@ -39,7 +39,7 @@ def delay_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _handled_by(handler: Any, numbers: Sequence[signal.Signals]) -> Iterator[None]:
+def _replace_handlers(handler: Any, numbers: Sequence[signal.Signals]) -> Iterator[None]:
     """Replaces handlers in the main thread; in another thread nothing changes. An ignored signal, as by `nohup`, stays
     ignored."""
     if threading.current_thread() is not threading.main_thread():

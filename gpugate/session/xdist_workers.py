@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from gpugate.session.options import Options
 
-# In the output of a worker, which xdist brings to the controller: its results, or why it refuses to measure.
+# In the output of a worker, which xdist brings to the controller: its results, or the reason of its refusal.
 RESULTS, REFUSAL = "gpugate", "gpugate-refusal"
 
 
@@ -40,6 +40,6 @@ def check_workers(config: pytest.Config, options: Options) -> None:
 
 
 def _worker_count(specs: Sequence[str]) -> int:
-    """Of xdist's `--tx`, where `3*popen` means three."""
+    """The number of workers in xdist's `--tx`, where `3*popen` means three."""
     counts = (spec.partition("*")[0] if "*" in spec else "1" for spec in specs)
     return sum(int(count) if count.isdecimal() else 1 for count in counts)

@@ -26,7 +26,7 @@ from gpugate.measurement.record import Measurement, SideCost, TimedBuild
 from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Verdict
-from gpugate.session.replay import decided_again
+from gpugate.session.replay import decide_again
 from gpugate.statistics.tolerance import TIME_FLOOR, tolerance
 from gpugate.store import baseline, run_file
 from gpugate.store.baseline import Entry
@@ -129,7 +129,7 @@ def _tolerances(remembered: Remembered) -> Json:
 
 def run(path: Path) -> Json:
     """Decides the cases of a stored run again; returns the verdicts by case."""
-    decided = decided_again(run_file.read(path))
+    decided = decide_again(run_file.read(path))
     return {case_id: _verdicts(case.verdicts) or str(case.error) for case_id, case in decided.cases.items()}
 
 

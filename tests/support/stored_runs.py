@@ -12,7 +12,7 @@ from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, 
 from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History
-from gpugate.session.replay import decided_again
+from gpugate.session.replay import decide_again
 from gpugate.store import run_file
 from gpugate.workload import Contract, Limit, Size, Tolerance
 from tests.conftest import H200
@@ -81,5 +81,5 @@ def stored(path: Path, *cases: CaseResult, **changed: object) -> RunResult:
     run.source_hashes = {one.workload: "fedcba9876543210" for one in cases}
     run = replace(run, **changed)
     run_file.write(path, run)
-    run_file.write(path, decided_again(run_file.read(path)))
+    run_file.write(path, decide_again(run_file.read(path)))
     return run_file.read(path)

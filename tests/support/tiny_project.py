@@ -53,6 +53,7 @@ CACHES = {
     ".benchmarks",
     ".gpugate-cache",
     ".gitignore",
+    ".lock",
 }  # of pytest, of pytest-benchmark, ours
 CONFTEST = """
     from gpugate.judging import machine_state

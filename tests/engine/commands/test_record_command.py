@@ -110,7 +110,7 @@ def twice(runs: Path) -> str:
 
 def mutated(runs: Path) -> str:
     stored(runs / "run-1.json", of("net", "fused", 3.0), started_at=HOURS[1], mutated="slow:5")
-    return "run-1.json was mutated by slow:5, which no baseline may hold"
+    return "run-1.json was mutated by slow:5, which no baseline may contain"
 
 
 def elsewhere(runs: Path) -> str:
@@ -133,7 +133,7 @@ def no_folder(runs: Path) -> str:
 def nothing(runs: Path) -> str:
     for path in runs.iterdir():
         path.unlink()
-    return "runs holds no run: write some there with --perf-json"
+    return "runs contains no run: write some with --perf-json"
 
 
 def all_interrupted(runs: Path) -> str:

@@ -261,7 +261,7 @@ def test_without_a_change_json_says_so(nights: Path, capsys: pytest.CaptureFixtu
         (["no-run"], "no-run cannot be read (No such file or directory): give a file that --perf-json wrote"),
         (
             ["empty"],
-            "empty holds no *.json and no night with its run.json: give the folder that --perf-json wrote runs to, or",
+            "empty contains no *.json and no night with its run.json: give the folder that --perf-json wrote runs to",
         ),
         *(
             (["nights", "--tolerance", value], f"--tolerance is {value!r}: give a number of percent above 0 and below")

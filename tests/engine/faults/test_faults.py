@@ -205,7 +205,7 @@ def test_what_is_no_fault_is_refused_in_one_sentence(text: str, next_step: str) 
     ("options", "sentence"),
     [
         (["--perf-mutate=fast"], "--perf-mutate is 'fast': use one of slow:PERCENT"),
-        (["--perf-mutate=sync", "--update-baselines"], "which no baseline may hold: record without it"),
+        (["--perf-mutate=sync", "--update-baselines"], "which no baseline may contain: record without it"),
     ],
 )
 def test_a_run_that_makes_no_sense_does_not_begin(tiny: TinyProject, options: list[str], sentence: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from gpugate.errors import EnvironmentUnfitError
 from gpugate.profiling import capture_index, profiled_run
 from gpugate.profiling.profiled_run import INTERRUPTED, run_profiled
-from gpugate.session.termination import termination_as_ctrl_c
+from gpugate.session.termination import treat_termination_as_ctrl_c
 from tests.support.patience import wait_until
 from tests.support.tiny_project import running
 
@@ -60,7 +60,7 @@ def started(folder: Path, how: str, program: str) -> tuple[int, int]:
     """The status, and the program's id."""
     command = [sys.executable, "-c", NESTED, str(folder), how, program]
     try:
-        with termination_as_ctrl_c():
+        with treat_termination_as_ctrl_c():
             status = run_profiled(command, folder, dict(os.environ))
     except KeyboardInterrupt:
         status = INTERRUPTED

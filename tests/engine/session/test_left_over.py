@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpugate.session import left_over
-from gpugate.session.left_over import await_new_children, list_children, none_left_over
+from gpugate.session.left_over import await_new_children, end_left_over, list_children
 from tests.support.patience import HANGS_S
 from tests.support.tiny_project import TinyProject, running
 
@@ -46,13 +46,13 @@ def test_one_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> 
     assert stopped.pid is not None
     os.kill(stopped.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)  # a signal takes effect when it likes
-    with pytest.raises(KeyError, match="what the run raised"), none_left_over():
+    with pytest.raises(KeyError, match="what the run raised"), end_left_over():
         raise KeyError("what the run raised")
     assert (stopped.exitcode, well.exitcode) == (-signal.SIGKILL, -signal.SIGTERM)
 
 
 def test_one_that_may_outlive_it_goes_on() -> None:
-    with none_left_over():
+    with end_left_over():
         child = sleeping(daemon=False)
     try:
         assert child.is_alive()
@@ -65,7 +65,7 @@ def test_a_child_of_a_side_that_outlives_close_is_named_and_ended_with_the_run()
     with subprocess.Popen(["/bin/sleep", "3601"]) as older:
         before = list_children()
         assert before[older.pid] == "/bin/sleep 3601"
-        with none_left_over(), subprocess.Popen(["/bin/sleep", "3602"]) as left:
+        with end_left_over(), subprocess.Popen(["/bin/sleep", "3602"]) as left:
             assert await_new_children(before) == {left.pid: "/bin/sleep 3602"}
             left_over._end_named()
         assert left.returncode == -signal.SIGTERM

@@ -19,7 +19,7 @@ from gpugate.results.run import RunResult
 from gpugate.results.summary import History
 from gpugate.results.verdict import Outcome, Verdict
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.replay import Change, changes, decided_again
+from gpugate.session.replay import Change, decide_again, find_changes
 from gpugate.store import run_file
 from gpugate.store.codec import to_json
 from gpugate.workload import Case, Context, Optimization, Side, Size, Workload
@@ -56,7 +56,7 @@ def test_every_outcome_is_decided_again_byte_for_byte(tmp_path: Path) -> None:
     extended = {name.split("/")[1] for name, one in run.cases.items() for said in one.verdicts if was_extended(said)}
     assert extended == {"asked-again"}
     spoiled = {name: replace(one, verdicts=[], summary=None) for name, one in run.cases.items()}
-    run_file.write(again, decided_again(replace(run, cases=spoiled)))
+    run_file.write(again, decide_again(replace(run, cases=spoiled)))
     assert again.read_bytes() == path.read_bytes()
 
 
@@ -85,16 +85,16 @@ def test_what_was_measured_before_the_device_was_lost_stays_undecided(
             raise SideError("quick", "running timed steps", RuntimeError("CUDA error: unspecified")) from None
 
     monkeypatch.setattr(measuring, "measure", measure)
-    monkeypatch.setattr(PerfSession, "remembered", lambda self, case: RECORDED)
+    monkeypatch.setattr(PerfSession, "find_record", lambda self, case: RECORDED)
     monkeypatch.setattr(yardsticks, "device_problem", lambda device: "the device cuda:0 stopped answering: see dmesg")
     session = made_up_session(tmp_path, monkeypatch)
-    judged = session.measured(CASE)
+    judged = session.measure(CASE)
     session.finish(interrupted=False)
     assert (judged.measurement is not None) is pairs
     assert [verdict.outcome for verdict in judged.verdicts] == [Outcome.ENV_INVALID] * 4
     run = run_file.read_to_decide_again(tmp_path / "run.json")
-    for again in (decided_again(run), decided_again(run, 0.5)):
-        assert changes(run, again) == ()
+    for again in (decide_again(run), decide_again(run, 0.5)):
+        assert find_changes(run, again) == ()
         assert to_json(again.cases[CASE.id]) == to_json(judged)
 
 
@@ -106,7 +106,7 @@ def test_what_a_session_decided_is_decided_again_from_its_file(
     model = next(one for one in every_outcome() if one.optimization == name)
     found = replace(model.measurement or measured(CASE.id, 3.0), case_id=CASE.id)
     monkeypatch.setattr(measuring, "measure", lambda *_: found)
-    monkeypatch.setattr(PerfSession, "remembered", lambda self, case: model.remembered)
+    monkeypatch.setattr(PerfSession, "find_record", lambda self, case: model.remembered)
     monkeypatch.setattr(PerfSession, "_environment_problem", lambda *_: model.environment_problem)
 
     def run_fresh(
@@ -118,12 +118,12 @@ def test_what_a_session_decided_is_decided_again_from_its_file(
 
     monkeypatch.setattr(gpugate.session.perf_session, "run_fresh", run_fresh)
     session = made_up_session(tmp_path, monkeypatch)
-    judged = session.measured(CASE)
+    judged = session.measure(CASE)
     session.finish(interrupted=False)
     assert Outcome(name.replace("-", "_").upper()) in [verdict.outcome for verdict in judged.verdicts]
     assert (name in ("regressed", "inconclusive")) is bool(judged.attempts)
     assert any(was_extended(one) for one in judged.verdicts) is (name in ("regressed", "inconclusive", "env-invalid"))
-    again = decided_again(run_file.read_to_decide_again(tmp_path / "run.json"))
+    again = decide_again(run_file.read_to_decide_again(tmp_path / "run.json"))
     document = json.loads((tmp_path / "run.json").read_text())["cases"][CASE.id]
     for verdicts in (again.cases[CASE.id].verdicts, judged.verdicts):
         assert json.loads(json.dumps(to_json(verdicts))) == document["verdicts"]
@@ -133,7 +133,7 @@ def test_what_a_session_decided_is_decided_again_from_its_file(
 def test_another_tolerance_says_whether_it_would_have_fired(tmp_path: Path) -> None:
     run = stored(tmp_path / "run.json", case("slower", 2.98), case("regressed", 2.8))
     assert [speedup(run, name) for name in ("slower", "regressed")] == [Outcome.PASS, Outcome.REGRESSED]
-    tight, loose = decided_again(run, 0.003), decided_again(run, 0.1)
+    tight, loose = decide_again(run, 0.003), decide_again(run, 0.1)
     assert [speedup(tight, name) for name in ("slower", "regressed")] == [Outcome.REGRESSED] * 2
     assert [speedup(loose, name) for name in ("slower", "regressed")] == [Outcome.PASS] * 2
     assert (run.asked_tolerance, tight.asked_tolerance) == (None, 0.003)
@@ -141,19 +141,19 @@ def test_another_tolerance_says_whether_it_would_have_fired(tmp_path: Path) -> N
 
 def test_the_tolerance_of_a_run_is_stored_with_it(tmp_path: Path) -> None:
     run = stored(tmp_path / "run.json", case("slower", 2.98), asked_tolerance=0.003)
-    assert speedup(decided_again(run), "slower") is Outcome.REGRESSED
-    assert speedup(decided_again(run, 0.01), "slower") is Outcome.PASS
+    assert speedup(decide_again(run), "slower") is Outcome.REGRESSED
+    assert speedup(decide_again(run, 0.01), "slower") is Outcome.PASS
 
 
 def test_a_recording_stays_one(tmp_path: Path) -> None:
     run = stored(tmp_path / "run.json", case("no-baseline", remembered=None), recording=True)
-    assert speedup(decided_again(run), "no-baseline") is Outcome.PASS
+    assert speedup(decide_again(run), "no-baseline") is Outcome.PASS
 
 
 def test_what_was_not_measured_stays_what_it_was(tmp_path: Path) -> None:
     cases = [case("skipped", None, skipped="no"), case("failed", None, error="no"), case("unfinished", None)]
     run = stored(tmp_path / "run.json", *cases, interrupted=True)
-    assert list(decided_again(run, 0.5).cases.values()) == cases
+    assert list(decide_again(run, 0.5).cases.values()) == cases
 
 
 def test_a_case_that_no_measurement_gives_is_named(tmp_path: Path) -> None:
@@ -166,20 +166,20 @@ def test_a_case_that_no_measurement_gives_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ReplayError, match=r"^tiny/odd/cuda of 2030-.* cannot be decided \(KeyError: 'kernel_launches'\)"
     ):
-        decided_again(replace(run, cases={odd.case_id: odd}))
+        decide_again(replace(run, cases={odd.case_id: odd}))
 
 
 def test_changes_are_outcomes_and_under_the_same_rule_words_too(tmp_path: Path) -> None:
     run = stored(tmp_path / "run.json", case("pass"), case("slower", 2.98))
-    assert changes(run, decided_again(run)) == ()
+    assert find_changes(run, decide_again(run)) == ()
     one = run.cases["tiny/pass/cuda"]
     one.verdicts[2] = replace(one.verdicts[2], outcome=Outcome.REGRESSED)
     one.verdicts[3] = replace(one.verdicts[3], reasons=())
-    assert changes(run, decided_again(run)) == (
+    assert find_changes(run, decide_again(run)) == (
         Change("tiny/pass/cuda", "throughput", Outcome.REGRESSED, Outcome.PASS),
         Change("tiny/pass/cuda", "counters", Outcome.PASS, Outcome.PASS),
     )
-    assert changes(run, decided_again(run, 0.003)) == (
+    assert find_changes(run, decide_again(run, 0.003)) == (
         Change("tiny/pass/cuda", "throughput", Outcome.REGRESSED, Outcome.PASS),
         Change("tiny/slower/cuda", "speedup", Outcome.PASS, Outcome.REGRESSED),
     )
@@ -188,7 +188,7 @@ def test_changes_are_outcomes_and_under_the_same_rule_words_too(tmp_path: Path) 
 def test_a_verdict_that_was_not_stored_is_a_change(tmp_path: Path) -> None:
     run = stored(tmp_path / "run.json", case("pass"))
     del run.cases["tiny/pass/cuda"].verdicts[1:]
-    (first, *_) = changes(run, decided_again(run))
+    (first, *_) = find_changes(run, decide_again(run))
     assert first == Change("tiny/pass/cuda", "speedup", None, Outcome.PASS)
 
 

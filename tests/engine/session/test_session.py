@@ -100,16 +100,16 @@ def remember(session: PerfSession, **changed: object) -> None:
 )
 def test_whatever_goes_wrong_is_one_sentence_of_the_case(session, monkeypatch, error, sentence: str) -> None:
     measuring(monkeypatch, error)
-    result = session.measured(CASE)
+    result = session.measure(CASE)
     assert (result.error, result.measurement, result.verdicts) == (sentence, None, [])
     measuring(monkeypatch, MEASURED)
-    assert session.measured(CASE).measurement is None  # once per session
+    assert session.measure(CASE).measurement is None  # once per session
 
 
 def test_an_interrupt_is_no_error_of_a_case(session, monkeypatch) -> None:
     measuring(monkeypatch, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        session.measured(CASE)
+        session.measure(CASE)
     assert session.result.cases[CASE.id].error is None
 
 
@@ -122,7 +122,7 @@ def test_an_engine_that_cannot_be_looked_for_is_an_error_of_its_case(session, er
     needy = replace(FAST, needs=Needs(engine=Engine("nvenc", why_not)))
     session.options = replace(OPTIONS, gate=gate, allow_missing=frozenset({"nvenc"}))
     session.device, session.result.environment = torch.device("cuda"), H200
-    result = session.measured(Case(replace(NET, optimizations=(needy,)), needy, "cuda"))
+    result = session.measure(Case(replace(NET, optimizations=(needy,)), needy, "cuda"))
     if isinstance(error, RuntimeError) or gate:
         kind = type(error).__name__
         assert result.error is not None
@@ -135,7 +135,7 @@ def test_an_engine_that_cannot_be_looked_for_is_an_error_of_its_case(session, er
 @pytest.mark.parametrize("gate", [True, False])
 def test_a_gate_that_measured_nothing_is_not_green(session, gate: bool) -> None:
     session.options = replace(OPTIONS, gate=gate)
-    assert session.measured(ON_GPU).skipped is not None
+    assert session.measure(ON_GPU).skipped is not None
     session.result.gate = gate
     assert list(run_problems(session.result)) == ([NOTHING_MEASURED] if gate else [])
 
@@ -144,15 +144,15 @@ def test_a_gate_that_measured_nothing_is_not_green(session, gate: bool) -> None:
 def test_a_gate_that_measured_one_case_of_two_says_nothing_of_absence(session, monkeypatch, found) -> None:
     measuring(monkeypatch, found)
     session.result.gate = True
-    session.measured(ON_GPU)
-    session.measured(CASE)
+    session.measure(ON_GPU)
+    session.measure(CASE)
     assert list(run_problems(session.result)) == []
 
 
 def test_a_baseline_of_this_source_and_software_needs_no_note(session, monkeypatch) -> None:
     remember(session)
     measuring(monkeypatch, MEASURED)
-    outcomes = {verdict.check: verdict.outcome for verdict in session.measured(CASE).verdicts}
+    outcomes = {verdict.check: verdict.outcome for verdict in session.measure(CASE).verdicts}
     assert outcomes["speedup"] is outcomes["throughput"] is Outcome.PASS
     assert session.notes == set()
 
@@ -160,10 +160,10 @@ def test_a_baseline_of_this_source_and_software_needs_no_note(session, monkeypat
 def test_a_changed_source_is_a_note_and_no_other_match(session, monkeypatch) -> None:
     remember(session, source_hash="0123456789abcdef")
     measuring(monkeypatch, MEASURED)
-    throughput = session.measured(CASE).verdicts[2]
+    throughput = session.measure(CASE).verdicts[2]
     assert throughput.reasons[-1] == Reason(ReasonCode.RECORD_DIFFERS, {"differences": "the workload's source changed"})
     assert session.notes == {"the source of net changed since its baseline was recorded"}
-    remembered = session.remembered(CASE)
+    remembered = session.find_record(CASE)
     assert remembered is not None
     assert (remembered.match, remembered.differences) == ("exact", ("the workload's source changed",))
 
@@ -171,9 +171,9 @@ def test_a_changed_source_is_a_note_and_no_other_match(session, monkeypatch) -> 
 def test_a_source_that_is_not_known_is_a_note_and_no_change(session, monkeypatch) -> None:
     remember(session, source_hash="")
     measuring(monkeypatch, MEASURED)
-    session.measured(CASE)
+    session.measure(CASE)
     assert session.notes == {"an older gpugate recorded net: changes of its source since are not known"}
-    remembered = session.remembered(CASE)
+    remembered = session.find_record(CASE)
     assert remembered is not None
     assert remembered.differences == ()
 
@@ -181,7 +181,7 @@ def test_a_source_that_is_not_known_is_a_note_and_no_change(session, monkeypatch
 def test_other_software_is_a_note_and_widens(session, monkeypatch) -> None:
     remember(session, environment=replace(HERE, python="3.9.0"))
     measuring(monkeypatch, MEASURED)
-    throughput = session.measured(CASE).verdicts[2]
+    throughput = session.measure(CASE).verdicts[2]
     differences = {"differences": f"python 3.9.0 -> {HERE.python}"}
     assert throughput.reasons[-1] == Reason(ReasonCode.TOLERANCE_WIDENED, differences)
     assert session.notes == {f"recorded under other software: python 3.9.0 -> {HERE.python}"}
@@ -190,14 +190,14 @@ def test_other_software_is_a_note_and_widens(session, monkeypatch) -> None:
 def test_a_baseline_of_another_machine_is_none(session, monkeypatch) -> None:
     remember(session, environment=replace(HERE, cpu_count=HERE.cpu_count + 1))
     measuring(monkeypatch, MEASURED)
-    speedup = session.measured(CASE).verdicts[1]
+    speedup = session.measure(CASE).verdicts[1]
     assert (speedup.outcome, session.notes) == (Outcome.NO_BASELINE, set())
     assert speedup.code is ReasonCode.NO_RECORD
 
 
 def test_a_lost_ceiling_makes_both_times_invalid_and_leaves_the_rest(session, monkeypatch) -> None:
     measuring(monkeypatch, replace(MEASURED, event_host_ratio=0.5))
-    outcomes = {verdict.check: verdict.outcome for verdict in session.measured(CASE).verdicts}
+    outcomes = {verdict.check: verdict.outcome for verdict in session.measure(CASE).verdicts}
     assert outcomes["speedup"] is outcomes["throughput"] is Outcome.ENV_INVALID
     assert outcomes["equivalence"] is Outcome.INCONCLUSIVE
     assert outcomes["counters"] is Outcome.PASS
@@ -208,7 +208,7 @@ def test_the_bus_is_compared_with_the_probe_taken_before(session, monkeypatch) -
     probes = iter([Yardstick({"pinned_copy_gb_per_s": 50.0}), Yardstick({"pinned_copy_gb_per_s": 49.0})])
     monkeypatch.setattr(session, "_probe", lambda taken: session.result.yardsticks.append(next(probes)))
     monkeypatch.setattr("gpugate.measurement.run.measure", lambda *arguments: streamed)
-    found = session.measured(CASE).measurement
+    found = session.measure(CASE).measurement
     assert found.optimized_counters["bus_share"] == pytest.approx(2e7 / 1e-3 / 50e9)
 
 
@@ -219,7 +219,7 @@ def test_a_whole_run_is_judged_as_it_is_told_more_pairs_included(session, monkey
     monkeypatch.setattr("gpugate.measurement.run.measure", lambda *arguments: next(runs))
     endless = {kind: replace(size, whole_run_items=100 * size.items) for kind, size in NET.sizes.items()}
     case = Case(replace(NET, sizes=endless), FAST, "cpu")
-    found = session.measured(case).measurement
+    found = session.measure(case).measurement
     assert found.optimized_counters["whole_run_speedup"] == whole_run(case.size, found).speedup
     assert found.optimized_cost == counted.optimized_cost
 
@@ -231,10 +231,10 @@ def test_a_lost_device_ends_the_run_as_invalid_with_what_was_measured(session, m
     other = Case(NET, replace(FAST, name="other"), "cpu")
     third = Case(NET, replace(FAST, name="third"), "cpu")
     measuring(monkeypatch, MEASURED)
-    assert session.measured(CASE).measurement == MEASURED
+    assert session.measure(CASE).measurement == MEASURED
     measuring(monkeypatch, SideError("other", "running timed steps", RuntimeError("CUDA error: unspecified")))
     for case in (other, third):
-        result = session.measured(case)
+        result = session.measure(case)
         if answers and case is other:
             assert (
                 result.error
@@ -246,7 +246,7 @@ def test_a_lost_device_ends_the_run_as_invalid_with_what_was_measured(session, m
         assert result.verdicts[0].code is ReasonCode.DEVICE_LOST
         assert result.error is None
     monkeypatch.setattr(session, "_measure_here", lambda *_: pytest.fail("nothing may be measured on a lost device"))
-    assert session.measured(Case(NET, replace(FAST, name="fourth"), "cpu")).environment_problem is not None
+    assert session.measure(Case(NET, replace(FAST, name="fourth"), "cpu")).environment_problem is not None
 
 
 def test_a_device_that_answers_is_not_lost(monkeypatch) -> None:
@@ -294,7 +294,7 @@ def test_fresh_processes_are_asked_before_an_alarm(
         return RunResult(HERE, "2030-01-01T00:00:00+00:00", seed=2, cases={CASE.id: found})
 
     monkeypatch.setattr(gpugate.session.perf_session, "run_fresh", run_fresh)
-    result = session.measured(CASE)
+    result = session.measure(CASE)
     assert result.verdicts[1].outcome is expected
     assert len(result.attempts) == asked == len(node_ids)
     assert set(node_ids) <= {"test_it.py::test_it"}
@@ -313,7 +313,7 @@ def test_a_fresh_process_that_died_leaves_the_alarm_and_says_so(session, monkeyp
     ):
         session.result.cases.clear()
         monkeypatch.setattr(gpugate.session.perf_session, "run_fresh", raising(error))
-        verdict = session.measured(CASE).verdicts[1]
+        verdict = session.measure(CASE).verdicts[1]
         assert verdict.outcome is Outcome.REGRESSED
         assert verdict.reasons[-1] == Reason(ReasonCode.NOT_CONFIRMED, {"problem": f"a fresh process {told}"})
 
@@ -324,7 +324,7 @@ def test_a_recording_session_leaves_the_anchor(session, monkeypatch) -> None:
     monkeypatch.setattr(baseline, "load_all", lambda folder: {"net": old})
     measuring(monkeypatch, MEASURED)
     session.baselines = {}
-    session.measured(CASE)
+    session.measure(CASE)
     (file,) = recording._files(session, [session.result], 1)
     anchor = file.cases["fast/cpu"].anchor
     assert anchor == old.cases["fast/cpu"].anchor != file.cases["fast/cpu"].current
@@ -334,7 +334,7 @@ def test_a_recording_session_leaves_the_anchor(session, monkeypatch) -> None:
 def test_a_recording_takes_spare_processes_for_disturbed_ones(session, monkeypatch, disturbed: int, more: int) -> None:
     """Every fresh process is disturbed while there are any left to be; two spare ones are all that it takes."""
     measuring(monkeypatch, MEASURED)
-    session.measured(CASE)
+    session.measure(CASE)
     session.options = replace(OPTIONS, processes=5)
     slow = replace(MEASURED, instances=tuple(replace(one, pairs=slowed(one.pairs)) for one in MEASURED.instances))
     said: list[str] = []
@@ -374,13 +374,13 @@ def test_a_fault_that_nothing_caught_is_red(session) -> None:
 def test_a_slower_night_is_no_reason_for_a_spare_process(session, monkeypatch) -> None:
     """As in the history that is recorded: only what differs within a night tells of a disturbance."""
     measuring(monkeypatch, MEASURED)
-    session.measured(CASE)
+    session.measure(CASE)
     slow = replace(MEASURED, instances=tuple(replace(one, pairs=slowed(one.pairs)) for one in MEASURED.instances))
     result = replace(session.result, started_at="2030-01-01T00:00:00+00:00")
     other = replace(result, cases={CASE.id: replace(result.cases[CASE.id], measurement=slow)})
-    assert recording._disturbed([*[result] * 5, other], 6) == CASE.id
+    assert recording._find_disturbed([*[result] * 5, other], 6) == CASE.id
     next_night = replace(other, started_at="2030-01-02T00:00:00+00:00")
-    assert recording._disturbed([*[result] * 5, next_night], 6) is None
+    assert recording._find_disturbed([*[result] * 5, next_night], 6) is None
 
 
 def test_after_cases_that_other_work_left_open_the_next_ones_are_short_until_the_cores_are_free(
@@ -401,17 +401,17 @@ def test_after_cases_that_other_work_left_open_the_next_ones_are_short_until_the
     cases = [Case(net, optimization, "cpu") for optimization in net.optimizations]
     whole_s = session.options.budget_s
     for case in cases[:4]:
-        result = session.measured(case)
+        result = session.measure(case)
         said = {verdict.check: verdict for verdict in result.verdicts}
         assert said["speedup"].outcome is Outcome.INCONCLUSIVE  # never green
     assert budgets_s == [whole_s, whole_s, whole_s, BUSY_BUDGET_S]
     assert any("measured for 1 s" in note for note in session.notes)
     other_cores = 0.0
-    session.measured(cases[4])
+    session.measure(cases[4])
     assert budgets_s[4:] == [BUSY_BUDGET_S, 2 * whole_s]  # the machine is free now: what it left open gets its time
-    session.measured(cases[5])
+    session.measure(cases[5])
     assert budgets_s[6] == whole_s
     other_cores, session.options = 1.9, replace(session.options, update_baselines=True)
     session.busy_cases = BUSY_CASES
-    session.measured(cases[6])
+    session.measure(cases[6])
     assert budgets_s[-1] == whole_s  # no record is made of a short measurement

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from gpugate.session.termination import delay_signals, termination_as_ctrl_c
+from gpugate.session.termination import delay_signals, treat_termination_as_ctrl_c
 
 ENDING = [signal.SIGTERM, signal.SIGHUP]
 
@@ -16,7 +16,7 @@ ENDING = [signal.SIGTERM, signal.SIGHUP]
 @pytest.mark.parametrize("number", ENDING)
 def test_it_is_ctrl_c_until_the_end_and_then_what_it_was_before(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt), termination_as_ctrl_c():
+    with pytest.raises(KeyboardInterrupt), treat_termination_as_ctrl_c():
         os.kill(os.getpid(), number)
     assert signal.getsignal(number) is before
 
@@ -28,7 +28,7 @@ def nohup() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize("changed", [termination_as_ctrl_c, delay_signals])
+@pytest.mark.parametrize("changed", [treat_termination_as_ctrl_c, delay_signals])
 def test_what_nohup_ignores_stays_ignored(nohup: None, changed: Callable[[], AbstractContextManager[None]]) -> None:
     with changed():
         os.kill(os.getpid(), signal.SIGHUP)
@@ -46,14 +46,14 @@ def test_a_signal_that_is_held_takes_effect_at_the_end(number: signal.Signals) -
                 done.append(name)
         done.append("third")
 
-    with pytest.raises(KeyboardInterrupt), termination_as_ctrl_c():
+    with pytest.raises(KeyboardInterrupt), treat_termination_as_ctrl_c():
         write_both()
     assert done == ["first", "second"]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_ends_by_it() -> None:
-    with termination_as_ctrl_c(), delay_signals():
+    with treat_termination_as_ctrl_c(), delay_signals():
         child = os.fork()
         if not child:
             try:
@@ -68,7 +68,7 @@ def test_another_thread_changes_nothing() -> None:
     seen = []
 
     def ask() -> None:
-        with termination_as_ctrl_c():
+        with treat_termination_as_ctrl_c():
             seen.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=ask)
