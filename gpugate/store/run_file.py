@@ -237,4 +237,9 @@ def _contradiction(run: RunResult) -> str | None:
     for case_id, case in run.cases.items():
         if case.case_id != case_id:
             return f"cases.{case_id} is of the case {case.case_id!r}"
+        for verdict in case.verdicts:
+            try:
+                _ = verdict.reason
+            except (KeyError, TypeError, ValueError) as problem:
+                return f"cases.{case_id} has a verdict of {verdict.check} without the facts of its reason ({problem!r})"
     return None

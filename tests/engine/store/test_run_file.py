@@ -46,7 +46,12 @@ def measured(name: str) -> CaseResult:
     )
     verdicts = [
         Verdict(
-            "speedup", f"net/{name}/cpu", Outcome.PASS, HELD, None, {"low": 2.0, "against": "minimum", "old": None}
+            "speedup",
+            f"net/{name}/cpu",
+            Outcome.PASS,
+            HELD,
+            None,
+            {"speedup": 2.0, "speedup_low": 1.9, "speedup_high": 2.1, "old": None},
         ),
         Verdict("equivalence", f"net/{name}/cpu", Outcome.WRONG, WRONG, NextStep.REPEAT, {"relative_l2": math.inf}),
     ]
@@ -235,6 +240,10 @@ DAMAGE = {
     ('"outcome": "PASS"', '"outcome": "FINE"'): (
         "cannot be used because cases.net/tf32/cpu.verdicts[0].outcome is 'FINE', "
         f"not {OUTCOMES}: write it again with --perf-json"
+    ),
+    ('"allowed"', '"forbidden"'): (
+        "cannot be used because cases.net/tf32/cpu has a verdict of equivalence without the facts of its reason "
+        "(KeyError('allowed')): write it again with --perf-json"
     ),
 }
 
