@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from gpugate.errors import GpugateError
@@ -32,4 +32,8 @@ def lock_folder(folder: Path, error: type[GpugateError], name: str = "") -> Iter
             raise error(f"{name} is in use by another process (pid {holder}): wait for its end") from None
         except OSError as problem:
             raise error(f"{name} cannot be written ({problem.strerror}): give another folder") from problem
-        yield
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                os.truncate(path, 0)
