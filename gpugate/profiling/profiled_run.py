@@ -23,6 +23,7 @@ from gpugate.profiling.isolated_environment import allowed_variables
 from gpugate.report.night_files import RUN
 from gpugate.session.child_process import program_command
 from gpugate.session.options import Profiling
+from gpugate.session.run_child import start_child
 from gpugate.session.termination import delay_signals, treat_termination_as_ctrl_c
 from gpugate.store.folder_lock import lock_folder
 
@@ -104,23 +105,22 @@ def run_profiled(command: Sequence[str], folder: Path, environment: Mapping[str,
     """
     (folder / OUTER_PID).write_text(str(os.getpid()), encoding="utf-8")
     try:
-        # A session of its own: a terminal's Ctrl-C would make the profiler give up before pytest has ended.
         started = program_command(command)
-        known = {**environment, FOLDER_VARIABLE: str(folder)}
-        process = subprocess.Popen(started, env=known, stdin=subprocess.DEVNULL, start_new_session=True)
     except OSError as error:
         raise EnvironmentUnfitError(f"{command[0]} cannot be started ({error.strerror}): install it anew") from None
-    try:
-        while True:  # in short turns: an endless wait may not see a signal that comes as it begins
-            with suppress(subprocess.TimeoutExpired):
-                return process.wait(LOOK_S)
-    except KeyboardInterrupt:
-        with suppress(KeyboardInterrupt):
-            _interrupt_pytest(folder)
-        raise
-    finally:
-        _kill_all(folder)
-        process.poll()
+    # In a session of its own: the Ctrl-C of a terminal would make the profiler give up before pytest has ended.
+    known = {**environment, FOLDER_VARIABLE: str(folder)}
+    with start_child(started, env=known, stdin=subprocess.DEVNULL) as process:
+        try:
+            while True:  # in short turns: an endless wait may not see a signal that comes as it begins
+                with suppress(subprocess.TimeoutExpired):
+                    return process.wait(LOOK_S)
+        except KeyboardInterrupt:
+            with suppress(KeyboardInterrupt):
+                _interrupt_pytest(folder)
+            raise
+        finally:
+            _kill_all(folder)
 
 
 def _interrupt_pytest(folder: Path) -> None:
