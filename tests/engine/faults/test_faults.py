@@ -217,7 +217,7 @@ def test_a_run_that_makes_no_sense_does_not_begin(tiny: TinyProject, options: li
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("wrong:0.5", "WRONG equivalence of tiny/quick/cpu: on fresh inputs relative L2 error 5.00e-01"),
+        ("wrong:0.5", "WRONG equivalence of tiny/quick/cpu: on fresh inputs, the relative L2 error 5.00e-01"),
         ("copy", "tiny/quick/cpu: quick failed while being mutated by copy: ValueError: a CPU copies nothing from a"),
     ],
 )
