@@ -106,87 +106,101 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(name, **how)
 
     add(FRESH_OPTION, help=argparse.SUPPRESS)  # given by `run_fresh` alone
-    add("--gate", action="store_true", help="fail on all but PASS and IMPROVED, on missing GPUs too (default: off)")
-    add("--update-baselines", action="store_true", help="record what is measured as the new baseline (default: off)")
-    add("--perf-reason", metavar="TEXT", default="", help="why the baseline is recorded, kept in it (default: none)")
-    add("--perf-device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
+    add(
+        "--gate",
+        action="store_true",
+        help="fail on every verdict but PASS and IMPROVED, and on a missing GPU (default: off)",
+    )
+    add("--update-baselines", action="store_true", help="record the measured times as the new baselines (default: off)")
+    add(
+        "--perf-reason",
+        metavar="TEXT",
+        default="",
+        help="the reason for the recording, which the baseline keeps (default: none)",
+    )
+    add(
+        "--perf-device",
+        metavar="DEVICE",
+        default="auto",
+        help="measure on auto, cpu, cuda or cuda:N (default: %(default)s)",
+    )
     add(
         "--perf-budget",
         metavar="SECONDS",
         default=str(Settings.budget_s),
-        help="time for sampling each workload parameter, building apart (default: %(default)s)",
+        help="sample each case for SECONDS, without the time of its builds (default: %(default)s)",
     )
     add(
         "--perf-attempts",
         metavar="N",
         default=str(DECIDING_PROCESSES),
-        help="processes that an open or red result may be asked from, this one included (default: %(default)s)",
+        help="measure a case in at most N processes, this one included, before an alarm (default: %(default)s)",
     )
-    add("--perf-json", metavar="FILE", help="write everything that was measured to FILE (default: nowhere)")
+    add("--perf-json", metavar="FILE", help="write all measurements and verdicts to FILE (default: nowhere)")
     add(
         "--perf-report",
         metavar="DIR",
-        help="write this night to DIR: run.json with everything, junit.xml, a screen of summary.md (default: nowhere)",
+        help="write this night to DIR: run.json, junit.xml and the page summary.md (default: nowhere)",
     )
     add(
         "--perf-set",
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="what a workload understands, such as a folder of your own data; may be given several times; a name that "
-        "no selected workload has is refused with those that they have (default: none)",
+        help="give workloads the setting NAME, such as a folder of your own data; repeat it for several settings "
+        "(default: none)",
     )
     add(
         "--perf-baselines",
         metavar="DIR",
-        help=f"where baselines are (default: {DEFAULT_BASELINES} of pytest's rootdir)",
+        help=f"read and write baselines in DIR (default: {DEFAULT_BASELINES} of pytest's rootdir)",
     )
     add(
         "--allow-missing",
         metavar="NAMES",
         default="",
-        help="packages or engines whose absence a gate accepts, by comma (default: none)",
+        help="let a gate pass without these packages or engines, separated by commas (default: none)",
     )
     add(
         "--perf-mutate",
         metavar="FAULT",
-        help="put a known fault into every optimized side, which must turn the gate red: "
+        help="put a known fault into every optimized side, so that a gate must fail: "
         f"{', '.join(SPELLING.values())} (default: none)",
     )
     add(
         "--perf-tolerance",
         metavar="PERCENT",
-        help="how far a speedup may fall short of the recorded one (default: what the machine resolves)",
+        help="let a speedup be PERCENT below the recorded one (default: the smallest fall that the machine can show)",
     )
     add(
         "--explain",
         action="store_true",
-        help="say of every case where its time went since its baseline, or without one against what it is compared "
-        "with (default: of cases that fail)",
+        help="explain for every case where its time went since the record, or against its reference without a record "
+        "(default: for cases that fail)",
     )
     add(
         "--nsys",
         metavar="DIR",
         nargs="?",
         const=PROFILERS["nsys"],
-        help="judge nothing: run under Nsight Systems, one report of a few warm steps per test parameter and side in "
-        f"DIR, {PROFILERS['nsys']} where none is given (default: off)",
+        help="judge nothing; write an Nsight Systems report of a few warm steps of each side to DIR, by default "
+        f"{PROFILERS['nsys']} (default: off)",
     )
     add(
         "--ncu",
         metavar="N",
         nargs="?",
         const=str(DEFAULT_KERNELS),
-        help="judge nothing: run one step of every side under Nsight Compute and tabulate the N kernels that take most "
-        f"of it, {DEFAULT_KERNELS} where none is given, in {PROFILERS['ncu']} (default: off)",
+        help="judge nothing; run one step of each side under Nsight Compute and list its N longest kernels, by default "
+        f"{DEFAULT_KERNELS}, in {PROFILERS['ncu']} (default: off)",
     )
     add(
         "--torch-trace",
         metavar="DIR",
         nargs="?",
         const=PROFILERS["torch-trace"],
-        help="judge nothing: PyTorch's trace of a few warm steps per test parameter and side, for Perfetto, in DIR, "
-        f"{PROFILERS['torch-trace']} where none is given (default: off)",
+        help="judge nothing; write PyTorch's trace of a few warm steps of each side, for Perfetto, to DIR, by default "
+        f"{PROFILERS['torch-trace']} (default: off)",
     )
 
 
