@@ -1,90 +1,91 @@
-"""How far an output is from what is expected, against the formulas by hand."""
+"""The verdict about outputs by its code and facts, on made-up measurements."""
 
-import math
+from typing import Any
 
 import pytest
-import torch
 
-from gpugate.measurement.difference import difference
+from gpugate.judging.equivalence import judge_equivalence
+from gpugate.measurement.record import Difference, Measurement, ProofResult, SideCost, StepChecks
+from gpugate.results.reason import ReasonCode
+from gpugate.results.verdict import NextStep, Outcome, Verdict
+from gpugate.workload import Tolerance
 
-EXPECTED = torch.tensor([[3.0, 4.0, 0.0], [0.0, 12.0, 0.0]])  # norm 13, largest 12
-
-
-def found(output, expected=EXPECTED):
-    return difference(output, expected, "fresh inputs")
-
-
-def test_equal_outputs_differ_by_nothing() -> None:
-    same = found(EXPECTED.clone())
-    assert (same.relative_l2, same.max_error, same.top1_agreement, same.problem) == (0.0, 0.0, 1.0, None)
+COST = SideCost(1.0, 0.1)
+ALLOWED = Tolerance(relative_l2=1e-3, max_error=1e-2, top1_agreement=0.9)
+CLOSE = Difference(1e-6, 1e-6, 1.0, "fresh inputs")
+FAR = Difference(0.5, 0.5, 1.0, "fresh inputs")
 
 
-def test_errors_are_relative_to_the_expected_norm_and_to_its_largest_value() -> None:
-    changed = EXPECTED.clone()
-    changed[0, 0] += 0.3
-    changed[1, 1] -= 0.4
-    assert found(changed).relative_l2 == pytest.approx(0.5 / 13, rel=1e-6)
-    assert found(changed).max_error == pytest.approx(0.4 / 12, rel=1e-6)
-
-
-def test_errors_are_relative_to_what_is_expected_and_not_to_the_output() -> None:
-    assert found(10 * EXPECTED).relative_l2 == pytest.approx(9)
-    assert found(10 * EXPECTED).max_error == pytest.approx(9)
-
-
-def test_sums_are_in_double_precision() -> None:
-    expected = torch.full((1000, 1000), 1e-3)
-    assert found(expected * (1 + 2**-20), expected).relative_l2 == pytest.approx(2**-20, rel=0.1)
-    assert found(torch.tensor([60000.0, 0.0]).half(), torch.tensor([30000.0, 40000.0]).half()).relative_l2 == 1.0
-
-
-def test_top1_agreement_is_the_share_of_rows_with_the_same_largest() -> None:
-    flipped = EXPECTED.clone()
-    flipped[0] = torch.tensor([5.0, 4.0, 0.0])
-    assert found(flipped).top1_agreement == 0.5
-
-
-@pytest.mark.parametrize("shape", [(6,), (6, 1), ()])
-def test_what_has_no_classes_has_no_top1_agreement(shape) -> None:
-    assert found(torch.ones(shape), torch.ones(shape)).top1_agreement is None
-
-
-def test_any_error_of_an_expected_zero_is_infinite_and_none_is_none() -> None:
-    assert found(torch.zeros(2, 2), torch.zeros(2, 2)).relative_l2 == 0.0
-    assert found(torch.full((2, 2), 1e-9), torch.zeros(2, 2)).relative_l2 == math.inf
+def judged(difference: Difference = CLOSE, **more: Any) -> Verdict:
+    return judge_equivalence(Measurement("net/fast/cpu", (), "narrow", (difference,), COST, COST, **more), ALLOWED)
 
 
 @pytest.mark.parametrize(
-    ("output", "problem"),
+    ("difference", "code", "facts"),
     [
-        ([EXPECTED], "it returned a list, not a tensor"),
-        (None, "it returned a NoneType, not a tensor"),
-        (EXPECTED[:1], "it returned shape (1, 3) instead of (2, 3)"),
-        (EXPECTED.half(), "it returned dtype torch.float16 instead of torch.float32"),
-        (EXPECTED * math.nan, "it returned NaN or infinity"),
-        (EXPECTED / 0, "it returned NaN or infinity"),
+        (FAR, ReasonCode.RELATIVE_ERROR_TOO_LARGE, {"when": "fresh inputs", "found": 0.5, "allowed": 1e-3}),
+        (
+            Difference(1e-6, 0.5, 1.0, "timed inputs"),
+            ReasonCode.LARGEST_ERROR_TOO_LARGE,
+            {"when": "timed inputs", "found": 0.5, "allowed": 1e-2},
+        ),
+        (
+            Difference(1e-6, 1e-6, 0.5, "fresh inputs"),
+            ReasonCode.TOP1_AGREEMENT_TOO_LOW,
+            {"when": "fresh inputs", "found": 0.5, "allowed": 0.9},
+        ),
+        (
+            Difference(0.0, 0.0, None, "fresh inputs", problem="it holds NaN"),
+            ReasonCode.OUTPUT_NOT_COMPARABLE,
+            {"when": "fresh inputs", "problem": "it holds NaN"},
+        ),
     ],
 )
-def test_what_cannot_be_compared_is_infinitely_far(output, problem) -> None:
-    wrong = found(output)
-    assert (wrong.problem, wrong.relative_l2, wrong.max_error) == (problem, math.inf, math.inf)
+def test_a_wrong_output_is_wrong(difference: Difference, code: ReasonCode, facts: dict[str, Any]) -> None:
+    verdict = judged(difference)
+    assert (verdict.outcome, verdict.code, verdict.reasons[0].facts) == (Outcome.WRONG, code, facts)
+    assert (verdict.next_step is NextStep.TRACE_BOTH_SIDES) is (difference.problem is None)
 
 
-def test_one_nan_among_many_is_seen() -> None:
-    output = torch.ones(100, 100)
-    output[77, 3] = math.nan
-    assert found(output, torch.ones(100, 100)).problem == "it returned NaN or infinity"
+@pytest.mark.parametrize(
+    ("checks", "code", "facts"),
+    [
+        (
+            StepChecks(9, wrong=2, first_wrong=4, resembles="zeros"),
+            ReasonCode.STEPS_WRONG,
+            {"wrong": 2, "steps": 9, "first_wrong": 4, "resembles": "zeros"},
+        ),
+        (
+            StepChecks(9, wrong=2, first_wrong=4, resembles="unreadable", problem="it is a list"),
+            ReasonCode.STEPS_WRONG,
+            {"wrong": 2, "steps": 9, "first_wrong": 4, "problem": "it is a list"},
+        ),
+        (StepChecks(9, block_share=0.49), ReasonCode.STEPS_LEFT_OUT, {"share": 0.49}),
+        (StepChecks(9, new_input_ratio=100.0), ReasonCode.OUTPUTS_REMEMBERED, {"times": 100.0}),
+    ],
+)
+def test_a_finding_of_the_checking_pass_is_wrong(checks: StepChecks, code: ReasonCode, facts: dict[str, Any]) -> None:
+    verdict = judged(step_checks=checks)
+    assert (verdict.outcome, verdict.code, verdict.reasons[0].facts) == (Outcome.WRONG, code, facts)
 
 
-def test_an_empty_output_proves_nothing() -> None:
-    assert found(torch.ones(0, 10), torch.ones(0, 10)).problem == "it returned an empty tensor, with nothing to compare"
+@pytest.mark.parametrize(("resembles", "code"), [("zeros", "steps_wrong"), ("unknown", "relative_error_too_large")])
+def test_a_cause_comes_before_an_error_and_an_unknown_cause_after_it(resembles: Any, code: str) -> None:
+    assert judged(FAR, step_checks=StepChecks(9, wrong=1, first_wrong=0, resembles=resembles)).code.value == code
 
 
-def test_a_nan_that_was_expected_is_never_within_a_tolerance() -> None:
-    broken = found(EXPECTED, EXPECTED * math.nan)
-    assert not broken.relative_l2 <= 1e9
+def test_a_proof_that_fails_is_wrong_and_one_that_holds_is_named() -> None:
+    verdict = judged(proofs=(ProofResult("it learns", problem="12 % right"), ProofResult("whole", "all frames")))
+    assert (verdict.outcome, verdict.code) == (Outcome.WRONG, ReasonCode.DISPROVED)
+    assert verdict.reasons[0].facts == {"proof": "it learns", "problem": "12 % right"}
+    right = judged(proofs=(ProofResult("whole", "all frames"),), step_checks=StepChecks(9, block_share=0.5))
+    codes = [reason.code for reason in right.reasons]
+    assert (right.outcome, codes) == (
+        Outcome.PASS,
+        [ReasonCode.OUTPUTS_AGREE, ReasonCode.STEPS_AGREE, ReasonCode.PROVEN],
+    )
 
 
-def test_integers_and_gradients_are_compared_too() -> None:
-    assert found(torch.tensor([3, 4]), torch.tensor([3, 5])).max_error == pytest.approx(0.2)
-    assert found(torch.ones(3, requires_grad=True), torch.ones(3)).relative_l2 == 0.0
+def test_no_output_is_no_verdict() -> None:
+    verdict = judge_equivalence(Measurement("net/fast/cpu", (), "budget", (), COST, COST), ALLOWED)
+    assert (verdict.outcome, verdict.code) == (Outcome.INCONCLUSIVE, ReasonCode.NO_OUTPUT_COMPARED)

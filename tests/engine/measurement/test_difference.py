@@ -1,0 +1,90 @@
+"""How far an output is from what is expected, against the formulas by hand."""
+
+import math
+
+import pytest
+import torch
+
+from gpugate.measurement.difference import difference
+
+EXPECTED = torch.tensor([[3.0, 4.0, 0.0], [0.0, 12.0, 0.0]])  # norm 13, largest 12
+
+
+def found(output, expected=EXPECTED):
+    return difference(output, expected, "fresh inputs")
+
+
+def test_equal_outputs_differ_by_nothing() -> None:
+    same = found(EXPECTED.clone())
+    assert (same.relative_l2, same.max_error, same.top1_agreement, same.problem) == (0.0, 0.0, 1.0, None)
+
+
+def test_errors_are_relative_to_the_expected_norm_and_to_its_largest_value() -> None:
+    changed = EXPECTED.clone()
+    changed[0, 0] += 0.3
+    changed[1, 1] -= 0.4
+    assert found(changed).relative_l2 == pytest.approx(0.5 / 13, rel=1e-6)
+    assert found(changed).max_error == pytest.approx(0.4 / 12, rel=1e-6)
+
+
+def test_errors_are_relative_to_what_is_expected_and_not_to_the_output() -> None:
+    assert found(10 * EXPECTED).relative_l2 == pytest.approx(9)
+    assert found(10 * EXPECTED).max_error == pytest.approx(9)
+
+
+def test_sums_are_in_double_precision() -> None:
+    expected = torch.full((1000, 1000), 1e-3)
+    assert found(expected * (1 + 2**-20), expected).relative_l2 == pytest.approx(2**-20, rel=0.1)
+    assert found(torch.tensor([60000.0, 0.0]).half(), torch.tensor([30000.0, 40000.0]).half()).relative_l2 == 1.0
+
+
+def test_top1_agreement_is_the_share_of_rows_with_the_same_largest() -> None:
+    flipped = EXPECTED.clone()
+    flipped[0] = torch.tensor([5.0, 4.0, 0.0])
+    assert found(flipped).top1_agreement == 0.5
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 1), ()])
+def test_what_has_no_classes_has_no_top1_agreement(shape) -> None:
+    assert found(torch.ones(shape), torch.ones(shape)).top1_agreement is None
+
+
+def test_any_error_of_an_expected_zero_is_infinite_and_none_is_none() -> None:
+    assert found(torch.zeros(2, 2), torch.zeros(2, 2)).relative_l2 == 0.0
+    assert found(torch.full((2, 2), 1e-9), torch.zeros(2, 2)).relative_l2 == math.inf
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        ([EXPECTED], "it returned a list, not a tensor"),
+        (None, "it returned a NoneType, not a tensor"),
+        (EXPECTED[:1], "it returned shape (1, 3) instead of (2, 3)"),
+        (EXPECTED.half(), "it returned dtype torch.float16 instead of torch.float32"),
+        (EXPECTED * math.nan, "it returned NaN or infinity"),
+        (EXPECTED / 0, "it returned NaN or infinity"),
+    ],
+)
+def test_what_cannot_be_compared_is_infinitely_far(output, problem) -> None:
+    wrong = found(output)
+    assert (wrong.problem, wrong.relative_l2, wrong.max_error) == (problem, math.inf, math.inf)
+
+
+def test_one_nan_among_many_is_seen() -> None:
+    output = torch.ones(100, 100)
+    output[77, 3] = math.nan
+    assert found(output, torch.ones(100, 100)).problem == "it returned NaN or infinity"
+
+
+def test_an_empty_output_proves_nothing() -> None:
+    assert found(torch.ones(0, 10), torch.ones(0, 10)).problem == "it returned an empty tensor, with nothing to compare"
+
+
+def test_a_nan_that_was_expected_is_never_within_a_tolerance() -> None:
+    broken = found(EXPECTED, EXPECTED * math.nan)
+    assert not broken.relative_l2 <= 1e9
+
+
+def test_integers_and_gradients_are_compared_too() -> None:
+    assert found(torch.tensor([3, 4]), torch.tensor([3, 5])).max_error == pytest.approx(0.2)
+    assert found(torch.ones(3, requires_grad=True), torch.ones(3)).relative_l2 == 0.0
