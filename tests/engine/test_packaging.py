@@ -126,7 +126,7 @@ def clone(tmp_path: Path) -> Clone:
 
 
 TESTS = "-m pytest tests -n 2 --dist worksteal -p no:gpugate.plugin"
-INSTALL = "-m pip install --disable-pip-version-check -c constraints.txt -e"
+INSTALL = "-m pip install --disable-pip-version-check --no-compile -c constraints.txt -e"
 
 
 @pytest.mark.parametrize(
