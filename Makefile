@@ -24,9 +24,9 @@ endif
 perf: $(PERF_INSTALLED)
 	$(VENV)/bin/python -m pytest perf_tests --perf-budget $(BUDGET) $(ARGS)
 
-# Two workers of one thread each: on two cores, more threads only wait for each other. The plugin stays out, since it
+# Three workers of one thread each keep two cores busy, since some tests wait for processes. The plugin stays out, since it
 # refuses workers that share a device; the tests that are about it load it. ARGS="-n 0" debugs in one process.
-TESTS = -m pytest tests -n 2 --dist worksteal -p no:gpugate.plugin $(ARGS)
+TESTS = -m pytest tests -n 3 --dist worksteal -p no:gpugate.plugin $(ARGS)
 test: $(TEST_INSTALLED)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python $(TESTS)
 
