@@ -1,4 +1,4 @@
-"""What the engine's tests share: pytester, and two made-up sessions for the reports."""
+"""Shared by the engine's tests: pytester, and two made-up sessions for the reports."""
 
 from __future__ import annotations
 

@@ -104,6 +104,6 @@ def _estimate(progress: Progress) -> list[tuple[str, str]]:
 
 
 def _stage(progress: Progress) -> tuple[object, ...]:
-    """What a watcher must see change at once. Sides alternate with every block, so they are no stage of measuring."""
+    """The stage, whose change is shown at once. Sides alternate with every block, so they are no stage of measuring."""
     side = "" if progress.doing == "measuring" else progress.side
     return (progress.case_id, progress.doing, progress.build, side)

@@ -157,7 +157,7 @@ def _whose(processes: int) -> str:
 
 
 def _other_ratio(summary: Summary) -> str:
-    """Why the times of a row do not give its speedup; empty where they do, within rounding and interval."""
+    """The reason why the times of a row do not give its speedup; empty where they do, within rounding and interval."""
     reference_ms, optimized_ms = summary.reference_ms.median, summary.optimized_ms.median
     ratio, speedup = reference_ms / optimized_ms, summary.speedup
     low, high = max(speedup.low, (1 - ALIKE) * speedup.median), min(speedup.high, (1 + ALIKE) * speedup.median)

@@ -11,7 +11,7 @@ from gpugate.units import NotFinite
 
 
 class ReasonCode(str, Enum):
-    """What a check found. `gpugate.results.reason_words` has the words of each code."""
+    """The finding of a check. `gpugate.results.reason_words` has the words of each code."""
 
     NOTHING_MEASURED = "nothing_measured"
     # Outputs.

@@ -1,4 +1,4 @@
-"""How many frames a container promises that names no number of them, whole and cut short."""
+"""The number of frames of a container that names none, whole and cut short."""
 
 from dataclasses import replace
 from fractions import Fraction

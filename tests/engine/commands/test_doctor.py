@@ -1,4 +1,4 @@
-"""What the doctor finds: every probe and every way in which its child may end, on a made-up machine."""
+"""The doctor's findings: every probe and every end of its child, on a made-up machine."""
 
 import os
 from collections.abc import Callable
@@ -106,7 +106,7 @@ def test_yardsticks_against_recorded_ones_else_against_each_other(
 
 
 def knows(hospital: Hospital, answer: Says) -> None:
-    """What a child says of the workloads that pytest would know."""
+    """A child's answer about the workloads that pytest would know."""
     hospital.script["workloads"] = answer
 
 

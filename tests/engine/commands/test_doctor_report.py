@@ -1,4 +1,4 @@
-"""How the doctor tells what it found, and one real examination of this machine without a GPU."""
+"""The doctor's report, and one real examination of this machine without a GPU."""
 
 import json
 import os

@@ -66,7 +66,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeUp:
 
 
 def counts() -> dict[str, Counter[float]]:
-    """What is kept in the default folder, by case and slowdown."""
+    """The numbers of stored trials in the default folder, by case and slowdown."""
     kept = read_all(Path("gpugate-trust")).trials
     return {name: Counter(trial.slowdown for trial in kept if trial.case_id == name) for name in (ONE, TWO)}
 

@@ -43,7 +43,7 @@ def no_room(descriptor: int) -> None:
 
 
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is opened can be written, what is written does not arrive."""
+    """A disk on which a file can be opened, and nothing that is written arrives."""
     monkeypatch.setattr(os, "fsync", no_room)
 
 

@@ -1,4 +1,4 @@
-"""How trials are shared out: exactly what is wanted, over the processes that were asked for, wherever a run was cut."""
+"""The distribution of trials: exactly as many as wanted, over the processes of a plan, wherever a run was cut."""
 
 import json
 from collections import Counter

@@ -79,7 +79,7 @@ class Run:
         return len(read_all(self.folder).trials)
 
     def end(self) -> None:
-        """What a failed test has left running."""
+        """Ends the processes that a failed test has left running."""
         for process in self._started:
             try:
                 os.killpg(process.pid, signal.SIGKILL)

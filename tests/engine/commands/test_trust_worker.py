@@ -59,7 +59,7 @@ TWO = ", ".join(f'Optimization("{name}", quick, {{"cpu": 0.01}})' for name in ("
 
 @dataclass(frozen=True)
 class Taken:
-    """How the process ended; `file` is None where none was written."""
+    """The end of the process; `file` is None where none was written."""
 
     status: int
     done: bool

@@ -1,4 +1,4 @@
-"""What several processes say together, and when another one is asked: with made-up measurements."""
+"""The verdict of several processes, and the cases that need another one, on made-up measurements."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""How far an output is from what is expected, against the formulas by hand."""
+"""The difference of an output from the expected one, against formulas computed by hand."""
 
 import math
 

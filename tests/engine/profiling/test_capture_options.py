@@ -1,4 +1,4 @@
-"""What a profile cannot be taken together with is refused in one sentence."""
+"""An option that excludes a profile is refused in one sentence."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is asked of nsys for a report that is there: exporting it, and its expert rules."""
+"""The commands of nsys for an existing report: its export and its expert rules."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What becomes of the files that nsys leaves: good reports, none, or what its importer could not read."""
+"""The files that are kept of an nsys run: good reports, none, or a file that its importer could not read."""
 
 import os
 import shutil
@@ -47,7 +47,7 @@ def captured(number: int, complete: bool = True, label: SideLabel = "optimized",
 
 
 def kept(tmp_path: Path, captures: list[Capture], left: Sequence[str] = ()) -> tuple[list[str], list[str], Path]:
-    """What is wrong and what was said, and the folder. `left`: what nsys left."""
+    """The problems, the printed words and the folder, where nsys left the files `left`."""
     shared, folder = tmp_path / "shared", tmp_path / "found"
     shared.mkdir()
     folder.mkdir(exist_ok=True)

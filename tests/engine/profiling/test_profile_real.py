@@ -1,4 +1,4 @@
-"""What a summary says of a real report of an H200, whose figures were taken from its tables by hand."""
+"""The summary of a real report of an H200, against figures taken from its tables by hand."""
 
 import sqlite3
 from contextlib import closing

@@ -68,7 +68,7 @@ def started(folder: Path, how: str, program: str) -> tuple[int, int]:
 
 
 def is_waiting() -> bool:
-    """Whether the main thread waits for the end of the profiler: earlier, a signal would find no one who handles it."""
+    """True once the main thread waits for the profiler's end: earlier, a signal would find no one who handles it."""
     assert threading.main_thread().ident is not None
     frame = sys._current_frames().get(threading.main_thread().ident)
     while frame is not None and frame.f_code is not subprocess.Popen.wait.__code__:

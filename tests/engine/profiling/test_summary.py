@@ -1,4 +1,4 @@
-"""What a summary says of an export whose events were made up, so that every figure is known."""
+"""The summary of an export of made-up events, whose every figure is known."""
 
 import json
 from dataclasses import replace

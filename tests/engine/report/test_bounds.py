@@ -1,4 +1,4 @@
-"""What bounds each side, with what its data path has to say, and what its author says of it."""
+"""The bound of each side in words, with its data path and its author's remark."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `--perf-report` leaves: a run that can be read again, and one screen that a morning begins with."""
+"""The files of `--perf-report`: a run that can be read again, and one screen that a morning begins with."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What the summary says and how it fits, on made-up sessions."""
+"""The words of the summary and their fit to the terminal, on made-up sessions."""
 
 import re
 from dataclasses import replace

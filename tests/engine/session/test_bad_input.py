@@ -1,4 +1,4 @@
-"""What bad input gets: one sentence that names the file or the case, no traceback of ours, and nothing overwritten."""
+"""Bad input ends in one sentence that names the file or the case, no traceback of ours, and nothing overwritten."""
 
 import json
 import os

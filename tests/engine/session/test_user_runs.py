@@ -1,4 +1,4 @@
-"""What a user gets from a run: the table, the policy, the files, and pytest's own options working as anywhere."""
+"""The results of a run for its user: the table, the policy, the files, and pytest's own options working as anywhere."""
 
 import errno
 import json

@@ -35,7 +35,7 @@ OPTIONS = Options(
 
 
 def config(*tx: str, **more: Any) -> Any:
-    """What `-n` becomes in pytest's configuration: `--tx`, once for each worker or with their number."""
+    """The form of `-n` in pytest's configuration: `--tx`, once for each worker or with their number."""
     options = {"tx": list(tx)}
     return SimpleNamespace(getoption=lambda name, default: options[name], option=SimpleNamespace(dist="load"), **more)
 
