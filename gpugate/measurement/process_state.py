@@ -107,28 +107,25 @@ class _Functions:
     """The values of all names in `_PLACES` at one moment."""
 
     def __init__(self) -> None:
-        self._read()
-
-    def _read(self) -> None:
         self._by_place = [names.copy() for names in _NAMES]
-        self._values = [*_values()]
 
     def restore(self) -> list[str]:
         """Restores all functions, and returns the names of those that had changed.
 
         Values are compared by identity, since a function that replaces another one may define an equality of its own.
         """
-        if sum(map(len, _NAMES)) == len(self._values) and all(map(is_, _values(), self._values)):
+        same_size = [*map(len, _NAMES)] == [*map(len, self._by_place)]
+        if same_size and all(map(is_, _values(_NAMES), _values(self._by_place))):
             return []
         changed: list[str] = []
         for (path, place), found in zip(_PLACES.items(), self._by_place, strict=True):
             changed += _restore_functions(path, place, found)
-        self._read()
+        self._by_place = [names.copy() for names in _NAMES]  # new names, which nobody restores, stay
         return changed
 
 
-def _values() -> Iterator[object]:
-    return chain.from_iterable([names.values() for names in _NAMES])
+def _values(by_place: Sequence[Mapping[str, object]]) -> Iterator[object]:
+    return chain.from_iterable([names.values() for names in by_place])
 
 
 _functions_at_start: _Functions | None = None
