@@ -17,16 +17,16 @@ from gpugate import units
 from gpugate.errors import ReplayError
 from gpugate.explaining.autopsy import autopsy
 from gpugate.explaining.states_of_case import optimized_side
+from gpugate.judging.decide import decider
 from gpugate.machine.environment import compare
 from gpugate.profiling.capture_index import EXPORT, REPORT
-from gpugate.report.night_files import RUN
-from gpugate.report.rows import NOT_JUDGED, worst_of
+from gpugate.report.night_files import RUN, run_path
+from gpugate.report.rows import outcome_word, worst_of
 from gpugate.report.terminal import printed, stdout_takes_colour, terminal_columns
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.moved_side import Times, in_words
 from gpugate.results.run import RunResult
-from gpugate.results.summary import summarize as summary_of
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.intervals import Estimate
 from gpugate.store import run_file
@@ -166,7 +166,7 @@ def _profiled(path: Path) -> ProfileSummary:
 
 
 def _read(path: Path) -> RunResult:
-    return run_file.read(path / RUN if path.is_dir() else path)
+    return run_file.read(run_path(path))
 
 
 def differences(before: RunResult, after: RunResult, against: str) -> list[Became]:
@@ -182,9 +182,10 @@ def differences(before: RunResult, after: RunResult, against: str) -> list[Becam
 
 
 def _said(case: CaseResult) -> Said | None:
-    if case.measurement is None:
+    decided = decider(case)
+    if decided is None:
         return None
-    found = summary_of(case.measurement)
+    found = decided.summary
     return Said(worst_of(case), found.speedup, found.reference_ms.median, found.optimized_ms.median)
 
 
@@ -227,7 +228,7 @@ def _judged(one: Became) -> Iterator[str]:
     """Yields `verdict: PASS -> REGRESSED; speedup: 3.00x (2.99..3.01) -> 2.80x (2.79..2.81)`, and the moved side."""
     if one.before is None or one.after is None:
         return
-    words = [said.outcome.value if said.outcome else NOT_JUDGED for said in (one.before, one.after)]
+    words = [outcome_word(said.outcome) for said in (one.before, one.after)]
     verdict = f"{words[0]} in both" if words[0] == words[1] else " -> ".join(words)
     speedups = [
         f"{units.ratio(said.speedup.median)} ({units.interval(said.speedup.low, said.speedup.high)})"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpugate.errors import BaselineError
 from gpugate.machine.environment import differences, machine_name
-from gpugate.report.night_files import RUN
+from gpugate.report.night_files import find_runs
 from gpugate.results.run import RunResult
 from gpugate.session.options import DEFAULT_BASELINES, DEFAULT_PROCESSES, whole_number
 from gpugate.session.recording import write
@@ -105,7 +105,7 @@ def _runs(folder: Path) -> list[RunResult]:
         raise BaselineError(
             f"{folder} is no folder: give the one that --perf-json wrote runs to, or that of your nights"
         )
-    paths = sorted([*folder.glob("*.json"), *folder.glob(f"*/{RUN}")])
+    paths = find_runs(folder)
     if not paths:
         raise BaselineError(f"{folder} contains no run: write some with --perf-json, each in a process of its own")
     seen: dict[tuple[str, int], Path] = {}

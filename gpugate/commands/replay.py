@@ -15,16 +15,16 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from gpugate.errors import GpugateError, ReplayError
+from gpugate.judging.decide_again import Change, decide_again, find_changes
 from gpugate.report.findings import below_floor, interruption, mutation, tally
-from gpugate.report.night_files import RUN
-from gpugate.report.rows import NOT_JUDGED, worst_of
+from gpugate.report.night_files import RUN, find_runs
+from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
 from gpugate.report.table import Column, Table, columns
 from gpugate.report.terminal import printed, stdout_takes_colour, terminal_columns
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import SEVERITY
 from gpugate.session.options import share
-from gpugate.session.replay import Change, decide_again, find_changes
 from gpugate.store import run_file
 from gpugate.store.json_file import pretty, with_header
 from gpugate.units import number_of
@@ -87,9 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _paths(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    paths = sorted([*path.glob("*.json"), *path.glob(f"*/{RUN}")])
+    paths = find_runs(path)
     if not paths:
         wanted = "the folder that --perf-json wrote runs to, or the one of your nights"
         raise ReplayError(f"{path} contains no *.json and no night with its {RUN}: give {wanted}")
@@ -108,8 +106,7 @@ def _night(path: Path, tolerance: float | None) -> Night:
 def outcome_of(case: CaseResult) -> str:
     """Returns one of WORDS."""
     if case.measurement is not None:
-        outcome = worst_of(case)
-        return outcome.value if outcome is not None else NOT_JUDGED
+        return outcome_word(worst_of(case))
     return FAILED if case.error is not None else SKIPPED if case.skipped is not None else NOT_FINISHED
 
 
@@ -187,7 +184,7 @@ def _runs(nights: Sequence[Night]) -> Table:
 
 def _words(change: Change) -> str:
     """Returns text such as `speedup of net/fast/cuda: PASS -> REGRESSED`."""
-    was, now = (outcome.value if outcome is not None else NOT_JUDGED for outcome in (change.stored, change.decided))
+    was, now = map(outcome_word, (change.stored, change.decided))
     text = f"{was} -> {now}" if was != now else f"{now}, with another reason or other numbers"
     return f"{change.check} of {change.case_id}: {text}"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpugate.errors import GpugateError
 from gpugate.report.findings import tally
-from gpugate.report.night_files import RUN
+from gpugate.report.night_files import run_path
 from gpugate.store import run_file
 
 GREEN, RED = 0, 1
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises RunFileError for a file that cannot be read, and NoVerdictError for a run that was interrupted, is outdated
     or was no gate.
     """
-    path = arguments.night / RUN if arguments.night.is_dir() else arguments.night
+    path = run_path(arguments.night)
     stored = run_file.read(path)
     if run_file.is_outdated(path):
         raise NoVerdictError(f"{path} is outdated, because a later run ended before its first case: measure again")

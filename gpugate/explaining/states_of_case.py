@@ -6,12 +6,12 @@ import statistics
 
 from gpugate.explaining.autopsy import autopsy
 from gpugate.explaining.state import State
-from gpugate.measurement.record import Measurement
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
+from gpugate.results.reason import ReasonCode
 from gpugate.results.summary import sm_clock_mhz, summarize
-from gpugate.workload import Tolerance
+from gpugate.results.verdict import Outcome
 
 RECORDED = "what was recorded"
 
@@ -38,7 +38,7 @@ def optimized_side(result: CaseResult) -> State | None:
         sm_clock_mhz=sm_clock_mhz(found.pairs),
         steps_per_block=statistics.median(one.optimized_steps_per_block for one in found.instances),
         not_engaged=found.not_engaged,
-        wrong=_wrong(found, result.promise.tolerance) if result.promise else None,
+        wrong=_find_wrong_output(result),
         disproved=next((f"{one.name}: {one.problem}" for one in found.proofs if one.problem), None),
         mismatch=found.mismatch,
         reference_ms=summary.reference_ms.median,
@@ -76,12 +76,7 @@ def recorded(result: CaseResult, profile: StepProfile | None) -> State | None:
     )
 
 
-def _wrong(found: Measurement, allowed: Tolerance) -> str | None:
-    """Describes the output with the largest error, if it is outside of the tolerance."""
-    worst = max(found.differences, key=lambda one: one.relative_l2, default=None)
-    if worst is None:
-        return None
-    if worst.problem is not None:
-        return worst.problem
-    too_far = worst.relative_l2 > allowed.relative_l2 or worst.max_error > allowed.max_error
-    return f"relative L2 {worst.relative_l2:.2g}, {allowed.relative_l2:.2g} is allowed" if too_far else None
+def _find_wrong_output(result: CaseResult) -> str | None:
+    """The reason for which outputs are wrong; None where they are right, and where only a proof failed."""
+    wrong = (one for one in result.verdicts if one.outcome is Outcome.WRONG)
+    return next((one.reason for one in wrong if one.code is not ReasonCode.DISPROVED), None)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from gpugate.judging.asked_tolerance import smallest_tolerance
 from gpugate.judging.next_step import next_step
 from gpugate.judging.processes import disputed, voted
 from gpugate.measurement.record import Measurement
@@ -138,16 +139,19 @@ def _of_speedup(found: Estimate) -> dict[str, float]:
 
 
 def _applied_tolerance(remembered: Remembered | None, asked_tolerance: float | None) -> dict[str, float | None]:
-    """The tolerance against the current record, and the slowdown that it detects: None where it detects none."""
+    """The tolerance against the current record and the slowdown that it detects, None where it detects none; beside a
+    tolerance that was asked for, the smallest one that the records allow."""
     if remembered is None:
         return {}
     then = remembered.current
     allowed = asked_tolerance or then.tolerance(remembered.checks)
+    smallest = {} if asked_tolerance is None else {"smallest_tolerance": smallest_tolerance(remembered)}
     if then.processes < MIN_PROCESSES:
-        return {"speedup_tolerance": allowed}
+        return {"speedup_tolerance": allowed, **smallest}
     detectable = then.detectable_slowdown(allowed)
     return {
         "speedup_tolerance": allowed,
+        **smallest,
         "detectable_slowdown": detectable if math.isfinite(detectable) else None,
     }
 

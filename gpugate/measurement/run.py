@@ -95,11 +95,11 @@ class _Run:
     settings: Settings
     report: Report
     inputs: Inputs
-    expected: Expected | None  # None: only times are measured
-    timer: Timer
-    read_clock: ReadClock
-    draw: random.Random
+    expected: Expected | None = None  # None: only times are measured
     cache: WorkloadCache = field(default_factory=WorkloadCache)
+    timer: Timer = field(init=False)
+    read_clock: ReadClock = field(init=False)
+    draw: random.Random = field(init=False)
     found: _Found = field(default_factory=_Found)
     cool_down: CoolDown = field(default_factory=CoolDown)
     cpu: tuple[CpuCounters, CpuCounters] = field(default_factory=lambda: (CpuCounters(), CpuCounters()))
@@ -107,6 +107,10 @@ class _Run:
     spent: Spent = field(default_factory=Spent)
     deadline_s: float = math.inf
     rebuild_s: float = 0.0  # what the next build and its shorter warm-up will take
+
+    def __post_init__(self) -> None:
+        self.timer = timer_for(self.context.device, self.case.workload.timing)
+        self.read_clock, self.draw = clock_reader(self.context.device), _draw(self.settings, self.case.id)
 
     @property
     def seconds_left(self) -> float:
@@ -156,7 +160,7 @@ def measure(
         with blame(f"inputs of {case.workload.name}", "being made", BUILD_SHARE):
             inputs = make_inputs(case.workload, context, settings.fresh_inputs, _draw(settings, case.workload.name))
         expected = cache.expected_outputs(inputs, lambda: expected_outputs(case, context, inputs))
-        run = _prepare(case, context, settings, report, inputs, expected, cache)
+        run = _Run(case, context, settings, report, inputs, expected, cache)
         if settings.prove:
             run.found.proofs += run_proofs(case, context, lambda proof: run.report_progress("proving", proof))
         if case.size.whole_run_items is not None and not run.found.proofs:
@@ -176,7 +180,7 @@ def measure_times(
 
     `inputs` serve many measurements. Raises SideError as `measure` does.
     """
-    run = _prepare(case, context, settings, report, inputs, None, WorkloadCache())
+    run = _Run(case, context, settings, report, inputs)
     try:
         _sample(run)
         return tuple(run.found.builds)
@@ -186,20 +190,6 @@ def measure_times(
 
 def _draw(settings: Settings, what: str) -> random.Random:
     return random.Random(f"{settings.seed} {what}")  # noqa: S311  # for repeatability, not for secrets
-
-
-def _prepare(
-    case: Case,
-    context: Context,
-    settings: Settings,
-    report: Report,
-    inputs: Inputs,
-    expected: Expected | None,
-    cache: WorkloadCache,
-) -> _Run:
-    timer, read_clock = timer_for(context.device, case.workload.timing), clock_reader(context.device)
-    draw = _draw(settings, case.id)
-    return _Run(case, context, settings, report, inputs, expected, timer, read_clock, draw, cache)
 
 
 def _build_once(run: _Run) -> None:

@@ -13,11 +13,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 
+from gpugate.session.run_child import run_child
+
 REFUSED = 77  # an exit status that nothing else has
+LOOK_S = 10.0
 ISOLATIONS = (
     # Of root alone: with any of these capabilities a process may read the memory of every other one.
     ("setpriv", "--bounding-set=-sys_ptrace,-perfmon,-sys_admin,-setpcap"),
@@ -31,7 +33,7 @@ def isolating_words() -> list[str] | None:
     look = f"try: open({f'/proc/{os.getpid()}/environ'!r}, 'rb').read()\nexcept OSError: raise SystemExit({REFUSED})"
     for words in ISOLATIONS:
         command = [*words, sys.executable, "-I", "-S", "-c", look]
-        if shutil.which(words[0]) and subprocess.run(command, capture_output=True, check=False).returncode == REFUSED:
+        if shutil.which(words[0]) and run_child(command, LOOK_S).status == REFUSED:
             return list(words)
     return None
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gpugate import units
-from gpugate.explaining.bottleneck import bottleneck
+from gpugate.explaining.bottleneck import Kind, bottleneck
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 
-MATTERS = 0.01  # of what the bus can carry: of copies that are fewer there is nothing to say
-ALIKE = 0.05  # who has read how long kernels run knows how long the GPU is active
+MATTERS = 0.01  # of the rate that the bus can carry: fewer copies have no line
+ALIKE = 0.05  # the GPU is active about as long as its kernels or copies run: one of both figures is enough
 TERMS = {
     "active": "the GPU's busy time",
     "hidden": "copying time under which a kernel ran",
@@ -24,16 +24,18 @@ TERMS = {
 def bounds(run: RunResult) -> list[str]:
     """`two-layer-net/all: launch-bound: ...`, each side once, and what the terms mean; empty where nothing was counted.
 
-    Several cases may share a side: the first that was counted speaks for it.
+    Several cases may share a side: the line is that of the first case whose counters are known.
     """
-    told: dict[str, str] = {}
+    lines: dict[str, str] = {}
+    terms: set[str] = set()
     for case in run.cases.values():
-        for side, words in _of_case(case):
-            told.setdefault(side, words)
-    lines = [f"{side}: {words}" for side, words in told.items()]
-    paths = [words.partition("; ")[2] for words in told.values()]
-    terms = "; ".join(f"{term}: {meaning}" for term, meaning in TERMS.items() if any(term in path for path in paths))
-    return [*lines, *([f"({terms})"] if terms else [])]
+        for side, words, figures in _describe_sides(case):
+            if side not in lines:
+                path = ", ".join(f"{term} {figure}" for term, figure in figures.items())
+                lines[side] = f"{side}: {words}; {path}" if path else f"{side}: {words}"
+                terms.update(figures)
+    meanings = "; ".join(f"{term}: {meaning}" for term, meaning in TERMS.items() if term in terms)
+    return [*lines.values(), *([f"({meanings})"] if meanings else [])]
 
 
 def reasons(run: RunResult) -> list[str]:
@@ -48,7 +50,8 @@ def reasons(run: RunResult) -> list[str]:
     return [f"{workload}/{', '.join(names)}: {why}" for (workload, why), names in told.items()]
 
 
-def _of_case(case: CaseResult) -> Iterator[tuple[str, str]]:
+def _describe_sides(case: CaseResult) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Each side with its bottleneck in words, and the further figures by the terms of TERMS."""
     if case.measurement is None or case.summary is None:
         return
     found, summary = case.measurement, case.summary
@@ -57,27 +60,27 @@ def _of_case(case: CaseResult) -> Iterator[tuple[str, str]]:
         (case.optimization, found.optimized_counters, summary.optimized_ms),
     )
     for name, counters, time in sides:
-        words = bottleneck(counters, time.median)
-        if words is not None:
-            path = ", ".join([*_device(counters, words), *_host(counters, words)])
-            yield f"{case.workload}/{name}", f"{words}; {path}" if path else words
+        bound = bottleneck(counters, time.median)
+        if bound is not None:
+            figures = dict([*_device(counters, bound.kind), *_host(counters, bound.kind)])
+            yield f"{case.workload}/{name}", f"{bound.kind}: {bound.figures}", figures
 
 
-def _device(counters: Mapping[str, float], words: str) -> Iterator[str]:
-    """The figures of the GPU and the bus that the words lack."""
+def _device(counters: Mapping[str, float], kind: Kind) -> Iterator[tuple[str, str]]:
+    """The figures of the GPU and the bus that the bottleneck does not name."""
     active = counters.get("active_fraction", 0.0)
     longest = max(counters.get("kernel_fraction", 0.0), counters.get("copy_fraction", 0.0))
-    if "active" not in words and not (" run " in words and active - longest < ALIKE):
-        yield f"active {units.percent(active)}"
+    if kind == "data-bound" or (kind in ("copy-bound", "compute-bound") and active - longest >= ALIKE):
+        yield "active", units.percent(active)
     if counters.get("bus_share", 0.0) >= MATTERS:
-        yield f"hidden {units.percent(counters.get('overlap_fraction', 0.0))}"
-        yield f"bus {units.percent(counters['bus_share'])}"
+        yield "hidden", units.percent(counters.get("overlap_fraction", 0.0))
+        yield "bus", units.percent(counters["bus_share"])
         if counters.get("pageable_copies", 0.0):
-            yield f"pageable {counters['pageable_copies']:g}"
+            yield "pageable", f"{counters['pageable_copies']:g}"
 
 
-def _host(counters: Mapping[str, float], words: str) -> Iterator[str]:
-    if "data_path_efficiency" in counters and "cached" not in words:
-        yield f"data path {units.percent(counters['data_path_efficiency'])}"
-    if counters.get("synchronizing_calls", 0.0) >= 1 and "waiting" not in words:
-        yield f"waits {counters['synchronizing_calls']:g}"
+def _host(counters: Mapping[str, float], kind: Kind) -> Iterator[tuple[str, str]]:
+    if "data_path_efficiency" in counters and kind != "data-bound":
+        yield "data path", units.percent(counters["data_path_efficiency"])
+    if counters.get("synchronizing_calls", 0.0) >= 1 and kind != "sync-bound":
+        yield "waits", f"{counters['synchronizing_calls']:g}"

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpugate.judging.asked_tolerance import floor_above, rounded_up
+from gpugate.judging.asked_tolerance import rounded_up
 from gpugate.report.next_step import OF_ONE_CASE, advised_step, describe_for_cases
-from gpugate.report.rows import NOT_JUDGED, worst_of
+from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, SEVERITY, NextStep, Outcome
 
@@ -65,7 +65,7 @@ def autopsies(run: RunResult) -> dict[str, tuple[str, ...]]:
 def tally(run: RunResult) -> str:
     """`7 measured (6 PASS, 1 REGRESSED), 2 skipped, 1 failed, in 182 s, seed 0`."""
     measured = [case for case in run.cases.values() if case.measurement is not None]
-    counts = Counter(outcome.value if (outcome := worst_of(case)) else NOT_JUDGED for case in measured)
+    counts = Counter(outcome_word(worst_of(case)) for case in measured)
     order = [*(outcome.value for outcome in SEVERITY), NOT_JUDGED]
     words = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
     parts = [f"{len(measured)} measured ({words})" if words else "0 measured"]
@@ -82,14 +82,16 @@ def mutation(run: RunResult) -> str | None:
 
 def below_floor(run: RunResult) -> str | None:
     """One sentence where a run was decided with a tolerance that its machine does not resolve; None otherwise."""
-    remembered = {case.case_id: case.remembered for case in run.cases.values() if case.measurement is not None}
-    floor = floor_above(run.asked_tolerance, remembered)
-    if run.asked_tolerance is None or floor is None:
+    asked = run.asked_tolerance
+    floors = ((case.number("smallest_tolerance"), case.case_id) for case in run.cases.values())
+    above = [(floor, case_id) for floor, case_id in floors if asked is not None and floor is not None and asked < floor]
+    if asked is None or not above:
         return None
-    others = f" ({floor.cases} cases in all)" if floor.cases > 1 else ""
+    smallest, case_id = max(above)
+    others = f" ({len(above)} cases in all)" if len(above) > 1 else ""
     return (
-        f"decided with a tolerance of {100 * run.asked_tolerance:g} %, below the {rounded_up(floor.smallest)} % that "
-        f"the machine resolves for {floor.case_id}{others}: chance alone can make it alarm"
+        f"decided with a tolerance of {100 * asked:g} %, below the {rounded_up(smallest)} % that the machine resolves "
+        f"for {case_id}{others}: chance alone can make it alarm"
     )
 
 

@@ -16,7 +16,7 @@ from gpugate.judging.decide import decider
 from gpugate.report.findings import Finding, autopsies, errors, findings, mutation, skips, tally, warnings
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.night_files import JUNIT, RUN, SUMMARY
-from gpugate.report.rows import NOT_JUDGED, worst_of
+from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
 from gpugate.report.table import Table, columns, escaped, plain
 from gpugate.results.case import CaseResult, Remembered
 from gpugate.results.run import RunResult
@@ -152,8 +152,7 @@ def _verdict_table(run: RunResult) -> str:
 def _word(case: CaseResult) -> str:
     if case.measurement is None and not case.verdicts:
         return _NOT_MEASURED
-    outcome = worst_of(case)
-    return outcome.value if outcome is not None else NOT_JUDGED
+    return outcome_word(worst_of(case))
 
 
 def _describe(found: Finding) -> str:
@@ -232,7 +231,7 @@ def _list_unmeasured(run: RunResult) -> Iterator[str]:
     for reason, ids in skips(run).items():
         yield f"{_ids(ids)}: {_cut(reason, 200)}"
     for case_id, error in errors(run).items():
-        yield f"**failed** {escaped(case_id)}: {_cut(error.removeprefix(f'{case_id}: '), 200)}"
+        yield f"**failed** {escaped(case_id)}: {_cut(error, 200)}"
 
 
 def _list(title: str, entries: Sequence[str], most: int) -> list[str]:

@@ -1,5 +1,17 @@
-"""The names of the files of a night, for modules that must not import the writers of these files."""
+"""The files of a night, for modules that must not import the writers of these files."""
+
+from pathlib import Path
 
 RUN = "run.json"  # everything that was measured; until the end with the lines of its cases beside it
 SUMMARY = "summary.md"  # one screen
 JUNIT = "junit.xml"  # pytest's own
+
+
+def run_path(path: Path) -> Path:
+    """The run file that `path` names: itself, or the one of a night's folder."""
+    return path / RUN if path.is_dir() else path
+
+
+def find_runs(path: Path) -> list[Path]:
+    """The run files in a folder of runs or of nights; of a file, itself."""
+    return sorted([*path.glob("*.json"), *path.glob(f"*/{RUN}")]) if path.is_dir() else [path]

@@ -52,6 +52,10 @@ def worst_of(case: CaseResult) -> Outcome | None:
     return worst([verdict.outcome for verdict in case.verdicts]) if case.verdicts else None
 
 
+def outcome_word(outcome: Outcome | None) -> str:
+    return NOT_JUDGED if outcome is None else outcome.value
+
+
 def verdict_words(case: CaseResult) -> str:
     """`REGRESSED throughput`: the worst outcome and the checks that it is of. An outcome of all checks names none, and
     NO_BASELINE is of both times."""

@@ -23,6 +23,9 @@ STYLES: Mapping[str, str] = {
     Outcome.INCONCLUSIVE: "yellow",
     Outcome.NO_BASELINE: "yellow",
     Outcome.ENV_INVALID: "yellow",
+    "ok": "green",
+    "absent": "dim",
+    "bad": "bold red",
 }
 NARROWEST_NAME = 8
 # Its dividers are one blank column each: the last blank of a gap.
@@ -47,7 +50,8 @@ def columns(*headings: str) -> tuple[Column, ...]:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of words, each as long as `columns`. A cell that begins with the word of an outcome has its colour.
+    """Rows of words, each as long as `columns`. A cell that begins with a key of STYLES has its
+    colour.
 
     The first column of a `grouped` table names the group of a row: a terminal shows it once, above the rows of the
     group. `gap` is the number of blanks between two columns on a terminal.
@@ -75,6 +79,7 @@ class Table:
         for title, rows in groupby(self.rows, key=lambda row: row[0] if self.grouped else self.title):
             padding = (0, self.gap - 1, 0, 0)
             table = RichTable(box=_RULE_UNDER_HEAD, padding=padding, pad_edge=False, show_edge=False, header_style="")
+            table.show_header = any(column.heading for column in self.columns)
             for number, cells in widths.items():
                 side, heading = "left" if self.columns[number].left else "right", Text(self.columns[number].heading)
                 table.add_column(heading, width=cells, overflow="fold", justify=side)  # type: ignore[arg-type]

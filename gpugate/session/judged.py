@@ -54,7 +54,7 @@ class Judged:
 
     def _verdict(self, check: Check) -> Verdict:
         __tracebackhide__ = True
-        problem = self.result.error or self.absent
+        problem = f"{self.result.case_id}: {self.result.error}" if self.result.error else self.absent
         if problem is not None:
             pytest.fail(problem, pytrace=False)
         return next(verdict for verdict in self.result.verdicts if verdict.check == check)

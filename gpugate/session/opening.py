@@ -40,7 +40,7 @@ def choose_device(asked: str, worker: int | None = None) -> torch.device:
     number = int(index) if index else (worker or 0)
     if number >= count:
         there = f"torch sees {count} GPU(s)" if count else "torch sees no GPU"
-        raise OptionError(f"--perf-device is {asked!r}, but {there}: use auto, cpu or an index that is there")
+        raise OptionError(f"there is no device {asked!r}, {there}: use auto, cpu or an index that is there")
     # Events, graphs and the profiler go to the current device, whatever the tensors' device is.
     torch.cuda.set_device(number)  # cuda only
     return torch.device("cuda", number)  # cuda only

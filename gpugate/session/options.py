@@ -433,7 +433,7 @@ def _seed(text: str) -> int | None:
 def device_name(text: str) -> str:
     """`text` itself, as `choose_device` takes it. Raises OptionError for what names no device."""
     if not _DEVICE.fullmatch(text):
-        raise OptionError(f"--perf-device is {text!r}: use auto, cpu, cuda or cuda:N")
+        raise OptionError(f"there is no device {text!r}: use auto, cpu, cuda or cuda:N")
     return text
 
 

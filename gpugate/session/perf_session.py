@@ -192,8 +192,8 @@ class PerfSession:
         """
         sentence = str(error)
         if self.measuring is not None:
-            result, sentence = self.case_result(self.measuring), _error_sentence(error, self.measuring)
-            result.error, result.measurement, result.summary, result.verdicts = sentence, None, None, []
+            result, sentence = self.case_result(self.measuring), f"{self.measuring.id}: {_error_sentence(error)}"
+            result.error, result.measurement, result.summary, result.verdicts = _error_sentence(error), None, None, []
         self.finish(interrupted=True)
         kept = " and ".join(str(path) for path in self.options.run_paths) or "nothing: give --perf-json"
         return f"{sentence}; it hangs in code that is not Python, so the run ends here; what was measured is in {kept}"
@@ -204,9 +204,9 @@ class PerfSession:
         if case.optimization.point is not None and isinstance(error, SideError) and error.out_of_memory:
             result.skipped, result.lacking = "out of memory", ("memory",)
         elif reason is None:
-            result.error = _error_sentence(error, case)
+            result.error = _error_sentence(error)
         elif self.options.gate or self.options.update_baselines:
-            result.error = f"{_error_sentence(error, case)}; {NEEDS_NOT_SKIPS}"
+            result.error = f"{_error_sentence(error)}; {NEEDS_NOT_SKIPS}"
         else:
             skipped = f"{error.side} was skipped while {error.doing}" if isinstance(error, SideError) else "skipped"
             result.skipped = f"{skipped}: {reason}"
@@ -419,11 +419,11 @@ def _note_lost_device(result: CaseResult, problem: str) -> None:
     result.verdicts = [Verdict(check, result.case_id, Outcome.ENV_INVALID, lost) for check in CASE_CHECKS]
 
 
-def _error_sentence(error: BaseException, case: Case) -> str:
+def _error_sentence(error: BaseException) -> str:
     disk_problem = temporary_folder_problem(error)
     if disk_problem is not None:
-        return f"{case.id}: {disk_problem}"
+        return disk_problem
     known = error if isinstance(error, SideError) else SideError("the engine", "measuring it", error)
     if known.out_of_memory:
-        return f"{case.id}: {known}; free device memory or lower the items per step, the other workloads go on"
-    return f"{case.id}: {known}"
+        return f"{known}; free device memory or lower the items per step, the other workloads go on"
+    return str(known)

@@ -22,11 +22,11 @@ from typing import Any
 
 from gpugate.catalogue import catalogue
 from gpugate.judging.decide import decide
+from gpugate.judging.decide_again import decide_again
 from gpugate.measurement.record import Measurement, SideCost, TimedBuild
 from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Verdict
-from gpugate.session.replay import decide_again
 from gpugate.statistics.tolerance import TIME_FLOOR, tolerance
 from gpugate.store import baseline, run_file
 from gpugate.store.baseline import Entry

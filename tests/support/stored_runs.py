@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpugate import __version__
+from gpugate.judging.decide_again import decide_again
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History
-from gpugate.session.replay import decide_again
 from gpugate.store import run_file
 from gpugate.workload import Contract, Limit, Size, Tolerance
 from tests.conftest import H200

@@ -6,8 +6,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from gpugate.errors import OptionError
-
 NOT_TRUSTWORTHY = 1
 
 
@@ -36,12 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
     from gpugate.report.terminal import stdout_takes_colour, terminal_columns
     from gpugate.session.options import device_name
 
-    try:
-        device = device_name(arguments.device)
-        with Console(stderr=True).status("looking at this machine"), Children() as children:
-            diagnosis = examine(device, arguments.baselines, children)
-    except OptionError as error:
-        raise OptionError(str(error).replace("--perf-device", "--device")) from None
+    device = device_name(arguments.device)
+    with Console(stderr=True).status("looking at this machine"), Children() as children:
+        diagnosis = examine(device, arguments.baselines, children)
     if arguments.json:
         sys.stdout.write(document(diagnosis))
     else:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-
-from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from gpugate.commands.doctor.examination import Diagnosis
-from gpugate.commands.doctor.finding import Finding, State
+from gpugate.commands.doctor.finding import State
+from gpugate.report.table import STYLES, Column, Table
 from gpugate.report.terminal import printed
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import pretty, with_header
@@ -17,8 +14,6 @@ from gpugate.store.json_file import pretty, with_header
 FORMAT = "gpugate-doctor"
 # History: 1: the environment and a list of findings.
 FORMAT_VERSION = 1
-GAP = 2
-STYLES = {State.OK: "green", State.ABSENT: "dim", State.BAD: "bold red"}
 
 
 def document(diagnosis: Diagnosis) -> str:
@@ -28,27 +23,12 @@ def document(diagnosis: Diagnosis) -> str:
 
 
 def text(diagnosis: Diagnosis, width: int, colour: bool) -> str:
-    """Returns the whole diagnosis for any stream; with `colour`, with ANSI escapes."""
-    return printed([renderable(diagnosis)], width, colour)
-
-
-def renderable(diagnosis: Diagnosis) -> RenderableType:
-    """Returns one table per group, with equal columns in all of them, and a last line that sums up."""
-    names = max(len(finding.name) for finding in diagnosis.findings)
-    parts: list[RenderableType] = []
-    for group, findings in groupby(diagnosis.findings, key=lambda finding: finding.group):
-        table = Table.grid(padding=(0, GAP, 0, 0))
-        table.add_column(width=names, no_wrap=True)
-        table.add_column(width=max(len(state.value) for state in State), no_wrap=True)
-        table.add_column(overflow="fold")
-        for finding in findings:
-            table.add_row(*_row(finding))
-        parts += [Text(group.value, style="bold"), table, Text()]
-    return Group(*parts, _conclusion(diagnosis))
-
-
-def _row(finding: Finding) -> tuple[Text, Text, Text]:
-    return Text(finding.name), Text(finding.state.value, style=STYLES[finding.state]), Text(finding.sentence)
+    """Returns a group of lines for each group of findings, and a last line that sums up, for any stream; with
+    `colour`, with ANSI escapes."""
+    rows = [(one.group.value, one.name, one.state.value, one.sentence) for one in diagnosis.findings]
+    headless = (Column("", left=True),) * 4
+    table = Table("", headless, tuple(rows), grouped=True)
+    return printed([*table.rich(width), Text(), _conclusion(diagnosis)], width, colour).lstrip("\n")
 
 
 def _conclusion(diagnosis: Diagnosis) -> Text:

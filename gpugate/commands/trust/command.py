@@ -118,11 +118,8 @@ def _first_plan(arguments: argparse.Namespace) -> Plan:
 def _pytest_words(arguments: argparse.Namespace) -> list[str]:
     from gpugate.session.options import device_name
 
-    try:
-        device = device_name(arguments.device)
-    except OptionError as error:
-        raise OptionError(str(error).replace("--perf-device", "--device")) from None
-    words = [*arguments.paths, "--perf-device", device, "-p", "gpugate.plugin", "-p", "no:cacheprovider", "-q"]
+    words = [*arguments.paths, "--perf-device", device_name(arguments.device), "-q"]
+    words += ["-p", "gpugate.plugin", "-p", "no:cacheprovider"]
     words += ["-k", arguments.keyword] if arguments.keyword else []
     return words + (["-m", arguments.marker] if arguments.marker else [])
 

@@ -35,5 +35,5 @@ def run_worker(plan: Plan, pytest_words: Sequence[str]) -> None:
 def _cause(ended: Ended) -> str:
     errors = [line for line in ended.output.splitlines() if line.startswith(_ERROR)]
     if errors:
-        return errors[-1].removeprefix(_ERROR).replace("--perf-device", "--device")
+        return errors[-1].removeprefix(_ERROR)
     return "\n".join([f"it {ended.reason}, after this output:", *ended.last_lines(LAST_LINES)])

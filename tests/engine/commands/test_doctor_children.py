@@ -35,7 +35,7 @@ def test_an_exception_is_its_type_and_its_words(children: Children) -> None:
 
 
 def test_a_device_that_is_not_there_is_refused(children: Children) -> None:
-    with pytest.raises(OptionError, match="--perf-device is 'cuda:99'"):
+    with pytest.raises(OptionError, match="there is no device 'cuda:99'"):
         children.ask("machine", "cuda:99", timeout_s=60)
 
 

@@ -70,10 +70,10 @@ def test_status_0_says_that_a_gate_run_would_be_trustworthy(
 def test_a_device_that_is_not_there_is_one_sentence(
     hospital: Hospital, device: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hospital.script["machine"] = refuses("--perf-device is 'cuda:7', but torch sees 1 GPU(s): use another")
+    hospital.script["machine"] = refuses("there is no device 'cuda:7', torch sees 1 GPU(s): use another")
     assert main(["doctor", "--device", device]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"gpugate doctor: --device is '{device}'")
+    assert said.startswith(f"gpugate doctor: there is no device '{device}'")
     assert len(said.splitlines()) == 1
 
 

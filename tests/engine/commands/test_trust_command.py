@@ -102,8 +102,12 @@ def test_it_takes_all_trials_in_fresh_processes_and_reports(
 
 def test_what_pytest_is_told(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trust", "perf", "more/test_x.py", "-k", "one and not x", "-m", "gpu", "--device", "cuda:1"]) == 0
-    told = [*("perf", "more/test_x.py", "--perf-device", "cuda:1", "-p", "gpugate.plugin"), "-p", "no:cacheprovider"]
-    assert made_up.words[0] == [*told, "-q", "-k", "one and not x", "-m", "gpu"]
+    told = [
+        *("perf", "more/test_x.py", "--perf-device", "cuda:1", "-q", "-p", "gpugate.plugin"),
+        "-p",
+        "no:cacheprovider",
+    ]
+    assert made_up.words[0] == [*told, "-k", "one and not x", "-m", "gpu"]
     assert "say little" not in capsys.readouterr().out  # of the default number of processes
 
 
@@ -305,7 +309,7 @@ def test_a_slowdown_that_is_not_seeded_is_refused(made_up: MadeUp, capsys: pytes
 
 def test_a_device_that_is_none_is_refused(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trust", "--device", "tpu"]) == 2
-    assert capsys.readouterr().err == "gpugate trust: --device is 'tpu': use auto, cpu, cuda or cuda:N\n"
+    assert capsys.readouterr().err == "gpugate trust: there is no device 'tpu': use auto, cpu, cuda or cuda:N\n"
     assert list(Path().iterdir()) == []
 
 

@@ -182,7 +182,7 @@ def test_a_worker_gets_its_plan_and_words_and_prints_nothing(acting, tmp_path: P
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("print('.'); sys.exit('ERROR: --perf-device is x\\n\\n')", "--device is x"),
+        ("print('.'); sys.exit('ERROR: first\\n\\n')", "first"),
         ("print('ERROR: first'); print('ERROR: last', flush=True); os.abort()", "last"),
         (
             "[print(f'line {n}\\n') for n in range(20)]; sys.exit(3)",

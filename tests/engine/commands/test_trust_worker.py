@@ -239,7 +239,7 @@ def test_trials_of_the_same_conditions_go_on(worker: Worker) -> None:
         (["-k", "cuda"], f"none of 1 selected cases can be measured: {NO_GPU}"),
         (
             ["--perf-device", "cuda"],
-            "--perf-device is 'cuda', but torch sees no GPU: use auto, cpu or an index that is",
+            "there is no device 'cuda', torch sees no GPU: use auto, cpu or an index that is",
         ),
         (["nowhere.py"], "file or directory not found: nowhere.py"),
     ],

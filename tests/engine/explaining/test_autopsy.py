@@ -10,6 +10,7 @@ from gpugate.explaining.cause import likely_cause
 from gpugate.explaining.state import State
 from gpugate.explaining.states_of_case import RECORDED, explained, optimized_side, recorded
 from gpugate.explaining.words import shortened
+from gpugate.judging.decide import decide
 from gpugate.measurement.record import Difference, Mismatch, Pair, ProofResult, TimedBuild
 from gpugate.measurement.step_profile import OTHERS, StepProfile
 from gpugate.results.summary import history
@@ -348,15 +349,17 @@ def test_a_case_is_explained_against_its_baseline_or_else_its_reference() -> Non
 def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
     def told(**changed: object) -> State | None:
         case = stored_runs.case("fast")
-        return optimized_side(replace(case, measurement=replace(case.measurement, **changed)))
+        changed_case = replace(case, measurement=replace(case.measurement, **changed))
+        return optimized_side(replace(changed_case, verdicts=decide(changed_case, recording=False)))
 
     off = Difference(0.25, 0.3, None, "fresh inputs")
     assert told().wrong is None
-    assert told(differences=(off,)).wrong == "relative L2 0.25, 0.001 is allowed"
-    assert told(differences=(replace(off, problem="the output holds NaN"),)).wrong == "the output holds NaN"
+    assert told(differences=(off,)).wrong == "on fresh inputs, the relative L2 error 2.50e-01 exceeds 1.0e-03"
+    assert told(differences=(replace(off, problem="NaN"),)).wrong == "on fresh inputs, NaN"
     assert told(differences=()).wrong is None
     proofs = ProofResult("it learns", "98 %"), ProofResult("it keeps up", problem="12 %")
     assert told(proofs=proofs).disproved == "it keeps up: 12 %"
+    assert told(proofs=proofs).wrong is None
 
 
 def test_a_recorded_state_has_the_clock_and_the_blocks_of_its_processes() -> None:

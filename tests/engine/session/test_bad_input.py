@@ -179,11 +179,11 @@ def test_a_module_that_holds_no_workloads_is_one_sentence(tiny: TinyProject, sou
 FAILURES: dict[str, tuple[str, str]] = {
     "raises in set-up": (
         "def quick(context):\n    raise RuntimeError('no such engine')",
-        "tiny/quick/cpu: quick failed while being built: RuntimeError: no such engine",
+        "quick failed while being built: RuntimeError: no such engine",
     ),
     "leaves in set-up": (
         "import sys\ndef quick(context):\n    sys.exit('no licence')",
-        "tiny/quick/cpu: quick failed while being built: SystemExit: no licence",
+        "quick failed while being built: SystemExit: no licence",
     ),
     "returns no side": (
         "def quick(context):\n    Side(lambda x: 2 * x)",
@@ -211,7 +211,7 @@ FAILURES: dict[str, tuple[str, str]] = {
     },
     "raises in a step": (
         "def quick(context):\n    return Side(lambda x: x.nothing)",
-        "tiny/quick/cpu: quick failed while running its first step: AttributeError: ",
+        "quick failed while running its first step: AttributeError: ",
     ),
     "mutates inputs": (
         "def quick(context):\n    return Side(lambda x: x.mul_(2))",
@@ -272,7 +272,7 @@ def test_inputs_that_are_none_are_named(tiny: TinyProject) -> None:
     assert result.status == 1
     words = "TypeError: inputs(context, 0) returned None: return what step() takes"
     error = tiny.json()["cases"]["tiny/quick/cpu"]["error"]
-    assert error == f"tiny/quick/cpu: inputs of tiny failed while being made: {words}"
+    assert error == f"inputs of tiny failed while being made: {words}"
     check_no_traceback(result.text)
 
 

@@ -9,7 +9,8 @@ import torch
 
 import gpugate.session.perf_session
 from gpugate.errors import OptionError, ReplayError, SideError
-from gpugate.judging.asked_tolerance import Floor, floor_above, refuse_below_floor, rounded_up, smallest_tolerance
+from gpugate.judging.asked_tolerance import refuse_below_floor, rounded_up, smallest_tolerance
+from gpugate.judging.decide_again import Change, decide_again, find_changes
 from gpugate.machine.environment import describe
 from gpugate.measurement import run as measuring
 from gpugate.measurement import yardsticks
@@ -19,7 +20,6 @@ from gpugate.results.run import RunResult
 from gpugate.results.summary import History
 from gpugate.results.verdict import Outcome, Verdict
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.replay import Change, decide_again, find_changes
 from gpugate.store import run_file
 from gpugate.store.codec import to_json
 from gpugate.workload import Case, Context, Optimization, Side, Size, Workload
@@ -196,10 +196,9 @@ def test_the_smallest_tolerance_is_that_of_the_history_that_varies_most() -> Non
     noisy = replace(RECORDED, anchor=History(3.0, 0.02, 30.0, 10.0, 0.001, 5))
     assert smallest_tolerance(RECORDED) == 0.01
     assert smallest_tolerance(noisy) >= 0.08
-    known = {"a": RECORDED, "b": noisy, "c": None}
-    assert floor_above(0.009, known) == Floor("b", smallest_tolerance(noisy), 2)
-    assert floor_above(0.01, known) == Floor("b", smallest_tolerance(noisy), 1)
-    assert floor_above(0.9, known) is floor_above(None, known) is None
+    refuse_below_floor(0.9, {"a": RECORDED, "b": noisy, "c": None})
+    with pytest.raises(OptionError, match="resolves for b: "):
+        refuse_below_floor(0.01, {"a": RECORDED, "b": noisy, "c": None})
 
 
 def test_a_tolerance_that_nobody_could_ask_for_is_not_proposed() -> None:

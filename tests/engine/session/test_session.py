@@ -85,15 +85,15 @@ def remember(session: PerfSession, **changed: object) -> None:
     [
         (
             SideError("fast", "being built", ValueError("no")),
-            "net/fast/cpu: fast failed while being built: ValueError: no",
+            "fast failed while being built: ValueError: no",
         ),
         (
             RuntimeError("event not ready\nand a long story"),
-            "net/fast/cpu: the engine failed while measuring it: RuntimeError: event not ready",
+            "the engine failed while measuring it: RuntimeError: event not ready",
         ),
         (
             torch.OutOfMemoryError("CUDA out of memory"),
-            "net/fast/cpu: the engine failed while measuring it: OutOfMemoryError: CUDA out of memory; "
+            "the engine failed while measuring it: OutOfMemoryError: CUDA out of memory; "
             "free device memory or lower the items per step, the other workloads go on",
         ),
     ],
@@ -126,7 +126,7 @@ def test_an_engine_that_cannot_be_looked_for_is_an_error_of_its_case(session, er
     if isinstance(error, RuntimeError) or gate:
         kind = type(error).__name__
         assert result.error is not None
-        assert result.error.startswith(f"net/fast/cuda: nvenc failed while being looked for: {kind}: no licence")
+        assert result.error.startswith(f"nvenc failed while being looked for: {kind}: no licence")
         assert result.skipped is None
     else:
         assert (result.error, result.skipped) == (None, "nvenc was skipped while being looked for: no licence")
@@ -236,10 +236,7 @@ def test_a_lost_device_ends_the_run_as_invalid_with_what_was_measured(session, m
     for case in (other, third):
         result = session.measure(case)
         if answers and case is other:
-            assert (
-                result.error
-                == "net/other/cpu: other failed while running timed steps: RuntimeError: CUDA error: unspecified"
-            )
+            assert result.error == "other failed while running timed steps: RuntimeError: CUDA error: unspecified"
             continue
         assert {verdict.outcome for verdict in result.verdicts} == {Outcome.ENV_INVALID}
         assert [verdict.check for verdict in result.verdicts] == ["equivalence", "speedup", "throughput", "counters"]
