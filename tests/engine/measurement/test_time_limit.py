@@ -168,7 +168,7 @@ def quick(context):
     error = run.cases["tiny/quick/cpu"].error
     assert error is not None
     assert "quick failed while running its first step: StepTimeout: no end within 6 s" in error
-    assert f"ERROR: {error}; it hangs in code that is not Python, so the run ends here" in result.text
+    assert f"ERROR: tiny/quick/cpu: {error}; it hangs in code that is not Python, so the run ends here" in result.text
     check_no_traceback(result.text)
 
 
