@@ -66,7 +66,7 @@ class Catalogue:
         self._earlier += [workload for workload in self._registered if isinstance(workload, Workload)]
         self._registered = []
 
-    def left_out(self) -> list[str]:
+    def describe_skipped_modules(self) -> list[str]:
         """Returns a sentence about every module that skipped itself."""
         return [
             f"module {name!r} skipped itself ({reason}), so its workloads are not measured: let it be imported, and "

@@ -11,7 +11,7 @@ import pytest
 
 from gpugate.catalogue import catalogue
 from gpugate.fixtures import gate, replayed, sweep, workload
-from gpugate.profiling.session import ProfiledRun, outer_run
+from gpugate.profiling.session import ProfilePlugin, outer_run
 from gpugate.session.options import add_options, add_settings, profilers, read_options, words_without_ambiguity
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import parametrize
@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
         options = read_options(config)
         check_workers(config, options)
         if options.profiling is not None:
-            config.pluginmanager.register(ProfiledRun(options))
+            config.pluginmanager.register(ProfilePlugin(options))
         if options.gate or options.run_paths:
             perf_run(config)
 

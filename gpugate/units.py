@@ -57,7 +57,7 @@ MOST_SECONDS = 1e6
 Processes = Annotated[int, Interval(ge=1, le=MOST_PROCESSES)]
 
 
-def rounded(value: float) -> float:
+def round_stored(value: float) -> float:
     """Rounds to 6 significant digits, as times are stored; whole numbers, such as bytes, stay exact."""
     return value if float(value).is_integer() else float(f"{value:.6g}")
 
@@ -132,7 +132,7 @@ def number_of(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def listed(names: Sequence[str], most: int) -> str:
+def list_names(names: Sequence[str], most: int) -> str:
     """Writes the first `most` names, as in `a, b and 3 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"

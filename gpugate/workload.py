@@ -49,7 +49,7 @@ def _nothing_to_close() -> None:
     """The default of `Side.close`."""
 
 
-def nothing_to_say() -> str | None:
+def no_engagement_problem() -> str | None:
     """The default of `Side.engaged`: only the side's counters show that it engaged."""
     return None
 
@@ -77,7 +77,7 @@ class Side:
     step: Callable[[Any], torch.Tensor]
     model: torch.nn.Module | None = None
     finish: Callable[[], None] = nothing_to_join
-    engaged: Callable[[], str | None] = nothing_to_say
+    engaged: Callable[[], str | None] = no_engagement_problem
     close: Callable[[], None] = _nothing_to_close
     stock_steps: int = 0
     cached_step: Callable[[], object] | None = None

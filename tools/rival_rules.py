@@ -22,7 +22,7 @@ from gpugate.commands.trust.analysis import TrustReport, analyse
 from gpugate.commands.trust.our_rule import our_alarms
 from gpugate.commands.trust.report import markdown
 from gpugate.commands.trust.trials import Trial, read_all
-from gpugate.report.table import escaped
+from gpugate.report.table import escape_cell
 from tools.trust_plot import png
 
 Times = npt.NDArray[np.float64]  # ms per step, one entry per block, shape (pairs,)
@@ -42,7 +42,7 @@ class Rule:
     alarms: Callable[[Trial], bool]
 
 
-def unpaired(trial: Trial) -> tuple[Times, Times]:
+def pool_times(trial: Trial) -> tuple[Times, Times]:
     """Times of the reference side and of the optimized side. Raises ValueError for a trial without pairs."""
     pairs = [pair for build in trial.instances for pair in build.pairs]
     if not pairs:
@@ -55,7 +55,7 @@ def median_5_percent(trial: Trial) -> bool:
 
     What `--benchmark-compare-fail=median:5%` does (pytest-benchmark 5.3.1, utils.py, `PercentageRegressionCheck`).
     """
-    reference, optimized = unpaired(trial)
+    reference, optimized = pool_times(trial)
     return bool(np.median(optimized) / np.median(reference) * 100 - 100 > MEDIAN_ALLOWED_PERCENT)
 
 
@@ -65,7 +65,7 @@ def mann_whitney_10_percent(trial: Trial) -> bool:
     The test is the normal approximation with tie correction and without continuity correction (gpucheck,
     src/gpucheck/analysis/regression.py, `detect_regression` and `mann_whitney_u`).
     """
-    reference, optimized = unpaired(trial)
+    reference, optimized = pool_times(trial)
     test = stats.mannwhitneyu(reference, optimized, alternative="two-sided", method="asymptotic", use_continuity=False)
     ratio = np.median(optimized) / np.median(reference)
     return bool(test.pvalue < MANN_WHITNEY_ALPHA and ratio >= MANN_WHITNEY_MIN_RATIO)
@@ -78,7 +78,7 @@ def welch(trial: Trial) -> bool:
     problem when several different population variances are involved, Biometrika 34 (1947). A single pair has no
     p value and raises no alarm.
     """
-    reference, optimized = unpaired(trial)
+    reference, optimized = pool_times(trial)
     test = stats.ttest_ind(optimized, reference, equal_var=False, alternative="greater")
     return bool(test.pvalue < WELCH_ALPHA)
 
@@ -90,7 +90,7 @@ def relative_noise(trial: Trial) -> bool:
     "????", no alarm. The status SLOW of NVIDIA/nvbench, python/scripts/nvbench_compare_legacy.py,
     `compare_gpu_timings`, with the noise of nvbench/detail/statistics.cuh, `standard_deviation`.
     """
-    reference, optimized = unpaired(trial)
+    reference, optimized = pool_times(trial)
     if len(reference) < NOISE_MIN_SAMPLES:
         return False
     noise = min(np.std(side, ddof=1) / np.mean(side) for side in (reference, optimized))
@@ -117,7 +117,7 @@ def compare(folder: Path) -> TrustReport:
 
 def main(folder: Path) -> None:
     report = compare(folder)
-    sources = "\n".join(f"- {escaped(rule.name)}: {escaped(rule.source)}" for rule in RIVALS)
+    sources = "\n".join(f"- {escape_cell(rule.name)}: {escape_cell(rule.source)}" for rule in RIVALS)
     (folder / "rules.md").write_text(f"{markdown(report)}\nSources:\n{sources}\n", encoding="utf-8")
     (folder / "rules.png").write_bytes(png(report))
 

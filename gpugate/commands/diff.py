@@ -22,7 +22,7 @@ from gpugate.machine.environment import compare
 from gpugate.profiling.capture_index import EXPORT, REPORT
 from gpugate.report.night_files import RUN, run_path
 from gpugate.report.rows import outcome_word, worst_of
-from gpugate.report.terminal import printed, stdout_takes_colour, terminal_columns
+from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.moved_side import Times, in_words
@@ -47,7 +47,7 @@ ANOTHER_MACHINE = "measured on two machines"
 
 
 @dataclass(frozen=True)
-class Said:
+class CaseOutcome:
     """The result of one case in one run: its worst outcome, None without a verdict, its speedup, and both sides' median
     times."""
 
@@ -61,15 +61,15 @@ class Said:
         return Times(self.reference_ms, self.optimized_ms)
 
 
-class Became(NamedTuple):
+class CaseChange(NamedTuple):
     """The change of one case: its autopsy, the share by which its step got longer, and its results in both runs, which
     profiles do not have."""
 
     case_id: str
     longer: float
     autopsy: Autopsy
-    before: Said | None = None
-    after: Said | None = None
+    before: CaseOutcome | None = None
+    after: CaseOutcome | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,17 +109,17 @@ def run(arguments: argparse.Namespace) -> int:
         body = {"warnings": warnings, "cases": {one.case_id: _as_json(one) for one in found}}
         sys.stdout.write(pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n")
     else:
-        parts = [*_warned(warnings), *(part for one in found for part in _paragraph(one))]
-        sys.stdout.write(printed(parts, terminal_columns(), stdout_takes_colour()))
+        parts = [*_render_warnings(warnings), *(part for one in found for part in _paragraph(one))]
+        sys.stdout.write(render_text(parts, terminal_columns(), stdout_takes_colour()))
     return 0
 
 
-def _of_profiles(first: Path, second: Path) -> tuple[list[Became], list[str]]:
+def _of_profiles(first: Path, second: Path) -> tuple[list[CaseChange], list[str]]:
     from gpugate.profiling.summary import step_state
 
-    summaries = [_profiled(path) for path in (first, second)]
+    summaries = [_read_profile(path) for path in (first, second)]
     before, after = map(step_state, summaries)
-    found = Became(second.name, after.step_ms / before.step_ms - 1, autopsy(before, after, first.name))
+    found = CaseChange(second.name, after.step_ms / before.step_ms - 1, autopsy(before, after, first.name))
     gpus = [summary.gpu or "a GPU without a name" for summary in summaries]
     return [found], [
         *([f"{ANOTHER_MACHINE}: {gpus[0]} -> {gpus[1]}"] if gpus[0] != gpus[1] else []),
@@ -127,7 +127,7 @@ def _of_profiles(first: Path, second: Path) -> tuple[list[Became], list[str]]:
     ]
 
 
-def _of_runs(first: Path, second: Path, part: str) -> tuple[list[Became], list[str]]:
+def _of_runs(first: Path, second: Path, part: str) -> tuple[list[CaseChange], list[str]]:
     before, after = _read(first), _read(second)
     found = [one for one in differences(before, after, first.name) if part in one.case_id.lower()]
     measured = [
@@ -135,8 +135,8 @@ def _of_runs(first: Path, second: Path, part: str) -> tuple[list[Became], list[s
         for run in (before, after)
     ]
     return found, [
-        *_mutated(f"A ({first.name})", before),
-        *_mutated(f"B ({second.name})", after),
+        *_warn_of_fault(f"A ({first.name})", before),
+        *_warn_of_fault(f"B ({second.name})", after),
         *_another_environment(before, after, {after.cases[one.case_id].workload for one in found}),
         *_only(f"A ({first.name})", measured[0], measured[1]),
         *_only(f"B ({second.name})", measured[1], measured[0]),
@@ -156,7 +156,7 @@ def _is_profile(path: Path) -> bool:
         return False  # the error is reported when the file is read as a run
 
 
-def _profiled(path: Path) -> ProfileSummary:
+def _read_profile(path: Path) -> ProfileSummary:
     from gpugate.profiling.nsight_tools import export_report
     from gpugate.profiling.summary import read_summary, summarize
 
@@ -169,7 +169,7 @@ def _read(path: Path) -> RunResult:
     return run_file.read(run_path(path))
 
 
-def differences(before: RunResult, after: RunResult, against: str) -> list[Became]:
+def differences(before: RunResult, after: RunResult, against: str) -> list[CaseChange]:
     """Returns the change of every case that both runs measured."""
     found = []
     for case_id, case in after.cases.items():
@@ -177,19 +177,19 @@ def differences(before: RunResult, after: RunResult, against: str) -> list[Becam
         then = optimized_side(before.cases[case_id]) if case_id in before.cases else None
         if then is not None and now is not None:
             longer, told = now.step_ms / then.step_ms - 1, autopsy(then, now, against)
-            found.append(Became(case_id, longer, told, _said(before.cases[case_id]), _said(case)))
+            found.append(CaseChange(case_id, longer, told, _read_outcome(before.cases[case_id]), _read_outcome(case)))
     return sorted(found, key=lambda one: -one.longer)
 
 
-def _said(case: CaseResult) -> Said | None:
+def _read_outcome(case: CaseResult) -> CaseOutcome | None:
     decided = decider(case)
     if decided is None:
         return None
     found = decided.summary
-    return Said(worst_of(case), found.speedup, found.reference_ms.median, found.optimized_ms.median)
+    return CaseOutcome(worst_of(case), found.speedup, found.reference_ms.median, found.optimized_ms.median)
 
 
-def _mutated(which: str, run: RunResult) -> Iterator[str]:
+def _warn_of_fault(which: str, run: RunResult) -> Iterator[str]:
     if run.mutated:
         yield f"{which} was mutated by {run.mutated}: its optimized sides have this fault on purpose"
 
@@ -202,29 +202,29 @@ def _another_environment(before: RunResult, after: RunResult, workloads: Collect
     hashes = before.source_hashes, after.source_hashes
     edited = sorted(name for name in workloads if hashes[0].get(name) != hashes[1].get(name))
     if edited:
-        yield f"measured of another source: {units.listed(edited, MOST_NAMED)}"
+        yield f"measured of another source: {units.list_names(edited, MOST_NAMED)}"
 
 
 def _only(which: str, here: Sequence[str], there: Sequence[str]) -> Iterator[str]:
     alone = [case_id for case_id in here if case_id not in there]
     if alone:
-        yield f"measured in {which} only: {units.listed(alone, MOST_NAMED)}"
+        yield f"measured in {which} only: {units.list_names(alone, MOST_NAMED)}"
 
 
-def _warned(warnings: Sequence[str]) -> Iterator[RenderableType]:
+def _render_warnings(warnings: Sequence[str]) -> Iterator[RenderableType]:
     for warning in warnings:
         yield Text(warning, style="yellow", overflow="fold")
     if warnings:
         yield Text()
 
 
-def _paragraph(one: Became) -> Iterator[RenderableType]:
+def _paragraph(one: CaseChange) -> Iterator[RenderableType]:
     yield Text(one.case_id, style="bold", overflow="fold")
-    for line in (*_judged(one), *one.autopsy.told):
+    for line in (*_describe_verdicts(one), *one.autopsy.sentences):
         yield Padding(Text(line, overflow="fold"), (0, 0, 0, 2))
 
 
-def _judged(one: Became) -> Iterator[str]:
+def _describe_verdicts(one: CaseChange) -> Iterator[str]:
     """Yields `verdict: PASS -> REGRESSED; speedup: 3.00x (2.99..3.01) -> 2.80x (2.79..2.81)`, and the moved side."""
     if one.before is None or one.after is None:
         return
@@ -238,6 +238,6 @@ def _judged(one: Became) -> Iterator[str]:
     yield in_words(one.before.times, one.after.times)
 
 
-def _as_json(one: Became) -> dict[str, object]:
+def _as_json(one: CaseChange) -> dict[str, object]:
     said = {"before": one.before, "after": one.after}
     return {**to_json(one.autopsy), **{when: found and to_json(found) for when, found in said.items()}}

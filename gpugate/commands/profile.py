@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     from gpugate.profiling import render
     from gpugate.profiling.nsight_tools import export_report
     from gpugate.profiling.summary import summarize, summary_text, with_findings
-    from gpugate.report.terminal import printed, stdout_takes_colour, terminal_columns
+    from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 
     if arguments.steps is not None and arguments.steps < 1:
         raise OptionError(f"--steps {arguments.steps} is not a whole number from 1 on: say how many steps there are")
@@ -42,5 +42,5 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(render.markdown(summary))
     else:
         width = terminal_columns()
-        sys.stdout.write(printed(render.tables(summary, width), width, stdout_takes_colour()))
+        sys.stdout.write(render_text(render.tables(summary, width), width, stdout_takes_colour()))
     return 0

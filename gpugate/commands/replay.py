@@ -20,7 +20,7 @@ from gpugate.report.findings import below_floor, interruption, mutation, tally
 from gpugate.report.night_files import RUN, find_runs
 from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
 from gpugate.report.table import Column, Table, columns
-from gpugate.report.terminal import printed, stdout_takes_colour, terminal_columns
+from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import SEVERITY
@@ -38,7 +38,7 @@ WORDS = (*(outcome.value for outcome in SEVERITY), NOT_JUDGED, SKIPPED, FAILED, 
 
 
 @dataclass(frozen=True)
-class Night:
+class ReplayedRun:
     """One stored run, judged again, and its changed verdicts."""
 
     file: str
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints every run that can be judged, and names on stderr each file that cannot. Raises OptionError for an invalid
     tolerance, and ReplayError for a path without a run."""
     tolerance = None if arguments.tolerance is None else share("--tolerance", arguments.tolerance)
-    nights: list[Night] = []
+    nights: list[ReplayedRun] = []
     refused: list[str] = []
     for path in _paths(arguments.path):
         try:
@@ -94,13 +94,15 @@ def _paths(path: Path) -> list[Path]:
     return paths
 
 
-def _night(path: Path, tolerance: float | None) -> Night:
+def _night(path: Path, tolerance: float | None) -> ReplayedRun:
     stored = run_file.read_to_decide_again(path)
     try:
         decided = decide_again(stored, tolerance)
     except ReplayError as error:
         raise ReplayError(f"{path} cannot be used because {error}") from error
-    return Night(path.resolve().parent.name if path.name == RUN else path.name, decided, find_changes(stored, decided))
+    return ReplayedRun(
+        path.resolve().parent.name if path.name == RUN else path.name, decided, find_changes(stored, decided)
+    )
 
 
 def outcome_of(case: CaseResult) -> str:
@@ -110,7 +112,7 @@ def outcome_of(case: CaseResult) -> str:
     return FAILED if case.error is not None else SKIPPED if case.skipped is not None else NOT_FINISHED
 
 
-def occurrences(nights: Sequence[Night]) -> dict[str, Counter[str]]:
+def occurrences(nights: Sequence[ReplayedRun]) -> dict[str, Counter[str]]:
     """Counts the outcomes of each case over all nights without an injected fault, by case id."""
     outcomes: dict[str, Counter[str]] = {}
     for night in (night for night in nights if night.decided.mutated is None):
@@ -119,7 +121,7 @@ def occurrences(nights: Sequence[Night]) -> dict[str, Counter[str]]:
     return outcomes
 
 
-def document(nights: Sequence[Night], refused: Sequence[str], tolerance: float | None) -> str:
+def document(nights: Sequence[ReplayedRun], refused: Sequence[str], tolerance: float | None) -> str:
     """Returns one JSON document. `tolerance` is a share, or null for the tolerance with which each run was judged."""
     body = {
         "tolerance": tolerance,
@@ -131,7 +133,7 @@ def document(nights: Sequence[Night], refused: Sequence[str], tolerance: float |
     return pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n"
 
 
-def _run_as_json(night: Night) -> dict[str, Any]:
+def _run_as_json(night: ReplayedRun) -> dict[str, Any]:
     return {
         "file": night.file,
         "started_at": night.decided.started_at,
@@ -150,11 +152,11 @@ def _in_order(counted: Counter[str]) -> dict[str, int]:
     return {word: counted[word] for word in WORDS if counted[word]}
 
 
-def _print(nights: Sequence[Night]) -> None:
-    sys.stdout.write(printed(_parts(nights, terminal_columns()), terminal_columns(), stdout_takes_colour()))
+def _print(nights: Sequence[ReplayedRun]) -> None:
+    sys.stdout.write(render_text(_parts(nights, terminal_columns()), terminal_columns(), stdout_takes_colour()))
 
 
-def _parts(nights: Sequence[Night], width: int) -> Iterator[RenderableType]:
+def _parts(nights: Sequence[ReplayedRun], width: int) -> Iterator[RenderableType]:
     yield from _runs(nights).rich(width)
     yield Text()
     yield from _frequencies(nights).rich(width)
@@ -171,7 +173,7 @@ def _parts(nights: Sequence[Night], width: int) -> Iterator[RenderableType]:
     yield Text(f"{runs}: {number_of(different, 'verdict')} now other than stored")
 
 
-def _runs(nights: Sequence[Night]) -> Table:
+def _runs(nights: Sequence[ReplayedRun]) -> Table:
     rows = []
     for night in nights:
         decided = night.decided
@@ -189,7 +191,7 @@ def _words(change: Change) -> str:
     return f"{change.check} of {change.case_id}: {text}"
 
 
-def _frequencies(nights: Sequence[Night]) -> Table:
+def _frequencies(nights: Sequence[ReplayedRun]) -> Table:
     found = occurrences(nights)
     words = [word for word in WORDS if any(counted[word] for counted in found.values())]
     rows = ((case_id, *(str(counted[word] or "") for word in words)) for case_id, counted in found.items())

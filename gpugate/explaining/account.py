@@ -13,23 +13,24 @@ LONGER = 0.01
 
 @dataclass(frozen=True)
 class Account:
-    """Milliseconds per step that each part of a step takes more now: together they are the whole difference.
+    """Changes of the parts of a step, in milliseconds per step: they add up to the whole difference.
 
-    `kernels` with those that `finish()` adds (on a CPU: operators), without what a lower clock explains; `clocks` that;
-    `copies` in which no kernel runs; of the rest, in which the device does nothing, `syncs` is what came with new
-    waiting calls, `launch_gaps` what came with a longer time to enqueue a step, and `host` what is left.
+    `kernels_ms`: kernels, with those that `finish()` adds, without what a lower clock explains; on a CPU, operators.
+    `clocks_ms`: kernels that take longer by a lower SM clock. `copies_ms`: copies while no kernel runs. The device does
+    nothing in the other three: `syncs_ms` came with new waiting calls, `launch_gaps_ms` with a longer time to enqueue a
+    step, and `host_ms` is the rest.
     """
 
-    kernels: float = 0.0
-    launch_gaps: float = 0.0
-    copies: float = 0.0
-    syncs: float = 0.0
-    clocks: float = 0.0
-    host: float = 0.0
+    kernels_ms: float = 0.0
+    launch_gaps_ms: float = 0.0
+    copies_ms: float = 0.0
+    syncs_ms: float = 0.0
+    clocks_ms: float = 0.0
+    host_ms: float = 0.0
 
 
 @dataclass(frozen=True)
-class Move:
+class PartChange:
     """A kernel, copy or operator of both states, of the newer alone (`is_new`) or of the older alone (`is_gone`).
 
     `count` and `ms` say how much more often it comes in a step and how much longer it takes there.
@@ -52,7 +53,7 @@ def account(then: State, now: State) -> Account | None:
     after = _after_ms(now) - _after_ms(then)
     kernels = now.profile.kernel_ms - then.profile.kernel_ms + after
     if not now.on_gpu:
-        return Account(kernels=kernels, host=whole - kernels)
+        return Account(kernels_ms=kernels, host_ms=whole - kernels)
     clocks = _by_clocks(then, now)
     copies = now.profile.copy_ms - then.profile.copy_ms
     idle = whole - kernels - copies
@@ -63,28 +64,28 @@ def account(then: State, now: State) -> Account | None:
     return Account(kernels - clocks, launches, copies, syncs, clocks, idle - syncs - launches)
 
 
-def moves(then: StepProfile, now: StepProfile) -> list[Move]:
+def moves(then: StepProfile, now: StepProfile) -> list[PartChange]:
     """Everything of either profile, what moved most first."""
-    before, after = _named(then), _named(now)
+    before, after = _merge_parts(then), _merge_parts(now)
     found = []
     for name in dict.fromkeys((*after, *before)):
         (was_count, was_ms), (count, ms) = before.get(name, NOTHING), after.get(name, NOTHING)
         is_kernel = name in then.kernels or name in now.kernels
-        found.append(Move(name, count - was_count, ms - was_ms, name not in before, name not in after, is_kernel))
+        found.append(PartChange(name, count - was_count, ms - was_ms, name not in before, name not in after, is_kernel))
     return sorted(found, key=lambda move: -abs(move.ms))
 
 
-def first_longer_stage(then: State, now: State) -> Move | None:
+def first_longer_stage(then: State, now: State) -> PartChange | None:
     """Finds the first stage of the step that takes longer by more than 1 % of a step; None where no stage does."""
     before, after = (state.profile.stages if state.profile else {} for state in (then, now))
     for name, (count, ms) in after.items():
         was_count, was_ms = before.get(name, NOTHING)
         if ms - was_ms > LONGER * then.step_ms:
-            return Move(name, count - was_count, ms - was_ms, name not in before, is_gone=False, is_kernel=False)
+            return PartChange(name, count - was_count, ms - was_ms, name not in before, is_gone=False, is_kernel=False)
     return None
 
 
-def _named(profile: StepProfile) -> Parts:
+def _merge_parts(profile: StepProfile) -> Parts:
     """Merges the parts of every step with the parts after the last step, which get `, after the steps` in the name."""
     after = {f"{name}, after the steps": part for name, part in profile.after.items()}
     return {**profile.kernels, **profile.copies, **after}

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from gpugate import units
 from gpugate.counter_names import COUNTER_NAMES, CPU_COUNTERS
-from gpugate.explaining.account import Move, account, first_longer_stage
-from gpugate.explaining.cause import likely_cause, moved
+from gpugate.explaining.account import PartChange, account, first_longer_stage
+from gpugate.explaining.cause import likely_cause, list_changed_parts
 from gpugate.explaining.state import State
-from gpugate.explaining.words import LEAST_MS, change, shortened, signed
+from gpugate.explaining.words import LEAST_MS, change, shorten_names, write_signed
 from gpugate.measurement.record import Counters
 from gpugate.results.autopsy import Autopsy
 
@@ -42,24 +42,24 @@ def _lines(then: State, now: State) -> Iterator[str]:
     if found is None:
         yield "where it went is not known, which takes a profile of both"
         return
-    terms = {name.replace("_", " "): ms for name, ms in vars(found).items() if abs(ms) >= LEAST_MS}
+    terms = {name.removesuffix("_ms").replace("_", " "): ms for name, ms in vars(found).items() if abs(ms) >= LEAST_MS}
     if not now.on_gpu and "kernels" in terms:  # of a CPU
         terms = {"operators": terms.pop("kernels"), **terms}
-    told = ", ".join(f"{name} {signed(ms)}" for name, ms in terms.items())
+    told = ", ".join(f"{name} {write_signed(ms)}" for name, ms in terms.items())
     yield f"where it went: {told or 'nowhere'}"
     if now.on_gpu and not (then.sm_clock_mhz and now.sm_clock_mhz):
         yield CLOCKS_UNKNOWN
-    moves = moved(then, now)
-    names = shortened([move.name for move in moves])
+    moves = list_changed_parts(then, now)
+    names = shorten_names([move.name for move in moves])
     moves = [replace(move, name=name) for move, name in zip(moves, names, strict=True)]
     longer = [move for move in moves if abs(move.ms) >= LEAST_MS and not (move.is_new or move.is_gone)]
-    both = [f"{move.name} {signed(move.ms)}" for move in longer]
-    yield from _named("moved most", both[:MOST_NAMED])  # how many moved less says nothing
+    both = [f"{move.name} {write_signed(move.ms)}" for move in longer]
+    yield from _list_names("moved most", both[:MOST_NAMED])  # how many moved less says nothing
     stage = first_longer_stage(then, now)
     if stage is not None:
-        yield f"first stage that takes longer: {stage.name} {signed(stage.ms)}"
-    yield from _named("new", [_whole(move) for move in moves if move.is_new])
-    yield from _named("gone", [_whole(move) for move in moves if move.is_gone])
+        yield f"first stage that takes longer: {stage.name} {write_signed(stage.ms)}"
+    yield from _list_names("new", [_whole(move) for move in moves if move.is_new])
+    yield from _list_names("gone", [_whole(move) for move in moves if move.is_gone])
 
 
 def _cpu(then: State, now: State) -> Iterator[str]:
@@ -82,11 +82,11 @@ def _changed_counts(title: str, then: Counters, now: Counters) -> Iterator[str]:
         yield f"{title}: {', '.join(words)}"
 
 
-def _named(title: str, words: Sequence[str]) -> Iterator[str]:
+def _list_names(title: str, words: Sequence[str]) -> Iterator[str]:
     if words:
         more = f"; {len(words) - MOST_NAMED} more" if len(words) > MOST_NAMED else ""
         yield f"{title}: {'; '.join(words[:MOST_NAMED])}{more}"
 
 
-def _whole(move: Move) -> str:
+def _whole(move: PartChange) -> str:
     return f"{move.name} {units.milliseconds(abs(move.ms))}"

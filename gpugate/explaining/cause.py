@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpugate import units
-from gpugate.explaining.account import NOTHING, Move, account, moves
+from gpugate.explaining.account import NOTHING, PartChange, account, moves
 from gpugate.explaining.state import State
-from gpugate.explaining.words import change, short, signed
+from gpugate.explaining.words import change, short, write_signed
 from gpugate.measurement.step_profile import OTHERS
 from gpugate.results.autopsy import Kind
 
@@ -38,24 +38,24 @@ def likely_cause(then: State, now: State) -> Cause:
     for explanation in _EXPLANATIONS:
         cause = explanation(then, now)
         if cause is not None:
-            return cause if cause.kind not in COUNTED else _weighed(cause, then, now)
+            return cause if cause.kind not in COUNTED else _weigh(cause, then, now)
     if abs(now.step_ms / then.step_ms - 1) >= FEW:
         changed = f"a step takes {change(then.step_ms, now.step_ms)}"
         return Cause("not profiled", f"{changed}, and where is not known, which takes a profile of both: record again")
     counts = [name for name in COUNTS if abs(now.more(then, name)) >= ONE]
-    told = ", ".join(f"{_counted(then, now, name)} {name.replace('_', ' ')}" for name in counts)
+    told = ", ".join(f"{_describe_counter(then, now, name)} {name.replace('_', ' ')}" for name in counts)
     said = f"what is counted changed: {told} per step" if told else "nothing that is counted changed"
     return Cause("nothing", f"a step takes as long as before, and {said}")
 
 
-def _weighed(counted: Cause, then: State, now: State) -> Cause:
+def _weigh(counted: Cause, then: State, now: State) -> Cause:
     """Keeps a cause from counters, unless kernels with unchanged counts explain nearly all of the longer step: then the
     kernels come first."""
     longer_ms = now.step_ms - then.step_ms
     found = account(then, now)
     if found is None or longer_ms < FEW * then.step_ms:
         return counted
-    as_often = [move for move in moved(then, now) if abs(move.count) < ONE]
+    as_often = [move for move in list_changed_parts(then, now) if abs(move.count) < ONE]
     same_kernels_ms = sum(move.ms for move in as_often if move.is_kernel)
     if longer_ms - same_kernels_ms >= SOME * longer_ms:
         return counted
@@ -81,7 +81,7 @@ def _leak(then: State, now: State) -> Cause | None:
     return Cause("leak", f"every step keeps {now.more(then, 'grown_bytes') / 1e6:.3g} MB more of device memory")
 
 
-def _gained(then: State, now: State) -> Cause | None:
+def _explain_gain(then: State, now: State) -> Cause | None:
     """Against its reference a side that is faster may copy or launch more: that made nothing slower. What it is too
     slow for is in what is left."""
     against_its_reference = then.reference_ms is None and now.reference_ms is not None
@@ -102,22 +102,23 @@ def _gained(then: State, now: State) -> Cause | None:
 def _graph(then: State, now: State) -> Cause | None:
     if now.more(then, "graph_launches") > -ONE:
         return None
-    launches = f"{_counted(then, now, 'graph_launches')} graph launches and {_counted(then, now, 'kernel_launches')}"
-    return Cause("no graph", f"a CUDA graph is launched no more: {launches} kernel launches per step")
+    graphs, kernels = (_describe_counter(then, now, name) for name in ("graph_launches", "kernel_launches"))
+    launches = f"{graphs} graph launches and {kernels} kernel launches per step"
+    return Cause("no graph", f"a CUDA graph is launched no more: {launches}")
 
 
 def _copies(then: State, now: State) -> Cause | None:
     more = [name for name in COPIES if now.more(then, name) >= ONE]
     if not more:
         return None
-    said = " and ".join(f"{_counted(then, now, name)} {name.replace('_', ' ')}" for name in more)
+    said = " and ".join(f"{_describe_counter(then, now, name)} {name.replace('_', ' ')}" for name in more)
     return Cause("copies", f"there are more copies: {said} per step")
 
 
 def _pageable(then: State, now: State) -> Cause | None:
     if now.more(then, "pageable_copies") < ONE:
         return None
-    said = _counted(then, now, "pageable_copies")
+    said = _describe_counter(then, now, "pageable_copies")
     return Cause("pageable copies", f"copies go through pageable memory: {said} per step")
 
 
@@ -128,7 +129,8 @@ def _engagement(then: State, now: State) -> Cause | None:
 def _synchronization(then: State, now: State) -> Cause | None:
     if now.more(then, "synchronizing_calls") < ONE:
         return None
-    said = f"the host waits for the device more often: {_counted(then, now, 'synchronizing_calls')} calls per step"
+    calls = _describe_counter(then, now, "synchronizing_calls")
+    said = f"the host waits for the device more often: {calls} calls per step"
     if then.profile is None or now.profile is None:
         return Cause("synchronization", said)
     before = then.profile.waits
@@ -140,8 +142,8 @@ def _synchronization(then: State, now: State) -> Cause | None:
 def _kernels(then: State, now: State) -> Cause | None:
     if now.more(then, "kernels") < ONE:
         return None
-    said = f"more kernels run: {_counted(then, now, 'kernels')} per step"
-    more = [move for move in moved(then, now) if move.is_kernel and move.count >= ONE]
+    said = f"more kernels run: {_describe_counter(then, now, 'kernels')} per step"
+    more = [move for move in list_changed_parts(then, now) if move.is_kernel and move.count >= ONE]
     if not more:
         return Cause("more kernels", said)
     # Libraries take one kernel for another from process to process, so that some come more often and others less.
@@ -164,7 +166,7 @@ def _after(then: State, now: State) -> Cause | None:
     if not grown or longer_ms <= 0 or more_ms < least * longer_ms:
         return None
     share = _share(more_ms, longer_ms)
-    said = f"finish() adds device work after the last step: {short(name)}, {signed(grown[name])} ({share})"
+    said = f"finish() adds device work after the last step: {short(name)}, {write_signed(grown[name])} ({share})"
     return Cause("more work after the steps", said)
 
 
@@ -181,8 +183,8 @@ def _times(then: State, now: State) -> Cause | None:
 def _share(ms: float, whole_ms: float) -> str:
     """`+2.00 ms of +3.00 ms per step`: a part may be more than the whole, where others went the other way."""
     if abs(ms) < (1 + LITTLE) * abs(whole_ms):
-        return f"{signed(ms)} of {signed(whole_ms)} per step"
-    return f"{signed(ms)} per step, and other parts {signed(whole_ms - ms)}"
+        return f"{write_signed(ms)} of {write_signed(whole_ms)} per step"
+    return f"{write_signed(ms)} per step, and other parts {write_signed(whole_ms - ms)}"
 
 
 def _reference(then: State, now: State) -> Cause | None:
@@ -200,17 +202,17 @@ def _reference(then: State, now: State) -> Cause | None:
 
 def _in_words(term: str, share: str, faster: bool, then: State, now: State) -> Cause:
     longer, slower = ("less time", "faster") if faster else ("longer", "slower")
-    if term == "kernels":
-        most = next((move for move in moved(then, now) if (move.ms < 0) == faster), None)
-        said = f", most of all {short(most.name)}, {signed(most.ms)}" if most else ""
+    if term == "kernels_ms":
+        most = next((move for move in list_changed_parts(then, now) if (move.ms < 0) == faster), None)
+        said = f", most of all {short(most.name)}, {write_signed(most.ms)}" if most else ""
         unit = "kernels" if now.on_gpu else "operators"
         return Cause("slower kernels", f"{unit} take {longer}{said} ({share})")
-    if term == "clocks":
+    if term == "clocks_ms":
         clocks = f"{then.sm_clock_mhz:.0f} -> {now.sm_clock_mhz:.0f} MHz"
         return Cause("clocks", f"the SM clock is {slower}: {clocks} ({share})")
-    if term == "copies":
+    if term == "copies_ms":
         return Cause("slower copies", f"the same copies take {longer} while no kernel runs ({share})")
-    if term == "launch_gaps":
+    if term == "launch_gaps_ms":
         enqueue = " -> ".join(units.milliseconds(state.counters["enqueue_ms"]) for state in (then, now))
         return Cause("launch gaps", f"the host takes {longer} to enqueue a step, {enqueue} ({share})")
     where = "while the device waits" if now.on_gpu else "outside of all operators"
@@ -220,7 +222,7 @@ def _in_words(term: str, share: str, faster: bool, then: State, now: State) -> C
 _EXPLANATIONS: tuple[Callable[[State, State], Cause | None], ...] = (
     _outputs,
     _leak,
-    _gained,
+    _explain_gain,
     _graph,
     _copies,
     _pageable,
@@ -233,10 +235,10 @@ _EXPLANATIONS: tuple[Callable[[State, State], Cause | None], ...] = (
 )
 
 
-def _counted(then: State, now: State, counter: str) -> str:
+def _describe_counter(then: State, now: State, counter: str) -> str:
     return f"{then.counters[counter]:g} -> {now.counters[counter]:g}"
 
 
-def moved(then: State, now: State) -> list[Move]:
+def list_changed_parts(then: State, now: State) -> list[PartChange]:
     """Lists the parts that changed between two states; the list is empty where a state has no profile."""
     return moves(then.profile, now.profile) if then.profile and now.profile else []

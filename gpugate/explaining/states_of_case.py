@@ -16,10 +16,10 @@ from gpugate.results.verdict import Outcome
 RECORDED = "what was recorded"
 
 
-def explained(result: CaseResult, profile: StepProfile | None) -> Autopsy | None:
+def explain(result: CaseResult, profile: StepProfile | None) -> Autopsy | None:
     """Compares the optimized side with its record, whose profile is `profile`; without a record, with the reference of
     this run. None for a case without times."""
-    now, then, against = optimized_side(result), recorded(result, profile), RECORDED
+    now, then, against = optimized_side(result), recorded_side(result, profile), RECORDED
     if then is None:
         then, against = reference_side(result), f"{result.compared_with}, which it is compared with"
     return autopsy(then, now, against) if then and now else None
@@ -60,7 +60,7 @@ def reference_side(result: CaseResult) -> State | None:
     )
 
 
-def recorded(result: CaseResult, profile: StepProfile | None) -> State | None:
+def recorded_side(result: CaseResult, profile: StepProfile | None) -> State | None:
     """The optimized side as its baseline has it, with the profile that is stored beside; None without a baseline."""
     then = result.remembered
     if then is None:

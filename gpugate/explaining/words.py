@@ -13,7 +13,7 @@ HEAD, BEFORE = 20, 4  # how much stays of a name's beginning, and before what te
 _CASTS = re.compile(r"\((?:bool|char|int|unsigned int|long|unsigned long)\)(?=-?\d)")  # as nsys spells numbers
 
 
-def signed(ms: float) -> str:
+def write_signed(ms: float) -> str:
     """`+0.12 ms`."""
     return f"{'+' if ms >= 0 else '-'}{units.milliseconds(abs(ms))}"
 
@@ -30,7 +30,7 @@ def short(name: str) -> str:
     return _cut(_bare(name))
 
 
-def shortened(names: Sequence[str]) -> list[str]:
+def shorten_names(names: Sequence[str]) -> list[str]:
     """Short names, of which no two are alike where the names are not: then they show where the names differ."""
     bare = [_bare(name) for name in names]
     found = [_cut(name) for name in bare]

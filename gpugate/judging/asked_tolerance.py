@@ -25,13 +25,13 @@ def refuse_below_floor(asked: float, remembered: Mapping[str, Remembered | None]
                 f"--perf-tolerance is {100 * asked:g} %, and the processes that recorded {case_id} vary by too much to "
                 "bound anything: leave that case out, or record it on a quieter machine"
             )
-        smallest = rounded_up(largest)
+        smallest = write_rounded_up(largest)
         raise OptionError(
             f"--perf-tolerance is {100 * asked:g} %, below the {smallest} % that this machine resolves for {case_id}: "
             f"ask for {smallest} or more, or leave that case out"
         )
 
 
-def rounded_up(share: float) -> str:
+def write_rounded_up(share: float) -> str:
     """`1.84` for 0.01837: percent, of which the text itself, asked for, is enough."""
     return f"{math.ceil(share * 1e4) / 100:g}"

@@ -62,18 +62,18 @@ def judge_counters(
     over = Verdict("counters", case_id, Outcome.REGRESSED, tuple(broken.values()), NextStep.REPEAT, numbers)
     if broken and (problem is None or broken.keys() - OF_TIME):
         return over
-    grown = _leaked(found, measurement.reference_counters)
+    grown = _leak_reasons(found, measurement.reference_counters)
     grown = grown or _above_record(found, remembered.optimized_counters if remembered else {})
     if grown:
         return Verdict("counters", case_id, Outcome.REGRESSED, grown, next_step(Outcome.REGRESSED), numbers)
     if broken:
         return with_environment(over, problem)
     # Without counted kernels, `Side.engaged` and the CPU's counters were still checked.
-    why = (_counted(found),) if missing is None else _because(ReasonCode.COUNTED_IN_PART, missing)
+    why = (_count_reason(found),) if missing is None else _because(ReasonCode.COUNTED_IN_PART, missing)
     return Verdict("counters", case_id, Outcome.PASS, why, numbers=numbers)
 
 
-def _counted(found: Counters) -> Reason:
+def _count_reason(found: Counters) -> Reason:
     return Reason(ReasonCode.COUNTED, {name: found[name] for name in ("kernel_launches", "graph_launches", "kernels")})
 
 
@@ -104,7 +104,7 @@ def broken_limit(limit: Limit, found: Counters, reference: Counters) -> Reason |
     return None
 
 
-def _leaked(found: Counters, reference: Counters) -> tuple[Reason, ...]:
+def _leak_reasons(found: Counters, reference: Counters) -> tuple[Reason, ...]:
     """A leak that the reference has too is not the optimization's."""
     ours, theirs = (counters.get("grown_bytes", 0.0) for counters in (found, reference))
     return (Reason(ReasonCode.MEMORY_GROWS, {"bytes": ours}),) if ours > theirs else ()

@@ -13,7 +13,7 @@ from gpugate.judging.equivalence import judge_equivalence
 from gpugate.judging.machine_state import busy_cores, with_environment, with_other_work
 from gpugate.judging.next_step import unless_wrong
 from gpugate.judging.plausibility import TIMES_CEILING, impossible_rate, without_result
-from gpugate.judging.processes import voted
+from gpugate.judging.processes import vote
 from gpugate.judging.times import MOVED, judge_speedup, judge_throughput, middle_by_speedup
 from gpugate.measurement.record import Measurement
 from gpugate.results.case import CaseResult, Promise
@@ -138,7 +138,7 @@ def _counters(result: CaseResult, promise: Promise, measurements: Sequence[Measu
     idle = next((one for one in judged if one.outcome in (Outcome.NOT_ENGAGED, Outcome.WRONG)), None)
     if idle is not None or len(judged) == 1 or first.outcome is Outcome.INCONCLUSIVE:
         return idle or first
-    outcome = voted([one.outcome for one in judged])
+    outcome = vote([one.outcome for one in judged])
     regressed = [one for one in judged if one.outcome is Outcome.REGRESSED]
     found = [Reason(ReasonCode.IN_SOME_PROCESSES, {"found": len(regressed), "processes": len(judged)})]
     if outcome is not Outcome.PASS:

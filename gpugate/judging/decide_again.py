@@ -33,11 +33,11 @@ def decide_again(run: RunResult, asked_tolerance: float | None = None) -> RunRes
     """
     tolerance = run.asked_tolerance if asked_tolerance is None else asked_tolerance
     again = replace(run, asked_tolerance=tolerance)
-    cases = {case_id: _decided(case, again) for case_id, case in run.cases.items()}
+    cases = {case_id: _decide_case(case, again) for case_id, case in run.cases.items()}
     return replace(again, cases=cases, ladders=ladders(cases), sweeps=sweeps(cases))
 
 
-def _decided(case: CaseResult, run: RunResult) -> CaseResult:
+def _decide_case(case: CaseResult, run: RunResult) -> CaseResult:
     if case.measurement is None or _device_was_lost(case):
         return case
     try:

@@ -73,7 +73,7 @@ def fallen_yardstick(probes: Sequence[Yardstick], expected: Mapping[str, float])
     """The first ceiling that lies too far below the expected one in some probe, in words, or None."""
     for name, share, lowest, wanted in _ceilings(probes, expected):
         if lowest < (1 - share) * wanted:
-            return f"{_given(name, lowest)} instead of {units.yardstick_value(name, wanted)}"
+            return f"{_describe_reading(name, lowest)} instead of {units.yardstick_value(name, wanted)}"
     return None
 
 
@@ -82,7 +82,7 @@ def _risen_yardstick(probes: Sequence[Yardstick], expected: Mapping[str, float])
     for name, share, lowest, wanted in _ceilings(probes, expected):
         if (1 - share) * lowest > wanted:
             recorded = f"and only {units.yardstick_value(name, wanted)} when this was recorded"
-            return f"{_given(name, lowest)}, {recorded}: it was busy then, record it again"
+            return f"{_describe_reading(name, lowest)}, {recorded}: it was busy then, record it again"
     return None
 
 
@@ -94,5 +94,5 @@ def _ceilings(probes: Sequence[Yardstick], expected: Mapping[str, float]) -> Ite
             yield name, share, min(values), expected[name]
 
 
-def _given(name: str, value: float) -> str:
+def _describe_reading(name: str, value: float) -> str:
     return f"the machine gave {units.yardstick_label(name)} {units.yardstick_value(name, value)}"

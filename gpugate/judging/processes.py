@@ -9,16 +9,16 @@ from gpugate.results.verdict import Outcome
 _FROM_BAD_TO_GOOD = (Outcome.REGRESSED, Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.IMPROVED)
 
 
-def voted(outcomes: Sequence[Outcome]) -> Outcome:
+def vote(outcomes: Sequence[Outcome]) -> Outcome:
     """The outcome of the middle one of several processes; INCONCLUSIVE where two processes contradict each other."""
     worse, better = _middle(outcomes)
     return Outcome.INCONCLUSIVE if worse is Outcome.REGRESSED is not better else worse
 
 
-def disputed(outcomes: Sequence[Outcome]) -> bool:
+def is_disputed(outcomes: Sequence[Outcome]) -> bool:
     """True where the common outcome is INCONCLUSIVE because the two middle processes have different outcomes."""
     worse, better = _middle(outcomes)
-    return voted(outcomes) is Outcome.INCONCLUSIVE and worse is not better
+    return vote(outcomes) is Outcome.INCONCLUSIVE and worse is not better
 
 
 def _middle(outcomes: Sequence[Outcome]) -> tuple[Outcome, Outcome]:

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from gpugate.judging.asked_tolerance import smallest_tolerance
 from gpugate.judging.next_step import next_step
-from gpugate.judging.processes import disputed, voted
+from gpugate.judging.processes import is_disputed, vote
 from gpugate.measurement.record import Measurement
 from gpugate.results.case import Remembered
 from gpugate.results.moved_side import Times, mostly_the_reference
@@ -54,7 +54,7 @@ class _Judgement(NamedTuple):
 
 def _code(outcomes: Sequence[Outcome], below: ReasonCode) -> ReasonCode:
     """The code of the common outcome of several processes; `below` is the code of REGRESSED."""
-    return ReasonCode.PROCESSES_DISAGREE if disputed(outcomes) else _CODES.get(voted(outcomes), below)
+    return ReasonCode.PROCESSES_DISAGREE if is_disputed(outcomes) else _CODES.get(vote(outcomes), below)
 
 
 def against_minimum(speedup: Estimate, minimum: float) -> Outcome:
@@ -102,7 +102,7 @@ def judge_speedup(
     if minimum is not None:
         kept = [against_minimum(one, minimum) for one in speedups]
         promised = Reason(_code(kept, _BELOW["promised"]), {"bound": "promised", "value": minimum})
-        judgements.insert(0, _Judgement(voted(kept), promised))
+        judgements.insert(0, _Judgement(vote(kept), promised))
     elif too_varied:
         judgements.append(_Judgement(Outcome.NO_BASELINE, too_varied[0]))
     outcome = _inert(measurement, speedup) or worst([judgement.outcome for judgement in judgements])
@@ -180,8 +180,11 @@ def _against_record(
 
 def _against_history(summaries: Sequence[Summary], bound: str, then: History, allowed: float) -> _Judgement:
     by_ratio = votes([one.speedup for one in summaries], then.speedup, allowed)
-    by_side = [_gained(vote, one, then, allowed) for vote, one in zip(by_ratio, summaries, strict=True)]
-    outcome, no_gain = voted(by_side), by_side != by_ratio
+    by_side = [
+        _discount_slower_reference(outcome, one, then, allowed)
+        for outcome, one in zip(by_ratio, summaries, strict=True)
+    ]
+    outcome, no_gain = vote(by_side), by_side != by_ratio
     code = _code(by_side, _BELOW[bound])
     if bound == "anchored" and outcome is Outcome.IMPROVED:
         outcome, code = Outcome.PASS, ReasonCode.BOUND_HELD
@@ -190,7 +193,7 @@ def _against_history(summaries: Sequence[Summary], bound: str, then: History, al
     return _Judgement(outcome, Reason(code, {"bound": bound, "value": then.speedup, "allowed": allowed}), no_gain)
 
 
-def _gained(outcome: Outcome, summary: Summary, then: History, allowed: float) -> Outcome:
+def _discount_slower_reference(outcome: Outcome, summary: Summary, then: History, allowed: float) -> Outcome:
     """No improvement where the speedup rose because the reference is slower. The optimized side then answers for itself
     by its time: as long as recorded it is a PASS, and a longer time may be the machine's or the optimization's."""
     if outcome is not Outcome.IMPROVED or not mostly_the_reference(_recorded_times(then), _medians(summary)):
@@ -287,7 +290,7 @@ def judge_throughput(measurement: Measurement, summaries: Sequence[Summary], rem
     allowed = tolerance(then.optimized_ms_cv, then.processes, floor, remembered.checks)
     numbers |= {"recorded_ms": then.optimized_ms, "time_tolerance": allowed}
     by_process = votes([_speed(then.optimized_ms, one.optimized_ms) for one in summaries], 1.0, allowed)
-    outcome, decisive = voted(by_process), _middle_one(summaries, lambda one: one.optimized_ms.median)
+    outcome, decisive = vote(by_process), _middle_one(summaries, lambda one: one.optimized_ms.median)
     recorded: dict[str, Fact] = {"bound": "recorded", "value": then.optimized_ms, "allowed": allowed}
     reasons = [Reason(_code(by_process, ReasonCode.SLOWER_THAN_RECORD), recorded)]
     reasons += [Reason(ReasonCode.FRESH_PROCESS, {"optimized_ms": one.optimized_ms.median}) for one in summaries[1:]]
@@ -296,7 +299,7 @@ def judge_throughput(measurement: Measurement, summaries: Sequence[Summary], rem
     if outcome is not Outcome.PASS:
         facts = {"then": then.reference_ms, "now": decisive.reference_ms.median}
         reasons.append(Reason(ReasonCode.REFERENCE_TIME, facts))
-    if outcome is Outcome.REGRESSED and _moved_alike(then, decisive):
+    if outcome is Outcome.REGRESSED and _sides_slowed_alike(then, decisive):
         outcome = Outcome.ENV_INVALID
         reasons.insert(0, Reason(ReasonCode.MACHINE_CHANGED))
     if remembered.differences:
@@ -310,7 +313,7 @@ def _speed(then_ms: float, now: Estimate) -> Estimate:
     return Estimate(*(then_ms / ms for ms in (now.median, now.high, now.low)))
 
 
-def _moved_alike(then: History, summary: Summary) -> bool:
+def _sides_slowed_alike(then: History, summary: Summary) -> bool:
     """The reference slowed by at least half as much as the optimized side."""
     ours = summary.optimized_ms.median / then.optimized_ms - 1
     theirs = summary.reference_ms.median / then.reference_ms - 1

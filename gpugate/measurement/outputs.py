@@ -17,7 +17,7 @@ from gpugate.measurement.cold_inputs import Inputs, check_untouched
 from gpugate.measurement.difference import difference, problem_with
 from gpugate.measurement.record import Difference, Mismatch
 from gpugate.measurement.sides import BuiltSide, build_side, release
-from gpugate.workload import BASELINE, Case, Context, nothing_to_say
+from gpugate.workload import BASELINE, Case, Context, no_engagement_problem
 
 SAME_BASELINE_L2 = 1e-4  # two builds of the baseline may pick other algorithms, never another model
 
@@ -109,7 +109,7 @@ def compare_fresh(both: BothSides, inputs: Inputs, expected: Expected) -> tuple[
     found = [
         difference(output, before, "fresh inputs") for output, before in zip(optimized, expected.fresh, strict=True)
     ]
-    if both.optimized.side.engaged is not nothing_to_say:
+    if both.optimized.side.engaged is not no_engagement_problem:
         return found, False
     # Outputs are computed one by one, up to the first that differs: long steps are dear.
     theirs = (both.reference.output_for(one) for one in inputs.fresh)

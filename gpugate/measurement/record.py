@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal
 
 from gpugate.measurement.step_profile import StepProfile
-from gpugate.units import Count, Milliseconds, Natural, NotFinite, NotNegative, Positive, Seed, Share, rounded
+from gpugate.units import Count, Milliseconds, Natural, NotFinite, NotNegative, Positive, Seed, Share, round_stored
 
 StopReason = Literal["narrow", "noise", "budget", "outputs not comparable"]
 # A counter that this machine could not measure is absent from the mapping: never 0.
@@ -102,7 +102,7 @@ def _to_columns(process: Sequence[TimedBuild]) -> Mapping[str, list[Any]]:
         else:
             columns[name] = [[getattr(pair, name) for pair in build.pairs] for build in process]
     for name in ("reference_ms", "optimized_ms"):
-        columns[name] = [[rounded(value) for value in values] for values in columns[name]]
+        columns[name] = [[round_stored(value) for value in values] for values in columns[name]]
     return columns
 
 

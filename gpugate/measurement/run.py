@@ -54,7 +54,7 @@ from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.measurement.warm_up import least_block_ms, warm_up
 from gpugate.measurement.workload_cache import CountedSide, WorkloadCache
 from gpugate.statistics.intervals import Estimate
-from gpugate.workload import BASELINE, Case, Context, nothing_to_say
+from gpugate.workload import BASELINE, Case, Context, no_engagement_problem
 
 REWARM_SHARE = 0.3  # of the warm-up time, for every build after the first: the clock is up already
 
@@ -308,7 +308,7 @@ def _finish(run: _Run, both: BothSides) -> None:
     theirs, ours = _count(run, both)
     run.report_progress("checking", both.optimized.name)
     run.found.inert = run.found.same_bits and theirs.same_work(ours)
-    run.found.accounts_for_itself = both.optimized.side.engaged is not nothing_to_say
+    run.found.accounts_for_itself = both.optimized.side.engaged is not no_engagement_problem
     run.found.not_engaged = both.optimized.why_not_engaged()
     run.found.counted = (theirs, ours)
     check_untouched(run.inputs, both.optimized.name)

@@ -37,14 +37,14 @@ EndRun = Callable[[SideError], None]
 
 
 @dataclass
-class Limit:
+class TimeLimit:
     """The time limit of the call that the main thread runs now."""
 
     side: str
     doing: str
     seconds: float
-    since: float  # by monotonic()
-    due: float  # time of the next error or, after MOST_ERRORS errors, of the end of the process
+    since_s: float  # by monotonic()
+    due_s: float  # time of the next error or, after MOST_ERRORS errors, of the end of the process
     signals_sent: int = 0
     errors_raised: int = 0
 
@@ -54,7 +54,7 @@ class Watch:
 
     def __init__(self, seconds: float, end_run: EndRun) -> None:
         self.seconds = seconds
-        self.limit: Limit | None = None
+        self.limit: TimeLimit | None = None
         self.thread = threading.get_ident()
         self._end_run = end_run
         self._closed = threading.Event()
@@ -79,14 +79,14 @@ class Watch:
         wait_s = self.seconds
         while not self._closed.wait(wait_s):
             limit, now = self.limit, monotonic()
-            if limit is None or now < limit.due:
+            if limit is None or now < limit.due_s:
                 # No limit is shorter than `seconds`, so a limit that is set meanwhile ends after this wait.
-                wait_s = self.seconds if limit is None else min(self.seconds, limit.due - now)
+                wait_s = self.seconds if limit is None else min(self.seconds, limit.due_s - now)
                 continue
             if limit.signals_sent == MOST_ERRORS:
                 self._end_run(SideError(limit.side, limit.doing, StepTimeout(_sentence(limit, self.thread))))
             wait_s = min(self.seconds, GRACE_S)
-            limit.due, limit.signals_sent = now + GRACE_S, limit.signals_sent + 1
+            limit.due_s, limit.signals_sent = now + GRACE_S, limit.signals_sent + 1
             signal.pthread_kill(self.thread, _SIGNAL)
 
 
@@ -119,26 +119,26 @@ def end_limits() -> None:
         _watch = None
 
 
-def begin(side: str, doing: str, share: float) -> Limit | None:
+def begin(side: str, doing: str, share: float) -> TimeLimit | None:
     """Starts a limit for this thread and returns the limit around it, which `end` restores."""
     watch = _watch
     if watch is None or watch.thread != threading.get_ident():
         return None
     before, seconds, now = watch.limit, watch.seconds * share, monotonic()
-    watch.limit = Limit(side, doing, seconds, now, now + seconds)
+    watch.limit = TimeLimit(side, doing, seconds, now, now + seconds)
     return before
 
 
-def end(before: Limit | None) -> None:
+def end(before: TimeLimit | None) -> None:
     """Ends the inner limit and continues the limit around it, which does not count the inner time."""
     watch = _watch
     if watch is not None and watch.thread == threading.get_ident() and watch.limit is not None:
         if before is not None:
-            before.due += monotonic() - watch.limit.since
+            before.due_s += monotonic() - watch.limit.since_s
         watch.limit = before
 
 
-def _sentence(limit: Limit, first: int) -> str:
+def _sentence(limit: TimeLimit, first: int) -> str:
     """Writes `no end within 300 s (perf_step_timeout); MainThread: loader.py:12 wait, step.py:7 step`."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = {

@@ -26,7 +26,7 @@ class ProfileError(GpugateError):
 
 
 @dataclass(frozen=True)
-class Table:
+class ExportTable:
     """A table of the export. Without one of the columns in `needed` it says nothing; `useful` ones may be missing."""
 
     name: str
@@ -41,21 +41,23 @@ _DEVICE = "start end correlationId streamId"
 # The same for every kind of activity, so that one query reads all kinds: what a table lacks is NULL.
 _ACTIVITY = f"globalPid deviceId graphNodeId shortName demangledName {SHAPE} bytes copyKind srcKind dstKind"
 # By the name of the view.
-TABLES: Mapping[str, Table] = {
-    "string": Table("StringIds", "names", "id value"),
-    "nvtx": Table("NVTX_EVENTS", "NVTX ranges", "start end eventType globalTid domainId", f"text textId {PAYLOADS}"),
-    "api": Table("CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA calls", "start end globalTid correlationId nameId"),
-    "kernel": Table("CUPTI_ACTIVITY_KIND_KERNEL", "kernels", f"{_DEVICE} shortName", _ACTIVITY),
-    "copy": Table("CUPTI_ACTIVITY_KIND_MEMCPY", "copies", f"{_DEVICE} bytes copyKind", _ACTIVITY),
-    "fill": Table("CUPTI_ACTIVITY_KIND_MEMSET", "memsets", _DEVICE, _ACTIVITY),
-    "graph": Table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "whole graphs", _DEVICE, _ACTIVITY),
-    "os_call": Table("OSRT_API", "OS calls", "start end globalTid nameId"),
-    "thread": Table("ThreadNames", "names of threads", "globalTid nameId"),
-    "allocation": Table(
+TABLES: Mapping[str, ExportTable] = {
+    "string": ExportTable("StringIds", "names", "id value"),
+    "nvtx": ExportTable(
+        "NVTX_EVENTS", "NVTX ranges", "start end eventType globalTid domainId", f"text textId {PAYLOADS}"
+    ),
+    "api": ExportTable("CUPTI_ACTIVITY_KIND_RUNTIME", "CUDA calls", "start end globalTid correlationId nameId"),
+    "kernel": ExportTable("CUPTI_ACTIVITY_KIND_KERNEL", "kernels", f"{_DEVICE} shortName", _ACTIVITY),
+    "copy": ExportTable("CUPTI_ACTIVITY_KIND_MEMCPY", "copies", f"{_DEVICE} bytes copyKind", _ACTIVITY),
+    "fill": ExportTable("CUPTI_ACTIVITY_KIND_MEMSET", "memsets", _DEVICE, _ACTIVITY),
+    "graph": ExportTable("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "whole graphs", _DEVICE, _ACTIVITY),
+    "os_call": ExportTable("OSRT_API", "OS calls", "start end globalTid nameId"),
+    "thread": ExportTable("ThreadNames", "names of threads", "globalTid nameId"),
+    "allocation": ExportTable(
         "CUDA_GPU_MEMORY_USAGE_EVENTS", "allocations", "start globalPid bytes memKind memoryOperationType"
     ),
-    "gpu": Table("TARGET_INFO_GPU", "the GPU", "name"),
-    "version": Table("META_DATA_EXPORT", "the version", "name value"),
+    "gpu": ExportTable("TARGET_INFO_GPU", "the GPU", "name"),
+    "version": ExportTable("META_DATA_EXPORT", "the version", "name value"),
 }
 
 
@@ -132,7 +134,7 @@ def _make_views(export: Export, path: Path) -> None:
     export.schema = versions.get("EXPORT_SCHEMA_VERSION") or ""
 
 
-def _make_view(export: Export, view: str, table: Table, is_there: bool) -> None:
+def _make_view(export: Export, view: str, table: ExportTable, is_there: bool) -> None:
     there = {row[1] for row in export.rows("SELECT * FROM pragma_table_info(:name)", name=table.name)}
     lacking = [column for column in table.needed.split() if column not in there]
     unusable = bool(lacking) or not is_there

@@ -124,7 +124,7 @@ def _number(text: str | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class CountedKernel:
     """All launches of one kernel in a step. `grid` and `block` are those of its longest launch, `shares` are of
     a launch of its shape; None where the second run had none."""
 
@@ -141,7 +141,9 @@ class Kernel:
     shares: Shares | None = None
 
 
-def longest_kernels(launches: Sequence[Launch], names: Mapping[str, str], capture: Capture, count: int) -> list[Kernel]:
+def longest_kernels(
+    launches: Sequence[Launch], names: Mapping[str, str], capture: Capture, count: int
+) -> list[CountedKernel]:
     """The `count` kernels that take most of a step of one side. `names` spells out the symbols that launches have."""
     by_symbol: dict[str, list[Launch]] = defaultdict(list)
     for launch in of_capture(launches, capture):
@@ -153,11 +155,11 @@ def longest_kernels(launches: Sequence[Launch], names: Mapping[str, str], captur
         its, ms = by_symbol[symbol], step_ms[symbol]
         longest = max(its, key=lambda launch: launch.time_ms)
         known = (capture.case_id, capture.label, names[symbol], symbol, len(its), ms, ms / whole_ms)
-        found.append(Kernel(*known, longest.time_ms, longest.grid, longest.block))
+        found.append(CountedKernel(*known, longest.time_ms, longest.grid, longest.block))
     return found
 
 
-def filters(kernels: Sequence[Kernel]) -> list[str]:
+def filters(kernels: Sequence[CountedKernel]) -> list[str]:
     """Arguments with which ncu looks at all launches of these kernels and at no others.
 
     It could also be told how many launches of a shape to look at, and then it was seen to look at none. Raises NcuError
@@ -171,14 +173,14 @@ def filters(kernels: Sequence[Kernel]) -> list[str]:
     return ["--kernel-name-base=mangled", f"--kernel-name=regex:^({expression})$"]
 
 
-def add_shares(kernels: Sequence[Kernel], launches: Sequence[Launch], capture: Capture) -> list[Kernel]:
+def add_shares(kernels: Sequence[CountedKernel], launches: Sequence[Launch], capture: Capture) -> list[CountedKernel]:
     """The kernels of one capture with the counters of their longest launches, whose names are symbols here too."""
     in_order = sorted(of_capture(launches, capture), key=lambda launch: launch.time_ms)
     shares = {(launch.name, launch.grid, launch.block): launch.shares for launch in in_order}  # the longest one stays
     return [replace(kernel, shares=shares.get((kernel.symbol, kernel.grid, kernel.block))) for kernel in kernels]
 
 
-def markdown(table: Sequence[tuple[Capture, Sequence[Kernel]]]) -> str:
+def markdown(table: Sequence[tuple[Capture, Sequence[CountedKernel]]]) -> str:
     """A table per side, the kernel that takes most of a step first."""
     blocks = ["# The longest kernels of a step"]
     for capture, kernels in table:
@@ -200,7 +202,7 @@ def bound_by(shares: Shares) -> str:
     return "DRAM" if (shares.get("dram") or 0.0) >= BUSY else "caches"
 
 
-def _row(kernel: Kernel, name: str) -> tuple[str, ...]:
+def _row(kernel: CountedKernel, name: str) -> tuple[str, ...]:
     shares = kernel.shares or {}
     percent = (shares.get(metric) for metric in METRICS)  # in the order of COLUMNS
     return (
@@ -212,30 +214,30 @@ def _row(kernel: Kernel, name: str) -> tuple[str, ...]:
     )
 
 
-def run_under_ncu(profiling: Profiling, arguments: Sequence[str], say: Callable[[str], None]) -> int:
+def run_under_ncu(profiling: Profiling, arguments: Sequence[str], print_line: Callable[[str], None]) -> int:
     """Runs pytest under ncu twice, for the times of all kernels and for the counters of the longest; keeps the report
     of the latter and a table, and returns the exit status.
 
     Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for an ncu that is not there.
     """
     ncu = nsight_tools.require("ncu")
-    timed: list[tuple[Capture, list[Kernel]]] = []
-    say("ncu, first run: how long every kernel of a step takes")
+    timed: list[tuple[Capture, list[CountedKernel]]] = []
+    print_line("ncu, first run: how long every kernel of a step takes")
     command = partial(_command, ncu, TIMES)
-    status = start_profiled(profiling, arguments, command, partial(_choose, ncu, timed), say)
+    status = start_profiled(profiling, arguments, command, partial(_choose, ncu, timed), print_line)
     kernels = [kernel for _, its in timed for kernel in its]
     if not kernels:
         return status
-    say(f"ncu, second run: what keeps {len(kernels)} of them from being faster")
+    print_line(f"ncu, second run: what keeps {len(kernels)} of them from being faster")
     command = partial(_command, ncu, (*COUNTERS, *filters(kernels)))
-    return start_profiled(profiling, arguments, command, partial(_keep, ncu, timed, say), say) or status
+    return start_profiled(profiling, arguments, command, partial(_keep, ncu, timed, print_line), print_line) or status
 
 
 def _command(ncu: str, options: Sequence[str], folder: Path) -> list[str]:
     return [ncu, *OPTIONS, *options, f"--log-file={folder / 'log'}", f"--export={folder / REPORT_STEM}"]
 
 
-def _choose(ncu: str, timed: list[tuple[Capture, list[Kernel]]], run: ProfiledRun) -> list[str]:
+def _choose(ncu: str, timed: list[tuple[Capture, list[CountedKernel]]], run: ProfiledRun) -> list[str]:
     """Adds the longest kernels of every complete capture to `timed`; returns the problems."""
     captures = [capture for capture in run.index.captures if capture.complete]
     if not captures:
@@ -252,7 +254,10 @@ def _choose(ncu: str, timed: list[tuple[Capture, list[Kernel]]], run: ProfiledRu
 
 
 def _keep(
-    ncu: str, timed: Sequence[tuple[Capture, Sequence[Kernel]]], say: Callable[[str], None], run: ProfiledRun
+    ncu: str,
+    timed: Sequence[tuple[Capture, Sequence[CountedKernel]]],
+    print_line: Callable[[str], None],
+    run: ProfiledRun,
 ) -> list[str]:
     """Keeps the report and the tables of the second run; returns the problems."""
     problems, launches, folder = [], [], run.profiling.folder
@@ -266,7 +271,7 @@ def _keep(
     every = [kernel for _, kernels in table for kernel in kernels]
     write_atomically(folder / LIST, markdown(table))
     write_atomically(folder / LIST_JSON, pretty([to_json(kernel) for kernel in every]) + "\n")
-    say(f"ncu: {len(every)} kernels in {folder / LIST}; under a profiler: not judged")
+    print_line(f"ncu: {len(every)} kernels in {folder / LIST}; under a profiler: not judged")
     empty = ", ".join(capture.window for capture, kernels in table if not any(kernel.shares for kernel in kernels))
     if empty and not problems:
         problems.append(f"ncu counted none of the longest kernels of {empty}: look at {REPORT} in its window")

@@ -41,7 +41,7 @@ _UNDER_A_HEAD = re.compile(r"^ *-+(?: +-+)* *$", re.MULTILINE)
 _FINE = "There were no problems detected"
 
 
-def found(tool: Literal["nsys", "ncu"]) -> str | None:
+def find_tool(tool: Literal["nsys", "ncu"]) -> str | None:
     """The path of nsys or ncu: the one on PATH, else the newest where installers put it."""
     elsewhere = (sorted(Path("/").glob(place.lstrip("/"))) for place in PLACES[tool])
     newest = (str(paths[-1]) for paths in elsewhere if paths)
@@ -59,7 +59,7 @@ class Nsys:
 
 def require(tool: Literal["nsys", "ncu"]) -> str:
     """The path of nsys or ncu. Raises EnvironmentUnfitError where it is not there."""
-    path = found(tool)
+    path = find_tool(tool)
     if path is None:
         raise EnvironmentUnfitError(f"--{tool} found no {tool}: install it, put it on PATH, or try --torch-trace")
     return path
@@ -90,7 +90,7 @@ def answer(command: Sequence[str], environment: Mapping[str, str]) -> str:
 def run_nsys(arguments: Sequence[str | Path], timeout_s: float, nsys: Nsys | None = None) -> str:
     """Runs `nsys ARGUMENTS`, by default the nsys that is found, in the environment of this process; returns the output
     of both streams. Raises ProfileError where it cannot be started, fails or takes too long."""
-    path, environment = (nsys.path, nsys.environment) if nsys is not None else (found("nsys"), None)
+    path, environment = (nsys.path, nsys.environment) if nsys is not None else (find_tool("nsys"), None)
     if path is None:
         raise ProfileError("nsys was not found: install Nsight Systems, or put its nsys on PATH")
     doing = f"`nsys {arguments[0]}`"
@@ -127,7 +127,7 @@ def export_report(path: Path, nsys: Nsys | None = None) -> Path:
 
 
 @dataclass(frozen=True)
-class Finding:
+class RuleFinding:
     """One rule that found something: its advice in one paragraph, and the first rows of its table."""
 
     rule: str
@@ -138,19 +138,19 @@ class Finding:
     count: int  # of all rows, which nsys limits to 50
 
 
-def findings(sqlite: Path, nsys: Nsys | None = None) -> tuple[Finding, ...]:
+def findings(sqlite: Path, nsys: Nsys | None = None) -> tuple[RuleFinding, ...]:
     """Runs nsys's rules over an export. Raises ProfileError where nsys is not there or fails."""
     return parse_rules(run_nsys(["analyze", "--format", "column", sqlite], ANALYZE_S, nsys))
 
 
-def parse_rules(said: str) -> tuple[Finding, ...]:
+def parse_rules(said: str) -> tuple[RuleFinding, ...]:
     """The rules that found something, in the order of nsys; those that were skipped or found nothing say nothing."""
     _, *parts = _PROCESSING.split(said)
     made = (_finding(rule, text) for rule, text in zip(parts[::2], parts[1::2], strict=True))
     return tuple(finding for finding in made if finding is not None)
 
 
-def _finding(rule: str, text: str) -> Finding | None:
+def _finding(rule: str, text: str) -> RuleFinding | None:
     heading = _HEADING.search(text)
     if heading is None or _FINE in text:
         return None
@@ -158,7 +158,7 @@ def _finding(rule: str, text: str) -> Finding | None:
     dashes = _UNDER_A_HEAD.search(body)
     words, names = (body, "") if dashes is None else body[: dashes.start()].rstrip("\n").rsplit("\n", 1)
     rows = () if dashes is None else _rows(dashes[0], body[dashes.end() + 1 :].split("\n\n")[0].splitlines())
-    return Finding(
+    return RuleFinding(
         rule=rule,
         title=heading["title"],
         advice=" ".join(words.split()).replace("%%", "%"),  # nsys forgets to format it

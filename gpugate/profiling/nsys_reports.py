@@ -49,7 +49,7 @@ class Kept:
     brief: Sequence[str] = ()
 
 
-def run_under_nsys(profiling: Profiling, arguments: Sequence[str], say: Callable[[str], None]) -> int:
+def run_under_nsys(profiling: Profiling, arguments: Sequence[str], print_line: Callable[[str], None]) -> int:
     """Runs pytest under nsys, keeps its reports in the folder and says what they are; returns the exit status.
 
     Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for an nsys that cannot be used.
@@ -60,10 +60,10 @@ def run_under_nsys(profiling: Profiling, arguments: Sequence[str], say: Callable
         output = f"--output={folder / REPORT_STEM}"
         return [*(isolating_words() or []), nsys.path, "profile", *OPTIONS, *nsys.leaner, output]
 
-    return start_profiled(profiling, arguments, command, lambda run: keep_reports(run, nsys, say), say)
+    return start_profiled(profiling, arguments, command, lambda run: keep_reports(run, nsys, print_line), print_line)
 
 
-def keep_reports(run: ProfiledRun, nsys: Nsys, say: Callable[[str], None]) -> list[str]:
+def keep_reports(run: ProfiledRun, nsys: Nsys, print_line: Callable[[str], None]) -> list[str]:
     """Moves all reports of the run into its folder, says which they are, and returns what is wrong with them."""
     nsys, folder = replace(nsys, environment=run.environment), run.profiling.folder
     isolated = isolating_words() is not None
@@ -71,14 +71,14 @@ def keep_reports(run: ProfiledRun, nsys: Nsys, say: Callable[[str], None]) -> li
     table = Table("Profiles", COLUMNS, tuple(map(_row, kept)), (NOT_JUDGED,))
     write_atomically(folder / LIST, f"{table.markdown()}\n")
     reports = [each.report for each in kept if each.report is not None and each.report.suffix == REPORT]
-    say(f"nsys: {len(reports)} reports in {folder}, listed in its {LIST}; {NOT_JUDGED}")
+    print_line(f"nsys: {len(reports)} reports in {folder}, listed in its {LIST}; {NOT_JUDGED}")
     for each in kept:
         if each.report is not None:
-            say(f"  {each.capture.window} ({each.capture.side}), {each.capture.steps} steps: {each.report.name}")
+            print_line(f"  {each.capture.window} ({each.capture.side}), {each.capture.steps} steps: {each.report.name}")
             for line in each.brief if len(kept) <= MOST_TOLD else ():
-                say(f"    {line}")
+                print_line(f"    {line}")
     if reports:
-        say(f"all of it: the {SUMMARY} beside each, or `gpugate profile {reports[0]}`")
+        print_line(f"all of it: the {SUMMARY} beside each, or `gpugate profile {reports[0]}`")
     # A side that failed has failed its test already: it is no problem of the profile.
     return list(dict.fromkeys(each.problem for each in kept if each.problem and each.capture.complete))
 

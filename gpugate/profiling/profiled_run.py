@@ -48,7 +48,7 @@ def start_profiled(
     arguments: Sequence[str],
     command: Callable[[Path], list[str]],
     keep: Callable[[ProfiledRun], list[str]],
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> int:
     """Runs pytest with `arguments` behind the profiler's `command`, which gets the folder to write into; returns the
     exit status of both.
@@ -68,14 +68,14 @@ def start_profiled(
             index = read_index(folder)
             problems = keep(ProfiledRun(profiling, folder, environment, index))
     except KeyboardInterrupt:
-        say(f"--{tool} was interrupted: not all of its reports are kept")
+        print_line(f"--{tool} was interrupted: not all of its reports are kept")
         return INTERRUPTED
     if index.status is None:
         problems.append(f"pytest did not end by itself under {tool}, which ended with status {ended}")
     elif index.status == 0 and ended:
         problems.append(f"{tool} ended with status {ended}, after all tests had passed")
     for problem in problems:
-        say(f"ERROR: {problem}")
+        print_line(f"ERROR: {problem}")
     # What pytest says counts; the profiler's own status only where pytest could say nothing, or all went well.
     return index.status or (ended if ended >= 0 else 128 - ended) or (FAILED if problems else 0)
 

@@ -54,7 +54,7 @@ def profile_sides(
         for label, name in sides:
             side = build_side(name, case.builder(name), context, inputs[0])
             try:
-                steps = _warmed_up(side, case, inputs, most_steps)
+                steps = _warm_up_side(side, case, inputs, most_steps)
                 _run(side, inputs, Capture(0, case.id, label, name, steps, case.size.items), profile, step)
             finally:
                 side.close()
@@ -64,7 +64,7 @@ def profile_sides(
         release(context.device)
 
 
-def _warmed_up(side: BuiltSide, case: Case, inputs: Sequence[Any], most_steps: int) -> int:
+def _warm_up_side(side: BuiltSide, case: Case, inputs: Sequence[Any], most_steps: int) -> int:
     """Warms the side up; returns the number of steps to profile, fewer where they are long: steps only repeat."""
     kind, timer = side.device.type, timer_for(side.device, case.workload.timing)
     warm_up(side, inputs, timer.time_ms, least_block_ms(side), WARM_UP_S[kind])
@@ -125,7 +125,7 @@ def capture_sides(case: Case, context: Context, fault: Fault | None, tool: Tool,
         return f"--{tool} captures what a GPU does: run it on a machine with one, or try --torch-trace"
 
     @contextmanager
-    def captured(capture: Capture) -> Iterator[None]:
+    def capture_range(capture: Capture) -> Iterator[None]:
         index.captures.append(capture)
         capture.number = len(index.captures)
         index.write()
@@ -142,7 +142,7 @@ def capture_sides(case: Case, context: Context, fault: Fault | None, tool: Tool,
             index.write()
 
     steps = MOST_STEPS if tool == "nsys" else 1  # ncu runs every kernel many times over
-    profile_sides(case, context, fault, captured, step_range, steps)
+    profile_sides(case, context, fault, capture_range, step_range, steps)
     return f"captured under {tool}: timings are not judged"
 
 
@@ -152,7 +152,7 @@ def trace_sides(case: Case, context: Context, fault: Fault | None, folder: Path)
     device = context.device
 
     @contextmanager
-    def traced(capture: Capture) -> Iterator[None]:
+    def trace_range(capture: Capture) -> Iterator[None]:
         path = folder / f"{safe_name(capture.case_id)}.{capture.label}{ENDING}"
         with run_profiler(device, record_shapes=True) as profiler:
             yield
@@ -161,5 +161,5 @@ def trace_sides(case: Case, context: Context, fault: Fault | None, folder: Path)
         detach(device)
 
     # A trace shows nothing of a range but its name.
-    profile_sides(case, context, fault, traced, lambda items: record_function(f"step of {items} items"))
+    profile_sides(case, context, fault, trace_range, lambda items: record_function(f"step of {items} items"))
     return "traced: timings are not judged"

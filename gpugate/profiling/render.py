@@ -10,11 +10,11 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpugate import units
-from gpugate.explaining.words import shortened
+from gpugate.explaining.words import shorten_names
 from gpugate.profiling.device_activity import Kernel
-from gpugate.profiling.nsight_tools import Finding
+from gpugate.profiling.nsight_tools import RuleFinding
 from gpugate.profiling.summary import ProfileSummary
-from gpugate.report.table import Table, columns, escaped
+from gpugate.report.table import Table, columns, escape_cell
 
 MOST_ROWS, MOST_GAPS, MOST_BRIEF = 15, 8, 3
 WORTH_A_ROW = 0.01  # of the sum of a table's times
@@ -26,7 +26,10 @@ _ARGUMENTS = re.compile(r"\((?!anonymous namespace\)|lambda)[^()]*(?:\([^()]*\)[
 
 def markdown(summary: ProfileSummary) -> str:
     """The whole summary as GitHub Markdown, its headings from the second level on."""
-    head = [f"## Profile of {escaped(summary.report)}", "\n".join(f"- {escaped(line)}" for line in overview(summary))]
+    head = [
+        f"## Profile of {escape_cell(summary.report)}",
+        "\n".join(f"- {escape_cell(line)}" for line in overview(summary)),
+    ]
     return "\n\n".join([*head, *(table.markdown() for table in word_tables(summary))]) + "\n"
 
 
@@ -75,7 +78,7 @@ def brief(summary: ProfileSummary) -> list[str]:
 
 def kernel_names(names: Sequence[str]) -> list[str]:
     """Short names without arguments; different names stay different."""
-    return shortened([_ARGUMENTS.sub("", name) for name in names])
+    return shorten_names([_ARGUMENTS.sub("", name) for name in names])
 
 
 def word_tables(summary: ProfileSummary) -> list[Table]:
@@ -170,7 +173,7 @@ def _size(bytes_: float) -> str:
     return f"{bytes_ / factor:.3g} {unit}"
 
 
-def _finding(finding: Finding) -> Table:
+def _finding(finding: RuleFinding) -> Table:
     """The longest rows of a finding, without the columns that locate them in the report."""
     shown = [number for number, heading in enumerate(finding.headings) if heading not in ONLY_WHERE]
     rows = [tuple(dict(enumerate(row)).get(number, "") for number in shown) for row in finding.rows[:MOST_FOUND]]

@@ -38,7 +38,7 @@ def outer_run(options: Options, arguments: Sequence[str | PathLike[str]]) -> int
     return run(profiling, [fspath(argument) for argument in arguments], lambda line: print(line, flush=True))
 
 
-class ProfiledRun:
+class ProfilePlugin:
     """The plugin of a session that takes profiles, under a profiler that started it or with PyTorch's own."""
 
     def __init__(self, options: Options) -> None:

@@ -16,7 +16,7 @@ from gpugate.measurement.step_profile import Parts, StepProfile
 from gpugate.profiling import device_activity, host_calls
 from gpugate.profiling.capture_index import DOMAIN, STEP
 from gpugate.profiling.export_schema import Export, ProfileError, open_export
-from gpugate.profiling.nsight_tools import Finding, Nsys, findings
+from gpugate.profiling.nsight_tools import Nsys, RuleFinding, findings
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.units import Natural, Positive
 
@@ -49,7 +49,7 @@ class ProfileSummary:
     graphs: device_activity.Graphs
     memory: tuple[device_activity.Memory, ...]
     notes: tuple[str, ...]
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[RuleFinding, ...] = ()
 
 
 def summarize(sqlite: Path, steps: int | None = None, window: str | None = None) -> ProfileSummary:

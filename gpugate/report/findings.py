@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpugate.judging.asked_tolerance import rounded_up
+from gpugate.judging.asked_tolerance import write_rounded_up
 from gpugate.report.next_step import OF_ONE_CASE, advised_step, describe_for_cases
 from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
 from gpugate.results.run import RunResult
@@ -59,7 +59,7 @@ def errors(run: RunResult) -> dict[str, str]:
 
 def autopsies(run: RunResult) -> dict[str, tuple[str, ...]]:
     """The lines of each autopsy, its likely cause first, by case id."""
-    return {case.case_id: case.autopsy.told for case in run.cases.values() if case.autopsy is not None}
+    return {case.case_id: case.autopsy.sentences for case in run.cases.values() if case.autopsy is not None}
 
 
 def tally(run: RunResult) -> str:
@@ -90,8 +90,8 @@ def below_floor(run: RunResult) -> str | None:
     smallest, case_id = max(above)
     others = f" ({len(above)} cases in all)" if len(above) > 1 else ""
     return (
-        f"decided with a tolerance of {100 * asked:g} %, below the {rounded_up(smallest)} % that the machine resolves "
-        f"for {case_id}{others}: chance alone can make it alarm"
+        f"decided with a tolerance of {100 * asked:g} %, below the {write_rounded_up(smallest)} % that the machine "
+        f"resolves for {case_id}{others}: chance alone can make it alarm"
     )
 
 

@@ -61,9 +61,9 @@ class LiveLine:
         if stage == self._stage and now - self._drawn_at < SECONDS_BETWEEN_DRAWINGS:
             return
         self._stage, self._drawn_at = stage, now
-        self._started().update(line(progress), refresh=True)
+        self._start().update(line(progress), refresh=True)
 
-    def _started(self) -> Live:
+    def _start(self) -> Live:
         if self._live is None:
             self._make_room()
             self._live = Live(

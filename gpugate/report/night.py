@@ -17,7 +17,7 @@ from gpugate.report.findings import Finding, autopsies, errors, findings, mutati
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.night_files import JUNIT, RUN, SUMMARY
 from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
-from gpugate.report.table import Table, columns, escaped, plain
+from gpugate.report.table import Table, columns, escape_cell, plain
 from gpugate.results.case import CaseResult, Remembered
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History, Summary
@@ -91,7 +91,9 @@ def one_screen(run: RunResult) -> str:
         [f"**{_cut(words, 400)}**" for words in warned],
         [_verdict_table(run)] if run.cases else [],
         _list("Not PASS", [_describe(finding) for finding in findings(run)], MAX_FINDINGS),
-        _list("Why", [f"{escaped(case)}: {_cut(words[0], 200)}" for case, words in autopsies(run).items()], MAX_CAUSES),
+        _list(
+            "Why", [f"{escape_cell(case)}: {_cut(words[0], 200)}" for case, words in autopsies(run).items()], MAX_CAUSES
+        ),
         _list_moves(run),
         _list("Not measured", list(_list_unmeasured(run)), MAX_REASONS),
         [f"{plain(tally(run))}. Every number: `python -m gpugate.report {RUN}`"],
@@ -198,7 +200,7 @@ def _list_moves(run: RunResult) -> list[str]:
     """The table of what moved, and every knee that did."""
     found = moves(run)
     knees = [
-        f"- knee of {escaped(sweep.id)}: {sweep.recorded_knee} -> {sweep.knee}"
+        f"- knee of {escape_cell(sweep.id)}: {sweep.recorded_knee} -> {sweep.knee}"
         for sweep in run.sweeps
         if sweep.recorded_knee is not None and sweep.knee not in (None, sweep.recorded_knee)
     ][:MAX_KNEES]
@@ -231,7 +233,7 @@ def _list_unmeasured(run: RunResult) -> Iterator[str]:
     for reason, ids in skips(run).items():
         yield f"{_ids(ids)}: {_cut(reason, 200)}"
     for case_id, error in errors(run).items():
-        yield f"**failed** {escaped(case_id)}: {_cut(error, 200)}"
+        yield f"**failed** {escape_cell(case_id)}: {_cut(error, 200)}"
 
 
 def _list(title: str, entries: Sequence[str], most: int) -> list[str]:
@@ -242,7 +244,7 @@ def _list(title: str, entries: Sequence[str], most: int) -> list[str]:
 
 
 def _ids(ids: Sequence[str]) -> str:
-    return escaped(units.listed(ids, MAX_IDS))
+    return escape_cell(units.list_names(ids, MAX_IDS))
 
 
 def _cut(words: str, most: int) -> str:

@@ -67,7 +67,7 @@ class Table:
     def markdown(self) -> str:
         title = [f"### {plain(self.title)}"] if self.title else []
         rule = ["---" if column.left else "---:" for column in self.columns]
-        head = [_line(escaped(column.heading) for column in self.columns), f"|{'|'.join(rule)}|"]
+        head = [_line(escape_cell(column.heading) for column in self.columns), f"|{'|'.join(rule)}|"]
         body = [_line(map(_cell, row)) for row in self.rows]
         notes = [f"- {plain(note)}" for note in self._notes(self.columns)]
         return "\n\n".join("\n".join(block) for block in (title, [*head, *body], notes) if block)
@@ -119,7 +119,7 @@ class Table:
         return sum(widths.values()) + self.gap * (len(widths) - 1)
 
 
-def escaped(words: str) -> str:
+def escape_cell(words: str) -> str:
     """A cell that cannot end early: backslashes, pipes, line breaks and `<` are written so that they stay text."""
     return plain(words).replace("\\", "\\\\").replace("|", "\\|")
 
@@ -132,7 +132,7 @@ def plain(words: str) -> str:
 def _cell(words: str) -> str:
     """C++ as code: only there `<` may stay as it is."""
     if "<" not in words or "`" in words:
-        return escaped(words)
+        return escape_cell(words)
     return f"`{' '.join(words.split()).replace('|', chr(92) + '|')}`"
 
 

@@ -42,10 +42,10 @@ def stdout_takes_colour() -> bool:
 
 def text(run: RunResult, width: int, colour: bool) -> str:
     """The whole summary as text for any stream; with `colour`, ANSI escapes."""
-    return printed(tables(run, width), width, colour)
+    return render_text(tables(run, width), width, colour)
 
 
-def printed(parts: Iterable[RenderableType], width: int, colour: bool) -> str:
+def render_text(parts: Iterable[RenderableType], width: int, colour: bool) -> str:
     """The text that rich makes of the parts in `width` columns, without blanks at the end of a line."""
     stream = io.StringIO()
     # Without a height too, rich takes 80 columns wherever TERM is `dumb`.

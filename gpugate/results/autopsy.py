@@ -40,6 +40,6 @@ class Autopsy:
     lines: tuple[str, ...]
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def sentences(self) -> tuple[str, ...]:
         """The cause, and the lines that say where one sees it."""
         return (f"likely cause, against {self.against}: {self.cause}", *self.lines)

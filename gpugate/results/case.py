@@ -41,7 +41,7 @@ class Remembered:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class Confirmation:
     """A confirmation of a case by a fresh process; `problem` is the reason for which it does not count."""
 
     measurement: Measurement | None
@@ -67,7 +67,7 @@ class CaseResult:
     error: str | None = None  # one sentence
     environment_problem: str | None = None  # why its times say nothing of the program
     verdicts: list[Verdict] = field(default_factory=list)
-    attempts: list[Attempt] = field(default_factory=list)  # further ones, in fresh processes
+    attempts: list[Confirmation] = field(default_factory=list)  # further ones, in fresh processes
     promise: Promise | None = None
     remembered: Remembered | None = None  # None: this machine has no baseline of it
     rung: Natural | None = None  # of its workload's ladder, from 1

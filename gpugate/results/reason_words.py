@@ -128,7 +128,7 @@ def describe(check: str, reasons: Sequence[Reason], numbers: Mapping[str, Any]) 
     for predicate, members in groupby(reasons, key=lambda reason: _predicate(reason.code, 1 + len(others))):
         if predicate:
             bounds = " and ".join(_bound(check, reason) for reason in members)
-            begin = "" if measured else f"{_measured(check, numbers, others, is_open)} "
+            begin = "" if measured else f"{_write_measured(check, numbers, others, is_open)} "
             measured = measured or begin
             parts.append(f"{begin}{predicate} {bounds}".rstrip())
         else:
@@ -136,7 +136,7 @@ def describe(check: str, reasons: Sequence[Reason], numbers: Mapping[str, Any]) 
     return "; ".join(part for part in parts if part)
 
 
-def _measured(check: str, numbers: Facts, others: Sequence[Facts], is_open: bool) -> str:
+def _write_measured(check: str, numbers: Facts, others: Sequence[Facts], is_open: bool) -> str:
     """`2.50x (2.49..2.51)`, or `2.50x (2.49..2.51), in fresh processes 2.81x and 2.80x:`."""
     if check == "throughput":
         here = f"{units.milliseconds(numbers['optimized_ms'])} per step"

@@ -295,8 +295,8 @@ def _check_profiled(config: pytest.Config, tool: Tool) -> None:
     for name in _NOT_PROFILED:
         if config.getoption(name) not in (None, False):
             raise OptionError(
-                f"{_spelled(name)} needs timings, and under a profiler they are not judged: leave out one of "
-                f"{_spelled(name)} and --{tool}"
+                f"{_option_name(name)} needs timings, and under a profiler they are not judged: leave out one of "
+                f"{_option_name(name)} and --{tool}"
             )
     workers = config.getoption("numprocesses", None) or config.getoption("tx", None)
     if workers:
@@ -354,7 +354,7 @@ def _command(config: pytest.Config) -> str:
     return shlex.join(["pytest", *paths, *elsewhere, *own, *mutated])
 
 
-def _spelled(name: str) -> str:
+def _option_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 

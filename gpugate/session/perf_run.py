@@ -178,7 +178,7 @@ class PerfRun:
         run, recording = perf.result, self.options.update_baselines
         self._lines.extend(sorted(perf.notes))
         if not self.options.gate:
-            self._lines.extend(catalogue.left_out())
+            self._lines.extend(catalogue.describe_skipped_modules())
         if not interrupted and not recording:
             self._end_red(session, self._problems(session, perf))
         run.exit_status = None if recording else int(session.exitstatus)
@@ -212,7 +212,7 @@ class PerfRun:
 
     def _finish_plain(self, session: pytest.Session) -> None:
         gate = self.options.gate
-        problems = [*catalogue.left_out(), *([NOTHING_MEASURED] if gate else [])]
+        problems = [*catalogue.describe_skipped_modules(), *([NOTHING_MEASURED] if gate else [])]
         if gate and self._worker is None and not gates_by_settings(self.config):
             self._end_red(session, problems)
         else:
@@ -225,7 +225,7 @@ class PerfRun:
         if self.options.gate:
             items = [item for item in session.items if item.nodeid in self._held.failed] if of_worker else session.items
             found += [*self._held.problems(items, perf.result, perf.accepts_absence), *perf.problems()]
-            found += catalogue.left_out()
+            found += catalogue.describe_skipped_modules()
         if not of_worker:
             found += run_problems(perf.result)
         return found

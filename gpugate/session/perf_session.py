@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpugate.errors import FreshProcessError, GpugateError, SideError, skip_reason, temporary_folder_problem
-from gpugate.explaining.states_of_case import explained
+from gpugate.explaining.states_of_case import explain
 from gpugate.judging.decide import decide, left_open_by_other_work, wants_fresh_process, wants_more_pairs
 from gpugate.judging.machine_state import busy_cores, environment_problem
 from gpugate.judging.plausibility import impossible_rate
@@ -27,7 +27,7 @@ from gpugate.measurement.settings import Settings
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.measurement.whole_run import with_whole_run
 from gpugate.results.autopsy import Autopsy
-from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
+from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.series_of_cases import ladders, rung_number, sweeps
@@ -76,7 +76,7 @@ class PerfSession:
     cache: WorkloadCache | None = None  # of the workload that was measured last
     busy_cases: int = 0  # in a row that other work on the CPU left open
     saved_probes: int = 0  # of the yardsticks, how many the JSON file has
-    started: float = field(default_factory=time.perf_counter)
+    started_s: float = field(default_factory=time.perf_counter)
 
     @property
     def environment(self) -> Environment:
@@ -229,7 +229,7 @@ class PerfSession:
         while len(result.attempts) + 1 < processes and wants_fresh_process(result):
             self._release()
             report(Progress(case.id, "confirming", f"fresh process {len(result.attempts) + 2} of {processes}"))
-            result.attempts.append(self._fresh_attempt(case))
+            result.attempts.append(self._confirm(case))
             self._judge(result)
         self._count_busy(result)
         if self.options.explain or any(verdict.bad for verdict in result.verdicts):
@@ -270,7 +270,7 @@ class PerfSession:
         dtype, cache = case.optimization.dtype, most_cached_bytes(self.device)
         return with_ceilings(found, dtype, self.device.type, cache, self.result.yardsticks)
 
-    def _fresh_attempt(self, case: Case) -> Attempt:
+    def _confirm(self, case: Case) -> Confirmation:
         """Measures the case in a fresh process, while this one waits."""
         with tempfile.TemporaryDirectory(prefix="gpugate-attempt-") as folder:
             json_path = Path(folder) / "run.json"
@@ -279,10 +279,10 @@ class PerfSession:
                 run = run_fresh(self.options, self.device, self.root, node_ids, json_path, timeout_s)
                 found = run.cases[case.id]
             except FreshProcessError as error:
-                return Attempt(None, f"{error}: {error.cause}")
+                return Confirmation(None, f"{error}: {error.cause}")
             except (GpugateError, OSError, LookupError) as error:  # what this process measured must not be lost by it
-                return Attempt(None, f"a fresh process gave no result ({type(error).__name__}: {error})")
-        return Attempt(found.measurement, found.error or found.skipped or found.environment_problem)
+                return Confirmation(None, f"a fresh process gave no result ({type(error).__name__}: {error})")
+        return Confirmation(found.measurement, found.error or found.skipped or found.environment_problem)
 
     def _release(self) -> None:
         from gpugate.measurement.sides import release
@@ -354,7 +354,7 @@ class PerfSession:
     def _explain(self, case: Case, result: CaseResult) -> Autopsy | None:
         """Makes the autopsy of a case. It decides no verdict, so that its failure is only a note."""
         try:
-            return explained(result, self._profile_then(case))
+            return explain(result, self._profile_then(case))
         except Exception as error:
             _LOG.debug("explaining %s failed", case.id, exc_info=True)
             self.notes.add(f"{case.id} was not explained ({type(error).__name__}: {error})")
@@ -373,7 +373,7 @@ class PerfSession:
 
     def save_case(self, result: CaseResult) -> None:
         """Appends a finished case to the JSON file, with the probes since the case before."""
-        self.result.wall_s = time.perf_counter() - self.started
+        self.result.wall_s = time.perf_counter() - self.started_s
         probes, self.saved_probes = self.result.yardsticks[self.saved_probes :], len(self.result.yardsticks)
         for path in self.options.run_paths:
             run_file.append(path, result, probes, self.result)
@@ -391,7 +391,7 @@ class PerfSession:
         if self.result.yardsticks:
             last = self.result.yardsticks.pop()
             self.result.yardsticks.append(Yardstick(last.values, "after"))
-        self.result.wall_s = time.perf_counter() - self.started
+        self.result.wall_s = time.perf_counter() - self.started_s
         self.result.ladders, self.result.sweeps = ladders(self.result.cases), sweeps(self.result.cases)
         for path in self.options.run_paths:
             run_file.write(path, self.result)

@@ -33,7 +33,7 @@ from gpugate.store.codec import FormatError, from_json, to_json
 from gpugate.store.folder_lock import lock_folder
 from gpugate.store.json_file import JsonFile, NextSteps, parse
 from gpugate.store.writable_folder import hide_own_files
-from gpugate.units import Positive, rounded
+from gpugate.units import Positive, round_stored
 from gpugate.workload import DEVICE_KINDS
 
 # History: 1: per case an anchor and a current record; the samples of each process in columns. 2: when each one started.
@@ -409,7 +409,7 @@ def _join(recorded: Record, added: Record) -> Record:
 def _over_all(pick: Callable[[Sequence[float]], float], readings: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Picks one value for each name from the readings that have it."""
     names = sorted({name for reading in readings for name in reading})
-    return {name: rounded(pick([reading[name] for reading in readings if name in reading])) for name in names}
+    return {name: round_stored(pick([reading[name] for reading in readings if name in reading])) for name in names}
 
 
 def _largest(differences: Sequence[Difference]) -> tuple[Difference, ...]:

@@ -26,7 +26,7 @@ from gpugate.measurement.settings import WARM_UP_S
 from gpugate.measurement.sides import build_side, release
 from gpugate.measurement.warm_up import least_block_ms, warm_up
 from gpugate.profiling.capture_index import safe_name
-from gpugate.profiling.nsight_tools import found
+from gpugate.profiling.nsight_tools import find_tool
 from gpugate.profiling.summary import ProfileSummary, read_summary
 from gpugate.workload import BASELINE, Case, Context
 from workloads import WORKLOADS
@@ -35,7 +35,7 @@ from workloads.video.decode.nvdec import BUFFERED_FRAMES
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="profiles what runs on a GPU, and torch sees none"),
-    pytest.mark.skipif(found("nsys") is None, reason="needs nsys: install Nsight Systems, or put it on PATH"),
+    pytest.mark.skipif(find_tool("nsys") is None, reason="needs nsys: install Nsight Systems, or put it on PATH"),
 ]
 ROOT = Path(__file__).parents[2]
 # No memsets: they come with the algorithm that cuDNN picks, and the two count in processes of their own.

@@ -13,7 +13,7 @@ from gpugate.commands.doctor import packages, tools
 from gpugate.commands.doctor.child import Described, Gauge
 from gpugate.commands.doctor.children import ANSWER, Children
 from gpugate.commands.doctor.examination import Diagnosis, examine
-from gpugate.commands.doctor.finding import Finding
+from gpugate.commands.doctor.finding import ProbeResult
 from gpugate.machine.environment import machine_name
 from gpugate.measurement.record import Pair, TimedBuild
 from gpugate.session.run_child import Ended
@@ -90,7 +90,7 @@ class Hospital:
         with Scripted(self.script, self.path) as children:
             return examine(asked, self.path / "baselines", children)
 
-    def finding(self, name: str) -> Finding:
+    def finding(self, name: str) -> ProbeResult:
         return {finding.name: finding for finding in self.diagnosis().findings}[name]
 
     def record(self, **changes: Any) -> Path:
@@ -106,7 +106,7 @@ def healthy(path: Path, monkeypatch: pytest.MonkeyPatch) -> Hospital:
     """Everything is installed, works, is recorded by five processes, and is idle."""
     for module in (packages, tools):
         monkeypatch.setattr(module, "missing_needs", lambda needs, environment: None)
-    monkeypatch.setattr(tools, "found", lambda tool: f"/opt/{tool}")
+    monkeypatch.setattr(tools, "find_tool", lambda tool: f"/opt/{tool}")
     monkeypatch.setattr(tools, "_has_library", lambda name: True)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 9.0, 9.0))
     monkeypatch.setattr(os, "cpu_count", lambda: 16)

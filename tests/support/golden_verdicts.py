@@ -24,7 +24,7 @@ from gpugate.catalogue import catalogue
 from gpugate.judging.decide import decide
 from gpugate.judging.decide_again import decide_again
 from gpugate.measurement.record import Measurement, SideCost, TimedBuild
-from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
+from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Verdict
 from gpugate.statistics.tolerance import TIME_FLOOR, tolerance
@@ -113,7 +113,7 @@ def _decided(case: Case, measured: list[Measurement], remembered: Remembered) ->
         for_device_class(optimization.contract, H200_CLASSES),
     )
     result.remembered = remembered
-    result.attempts = [Attempt(one) for one in measured[1:]]
+    result.attempts = [Confirmation(one) for one in measured[1:]]
     return decide(result, recording=False)
 
 

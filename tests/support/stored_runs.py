@@ -10,7 +10,7 @@ from pathlib import Path
 from gpugate import __version__
 from gpugate.judging.decide_again import decide_again
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
-from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
+from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History
 from gpugate.store import run_file
@@ -60,8 +60,10 @@ def every_outcome() -> list[CaseResult]:
         case("improved", measurement=measured("tiny/improved/cuda", 3.2, optimized_ms=9.4)),
         case("regressed", 2.8),
         case("asked-again", measurement=measured("tiny/asked-again/cuda", 3.0, attempts=2)),
-        case("confirmed", 2.8, attempts=[Attempt(slower), Attempt(None, "a fresh process ended with status 3")]),
-        case("outvoted", 2.8, attempts=[Attempt(measured("a", 3.01)), Attempt(measured("b", 3.0))]),
+        case(
+            "confirmed", 2.8, attempts=[Confirmation(slower), Confirmation(None, "a fresh process ended with status 3")]
+        ),
+        case("outvoted", 2.8, attempts=[Confirmation(measured("a", 3.01)), Confirmation(measured("b", 3.0))]),
         case("inconclusive", measurement=measured("tiny/inconclusive/cuda", 2.97, spread=0.05)),
         case("no-baseline", remembered=None),
         case("env-invalid", 2.5, environment_problem="the machine gave 1 instead of 2"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpugate.commands.doctor import packages, readiness, tools
 from gpugate.commands.doctor.child import Described, Gauge
 from gpugate.commands.doctor.children import ChildError, Children
-from gpugate.commands.doctor.finding import Answer, Finding, Group, Machine, Probe, State, absent, bad, ok
+from gpugate.commands.doctor.finding import Answer, Group, Machine, Probe, ProbeResult, ProbeState, absent, bad, ok
 from gpugate.machine.environment import Environment
 from gpugate.report.machine import facts
 from gpugate.session.left_over import list_children
@@ -29,12 +29,12 @@ class Diagnosis:
     """All findings in the order of reading. `environment` is None where the machine could not even be described."""
 
     environment: Environment | None
-    findings: tuple[Finding, ...]
+    findings: tuple[ProbeResult, ...]
     wall_s: float
 
     @property
     def bad(self) -> list[str]:
-        return [finding.name for finding in self.findings if finding.state is State.BAD]
+        return [finding.name for finding in self.findings if finding.state is ProbeState.BAD]
 
 
 def examine(asked: str, baselines_path: Path, children: Children) -> Diagnosis:
@@ -52,7 +52,7 @@ def examine(asked: str, baselines_path: Path, children: Children) -> Diagnosis:
         asked, environment, described.driver_gpus, baselines_path, load_average, os.cpu_count() or 1, children
     )
     findings = [*_all(MACHINE, machine), *_together([*packages.PROBES, *tools.PROBES], machine)]
-    findings += [*_all(readiness.PROBES, machine), *_measured(machine)]
+    findings += [*_all(readiness.PROBES, machine), *_measure_under_load(machine)]
     return Diagnosis(environment, tuple(findings), time.perf_counter() - began)
 
 
@@ -64,11 +64,11 @@ def _visible(gpu_index: int | None) -> str | None:
     return str(gpu_index) if visible is None else visible.split(",")[gpu_index].strip()
 
 
-def _all(probes: Sequence[Probe], machine: Machine) -> list[Finding]:
+def _all(probes: Sequence[Probe], machine: Machine) -> list[ProbeResult]:
     return [_look(probe, machine) for probe in probes]
 
 
-def _together(probes: Sequence[Probe], machine: Machine) -> list[Finding]:
+def _together(probes: Sequence[Probe], machine: Machine) -> list[ProbeResult]:
     """Runs the probes in threads, since probes mostly wait for their children.
 
     An interruption reaches only the main thread: it kills the children, and the threads then end.
@@ -84,7 +84,7 @@ def _together(probes: Sequence[Probe], machine: Machine) -> list[Finding]:
             raise
 
 
-def _measured(machine: Machine) -> list[Finding]:
+def _measure_under_load(machine: Machine) -> list[ProbeResult]:
     """Measures the machine under load, last and alone: children of other probes would use the GPU and load the CPU."""
     probes = readiness.measured_probes
     try:
@@ -95,7 +95,7 @@ def _measured(machine: Machine) -> list[Finding]:
     return _all(probes(gauge), machine)
 
 
-def _look(probe: Probe, machine: Machine) -> Finding:
+def _look(probe: Probe, machine: Machine) -> ProbeResult:
     if probe.needs_gpu and not machine.has_gpu:
         return _finding(probe.group, probe.name, absent(_no_gpu(machine)))
     try:
@@ -106,8 +106,8 @@ def _look(probe: Probe, machine: Machine) -> Finding:
     return _finding(probe.group, probe.name, answer)
 
 
-def _finding(group: Group, name: str, answer: Answer) -> Finding:
-    return Finding(group, name, answer.state, answer.sentence)
+def _finding(group: Group, name: str, answer: Answer) -> ProbeResult:
+    return ProbeResult(group, name, answer.state, answer.sentence)
 
 
 def _no_gpu(machine: Machine) -> str:

@@ -11,7 +11,7 @@ from gpugate.commands.doctor.children import Children
 from gpugate.machine.environment import Environment
 
 
-class State(str, Enum):
+class ProbeState(str, Enum):
     """The state of a finding. `absent` fails a gate only where a selected workload needs the missing part; `bad` makes
     every verdict doubtful."""
 
@@ -33,17 +33,17 @@ class Group(str, Enum):
 class Answer:
     """A state with its sentence, which has the value and, unless the state is ok, the next step."""
 
-    state: State
+    state: ProbeState
     sentence: str
 
 
 @dataclass(frozen=True)
-class Finding:
+class ProbeResult:
     """One line of the diagnosis."""
 
     group: Group
     name: str
-    state: State
+    state: ProbeState
     sentence: str
 
 
@@ -76,12 +76,12 @@ class Probe:
 
 
 def ok(sentence: str) -> Answer:
-    return Answer(State.OK, sentence)
+    return Answer(ProbeState.OK, sentence)
 
 
 def absent(sentence: str) -> Answer:
-    return Answer(State.ABSENT, sentence)
+    return Answer(ProbeState.ABSENT, sentence)
 
 
 def bad(sentence: str) -> Answer:
-    return Answer(State.BAD, sentence)
+    return Answer(ProbeState.BAD, sentence)

@@ -25,7 +25,7 @@ from gpugate.report.next_step import REASON, RECORD, SUITE
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Entry
-from gpugate.units import listed, number_of, yardstick_label, yardstick_value
+from gpugate.units import list_names, number_of, yardstick_label, yardstick_value
 
 BUSY_SHARE = 0.5  # of the cores that others may use; the load average also counts processes that wait for a disk
 CATALOGUE_S = 60.0  # mostly imports
@@ -49,7 +49,7 @@ def baselines(machine: Machine) -> Answer:
     few = [name for name, entry in entries.items() if len(entry.current.processes) < MIN_PROCESSES]
     if few:
         told = f"{len(few)} of {len(entries)} cases are recorded by fewer than {MIN_PROCESSES} processes"
-        return bad(f"{told} ({listed(few, SHOWN)}), and a gate fails on them: {_record_all(machine)}")
+        return bad(f"{told} ({list_names(few, SHOWN)}), and a gate fails on them: {_record_all(machine)}")
     told = f"{number_of(len(entries), 'case')} of {number_of(len(files), 'workload')}"
     return ok(f"{told}, {_software(matches)}{unknown.sentence if unknown else ''}")
 
@@ -76,7 +76,7 @@ def _software(matches: Sequence[Match]) -> str:
     differences = list(dict.fromkeys(chain.from_iterable(match.differences for match in matches)))
     if not differences:
         return "recorded with the software of now"
-    return f"recorded under other software, so times are judged loosely: {listed(differences, SHOWN)}"
+    return f"recorded under other software, so times are judged loosely: {list_names(differences, SHOWN)}"
 
 
 def _record_all(machine: Machine) -> str:

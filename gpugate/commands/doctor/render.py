@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.text import Text
 
 from gpugate.commands.doctor.examination import Diagnosis
-from gpugate.commands.doctor.finding import State
+from gpugate.commands.doctor.finding import ProbeState
 from gpugate.report.table import STYLES, Column, Table
-from gpugate.report.terminal import printed
+from gpugate.report.terminal import render_text
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import pretty, with_header
 
@@ -28,10 +28,12 @@ def text(diagnosis: Diagnosis, width: int, colour: bool) -> str:
     rows = [(one.group.value, one.name, one.state.value, one.sentence) for one in diagnosis.findings]
     headless = (Column("", left=True),) * 4
     table = Table("", headless, tuple(rows), grouped=True)
-    return printed([*table.rich(width), Text(), _conclusion(diagnosis)], width, colour).lstrip("\n")
+    return render_text([*table.rich(width), Text(), _conclusion(diagnosis)], width, colour).lstrip("\n")
 
 
 def _conclusion(diagnosis: Diagnosis) -> Text:
     if diagnosis.bad:
-        return Text(f"a gate run here would not be trustworthy: {', '.join(diagnosis.bad)}", style=STYLES[State.BAD])
-    return Text("a gate run here would be trustworthy", style=STYLES[State.OK])
+        return Text(
+            f"a gate run here would not be trustworthy: {', '.join(diagnosis.bad)}", style=STYLES[ProbeState.BAD]
+        )
+    return Text("a gate run here would be trustworthy", style=STYLES[ProbeState.OK])

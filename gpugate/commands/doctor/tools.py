@@ -10,7 +10,7 @@ import sys
 from gpugate.commands.doctor.children import ChildError, describe_end, python
 from gpugate.commands.doctor.finding import Answer, Group, Machine, Probe, absent, bad, ok
 from gpugate.machine.environment import missing_needs
-from gpugate.profiling.nsight_tools import PERMISSION, found
+from gpugate.profiling.nsight_tools import PERMISSION, find_tool
 from gpugate.session.run_child import Ended
 from gpugate.workload import Needs
 
@@ -21,7 +21,7 @@ METRIC = "sm__cycles_elapsed.max"  # a hardware counter, which an ordinary user 
 
 def nsys(machine: Machine) -> Answer:
     """Profiles a program that does nothing, without sampling: with it, nsys has filled a disk."""
-    path = found("nsys")
+    path = find_tool("nsys")
     if path is None:
         return absent("not found: install Nsight Systems, or put its nsys on PATH")
     options = ["-s", "none", "--cpuctxsw=none", "-o", "report"]
@@ -49,7 +49,7 @@ def _has_library(name: str) -> bool:
 
 def ncu(machine: Machine) -> Answer:
     """Reads one hardware counter of one kernel. It leaves the clocks as they are, since others may use the machine."""
-    path = found("ncu")
+    path = find_tool("ncu")
     if path is None:
         return absent("not found: install Nsight Compute, or put its ncu on PATH")
     options = ["--clock-control", "none", "--metrics", METRIC, "--launch-count", "1"]

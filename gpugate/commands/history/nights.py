@@ -122,7 +122,7 @@ def _night(name: str, body: Mapping[str, Any]) -> tuple[Night, str | None]:
     if missing is not None:
         raise FormatError(f"the document has no field {missing!r}")
     cases = _object(body["cases"], "cases")
-    seen = [_seen(_object(case, f"cases.{case_id}"), f"cases.{case_id}") for case_id, case in cases.items()]
+    seen = [_read_case(_object(case, f"cases.{case_id}"), f"cases.{case_id}") for case_id, case in cases.items()]
     night = Night(
         name=name,
         started=_time(body["started_at"]),
@@ -135,7 +135,7 @@ def _night(name: str, body: Mapping[str, Any]) -> tuple[Night, str | None]:
     return night, body.get("mutated")
 
 
-def _seen(case: Mapping[str, Any], where: str) -> CaseNight | None:
+def _read_case(case: Mapping[str, Any], where: str) -> CaseNight | None:
     """Reads a case; None where it was not timed, or where its machine was not well."""
     if case.get("summary") is None or case.get("environment_problem") is not None:
         return None

@@ -17,7 +17,7 @@ from gpugate.commands.history.nights import CaseNight, Night
 from gpugate.commands.history.trends import MachineHistory, Mark, Step, Trend
 from gpugate.report.night import change
 from gpugate.report.table import Column, Table
-from gpugate.report.terminal import printed
+from gpugate.report.terminal import render_text
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import pretty, with_header
 
@@ -45,7 +45,7 @@ COLUMNS = (
 
 def text(histories: Sequence[MachineHistory], width: int, colour: bool) -> str:
     """All machines, for a stream of `width` columns; with `colour`, ANSI escapes."""
-    return printed((part for history in histories for part in _machine(history, width)), width, colour)
+    return render_text((part for history in histories for part in _machine(history, width)), width, colour)
 
 
 def _machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpugate.commands.trust.trials import Trial
-from gpugate.judging.processes import voted
+from gpugate.judging.processes import vote
 from gpugate.judging.times import votes
 from gpugate.results.summary import ProcessSummary, select_counted, summarize_process
 from gpugate.results.verdict import Outcome
@@ -76,15 +76,15 @@ def _neighbours(trials: Iterable[Trial]) -> Iterator[_Neighbours]:
 def _alarms(trial: _Neighbours, nights: int, checks: int) -> bool:
     """True where a gate would be red: REGRESSED or INCONCLUSIVE after up to DECIDING_PROCESSES processes."""
     confirming = list(trial.confirming)[: DECIDING_PROCESSES - 1]
-    recorded = _record(_recorded(trial.unchanged, confirming, nights), nights)
+    recorded = _record(_select_recorded(trial.unchanged, confirming, nights), nights)
     allowed = speedup_tolerance(recorded.cv, recorded.processes, nights, checks)
     speedups = [trial.own.speedup]
-    outcome = voted(votes(speedups, recorded.speedup, allowed))
+    outcome = vote(votes(speedups, recorded.speedup, allowed))
     for process in confirming:
         if not _wants_confirmation(outcome, len(speedups)):
             break
         speedups.append(trial.confirming[process].speedup)
-        outcome = voted(votes(speedups, recorded.speedup, allowed))
+        outcome = vote(votes(speedups, recorded.speedup, allowed))
     return outcome in (Outcome.REGRESSED, Outcome.INCONCLUSIVE)
 
 
@@ -102,7 +102,9 @@ class _Record:
     processes: int
 
 
-def _recorded(unchanged: dict[int, ProcessSummary], confirming: Sequence[int], nights: int) -> list[ProcessSummary]:
+def _select_recorded(
+    unchanged: dict[int, ProcessSummary], confirming: Sequence[int], nights: int
+) -> list[ProcessSummary]:
     """The processes that stand for the record: the last ones before the trial's, and no confirming one where others are
     enough."""
     others = [process for process in unchanged if process not in confirming]

@@ -42,13 +42,13 @@ def count_trials(trials: Iterable[Trial]) -> dict[str, dict[str, int]]:
 def count_missing(plan: Plan, case_id: str) -> int:
     """Counts the trials of a case that no process has taken yet."""
     of_case = wanted_trials(plan.aa_trials, plan.slowdowns)
-    return sum(max(0, count - _taken(plan, case_id, slowdown)) for slowdown, count in of_case.items())
+    return sum(max(0, count - _count_taken(plan, case_id, slowdown)) for slowdown, count in of_case.items())
 
 
 def share_of(plan: Plan, case_id: str) -> list[float]:
     """The slowdowns of the trials that this process takes of one case, spread so that no kind comes in one piece."""
     own = {
-        slowdown: _share(plan, count, _taken(plan, case_id, slowdown))
+        slowdown: _share(plan, count, _count_taken(plan, case_id, slowdown))
         for slowdown, count in wanted_trials(plan.aa_trials, plan.slowdowns).items()
     }
     placed = [((index + 0.5) / count, slowdown) for slowdown, count in own.items() for index in range(count)]
@@ -64,5 +64,5 @@ def _share(plan: Plan, count: int, taken: int) -> int:
     return max(0, min(max(due, 1), math.ceil(count / plan.processes), count - taken))
 
 
-def _taken(plan: Plan, case_id: str, slowdown: float) -> int:
+def _count_taken(plan: Plan, case_id: str, slowdown: float) -> int:
     return plan.taken.get(case_id, {}).get(str(slowdown), 0)

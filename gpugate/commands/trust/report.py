@@ -8,8 +8,8 @@ from rich.text import Text
 
 from gpugate.commands.trust.analysis import CaseTrust, RuleTrust, TrustReport
 from gpugate.commands.trust.rates import Rate
-from gpugate.report.table import Column, Table, columns, escaped
-from gpugate.report.terminal import printed
+from gpugate.report.table import Column, Table, columns, escape_cell
+from gpugate.report.terminal import render_text
 
 COLUMNS = 100
 NOT_TRIED = "-"
@@ -53,12 +53,12 @@ def text(report: TrustReport, width: int = COLUMNS, colour: bool = False) -> str
     """The tables as text for any stream; with `colour`, ANSI escapes."""
     tables = [*case_table(report).rich(width), *rule_table(report).rich(width)]
     notes = [Text(note, style="dim", overflow="fold") for note in NOTES]
-    return printed([Text(title(report), style="bold"), *tables, Text(), *notes], width, colour)
+    return render_text([Text(title(report), style="bold"), *tables, Text(), *notes], width, colour)
 
 
 def markdown(report: TrustReport) -> str:
-    notes = "\n".join(f"- {escaped(note)}" for note in NOTES)
-    blocks = [escaped(title(report)), case_table(report).markdown(), rule_table(report).markdown(), notes]
+    notes = "\n".join(f"- {escape_cell(note)}" for note in NOTES)
+    blocks = [escape_cell(title(report)), case_table(report).markdown(), rule_table(report).markdown(), notes]
     return "\n\n".join(blocks) + "\n"
 
 

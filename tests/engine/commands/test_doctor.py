@@ -10,7 +10,7 @@ import pytest
 
 from gpugate.commands.doctor import examination, packages, tools
 from gpugate.commands.doctor.child import Described
-from gpugate.commands.doctor.finding import Group, Probe, State
+from gpugate.commands.doctor.finding import Group, Probe, ProbeState
 from gpugate.machine.environment import Missing
 from gpugate.profiling import nsight_tools
 from gpugate.session.child_process import program_command
@@ -42,7 +42,7 @@ def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hospital:
 
 def test_a_healthy_machine_is_ok_in_every_respect(hospital: Hospital) -> None:
     found = hospital.diagnosis()
-    assert [finding.name for finding in found.findings if finding.state is not State.OK] == []
+    assert [finding.name for finding in found.findings if finding.state is not ProbeState.OK] == []
     assert found.bad == []
     assert found.environment == H200
     assert list(dict.fromkeys(finding.group for finding in found.findings)) == list(Group)
@@ -147,15 +147,15 @@ def test_without_a_gpu_only_the_cpu_is_judged(hospital: Hospital, shown: int, wo
     found = hospital.diagnosis("cpu").findings
     names = ("GPU", "ncu", "CUPTI", "other processes", "clocks")
     told = [finding for finding in found if finding.name in names]
-    assert [finding.state for finding in told] == [State.ABSENT] * len(names)
+    assert [finding.state for finding in told] == [ProbeState.ABSENT] * len(names)
     assert all(finding.sentence.startswith(words) for finding in told)
-    assert [finding.name for finding in found if finding.state is State.BAD] == ["baselines"]
+    assert [finding.name for finding in found if finding.state is ProbeState.BAD] == ["baselines"]
 
 
 def test_a_gpu_that_torch_cannot_use_is_bad_unless_the_cpu_was_asked_for(hospital: Hospital) -> None:
     hospital.script["machine"] = says(Described(TWO_CORES, 2))
     found = hospital.finding("GPU")
-    assert (found.state, "the driver shows 2 and torch 2.11.0+cpu none" in found.sentence) == (State.BAD, True)
+    assert (found.state, "the driver shows 2 and torch 2.11.0+cpu none" in found.sentence) == (ProbeState.BAD, True)
 
 
 @pytest.mark.parametrize(
@@ -175,24 +175,24 @@ def test_a_package_that_is_not_installed_is_not_asked(hospital: Hospital, monkey
     hospital.script.pop("package")
     found = {finding.name: finding for finding in hospital.diagnosis().findings}
     assert found["av"].sentence == "av not installed: pip install av"
-    assert {found[name].state for name in ("av", "tensorrt")} == {State.ABSENT}
+    assert {found[name].state for name in ("av", "tensorrt")} == {ProbeState.ABSENT}
 
 
 def test_tools_that_are_nowhere_and_tools_beside_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(nsight_tools.PLACES, "nsys", (f"{tmp_path}/*/nsys",))
-    assert tools.found("nsys") is None
+    assert tools.find_tool("nsys") is None
     for version in ("2025.1", "2025.3"):
         (tmp_path / version).mkdir()
         (tmp_path / version / "nsys").touch(mode=0o755)
-    assert tools.found("nsys") == f"{tmp_path}/2025.3/nsys"
+    assert tools.find_tool("nsys") == f"{tmp_path}/2025.3/nsys"
     (tmp_path / "nsys").touch(mode=0o755)
-    assert tools.found("nsys") == f"{tmp_path}/nsys"
+    assert tools.find_tool("nsys") == f"{tmp_path}/nsys"
 
 
-@pytest.mark.parametrize(("vital", "state"), [(True, State.BAD), (False, State.ABSENT)])
+@pytest.mark.parametrize(("vital", "state"), [(True, ProbeState.BAD), (False, ProbeState.ABSENT)])
 def test_a_probe_of_ours_that_fails_is_a_finding(
-    hospital: Hospital, monkeypatch: pytest.MonkeyPatch, vital: bool, state: State
+    hospital: Hospital, monkeypatch: pytest.MonkeyPatch, vital: bool, state: ProbeState
 ) -> None:
     def fail(machine: object) -> Any:
         raise ZeroDivisionError("by 0")

@@ -12,7 +12,7 @@ import pytest
 from gpugate.commands import doctor
 from gpugate.commands.cli import main
 from gpugate.commands.doctor import children
-from gpugate.commands.doctor.finding import Finding, Group, State
+from gpugate.commands.doctor.finding import Group, ProbeResult, ProbeState
 from gpugate.commands.doctor.render import document, text
 from tests.conftest import H200
 from tests.support.doctor_cases import Hospital, Scripted, fails, healthy, refuses, says
@@ -48,9 +48,9 @@ def test_the_document_has_what_the_table_has(hospital: Hospital) -> None:
     told = json.loads(document(found))
     assert (told["format"], told["format_version"], told["trustworthy"]) == ("gpugate-doctor", 1, True)
     assert told["environment"] == asdict(H200)
-    assert [Finding(Group(f["group"]), f["name"], State(f["state"]), f["sentence"]) for f in told["findings"]] == list(
-        found.findings
-    )
+    assert [
+        ProbeResult(Group(f["group"]), f["name"], ProbeState(f["state"]), f["sentence"]) for f in told["findings"]
+    ] == list(found.findings)
 
 
 def test_status_0_says_that_a_gate_run_would_be_trustworthy(

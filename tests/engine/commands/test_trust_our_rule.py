@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gpugate.commands.trust.our_rule import _recorded, our_alarms
+from gpugate.commands.trust.our_rule import _select_recorded, our_alarms
 from gpugate.commands.trust.trials import SLOWDOWNS, Trial
 from gpugate.judging.decide import decide, wants_fresh_process
 from gpugate.measurement.record import Measurement, SideCost, TimedBuild
-from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
+from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.summary import History, history
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES
@@ -54,7 +54,7 @@ def judge_by_gate(trial: Trial, fresh: Sequence[Trial], then: History, checks: i
         if another is None:
             red = not next(one for one in result.verdicts if one.check == "speedup").good
             return red, len(result.attempts) + 1
-        result.attempts.append(Attempt(measurement(another.instances)))
+        result.attempts.append(Confirmation(measurement(another.instances)))
 
 
 @pytest.mark.parametrize("cases", [1, 6])
@@ -123,7 +123,7 @@ def test_a_confirming_process_is_not_in_the_record() -> None:
     """Of eight processes five are in the record and two confirm, also where only some took a trial of this slowdown."""
     confirming = [4, 6]
     unchanged: Any = {process: process for process in range(1, 8)}  # beginning with the next process
-    found = _recorded(unchanged, confirming, nights=1)
+    found = _select_recorded(unchanged, confirming, nights=1)
     assert found == [7, 5, 3, 2, 1]
 
 

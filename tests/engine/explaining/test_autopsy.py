@@ -8,8 +8,8 @@ from gpugate.explaining.account import account, moves
 from gpugate.explaining.autopsy import autopsy
 from gpugate.explaining.cause import likely_cause
 from gpugate.explaining.state import State
-from gpugate.explaining.states_of_case import RECORDED, explained, optimized_side, recorded
-from gpugate.explaining.words import shortened
+from gpugate.explaining.states_of_case import RECORDED, explain, optimized_side, recorded_side
+from gpugate.explaining.words import shorten_names
 from gpugate.judging.decide import decide
 from gpugate.measurement.record import Difference, Mismatch, Pair, ProofResult, TimedBuild
 from gpugate.measurement.step_profile import OTHERS, StepProfile
@@ -58,16 +58,16 @@ WRONG = {"wrong": "relative L2 0.8, 0.001 is allowed"}
 @pytest.mark.parametrize(
     ("state", "terms"),
     [
-        (now(13.0, SLOWER), {"kernels": 3.0}),
-        (now(9.0, kernels(conv=5.0, relu=2.0)), {"kernels": -1.0}),
-        (now(12.0, SPUN), {"kernels": 2.0}),  # shared by the two steps of a block
-        (now(11.0, replace(PROFILE, copy_ms=1.5)), {"copies": 1.0}),
-        (now(15.0, counters={"synchronizing_calls": 1.0}), {"syncs": 5.0}),
-        (now(15.0, counters={"enqueue_ms": 3.5}), {"launch_gaps": 3.0, "host": 2.0}),
-        (now(12.0, counters={"enqueue_ms": 9.5}), {"launch_gaps": 2.0}),  # no more than there is
-        (now(12.0), {"host": 2.0}),
-        (now(18.0, kernels(conv=12.0, relu=4.0), sm_clock_mhz=990.0), {"clocks": 8.0}),
-        (now(18.0, kernels(conv=12.0, relu=4.0), sm_clock_mhz=1760.0), {"clocks": 1.0, "kernels": 7.0}),
+        (now(13.0, SLOWER), {"kernels_ms": 3.0}),
+        (now(9.0, kernels(conv=5.0, relu=2.0)), {"kernels_ms": -1.0}),
+        (now(12.0, SPUN), {"kernels_ms": 2.0}),  # shared by the two steps of a block
+        (now(11.0, replace(PROFILE, copy_ms=1.5)), {"copies_ms": 1.0}),
+        (now(15.0, counters={"synchronizing_calls": 1.0}), {"syncs_ms": 5.0}),
+        (now(15.0, counters={"enqueue_ms": 3.5}), {"launch_gaps_ms": 3.0, "host_ms": 2.0}),
+        (now(12.0, counters={"enqueue_ms": 9.5}), {"launch_gaps_ms": 2.0}),  # no more than there is
+        (now(12.0), {"host_ms": 2.0}),
+        (now(18.0, kernels(conv=12.0, relu=4.0), sm_clock_mhz=990.0), {"clocks_ms": 8.0}),
+        (now(18.0, kernels(conv=12.0, relu=4.0), sm_clock_mhz=1760.0), {"clocks_ms": 1.0, "kernels_ms": 7.0}),
         (now(10.0, sm_clock_mhz=990.0), {}),  # of a lower clock that made nothing longer nothing is said
     ],
 )
@@ -79,7 +79,7 @@ def test_the_terms_of_a_difference_add_up_to_it(state: State, terms: dict[str, f
 
 def test_on_a_cpu_there_are_operators_and_the_host() -> None:
     found = account(ON_A_CPU, replace(ON_A_CPU, step_ms=12.0, profile=kernels(conv=7.0, relu=2.0)))
-    assert (found.kernels, found.host, sum(vars(found).values())) == (1.0, 1.0, 2.0)
+    assert (found.kernels_ms, found.host_ms, sum(vars(found).values())) == (1.0, 1.0, 2.0)
     told = autopsy(ON_A_CPU, replace(ON_A_CPU, step_ms=12.0, profile=kernels(conv=7.0, relu=2.0)), "then").lines
     assert told[1] == "where it went: operators +1.00 ms, host +1.00 ms"
 
@@ -313,7 +313,7 @@ def test_an_autopsy_says_where_it_went_what_moved_and_what_is_new() -> None:
     long_name = "void at::native::(anonymous namespace)::vectorized_" + "x" * 80
     later = now(13.0, kernels(conv=6.5, **{long_name: 4.5}))
     found = autopsy(THEN, later, "its baseline")
-    assert found.told == (
+    assert found.sentences == (
         "likely cause, against its baseline: kernels take longer, most of all "
         f"vectorized_{'x' * 46}..., +4.50 ms (+3.00 ms of +3.00 ms per step)",
         "a step: 10.00 ms -> 13.00 ms (+30 %)",
@@ -334,16 +334,16 @@ def test_the_first_stage_that_takes_longer_is_named_in_the_order_of_the_step() -
 
 def test_a_case_is_explained_against_its_baseline_or_else_its_reference() -> None:
     case = stored_runs.case("fast", 2.8)
-    against_baseline = explained(case, None)
+    against_baseline = explain(case, None)
     assert against_baseline is not None
     assert against_baseline.against == RECORDED
-    found = explained(replace(case, remembered=None), None)
+    found = explain(replace(case, remembered=None), None)
     assert found is not None
     assert (found.against, found.lines[0]) == (
         "baseline, which it is compared with",
         "a step: 28.00 ms -> 10.00 ms (-64 %)",
     )
-    assert explained(stored_runs.case("skipped", None), None) is None
+    assert explain(stored_runs.case("skipped", None), None) is None
 
 
 def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
@@ -366,10 +366,10 @@ def test_a_recorded_state_has_the_clock_and_the_blocks_of_its_processes() -> Non
     pairs = tuple(Pair(30.0, 10.0, True, clock) for clock in (1900, 1980, None))
     then = history([[TimedBuild(True, pairs, optimized_steps_per_block=steps) for steps in (3, 5, 5)]] * 5)
     case = stored_runs.case("fast", remembered=replace(stored_runs.RECORDED, current=then))
-    found = recorded(case, PROFILE)
+    found = recorded_side(case, PROFILE)
     assert found is not None
     assert (found.sm_clock_mhz, found.steps_per_block, found.step_ms) == (1940.0, 5.0, 10.0)
-    assert recorded(replace(case, remembered=None), PROFILE) is None
+    assert recorded_side(replace(case, remembered=None), PROFILE) is None
 
 
 def test_what_a_faster_side_does_more_often_than_its_reference_is_no_cause() -> None:
@@ -391,7 +391,7 @@ def test_names_that_are_cut_still_differ_where_the_whole_ones_do() -> None:
         f"sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize{size}_stage3_cudnn"
         for size in (64, 128)
     ]
-    first, second, add, again = shortened([*tiles, "void at::native::add<(int)4>", tiles[0]])
+    first, second, add, again = shorten_names([*tiles, "void at::native::add<(int)4>", tiles[0]])
     assert (first, second) == (
         "sm80_xmma_fprop_impl...wkcrs_nchw_tilesize64_stage3_cudnn",
         "sm80_xmma_fprop_impl...kcrs_nchw_tilesize128_stage3_cudnn",

@@ -9,7 +9,7 @@ from gpugate.judging.decide import decide, left_open_by_other_work, wants_fresh_
 from gpugate.judging.next_step import RECORDING
 from gpugate.judging.times import MOVED
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
-from gpugate.results.case import Attempt, CaseResult, Promise, Remembered
+from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.reason import ReasonCode
 from gpugate.results.summary import History
 from gpugate.results.verdict import NextStep, Outcome
@@ -38,7 +38,7 @@ def timed(reference_ms: float, optimized_ms: float) -> Measurement:
     return replace(measured(3.0), instances=instances)
 
 
-def case(first: Measurement, *others: Attempt, **changed: object) -> CaseResult:
+def case(first: Measurement, *others: Confirmation, **changed: object) -> CaseResult:
     result = CaseResult(CASE_ID, "net", "fast", "baseline", Size(1, 0, 0), first, attempts=list(others))
     result.promise = Promise(1.5, LOOSE, Contract(limits=(Limit("kernels", at_most=58),)))
     result.remembered = Remembered(RECORDED, RECORDED, "exact", optimized_counters=COUNTED)
@@ -59,10 +59,10 @@ def reasons(result: CaseResult, check: str) -> dict[ReasonCode, Mapping[str, flo
 
 
 def test_a_regression_is_asked_about_once_and_a_contradiction_once_more() -> None:
-    slow, fine = measured(2.9), Attempt(measured(3.0))
+    slow, fine = measured(2.9), Confirmation(measured(3.0))
     alone = case(slow)
     assert (outcomes(alone)["speedup"], wants_fresh_process(alone)) == (REGRESSED, True)
-    confirmed = case(slow, Attempt(slow))
+    confirmed = case(slow, Confirmation(slow))
     assert (outcomes(confirmed)["speedup"], wants_fresh_process(confirmed)) == (REGRESSED, False)
     contradicted = case(slow, fine)
     assert (outcomes(contradicted)["speedup"], wants_fresh_process(contradicted)) == (INCONCLUSIVE, True)
@@ -91,10 +91,10 @@ def test_an_open_question_asks_for_more_pairs_first() -> None:
 
 def test_of_counts_too_the_middle_one_of_three_processes_decides() -> None:
     """Autotuning picked another algorithm once; a kernel that the code launches is there in every process."""
-    more, same = measured(3.0, kernels=58.0), Attempt(measured(3.0))
+    more, same = measured(3.0, kernels=58.0), Confirmation(measured(3.0))
     alone = case(more)
     assert (outcomes(alone)["counters"], wants_fresh_process(alone)) == (REGRESSED, True)
-    twice = case(more, Attempt(more))
+    twice = case(more, Confirmation(more))
     assert (outcomes(twice)["counters"], wants_fresh_process(twice)) == (REGRESSED, False)
     above = {"counter": "kernels", "recorded": 57.0, "value": 58.0}
     found = {"found": 2, "processes": 2}
@@ -104,7 +104,7 @@ def test_of_counts_too_the_middle_one_of_three_processes_decides() -> None:
     }
     contradicted = case(more, same)
     assert (outcomes(contradicted)["counters"], wants_fresh_process(contradicted)) == (INCONCLUSIVE, True)
-    assert outcomes(case(more, same, Attempt(more)))["counters"] is REGRESSED
+    assert outcomes(case(more, same, Confirmation(more)))["counters"] is REGRESSED
     once = case(more, same, same)
     assert (outcomes(once)["counters"], wants_fresh_process(once)) == (PASS, False)
     assert reasons(once, "counters") == {
@@ -115,8 +115,8 @@ def test_of_counts_too_the_middle_one_of_three_processes_decides() -> None:
 
 
 def test_what_did_not_engage_in_one_process_did_not_engage() -> None:
-    idle = Attempt(replace(measured(3.0), not_engaged="2 graph breaks"))
-    found = case(measured(2.9), idle, Attempt(measured(3.0)))
+    idle = Confirmation(replace(measured(3.0), not_engaged="2 graph breaks"))
+    found = case(measured(2.9), idle, Confirmation(measured(3.0)))
     assert (outcomes(found)["counters"], wants_fresh_process(found)) == (Outcome.NOT_ENGAGED, False)
 
 
@@ -126,7 +126,7 @@ def test_a_wrong_output_in_any_process_is_wrong_and_asks_nobody() -> None:
     fast = case(measured(4.0, error=0.1))
     assert outcomes(fast)["speedup"] is Outcome.IMPROVED
     assert not any(verdict.next_step in RECORDING for verdict in fast.verdicts)
-    there = case(measured(2.9), Attempt(measured(2.9, error=0.1)))
+    there = case(measured(2.9), Confirmation(measured(2.9, error=0.1)))
     assert (outcomes(there)["equivalence"], wants_fresh_process(there)) == (Outcome.WRONG, False)
 
 
@@ -134,7 +134,7 @@ def test_a_sick_machine_confirms_nothing() -> None:
     sick = case(measured(2.9), environment_problem="the machine gave 1 instead of 2")
     assert outcomes(sick)["speedup"] is Outcome.ENV_INVALID
     assert not wants_fresh_process(sick)
-    elsewhere = case(measured(2.9), Attempt(measured(3.0), "the machine gave 1 instead of 2"))
+    elsewhere = case(measured(2.9), Confirmation(measured(3.0), "the machine gave 1 instead of 2"))
     assert outcomes(elsewhere)["speedup"] is REGRESSED  # what a sick process says does not count
     assert reasons(elsewhere, "speedup")[NOT_CONFIRMED] == {"problem": "the machine gave 1 instead of 2"}
 
@@ -164,7 +164,7 @@ def test_a_leak_is_one_on_a_sick_machine_too() -> None:
 
 
 def test_a_process_that_died_is_told_where_it_mattered() -> None:
-    died = case(measured(2.9), Attempt(None, "a fresh process ended with status 3"))
+    died = case(measured(2.9), Confirmation(None, "a fresh process ended with status 3"))
     assert reasons(died, "speedup")[NOT_CONFIRMED] == {"problem": "a fresh process ended with status 3"}
     assert NOT_CONFIRMED not in reasons(died, "equivalence")
 
@@ -192,7 +192,7 @@ def test_what_was_not_measured_cannot_be_decided() -> None:
 def test_a_speedup_that_rose_with_the_reference_alone_is_no_improvement_and_is_confirmed(
     optimized_ms: float, alone: Outcome, outcome: Outcome, in_the_end: Outcome
 ) -> None:
-    risen, well = timed(43.5, optimized_ms), Attempt(timed(30.0, optimized_ms))
+    risen, well = timed(43.5, optimized_ms), Confirmation(timed(30.0, optimized_ms))
     found = case(risen)
     assert (outcomes(found)["speedup"], wants_fresh_process(found)) == (alone, True)
     code = ReasonCode.BOUND_HELD if alone is PASS else ReasonCode.GAIN_OF_A_SLOWER_REFERENCE
@@ -201,7 +201,7 @@ def test_a_speedup_that_rose_with_the_reference_alone_is_no_improvement_and_is_c
     assert (moved["reference_then_ms"], moved["reference_now_ms"]) == (30.0, 43.5)
     assert not wants_more_pairs(found)  # of the same build of the reference
     assert outcomes(case(risen, well, well))["speedup"] is outcome
-    everywhere = case(risen, Attempt(risen), Attempt(risen))
+    everywhere = case(risen, Confirmation(risen), Confirmation(risen))
     assert (outcomes(everywhere)["speedup"], wants_fresh_process(everywhere)) == (in_the_end, in_the_end is not PASS)
 
 
@@ -275,7 +275,7 @@ def test_cpu_counters_that_processes_dispute_ask_a_third_one_and_an_unchecked_co
 
     for limit, asked in (("minor_faults", True), ("kernels", False)):
         promise = Promise(1.5, LOOSE, Contract(limits=(Limit(limit, at_most=10),)))
-        found = case(on_a_cpu(20.0), Attempt(on_a_cpu(1.0)), promise=promise, case_id="net/fast/cpu")
+        found = case(on_a_cpu(20.0), Confirmation(on_a_cpu(1.0)), promise=promise, case_id="net/fast/cpu")
         assert (outcomes(found)["counters"], wants_fresh_process(found)) == (INCONCLUSIVE, asked)
 
 

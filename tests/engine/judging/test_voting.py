@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpugate.judging.processes import disputed, voted
+from gpugate.judging.processes import is_disputed, vote
 from gpugate.results.verdict import Outcome
 
 PASS, IMPROVED = Outcome.PASS, Outcome.IMPROVED
@@ -10,7 +10,7 @@ REGRESSED, INCONCLUSIVE = Outcome.REGRESSED, Outcome.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "expected", "is_disputed"),
+    ("outcomes", "expected", "dispute"),
     [
         ([REGRESSED], REGRESSED, False),
         ([INCONCLUSIVE], INCONCLUSIVE, False),
@@ -27,5 +27,5 @@ REGRESSED, INCONCLUSIVE = Outcome.REGRESSED, Outcome.INCONCLUSIVE
         ([REGRESSED, PASS, REGRESSED, PASS], INCONCLUSIVE, True),
     ],
 )
-def test_the_middle_one_of_several_processes_decides(outcomes, expected, is_disputed) -> None:
-    assert (voted(outcomes), disputed(outcomes)) == (expected, is_disputed)
+def test_the_middle_one_of_several_processes_decides(outcomes, expected, dispute) -> None:
+    assert (vote(outcomes), is_disputed(outcomes)) == (expected, dispute)

@@ -11,7 +11,7 @@ from gpugate.profiling import nsight_tools
 from gpugate.profiling.capture_index import Capture, SideLabel
 from gpugate.profiling.ncu_kernels import (
     METRICS,
-    Kernel,
+    CountedKernel,
     NcuError,
     add_shares,
     bound_by,
@@ -72,7 +72,7 @@ def capture(label: SideLabel, case: str = "a/fused/cuda") -> Capture:
 LAUNCHES = read_launches("==PROF== Connected\n" + as_csv(*ROWS))
 
 
-def longest(label: SideLabel, count: int = 2) -> list[Kernel]:
+def longest(label: SideLabel, count: int = 2) -> list[CountedKernel]:
     return longest_kernels(LAUNCHES, SPELLED, capture(label), count)
 
 

@@ -398,7 +398,7 @@ def test_what_cannot_profile_is_one_sentence(
 ) -> None:
     nsys.mode(mode)
     if mode == "gone":
-        monkeypatch.setattr(nsight_tools, "found", lambda tool: None)
+        monkeypatch.setattr(nsight_tools, "find_tool", lambda tool: None)
     if mode == "not a folder":
         profiled.write("gpugate-nsys", "")
     if mode == "in use":

@@ -8,7 +8,7 @@ import pytest
 from gpugate.profiling import device_activity, host_calls, render
 from gpugate.profiling.render import markdown
 from gpugate.profiling.summary import ProfileSummary, summarize
-from gpugate.report.terminal import printed
+from gpugate.report.terminal import render_text
 from tests.support.profile_exports import REAL
 from tests.support.scrub_profile import DROPPED, tables
 
@@ -27,7 +27,7 @@ def of_real(sql: str) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_in_a_narrow_terminal_a_name_gives_way_and_a_number_does_not(found: ProfileSummary, width: int) -> None:
-    lines = printed(render.tables(found, width), width, colour=False).splitlines()
+    lines = render_text(render.tables(found, width), width, colour=False).splitlines()
     assert max(map(len, lines)) <= width
     (longest,) = (line for line in lines if line.startswith("cutlass::Kernel2"))
     assert longest.endswith(" 0.0101 ms  35 %     1 0.0101 ms  8x1x7 128x1x1")

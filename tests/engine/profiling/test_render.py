@@ -15,7 +15,7 @@ from gpugate.profiling import nsight_tools
 from gpugate.profiling.export_schema import ProfileError
 from gpugate.profiling.render import brief, markdown, overview, tables, word_tables
 from gpugate.profiling.summary import ProfileSummary, read_summary, summarize
-from gpugate.report.terminal import printed
+from gpugate.report.terminal import render_text
 from tests.engine.profiling.test_nsight_tools import SAID
 from tests.support.fake_nsys import on_path
 from tests.support.profile_exports import DEVICE, HOST_TO_DEVICE, PAGEABLE, ExportWriter
@@ -100,11 +100,11 @@ def test_in_brief_a_summary_is_what_was_profiled_and_the_kernels_that_take_most(
 
 def test_names_of_users_stay_text(summary: ProfileSummary) -> None:
     assert "| `forward \\| [red]<b>` | 1 |" in markdown(summary)
-    assert "forward | [red]<b>" in printed(tables(summary, 140), 140, colour=False)
+    assert "forward | [red]<b>" in render_text(tables(summary, 140), 140, colour=False)
 
 
 def test_a_narrow_terminal_folds_names_and_no_figures(summary: ProfileSummary) -> None:
-    lines = printed(tables(summary, 72), 72, colour=False).splitlines()
+    lines = render_text(tables(summary, 72), 72, colour=False).splitlines()
     assert max(map(len, lines)) <= 72
     assert any("3.00 ms" in line and "128x1x1" in line for line in lines)
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpugate.profiling.device_activity import Active
 from gpugate.profiling.export_schema import ProfileError
-from gpugate.profiling.nsight_tools import Finding
+from gpugate.profiling.nsight_tools import RuleFinding
 from gpugate.profiling.summary import FILE, ProfileSummary, read_summary, summarize, write_summary
 from tests.support.profile_exports import (
     BACKWARD,
@@ -297,7 +297,7 @@ def test_a_summary_survives_its_file(writer: ExportWriter, tmp_path: Path) -> No
     writer.allocation(2 * MS, 1000)
     correlation = writer.call("cudaMemcpyAsync_v3020", 7 * MS, 7 * MS + 10)
     writer.copy(correlation, 7 * MS, 7 * MS, 0, (HOST_TO_DEVICE, PINNED, DEVICE))  # of no time, so without a rate
-    finding = Finding("rule", "title", "advice", ("a", "b"), (("1", "2"),), 7)
+    finding = RuleFinding("rule", "title", "advice", ("a", "b"), (("1", "2"),), 7)
     summary = replace(summary_of(writer), findings=(finding,))
     path = tmp_path / "profile.json"
     write_summary(path, summary)

@@ -9,7 +9,7 @@ import pytest
 
 from gpugate.report.__main__ import main
 from gpugate.report.markdown import results_page
-from gpugate.report.table import escaped
+from gpugate.report.table import escape_cell
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
 
@@ -52,7 +52,7 @@ def test_skips_failures_and_findings_stand_below(gpu_run: RunResult) -> None:
     [("a|b", r"a\|b"), (r"a\|b", r"a\\\|b"), ("a\nb", "a b"), ("<b>", "&lt;b>"), ("sm_90", "sm_90")],
 )
 def test_a_cell_cannot_end_early(words: str, cell: str) -> None:
-    assert escaped(words) == cell
+    assert escape_cell(words) == cell
 
 
 def test_a_pipe_in_a_name_adds_no_cell(gpu_run: RunResult) -> None:

@@ -10,8 +10,8 @@ from gpugate.measurement.record import Pair, TimedBuild, Yardstick
 from gpugate.report.markdown import results_page
 from gpugate.report.night import one_screen
 from gpugate.report.rows import results_table, rows
-from gpugate.report.terminal import LOG_COLUMNS, printed, terminal_columns, text
-from gpugate.results.case import Attempt, CaseResult
+from gpugate.report.terminal import LOG_COLUMNS, render_text, terminal_columns, text
+from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.run import RunResult
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Outcome, Verdict
@@ -154,7 +154,7 @@ def test_a_row_that_fresh_processes_decided_shows_the_process_that_decided(gpu_r
         replace(found, instances=(TimedBuild(True, (Pair(*both, True),) * 9),) * 3)
         for both in ((36.0, 4.0), (33.0, 3.0))
     ]
-    case.attempts = [Attempt(others[0]), Attempt(others[1]), Attempt(others[1], "it was throttled")]
+    case.attempts = [Confirmation(others[0]), Confirmation(others[1]), Confirmation(others[1], "it was throttled")]
     (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
     assert (row.reference, row.optimized, row.speedup) == ("36.00 ms", "4.00 ms", "9.00x")
     assert "resnet50-inference/cudnn-fused/cuda: the row is of the middle one of 3 processes" in text(
@@ -166,7 +166,7 @@ def test_of_two_processes_the_row_shows_the_one_of_the_lower_speedup(gpu_run: Ru
     case = of_pairs(gpu_run, (36.0, 4.0))
     assert case.measurement is not None
     slower = (TimedBuild(True, (Pair(36.0, 4.5, True),) * 9),) * 3
-    case.attempts = [Attempt(replace(case.measurement, instances=slower))]
+    case.attempts = [Confirmation(replace(case.measurement, instances=slower))]
     (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
     assert (row.optimized, row.speedup) == ("4.50 ms", "8.00x")
     assert row.remarks == ("resnet50-inference/cudnn-fused/cuda: the row is of the slower one of 2 processes",)
@@ -304,8 +304,8 @@ def test_the_words_are_ascii(gpu_run: RunResult) -> None:
 
 def test_no_line_ends_with_a_blank_in_colour_either() -> None:
     folded = Text("123456789 12345", style="dim", overflow="fold")
-    assert printed([folded], 10, colour=False) == "123456789\n12345\n"
-    assert printed([folded], 10, colour=True) == "\x1b[2m123456789\x1b[0m\n\x1b[2m12345\x1b[0m\n"
+    assert render_text([folded], 10, colour=False) == "123456789\n12345\n"
+    assert render_text([folded], 10, colour=True) == "\x1b[2m123456789\x1b[0m\n\x1b[2m12345\x1b[0m\n"
 
 
 def test_columns_follow_the_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:

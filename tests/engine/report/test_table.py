@@ -3,7 +3,7 @@
 import re
 
 from gpugate.report.table import Column, Table, columns
-from gpugate.report.terminal import printed
+from gpugate.report.terminal import render_text
 
 SIDES = (
     Column("case", left=True),
@@ -15,7 +15,7 @@ TABLE = Table("sides", SIDES, (("plain", "36 ms", "216", "216"), ("fused\n  vs p
 
 
 def lines(table: Table, width: int) -> list[str]:
-    return printed(table.rich(width), width, colour=False).splitlines()
+    return render_text(table.rich(width), width, colour=False).splitlines()
 
 
 def test_names_begin_at_the_left_and_figures_end_at_the_right() -> None:
@@ -59,7 +59,7 @@ def test_groups_stand_below_each_other_with_equal_columns() -> None:
 
 def test_a_cell_that_begins_with_an_outcome_has_its_colour() -> None:
     table = Table("", columns("case", "verdict"), (("net", "REGRESSED speedup"),))
-    assert "\x1b[1;31mREGRESSED speedup\x1b[0m" in printed(table.rich(80), 80, colour=True)
+    assert "\x1b[1;31mREGRESSED speedup\x1b[0m" in render_text(table.rich(80), 80, colour=True)
 
 
 def test_markdown_has_every_column_and_no_cell_ends_early() -> None:

@@ -9,7 +9,7 @@ import torch
 
 import gpugate.session.perf_session
 from gpugate.errors import OptionError, ReplayError, SideError
-from gpugate.judging.asked_tolerance import refuse_below_floor, rounded_up, smallest_tolerance
+from gpugate.judging.asked_tolerance import refuse_below_floor, smallest_tolerance, write_rounded_up
 from gpugate.judging.decide_again import Change, decide_again, find_changes
 from gpugate.machine.environment import describe
 from gpugate.measurement import run as measuring
@@ -214,5 +214,5 @@ def test_a_tolerance_that_nobody_could_ask_for_is_not_proposed() -> None:
     [(0.01, "1"), (0.003, "0.3"), (0.01837, "1.84"), (0.018401, "1.85"), (0.0177000000000002, "1.78")],
 )
 def test_the_number_that_is_told_is_enough(share: float, text: str) -> None:
-    assert rounded_up(share) == text
+    assert write_rounded_up(share) == text
     assert float(text) / 100 >= share

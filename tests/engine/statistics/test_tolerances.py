@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from gpugate.judging.processes import voted
+from gpugate.judging.processes import vote
 from gpugate.judging.times import votes
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.intervals import Estimate
@@ -108,10 +108,10 @@ def test_a_night_of_more_processes_is_known_better_than_what_is_asked(processes,
 def _is_red(medians: list[float], then: float, allowed: float, half_width: float) -> bool:
     estimates = [Estimate(median, median - half_width, median + half_width) for median in medians]
     heard = estimates[:1]
-    outcome = voted(votes(heard, then, allowed))
+    outcome = vote(votes(heard, then, allowed))
     while len(heard) < 3 and (outcome is Outcome.INCONCLUSIVE or (outcome is Outcome.REGRESSED and len(heard) == 1)):
         heard = estimates[: len(heard) + 1]
-        outcome = voted(votes(heard, then, allowed))
+        outcome = vote(votes(heard, then, allowed))
     return outcome is Outcome.REGRESSED
 
 

@@ -22,14 +22,14 @@ from gpugate.measurement.record import (
 from gpugate.results.verdict import Outcome, Verdict
 from gpugate.store.codec import FormatError, from_json, to_json
 from gpugate.store.json_file import parse, pretty
-from gpugate.units import rounded
+from gpugate.units import round_stored
 
 WORDS = "'narrow', 'noise', 'budget' or 'outputs not comparable'"
 COST = SideCost(build_s=1.5, first_step_s=0.25, peak_bytes=12345678901)
 
 
 def random_pair(rng: random.Random) -> Pair:
-    times = [rounded(10 ** rng.uniform(-4, 4)) for _ in range(2)]
+    times = [round_stored(10 ** rng.uniform(-4, 4)) for _ in range(2)]
     return Pair(times[0], times[1], rng.random() < 0.5, rng.choice([None, 1980, 345]))
 
 
