@@ -18,6 +18,7 @@ from gpugate.errors import SideError, TrustError
 from gpugate.explaining.autopsy import autopsy
 from gpugate.explaining.states_of_case import optimized_side
 from gpugate.faults.fault import EXAMPLE, SPELLING, Fault
+from gpugate.judging.decide import decide
 from gpugate.report.table import Column, Table, columns
 from gpugate.results.case import CaseResult, Promise
 from gpugate.store.json_file import JsonFile, NextSteps
@@ -46,7 +47,7 @@ GOAL = 0.9
 
 
 @dataclass(frozen=True)
-class Trial:
+class FaultTrial:
     """One fault in one case, and the cause that the autopsy named.
 
     `cannot` is the reason why the case cannot show the fault, `failed` any other error.
@@ -62,28 +63,28 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Kept:
+class ProofFile:
     """The trials of a file that `--json` wrote."""
 
-    trials: tuple[Trial, ...]
+    trials: tuple[FaultTrial, ...]
 
 
 FILE = JsonFile(
     "gpugate-autopsy-proof",
     1,  # History: 1: per fault and case the kind that was named, and whether the fault may be called so.
-    Kept,
+    ProofFile,
     TrustError,
     NextSteps("give a file of --json", "write it again with --json", "write it again", unwritable="give another path"),
 )
 
 
-def take_trials(cases: Sequence[Case], context_of: Mapping[str, Context], budget_s: float) -> Iterator[Trial]:
+def take_trials(cases: Sequence[Case], context_of: Mapping[str, Context], budget_s: float) -> Iterator[FaultTrial]:
     """Puts every fault into every case, one after another."""
     for case in cases:
         try:
             sound = _measure(case, context_of[case.id], budget_s, None)
         except SideError as error:
-            yield Trial("none", case.id, failed=str(error))
+            yield FaultTrial("none", case.id, failed=str(error))
             continue
         for kind in SPELLING:
             fault = Fault.parse(SIZES.get(kind, kind))
@@ -92,19 +93,19 @@ def take_trials(cases: Sequence[Case], context_of: Mapping[str, Context], budget
             except SideError as error:
                 # A side that cannot show a fault refuses it with a ValueError.
                 refused = isinstance(error.cause, ValueError)
-                trial = Trial(str(fault), case.id, failed=str(error))
+                trial = FaultTrial(str(fault), case.id, failed=str(error))
                 yield replace(trial, cannot=trial.failed, failed=None) if refused else trial
                 continue
             yield _name_cause(fault, sound, faulty)
 
 
-def _name_cause(fault: Fault, sound: CaseResult, faulty: CaseResult) -> Trial:
+def _name_cause(fault: Fault, sound: CaseResult, faulty: CaseResult) -> FaultTrial:
     then, now = optimized_side(sound), optimized_side(faulty)
     if then is None or now is None:
-        return Trial(str(fault), sound.case_id, failed="no times were taken")
+        return FaultTrial(str(fault), sound.case_id, failed="no times were taken")
     found = autopsy(then, now, "the sound side")
     names = ON_A_CPU if sound.device_kind == "cpu" else NAMES
-    return Trial(str(fault), sound.case_id, found.kind, found.cause, found.kind in names[fault.kind])
+    return FaultTrial(str(fault), sound.case_id, found.kind, found.cause, found.kind in names[fault.kind])
 
 
 def _measure(case: Case, context: Context, budget_s: float, fault: Fault | None) -> CaseResult:
@@ -114,7 +115,7 @@ def _measure(case: Case, context: Context, budget_s: float, fault: Fault | None)
 
     optimization = case.optimization
     settings = Settings(budget_s=budget_s, fault=fault, prove=False)
-    return CaseResult(
+    result = CaseResult(
         case_id=case.id,
         workload=case.workload.name,
         optimization=optimization.name,
@@ -123,17 +124,19 @@ def _measure(case: Case, context: Context, budget_s: float, fault: Fault | None)
         measurement=measure(case, context, settings, silent),
         promise=Promise(None, optimization.tolerated, None),
     )
+    # The autopsy reads from the verdict of the outputs that they are wrong.
+    return replace(result, verdicts=decide(result, recording=False, asked_tolerance=None))
 
 
-def table(found: Sequence[Trial]) -> str:
+def table(found: Sequence[FaultTrial]) -> str:
     """Returns Markdown: a row for each fault, and the share of causes that were named."""
     rows, shown = [], [trial for trial in found if trial.cannot is None]
     for fault in dict.fromkeys(trial.fault for trial in found):
         of_fault = [trial for trial in shown if trial.fault == fault]
         others = "; ".join(f"{one.case_id}: {one.kind or one.failed}" for one in of_fault if not one.named)
         named = sum(trial.named for trial in of_fault)
-        told = others if of_fault else "no case here can show it"
-        rows.append((f"`{fault}`", str(named), str(len(of_fault)), told))
+        otherwise = others if of_fault else "no case here can show it"
+        rows.append((f"`{fault}`", str(named), str(len(of_fault)), otherwise))
     named = sum(trial.named for trial in shown)
     share = f", {percent(named / len(shown))}" if shown else ""
     headings = (*columns("fault", "named", "cases"), Column("otherwise called", left=True))
@@ -155,7 +158,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "--of", type=Path, nargs="+", metavar="FILE", help="measure nothing: print the table of files that --json wrote"
     )
     arguments = parser.parse_args(words)
-    found: list[Trial] = []
+    found: list[FaultTrial] = []
     if arguments.of:
         try:
             found.extend(trial for path in arguments.of for trial in FILE.read(path).trials)
@@ -168,15 +171,15 @@ def main(words: Sequence[str] | None = None) -> int:
     return _print_table(found)
 
 
-def _print_table(found: Sequence[Trial]) -> int:
+def _print_table(found: Sequence[FaultTrial]) -> int:
     sys.stdout.write(table(found))
     shown = [trial for trial in found if trial.cannot is None]
     return 0 if shown and sum(trial.named for trial in shown) >= GOAL * len(shown) else 1
 
 
-def _report_each(found: Iterable[Trial], path: Path | None) -> Iterator[Trial]:
+def _report_each(found: Iterable[FaultTrial], path: Path | None) -> Iterator[FaultTrial]:
     """Yields the trials, prints each on stderr, and keeps them in the file."""
-    taken: list[Trial] = []
+    taken: list[FaultTrial] = []
     for trial in found:
         taken.append(trial)
         print(
@@ -184,7 +187,7 @@ def _report_each(found: Iterable[Trial], path: Path | None) -> Iterator[Trial]:
             file=sys.stderr,
         )
         if path is not None:
-            FILE.write(path, Kept(tuple(taken)))
+            FILE.write(path, ProofFile(tuple(taken)))
         yield trial
 
 

@@ -35,7 +35,7 @@ CPU_S = 30  # of the tests of one mutant
 
 
 def list_mutants(code: str) -> list[partial[Any]]:
-    """Every mutant of a module, each to be called for its syntax tree."""
+    """Lists every mutant of a module, each to be called for its syntax tree."""
     import libcst
     from mutmut.mutation.file_mutation import MutationVisitor
     from mutmut.mutation.mutators import mutation_operators, operator_string
@@ -48,7 +48,7 @@ def list_mutants(code: str) -> list[partial[Any]]:
 
 
 def select_tests(path: Path, code: str, mutated: str, coverage: CoverageData) -> list[str]:
-    """The tests that run a line of the mutated function; all tests for a defect outside of functions."""
+    """Selects the tests that run a line of the mutated function; all tests for a defect outside of functions."""
     pairs = enumerate(zip(code.splitlines(), mutated.splitlines(), strict=False), 1)
     changed = next(number for number, (line, other) in pairs if line != other)
     functions = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef))

@@ -11,7 +11,7 @@ from gpugate.measurement import settings
 from gpugate.results.case import CaseResult
 from tests.support.stored_runs import COUNTED, case, measured
 from tools import autopsy_proof as proof
-from tools.autopsy_proof import GOAL, NAMES, Trial, table
+from tools.autopsy_proof import GOAL, NAMES, FaultTrial, table
 
 
 def test_every_fault_has_its_right_causes() -> None:
@@ -21,8 +21,11 @@ def test_every_fault_has_its_right_causes() -> None:
 
 
 def test_the_table_of_a_proof_counts_what_was_named() -> None:
-    trials = [Trial("sync", f"net/{number}/cuda", "synchronization", named=True) for number in range(3)]
-    trials += [Trial("leak", "net/0/cuda", "host"), Trial("copy", "net/0/cuda", cannot="a CPU copies nothing")]
+    trials = [FaultTrial("sync", f"net/{number}/cuda", "synchronization", named=True) for number in range(3)]
+    trials += [
+        FaultTrial("leak", "net/0/cuda", "host"),
+        FaultTrial("copy", "net/0/cuda", cannot="a CPU copies nothing"),
+    ]
     assert table(trials).splitlines()[2:] == [
         "| `sync` | 3 | 3 |  |",
         "| `leak` | 0 | 1 | net/0/cuda: host |",
@@ -74,7 +77,7 @@ def test_faults_of_what_is_computed_are_named_on_a_cpu(tmp_path: Path, monkeypat
 def test_a_proof_that_named_too_few_or_showed_nothing_is_red(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(proof, "_select", lambda *arguments: ([], {}))
     assert proof.main([]) == 1
-    few = [Trial("stale", f"net/{number}/cpu", "numerics", named=number > 1) for number in range(10)]
+    few = [FaultTrial("stale", f"net/{number}/cpu", "numerics", named=number > 1) for number in range(10)]
     for trials, status in ((few, 1), (few[1:], 1), (few[2:], 0)):
         monkeypatch.setattr(proof, "take_trials", lambda *arguments, found=trials: iter(found))
         assert proof.main([]) == status, GOAL
