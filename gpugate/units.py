@@ -127,9 +127,9 @@ def yardstick_value(name: str, value: float) -> str:
     return f"{value:.4g}"
 
 
-def number_of(number: int, noun: str) -> str:
-    """Writes `1 case` or `2 cases`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def number_of(number: int, noun: str, plural: str | None = None) -> str:
+    """Writes `1 case` or `2 cases`, with a comma between thousands; `plural` is for a noun that takes no bare s."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def list_names(names: Sequence[str], most: int) -> str:

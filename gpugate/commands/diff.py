@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-k",
         metavar="WORDS",
         default="",
-        help="only the cases whose id holds this, in upper or lower case (default: all)",
+        help="only the cases whose id contains this, in upper or lower case (default: all)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of paragraphs")
 
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         found, warnings = _of_runs(first, second, arguments.k.lower())
     if not found:
-        selected = f" whose id holds {arguments.k!r}" if arguments.k else ""
+        selected = f" whose id contains {arguments.k!r}" if arguments.k else ""
         raise ReplayError(f"{first} and {second} measured no case in common{selected}: give others")
     if arguments.json:
         body = {"warnings": warnings, "cases": {one.case_id: _as_json(one) for one in found}}
@@ -176,8 +176,10 @@ def differences(before: RunResult, after: RunResult, against: str) -> list[CaseC
         now = optimized_side(case)
         then = optimized_side(before.cases[case_id]) if case_id in before.cases else None
         if then is not None and now is not None:
-            longer, told = now.step_ms / then.step_ms - 1, autopsy(then, now, against)
-            found.append(CaseChange(case_id, longer, told, _read_outcome(before.cases[case_id]), _read_outcome(case)))
+            longer, explanation = now.step_ms / then.step_ms - 1, autopsy(then, now, against)
+            found.append(
+                CaseChange(case_id, longer, explanation, _read_outcome(before.cases[case_id]), _read_outcome(case))
+            )
     return sorted(found, key=lambda one: -one.longer)
 
 
@@ -228,16 +230,16 @@ def _describe_verdicts(one: CaseChange) -> Iterator[str]:
     """Yields `verdict: PASS -> REGRESSED; speedup: 3.00x (2.99..3.01) -> 2.80x (2.79..2.81)`, and the moved side."""
     if one.before is None or one.after is None:
         return
-    words = [outcome_word(said.outcome) for said in (one.before, one.after)]
+    words = [outcome_word(outcome.outcome) for outcome in (one.before, one.after)]
     verdict = f"{words[0]} in both" if words[0] == words[1] else " -> ".join(words)
     speedups = [
-        f"{units.ratio(said.speedup.median)} ({units.interval(said.speedup.low, said.speedup.high)})"
-        for said in (one.before, one.after)
+        f"{units.ratio(outcome.speedup.median)} ({units.interval(outcome.speedup.low, outcome.speedup.high)})"
+        for outcome in (one.before, one.after)
     ]
     yield f"verdict: {verdict}; speedup: {' -> '.join(speedups)}"
     yield in_words(one.before.times, one.after.times)
 
 
 def _as_json(one: CaseChange) -> dict[str, object]:
-    said = {"before": one.before, "after": one.after}
-    return {**to_json(one.autopsy), **{when: found and to_json(found) for when, found in said.items()}}
+    outcomes = {"before": one.before, "after": one.after}
+    return {**to_json(one.autopsy), **{when: found and to_json(found) for when, found in outcomes.items()}}

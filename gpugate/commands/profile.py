@@ -1,4 +1,4 @@
-"""`gpugate profile FILE`: what a report of Nsight Systems says of its steps."""
+"""`gpugate profile FILE`: a summary of the steps in a report of Nsight Systems."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     form.add_argument("--markdown", action="store_true", help="print Markdown instead of tables")
     parser.add_argument(
-        "--steps", metavar="N", type=int, help="how many steps it must hold, or is, where it marks none"
+        "--steps",
+        metavar="N",
+        type=int,
+        help="number of steps that FILE must contain; for a FILE without step ranges, the steps of the whole report",
     )
     parser.add_argument("--no-rules", action="store_true", help="leave out what nsys's expert rules find")
 
@@ -31,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 
     if arguments.steps is not None and arguments.steps < 1:
-        raise OptionError(f"--steps {arguments.steps} is not a whole number from 1 on: say how many steps there are")
+        raise OptionError(f"--steps {arguments.steps} is not a whole number from 1 on: give the number of steps")
     sqlite = export_report(arguments.file)
     summary = summarize(sqlite, arguments.steps)
     if not arguments.no_rules:

@@ -27,24 +27,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         type=Path,
         nargs="?",
-        help="its *.json, each what --perf-json wrote in a process of its own; or a folder of nights",
-    )
-    parser.add_argument("--reason", metavar="TEXT", default="", help="why the baseline is recorded, kept in it")
-    parser.add_argument(
-        "--processes", metavar="N", default=str(DEFAULT_PROCESSES), help="fewest processes of a case (default: 5)"
+        help="a folder of runs that --perf-json wrote, each in a process of its own, or a folder of nights",
     )
     parser.add_argument(
-        "--baselines", metavar="DIR", type=Path, default=Path(DEFAULT_BASELINES), help="where baselines are"
+        "--reason",
+        metavar="TEXT",
+        default="",
+        help="the reason of the recording, which the baseline file keeps (default: none)",
     )
     parser.add_argument(
-        "--add", action="store_true", help="add the runs to the processes that are recorded, say those of another night"
+        "--processes",
+        metavar="N",
+        default=str(DEFAULT_PROCESSES),
+        help="fewest processes of a case (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--baselines",
+        metavar="DIR",
+        type=Path,
+        default=Path(DEFAULT_BASELINES),
+        help="the folder of baselines (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--add",
+        action="store_true",
+        help="add the runs to the recorded processes, such as those of another night (default: off)",
     )
     parser.add_argument(
         "--force",
         action="store_true",
         help="replace a record also by processes that were disturbed (default: it stays)",
     )
-    parser.add_argument("--new-anchor", action="store_true", help="move the fixed anchor to what is recorded")
+    parser.add_argument("--new-anchor", action="store_true", help="make the new record the anchor, too (default: off)")
     parser.add_argument(
         "--delete", metavar="CASE", help="record nothing: delete the record of CASE, of every machine (default: none)"
     )

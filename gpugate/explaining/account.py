@@ -13,12 +13,13 @@ LONGER = 0.01
 
 @dataclass(frozen=True)
 class Account:
-    """Changes of the parts of a step, in milliseconds per step: they add up to the whole difference.
+    """Changes of the parts of a step, in milliseconds per step: together they are the whole difference.
 
-    `kernels_ms`: kernels, with those that `finish()` adds, without what a lower clock explains; on a CPU, operators.
-    `clocks_ms`: kernels that take longer by a lower SM clock. `copies_ms`: copies while no kernel runs. The device does
-    nothing in the other three: `syncs_ms` came with new waiting calls, `launch_gaps_ms` with a longer time to enqueue a
-    step, and `host_ms` is the rest.
+    `kernels_ms` is the change of the kernels, with those that `finish()` adds and without `clocks_ms`; on a CPU it is
+    the change of the operators. `launch_gaps_ms` is idle time of the device that came with a longer time to enqueue a
+    step. `copies_ms` is the change of the copies while no kernel runs. `syncs_ms` is idle time of the device that came
+    with new waiting calls. `clocks_ms` is the change of the kernels that a lower SM clock explains. `host_ms` is the
+    idle time of the device that remains.
     """
 
     kernels_ms: float = 0.0

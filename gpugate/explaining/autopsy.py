@@ -18,7 +18,7 @@ MOST_NAMED = 5
 OTHER_PACE = 0.05
 MOVED = 0.005  # of a step: what moved less needs no explanation
 LEAST_COUNT, LEAST_CORES = 1.0, 0.3  # of page faults and switches in a step, and of cores: a change of less is chance
-CLOCKS_UNKNOWN = "the SM clock is not known of both: what a lower one cost is told as kernels"
+CLOCKS_UNKNOWN = "the SM clock of at least one state is unknown: the cost of a lower clock is counted under kernels"
 
 
 def autopsy(then: State, now: State, against: str) -> Autopsy:
@@ -32,21 +32,21 @@ def autopsy(then: State, now: State, against: str) -> Autopsy:
 
 def _pace(measured_ms: float, then: State) -> Iterator[str]:
     if abs(then.step_ms / measured_ms - 1) >= OTHER_PACE:
-        measured, told = (units.milliseconds(ms) for ms in (measured_ms, then.step_ms))
-        yield f"the machine's pace was another one, by the reference: the {measured} of then are told as {told}"
+        scaled = f"the recorded {units.milliseconds(measured_ms)} are scaled to {units.milliseconds(then.step_ms)}"
+        yield f"the machine's pace changed, by the time of the reference: {scaled}"
 
 
 def _lines(then: State, now: State) -> Iterator[str]:
     yield f"a step: {change(then.step_ms, now.step_ms)}"
     found = account(then, now)
     if found is None:
-        yield "where it went is not known, which takes a profile of both"
+        yield "the parts of the difference are unknown: both states need a step profile"
         return
     terms = {name.removesuffix("_ms").replace("_", " "): ms for name, ms in vars(found).items() if abs(ms) >= LEAST_MS}
     if not now.on_gpu and "kernels" in terms:  # of a CPU
         terms = {"operators": terms.pop("kernels"), **terms}
-    told = ", ".join(f"{name} {write_signed(ms)}" for name, ms in terms.items())
-    yield f"where it went: {told or 'nowhere'}"
+    words = ", ".join(f"{name} {write_signed(ms)}" for name, ms in terms.items())
+    yield f"where it went: {words or 'nowhere'}"
     if now.on_gpu and not (then.sm_clock_mhz and now.sm_clock_mhz):
         yield CLOCKS_UNKNOWN
     moves = list_changed_parts(then, now)

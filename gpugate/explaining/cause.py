@@ -41,11 +41,13 @@ def likely_cause(then: State, now: State) -> Cause:
             return cause if cause.kind not in COUNTED else _weigh(cause, then, now)
     if abs(now.step_ms / then.step_ms - 1) >= FEW:
         changed = f"a step takes {change(then.step_ms, now.step_ms)}"
-        return Cause("not profiled", f"{changed}, and where is not known, which takes a profile of both: record again")
+        return Cause(
+            "not profiled", f"{changed}; the cause is unknown without a step profile of both states: record again"
+        )
     counts = [name for name in COUNTS if abs(now.more(then, name)) >= ONE]
-    told = ", ".join(f"{_describe_counter(then, now, name)} {name.replace('_', ' ')}" for name in counts)
-    said = f"what is counted changed: {told} per step" if told else "nothing that is counted changed"
-    return Cause("nothing", f"a step takes as long as before, and {said}")
+    counters = ", ".join(f"{_describe_counter(then, now, name)} {name.replace('_', ' ')}" for name in counts)
+    words = f"what is counted changed: {counters} per step" if counters else "nothing that is counted changed"
+    return Cause("nothing", f"a step takes as long as before, and {words}")
 
 
 def _weigh(counted: Cause, then: State, now: State) -> Cause:
@@ -65,7 +67,7 @@ def _weigh(counted: Cause, then: State, now: State) -> Cause:
 
 def _outputs(then: State, now: State) -> Cause | None:
     if now.wrong is None:
-        return Cause("disproved", f"what was to be shown is not true: {now.disproved}") if now.disproved else None
+        return Cause("disproved", f"a proof failed: {now.disproved}") if now.disproved else None
     looks = now.mismatch
     if looks is not None and looks.from_step_before is not None and looks.from_step_before < LIKE_BEFORE:
         return Cause("stale output", f"it returns the output of the step before ({now.wrong})")
@@ -88,15 +90,15 @@ def _explain_gain(then: State, now: State) -> Cause | None:
     if not against_its_reference or now.not_engaged or now.step_ms > (1 - FEW) * then.step_ms:
         return None
     less = units.percent(1 - now.step_ms / then.step_ms)
-    said = f"a step takes {less} less than there; where the {units.milliseconds(now.step_ms)} that are left go"
+    words = f"a step takes {less} less than the reference's; the remaining {units.milliseconds(now.step_ms)}"
     if now.profile is None:
-        return Cause("left to gain", f"{said} was not profiled")
+        return Cause("left to gain", f"{words} were not profiled")
     work = {"kernels" if now.on_gpu else "operators": now.profile.kernel_ms, "copies alone": now.profile.copy_ms}
     nothing = "the device does nothing" if now.on_gpu else "the host"
     parts = {**work, nothing: max(0.0, now.step_ms - sum(work.values()))}
     ordered = sorted(parts, key=parts.__getitem__, reverse=True)
-    told = ", ".join(f"{name} {units.milliseconds(parts[name])}" for name in ordered if parts[name])
-    return Cause("left to gain", f"{said}: {told}")
+    shown = ", ".join(f"{name} {units.milliseconds(parts[name])}" for name in ordered if parts[name])
+    return Cause("left to gain", f"{words}: {shown}")
 
 
 def _graph(then: State, now: State) -> Cause | None:
@@ -111,15 +113,15 @@ def _copies(then: State, now: State) -> Cause | None:
     more = [name for name in COPIES if now.more(then, name) >= ONE]
     if not more:
         return None
-    said = " and ".join(f"{_describe_counter(then, now, name)} {name.replace('_', ' ')}" for name in more)
-    return Cause("copies", f"there are more copies: {said} per step")
+    words = " and ".join(f"{_describe_counter(then, now, name)} {name.replace('_', ' ')}" for name in more)
+    return Cause("copies", f"there are more copies: {words} per step")
 
 
 def _pageable(then: State, now: State) -> Cause | None:
     if now.more(then, "pageable_copies") < ONE:
         return None
-    said = _describe_counter(then, now, "pageable_copies")
-    return Cause("pageable copies", f"copies go through pageable memory: {said} per step")
+    words = _describe_counter(then, now, "pageable_copies")
+    return Cause("pageable copies", f"copies go through pageable memory: {words} per step")
 
 
 def _engagement(then: State, now: State) -> Cause | None:
@@ -130,26 +132,26 @@ def _synchronization(then: State, now: State) -> Cause | None:
     if now.more(then, "synchronizing_calls") < ONE:
         return None
     calls = _describe_counter(then, now, "synchronizing_calls")
-    said = f"the host waits for the device more often: {calls} calls per step"
+    words = f"the host waits for the device more often: {calls} calls per step"
     if then.profile is None or now.profile is None:
-        return Cause("synchronization", said)
+        return Cause("synchronization", words)
     before = then.profile.waits
     more = {name: count - before.get(name, NOTHING)[0] for name, (count, _) in now.profile.waits.items()}
     most = max(more, key=more.__getitem__, default="")
-    return Cause("synchronization", f"{said}, more of them in {most}" if more.get(most, 0.0) >= ONE else said)
+    return Cause("synchronization", f"{words}, more of them in {most}" if more.get(most, 0.0) >= ONE else words)
 
 
 def _kernels(then: State, now: State) -> Cause | None:
     if now.more(then, "kernels") < ONE:
         return None
-    said = f"more kernels run: {_describe_counter(then, now, 'kernels')} per step"
+    words = f"more kernels run: {_describe_counter(then, now, 'kernels')} per step"
     more = [move for move in list_changed_parts(then, now) if move.is_kernel and move.count >= ONE]
     if not more:
-        return Cause("more kernels", said)
+        return Cause("more kernels", words)
     # Libraries take one kernel for another from process to process, so that some come more often and others less.
     wanted = now.more(then, "kernels")
     name = min(more, key=lambda move: abs(move.count - wanted)).name
-    return Cause("more kernels", f"{said}, among them {'short ones' if name == OTHERS else short(name)}")
+    return Cause("more kernels", f"{words}, among them {'short ones' if name == OTHERS else short(name)}")
 
 
 def _after(then: State, now: State) -> Cause | None:
@@ -166,8 +168,8 @@ def _after(then: State, now: State) -> Cause | None:
     if not grown or longer_ms <= 0 or more_ms < least * longer_ms:
         return None
     share = _share(more_ms, longer_ms)
-    said = f"finish() adds device work after the last step: {short(name)}, {write_signed(grown[name])} ({share})"
-    return Cause("more work after the steps", said)
+    words = f"finish() adds device work after the last step: {short(name)}, {write_signed(grown[name])} ({share})"
+    return Cause("more work after the steps", words)
 
 
 def _times(then: State, now: State) -> Cause | None:
@@ -204,9 +206,9 @@ def _in_words(term: str, share: str, faster: bool, then: State, now: State) -> C
     longer, slower = ("less time", "faster") if faster else ("longer", "slower")
     if term == "kernels_ms":
         most = next((move for move in list_changed_parts(then, now) if (move.ms < 0) == faster), None)
-        said = f", most of all {short(most.name)}, {write_signed(most.ms)}" if most else ""
+        words = f", most of all {short(most.name)}, {write_signed(most.ms)}" if most else ""
         unit = "kernels" if now.on_gpu else "operators"
-        return Cause("slower kernels", f"{unit} take {longer}{said} ({share})")
+        return Cause("slower kernels", f"{unit} take {longer}{words} ({share})")
     if term == "clocks_ms":
         clocks = f"{then.sm_clock_mhz:.0f} -> {now.sm_clock_mhz:.0f} MHz"
         return Cause("clocks", f"the SM clock is {slower}: {clocks} ({share})")

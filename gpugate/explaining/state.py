@@ -52,8 +52,9 @@ class State:
         return mostly_the_reference(Times(then.reference_ms, then.step_ms), Times(self.reference_ms, self.step_ms))
 
     def within_its_step(self) -> State:
-        """The same with a CPU's operators taking no longer than a step does: under the profiler, and in threads that
-        run at once, they may add up to more.
+        """Returns this state with the operators' times of a CPU scaled down to the time of a step.
+
+        Under the profiler, and in threads that run at once, the operators' times may add up to more than the step.
         """
         if self.on_gpu or self.profile is None or self.profile.kernel_ms <= self.step_ms:
             return self

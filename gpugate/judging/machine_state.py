@@ -87,7 +87,7 @@ def _risen_yardstick(probes: Sequence[Yardstick], expected: Mapping[str, float])
 
 
 def _ceilings(probes: Sequence[Yardstick], expected: Mapping[str, float]) -> Iterator[tuple[str, float, float, float]]:
-    """Of each that says something: its name, its share, the lowest value of all probes and the expected one."""
+    """Yields of each known yardstick in SICK_SHARE: name, accepted loss, lowest probe, expected value."""
     for name, share in SICK_SHARE.items():
         values = [probe.values[name] for probe in probes if name in probe.values]
         if values and name in expected:

@@ -1,1 +1,1 @@
-"""Reports of Nsight Systems: what a profile of exactly the measured steps says, read with SQL from nsys's export."""
+"""Profiles by Nsight Systems, Nsight Compute and PyTorch: taking and reading them."""

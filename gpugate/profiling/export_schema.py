@@ -1,8 +1,8 @@
 """The tables that `nsys export --type sqlite` writes, seen through views of our own that hold in every version.
 
 nsys creates tables only where it has rows for them, and its versions add and rename columns. So every query reads a
-view: a table that is not there is an empty view, a column that is not there is NULL. What is missed is said in `notes`.
-Times are nanoseconds of the report's own clock.
+view: a table that is not there is an empty view, a column that is not there is NULL. `notes` names each table that was
+not read. Times are nanoseconds of the report's own clock.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Export:
         self.connection.execute(sql, values)
 
     def make(self, table: str, columns: str, select: str = "", **values: Any) -> None:
-        """A temporary table of what `select` finds. Columns are whole numbers where they do not say `name:TEXT`.
+        """Makes a temporary table from the rows of `select`. A column is of whole numbers unless written `name:TEXT`.
 
         Without a type an index over them would not serve a comparison with a column of the export.
         """

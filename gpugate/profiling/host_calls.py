@@ -85,18 +85,20 @@ def find_steps(export: Export, wanted: int | None) -> Steps:
     export.make("step", "start stop tid items:REAL", _STEPS, push_pop=PUSH_POP, step=STEP)
     found = export.row("SELECT COUNT(*) FROM step")[0]
     if found and wanted not in (None, found):
-        raise ProfileError(f"the report holds {found} steps and not {wanted}: profile again, its capture was cut off")
+        raise ProfileError(
+            f"the report contains {found} steps and not {wanted}: profile again, its capture was cut off"
+        )
     if not found:
         if wanted is None:
             raise ProfileError(
-                f"the report holds no step (an NVTX range {STEP!r} of the domain {DOMAIN!r}): profile with "
-                "`pytest --nsys`, or say with --steps how many steps the whole report is"
+                f"the report contains no step (an NVTX range {STEP!r} of the domain {DOMAIN!r}): profile with "
+                "`pytest --nsys`, or give --steps, the number of steps of the whole report"
             )
         export.run(_WHOLE_REPORT)
         export.notes.append(f"it marks no steps: the whole report was taken for {wanted}")
     first, last, items, window = export.row(_WINDOW, started=STARTED)
     if first is None:
-        raise ProfileError("the report holds no step and no CUDA call: profile with --trace=cuda,nvtx on a GPU")
+        raise ProfileError("the report contains no step and no CUDA call: profile with --trace=cuda,nvtx on a GPU")
     return Steps(wanted or found, float(items), first, last, window)
 
 

@@ -89,8 +89,8 @@ def read_launches(text: str) -> list[Launch]:
     lines = text.splitlines()
     start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
-        said = next((line for line in lines if "ERROR" in line), lines[-1] if lines else "nothing")
-        raise NcuError(f"ncu printed no table of kernels ({said.strip()[:200]}): run it by hand to see more")
+        problem = next((line for line in lines if "ERROR" in line), lines[-1] if lines else "nothing")
+        raise NcuError(f"ncu printed no table of kernels ({problem.strip()[:200]}): run it by hand to see more")
     rows = list(csv.DictReader(lines[start:]))
     if rows and TIME not in rows[0]:
         raise NcuError(f"ncu printed no {TIME}: run a newer Nsight Compute")
@@ -287,9 +287,9 @@ def _launches(ncu: str, run: ProfiledRun, names: str) -> list[Launch]:
     if _report(run).exists():
         return read_launches(answer([ncu, "--import", str(_report(run)), *AS_TABLE, names], run.environment))
     log = run.folder / "log"
-    said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    if "ERR_NVGPUCTRPERM" in said:
+    output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    if "ERR_NVGPUCTRPERM" in output:
         raise NcuError(f"ncu may not read hardware counters (ERR_NVGPUCTRPERM): {nsight_tools.PERMISSION}")
-    of_kind = (line for kind in ("ERROR", "WARNING") for line in said.splitlines() if kind in line[:12])
+    of_kind = (line for kind in ("ERROR", "WARNING") for line in output.splitlines() if kind in line[:12])
     first = next((line.partition("== ")[2][:200] for line in of_kind), "it said no error")
     raise NcuError(f"ncu made no report ({first}): run it by hand to see more")

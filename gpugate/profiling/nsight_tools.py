@@ -68,10 +68,10 @@ def require(tool: Literal["nsys", "ncu"]) -> str:
 def nsys(environment: Mapping[str, str]) -> Nsys:
     """Raises EnvironmentUnfitError for an nsys that is not there, does not run or is too old."""
     path = require("nsys")
-    said = answer([path, "--version"], environment)
-    version = re.search(r"version (\d+)\.(\d+)", said)
+    output = answer([path, "--version"], environment)
+    version = re.search(r"version (\d+)\.(\d+)", output)
     if version is None or (int(version[1]), int(version[2])) < OLDEST_NSYS:
-        problem = version[0] if version else f"of an unknown version ({said.strip()[:200]})"
+        problem = version[0] if version else f"of an unknown version ({output.strip()[:200]})"
         oldest = ".".join(map(str, OLDEST_NSYS))
         raise EnvironmentUnfitError(f"{path} is {problem}: install Nsight Systems {oldest} or newer")
     known = answer([path, "profile", "--help"], environment)
@@ -143,11 +143,11 @@ def findings(sqlite: Path, nsys: Nsys | None = None) -> tuple[RuleFinding, ...]:
     return parse_rules(run_nsys(["analyze", "--format", "column", sqlite], ANALYZE_S, nsys))
 
 
-def parse_rules(said: str) -> tuple[RuleFinding, ...]:
+def parse_rules(output: str) -> tuple[RuleFinding, ...]:
     """The rules that found something, in the order of nsys; those that were skipped or found nothing say nothing."""
-    _, *parts = _PROCESSING.split(said)
-    made = (_finding(rule, text) for rule, text in zip(parts[::2], parts[1::2], strict=True))
-    return tuple(finding for finding in made if finding is not None)
+    _, *parts = _PROCESSING.split(output)
+    found = (_finding(rule, text) for rule, text in zip(parts[::2], parts[1::2], strict=True))
+    return tuple(finding for finding in found if finding is not None)
 
 
 def _finding(rule: str, text: str) -> RuleFinding | None:

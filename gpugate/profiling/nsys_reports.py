@@ -32,11 +32,11 @@ OPTIONS = (
     "--force-overwrite=true",
 )
 SUMMARY, SUMMARY_JSON, LIST = ".summary.md", ".summary.json", "summary.md"
-COLUMNS = columns("test parameter", "side", "steps", "items per step", "report", "MB", "what it says")
+COLUMNS = columns("test parameter", "side", "steps", "items per step", "report", "MB", "summary")
 NOT_JUDGED = "under a profiler: timings are not judged"
 MAY_READ = "nsys may read the variables of other processes here, and write them into it"
 ELSEWHERE = "run it as root, where user namespaces are allowed, or in a container of its own"
-MOST_TOLD = 6  # reports: of more the terminal only says where they are
+MOST_TOLD = 6  # reports: of more the terminal only shows where they are
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Kept:
 
 
 def run_under_nsys(profiling: Profiling, arguments: Sequence[str], print_line: Callable[[str], None]) -> int:
-    """Runs pytest under nsys, keeps its reports in the folder and says what they are; returns the exit status.
+    """Runs pytest under nsys, keeps its reports in the folder and prints what they are; returns the exit status.
 
     Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for an nsys that cannot be used.
     """
@@ -64,7 +64,7 @@ def run_under_nsys(profiling: Profiling, arguments: Sequence[str], print_line: C
 
 
 def keep_reports(run: ProfiledRun, nsys: Nsys, print_line: Callable[[str], None]) -> list[str]:
-    """Moves all reports of the run into its folder, says which they are, and returns what is wrong with them."""
+    """Moves all reports of the run into its folder, prints their names, and returns their problems."""
     nsys, folder = replace(nsys, environment=run.environment), run.profiling.folder
     isolated = isolating_words() is not None
     kept = [_keep(run, nsys, capture, isolated) for capture in run.index.captures]

@@ -180,4 +180,4 @@ def _finding(finding: RuleFinding) -> Table:
     more = (f"{finding.count - len(rows)} more",) if finding.count > len(rows) else ()
     headings = columns(*(finding.headings[number] for number in shown)) if shown and rows else columns("rule")
     cells = tuple(rows) if shown and rows else (("no table",),)
-    return Table(f"nsys says: {finding.title}", headings, cells, (finding.advice, *more), gap=1)
+    return Table(f"nsys rule: {finding.title}", headings, cells, (finding.advice, *more), gap=1)

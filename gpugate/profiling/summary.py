@@ -62,7 +62,7 @@ def summarize(sqlite: Path, steps: int | None = None, window: str | None = None)
         try:
             found = host_calls.find_steps(export, steps)
             if window is not None and found.window not in (None, window):
-                raise ProfileError(f"it holds the steps of {found.window} and not of {window}: profile again")
+                raise ProfileError(f"it contains the steps of {found.window} and not of {window}: profile again")
             return _summary(export, sqlite.name, found)
         except ProfileError as error:
             raise ProfileError(f"{sqlite} cannot be summarized: {error}") from None

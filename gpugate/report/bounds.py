@@ -9,8 +9,8 @@ from gpugate.explaining.bottleneck import Kind, bottleneck
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 
-MATTERS = 0.01  # of the rate that the bus can carry: fewer copies have no line
-ALIKE = 0.05  # the GPU is active about as long as its kernels or copies run: one of both figures is enough
+MATTERS = 0.01  # share of the page-locked copy rate: a side with a smaller share has no line for its copies
+ALIKE = 0.05  # where the active share differs less from the share of kernels or copies, one figure is enough
 TERMS = {
     "active": "the GPU's busy time",
     "hidden": "copying time under which a kernel ran",
@@ -39,15 +39,15 @@ def bounds(run: RunResult) -> list[str]:
 
 
 def reasons(run: RunResult) -> list[str]:
-    """The physics of every measured case that is no rung, as its author says it; a ladder says its own.
+    """The author's reason for the speedup of every measured case that is no rung; a ladder shows its own reasons.
 
-    Cases of one workload for which the same is said, such as the points of a sweep, share a line.
+    Cases of one workload with one reason, such as the points of a sweep, share a line.
     """
-    told: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str], list[str]] = {}
     for case in run.cases.values():
         if case.summary is not None and case.why and case.rung is None:
-            told.setdefault((case.workload, case.why), []).append(case.optimization)
-    return [f"{workload}/{', '.join(names)}: {why}" for (workload, why), names in told.items()]
+            found.setdefault((case.workload, case.why), []).append(case.optimization)
+    return [f"{workload}/{', '.join(names)}: {why}" for (workload, why), names in found.items()]
 
 
 def _describe_sides(case: CaseResult) -> Iterator[tuple[str, str, dict[str, str]]]:

@@ -25,18 +25,18 @@ class Finding:
 
 def findings(run: RunResult) -> list[Finding]:
     """Everything that is not PASS, the worst first; equal words about several cases are said once."""
-    said: dict[tuple[Outcome, str, NextStep | None, str], dict[str, list[str]]] = {}
+    by_words: dict[tuple[Outcome, str, NextStep | None, str], dict[str, list[str]]] = {}
     for verdict in (verdict for case in run.cases.values() for verdict in case.verdicts):
         if verdict.outcome is not Outcome.PASS:
             step = advised_step(verdict, run)
             alone = verdict.case_id if step in OF_ONE_CASE else ""
-            cases = said.setdefault((verdict.outcome, verdict.reason, step, alone), {})
+            cases = by_words.setdefault((verdict.outcome, verdict.reason, step, alone), {})
             cases.setdefault(verdict.case_id, []).append(verdict.check)
-    made = [
+    found = [
         Finding(outcome, reason, describe_for_cases(step, list(cases), run.command), _checks_of_cases(cases))
-        for (outcome, reason, step, _), cases in said.items()
+        for (outcome, reason, step, _), cases in by_words.items()
     ]
-    return sorted(made, key=lambda finding: SEVERITY.index(finding.outcome))
+    return sorted(found, key=lambda finding: SEVERITY.index(finding.outcome))
 
 
 def _checks_of_cases(checks_of: Mapping[str, Sequence[str]]) -> tuple[str, ...]:

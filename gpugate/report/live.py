@@ -89,7 +89,7 @@ def line(progress: Progress) -> Text:
 def _counts(progress: Progress) -> list[tuple[str, str]]:
     parts = [(f"build {progress.build}", "dim")] if progress.build else []
     if progress.pairs:
-        parts.append((f"{progress.pairs} {'pair' if progress.pairs == 1 else 'pairs'}", ""))
+        parts.append((units.number_of(progress.pairs, "pair"), ""))
     return parts
 
 

@@ -12,9 +12,12 @@ from gpugate.units import YARDSTICK_RATES, yardstick_label, yardstick_value
 
 
 def facts(environment: Environment) -> list[str]:
-    """`NVIDIA H200`, `driver 580.65`, `torch 2.11.0` and so on; what the machine does not tell is left out."""
+    """`NVIDIA H200`, `driver 580.65`, `torch 2.11.0` and so on.
+
+    A value that the machine does not report is left out.
+    """
     packages = environment.packages
-    told = {
+    values = {
         "driver": environment.driver,
         "CUDA": environment.cuda,
         "cuDNN": environment.cudnn,
@@ -22,8 +25,8 @@ def facts(environment: Environment) -> list[str]:
         "Python": environment.python,
         "CPU": environment.cpu_model if environment.cpu_model != environment.device_name else None,
     }
-    cores = f"{environment.cpu_count} {'core' if environment.cpu_count == 1 else 'cores'}"
-    return [environment.device_name, *(f"{name} {value}" for name, value in told.items() if value), cores]
+    cores = units.number_of(environment.cpu_count, "core")
+    return [environment.device_name, *(f"{name} {value}" for name, value in values.items() if value), cores]
 
 
 def medians(run: RunResult) -> dict[str, float]:

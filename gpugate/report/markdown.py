@@ -14,9 +14,9 @@ from gpugate.results.run import RunResult
 
 def results_page(run: RunResult) -> str:
     """Machine, date, driver and versions, the tables, and what was not PASS, skipped or failed."""
-    results, said = results_table(run), mutation(run)
+    results, fault = results_table(run), mutation(run)
     blocks = [
-        [f"**{said}**"] if said else [],
+        [f"**{fault}**"] if fault else [],
         [f"- {plain(line)}" for line in _header(run)],
         [results.markdown() if results.rows else "Nothing was measured."],
         *([table.markdown()] for table in series_tables(run)),
@@ -28,13 +28,13 @@ def results_page(run: RunResult) -> str:
 
 
 def _header(run: RunResult) -> list[str]:
-    told = {"machine": facts(run.environment), "yardsticks": yardsticks(run), "load": load(run)}
-    lines = [f"{label}: {', '.join(parts)}" for label, parts in told.items() if parts]
+    parts_by_label = {"machine": facts(run.environment), "yardsticks": yardsticks(run), "load": load(run)}
+    lines = [f"{label}: {', '.join(parts)}" for label, parts in parts_by_label.items() if parts]
     return [f"date: {run.started_at}", *lines, f"versions: {_versions(run)}"]
 
 
 def _versions(run: RunResult) -> str:
-    return ", ".join(f"{name} {version}" for name, version in sorted(run.environment.packages.items())) or "not told"
+    return ", ".join(f"{name} {version}" for name, version in sorted(run.environment.packages.items())) or "unknown"
 
 
 def _below(run: RunResult) -> list[str]:

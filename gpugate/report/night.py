@@ -1,6 +1,6 @@
 """The files of `--perf-report DIR`: the whole run as JSON, and one screen of Markdown.
 
-`DIR/junit.xml` is pytest's own: its `--junitxml` is pointed there, so that it tells what the tests said.
+pytest writes `DIR/junit.xml`, where its `--junitxml` points.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def _unwritable(folder: Path, error: OSError) -> NightReportError:
 
 def one_screen(run: RunResult) -> str:
     """The verdicts by workload, what failed, what moved, what was not measured and why: as GitHub Markdown."""
-    said = mutation(run)
-    warned = [*([said] if said else []), *run.problems[:MAX_REASONS], *warnings(run)]
+    fault = mutation(run)
+    warned = [*([fault] if fault else []), *run.problems[:MAX_REASONS], *warnings(run)]
     blocks = [
         [f"### {_headline(run)}"],
         [f"{plain(', '.join(facts(run.environment)))}; {run.started_at}"],
@@ -107,28 +107,27 @@ def _headline(run: RunResult) -> str:
     bad = Counter(outcome for outcome in outcomes if outcome not in _GOOD)
     words = [f"{bad[outcome]} {outcome.value}" for outcome in SEVERITY if bad[outcome]]
     words += [f"{failed} failed"] if failed else []
-    words += [f"{len(run.problems)} problem{'' if len(run.problems) == 1 else 's'}"] if run.problems else []
+    words += [units.number_of(len(run.problems), "problem")] if run.problems else []
     words += [f"exit status {run.exit_status}"] if run.exit_status and not words else []
     kind = "gate" if run.gate else "run without --gate"
     if not outcomes and not failed:
         measured = any(case.measurement is not None for case in run.cases.values())
         return f"{kind}: nothing was {'judged' if measured else 'measured'}"
-    count = len(outcomes) + failed
-    cases = f"{count} case{'' if count == 1 else 's'}"
+    cases = units.number_of(len(outcomes) + failed, "case")
     return f"{kind}: {', '.join(words)} of {cases}" if words else f"{kind}: {cases}, all good"
 
 
 @dataclass(frozen=True)
 class _Counted:
-    """The cases of one workload by what was said of them: an outcome's word, NOT_JUDGED, or `not measured`."""
+    """The number of cases of one workload by word: an outcome's, NOT_JUDGED, or `not measured`."""
 
     name: str
-    said: Counter[str]
+    counts: Counter[str]
 
     @property
     def severity(self) -> int:
         words = [*(outcome.value for outcome in SEVERITY), *_OTHERS]
-        return min(words.index(word) for word in self.said)
+        return min(words.index(word) for word in self.counts)
 
 
 _NOT_MEASURED = "not measured"
@@ -143,11 +142,11 @@ def _verdict_table(run: RunResult) -> str:
     counted = sorted((_Counted(*entry) for entry in by_name.items()), key=lambda one: one.severity)
     shown, rest = counted[:MAX_WORKLOADS], counted[MAX_WORKLOADS:]
     if rest:
-        together: Counter[str] = sum((one.said for one in rest), Counter())
+        together: Counter[str] = sum((one.counts for one in rest), Counter())
         shown.append(_Counted(f"{len(rest)} further workloads", together))
     order = [*(outcome.value for outcome in reversed(SEVERITY)), *_OTHERS]
-    words = [word for word in order if any(one.said[word] for one in shown)]
-    rows = tuple((one.name, *(str(one.said[word] or "") for word in words)) for one in shown)
+    words = [word for word in order if any(one.counts[word] for one in shown)]
+    rows = tuple((one.name, *(str(one.counts[word] or "") for word in words)) for one in shown)
     return Table("", columns("workload", *words), rows).markdown()
 
 
@@ -174,7 +173,7 @@ class Move:
 
 def moves(run: RunResult) -> list[Move]:
     """The cases that moved by more than WORTH_TELLING of what the gate tolerates, the furthest first."""
-    made = [
+    found = [
         Move(case.case_id, case.remembered, now, share)
         for case in run.cases.values()
         if case.remembered is not None
@@ -182,7 +181,7 @@ def moves(run: RunResult) -> list[Move]:
         and (now := decided.summary)
         and (share := _share(case, case.remembered.current, now)) is not None
     ]
-    return sorted((move for move in made if move.share > WORTH_TELLING), key=lambda move: -move.share)
+    return sorted((move for move in found if move.share > WORTH_TELLING), key=lambda move: -move.share)
 
 
 def _share(case: CaseResult, then: History, now: Summary) -> float | None:

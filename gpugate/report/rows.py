@@ -71,30 +71,30 @@ def rows(run: RunResult) -> list[Row]:
     """The rows of all measured cases, those of one workload next to each other."""
     ceiling = fastest_matmul(medians(run))
     flops_per_second = ceiling[1] if ceiling else None
-    made = [
+    found = [
         _row(case, case.measurement, decided, flops_per_second)
         for case in run.cases.values()
         if case.measurement and (decided := decider(case))
     ]
-    groups = list(dict.fromkeys(row.group for row in made))
-    return sorted(made, key=lambda row: groups.index(row.group))
+    groups = list(dict.fromkeys(row.group for row in found))
+    return sorted(found, key=lambda row: groups.index(row.group))
 
 
 def results_table(run: RunResult) -> Table:
     """A row for each measured case. A column in which no row has a value is left out; a note names those that this
     machine cannot measure."""
-    made = rows(run)
-    known = {column: [_cell(row, field) for row in made] for field, column in _columns(run, made).items()}
+    found = rows(run)
+    known = {column: [_cell(row, field) for row in found] for field, column in _columns(run, found).items()}
     shown = {column: cells for column, cells in known.items() if set(cells) - {"", NOT_MEASURED}}
     missing = [column.heading for column, cells in known.items() if set(cells) == {NOT_MEASURED}]
-    notes = [remark for row in made for remark in row.remarks]
+    notes = [remark for row in found for remark in row.remarks]
     notes += [f"{', '.join(missing)}: {NOT_MEASURED}{_because(run)}"] if missing else []
     return Table("", tuple(shown), tuple(zip(*shown.values(), strict=True)), tuple(notes), grouped=True)
 
 
-def _columns(run: RunResult, made: Sequence[Row]) -> dict[str, Column]:
+def _columns(run: RunResult, found: Sequence[Row]) -> dict[str, Column]:
     """The columns by the field of a row whose words they hold."""
-    unbounded = any(row.detectable == UNDETECTABLE for row in made)
+    unbounded = any(row.detectable == UNDETECTABLE for row in found)
     none = f"; {UNDETECTABLE}: the record varies so much that only a promise is a sure bound" if unbounded else ""
     mde = f"MDE: minimum detectable effect, the smallest slowdown that a gate catches 95 times in 100{none}"
     paired = "speedup: reference time over optimized time, from pairs; each end of the interval holds at 99 %"
@@ -126,8 +126,8 @@ def _cell(row: Row, field: str) -> str:
 
 
 def _because(run: RunResult) -> str:
-    said = (case.measurement.counters_missing for case in run.cases.values() if case.measurement)
-    reasons = dict.fromkeys(reason for reason in said if reason)
+    problems = (case.measurement.counters_missing for case in run.cases.values() if case.measurement)
+    reasons = dict.fromkeys(reason for reason in problems if reason)
     return f" ({'; '.join(reasons)})" if reasons else ""
 
 
@@ -137,7 +137,7 @@ def _row(case: CaseResult, measurement: Measurement, decided: Decider, ceiling: 
     other = _other_ratio(summary)
     remarks += [f"{MARK} {case.case_id}: {other}"] if other else []
     return Row(
-        group=f"{case.workload}/{case.device_kind}, {_count(case.size.items)} per step",
+        group=f"{case.workload}/{case.device_kind}, {units.number_of(case.size.items, 'item')} per step",
         optimization=case.optimization,
         versus="" if case.compared_with == BASELINE else case.compared_with,
         reference=units.milliseconds(summary.reference_ms.median),
@@ -179,10 +179,6 @@ def _detectable(case: CaseResult) -> str:
         return ""
     found = case.number("detectable_slowdown")
     return UNDETECTABLE if found is None else units.percent(found)
-
-
-def _count(items: int) -> str:
-    return f"{items:,} item" if items == 1 else f"{items:,} items"
 
 
 def _share(case: CaseResult, summary: Summary, ceiling: float | None) -> str:

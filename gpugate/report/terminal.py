@@ -137,5 +137,5 @@ def _last_lines(run: RunResult) -> list[RenderableType]:
 
 
 def _mutation(run: RunResult) -> list[RenderableType]:
-    said = mutation(run)
-    return [Text(said, style="bold red", overflow="fold")] if said else []
+    fault = mutation(run)
+    return [Text(fault, style="bold red", overflow="fold")] if fault else []

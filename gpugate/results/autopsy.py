@@ -41,5 +41,5 @@ class Autopsy:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The cause, and the lines that say where one sees it."""
+        """The cause, and the lines of evidence."""
         return (f"likely cause, against {self.against}: {self.cause}", *self.lines)

@@ -98,7 +98,7 @@ def group_by_night(started_at: Sequence[str]) -> list[list[int]]:
 
 
 def sm_clock_mhz(pairs: Iterable[Pair]) -> float | None:
-    """The median of what was read; None where nothing was."""
+    """Computes the median SM clock of the pairs whose clock was read; None without such a pair."""
     clocks = [pair.sm_clock_mhz for pair in pairs if pair.sm_clock_mhz is not None]
     return float(median(clocks)) if clocks else None
 
@@ -116,7 +116,7 @@ def summarize_process(builds: Sequence[TimedBuild]) -> ProcessSummary:
     return ProcessSummary(speedup_of(builds), median(reference_ms))
 
 
-def disturbances(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[int]] = ()) -> list[float]:
+def disturbances(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[int]]) -> list[float]:
     """The disturbance of each process by another program on its machine: above 1 the process was disturbed.
 
     A short disturbance widens the interval of a process. A lasting one slows its reference side, whose code is the same
@@ -139,7 +139,7 @@ def _limit(at_least: float, usual: float) -> float:
     return min(max(at_least, DISTURBED * usual), ALWAYS_DISTURBED)
 
 
-def find_undisturbed(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[int]] = ()) -> list[int]:
+def find_undisturbed(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[int]]) -> list[int]:
     """Indices of the processes that show no disturbance."""
     return [index for index, disturbance in enumerate(disturbances(processes, groups)) if disturbance <= 1]
 
@@ -159,19 +159,19 @@ def history(processes: Sequence[Sequence[TimedBuild]], started_at: Sequence[str]
     """
     if not processes:
         raise ValueError("no processes: a history needs at least one")
-    told = [summarize_process(process) for process in processes]
-    kept = select_counted(told, group_by_night(started_at))
-    processes, told = [processes[index] for index in kept], [told[index] for index in kept]
+    summaries = [summarize_process(process) for process in processes]
+    kept = select_counted(summaries, group_by_night(started_at))
+    processes, summaries = [processes[index] for index in kept], [summaries[index] for index in kept]
     groups = group_by_night([started_at[index] for index in kept] if started_at else ())
     pairs = [[pair for build in process for pair in build.pairs] for process in processes]
-    speedups = [one.speedup.median for one in told]
+    speedups = [one.speedup.median for one in summaries]
     if len(groups) >= MIN_NIGHTS:
         speedups = [median([speedups[index] for index in group]) for group in groups]
     optimized = [median([pair.optimized_ms for pair in process]) for process in pairs]
     return History(
         speedup=median(speedups),
         speedup_cv=coefficient_of_variation(speedups),
-        reference_ms=median([one.reference_ms for one in told]),
+        reference_ms=median([one.reference_ms for one in summaries]),
         optimized_ms=median(optimized),
         optimized_ms_cv=coefficient_of_variation(optimized),
         processes=len(processes),

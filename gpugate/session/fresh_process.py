@@ -1,4 +1,4 @@
-"""The same tests in a process of their own, which shows the variation between processes."""
+"""Runs of selected tests in a fresh process, which show the variation between processes."""
 
 from __future__ import annotations
 

@@ -85,8 +85,7 @@ def open_session(
 
     Raises OptionError for a device that is not there, for a name in `--allow-missing` that nothing can lack, for one in
     `--perf-set` that no selected workload knows and for a tolerance below what the baselines of the selected cases
-    resolve, and BaselineError for a file that cannot be
-    trusted.
+    resolve, and BaselineError for a file that cannot be trusted.
     """
     _check_allowed(options.allow_missing, _absence_names(catalogue))
     selected = [case for case in catalogue.cases() if case.id in node_ids]
@@ -96,7 +95,7 @@ def open_session(
     _keep_compiling_quiet()
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     seed = secrets.randbits(32) if options.seed is None else options.seed
-    # Interrupted until `finish` says otherwise: a process that is killed leaves a file that tells so.
+    # Interrupted until `finish` changes it: a killed process leaves a file that is marked as interrupted.
     result = RunResult(
         environment=describe(device),
         started_at=now,

@@ -42,7 +42,10 @@ DEFAULT_KERNELS = 10
 # The default and the effect of each setting of pytest's configuration.
 SETTINGS = {
     "perf_processes": (str(DEFAULT_PROCESSES), "processes that --update-baselines records, this one included"),
-    "perf_seed": ("", "draws fresh inputs as the run that printed this seed; without it each session draws others"),
+    "perf_seed": (
+        "",
+        "draws the fresh inputs of the run that printed this seed; without it each session draws another seed",
+    ),
     "perf_step_timeout": (
         f"{time_limit.DEFAULT_S:g}",
         "seconds: a block of steps, finish, engaged or close that takes longer is an error of its case, with the "
@@ -330,8 +333,8 @@ def _check_own(config: pytest.Config) -> None:
     own = config.getoption("perf_set")
     if own and config.getoption("update_baselines") and _are_the_default(config):
         raise OptionError(
-            f"--perf-set {own[0]} is your own, and {DEFAULT_BASELINES}/ is of what the workloads come with: give "
-            "--perf-baselines a folder of your own too"
+            f"--perf-set {own[0]} changes the inputs, and {DEFAULT_BASELINES}/ has records of the default inputs: give "
+            "--perf-baselines another folder"
         )
 
 
@@ -339,7 +342,7 @@ def _check_allowed(config: pytest.Config) -> None:
     """A fresh process may have --allow-missing from the project's own settings, and never --gate from its parent."""
     names = config.getoption("allow_missing")
     if names and not config.getoption("gate") and not _measures_for_its_parent(config):
-        raise OptionError(f"--allow-missing {names} says what a gate accepts: give --gate too")
+        raise OptionError(f"--allow-missing {names} has an effect only with --gate: give --gate too")
 
 
 def _command(config: pytest.Config) -> str:
@@ -370,7 +373,7 @@ def _settings(config: pytest.Config) -> dict[str, str]:
     for word in config.getoption("perf_set"):
         name, _, value = word.partition("=")
         if not name or not value:
-            raise OptionError(f"--perf-set {word!r} is no NAME=VALUE: give both, such as --perf-set video=mine.mp4")
+            raise OptionError(f"--perf-set {word!r} is no NAME=VALUE: give both, such as --perf-set data=FOLDER")
         path = config.invocation_params.dir / value
         settings[name] = str(path) if path.exists() else value
     return settings

@@ -1,4 +1,4 @@
-"""Recording a baseline: the same tests in several fresh processes, which differ by more than pairs show."""
+"""The recording of a baseline: selected tests run in several fresh processes."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def record_runs(
     workload: str,
     runs: Sequence[RunResult],
     recording: Recording,
-    min_processes: int = MIN_PROCESSES,
+    min_processes: int,
 ) -> BaselineFile:
     """Returns `file` with new records of the cases of `workload` that `runs`, one per fresh process, measured.
 
@@ -317,7 +317,9 @@ def _check_fit(result: CaseResult, recording: Recording) -> None:
     if result.error is not None:
         raise BaselineError(f"{result.case_id} failed ({result.error}): mend that and record again")
     if result.environment_problem is not None:
-        raise BaselineError(f"{result.case_id} says nothing ({result.environment_problem}): mend that and record again")
+        raise BaselineError(
+            f"{result.case_id} has no valid times ({result.environment_problem}): mend that and record again"
+        )
     if result.measurement is not None and not result.measurement.pairs:
         raise BaselineError(f"{result.case_id} has no samples: give it a larger --perf-budget and record again")
     for verdict in result.verdicts:

@@ -62,7 +62,7 @@ class JsonFile(Generic[T]):
     def open(self, document: object) -> tuple[int, dict[str, Any]]:
         """Splits a document into version and body. Raises FormatError for another format and for a newer version."""
         if not isinstance(document, dict) or document.get("format") != self.format:
-            raise FormatError(f"it does not say that its format is {self.format!r}")
+            raise FormatError(f"its field 'format' is not {self.format!r}")
         found = document.get("format_version")
         if type(found) is not int or found < 1:
             raise FormatError(f"format_version is {found!r}, not a whole number from 1 on")
@@ -159,7 +159,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise FormatError(f"it holds {name}, which is not a number")
+    raise FormatError(f"it contains {name}, which is not a number")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

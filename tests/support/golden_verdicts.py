@@ -114,7 +114,7 @@ def _decided(case: Case, measured: list[Measurement], remembered: Remembered) ->
     )
     result.remembered = remembered
     result.attempts = [Confirmation(one) for one in measured[1:]]
-    return decide(result, recording=False)
+    return decide(result, recording=False, asked_tolerance=None)
 
 
 def _tolerances(remembered: Remembered) -> Json:

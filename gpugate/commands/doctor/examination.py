@@ -101,8 +101,8 @@ def _look(probe: Probe, machine: Machine) -> ProbeResult:
     try:
         answer = probe.look(machine)
     except Exception as error:  # a failing probe must not prevent the others
-        said = f"it could not be looked at ({type(error).__name__}: {error}): please report this"
-        answer = bad(said) if probe.vital else absent(said)
+        sentence = f"it could not be looked at ({type(error).__name__}: {error}): please report this"
+        answer = bad(sentence) if probe.vital else absent(sentence)
     return _finding(probe.group, probe.name, answer)
 
 
@@ -125,13 +125,13 @@ def _gpu(machine: Machine) -> Answer:
         return bad(f"{shown}: install a CUDA build of torch that this driver supports")
     if not machine.has_gpu:
         return absent(f"{_no_gpu(machine)}: CPU variants only")
-    told = [
+    words = [
         f"compute capability {environment.compute_capability}",
         *([] if environment.power_limit_w is None else [f"power limit {environment.power_limit_w:.0f} W"]),
         *([] if environment.ecc is None else [f"ECC {'on' if environment.ecc else 'off'}"]),
         *(["a MIG slice"] if environment.mig else []),
     ]
-    return ok(", ".join(told))
+    return ok(", ".join(words))
 
 
 MACHINE = (Probe(Group.MACHINE, "machine", _machine), Probe(Group.MACHINE, "GPU", _gpu))

@@ -48,10 +48,10 @@ def baselines(machine: Machine) -> Answer:
         return bad(unknown.sentence)
     few = [name for name, entry in entries.items() if len(entry.current.processes) < MIN_PROCESSES]
     if few:
-        told = f"{len(few)} of {len(entries)} cases are recorded by fewer than {MIN_PROCESSES} processes"
-        return bad(f"{told} ({list_names(few, SHOWN)}), and a gate fails on them: {_record_all(machine)}")
-    told = f"{number_of(len(entries), 'case')} of {number_of(len(files), 'workload')}"
-    return ok(f"{told}, {_software(matches)}{unknown.sentence if unknown else ''}")
+        counts = f"{len(few)} of {len(entries)} cases are recorded by fewer than {MIN_PROCESSES} processes"
+        return bad(f"{counts} ({list_names(few, SHOWN)}), and a gate fails on them: {_record_all(machine)}")
+    counts = f"{number_of(len(entries), 'case')} of {number_of(len(files), 'workload')}"
+    return ok(f"{counts}, {_software(matches)}{unknown.sentence if unknown else ''}")
 
 
 class _Unknown(NamedTuple):
@@ -75,7 +75,7 @@ def _unknown(folder: Path, machine: Machine) -> _Unknown | None:
 def _software(matches: Sequence[Match]) -> str:
     differences = list(dict.fromkeys(chain.from_iterable(match.differences for match in matches)))
     if not differences:
-        return "recorded with the software of now"
+        return "recorded with the present software"
     return f"recorded under other software, so times are judged loosely: {list_names(differences, SHOWN)}"
 
 
@@ -90,10 +90,10 @@ def _files(machine: Machine) -> list[BaselineFile]:
 
 
 def load(machine: Machine) -> Answer:
-    told = f"load average {machine.load:.1f} of the last minute on {machine.cores} cores"
+    words = f"load average {machine.load:.1f} of the last minute on {machine.cores} cores"
     if machine.load > BUSY_SHARE * machine.cores:
-        return bad(f"{told}: end what else is running, or wait a minute if it has just ended")
-    return ok(told)
+        return bad(f"{words}: end what else is running, or wait a minute if it has just ended")
+    return ok(words)
 
 
 def other_processes(gauge: Gauge, machine: Machine) -> Answer:
@@ -108,7 +108,7 @@ def clocks(gauge: Gauge, machine: Machine) -> Answer:
     if gauge.throttled_by:
         return bad(f"slowed by {', '.join(gauge.throttled_by)} under load: cool it, or use another GPU")
     if not gauge.clock_mhz:
-        return ok("not told by NVML here, so a gate does not see throttling but by the yardsticks")
+        return ok("NVML reports no clock here: a gate detects throttling by the yardsticks alone")
     low, high = min(gauge.clock_mhz), max(gauge.clock_mhz)
     range_mhz = f"{low} to {high}" if low < high else f"{low}"
     return ok(f"SM {range_mhz} MHz during a second of matmuls, slowed by neither heat nor hardware")
@@ -124,14 +124,14 @@ def yardsticks(gauge: Gauge, machine: Machine) -> Answer:
     recorded = _recorded(machine)
     expected = recorded or _best(probe.values for probe in probes)
     problems = [fallen_yardstick([probe], expected) for probe in probes]
-    told = ", ".join(
+    values = ", ".join(
         f"{yardstick_label(name)} {yardstick_value(name, value)}" for name, value in _better_values(probes)
     )
     if recorded and None not in problems:
         return bad(f"{problems[-1]} recorded: repeat when the machine is idle and cool")
     if not recorded and any(problems):
         return bad(f"{next(filter(None, problems))} a moment apart: repeat when the machine is idle and cool")
-    return ok(f"{told}; {'as recorded' if recorded else 'steady, and none recorded to compare them with'}")
+    return ok(f"{values}; {'as recorded' if recorded else 'steady, and none recorded to compare them with'}")
 
 
 def _better_values(probes: Sequence[Yardstick]) -> Iterable[tuple[str, float]]:

@@ -1,1 +1,1 @@
-"""`gpugate history`: what many nights say together of each case, and on which night a level changed."""
+"""`gpugate history`: the trend of each case over many nights, and the nights on which a level changed."""

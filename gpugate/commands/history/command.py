@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints what the nights say, and names on stderr each that cannot be used. Raises HistoryError where none can."""
+    """Prints the trends, and names on stderr each night that cannot be used. Raises HistoryError where none can."""
     from gpugate.commands.history.nights import HistoryError, read_nights
     from gpugate.commands.history.render import document, text
     from gpugate.commands.history.trends import build_histories
@@ -41,9 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not any(arguments.part.lower() in case_id.lower() for night in nights for case_id in night.cases):
         what = f"has {arguments.part!r} in its id" if arguments.part else "was measured"
         raise HistoryError(f"no case of {arguments.folder} {what}: give another -k, or other nights")
-    made = build_histories(nights, arguments.part, last)
+    histories = build_histories(nights, arguments.part, last)
     if arguments.json:
-        sys.stdout.write(document(made, refused))
+        sys.stdout.write(document(histories, refused))
     else:
-        sys.stdout.write(text(made, terminal_columns(), stdout_takes_colour()))
+        sys.stdout.write(text(histories, terminal_columns(), stdout_takes_colour()))
     return 0

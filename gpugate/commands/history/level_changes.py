@@ -70,9 +70,10 @@ def level_changes(values: Sequence[float], level: float) -> list[LevelChange]:
 
 
 def corrected_p_values(values: Values) -> Values:
-    """Of series of shape (..., n) the p-value at every split, of shape (..., n - 2 MIN_SIDE + 1), times their number.
+    """Computes the corrected p-value at every split of series of shape (..., n).
 
-    A series of which all values are equal has no level to change: its p-values are 1.
+    The result has the shape (..., n - 2 MIN_SIDE + 1); each p-value is multiplied by the number of splits. A series of
+    which all values are equal has no level to change: its p-values are 1.
     """
     length = values.shape[-1]
     # One kind at every split: next to an exact one the normal approximation's larger p-value would move the mark.

@@ -27,7 +27,7 @@ NO_NIGHT = "lost+found"  # which every ext4 volume has, for root alone to look i
 
 
 class HistoryError(GpugateError):
-    """A folder holds no nights, or one of them cannot be used."""
+    """A folder contains no nights, or one of them cannot be used."""
 
 
 _DELETE = "delete the night"
@@ -71,7 +71,7 @@ class Night:
 def read_nights(folder: Path) -> tuple[list[Night], list[str]]:
     """Every night that can be used, the oldest first, and a sentence about each directory that cannot.
 
-    Raises HistoryError where `folder` is none that can be read, or holds no directories.
+    Raises HistoryError where `folder` is none that can be read, or contains no directories.
     """
     try:
         paths = sorted(path for path in folder.iterdir() if path.is_dir() and not _is_no_night(path.name))
@@ -79,7 +79,7 @@ def read_nights(folder: Path) -> tuple[list[Night], list[str]]:
         problem = f"is no folder that can be read ({error.strerror})"
         raise HistoryError(f"{folder} {problem}: give the one whose directories --perf-report wrote") from error
     if not paths:
-        raise HistoryError(f"{folder} holds no nights: give the folder whose directories --perf-report wrote")
+        raise HistoryError(f"{folder} contains no nights: give the folder whose directories --perf-report wrote")
     nights: list[Night] = []
     refused: list[str] = []
     for path in paths:
@@ -112,7 +112,9 @@ def _read_night(folder: Path) -> Night:
             )
         night, mutated = _night(folder.name, FILE.open(read_document(path))[1])
     if mutated is not None:
-        raise HistoryError(f"{path} was mutated by {mutated}, which says nothing of the program: delete the night")
+        raise HistoryError(
+            f"{path} was mutated by {mutated}, so its times do not describe the program: delete the night"
+        )
     return night
 
 

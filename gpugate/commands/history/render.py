@@ -51,7 +51,7 @@ def text(histories: Sequence[MachineHistory], width: int, colour: bool) -> str:
 def _machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
     nights = history.nights
     span = f"{night_name(nights[0])} to {night_name(nights[-1])}" if len(nights) > 1 else night_name(nights[0])
-    yield Text(f"{history.machine}: {len(nights)} night{'s' if len(nights) > 1 else ''}, {span}", style="bold")
+    yield Text(f"{history.machine}: {units.number_of(len(nights), 'night')}, {span}", style="bold")
     if history.trends:
         yield from _table(history.trends, width).rich(width)
     yield Text()
@@ -148,7 +148,8 @@ def _events(history: MachineHistory) -> Iterator[str]:
         yield f"{name}: the source of {workload} changed"
     for night in history.nights:
         if night.interrupted:
-            yield f"{night_name(night)}: {night.name} was cut off, after {len(night.cases)} measured case(s)"
+            measured = units.number_of(len(night.cases), "measured case")
+            yield f"{night_name(night)}: {night.name} was cut off, after {measured}"
 
 
 def _limits(history: MachineHistory) -> Iterator[str]:
@@ -162,7 +163,7 @@ def _limits(history: MachineHistory) -> Iterator[str]:
         of = f" of {lengths[True]} of {all_cases} cases" if lengths[False] else ""
         fewer = "; fewer where -k selects fewer cases" if all_cases > 1 else ""
         yield (
-            f"level changes{of} cannot be told yet: they need {history.fewest_nights} nights, and "
+            f"level changes{of} cannot be detected yet: they need {history.fewest_nights} nights, and "
             f"{'the longest series has' if all_cases > 1 else 'here are'} {longest}{fewer}"
         )
     if lengths[False]:

@@ -158,31 +158,31 @@ def _report(folder: Path, taken: Taken) -> None:
     """Writes the report, then prints its tables. Raises TrustError for no trials, and for a file that cannot be
     written."""
     if taken.conditions is None or not taken.trials:
-        raise TrustError(f"{folder} holds no trials to report on: run without --report-only")
+        raise TrustError(f"{folder} contains no trials to report: run without --report-only")
     from gpugate.commands.trust.analysis import analyse
     from gpugate.commands.trust.our_rule import our_alarms
     from gpugate.commands.trust.report import markdown, text
-    from gpugate.report.terminal import stdout_takes_colour
+    from gpugate.report.terminal import stdout_takes_colour, terminal_columns
 
-    made = analyse(taken.trials, our_alarms(taken.trials), _machine(taken.conditions.environment))
+    report = analyse(taken.trials, our_alarms(taken.trials), _machine(taken.conditions.environment))
     try:
         with FILE.writing(folder / REPORT):
-            write_atomically(folder / REPORT, markdown(made))
+            write_atomically(folder / REPORT, markdown(report))
     finally:
-        sys.stdout.write(text(made, colour=stdout_takes_colour()))
-        _print_limits(taken, made.processes)
+        sys.stdout.write(text(report, terminal_columns(), stdout_takes_colour()))
+        _print_limits(taken, report.processes)
     print(f"trials and report are in {folder}")
 
 
 def _print_limits(taken: Taken, processes: int) -> None:
-    """Prints the cases that could not be measured, and that a few processes say little."""
+    """Prints the cases that could not be measured, and warns of too few processes."""
     from gpugate.commands.trust.our_rule import ENOUGH_PROCESSES
 
     for reason, skipped in groupby(sorted(taken.skipped, key=taken.skipped.__getitem__), key=taken.skipped.__getitem__):
         print(f"not measured: {', '.join(skipped)}: {reason}")
     if processes < ENOUGH_PROCESSES:
-        few = "1 process says" if processes == 1 else f"{processes} processes say"
-        print(f"{few} little of a gate, which needs {ENOUGH_PROCESSES}: take more trials")
+        few = "1 process is" if processes == 1 else f"{processes} processes are"
+        print(f"{few} too few to estimate a gate's alarms, which needs {ENOUGH_PROCESSES}: take more trials")
 
 
 def _machine(environment: Environment) -> str:

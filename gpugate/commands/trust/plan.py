@@ -26,7 +26,7 @@ class Plan:
     taken: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
-def wanted_trials(aa_trials: int, slowdowns: Iterable[float] = SLOWDOWNS[1:]) -> dict[float, int]:
+def wanted_trials(aa_trials: int, slowdowns: Iterable[float]) -> dict[float, int]:
     """Trials of one case by slowdown: a fifth as many of each slowdown as of A/A."""
     return {0.0: aa_trials, **dict.fromkeys(slowdowns, math.ceil(aa_trials / SLOWED_SHARE))}
 
@@ -56,9 +56,9 @@ def share_of(plan: Plan, case_id: str) -> list[float]:
 
 
 def _share(plan: Plan, count: int, taken: int) -> int:
-    """Of one kind: what is missing at the pace of `count` trials in `processes` processes.
+    """Computes the trials of one kind for this process, at the pace of `count` trials in `processes` processes.
 
-    It makes up for earlier processes that were cut off, though never by more than a whole process takes.
+    The number makes up for earlier processes that were cut off, though never by more than a whole process takes.
     """
     due = math.ceil(count * plan.process / plan.processes) - taken
     return max(0, min(max(due, 1), math.ceil(count / plan.processes), count - taken))

@@ -10,8 +10,8 @@ from gpugate.commands.trust.analysis import CaseTrust, RuleTrust, TrustReport
 from gpugate.commands.trust.rates import Rate
 from gpugate.report.table import Column, Table, columns, escape_cell
 from gpugate.report.terminal import render_text
+from gpugate.units import number_of
 
-COLUMNS = 100
 NOT_TRIED = "-"
 NOTES = (
     "case: judged by the first rule; runs: fresh processes; s: median seconds per trial",
@@ -26,9 +26,9 @@ NOTES = (
 
 def title(report: TrustReport) -> str:
     """The number of trials, and their machine."""
-    processes = f"{report.processes} fresh process{'es' if report.processes > 1 else ''}"
+    processes = number_of(report.processes, "fresh process", "fresh processes")
     machine = f"{report.machine}: " if report.machine else ""
-    return f"{machine}{report.trials:,} trials of {_cases(len(report.cases))} in {processes}"
+    return f"{machine}{report.trials:,} trials of {number_of(len(report.cases), 'case')} in {processes}"
 
 
 def case_table(report: TrustReport) -> Table:
@@ -42,14 +42,14 @@ def rule_table(report: TrustReport) -> Table:
     """The alarms of every rule for all trials of a group."""
     slowdowns = _slowdowns(report)
     rows = tuple(
-        (f"{group.name}, {_cases(group.cases)}", rule.rule, *_rule_cells(rule, slowdowns))
+        (f"{group.name}, {number_of(group.cases, 'case')}", rule.rule, *_rule_cells(rule, slowdowns))
         for group in report.groups
         for rule in group.rules
     )
     return Table("", _columns("group", "rule", *_rule_headings(slowdowns)), rows, grouped=True, gap=1)
 
 
-def text(report: TrustReport, width: int = COLUMNS, colour: bool = False) -> str:
+def text(report: TrustReport, width: int, colour: bool = False) -> str:
     """The tables as text for any stream; with `colour`, ANSI escapes."""
     tables = [*case_table(report).rich(width), *rule_table(report).rich(width)]
     notes = [Text(note, style="dim", overflow="fold") for note in NOTES]
@@ -94,7 +94,7 @@ def _false_alarms(rate: Rate | None) -> tuple[str, str]:
 
 
 def _caught(rate: Rate | None) -> str:
-    """In percent; 100 and 0 mean all and none."""
+    """Writes the share of alarms in percent: 100 for all, 0 for none."""
     if rate is None:
         return NOT_TRIED
     if 0 < rate.alarms < rate.trials:
@@ -103,7 +103,7 @@ def _caught(rate: Rate | None) -> str:
 
 
 def _smallest_caught(rule: RuleTrust, slowdowns: Sequence[float]) -> str:
-    """In percent; `>10` where not even the largest slowdown was caught."""
+    """Writes the smallest caught slowdown in percent: `>10` where not even the largest slowdown was caught."""
     if not slowdowns:
         return NOT_TRIED
     return f">{100 * slowdowns[-1]:g}" if rule.smallest_caught is None else f"{100 * rule.smallest_caught:g}"
@@ -113,7 +113,3 @@ def _within(group: str, case_id: str) -> str:
     """`fp16` of `resnet50-inference/fp16/cuda` in the group `resnet50-inference/cuda`."""
     first, _, last = group.rpartition("/")
     return case_id.removeprefix(f"{first}/").removesuffix(f"/{last}") or case_id
-
-
-def _cases(count: int) -> str:
-    return f"{count} case{'' if count == 1 else 's'}"

@@ -115,7 +115,7 @@ def against_itself(case: Case, slowdown: float) -> Case:
 
 
 def main(words: list[str]) -> int:
-    """`words` are what pytest is told; the plan is read from stdin. The status is 0 when every trial was taken."""
+    """`words` are pytest's arguments; the plan is read from stdin. The status is 0 when every trial was taken."""
     taker = TrialTaker(from_json(Plan, parse(sys.stdin.read())))
     status = int(pytest.main(words, plugins=[taker]))
     return 0 if taker.done else status or FAILED

@@ -165,7 +165,12 @@ def test_what_cannot_be_compared_is_one_sentence(runs, capsys) -> None:
     (night / "empty").mkdir()
     (night / "doctor.json").write_text('{"format": "gpugate-doctor", "format_version": 1}')
     for words, sentence in {
-        (str(before), str(night), "-k", "nowhere"): "measured no case in common whose id holds 'nowhere': give others",
+        (
+            str(before),
+            str(night),
+            "-k",
+            "nowhere",
+        ): "measured no case in common whose id contains 'nowhere': give others",
         (str(before), str(night / "doctor.json")): (
             f"{night}/doctor.json is a 'gpugate-doctor' file, not a 'gpugate-run' one: give a file that --perf-"
         ),
@@ -245,7 +250,10 @@ def test_two_profiles_with_longer_between_launches_say_so(tmp_path: Path, capsys
     found = json.loads(capsys.readouterr().out)["cases"][after.name]
     assert (found["kind"], "20.00 ms -> 30.00 ms (+10.00 ms of +10.00 ms" in found["cause"]) == ("launch gaps", True)
     assert "where it went: launch gaps +10.00 ms" in found["lines"]
-    assert "the SM clock is not known of both: what a lower one cost is told as kernels" in found["lines"]
+    assert (
+        "the SM clock of at least one state is unknown: the cost of a lower clock is counted under kernels"
+        in found["lines"]
+    )
 
 
 def test_a_host_that_waits_for_longer_launches_nothing_later(tmp_path: Path, capsys) -> None:

@@ -68,7 +68,7 @@ def test_a_healthy_machine_is_ok_in_every_respect(hospital: Hospital) -> None:
         ("cupti", ends(-6), "CUPTI", "bad", "it was killed by SIGABRT"),
         ("gauge", says(replace(GAUGE, foreign=(41, 42))), "other processes", "bad", "process 41, 42 also uses the GPU"),
         ("gauge", says(replace(GAUGE, throttled_by=("power brake",))), "clocks", "bad", "slowed by power brake"),
-        ("gauge", says(replace(GAUGE, clock_mhz=())), "clocks", "ok", "not told by NVML"),
+        ("gauge", says(replace(GAUGE, clock_mhz=())), "clocks", "ok", "NVML reports no clock here"),
         ("gauge", says(replace(GAUGE, clock_mhz=(1980, 1980))), "clocks", "ok", "SM 1980 MHz during"),
         ("gauge", ends(None), "yardsticks", "bad", "nothing could be measured (it did not end within 60 s)"),
         ("machine", fails("ModuleNotFoundError: torch"), "machine", "bad", "(ModuleNotFoundError: torch)"),
@@ -113,7 +113,7 @@ def knows(hospital: Hospital, answer: Says) -> None:
 @pytest.mark.parametrize(
     ("change", "state", "words"),
     [
-        (lambda hospital: None, "ok", "1 case of 1 workload, recorded with the software of now"),
+        (lambda hospital: None, "ok", "1 case of 1 workload, recorded with the present software"),
         (
             lambda h: h.record().unlink(),
             "bad",
@@ -123,8 +123,8 @@ def knows(hospital: Hospital, answer: Says) -> None:
         (lambda h: h.record(processes=(PROCESS,)), "bad", "fewer than 5 processes"),
         (lambda h: h.record(environment=replace(H200, driver="999.1")), "ok", "judged loosely: driver 999.1 -> 580.65"),
         (lambda h: knows(h, says(["other"])), "bad", "net.json is for the unknown workload 'net': restore the workl"),
-        (lambda h: knows(h, says(["other", "net"])), "ok", "recorded with the software of now"),
-        (lambda h: knows(h, says([])), "ok", "recorded with the software of now"),  # in a folder without workloads
+        (lambda h: knows(h, says(["other", "net"])), "ok", "recorded with the present software"),
+        (lambda h: knows(h, says([])), "ok", "recorded with the present software"),  # in a folder without workloads
         (lambda h: knows(h, fails("CatalogueError: no")), "ok", "could not be found out (CatalogueError: no)"),
     ],
 )

@@ -71,7 +71,7 @@ def test_the_night_on_which_a_level_changed_is_marked(folder: Path, history: His
 
 
 def test_the_line_is_drawn_up_to_the_newest_night(folder: Path) -> None:
-    (machine,) = build_histories(read_nights(folder)[0], "fused")
+    (machine,) = build_histories(read_nights(folder)[0], "fused", 100)
     (trend,) = machine.trends
     drawn = sparkline(trend, 42, ASCII_BLOCKS)
     before, after = drawn.split(NEW_LEVEL)
@@ -83,7 +83,7 @@ def test_the_line_is_drawn_up_to_the_newest_night(folder: Path) -> None:
 
 def test_noise_does_not_look_like_mountains(tmp_path: Path) -> None:
     nights(tmp_path, {"graph": [1.4, 1.4005, 1.3995, 1.4]})
-    (machine,) = build_histories(read_nights(tmp_path)[0])
+    (machine,) = build_histories(read_nights(tmp_path)[0], "", 100)
     assert set(sparkline(machine.trends[0], 42, ASCII_BLOCKS)) <= set("-~=")
 
 
@@ -106,7 +106,7 @@ def test_the_series_are_those_of_the_runs(folder: Path, history: History) -> Non
 def test_too_few_nights_say_how_many_it_takes(tmp_path: Path, history: History) -> None:
     nights(tmp_path, {"fused": speedups(5)})
     out = history(tmp_path)[1]
-    assert "level changes cannot be told yet: they need 12 nights, and here are 5\n" in out
+    assert "level changes cannot be detected yet: they need 12 nights, and here are 5\n" in out
     assert "(docs/nightly.md)" not in out
 
 
@@ -152,7 +152,7 @@ def test_a_sick_machine_and_what_was_not_measured_are_no_part_of_a_series(tmp_pa
 def test_a_night_that_was_cut_off_counts_and_is_told(tmp_path: Path, history: History) -> None:
     nights(tmp_path, {"fused": speedups(3)})
     night(tmp_path, 3, [timed("fused", 3.0)], interrupted=True)
-    assert "2030-01-04 03:00: night-03 was cut off, after 1 measured case(s)" in history(tmp_path)[1]
+    assert "2030-01-04 03:00: night-03 was cut off, after 1 measured case" in history(tmp_path)[1]
 
 
 def damage_cut(path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_copy_is_no_night_of_its_own(tmp_path: Path, history: History) -> None
     ("words", "said"),
     [
         (["nowhere"], "nowhere is no folder"),
-        (["empty"], "empty holds no nights"),
+        (["empty"], "empty contains no nights"),
         (["unusable"], "none of the 1 directories of"),
         (["good", "-k", "other"], "has 'other' in its id"),
         (["unmeasured"], "was measured"),

@@ -251,7 +251,7 @@ def test_json_says_the_same(nights: Path, capsys: pytest.CaptureFixture[str]) ->
     assert made["occurrences"]["tiny/net/cuda"] == {"REGRESSED": 1, "PASS": 1}
     assert made["occurrences"]["tiny/broken/cuda"] == {"PASS": 1, "failed": 1}
     (refused,) = made["refused"]
-    assert refused.startswith(f"{nights}/c.json cannot be used because it does not say that its format")
+    assert refused.startswith(f"{nights}/c.json cannot be used because its field 'format' is not")
 
 
 def test_without_a_change_json_says_so(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:

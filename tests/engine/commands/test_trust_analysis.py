@@ -16,7 +16,7 @@ DRAWS = 400
 
 
 def judged(taken: Sequence[Trial], alarms: Callable[[Trial], bool]) -> TrustReport:
-    return analyse(taken, {"gpugate": [alarms(trial) for trial in taken]})
+    return analyse(taken, {"gpugate": [alarms(trial) for trial in taken]}, "")
 
 
 def slower_by(limit: float) -> Callable[[Trial], bool]:
@@ -196,11 +196,11 @@ def test_a_family_has_a_group_for_each_of_its_workloads() -> None:
 def test_the_first_rule_judges_the_cases_and_every_rule_the_groups() -> None:
     taken = trials(Noise(pair=0.001))
     alarms = {f"{limit}": [slower_by(limit)(trial) for trial in taken] for limit in (0.002, 0.06)}
-    report = analyse(taken, alarms)
+    report = analyse(taken, alarms, "")
     assert [case.alarms.rule for case in report.cases] == ["0.002"]
     assert [(rule.rule, rule.smallest_caught) for rule in report.groups[0].rules] == [("0.002", 0.005), ("0.06", 0.1)]
 
 
 def test_no_trials_are_refused() -> None:
     with pytest.raises(ValueError, match="no trials"):
-        analyse([], {"gpugate": []})
+        analyse([], {"gpugate": []}, "")

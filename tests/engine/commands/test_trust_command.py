@@ -13,7 +13,7 @@ import pytest
 from gpugate.commands.cli import main
 from gpugate.commands.trust import fresh_worker
 from gpugate.commands.trust.plan import Plan, share_of, wanted_trials
-from gpugate.commands.trust.trials import FILE, Conditions, TrialsFile, read_all
+from gpugate.commands.trust.trials import FILE, SLOWDOWNS, Conditions, TrialsFile, read_all
 from gpugate.errors import TrustError
 from gpugate.machine.environment import Environment
 from gpugate.store.folder_lock import lock_folder
@@ -79,7 +79,7 @@ def test_it_takes_all_trials_in_fresh_processes_and_reports(
     made_up: MadeUp, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["trust", *TEN, "--budget", "2"]) == 0
-    assert counts() == {ONE: wanted_trials(10), TWO: wanted_trials(10)}
+    assert counts() == {ONE: wanted_trials(10, SLOWDOWNS[1:]), TWO: wanted_trials(10, SLOWDOWNS[1:])}
     assert [(plan.process, plan.processes, plan.budget_s) for plan in made_up.plans] == [
         (1, 4, 2.0),
         (2, 4, 2.0),
@@ -95,7 +95,7 @@ def test_it_takes_all_trials_in_fresh_processes_and_reports(
     ]
     said = capsys.readouterr()
     assert said.out.startswith("a CPU, torch 2.11.0: 44 trials of 2 cases in 4 fresh processes\n")
-    few = "4 processes say little of a gate, which needs 8: take more trials"
+    few = "4 processes are too few to estimate a gate's alarms, which needs 8: take more trials"
     assert said.out.endswith(f"{few}\ntrials and report are in gpugate-trust\n")
     assert said.err.splitlines()[:2] == ["process 1: 0 trials so far", "process 2: 18 trials so far"]
 
@@ -108,7 +108,7 @@ def test_what_pytest_is_told(made_up: MadeUp, capsys: pytest.CaptureFixture[str]
         "no:cacheprovider",
     ]
     assert made_up.words[0] == [*told, "-k", "one and not x", "-m", "gpu"]
-    assert "say little" not in capsys.readouterr().out  # of the default number of processes
+    assert "too few" not in capsys.readouterr().out  # of the default number of processes
 
 
 def test_a_complete_run_is_reported_again_without_a_trial(made_up: MadeUp) -> None:
@@ -123,7 +123,7 @@ def test_more_trials_are_added_to_those_there(made_up: MadeUp) -> None:
     assert main(["trust", *TEN]) == 0
     before = written()
     assert main(["trust", "--trials", "20", "--processes", "4"]) == 0
-    assert counts() == {ONE: wanted_trials(20), TWO: wanted_trials(20)}
+    assert counts() == {ONE: wanted_trials(20, SLOWDOWNS[1:]), TWO: wanted_trials(20, SLOWDOWNS[1:])}
     assert [name for name, content in before.items() if name.startswith("trials") and written()[name] != content] == []
 
 
@@ -132,7 +132,7 @@ def test_the_trials_of_a_file_that_was_deleted_are_taken_again(made_up: MadeUp) 
     before = written()
     Path("gpugate-trust/trials-002.json").unlink()
     assert main(["trust", *TEN]) == 0
-    assert counts() == {ONE: wanted_trials(10), TWO: wanted_trials(10)}
+    assert counts() == {ONE: wanted_trials(10, SLOWDOWNS[1:]), TWO: wanted_trials(10, SLOWDOWNS[1:])}
     assert written()["trials-004.json"] == before["trials-004.json"]
     assert "trials-005.json" in written()
 
@@ -143,9 +143,9 @@ def test_other_cases_can_be_added_to_a_folder(made_up: MadeUp) -> None:
     assert main(["trust", *TEN, "-k", "one"]) == 130
     of_one = counts()[ONE]
     assert main(["trust", *TEN, "-k", "two"]) == 0
-    assert counts() == {ONE: of_one, TWO: wanted_trials(10)}
+    assert counts() == {ONE: of_one, TWO: wanted_trials(10, SLOWDOWNS[1:])}
     assert main(["trust", *TEN]) == 0
-    assert counts() == {ONE: wanted_trials(10), TWO: wanted_trials(10)}
+    assert counts() == {ONE: wanted_trials(10, SLOWDOWNS[1:]), TWO: wanted_trials(10, SLOWDOWNS[1:])}
 
 
 def test_an_interrupted_run_reports_and_the_same_command_goes_on(
@@ -158,7 +158,7 @@ def test_an_interrupted_run_reports_and_the_same_command_goes_on(
     assert said.err.endswith("the same command goes on from there\ngpugate trust: interrupted\n")
     assert "trust.md" in written()
     assert main(["trust", *TEN]) == 0
-    assert counts() == {ONE: wanted_trials(10), TWO: wanted_trials(10)}
+    assert counts() == {ONE: wanted_trials(10, SLOWDOWNS[1:]), TWO: wanted_trials(10, SLOWDOWNS[1:])}
     assert made_up.plans[2].process == 3
 
 
@@ -182,7 +182,7 @@ def test_a_process_that_dies_ends_the_run_with_what_was_measured(
     assert said.err.endswith("gpugate trust: process 3 of trials ended early: SIGKILL killed it\n")
     assert len(read_all(Path("gpugate-trust")).trials) == 38
     assert main(["trust", *TEN]) == 0
-    assert counts() == {ONE: wanted_trials(10), TWO: wanted_trials(10)}
+    assert counts() == {ONE: wanted_trials(10, SLOWDOWNS[1:]), TWO: wanted_trials(10, SLOWDOWNS[1:])}
 
 
 def test_a_refusal_overwrites_nothing_and_reports_nothing(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,7 +201,7 @@ def test_only_some_slowdowns_can_be_seeded_and_others_added_later(made_up: MadeU
     assert main(["trust", *TEN, "--slowdowns", "3, 2"]) == 0
     assert counts() == {ONE: wanted_trials(10, (0.02, 0.03)), TWO: wanted_trials(10, (0.02, 0.03))}
     assert main(["trust", *TEN]) == 0
-    assert counts() == {ONE: wanted_trials(10), TWO: wanted_trials(10)}
+    assert counts() == {ONE: wanted_trials(10, SLOWDOWNS[1:]), TWO: wanted_trials(10, SLOWDOWNS[1:])}
 
 
 @pytest.mark.parametrize("words", [[*TEN], ["--report-only"]])
@@ -230,7 +230,7 @@ def test_a_report_alone_measures_nothing(made_up: MadeUp, capsys: pytest.Capture
     for path in Path("gpugate-trust").glob("trials-*"):
         path.unlink()
     assert main(["trust", "--report-only"]) == 2
-    assert "gpugate-trust holds no trials to report on" in capsys.readouterr().err
+    assert "gpugate-trust contains no trials to report" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -249,9 +249,12 @@ def test_a_report_alone_takes_no_word_of_how_to_measure(
     assert list(Path().iterdir()) == []
 
 
-def test_one_process_says_little(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_process_is_too_few(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trust", "--trials", "1", "--processes", "1"]) == 0
-    assert "\n1 process says little of a gate, which needs 8: take more trials\n" in capsys.readouterr().out
+    assert (
+        "\n1 process is too few to estimate a gate's alarms, which needs 8: take more trials\n"
+        in capsys.readouterr().out
+    )
 
 
 def test_what_cannot_be_measured_is_said_once_for_each_reason(
@@ -274,7 +277,7 @@ def test_a_report_that_cannot_be_written_is_printed_and_the_trials_stay(
     said = capsys.readouterr()
     assert said.out.startswith("a CPU, torch 2.11.0: 44 trials")
     assert "trust.md cannot be written (it is not a regular file)" in said.err.splitlines()[-1]
-    assert counts() == {ONE: wanted_trials(10), TWO: wanted_trials(10)}
+    assert counts() == {ONE: wanted_trials(10, SLOWDOWNS[1:]), TWO: wanted_trials(10, SLOWDOWNS[1:])}
 
 
 def test_two_commands_do_not_share_a_folder(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,8 +69,8 @@ def edited(change: Callable[[dict[str, object]], object]) -> Callable[[str], str
     [
         (lambda text: text[:-9], "cannot be used because it is cut off or not JSON (line "),
         (lambda text: "", "cannot be used because it is cut off or not JSON (line 1, column 1: "),
-        (lambda text: "[1, 2]", "cannot be used because it does not say that its format is 'gpugate-trials'"),
-        (edited(lambda d: d.update(format="gpugate-trust")), "it does not say that its format is 'gpugate-trials'"),
+        (lambda text: "[1, 2]", "cannot be used because its field 'format' is not 'gpugate-trials'"),
+        (edited(lambda d: d.update(format="gpugate-trust")), "its field 'format' is not 'gpugate-trials'"),
         (
             edited(lambda d: d.update(format_version=2)),
             "was written by a newer gpugate (format 2, this one reads up to 1)",

@@ -46,7 +46,7 @@ def judge_by_gate(trial: Trial, fresh: Sequence[Trial], then: History, checks: i
     result.remembered = Remembered(then, then, "exact", checks=checks)
     waiting = iter(fresh)
     while True:
-        verdicts = decide(result, recording=False)
+        verdicts = decide(result, recording=False, asked_tolerance=None)
         # The rule is about the ratio: what absolute times say is left out.
         result.verdicts = [replace(one, outcome=Outcome.PASS) if one.check != "speedup" else one for one in verdicts]
         more = len(result.attempts) + 1 < DECIDING_PROCESSES and wants_fresh_process(result)

@@ -45,9 +45,9 @@ def by_process(trials: Sequence[Trial], slowdown: float) -> list[int]:
 
 
 def test_a_fifth_as_many_of_each_slowdown_as_of_a_a() -> None:
-    assert wanted_trials(40) == {0.0: 40, 0.005: 8, 0.01: 8, 0.02: 8, 0.03: 8, 0.05: 8, 0.1: 8}
-    assert wanted_trials(1) == dict.fromkeys(SLOWDOWNS, 1)
-    assert wanted_trials(11)[0.1] == 3
+    assert wanted_trials(40, SLOWDOWNS[1:]) == {0.0: 40, 0.005: 8, 0.01: 8, 0.02: 8, 0.03: 8, 0.05: 8, 0.1: 8}
+    assert wanted_trials(1, SLOWDOWNS[1:]) == dict.fromkeys(SLOWDOWNS, 1)
+    assert wanted_trials(11, SLOWDOWNS[1:])[0.1] == 3
 
 
 def test_only_the_slowdowns_that_were_asked_for_are_seeded() -> None:
@@ -68,7 +68,7 @@ def test_a_process_mixes_its_kinds() -> None:
 @pytest.mark.parametrize(("aa_trials", "processes"), [(40, 8), (10, 8), (60, 8), (200, 7), (8, 8), (9, 2), (5, 1)])
 def test_the_processes_take_together_what_is_wanted_and_share_it_evenly(aa_trials: int, processes: int) -> None:
     taken = run(aa_trials, processes)
-    assert Counter(one.slowdown for one in taken) == wanted_trials(aa_trials)
+    assert Counter(one.slowdown for one in taken) == wanted_trials(aa_trials, SLOWDOWNS[1:])
     assert len(by_process(taken, AA)) == processes
     for slowdown in SLOWDOWNS:
         counts = by_process(taken, slowdown)
@@ -86,20 +86,20 @@ def test_no_more_processes_are_started_than_there_are_trials() -> None:
 @pytest.mark.parametrize("cut_off", [{3: 2}, {1: 1, 2: 1}, {8: 10}, {1: 0, 2: 4, 5: 0}])
 def test_what_a_process_that_was_cut_off_left_is_made_up_for(cut_off: dict[int, int]) -> None:
     taken = run(40, 8, cut_off=cut_off)
-    assert Counter(one.slowdown for one in taken) == wanted_trials(40)
+    assert Counter(one.slowdown for one in taken) == wanted_trials(40, SLOWDOWNS[1:])
     assert max(by_process(taken, AA)) == 5
     assert max(by_process(taken, SLOWED)) == 1
 
 
 def test_more_trials_later_come_from_more_processes() -> None:
     taken = run(200, 8, taken=run(40, 8))
-    assert Counter(one.slowdown for one in taken) == wanted_trials(200)
+    assert Counter(one.slowdown for one in taken) == wanted_trials(200, SLOWDOWNS[1:])
     assert by_process(taken, AA) == [5] * 8 + [25] * 6 + [10]
 
 
 def test_trials_that_one_process_took_are_followed_by_others() -> None:
     taken = run(80, 8, taken=run(40, 1))
-    assert Counter(one.slowdown for one in taken) == wanted_trials(80)
+    assert Counter(one.slowdown for one in taken) == wanted_trials(80, SLOWDOWNS[1:])
     assert by_process(taken, AA)[0] == 40
     assert max(by_process(taken, AA)[1:]) <= 10
 
@@ -116,9 +116,9 @@ def test_what_is_there_already_is_not_taken_again() -> None:
 def test_each_case_is_counted_for_itself() -> None:
     now = plan(2, taken=[trial(AA), trial(AA), trial(0.005), trial(AA, case_id="toy/other/cpu")])
     assert now.taken == {CASE: {"0.0": 2, "0.005": 1}, "toy/other/cpu": {"0.0": 1}}
-    assert count_missing(now, CASE) == sum(wanted_trials(40).values()) - 3
-    assert count_missing(now, "toy/other/cpu") == sum(wanted_trials(40).values()) - 1
-    assert count_missing(now, "toy/third/cpu") == sum(wanted_trials(40).values())
+    assert count_missing(now, CASE) == sum(wanted_trials(40, SLOWDOWNS[1:]).values()) - 3
+    assert count_missing(now, "toy/other/cpu") == sum(wanted_trials(40, SLOWDOWNS[1:]).values()) - 1
+    assert count_missing(now, "toy/third/cpu") == sum(wanted_trials(40, SLOWDOWNS[1:]).values())
 
 
 def test_a_plan_is_told_to_a_process_as_json() -> None:

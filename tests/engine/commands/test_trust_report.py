@@ -64,14 +64,16 @@ def test_rules_stand_below_each_other_in_every_group(report: TrustReport) -> Non
 @pytest.mark.parametrize(("alarms", "words"), [(0, "0"), (1, "1"), (100, "50"), (199, "99"), (200, "100")])
 def test_100_and_0_mean_all_and_none(alarms: int, words: str) -> None:
     taken = trials(Noise(), [0.01], processes=200, repeats=1, instances=1, pairs=1)
-    report = analyse(taken, {"gpugate": [trial.process < alarms for trial in taken]})
+    report = analyse(taken, {"gpugate": [trial.process < alarms for trial in taken]}, "")
     assert cells(case_table(report))[0]["1%"] == words
 
 
 def test_a_slowdown_that_was_not_tried_is_a_dash() -> None:
     quiet = trials(Noise(), [0.0], processes=2, case_id="net/slow/cpu")
     slowed = trials(Noise(), [0.01], processes=1, case_id="net/fast/cuda")
-    first, second = cells(case_table(analyse([*quiet, *slowed], {"gpugate": [ours(one) for one in (*quiet, *slowed)]})))
+    first, second = cells(
+        case_table(analyse([*quiet, *slowed], {"gpugate": [ours(one) for one in (*quiet, *slowed)]}, ""))
+    )
     assert (first["alarms"], first["1%"], first["cv %"]) == ("4/8", "-", "0")
     assert (second["alarms"], second["interval"], second["1%"], second["cv %"]) == ("-", "-", "0", "-")
     (row,) = cells(case_table(report_of(["net/fast/cpu"], slowdowns=[0.0])))
@@ -79,11 +81,11 @@ def test_a_slowdown_that_was_not_tried_is_a_dash() -> None:
 
 
 def test_the_text_fits_its_columns_and_has_colour_when_asked_for(report: TrustReport) -> None:
-    assert max(map(len, text(report).splitlines())) <= 100
-    assert "channels-last-fp16 " in text(report)
-    assert max(map(len, text(report, width=86).splitlines())) <= 86
-    assert "\x1b[1m" in text(report, colour=True)
-    assert re.sub(r"\x1b\[[0-9;]*m", "", text(report, colour=True)) == text(report)
+    assert max(map(len, text(report, 100).splitlines())) <= 100
+    assert "channels-last-fp16 " in text(report, 100)
+    assert max(map(len, text(report, 86).splitlines())) <= 86
+    assert "\x1b[1m" in text(report, 100, colour=True)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", text(report, 100, colour=True)) == text(report, 100)
 
 
 def test_markdown_has_two_tables_with_whole_rows_and_the_notes(report: TrustReport) -> None:

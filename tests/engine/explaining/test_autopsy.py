@@ -89,7 +89,10 @@ def test_without_a_profile_of_both_nothing_is_told_apart() -> None:
     assert account(THEN, replace(THEN, profile=None)) is None
     without = replace(THEN, profile=None)
     for then, later in ((without, now(12.0)), (THEN, now(12.0, profile=None)), (without, now(12.0, profile=None))):
-        assert autopsy(then, later, "then").lines[-1] == "where it went is not known, which takes a profile of both"
+        assert (
+            autopsy(then, later, "then").lines[-1]
+            == "the parts of the difference are unknown: both states need a step profile"
+        )
 
 
 def test_what_is_new_and_what_is_gone_is_known() -> None:
@@ -111,7 +114,7 @@ CAUSES = [
     (now(mismatch=NOISE, **WRONG), "numerics", "off all over (relative L2 0.8, 0.001 is allowed)"),
     (now(**WRONG), "numerics", "off all over"),
     (now(mismatch=Mismatch(1.5, 0.07), **WRONG), "numerics", "off all over"),
-    (now(disproved="it learns: 12 %"), "disproved", "not true: it learns: 12 %"),
+    (now(disproved="it learns: 12 %"), "disproved", "a proof failed: it learns: 12 %"),
     (now(counters={"grown_bytes": 2e6, "synchronizing_calls": 1.0}), "leak", "keeps 2 MB more"),
     (
         now(counters={"graph_launches": 0.0, "kernel_launches": 12.0}),
@@ -172,7 +175,7 @@ CAUSES = [
         "; besides, the host waits for the device more",
     ),
     (now(13.0, kernels(conv=6.5, relu=2.0), {"synchronizing_calls": 1.0}), "synchronization", "0 -> 1 calls"),
-    (now(13.0, profile=None), "not profiled", "(+30 %), and where is not known, which takes a profile of both"),
+    (now(13.0, profile=None), "not profiled", "(+30 %); the cause is unknown without a step profile of both states"),
     (now(12.0), "host", "takes longer while the device waits"),
     (now(reference_ms=20.0), "another reference", "30.00 ms -> 20.00 ms (-33 %)"),
     (now(10.01), "nothing", "takes as long as before"),
@@ -294,7 +297,7 @@ def test_page_faults_and_other_work_stand_beside_a_move_of_their_side() -> None:
 def test_another_pace_of_the_machine_is_told() -> None:
     slower_machine = ON_A_CPU.in_the_pace_of(replace(ON_A_CPU, step_ms=20.0, reference_ms=60.0))
     assert autopsy(ON_A_CPU, slower_machine, "then").lines[0] == (
-        "the machine's pace was another one, by the reference: the 10.00 ms of then are told as 20.00 ms"
+        "the machine's pace changed, by the time of the reference: the recorded 10.00 ms are scaled to 20.00 ms"
     )
     assert "pace" not in " ".join(autopsy(ON_A_CPU, ON_A_CPU, "then").lines)
 
@@ -304,7 +307,7 @@ def test_operators_of_a_cpu_take_no_longer_than_its_step() -> None:
     of_a_cpu = replace(ON_A_CPU, profile=replace(PROFILE, copies={}, copy_ms=0.0), reference_ms=None)
     left = replace(of_a_cpu, step_ms=4.0)
     found = autopsy(of_a_cpu, replace(left, reference_ms=10.0), "its reference")
-    assert found.cause == "a step takes 60 % less than there; where the 4.00 ms that are left go: operators 4.00 ms"
+    assert found.cause == "a step takes 60 % less than the reference's; the remaining 4.00 ms: operators 4.00 ms"
     assert "where it went: operators -4.00 ms, host -2.00 ms" in found.lines
     assert replace(left, counters=COUNTED).within_its_step().profile is left.profile
 
@@ -350,7 +353,9 @@ def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
     def told(**changed: object) -> State | None:
         case = stored_runs.case("fast")
         changed_case = replace(case, measurement=replace(case.measurement, **changed))
-        return optimized_side(replace(changed_case, verdicts=decide(changed_case, recording=False)))
+        return optimized_side(
+            replace(changed_case, verdicts=decide(changed_case, recording=False, asked_tolerance=None))
+        )
 
     off = Difference(0.25, 0.3, None, "fresh inputs")
     assert told().wrong is None
@@ -378,7 +383,7 @@ def test_what_a_faster_side_does_more_often_than_its_reference_is_no_cause() -> 
     found = likely_cause(reference, now(30.0, counters=more))
     assert found.kind == "left to gain"
     assert found.words == (
-        "a step takes 40 % less than there; where the 30.00 ms that are left go: the device does nothing 21.50 ms, "
+        "a step takes 40 % less than the reference's; the remaining 30.00 ms: the device does nothing 21.50 ms, "
         "kernels 8.00 ms, copies alone 0.500 ms"
     )
     assert likely_cause(reference, now(30.0, counters=more, not_engaged="no graph")).kind != "left to gain"

@@ -147,7 +147,7 @@ def red(case: Case, found: Measurement, clean: Measurement) -> set[Check]:
     result = CaseResult(case.id, "net", "fast", "baseline", case.size, found)
     result.promise = Promise(min_speedup=1.0, tolerance=TOLERANCE_BY_DTYPE["float32"], contract=None)
     result.remembered = Remembered(recorded, recorded, "exact")
-    return {verdict.check for verdict in decide(result, recording=False) if verdict.bad}
+    return {verdict.check for verdict in decide(result, recording=False, asked_tolerance=None) if verdict.bad}
 
 
 # --- the documented table ---------------------------------------------------------------------------------------------

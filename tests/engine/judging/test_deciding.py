@@ -44,7 +44,7 @@ def case(first: Measurement, *others: Confirmation, **changed: object) -> CaseRe
     result.remembered = Remembered(RECORDED, RECORDED, "exact", optimized_counters=COUNTED)
     for name, value in changed.items():
         setattr(result, name, value)
-    result.verdicts = decide(result, recording=False)
+    result.verdicts = decide(result, recording=False, asked_tolerance=None)
     return result
 
 
@@ -172,13 +172,13 @@ def test_a_process_that_died_is_told_where_it_mattered() -> None:
 def test_a_recording_takes_a_missing_baseline_for_granted() -> None:
     new = case(measured(3.0), remembered=None)
     assert outcomes(new)["speedup"] is Outcome.NO_BASELINE
-    assert {verdict.outcome for verdict in decide(new, recording=True)} == {PASS}
+    assert {verdict.outcome for verdict in decide(new, recording=True, asked_tolerance=None)} == {PASS}
 
 
 def test_what_was_not_measured_cannot_be_decided() -> None:
     empty = CaseResult(CASE_ID, "net", "fast", "baseline", Size(1, 0, 0))
     with pytest.raises(ValueError, match="net/fast/cuda was not measured"):
-        decide(empty, recording=False)
+        decide(empty, recording=False, asked_tolerance=None)
 
 
 @pytest.mark.parametrize(

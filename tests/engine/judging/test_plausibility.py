@@ -65,7 +65,7 @@ def test_more_than_the_bus_carries_is_impossible() -> None:
 def test_a_time_that_is_impossible_is_no_result_and_nothing_is_measured_again_for_it() -> None:
     result = CaseResult(CASE_ID, "net", "fast", "baseline", Size(1, 1e13, 0.0), measured(30.0, 1.0))
     result.promise = Promise(1.5, Tolerance(1e-3, 1e-2), None)
-    result.verdicts = decide(result, recording=False)
+    result.verdicts = decide(result, recording=False, asked_tolerance=None)
     timed = [verdict for verdict in result.verdicts if verdict.check in ("speedup", "throughput")]
     assert [verdict.outcome for verdict in timed] == [Outcome.INCONCLUSIVE] * 2
     assert [verdict.code for verdict in timed] == [ReasonCode.IMPOSSIBLE_RATE] * 2

@@ -75,11 +75,11 @@ def test_a_file_whose_middle_was_overwritten(tmp_path: Path) -> None:
 
 def test_a_report_that_marks_no_steps(tmp_path: Path) -> None:
     path = changed(export(tmp_path), "DELETE FROM NVTX_EVENTS WHERE eventType = 59")
-    assert "holds no step (an NVTX range 'step' of the domain 'gpugate'): profile with" in said(path)
+    assert "contains no step (an NVTX range 'step' of the domain 'gpugate'): profile with" in said(path)
 
 
 def test_a_report_with_other_steps_than_were_captured(tmp_path: Path) -> None:
-    assert "holds 1 steps and not 3: profile again" in said(export(tmp_path), steps=3)
+    assert "contains 1 steps and not 3: profile again" in said(export(tmp_path), steps=3)
 
 
 def test_a_report_of_a_program_that_called_no_cuda(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_a_report_of_other_steps_is_not_summarized(
     problems, _, _ = kept(tmp_path, captures, ["capture.1.nsys-rep", "capture.2.nsys-rep"])
     (problem,) = problems
     assert problem.startswith("a+b+cuda.optimized.nsys-rep was not summarized: ")
-    assert problem.endswith("it holds the steps of a/b/cuda reference and not of a/b/cuda optimized: profile again")
+    assert problem.endswith("it contains the steps of a/b/cuda reference and not of a/b/cuda optimized: profile again")
 
 
 def test_a_report_that_could_not_be_imported_is_kept(tmp_path: Path, nsys: FakeNsys) -> None:
@@ -148,11 +148,11 @@ def test_without_a_report_the_capture_is_a_problem(tmp_path: Path, nsys: FakeNsy
 
 def test_a_report_that_says_nothing_is_kept(tmp_path: Path, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*given: object) -> None:
-        raise ProfileError("the report holds no kernel")
+        raise ProfileError("the report contains no kernel")
 
     monkeypatch.setattr(nsys_reports, "_summarize", refuse)
     problems, _, folder = kept(tmp_path, [captured(1)], ["capture.1.nsys-rep"])
-    assert problems == ["a+b+cuda.optimized.nsys-rep was not summarized: the report holds no kernel"]
+    assert problems == ["a+b+cuda.optimized.nsys-rep was not summarized: the report contains no kernel"]
     assert names(folder) == ["a+b+cuda.optimized.nsys-rep", "a+b+cuda.optimized.sqlite", "summary.md"]
 
 

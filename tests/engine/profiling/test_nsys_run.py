@@ -83,7 +83,7 @@ def test_one_report_per_side_and_no_secret_in_anything(
     assert seen["environment"]["PATH"] == os.environ["PATH"]  # so that a secret in it would be seen
     summarized = every[profiled.path / "found here/tiny+quick+cpu.reference.summary.md"].decode()
     assert "5 steps of 4 items" in summarized
-    assert "nsys says: What it was given" in summarized
+    assert "nsys rule: What it was given" in summarized
     assert str(nsys.folder) in summarized  # of the PATH of nsys's rules
     assert [path for path, content in every.items() if SECRET.encode() in content] == []
     words = json.loads((nsys.folder / "words").read_text())

@@ -156,7 +156,7 @@ def test_a_report_is_exported_first_and_its_findings_attached(
     assert run(str(report), "--markdown") == 0
     words = capsys.readouterr().out
     assert words.startswith("## Profile of case.sqlite\n")
-    assert "### nsys says: CUDA Synchronous Memcpy\n" in words
+    assert "### nsys rule: CUDA Synchronous Memcpy\n" in words
     assert "\n- The following are ranges where a GPU is idle for more than 500ms.\n- 3 more" in words
     assert "Row#" not in words
 

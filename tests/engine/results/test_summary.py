@@ -123,9 +123,9 @@ def test_a_slower_night_is_what_a_baseline_is_to_know() -> None:
 def test_processes_that_vary_much_do_not_hide_one_that_was_disturbed() -> None:
     """Four of their standard deviations would be more than half of a step."""
     times = [1.6, 1.8, 2.0, 2.2, 2.4, 3.0]
-    assert find_undisturbed([ProcessSummary(about(2.0), one) for one in times]) == [0, 1, 2, 3, 4]
+    assert find_undisturbed([ProcessSummary(about(2.0), one) for one in times], ()) == [0, 1, 2, 3, 4]
     widths = [0.2, 0.1, 0.3, 0.2, 0.1, 0.6]
-    assert find_undisturbed([ProcessSummary(about(2.0, one), 2.0) for one in widths]) == [0, 1, 3, 4]
+    assert find_undisturbed([ProcessSummary(about(2.0, one), 2.0) for one in widths], ()) == [0, 1, 3, 4]
 
 
 def about(median: float, relative: float = 0.01) -> Estimate:

@@ -119,10 +119,10 @@ def test_a_value_that_cannot_be_used_is_one_sentence(
     ("options", "sentence"),
     [
         (["--perf-reason=why"], "--perf-reason is for the record: give --update-baselines too"),
-        (["--allow-missing=nvenc"], "--allow-missing nvenc says what a gate accepts: give --gate too"),
+        (["--allow-missing=nvenc"], "--allow-missing nvenc has an effect only with --gate: give --gate too"),
         (
             ["--update-baselines", "--perf-set=video=mine.mp4", "--perf-baselines=./baselines"],
-            "--perf-set video=mine.mp4 is your own, and baselines/ is of what the workloads come with",
+            "--perf-set video=mine.mp4 changes the inputs, and baselines/ has records of the default inputs",
         ),
         (["--gate", "--update-baselines"], "--gate judges and --update-baselines records: run one after the other"),
     ],

@@ -103,7 +103,7 @@ def test_a_sick_machine_explains_a_fall_and_fails_a_gate(tiny: TinyProject) -> N
     assert tiny.run("-k", "speedup", "--perf-device=cpu", "--gate").status == 1
     recording = tiny.run("--perf-device=cpu", "--update-baselines", "-operf_processes=1")
     assert recording.status == 1
-    assert "ERROR: tiny/quick/cpu says nothing (the machine gave memcpy " in recording.text
+    assert "ERROR: tiny/quick/cpu has no valid times (the machine gave memcpy " in recording.text
     assert not tiny.baseline.exists()
 
 
@@ -405,4 +405,6 @@ def test_what_is_the_users_own_is_neither_held_against_what_ships_nor_recorded_o
     assert "--perf-set=video=own.mp4" in judged.text  # what to do next is with it
     refused = tiny.run("--perf-device=cpu", "--perf-set=video=own.mp4", "--update-baselines")
     assert refused.status == pytest.ExitCode.USAGE_ERROR
-    assert "--perf-set video=own.mp4 is your own, and baselines/ is of what the workloads come with" in refused.text
+    assert (
+        "--perf-set video=own.mp4 changes the inputs, and baselines/ has records of the default inputs" in refused.text
+    )

@@ -24,8 +24,9 @@ from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.summary import history
 from gpugate.results.verdict import NextStep, Outcome, Verdict
+from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store import baseline
-from gpugate.store.baseline import BaselineFile, Recording, exclusive, find_unused, load_all, record_runs, write
+from gpugate.store.baseline import BaselineFile, Recording, exclusive, find_unused, load_all, write
 from gpugate.store.json_file import parse
 from gpugate.store.source_hash import source_hash
 from gpugate.workload import Optimization, Size, Workload
@@ -33,6 +34,7 @@ from tests.support.patience import HANGS_S
 
 MACHINE = "nvidia-h200"
 H200 = Environment("cuda", "NVIDIA H200", "AMD EPYC", 16, "3.12.3", {"torch": "2.11.0"}, gpu_index=0, driver="580.1")
+record_runs = partial(baseline.record_runs, min_processes=MIN_PROCESSES)
 FIRST = Recording(reason="first record")
 SIZE = Size(items=64, flops=1e9, bytes=1e6)
 ROOT = Path(baseline.__file__).parents[2]
@@ -186,7 +188,7 @@ def test_the_anchor_rises_with_a_clear_gain_and_neither_by_little_nor_by_a_rehea
     file = record_runs(None, "net", [run(case("tf32", 2.0)) for _ in range(5)], FIRST)
     for speedup, processes, rises in ((2.01, 5, False), (2.4, 4, False), (2.4, 5, True)):
         runs = [run(case("tf32", speedup), day=9) for _ in range(processes)]
-        entry = record_runs(file, "net", runs, FIRST, processes).cases["tf32/cuda"]
+        entry = record_runs(file, "net", runs, FIRST, min_processes=processes).cases["tf32/cuda"]
         assert (entry.anchor == entry.current) is rises
         assert (entry.anchor == file.cases["tf32/cuda"].anchor) is not rises
 
@@ -277,7 +279,7 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     ),
     "not ours": (
         lambda text: "[1, 2]",
-        f"cannot be used because it does not say that its format is 'gpugate-baseline': {REPAIR}",
+        f"cannot be used because its field 'format' is not 'gpugate-baseline': {REPAIR}",
     ),
     "newer": (lambda text: text.replace('"format_version": 3', '"format_version": 9'), NEWER),
     "newer with fields of its own": (
@@ -294,7 +296,7 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     ),
     "NaN": (
         lambda text: text.replace(COLUMN, '"reference_ms": [[NaN, ', 1),
-        f"cannot be used because it holds NaN, which is not a number: {REPAIR}",
+        f"cannot be used because it contains NaN, which is not a number: {REPAIR}",
     ),
     "negative sample": (
         lambda text: text.replace(COLUMN, '"reference_ms": [[-2.0, ', 1),
@@ -418,7 +420,7 @@ UNFIT = {
     "net/tf32/cuda is ENV_INVALID in the check of counters (because): mend that and record again": run(
         with_verdict(Outcome.ENV_INVALID)
     ),
-    "net/tf32/cuda says nothing (the copy ran at 60 %): mend that and record again": run(THROTTLED),
+    "net/tf32/cuda has no valid times (the copy ran at 60 %): mend that and record again": run(THROTTLED),
     "net/tf32/cuda has no samples: give it a larger --perf-budget and record again": run(EMPTY),
     (
         "net/tf32/cuda was measured by 4 of the 5 processes that a baseline needs: record again with more processes"
@@ -469,7 +471,7 @@ def test_nothing_to_record_is_refused() -> None:
 def test_another_index_on_the_same_machine_is_no_difference() -> None:
     runs = [*five_runs()[:4], run(case("tf32", 2.0), environment=replace(H200, gpu_index=1))]
     assert len(record_runs(None, "net", runs, FIRST).cases["tf32/cuda"].current.processes) == 5
-    assert len(record_runs(None, "net", runs[:1], FIRST, 1).cases["tf32/cuda"].current.processes) == 1
+    assert len(record_runs(None, "net", runs[:1], FIRST, min_processes=1).cases["tf32/cuda"].current.processes) == 1
 
 
 def test_a_regression_that_somebody_accepts_can_be_recorded(folder: Path, recorded: Path) -> None:

@@ -25,8 +25,8 @@ FILE = JsonFile("ours", 2, Body, BaselineError, NextSteps("look", "mend", "measu
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('{"a": NaN}', "it holds NaN, which is not a number"),
-        ('{"a": -Infinity}', "it holds -Infinity, which is not a number"),
+        ('{"a": NaN}', "it contains NaN, which is not a number"),
+        ('{"a": -Infinity}', "it contains -Infinity, which is not a number"),
         ('{"a": 1, "a": 2}', "the field 'a' is there twice"),
         ('{"a": ', "it is cut off or not JSON (line 1, column 7: Expecting value)"),
         ("", "it is cut off or not JSON (line 1, column 1: Expecting value)"),
@@ -51,7 +51,7 @@ def test_a_file_is_read_back(tmp_path: Path) -> None:
     [
         (None, "cannot be read (No such file or directory): look"),
         (b"\xff", "cannot be read (it is not UTF-8 text): look"),
-        (b"{}", "cannot be used because it does not say that its format is 'ours': mend"),
+        (b"{}", "cannot be used because its field 'format' is not 'ours': mend"),
         (
             b'{"format": "ours", "format_version": true, "a": 1}',
             "cannot be used because format_version is True, not a whole number from 1 on: mend",

@@ -235,7 +235,7 @@ DAMAGE = {
         "cannot be used because gate is 1, not a valid boolean: write it again with --perf-json"
     ),
     ('"wall_s": 12.5', '"wall_s": NaN'): (
-        "cannot be used because it holds NaN, which is not a number: write it again with --perf-json"
+        "cannot be used because it contains NaN, which is not a number: write it again with --perf-json"
     ),
     ('"outcome": "PASS"', '"outcome": "FINE"'): (
         "cannot be used because cases.net/tf32/cpu.verdicts[0].outcome is 'FINE', "

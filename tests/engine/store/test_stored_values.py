@@ -17,6 +17,7 @@ import pytest
 
 from gpugate.commands.cli import main
 from gpugate.errors import BaselineError
+from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store import baseline, profiles_file, run_file
 from gpugate.store.run_file import RunFileError
 from tests.support import made_up_nights, stored_runs
@@ -131,7 +132,7 @@ def test_a_baseline_with_a_value_that_means_nothing(
         started_at = f"2030-01-02T0{hour}:00:00+00:00"
         runs.append(stored_runs.stored(tmp_path / "run.json", case, started_at=started_at))
     recording = baseline.Recording("first")
-    baseline.write(folder, baseline.record_runs(None, "tiny", runs, recording))
+    baseline.write(folder, baseline.record_runs(None, "tiny", runs, recording, MIN_PROCESSES))
     path = folder / "tiny.json"
     edit(path, f"cases pass/cuda {record} {field}", value)
     with pytest.raises(BaselineError) as refused:
