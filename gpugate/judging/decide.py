@@ -24,7 +24,7 @@ from gpugate.results.verdict import Check, Outcome, Verdict
 TIMED: tuple[Check, ...] = ("speedup", "throughput")
 
 
-def decide(result: CaseResult, recording: bool, asked_tolerance: float | None = None) -> list[Verdict]:
+def decide(result: CaseResult, recording: bool, asked_tolerance: float | None) -> list[Verdict]:
     """The four verdicts of a measured case.
 
     A recording takes a missing baseline for granted. `asked_tolerance` is the share by which the user lets a speedup

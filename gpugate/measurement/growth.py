@@ -17,7 +17,7 @@ ROUND_MS = 300.0  # where STEPS steps would take longer, a round has fewer steps
 LEVELS, LOOKS = 4, 3  # levels of allocated memory, each the least of LOOKS readings, with a round between two readings
 
 
-def grown_bytes(side: BuiltSide, inputs: Sequence[Any], step_ms: float = 0.0) -> float:  # cuda only
+def grown_bytes(side: BuiltSide, inputs: Sequence[Any], step_ms: float) -> float:  # cuda only
     """Measures the bytes per step by which a warmed-up side's allocated device memory grows; 0 where it does not grow.
 
     The number is exact where no other memory comes and goes. Memory that is allocated or freed once is no leak; nor is

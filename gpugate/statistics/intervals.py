@@ -52,7 +52,7 @@ def _check_median(stored: Estimate) -> Estimate:
     return stored
 
 
-def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+def median_interval(samples: Sequence[float]) -> Estimate:
     """Computes the median with a distribution-free interval from order statistics.
 
     The k-th smallest of n samples is a lower bound of the median at one-sided confidence
@@ -64,7 +64,7 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
         raise ValueError("no samples: a median needs at least one")
     ordered = np.sort(np.asarray(samples, dtype=float))
     count = len(ordered)
-    below = _samples_below(count, confidence)
+    below = _samples_below(count)
     spread = float(ordered[-1] - ordered[0])
     median = float(median_of(ordered))
     if below < 0:
@@ -73,12 +73,12 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
 
 
 @cache
-def _samples_below(count: int, confidence: float) -> int:
+def _samples_below(count: int) -> int:
     at_most = special.bdtr(np.arange(count + 1), count, 0.5)  # P(Binomial(count, 1/2) <= k)
-    return int(np.searchsorted(at_most, 1 - confidence, side="right")) - 1
+    return int(np.searchsorted(at_most, 1 - CONFIDENCE, side="right")) - 1
 
 
-def build_half_width(medians: Sequence[float], confidence: float = CONFIDENCE, fitted: int = 1) -> float:
+def build_half_width(medians: Sequence[float], fitted: int = 1) -> float:
     """Computes the half-width of the t interval of the mean of build medians: t(n-k) * s / sqrt(n), s with n-k degrees.
 
     `fitted` is k: 1 for the mean alone, 2 where an effect of the order of building was removed from `medians`. With
@@ -91,7 +91,7 @@ def build_half_width(medians: Sequence[float], confidence: float = CONFIDENCE, f
     if count - fitted < MIN_DEGREES_OF_FREEDOM:
         return UNKNOWN_BUILD_SPREAD
     spread = float(np.std(medians, ddof=fitted))
-    return t_quantile(confidence, count - fitted) * spread / math.sqrt(count)
+    return t_quantile(CONFIDENCE, count - fitted) * spread / math.sqrt(count)
 
 
 @cache

@@ -18,16 +18,16 @@ def make_writable(folder: Path) -> None:
         pass
 
 
-def prepare_unfinished(target: Path, ending: str = ".tmp") -> Path:
+def prepare_unfinished(target: Path) -> Path:
     """Returns the path beside `target` to which this process writes until the file is whole.
 
     Removes the unfinished files of killed processes. Raises OSError where that fails.
     """
-    for left in target.parent.glob(f".{glob.escape(target.name)}.*{ending}"):
-        writer = left.name.removesuffix(ending).rpartition(".")[2]
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
+        writer = left.name.removesuffix(".tmp").rpartition(".")[2]
         if writer.isdecimal() and not _runs(int(writer)):
             left.unlink(missing_ok=True)
-    return target.with_name(f".{target.name}.{os.getpid()}{ending}")
+    return target.with_name(f".{target.name}.{os.getpid()}.tmp")
 
 
 def _runs(process: int) -> bool:

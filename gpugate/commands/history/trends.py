@@ -68,14 +68,12 @@ class MachineHistory:
         return [(night, differences) for night, differences in pairs if differences]
 
 
-def build_histories(
-    nights: Sequence[Night], part_of_case_id: str = "", last: int | None = None
-) -> list[MachineHistory]:
-    """One history a machine, of the `last` nights of each (default: all), and the cases whose id has the given part."""
+def build_histories(nights: Sequence[Night], part_of_case_id: str, last: int) -> list[MachineHistory]:
+    """Returns one history for each machine, of its `last` nights, and the cases whose id has the given part."""
     by_machine: dict[str, list[Night]] = {}
     for night in nights:
         by_machine.setdefault(night.machine, []).append(night)
-    kept = {machine: own[-last:] if last else own for machine, own in by_machine.items()}
+    kept = {machine: own[-last:] for machine, own in by_machine.items()}
     return [_history(machine, own, part_of_case_id.lower()) for machine, own in sorted(kept.items())]
 
 

@@ -78,7 +78,7 @@ class TrustReport:
     groups: tuple[GroupTrust, ...]
 
 
-def analyse(trials: Sequence[Trial], alarms: Mapping[str, Sequence[bool]], machine: str = "") -> TrustReport:
+def analyse(trials: Sequence[Trial], alarms: Mapping[str, Sequence[bool]], machine: str) -> TrustReport:
     """Counts the alarms, which are one a trial, by rule. The first rule is ours. Raises ValueError for no trials."""
     if not trials:
         raise ValueError("no trials: there is nothing to analyse")
