@@ -9,8 +9,8 @@ steps that these tools collect: noise is no excuse for any of them.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from gpugate.commands.trust.analysis import TrustReport, analyse
 from gpugate.commands.trust.our_rule import our_alarms
 from gpugate.commands.trust.report import markdown
 from gpugate.commands.trust.trials import Trial, read_all
+from gpugate.errors import TrustError
 from gpugate.report.table import escape_cell
 from tools.trust_plot import png
 
@@ -115,12 +116,19 @@ def compare(folder: Path) -> TrustReport:
     return analyse(trials, {**our_alarms(trials), **rivals}, machine)
 
 
-def main(folder: Path) -> None:
-    report = compare(folder)
+def main(words: Sequence[str] | None = None) -> None:
+    """Writes rules.md and rules.png, the alarms of our rules and of others, beside the trials of a folder."""
+    parser = argparse.ArgumentParser(prog="python -m tools.rival_rules", description=main.__doc__)
+    parser.add_argument("folder", type=Path, help="a folder of trials, the --output of gpugate trust")
+    folder: Path = parser.parse_args(words).folder
+    try:
+        report = compare(folder)
+    except (TrustError, ValueError) as error:
+        parser.error(f"{folder}: {error}")
     sources = "\n".join(f"- {escape_cell(rule.name)}: {escape_cell(rule.source)}" for rule in RIVALS)
     (folder / "rules.md").write_text(f"{markdown(report)}\nSources:\n{sources}\n", encoding="utf-8")
     (folder / "rules.png").write_bytes(png(report))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -41,11 +41,10 @@ def yardsticks(run: RunResult) -> list[str]:
 
 
 def load(run: RunResult) -> list[str]:
-    """`other processes kept up to 1.4 of 2 cores busy` while cases were measured; empty where it is not known."""
+    """`other processes kept up to 1.4 CPU cores busy` while cases were measured; empty where it is not known."""
     measured = [case.measurement for case in run.cases.values() if case.measurement is not None]
     cores = [one.optimized_counters["other_cores"] for one in measured if "other_cores" in one.optimized_counters]
-    count = run.environment.cpu_count
-    return [f"other processes kept up to {max(cores):.2g} of {units.number_of(count, 'core')} busy"] if cores else []
+    return [f"other processes kept up to {max(cores):.2g} CPU cores busy"] if cores else []
 
 
 def fastest_matmul(values: Mapping[str, float]) -> tuple[str, float] | None:

@@ -78,7 +78,7 @@ _WORDS: Mapping[ReasonCode, str] = {
     # Every check.
     ReasonCode.MACHINE_UNFIT: "no evidence on this machine state: {problem}",
     ReasonCode.DEVICE_LOST: "{problem}",
-    ReasonCode.OTHER_WORK: "other processes kept {cores:.2g} cores busy meanwhile",
+    ReasonCode.OTHER_WORK: "other processes kept {cores:.1f} CPU cores busy meanwhile",
     ReasonCode.NOT_CONFIRMED: "a fresh process could not confirm it ({problem})",
     ReasonCode.BEING_RECORDED: "measured for the baseline that is recorded",
 }

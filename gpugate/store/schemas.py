@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,15 @@ def schemas() -> dict[str, str]:
     return {f"{name}.schema.json": json.dumps(file.schema(), indent=1) + "\n" for name, file in FILES.items()}
 
 
-def main(folder: Path) -> None:
+def main(words: Sequence[str] | None = None) -> None:
+    """Writes the schemas into the folder that the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m gpugate.store.schemas", description=main.__doc__)
+    parser.add_argument("folder", type=Path, help="the folder, such as docs/schema")
+    folder: Path = parser.parse_args(words).folder
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in schemas().items():
         write_atomically(folder / name, text)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

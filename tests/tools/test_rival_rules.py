@@ -138,6 +138,6 @@ def test_the_stored_comparison_is_that_of_the_stored_trials(tmp_path: Path) -> N
     stored = ROOT / "results/h200/trust/gpu-bound"
     for path in stored.glob("trials-*.json"):
         (tmp_path / path.name).symlink_to(path)
-    main(tmp_path)
+    main([str(tmp_path)])
     assert (tmp_path / "rules.md").read_text() == (stored / "rules.md").read_text()
     assert (tmp_path / "rules.png").read_bytes().startswith(b"\x89PNG")

@@ -136,7 +136,7 @@ SENTENCES: dict[ReasonCode, tuple[dict[str, Fact], str]] = {
     ),
     ReasonCode.MACHINE_UNFIT: (PROBLEM, "no evidence on this machine state: the copy ran at 60 %"),
     ReasonCode.DEVICE_LOST: ({"problem": "it stopped answering"}, "it stopped answering"),
-    ReasonCode.OTHER_WORK: ({"cores": 1.42}, "other processes kept 1.4 cores busy meanwhile"),
+    ReasonCode.OTHER_WORK: ({"cores": 1.42}, "other processes kept 1.4 CPU cores busy meanwhile"),
     ReasonCode.NOT_CONFIRMED: (PROBLEM, "a fresh process could not confirm it (the copy ran at 60 %)"),
     ReasonCode.BEING_RECORDED: ({}, "measured for the baseline that is recorded"),
 }

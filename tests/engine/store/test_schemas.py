@@ -17,7 +17,7 @@ STORED = [
 
 
 def test_the_committed_schemas_are_those_that_the_command_writes(tmp_path: Path) -> None:
-    main(tmp_path)
+    main([str(tmp_path)])
     assert {path.name: path.read_text() for path in FOLDER.iterdir()} == {
         path.name: path.read_text() for path in tmp_path.iterdir()
     }
