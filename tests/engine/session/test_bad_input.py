@@ -503,16 +503,11 @@ def test_one_worker_measures_and_the_controller_shows_and_writes(tiny: TinyProje
     assert 'name="speedup_low"' in (tiny.path / "junit.xml").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    "options", [["--perf-set=vidoe=mine.mp4"], ["--gate", "--allow-missing=nvenk"]], ids=["setting", "absence"]
-)
-def test_a_name_that_workers_refuse_is_one_sentence_and_leaves_the_run_that_was_there(
-    tiny: TinyProject, options: list[str]
-) -> None:
+def test_a_name_that_workers_refuse_is_one_sentence_and_leaves_the_run_that_was_there(tiny: TinyProject) -> None:
     before = tiny.write("run.json", '{"format": "gpugate-run"}').read_bytes()
-    result = tiny.run_apart("-n", "1", "--perf-json=run.json", *options)
+    result = tiny.run_apart("-n", "1", "--perf-json=run.json", "--gate", "--allow-missing=nvenk")
     assert result.status == pytest.ExitCode.USAGE_ERROR
-    assert options[-1].replace("=", " ", 1) in refusal(result.text)
+    assert "--allow-missing nvenk" in refusal(result.text)
     check_no_traceback(result.text)
     assert (tiny.path / "run.json").read_bytes() == before
     assert sorted(path.name for path in tiny.path.glob("*run.json*")) == ["run.json"]
