@@ -11,8 +11,9 @@ import importlib
 import importlib.metadata
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
+from types import ModuleType
 
 from gpugate.counter_names import COUNTER_NAMES
 from gpugate.errors import CatalogueError, skip_reason
@@ -28,9 +29,13 @@ LONGEST_NAME = 200  # characters of each part of an id: a file name has 255, wit
 
 
 class Catalogue:
-    """Workloads by name, and the registered workloads and named modules that `load` has still to check."""
+    """Workloads by name, and the registered workloads and named modules that `load` has still to check.
 
-    def __init__(self) -> None:
+    `import_module` imports the named modules.
+    """
+
+    def __init__(self, import_module: Callable[[str], ModuleType] = importlib.import_module) -> None:
+        self._import_module = import_module
         self._workloads: dict[str, Workload] = {}
         self._registered: list[Workload] = []
         self._earlier: list[Workload] = []
@@ -76,7 +81,7 @@ class Catalogue:
 
     def _workloads_of(self, module_name: str) -> Iterable[Workload]:
         try:
-            workloads = getattr(importlib.import_module(module_name), "WORKLOADS", None)
+            workloads = getattr(self._import_module(module_name), "WORKLOADS", None)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # importing runs the module: it may raise anything, pytest's outcomes too

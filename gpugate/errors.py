@@ -48,6 +48,10 @@ class ReplayError(GpugateError):
     """A stored run cannot be decided again."""
 
 
+class CompareError(GpugateError):
+    """Two versions of the workloads cannot be compared."""
+
+
 class FreshProcessError(GpugateError):
     """A child process that was to measure ended without a run; `printed` is the end of its output."""
 

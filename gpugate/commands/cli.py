@@ -41,6 +41,11 @@ COMMANDS = (
         "gpugate.commands.trust.command",
     ),
     Command(
+        "compare",
+        "the cases that are slower or faster in one version of the code than in another, measured live and in turns",
+        "gpugate.commands.compare.command",
+    ),
+    Command(
         "replay",
         "decides stored runs again: the verdicts that change, also with another tolerance",
         "gpugate.commands.replay",

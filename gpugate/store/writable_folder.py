@@ -25,12 +25,13 @@ def prepare_unfinished(target: Path) -> Path:
     """
     for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
         writer = left.name.removesuffix(".tmp").rpartition(".")[2]
-        if writer.isdecimal() and not _runs(int(writer)):
+        if writer.isdecimal() and not is_running(int(writer)):
             left.unlink(missing_ok=True)
     return target.with_name(f".{target.name}.{os.getpid()}.tmp")
 
 
-def _runs(process: int) -> bool:
+def is_running(process: int) -> bool:
+    """True for a process of this machine that has not ended."""
     try:
         os.kill(process, 0)
     except PermissionError:

@@ -1,0 +1,1 @@
+"""`gpugate compare`: two versions of the code, measured live and in turns."""

@@ -1,0 +1,103 @@
+"""The result of a comparison as a table for a terminal and for Markdown, and as JSON. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.padding import Padding
+from rich.text import Text
+
+from gpugate.report.table import Column, Table
+from gpugate.report.terminal import render_text
+from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
+from gpugate.store.codec import to_json
+from gpugate.store.json_file import with_header
+from gpugate.store.version import Version
+from gpugate.units import number_of, percent
+
+FORMAT, FORMAT_VERSION = "gpugate-comparison", 1
+EXACT = ("kernel_launches", "graph_launches", "kernels", "copies", "memsets", "synchronizing_calls")
+COLUMNS = (
+    Column("case", left=True),
+    Column("time per step"),
+    Column("interval"),
+    Column("verdict", left=True),
+    Column("detectable", note="detectable: the slowdown that this measurement would have shown", rank=2),
+    Column("outputs", note="outputs: relative L2 difference on the same inputs", rank=1),
+    Column("start-up", note="start-up: building and the first step, of the base and of the head", rank=3),
+)
+
+
+def text(
+    base: Version,
+    head: Version,
+    duets: Sequence[Duet],
+    taken: Sequence[DuetProcess],
+    problems: Mapping[str, str],
+    width: int,
+    colour: bool,
+) -> str:
+    lines = [Padding(Text(line, overflow="fold"), (0, 0, 0, 2)) for line in _notes(duets, taken, problems)]
+    return render_text([*_table(base, head, duets).rich(width), *lines, Text(), Text(summary(duets))], width, colour)
+
+
+def markdown(
+    base: Version, head: Version, duets: Sequence[Duet], taken: Sequence[DuetProcess], problems: Mapping[str, str]
+) -> str:
+    notes = "\n".join(f"- {line}" for line in _notes(duets, taken, problems))
+    return "\n\n".join(part for part in (_table(base, head, duets).markdown(), notes, summary(duets)) if part) + "\n"
+
+
+def document(base: Version, head: Version, duets: Sequence[Duet], problems: Mapping[str, str]) -> dict[str, Any]:
+    """The JSON document: both versions, each duet, and the reasons of cases that could not be measured."""
+    versions = {name: {"commit": one.commit, "changes": one.changes} for name, one in (("base", base), ("head", head))}
+    body = {**versions, "duets": [to_json(duet) for duet in duets], "problems": dict(problems)}
+    return with_header(FORMAT, FORMAT_VERSION, body)
+
+
+def summary(duets: Sequence[Duet]) -> str:
+    """`2 cases: 1 SLOWER, 1 SAME`."""
+    counts = {outcome: sum(duet.outcome is outcome for duet in duets) for outcome in DuetOutcome}
+    words = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
+    return f"{number_of(len(duets), 'case')}{': ' if words else ''}{words}"
+
+
+def _table(base: Version, head: Version, duets: Sequence[Duet]) -> Table:
+    return Table(f"{base.label} -> {head.label}", COLUMNS, tuple(map(_row, duets)))
+
+
+def _row(duet: Duet) -> tuple[str, ...]:
+    return (
+        duet.case_id,
+        _change(duet.ratio.median),
+        f"{_change(duet.ratio.low)}..{_change(duet.ratio.high)}",
+        duet.outcome.value,
+        percent(duet.detectable),
+        f"{duet.relative_l2:.1e}" if duet.relative_l2 else "equal",
+        f"{duet.base.cost.compile_s:.1f} s -> {duet.head.cost.compile_s:.1f} s",
+    )
+
+
+def _change(ratio: float) -> str:
+    return f"{100 * (ratio - 1) + 0.0:+.1f} %"
+
+
+def _notes(duets: Sequence[Duet], taken: Sequence[DuetProcess], problems: Mapping[str, str]) -> Iterator[str]:
+    for duet in duets:
+        changed = ", ".join(_counter_changes(duet))
+        if changed:
+            yield f"{duet.case_id}: {changed} per step"
+    yield from (f"{name}: not measured: {reason}" for name, reason in problems.items())
+    yield from (f"{name}: only in the head" for name in taken[0].added)
+    yield from (f"{name}: only in the base" for name in taken[0].removed)
+
+
+def _counter_changes(duet: Duet) -> Iterator[str]:
+    """Counts are exact: any difference is a change of the program."""
+    before, after = duet.base.counters, duet.head.counters
+    for name in EXACT:
+        if name in before and name in after and before[name] != after[name]:
+            yield f"{name.replace('_', ' ')} {before[name]:g} -> {after[name]:g}"
+    if duet.base.cost.peak_bytes != duet.head.cost.peak_bytes:
+        yield f"peak memory {duet.base.cost.peak_bytes} -> {duet.head.cost.peak_bytes} bytes"

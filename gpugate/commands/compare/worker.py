@@ -1,0 +1,116 @@
+"""One fresh process of duets: pytest collects the head's cases, and each is measured against the base's."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpugate.catalogue import catalogue
+from gpugate.commands.compare.plan import FILE, DuetPlan
+from gpugate.errors import GpugateError, SideError
+from gpugate.measurement.progress import silent
+from gpugate.measurement.record import Measurement
+from gpugate.measurement.settings import Settings
+from gpugate.results.duet import DuetProcess
+from gpugate.session.other_tree import OtherTree
+from gpugate.session.perf_session import PerfSession
+from gpugate.session.registration import perf_run
+from gpugate.session.selection import case_of
+from gpugate.store.codec import from_json
+from gpugate.store.json_file import parse
+from gpugate.workload import BASELINE, Case
+
+_LOG = logging.getLogger(__name__)
+PREFIX = "gpugate_base"
+FAILED = 1
+
+
+class DuetTaker:
+    """A plugin of one pytest run. A problem of the whole run is its usage error: one line on stderr."""
+
+    def __init__(self, plan: DuetPlan) -> None:
+        self.plan = plan
+        self.done = False
+
+    @pytest.hookimpl(tryfirst=True)  # before xdist's, which would run tests in workers of its own
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        run = perf_run(session.config)
+        perf, run.opened = run.opened, None  # nothing is judged, recorded or shown when this session ends
+        if perf is None:
+            raise pytest.UsageError("no case is selected: give a folder with perf tests, or another -k or -m")
+        cases = {case.id: case for item in session.items if (case := case_of(item)) is not None}
+        tree = OtherTree(Path(self.plan.base), PREFIX)
+        with tree.importable():
+            try:
+                self._measure_all(perf, cases, tree.cases())
+            except GpugateError as error:
+                raise pytest.UsageError(str(error)) from None
+        self.done = True
+        return True
+
+    def _measure_all(self, perf: PerfSession, cases: Mapping[str, Case], base: Mapping[str, Case]) -> None:
+        """Writes the file after every case, so that a process that is killed keeps its measurements."""
+        known = {case.id for case in catalogue.cases()}
+        wanted = [name for name in cases if name in base and name in (self.plan.case_ids or cases)]
+        process = DuetProcess(
+            swapped=self.plan.swapped,
+            environment=perf.environment,
+            wanted=tuple(wanted),
+            added=tuple(name for name in cases if name not in base),
+            removed=tuple(sorted(name for name in base.keys() - known if name.endswith(f"/{perf.device.type}"))),
+        )
+        FILE.write(Path(self.plan.output), process)
+        for name in wanted:
+            case = cases[name]
+            try:
+                missing = perf.missing(case)
+                found = self._measure(perf, case, base[name]) if missing is None else missing.reason
+            except GpugateError as error:
+                _LOG.debug("comparing %s failed", name, exc_info=True)
+                found = str(error)
+            if isinstance(found, str):
+                process = replace(process, problems={**process.problems, name: found})
+            else:
+                process = replace(process, measured={**process.measured, name: found})
+            FILE.write(Path(self.plan.output), process)
+
+    def _measure(self, perf: PerfSession, case: Case, base: Case) -> Measurement:
+        """Raises SideError, naming the version and the side, where one cannot be built or run."""
+        from gpugate.measurement.run import measure
+
+        settings = Settings(budget_s=self.plan.budget_s, seed=perf.result.seed, prove=False)
+        try:
+            return measure(make_duet(case, base, self.plan.swapped), perf.context(case), settings, silent)
+        except SideError as error:
+            if error.side not in (BASELINE, case.optimization.name):
+                raise
+            version = "base" if (error.side == BASELINE) is not self.plan.swapped else "head"
+            raise SideError(f"{case.optimization.name} of the {version}", error.doing, error.cause) from error
+
+
+def make_duet(case: Case, base: Case, swapped: bool) -> Case:
+    """A case whose reference is the base's version of the optimization; `swapped` exchanges the two.
+
+    The outputs of the optimized side are then compared with those of the other version on the head's inputs.
+    """
+    builds = [base.optimization.build, case.optimization.build]
+    reference, optimized = reversed(builds) if swapped else builds
+    alone = replace(case.optimization, build=optimized, compared_with=BASELINE, contract={}, proofs=())
+    workload = replace(case.workload, baseline=reference, optimizations=(alone,), ladder=False)
+    return replace(case, workload=workload, optimization=alone)
+
+
+def main(words: list[str]) -> int:
+    """`words` are pytest's arguments; the plan is read from stdin. The status is 0 when every case had its turn."""
+    taker = DuetTaker(from_json(DuetPlan, parse(sys.stdin.read())))
+    status = int(pytest.main(words, plugins=[taker]))
+    return 0 if taker.done else status or FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,75 @@
+"""The outcome of a duet from the processes that measured it. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gpugate.measurement.record import Measurement
+from gpugate.measurement.speedup import speedup_of
+from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSide
+from gpugate.statistics.intervals import Estimate
+
+# Two identical sides may differ by as much for their whole life in a process: a smaller change is none.
+FLOOR = 0.01
+ALIKE = 0.03  # an interval inside +-3 % is the same speed
+FEWEST_FOR_ALARM = 2  # processes: a build or a placement in memory that one process got by chance is no change
+
+
+def time_ratio(measurement: Measurement, swapped: bool) -> Estimate:
+    """The head's time over the base's in one process. Raises ValueError for a measurement without pairs."""
+    speedup = speedup_of(measurement.instances)
+    if swapped:  # the head was the reference
+        return speedup
+    return Estimate(1 / speedup.median, 1 / speedup.high, 1 / speedup.low)
+
+
+def combine(ratios: Sequence[Estimate]) -> Estimate:
+    """The geometric mean of the processes' ratios. Its interval has the half-width of a mean of independent processes,
+    and includes the ratio of every process, since two or three of them show no spread. Raises ValueError for none."""
+    if not ratios:
+        raise ValueError("no process was measured: a duet needs at least one")
+    if len(ratios) == 1:
+        return ratios[0]
+    logs = [math.log(one.median) for one in ratios]
+    mean, half = sum(logs) / len(logs), math.sqrt(sum(_half_log(one) ** 2 for one in ratios)) / len(ratios)
+    low, high = min(mean - half, *logs), max(mean + half, *logs)
+    return Estimate(math.exp(mean), math.exp(low), math.exp(high))
+
+
+def judge_ratio(ratio: Estimate, processes: int) -> DuetOutcome:
+    """SLOWER or FASTER where the interval of several processes is beyond FLOOR, SAME where it is within ALIKE."""
+    if processes >= FEWEST_FOR_ALARM and ratio.low > 1 + FLOOR:
+        return DuetOutcome.SLOWER
+    if processes >= FEWEST_FOR_ALARM and ratio.high < 1 / (1 + FLOOR):
+        return DuetOutcome.FASTER
+    moved = ratio.low > 1 + FLOOR or ratio.high < 1 / (1 + FLOOR)
+    within = ratio.low >= 1 / (1 + ALIKE) and ratio.high <= 1 + ALIKE
+    return DuetOutcome.SAME if within and not moved else DuetOutcome.UNDECIDED
+
+
+def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:
+    """The duet of one case. Raises ValueError where no process measured a pair of it."""
+    measured = [(one.measured[case_id], one.swapped) for one in processes if case_id in one.measured]
+    ratios = tuple(time_ratio(measurement, swapped) for measurement, swapped in measured if measurement.pairs)
+    ratio = combine(ratios)
+    first, swapped = measured[0]
+    sides = (
+        DuetSide(first.reference_counters, first.reference_cost),
+        DuetSide(first.optimized_counters, first.optimized_cost),
+    )
+    base, head = sides[::-1] if swapped else sides
+    return Duet(
+        case_id=case_id,
+        outcome=judge_ratio(ratio, len(ratios)),
+        ratio=ratio,
+        processes=ratios,
+        detectable=math.expm1(math.log1p(FLOOR) + 2 * _half_log(ratio)),
+        relative_l2=max((one.relative_l2 for measurement, _ in measured for one in measurement.differences), default=0),
+        base=base,
+        head=head,
+    )
+
+
+def _half_log(ratio: Estimate) -> float:
+    return math.log(ratio.high / ratio.low) / 2

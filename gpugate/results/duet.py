@@ -1,0 +1,64 @@
+"""A duet: two versions of one side, measured live and in turns; no record, host or night comes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gpugate.machine.environment import Environment
+from gpugate.measurement.record import Counters, Measurement, SideCost
+from gpugate.statistics.intervals import Estimate
+from gpugate.units import NotNegative
+
+
+class DuetOutcome(str, Enum):
+    """The change of a side's time from the base to the head. It is UNDECIDED until the evidence suffices."""
+
+    SLOWER = "SLOWER"
+    FASTER = "FASTER"
+    SAME = "SAME"
+    UNDECIDED = "UNDECIDED"
+
+
+@dataclass(frozen=True)
+class DuetProcess:
+    """The duets of one fresh process, by case id. In a `swapped` process the head is the engine's reference side.
+
+    `wanted` are the cases of its orders, and `problems` the reasons of those that could not be measured. `added` cases
+    are only in the head, `removed` ones only in the base.
+    """
+
+    swapped: bool
+    environment: Environment
+    wanted: tuple[str, ...] = ()
+    measured: Mapping[str, Measurement] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DuetSide:
+    """One version of a side in the first process: its counters and its start-up."""
+
+    counters: Counters
+    cost: SideCost
+
+
+@dataclass(frozen=True)
+class Duet:
+    """The result of one case. `ratio` is the head's time per step over the base's, so that 1.05 is 5 % slower.
+
+    `detectable` is the slowdown, a share, that a duet with this noise detects. `relative_l2` is the largest error of
+    the head's outputs against the base's on the same inputs.
+    """
+
+    case_id: str
+    outcome: DuetOutcome
+    ratio: Estimate
+    processes: tuple[Estimate, ...]
+    detectable: NotNegative
+    relative_l2: NotNegative
+    base: DuetSide
+    head: DuetSide

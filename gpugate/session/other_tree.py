@@ -1,0 +1,139 @@
+"""Workloads of another tree of the same project, imported beside those of this one.
+
+Every module of the other tree gets a name of its own, `PREFIX.workloads.ring` for `workloads.ring`, and is an ordinary
+module under that name. Its import statements, also those inside functions, are rewritten when it is compiled, so that
+the names of its tree mean its own modules. All other names, such as torch and gpugate, mean those of this process.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from gpugate import catalogue as catalogues
+from gpugate.catalogue import Catalogue
+from gpugate.errors import CompareError
+from gpugate.workload import Case
+
+CONFTEST = "conftest"
+ENGINE = "gpugate"  # the one of this process drives both trees
+
+
+class OtherTree(MetaPathFinder):
+    """The modules of the folder `root`; `prefix` is a name that no module of this process has."""
+
+    def __init__(self, root: Path, prefix: str) -> None:
+        self.root, self.prefix = root, prefix
+        self._folders = [folder for folder in (root, root / "src") if folder.is_dir()]
+        self._names = {path.stem for folder in self._folders for path in folder.iterdir() if _is_module(path)}
+
+    def owns(self, name: str) -> bool:
+        top = name.partition(".")[0]
+        return top in self._names and top != ENGINE
+
+    def import_module(self, name: str) -> ModuleType:
+        """Imports the tree's own module of this name, or any other module."""
+        return importlib.import_module(f"{self.prefix}.{name}" if self.owns(name) else name)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Finds the modules below `prefix`, for Python's import system."""
+        if fullname == self.prefix:
+            spec = ModuleSpec(fullname, None, is_package=True)
+            spec.submodule_search_locations = list(map(str, self._folders))
+            return spec
+        if not fullname.startswith(f"{self.prefix}."):
+            return None
+        found = PathFinder.find_spec(fullname, path, target)
+        if found is not None and isinstance(found.loader, SourceFileLoader):
+            found.loader = _Loader(found.loader.name, found.loader.path, self)
+        return found
+
+    @contextmanager
+    def importable(self) -> Iterator[None]:
+        """The modules can be imported inside the block, and are forgotten at its end."""
+        sys.meta_path.insert(0, self)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(self)
+            for name in [name for name in sys.modules if name == self.prefix or name.startswith(f"{self.prefix}.")]:
+                del sys.modules[name]
+
+    def cases(self) -> dict[str, Case]:
+        """The cases of the workloads that the tree registers in its conftest.py or by entry points, by id.
+
+        Raises CompareError for a tree whose workloads cannot be imported or measured by this engine.
+        """
+        own = Catalogue(self.import_module)
+        try:
+            if (self.root / f"{CONFTEST}.py").is_file():
+                with _registering_in(own):
+                    self.import_module(CONFTEST)
+            own.load()
+        except Exception as error:
+            problem = str(error) or type(error).__name__
+            raise CompareError(f"this gpugate cannot drive the workloads of {self.root} ({problem})") from error
+        return {case.id: case for case in own.cases()}
+
+
+class _Loader(SourceFileLoader):
+    """Compiles a module with the imports of its tree; keeps no bytecode, which is of no use under another name."""
+
+    def __init__(self, name: str, path: str, tree: OtherTree) -> None:
+        super().__init__(name, path)
+        self._tree = tree
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        parsed = _OwnImports(self._tree).visit(ast.parse(self.get_data(path), path))
+        return compile(ast.fix_missing_locations(parsed), path, "exec", dont_inherit=True)
+
+
+class _OwnImports(ast.NodeTransformer):
+    """Rewrites the import statements that name modules of the tree."""
+
+    def __init__(self, tree: OtherTree) -> None:
+        self._tree = tree
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
+        if not node.level and node.module and self._tree.owns(node.module):
+            node.module = f"{self._tree.prefix}.{node.module}"
+        return node
+
+    def visit_Import(self, node: ast.Import) -> list[ast.stmt]:
+        return [statement for alias in node.names for statement in self._rewrite(alias, node)]
+
+    def _rewrite(self, alias: ast.alias, node: ast.Import) -> Iterator[ast.stmt]:
+        """`import a.b` binds `a`: it becomes `import PREFIX.a.b` and `from PREFIX import a`."""
+        own = self._tree.owns(alias.name)
+        name = f"{self._tree.prefix}.{alias.name}" if own else alias.name
+        yield ast.copy_location(ast.Import([ast.alias(name, alias.asname)]), node)
+        if own and alias.asname is None:
+            top = ast.alias(alias.name.partition(".")[0], None)
+            yield ast.copy_location(ast.ImportFrom(self._tree.prefix, [top], 0), node)
+
+
+def _is_module(path: Path) -> bool:
+    return path.suffix == ".py" if path.is_file() else path.is_dir() and path.name.isidentifier()
+
+
+@contextmanager
+def _registering_in(own: Catalogue) -> Iterator[None]:
+    """A conftest.py that is imported inside registers its workloads in `own`."""
+    replaced: dict[str, Any] = {"catalogue": own, "register": own.register, "register_module": own.register_module}
+    before: dict[str, Callable[..., object] | Catalogue] = {name: getattr(catalogues, name) for name in replaced}
+    vars(catalogues).update(replaced)
+    try:
+        yield
+    finally:
+        vars(catalogues).update(before)

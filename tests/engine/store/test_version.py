@@ -1,0 +1,128 @@
+"""A version of the code is a folder for as long as it is needed: a worktree of a commit, or a folder as it is."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpugate.errors import CompareError
+from gpugate.store.version import check_out, git, hash_changes
+
+
+def commit(folder: Path, message: str) -> str:
+    for words in (("add", "-A"), ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", message)):
+        subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True)
+    return git(folder, "rev-parse", "HEAD") or ""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A repository with two commits: `value` holds 1, then 2."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    subprocess.run(["git", "init", "-q", "-b", "main", str(folder)], check=True)
+    for value in (1, 2):
+        (folder / "value").write_text(str(value))
+        commit(folder, f"value {value}")
+    return folder
+
+
+def worktrees(project: Path) -> int:
+    return len((git(project, "worktree", "list") or "").splitlines())
+
+
+def test_a_commit_has_a_folder_until_the_end(project: Path, tmp_path: Path) -> None:
+    with (
+        check_out("HEAD~1", project, tmp_path / "cache") as before,
+        check_out("main", project, tmp_path / "cache") as now,
+    ):
+        assert [(one.root / "value").read_text() for one in (before, now)] == ["1", "2"]
+        assert now.label == f"main ({git(project, 'rev-parse', '--short=12', 'main')})"
+        assert worktrees(project) == 3
+    assert worktrees(project) == 1
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_one_commit_may_be_both_versions(project: Path, tmp_path: Path) -> None:
+    with check_out("main", project, tmp_path) as one, check_out("HEAD", project, tmp_path) as other:
+        assert one.root != other.root
+        assert one.commit == other.commit
+
+
+def test_an_error_or_ctrl_c_removes_the_folder(project: Path, tmp_path: Path) -> None:
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error), check_out("main", project, tmp_path / "cache"):
+            raise error
+    assert (worktrees(project), list((tmp_path / "cache").iterdir())) == (1, [])
+
+
+def test_the_folder_of_a_killed_process_is_removed_by_the_next_one(project: Path, tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left, mine = (tmp_path / f"0123456789ab-{process}-x" for process in (ended.pid, os.getpid()))
+    for path in (left, mine):
+        subprocess.run(["git", "-C", str(project), "worktree", "add", "-q", "--detach", str(path)], check=True)
+    with check_out("main", project, tmp_path):
+        assert (left.exists(), mine.exists()) == (False, True)
+
+
+def test_a_project_in_a_part_of_the_repository_is_that_part(project: Path, tmp_path: Path) -> None:
+    (project / "part").mkdir()
+    (project / "part" / "value").write_text("3")
+    commit(project, "a part")
+    with check_out("main", project / "part", tmp_path) as version:
+        assert (version.root / "value").read_text() == "3"
+    with pytest.raises(CompareError, match="'HEAD~1' has no folder part: give a commit that has it"):
+        check_out("HEAD~1", project / "part", tmp_path).__enter__()
+
+
+def test_the_working_tree_is_named_with_its_changes(project: Path, tmp_path: Path) -> None:
+    with check_out(".", project, tmp_path) as version:
+        assert (version.root, version.changes) == (project, None)
+    (project / "value").write_text("4")
+    with check_out(".", project, tmp_path) as version:
+        assert version.label.endswith(" with uncommitted changes)")
+        assert version.changes == hash_changes(project)
+    edited = hash_changes(project)
+    (project / "new").write_text("5")
+    assert hash_changes(project) not in (edited, None)
+
+
+def test_a_folder_without_git_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with check_out(str(tmp_path), tmp_path, tmp_path / "cache") as version:
+        assert (version.root, version.commit, version.label) == (tmp_path, None, str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["no-such-branch", "-x", "--all", "main:value", "value"])
+def test_a_name_that_is_no_version_is_one_sentence(project: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(CompareError) as error, check_out(name, project, tmp_path):
+        pass
+    assert str(error.value) == f"{name!r} is neither a folder nor a commit of {project}: give a branch, tag or commit"
+    assert worktrees(project) == 1
+
+
+def test_a_shallow_clone_is_named_as_such(project: Path, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{project}", str(clone)], check=True)
+    with pytest.raises(CompareError, match="run `git fetch --unshallow`, since this clone is shallow"):
+        check_out("HEAD~1", clone, tmp_path / "cache").__enter__()
+
+
+def test_a_folder_outside_of_git_has_no_refs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CompareError, match=r"^'main' is no folder, and .* is in no git repository: give a folder$"):
+        check_out("main", tmp_path, tmp_path / "cache").__enter__()
+
+
+def test_submodules_are_refused_since_a_worktree_lacks_them(project: Path, tmp_path: Path) -> None:
+    (project / ".gitmodules").write_text('[submodule "x"]\n\tpath = x\n\turl = ../x\n')
+    commit(project, "a submodule")
+    with pytest.raises(CompareError, match="'main' has submodules, which a worktree lacks: give a folder that has"):
+        check_out("main", project, tmp_path).__enter__()
+
+
+def test_a_hook_of_another_repository_does_not_misdirect_git(project: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    with check_out("main", project, tmp_path / "cache") as version:
+        assert (version.root / "value").read_text() == "2"
