@@ -204,6 +204,7 @@ class Optimization:
     `min_speedup` and `contract` are keyed by device class, the most specific first: `sm_90`, `cuda`, `cpu`. The
     keys of `min_speedup` say on which kinds of device the optimization runs. `compared_with` names the baseline or
     another optimization of the same workload. `dtype` is the precision it computes in and picks the tolerance.
+    `min_speedup_why` is the reason why `min_speedup` is less than 0.8 of the recorded speedup, or below a target.
     """
 
     name: str
@@ -217,6 +218,7 @@ class Optimization:
     proofs: tuple[Proof, ...] = ()
     point: Point | None = None
     why: str = ""  # the physics in one sentence, where a reader of the figures needs it, such as the cause of a loss
+    min_speedup_why: str = ""
 
     @property
     def tolerated(self) -> Tolerance:

@@ -127,8 +127,8 @@ ONE_LAUNCH = (
 )
 
 LADDER = (
-    _full("workers-8", rungs.WORKERS, BASELINE, {"cuda": 0.7}, why=OWN_THREADS),
-    _full("pinned", rungs.PINNED, "workers-8", {"sm_90": 1.0, "cuda": 0.97}, ALL_PINNED),
+    _full("workers-8", rungs.WORKERS, BASELINE, {"sm_90": 0.82, "cuda": 0.7}, why=OWN_THREADS),
+    _full("pinned", rungs.PINNED, "workers-8", {"sm_90": 1.1, "cuda": 0.97}, ALL_PINNED),
     _full(
         "non-blocking",
         rungs.NON_BLOCKING,
@@ -139,15 +139,18 @@ LADDER = (
         why=HOST_GOES_ON,
     ),
     _half("amp-fp16", rungs.HALF, "non-blocking", {"cuda": 0.75}, _close(rungs.HALF), FEW_CASTS, ALL_PINNED),
-    _half(
-        "batch-512",
-        rungs.LARGE_BATCH,
-        "amp-fp16",
-        {"sm_90": 1.0, "cuda": 0.97},
-        _close(rungs.LARGE_BATCH),
-        FEW_LAUNCHES,
-        ALL_PINNED,
-        Limit("kernel_launches", at_most_of_reference=0.25),
+    replace(
+        _half(
+            "batch-512",
+            rungs.LARGE_BATCH,
+            "amp-fp16",
+            {"sm_90": 1.2, "cuda": 0.97},
+            _close(rungs.LARGE_BATCH),
+            FEW_LAUNCHES,
+            ALL_PINNED,
+            Limit("kernel_launches", at_most_of_reference=0.25),
+        ),
+        min_speedup_why="within a process the loader varies more, and the interval of a process must keep the promise",
     ),
     _half(
         "compile",
@@ -179,14 +182,17 @@ LADDER = (
         ALL_PINNED,
         *COPIES_OVERLAP,
     ),
-    _half(
-        "resident-uint8",
-        rungs.RESIDENT,
-        "channels-last",
-        {"sm_90": 3.0, "cuda": 1.5},
-        _close(rungs.RESIDENT),
-        NOTHING_HIDDEN,
-        Limit("host_to_device_copies", at_most=0),
+    replace(
+        _half(
+            "resident-uint8",
+            rungs.RESIDENT,
+            "channels-last",
+            {"sm_90": 5.2, "cuda": 1.5},
+            _close(rungs.RESIDENT),
+            NOTHING_HIDDEN,
+            Limit("host_to_device_copies", at_most=0),
+        ),
+        min_speedup_why="the rung below is as fast as the host's cores prepare pictures",
     ),
     _half(
         "whole-step-graph",
@@ -202,8 +208,8 @@ LADDER = (
 WHOLE_LADDER = replace(
     LADDER[-1],
     name="whole-ladder",
-    # The goal is 15: 17.1 to 20.9 on an H200, 12.2 to 15.7 with a faster host, as resizing bounds the lowest rung.
     min_speedup={"sm_90": 12.0, "cuda": 5.85},
+    min_speedup_why="the bottom rung is as fast as the host's cores resize and launch, and quick cores left 12.2x",
     compared_with=BASELINE,
     proofs=(),
     why="the top rung against the bottom one, measured and not multiplied up",

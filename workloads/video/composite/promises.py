@@ -69,8 +69,8 @@ COMPOSITE = Workload(
     inputs=batch_numbers,
     sizes={kind: size(kind) for kind in ITEMS},
     optimizations=(
-        _variant("torch-gpu", "torch", {"sm_90": 10.0, "cuda": 2.0}, GPU, PRODUCTS),
-        _variant("cvcuda", "cvcuda", {"sm_90": 10.0, "cuda": 1.0}, CVCUDA, OPERATORS),
+        _variant("torch-gpu", "torch", {"sm_90": 175.0, "cuda": 2.0}, GPU, PRODUCTS),
+        _variant("cvcuda", "cvcuda", {"sm_90": 20.0, "cuda": 1.0}, CVCUDA, OPERATORS),
         # No speed is promised: the case keeps the path tested where there is no GPU.
         _variant("torch-cpu", "torch", {"cpu": 0.02}, ON_HOST, OF_ZEROS),
     ),

@@ -20,6 +20,7 @@ from workloads.video.segment.segmenter import SEGMENTER_SETTING
 
 VIDEO = replace(VIDEO_ENGINES, compute_capability=(8, 0))
 GPU_STAGES = replace(GPU, compute_capability=(8, 0))
+WITH_START_UP = 13.4  # the project's target
 ALWAYS_BUSY = Limit("active_fraction", at_least=0.80)
 COMPRESSED_ONLY = compressed_only(FRAMES["cuda"], COMPOSITED_BYTES)
 WITHIN_8_GIB = Limit("peak_bytes", at_most=8 * 2**30)  # every case checks that it does not grow
@@ -35,6 +36,7 @@ def _rung(
     contract: Mapping[str, Contract] | None = None,
     why: str = "",
     shown: Callable[[Plan], Proof] = file_is_whole,
+    why_lower: str = "",
 ) -> Optimization:
     make: Callable[[Context], Side] = partial(build, plan)
     return Optimization(
@@ -48,21 +50,23 @@ def _rung(
         contract=contract or {},
         proofs=(shown(plan),),
         why=why,
+        min_speedup_why=why_lower,
     )
 
 
 def _whole(name: str, plan: Plan, speedup: Mapping[str, float], *limits: Limit, why: str) -> Optimization:
-    """A rung of the whole pipeline; on an H200 its speedup is also promised with start-up."""
-    from_start = Limit("whole_run_speedup", at_least=speedup["sm_90"])
+    """A rung of the whole pipeline; on an H200 a speedup with start-up is promised too."""
+    from_start = Limit("whole_run_speedup", at_least=WITH_START_UP)
     busy = Contract((*FROM_THE_GPU.engaged, *limits), (*FROM_THE_GPU.limits, ALWAYS_BUSY, from_start))
     contract = {"sm_90": busy, "cuda": FROM_THE_GPU}
-    return _rung(name, plan, speedup, needs=VIDEO, contract=contract, why=why)
+    return _rung(name, plan, speedup, needs=VIDEO, contract=contract, why=why, why_lower=SHARED_CORES)
 
 
 X264_BOUND = "libx264 on the cores is the longest stage: everything else hides behind it"
 OVERLAP = "every stage works on another batch: the pipeline takes the time of the longest stage"
 NO_PIPELINE = "the encoder's own speed, on frames that lie ready: the most that a pipeline which ends in it can reach"
 ENCODED_APART = "the GPU's own encoder, an engine apart from what computes"
+SHARED_CORES = "below, OpenCV decodes and encodes on all cores of the host, which others use too"
 TWO_CORES = (
     "decoding, computing and encoding share the same cores: overlap fills only what one of them "
     "leaves idle; in the sequential baseline too the network computes on one thread"
@@ -72,7 +76,7 @@ LADDER = (
     _rung(
         "segment-fused",
         plans.SEGMENT,
-        {"sm_90": 1.0, "cuda": 0.95},
+        {"sm_90": 1.05, "cuda": 0.95},
         why="the longest stage of the GPU first; what the CPU does takes seven tenths of a step",
         shown=frames_agree,
     ),
@@ -83,14 +87,17 @@ LADDER = (
         "segment-fused",
         why="frames go up for it and come back for the encoder",
         shown=frames_agree,
+        why_lower=SHARED_CORES,
     ),
     _rung(
         "preprocess-gpu",
         plans.PREPROCESS,
-        {"sm_90": 0.8, "cuda": 0.8},
+        {"sm_90": 0.85, "cuda": 0.8},
         "composite-gpu",
         why="at most a tenth of the time, which is the noise of what the CPU still decodes and encodes: hardly a loss",
         shown=frames_agree,
+        why_lower="within a process what the CPU decodes and encodes varies more, and the interval of a process must "
+        "keep the promise",
     ),
     _rung(
         "nvdec-sessions",
@@ -104,11 +111,12 @@ LADDER = (
     _rung(
         "nvjpeg",
         plans.ENCODE,
-        {"sm_90": 5.0, "cuda": 1.0},
+        {"sm_90": 10.0, "cuda": 1.0},
         "nvdec-sessions",
         VIDEO,
         {"cuda": Contract((COMPRESSED_ONLY,))},
         why="only the compressed stream comes back",
+        why_lower=SHARED_CORES,
     ),
     _rung(
         "overlapped",
@@ -121,7 +129,7 @@ LADDER = (
     ),
 )
 OPTIMIZED = (
-    _whole("optimized-nvjpeg", plans.NVJPEG, {"sm_90": 13.4, "cuda": 3.0}, COMPRESSED_ONLY, why=OVERLAP),
+    _whole("optimized-nvjpeg", plans.NVJPEG, {"sm_90": 35.0, "cuda": 3.0}, COMPRESSED_ONLY, why=OVERLAP),
     _rung(
         "optimized-nvenc",
         plans.NVENC,
@@ -133,16 +141,19 @@ OPTIMIZED = (
     _rung(
         "optimized-x264",
         plans.X264,
-        {"sm_90": 7.0, "cuda": 1.5},
+        {"sm_90": 7.4, "cuda": 1.5},
         needs=VIDEO,
         contract={"cuda": FROM_THE_GPU},
         why=X264_BOUND,
     ),
     Optimization(
-        "x264-alone", partial(x264_alone, plans.X264), {"cuda": 0.5}, tolerance=EXACT, needs=GPU_STAGES, why=NO_PIPELINE
+        "x264-alone",
+        partial(x264_alone, plans.X264),
+        {"sm_90": 9.4, "cuda": 0.5},
+        tolerance=EXACT,
+        needs=GPU_STAGES,
+        why=NO_PIPELINE,
     ),
-    # The goal is 0.9: 0.97 and 0.99 on an H200 of its own, 0.82 to 0.94 beside others that use the host's cores, which
-    # a gate must let pass.
     _rung(
         "of-x264-alone",
         plans.X264,
@@ -150,6 +161,7 @@ OPTIMIZED = (
         "x264-alone",
         VIDEO,
         why=X264_BOUND,
+        why_lower="a host of its own reaches 0.97, and less where others use the cores that libx264 encodes on",
     ),
 )
 ON_CPU = Optimization(

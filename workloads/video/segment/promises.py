@@ -50,9 +50,9 @@ def _promised(
 
 
 OPTIMIZATIONS = (
-    _promised("channels-last-fp16", channels_last_fp16, 5.0, 1.2, TENSOR_CORES, VOLTA),
-    _promised("inductor-fp16", inductor_fp16, 5.0, 1.2, TENSOR_CORES, VOLTA),
-    _promised("cudnn-fused", cudnn_fused, 5.0, 1.2, ONE_GRAPH, AMPERE),
+    _promised("channels-last-fp16", channels_last_fp16, 7.4, 1.2, TENSOR_CORES, VOLTA),
+    _promised("inductor-fp16", inductor_fp16, 12.0, 1.2, TENSOR_CORES, VOLTA),
+    _promised("cudnn-fused", cudnn_fused, 14.0, 1.2, ONE_GRAPH, AMPERE),
     _promised("cuda-graph", cuda_graph, 0.98, 0.95, ONE_GRAPH, VOLTA, against="channels-last-fp16"),
     _promised("tensorrt-fp16", tensorrt_fp16, 5.0, 1.2, ENGINE, TENSORRT),
 )

@@ -1,0 +1,266 @@
+"""The promises for an H200 beside the recorded speedups, and the recorded figures of a page.
+
+`python -m tools.promises` writes results/h200/promises.md and fills in the figures of results/h200/figures.md that
+stand between `<!--KIND NAME RECORD-->` and `<!--end-->`. KIND is `speedup` or `rate` (items per second of the optimized
+side) of the case NAME, or `ladder`, the table of the workload NAME. RECORD is `current` or `anchor`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpugate import units
+from gpugate.catalogue import catalogue
+from gpugate.errors import GpugateError
+from gpugate.measurement.record import Process
+from gpugate.report.table import Column, Table
+from gpugate.results.summary import group_by_night, select_counted, summarize_process
+from gpugate.store import baseline
+from gpugate.store.baseline import Entry, Record
+from gpugate.workload import Case, for_device_class
+
+ROOT = Path(__file__).parents[1]
+BASELINES = ROOT / "baselines/nvidia-h200"
+RESULTS = ROOT / "results/h200"
+H200_CLASSES = ("sm_90", "cuda")
+SHARE = 0.8  # of the recorded speedup: a promise below it needs a reason
+
+
+@dataclass(frozen=True)
+class Target:
+    """A speedup, or a counter, that the project set out to reach, and the larger one that it hoped for."""
+
+    at_least: float
+    goal: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.at_least:g}" + (f" ({self.goal:g})" if self.goal is not None else "")
+
+
+SPEEDUP_TARGETS: Mapping[str, Target] = {
+    "resnet50-inference/cudnn-fused/cuda": Target(9, 11),
+    "resnet50-inference/inductor-fp16/cuda": Target(7.5),
+    "resnet50-inference-batch1/cuda-graph/cuda": Target(2.5),
+    "resnet50-inference-batch1/cudnn-fused/cuda": Target(3, 6),
+    "two-layer-net/all/cuda": Target(3, 5),
+    "resnet18-training/whole-ladder/cuda": Target(15, 20),
+    "streaming-compute/pipelined/cuda": Target(4, 4.8),
+    "video/end-to-end/optimized-x264/cuda": Target(7),
+    "video/end-to-end/of-x264-alone/cuda": Target(0.9),
+    "video/decode/nvdec-sessions/cuda": Target(3, 5),
+    "video/decode-hevc/nvdec-sessions/cuda": Target(3, 5),
+    "video/preprocess/torch-gpu/cuda": Target(10, 30),
+    "video/composite/torch-gpu/cuda": Target(10, 30),
+}
+COUNTER_TARGETS: Mapping[tuple[str, str], Target] = {
+    ("driving/prefetcher/cuda", "data_path_efficiency"): Target(0.9, 0.97),
+    ("streaming-compute/pipelined/cuda", "active_fraction"): Target(0.95, 0.97),
+    ("streaming-copy/pipelined/cuda", "bus_share"): Target(0.85, 0.95),
+    ("video/end-to-end/optimized-nvjpeg/cuda", "active_fraction"): Target(0.8, 0.95),
+    ("video/end-to-end/optimized-nvjpeg/cuda", "whole_run_speedup"): Target(13.4, 25),
+}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of the counted processes of a record, and their range."""
+
+    median: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Spread:
+        return Spread(statistics.median(values), min(values), max(values))
+
+    def as_speedup(self) -> str:
+        return f"{units.ratio(self.median)} ({units.interval(self.low, self.high)})"
+
+    def as_rate(self) -> str:
+        return f"{self.median:,.0f} ({self.low:,.0f}..{self.high:,.0f})"
+
+
+@dataclass(frozen=True)
+class RecordedCase:
+    """A case of the catalogue and its records on an H200."""
+
+    case: Case
+    entry: Entry
+
+    @property
+    def promise(self) -> float:
+        """The smallest speedup on an H200. Raises GpugateError where nothing is promised."""
+        promise = for_device_class(self.case.optimization.min_speedup, H200_CLASSES)
+        if promise is None:
+            raise GpugateError(f"{self.case.id} is recorded on an H200 and promises nothing there: promise a speedup")
+        return promise
+
+    @property
+    def share(self) -> float:
+        """The promise as a share of the recorded speedup."""
+        return self.promise / self.entry.current.history.speedup
+
+    @property
+    def target(self) -> Target | None:
+        return SPEEDUP_TARGETS.get(self.case.id)
+
+    @property
+    def is_low(self) -> bool:
+        """True where the promise is below SHARE of the recorded speedup, or below its target."""
+        return self.share < SHARE or (self.target is not None and self.promise < self.target.at_least)
+
+    @property
+    def reason(self) -> str:
+        """The reason of a low promise, after the variation between processes; empty where none is given."""
+        why, cv = self.case.optimization.min_speedup_why, self.entry.current.history.speedup_cv
+        return f"processes differ by {units.percent(cv or 0.0)}: {why}" if why else ""
+
+
+def load_cases() -> dict[str, RecordedCase]:
+    """Loads each case that is recorded on an H200, by its id, in the order of the catalogue."""
+    if not catalogue.cases():
+        catalogue.register_module("workloads")
+        catalogue.load()
+    entries = {
+        f"{file.workload}/{key}": entry
+        for file in baseline.load_all(BASELINES).values()
+        for key, entry in file.cases.items()
+    }
+    return {case.id: RecordedCase(case, entries[case.id]) for case in catalogue.cases() if case.id in entries}
+
+
+def write_promises(cases: Mapping[str, RecordedCase]) -> str:
+    """Writes the page of promises, in Markdown."""
+    low = sum(one.share < SHARE for one in cases.values())
+    return f"""# Promises for an H200
+
+`python -m tools.promises` writes this page from the promises of `workloads/` and the current records of
+`baselines/nvidia-h200/`. A promise is the smallest speedup that a gate accepts from a GPU of class `sm_90`; it was
+chosen on these records, for hosts like theirs. The record is the median of the counted processes, and in brackets their
+range.
+
+- {len(cases) - low} of {len(cases)} promises are at least {SHARE:g} of the record. Each other promise has its reason.
+- A target is what the project set out to reach, in brackets its goal. **Bold**: the promise is below the target.
+
+## Speedups
+
+{_speedups(cases).markdown()}
+
+## Counters with a target
+
+A gate asks for a smaller share of the bus than the target: [streams beside others](figures.md#streams-beside-others).
+
+{_counters(cases).markdown()}
+"""
+
+
+def _speedups(cases: Mapping[str, RecordedCase]) -> Table:
+    columns = (
+        *(Column("case", left=True), Column("target"), Column("promise"), Column("record")),
+        *(Column("promise / record"), Column("reason of a low promise", left=True)),
+    )
+    return Table("", columns, tuple(_speedup_row(case_id, one) for case_id, one in cases.items()))
+
+
+def _speedup_row(case_id: str, one: RecordedCase) -> tuple[str, ...]:
+    return (
+        f"`{case_id.removesuffix('/cuda')}`",
+        f"{one.target or ''}",
+        _bold_below(one.target, one.promise),
+        speedups(one.entry.current).as_speedup(),
+        f"{one.share:.2f}",
+        one.reason,
+    )
+
+
+def _counters(cases: Mapping[str, RecordedCase]) -> Table:
+    columns = (Column("case", left=True), Column("counter", left=True), Column("target"), Column("promise"))
+    rows = []
+    for (case_id, counter), target in COUNTER_TARGETS.items():
+        contract = for_device_class(cases[case_id].case.optimization.contract, H200_CLASSES)
+        limits = contract.limits if contract else ()
+        least = next((limit.at_least for limit in limits if limit.counter == counter), None)
+        rows.append(
+            (f"`{case_id.removesuffix('/cuda')}`", f"`{counter}`", f"{target}", _bold_below(target, least or 0))
+        )
+    return Table("", columns, tuple(rows))
+
+
+def _bold_below(target: Target | None, promise: float) -> str:
+    return f"**{promise:g}**" if target and promise < target.at_least else f"{promise:g}"
+
+
+_FIGURE = re.compile(r"(<!--(\w+) (\S+) (\w+)-->)(?:(?!<!--).)*(<!--end-->)", re.DOTALL)
+
+
+def fill_figures(text: str, cases: Mapping[str, RecordedCase]) -> str:
+    """Fills in the marked figures of a page. Raises GpugateError for a marker that names nothing recorded."""
+
+    def fill(found: re.Match[str]) -> str:
+        opening, kind, name, record, closing = found.groups()
+        return f"{opening}{_figure(kind, name, record, cases)}{closing}"
+
+    return _FIGURE.sub(fill, text)
+
+
+def _figure(kind: str, name: str, record: str, cases: Mapping[str, RecordedCase]) -> str:
+    if record in ("current", "anchor"):
+        if kind == "ladder" and (rungs := [one for one in cases.values() if one.case.workload.name == name]):
+            return f"\n\n{_ladder(rungs, record).markdown()}\n\n"
+        one = cases.get(f"{name}/cuda")
+        if one is not None and kind == "speedup":
+            return speedups(getattr(one.entry, record)).as_speedup()
+        if one is not None and kind == "rate":
+            return _rates(one, record)[1].as_rate()
+    raise GpugateError(f"the marker <!--{kind} {name} {record}--> names nothing that is recorded: correct it")
+
+
+def _ladder(rungs: Sequence[RecordedCase], record: str) -> Table:
+    """Rates of both sides of each rung, from pairs of their own."""
+    headings = ("rung", "over", "speedup", "items/s of what it is over", "items/s")
+    rows = []
+    for number, one in enumerate(rungs, 1):
+        reference, optimized = _rates(one, record)
+        speedup = speedups(getattr(one.entry, record))
+        name = f"{number} `{one.case.optimization.name}`"
+        below = f"`{one.case.reference_name}`"
+        rows.append((name, below, speedup.as_speedup(), reference.as_rate(), optimized.as_rate()))
+    columns = tuple(Column(heading, left=index < 2) for index, heading in enumerate(headings))
+    return Table("", columns, tuple(rows))
+
+
+def speedups(record: Record) -> Spread:
+    """Computes the speedups of the counted processes."""
+    return Spread.of([summarize_process(process).speedup.median for process in _counted(record)])
+
+
+def _rates(one: RecordedCase, record: str) -> tuple[Spread, Spread]:
+    """Items per second of both sides."""
+    processes = _counted(getattr(one.entry, record))
+    pairs = [[pair for build in process for pair in build.pairs] for process in processes]
+    reference = [statistics.median(pair.reference_ms for pair in process) for process in pairs]
+    optimized = [statistics.median(pair.optimized_ms for pair in process) for process in pairs]
+    rate = one.case.size.items_per_second
+    return Spread.of([rate(ms) for ms in reference]), Spread.of([rate(ms) for ms in optimized])
+
+
+def _counted(record: Record) -> list[Process]:
+    summaries = [summarize_process(process) for process in record.processes]
+    return [record.processes[index] for index in select_counted(summaries, group_by_night(record.started_at))]
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Writes the table of promises and the recorded figures of results/h200/ from the records of an H200."""
+    argparse.ArgumentParser(prog="python -m tools.promises", description=main.__doc__).parse_args(words)
+    cases, figures = load_cases(), RESULTS / "figures.md"
+    (RESULTS / "promises.md").write_text(write_promises(cases), encoding="utf-8")
+    figures.write_text(fill_figures(figures.read_text(encoding="utf-8"), cases), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
