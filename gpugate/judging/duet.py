@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpugate.measurement.record import Measurement
+from gpugate.measurement.record import Measurement, SideCost
 from gpugate.measurement.speedup import speedup_of
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSide
 from gpugate.statistics.intervals import Estimate
@@ -53,12 +53,8 @@ def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:
     measured = [(one.measured[case_id], one.swapped) for one in processes if case_id in one.measured]
     ratios = tuple(time_ratio(measurement, swapped) for measurement, swapped in measured if measurement.pairs)
     ratio = combine(ratios)
-    first, swapped = measured[0]
-    sides = (
-        DuetSide(first.reference_counters, first.reference_cost),
-        DuetSide(first.optimized_counters, first.optimized_cost),
-    )
-    base, head = sides[::-1] if swapped else sides
+    roles = [_sides(measurement)[::-1] if swapped else _sides(measurement) for measurement, swapped in measured]
+    base, head = (_cheapest([sides[version] for sides in roles]) for version in (0, 1))
     return Duet(
         case_id=case_id,
         outcome=judge_ratio(ratio, len(ratios)),
@@ -69,6 +65,23 @@ def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:
         base=base,
         head=head,
     )
+
+
+def _sides(measurement: Measurement) -> tuple[DuetSide, DuetSide]:
+    return (
+        DuetSide(measurement.reference_counters, measurement.reference_cost),
+        DuetSide(measurement.optimized_counters, measurement.optimized_cost),
+    )
+
+
+def _cheapest(sides: Sequence[DuetSide]) -> DuetSide:
+    """The side that is built first also loads libraries and their buffers, so the lowest cost is the side's own."""
+    costs = [side.cost for side in sides]
+    peaks = [cost.peak_bytes for cost in costs if cost.peak_bytes is not None]
+    cost = SideCost(
+        min(cost.build_s for cost in costs), min(cost.first_step_s for cost in costs), min(peaks, default=None)
+    )
+    return DuetSide(sides[0].counters, cost)
 
 
 def _half_log(ratio: Estimate) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from gpugate.errors import SideError
+from gpugate.machine.processes import list_descendants
 from gpugate.measurement.cold_inputs import Inputs, check_untouched
 from gpugate.measurement.sides import BuiltSide, build_side, fingerprint, release
 from gpugate.workload import Case, Context
@@ -47,8 +48,11 @@ class BothSides:
             release(device)
 
 
-def build_both(case: Case, context: Context, inputs: Inputs, reference_first: bool) -> BothSides:
-    """Builds both sides in the given order, which decides their placement in memory.
+def build_both(
+    case: Case, context: Context, inputs: Inputs, reference_first: bool, stop_idle: bool = False
+) -> BothSides:
+    """Builds both sides in the given order, which decides their placement in memory. With `stop_idle`, each side notes
+    its workers.
 
     Raises SideError when a side cannot be built, writes to its inputs or changes the other's model; a side that was
     built by then is closed.
@@ -59,7 +63,9 @@ def build_both(case: Case, context: Context, inputs: Inputs, reference_first: bo
     built, before = {}, ""
     with ExitStack() as undo:
         for name in names if reference_first else names[::-1]:
+            before_it = list_descendants() if stop_idle else set()
             built[name] = build_side(name, case.builder(name), context, inputs.timed[0])
+            built[name].workers = list_descendants() - before_it if stop_idle else set()
             undo.callback(built[name].close)
             check_untouched(inputs, name)
             if name == case.reference_name:

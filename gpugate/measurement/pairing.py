@@ -11,6 +11,7 @@ from gpugate.measurement.both_sides import BothSides
 from gpugate.measurement.cpu_counters import CpuCounters
 from gpugate.measurement.device_timer import Timer
 from gpugate.measurement.gpu_clock import POWER_CAP, ReadClock
+from gpugate.measurement.idle_side import resume_workers, stop_workers
 from gpugate.measurement.record import Pair, TimedBuild
 from gpugate.measurement.sides import BuiltSide
 
@@ -61,6 +62,7 @@ class Pairing:
     discarded: int = 0
     throttled_by: set[str] = field(default_factory=set)
     sleep: Callable[[float], None] = sleep
+    stop_idle: bool = False  # the workers of the other side, while a side is timed
 
     def settle(self) -> None:
         """Runs one pair and discards it: the first pair after a build or a pause is slow, not equally on both sides.
@@ -68,6 +70,7 @@ class Pairing:
         Where loaders work ahead, the pair is a short one, which still uses up their stock.
         """
         for side in (self.both.reference, self.both.optimized):
+            self._begin_turn(side)
             step_ms = side.timed_block(self.inputs, self.timer.time_ms, steps=side.side.stock_steps or None)
             self._await_refill(side, step_ms)
 
@@ -102,17 +105,28 @@ class Pairing:
         self._keep(pair, throttled_by)
 
     def _block_ms(self, side: BuiltSide) -> float:
+        self._begin_turn(side)
         if self.cool_down.seconds:
             self.sleep(self.cool_down.seconds)
         with self.cpu[side is self.both.optimized].count(side.steps_per_block):
             return side.timed_block(self.inputs, self.timer.time_ms)
+
+    def _begin_turn(self, side: BuiltSide) -> None:
+        if self.stop_idle:
+            stop_workers(self.both.reference if side is self.both.optimized else self.both.optimized)
+            resume_workers(side)
+
+    def end_turns(self) -> None:
+        """Lets the workers of both sides go on."""
+        for side in (self.both.reference, self.both.optimized):
+            resume_workers(side)
 
     def _await_refill(self, side: BuiltSide, step_ms: float) -> None:
         """Waits until the loaders of the side that has just run have refilled its stock, at the rate of that run.
 
         Without the wait they would use cores during the other side's block, and fill their stock at its expense.
         """
-        if side.side.stock_steps:
+        if side.side.stock_steps and not (self.stop_idle and side.workers):
             self.sleep(min(LONGEST_REFILL_S, side.side.stock_steps * step_ms / 1e3))
 
     def _keep(self, pair: Pair, throttled_by: set[str]) -> None:

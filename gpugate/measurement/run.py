@@ -209,7 +209,7 @@ def _sample(run: _Run) -> StopReason:
         run.report_progress("building", run.case.optimization.name)
         # The first build begins with the reference: an optimization that edits a shared model is then found and named.
         reference_first = len(run.found.builds) % 2 == 0
-        both = build_both(run.case, run.context, run.inputs, reference_first)
+        both = build_both(run.case, run.context, run.inputs, reference_first, run.settings.stop_idle)
         try:
             if not run.found.builds:
                 _begin(run, both)
@@ -249,8 +249,12 @@ def _sample_build(run: _Run, both: BothSides) -> StopReason | None:
     run.rebuild_s = both.build_s + (perf_counter() - started) * REWARM_SHARE / share
     first = run.draw.random() < 0.5
     pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, first, run.cool_down, run.cpu, run.exchange)
-    pairing.settle()
-    stopped = _take_pairs(run, pairing)
+    pairing.stop_idle = run.settings.stop_idle
+    try:
+        pairing.settle()
+        stopped = _take_pairs(run, pairing)
+    finally:
+        pairing.end_turns()
     if pairing.pairs:  # none where the budget ended during the warm-up
         run.found.builds.append(pairing.result())
     if run.expected is not None:

@@ -30,6 +30,7 @@ class Settings:
     fresh_inputs: int = 3
     seed: int = 0
     fault: Fault | None = None
+    stop_idle: bool = False  # the workers of the side that is not timed: for two versions of one side
     prove: bool = True  # False where the proofs ran before, or another process runs them
 
     def escalate(self) -> Settings:

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -81,6 +81,7 @@ class BuiltSide:
     next_input: int = 0
     last_input: int = 0
     last_output: torch.Tensor | None = None
+    workers: set[int] = field(default_factory=set)  # processes that stand still while the other side is timed
 
     def run_steps(self, inputs: Sequence[Any], steps: int) -> None:
         """Runs the timed loop: `steps` steps over rotating inputs, then one join of all work."""

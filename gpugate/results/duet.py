@@ -40,7 +40,7 @@ class DuetProcess:
 
 @dataclass(frozen=True)
 class DuetSide:
-    """One version of a side in the first process: its counters and its start-up."""
+    """One version of a side: its counters in the first process, and the lowest cost of all processes."""
 
     counters: Counters
     cost: SideCost

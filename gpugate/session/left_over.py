@@ -12,25 +12,12 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
-from pathlib import Path
+
+from gpugate.machine.processes import list_children
 
 ENDING_S = 5.0  # for all of them together, from SIGTERM on
 CLOSING_S = 1.0  # for a process that ends because of `close()`
-_STAY = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _named: set[int] = set()  # children that outlived their side
-
-
-def list_children() -> dict[int, str]:
-    """The command of every child of this process that has not ended, by its id, without those that stay on purpose."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError):  # one that ends meanwhile
-            state, parent = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
-            if int(parent) == os.getpid() and state not in "XZ":
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                if not any(word in command for word in _STAY):
-                    found[int(folder.name)] = command
-    return found
 
 
 def await_new_children(before: Collection[int]) -> dict[int, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
@@ -25,6 +26,11 @@ from gpugate.workload import Case
 
 CONFTEST = "conftest"
 ENGINE = "gpugate"  # the one of this process drives both trees
+_PACKAGE = """
+from pathlib import Path
+from gpugate.session.other_tree import OtherTree
+__path__ = OtherTree(Path({!r}), {!r}).install()
+"""
 
 
 class OtherTree(MetaPathFinder):
@@ -47,10 +53,6 @@ class OtherTree(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Finds the modules below `prefix`, for Python's import system."""
-        if fullname == self.prefix:
-            spec = ModuleSpec(fullname, None, is_package=True)
-            spec.submodule_search_locations = list(map(str, self._folders))
-            return spec
         if not fullname.startswith(f"{self.prefix}."):
             return None
         found = PathFinder.find_spec(fullname, path, target)
@@ -60,14 +62,33 @@ class OtherTree(MetaPathFinder):
 
     @contextmanager
     def importable(self) -> Iterator[None]:
-        """The modules can be imported inside the block, and are forgotten at its end."""
+        """The modules can be imported inside the block, and are forgotten at its end.
+
+        The package `prefix` is a file on the search path, so that worker processes which do not fork find it, too.
+        """
+        with tempfile.TemporaryDirectory(prefix="gpugate-tree-") as folder:
+            package = Path(folder, self.prefix)
+            package.mkdir()
+            package.joinpath("__init__.py").write_text(_PACKAGE.format(str(self.root), self.prefix), encoding="utf-8")
+            sys.path.append(folder)
+            importlib.invalidate_caches()
+            try:
+                yield
+            finally:
+                sys.path.remove(folder)
+                self._forget()
+
+    def install(self) -> list[str]:
+        """Lets this process import the modules; returns the folders of the package `prefix`."""
         sys.meta_path.insert(0, self)
-        try:
-            yield
-        finally:
-            sys.meta_path.remove(self)
-            for name in [name for name in sys.modules if name == self.prefix or name.startswith(f"{self.prefix}.")]:
-                del sys.modules[name]
+        return list(map(str, self._folders))
+
+    def _forget(self) -> None:
+        sys.meta_path[:] = [
+            one for one in sys.meta_path if not (isinstance(one, OtherTree) and one.prefix == self.prefix)
+        ]
+        for name in [name for name in sys.modules if name == self.prefix or name.startswith(f"{self.prefix}.")]:
+            del sys.modules[name]
 
     def cases(self) -> dict[str, Case]:
         """The cases of the workloads that the tree registers in its conftest.py or by entry points, by id.

@@ -19,6 +19,7 @@ from gpugate.judging.decide import decide, left_open_by_other_work, wants_fresh_
 from gpugate.judging.machine_state import busy_cores, environment_problem
 from gpugate.judging.plausibility import impossible_rate
 from gpugate.machine.environment import Environment, Missing, compare, machine_name, missing_needs
+from gpugate.machine.processes import list_children
 from gpugate.measurement.bus_share import with_bus_share
 from gpugate.measurement.ceilings import with_ceilings
 from gpugate.measurement.progress import Progress, Report, silent
@@ -34,7 +35,7 @@ from gpugate.results.series_of_cases import ladders, rung_number, sweeps
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import CASE_CHECKS, Outcome, Verdict
 from gpugate.session.fresh_process import run_fresh
-from gpugate.session.left_over import await_new_children, list_children
+from gpugate.session.left_over import await_new_children
 from gpugate.session.options import Options
 from gpugate.store import baseline, profiles_file, run_file
 from gpugate.store.codec import from_json, to_json

@@ -18,6 +18,8 @@ from gpugate.units import number_of, percent
 
 FORMAT, FORMAT_VERSION = "gpugate-comparison", 1
 EXACT = ("kernel_launches", "graph_launches", "kernels", "copies", "memsets", "synchronizing_calls")
+HALF_A_CALL = 0.5
+MEMORY_CHANGE = 0.02  # allocators round, and the side that is built first also gets the buffers of libraries
 COLUMNS = (
     Column("case", left=True),
     Column("time per step"),
@@ -25,7 +27,11 @@ COLUMNS = (
     Column("verdict", left=True),
     Column("detectable", note="detectable: the slowdown that this measurement would have shown", rank=2),
     Column("outputs", note="outputs: relative L2 difference on the same inputs", rank=1),
-    Column("start-up", note="start-up: building and the first step, of the base and of the head", rank=3),
+    Column(
+        "start-up",
+        note="start-up: the shorter of two, since a process's first build loads libraries",
+        rank=3,
+    ),
 )
 
 
@@ -64,7 +70,10 @@ def summary(duets: Sequence[Duet]) -> str:
 
 
 def _table(base: Version, head: Version, duets: Sequence[Duet]) -> Table:
-    return Table(f"{base.label} -> {head.label}", COLUMNS, tuple(map(_row, duets)))
+    """The table without a start-up where no case was measured in two processes."""
+    rows = [_row(duet) for duet in duets]
+    shown = len(COLUMNS) if any(row[-1] for row in rows) else len(COLUMNS) - 1
+    return Table(f"{base.label} -> {head.label}", COLUMNS[:shown], tuple(row[:shown] for row in rows))
 
 
 def _row(duet: Duet) -> tuple[str, ...]:
@@ -75,7 +84,7 @@ def _row(duet: Duet) -> tuple[str, ...]:
         duet.outcome.value,
         percent(duet.detectable),
         f"{duet.relative_l2:.1e}" if duet.relative_l2 else "equal",
-        f"{duet.base.cost.compile_s:.1f} s -> {duet.head.cost.compile_s:.1f} s",
+        f"{duet.base.cost.compile_s:.1f} s -> {duet.head.cost.compile_s:.1f} s" if len(duet.processes) > 1 else "",
     )
 
 
@@ -87,17 +96,18 @@ def _notes(duets: Sequence[Duet], taken: Sequence[DuetProcess], problems: Mappin
     for duet in duets:
         changed = ", ".join(_counter_changes(duet))
         if changed:
-            yield f"{duet.case_id}: {changed} per step"
+            yield f"{duet.case_id}: {changed}"
     yield from (f"{name}: not measured: {reason}" for name, reason in problems.items())
     yield from (f"{name}: only in the head" for name in taken[0].added)
     yield from (f"{name}: only in the base" for name in taken[0].removed)
 
 
 def _counter_changes(duet: Duet) -> Iterator[str]:
-    """Counts are exact: any difference is a change of the program."""
+    """The counts that changed by half a call per step or more: those of a pipeline have fractions."""
     before, after = duet.base.counters, duet.head.counters
     for name in EXACT:
-        if name in before and name in after and before[name] != after[name]:
-            yield f"{name.replace('_', ' ')} {before[name]:g} -> {after[name]:g}"
-    if duet.base.cost.peak_bytes != duet.head.cost.peak_bytes:
-        yield f"peak memory {duet.base.cost.peak_bytes} -> {duet.head.cost.peak_bytes} bytes"
+        if name in before and name in after and abs(before[name] - after[name]) >= HALF_A_CALL:
+            yield f"{name.replace('_', ' ')} {before[name]:g} -> {after[name]:g} per step"
+    then, now = duet.base.cost.peak_bytes or 0, duet.head.cost.peak_bytes or 0
+    if len(duet.processes) > 1 and abs(now - then) > MEMORY_CHANGE * max(now, then):
+        yield f"peak memory {then / 2**20:.0f} -> {now / 2**20:.0f} MiB"

@@ -83,7 +83,7 @@ class DuetTaker:
         """Raises SideError, naming the version and the side, where one cannot be built or run."""
         from gpugate.measurement.run import measure
 
-        settings = Settings(budget_s=self.plan.budget_s, seed=perf.result.seed, prove=False)
+        settings = Settings(budget_s=self.plan.budget_s, seed=perf.result.seed, stop_idle=True, prove=False)
         try:
             return measure(make_duet(case, base, self.plan.swapped), perf.context(case), settings, silent)
         except SideError as error:

@@ -14,8 +14,8 @@ from gpugate.commands.doctor.child import Described, Gauge
 from gpugate.commands.doctor.children import ChildError, Children
 from gpugate.commands.doctor.finding import Answer, Group, Machine, Probe, ProbeResult, ProbeState, absent, bad, ok
 from gpugate.machine.environment import Environment
+from gpugate.machine.processes import list_children
 from gpugate.report.machine import facts
-from gpugate.session.left_over import list_children
 from gpugate.session.run_child import kill_group
 from gpugate.store.codec import from_json
 

@@ -12,9 +12,9 @@ from gpugate.commands.doctor import examination, packages, tools
 from gpugate.commands.doctor.child import Described
 from gpugate.commands.doctor.finding import Group, Probe, ProbeState
 from gpugate.machine.environment import Missing
+from gpugate.machine.processes import list_children
 from gpugate.profiling import nsight_tools
 from gpugate.session.child_process import program_command
-from gpugate.session.left_over import list_children
 from gpugate.session.run_child import Ended, run_child
 from tests.conftest import H200, TWO_CORES
 from tests.support.doctor_cases import (

@@ -12,8 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from gpugate.machine.processes import list_children
 from gpugate.session import left_over
-from gpugate.session.left_over import await_new_children, end_left_over, list_children
+from gpugate.session.left_over import await_new_children, end_left_over
 from tests.support.patience import HANGS_S
 from tests.support.tiny_project import TinyProject, running
 

@@ -1,5 +1,6 @@
 """Modules of another tree stand beside those of this one: same names, other code, one engine."""
 
+import multiprocessing
 import sys
 from pathlib import Path
 
@@ -67,13 +68,21 @@ def test_every_form_of_import_means_the_module_of_its_own_tree(both: OtherTree) 
     assert (user.pieces.step.VALUE, user.leaf.VALUE, user.late()) == (1, 1, (1, 1))
 
 
+def test_a_worker_that_does_not_fork_finds_the_modules_too(both: OtherTree) -> None:
+    with both.importable():
+        late = both.import_module("user").late
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            assert pool.apply(late) == (2, 2)
+
+
 def test_afterwards_no_module_is_left_and_no_bytecode_was_written(both: OtherTree, monkeypatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     with both.importable():
         both.import_module("user").late()
         assert "another_tree.pieces.step" in sys.modules
     assert [name for name in sys.modules if name.startswith("another_tree")] == []
-    assert both not in sys.meta_path
+    assert not any(isinstance(one, OtherTree) for one in sys.meta_path)
+    assert not any("gpugate-tree-" in folder for folder in sys.path)
     assert list(both.root.rglob("*.pyc")) == []
 
 
