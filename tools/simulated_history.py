@@ -1,6 +1,7 @@
-"""The simulated rates of false marks on unchanged nights, and of steps that are found.
+"""The simulated rates of false marks in tables that are looked at every night, and the delay of steps.
 
-`python -m tools.simulated_history` prints the tables of docs/nightly.md.
+`python -m tools.simulated_history` prints the tables of docs/nightly.md. With `--constants` it prints the simulation
+from which the constants of `level_changes` were chosen; its seed is another one.
 """
 
 from __future__ import annotations
@@ -9,17 +10,34 @@ import sys
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import numpy.typing as npt
 
-from gpugate.commands.history.level_changes import MIN_SIDE, Values, corrected_p_values, level_of_one
+from gpugate.commands.history.level_changes import (
+    LevelTest,
+    Values,
+    critical_sums,
+    cusum_threshold,
+    cusums,
+    level_changes,
+    level_of_one,
+    split_sums,
+)
 from gpugate.report.table import Table, columns
 
 SEED = 20260131
-SERIES = 4000
-LENGTHS = (10, 20, 30, 60, 100, 365)
+SEED_OF_CONSTANTS = 11
 SUITE = 80  # series: forty cases, of each a speedup and a time
-STEPS = (2.0, 3.0, 5.0)  # standard deviations
-NIGHTS_SINCE = (3, 4, 5, 7, 10)
+TABLES = 1000  # of SUITE series
+SINGLE = 20_000  # tables of one series
+LOOKED_AT = (40, 100)  # nights
+HORIZON = 365  # nights
+STEPS = (1.4, 2.0, 3.0, 5.0)  # standard deviations
 BEFORE = 20  # nights
+AFTER = 40  # nights
+NEAR = 2  # nights
+NEVER = 10**6
+BATCH = 2000  # series
+Looks = Mapping[LevelTest, npt.NDArray[np.int64]]
 Noise = Callable[[np.random.Generator, tuple[int, int]], Values]
 
 
@@ -56,45 +74,99 @@ NOISES: Mapping[str, Noise] = {
 }
 
 
-def false_marks(noise: Noise, length: int, level: float, series: int = SERIES) -> float:
-    """Returns the share of unchanged series that `level_changes` marks: it splits only series that it has marked."""
-    values = noise(np.random.default_rng(SEED + length), (series, length))
-    return float(np.mean(corrected_p_values(values).min(axis=-1) <= level))
+def first_looks(values: Values, level: float) -> Looks:
+    """Returns for each test and series of shape (series, nights) the number of nights at its first mark, or NEVER."""
+    nights = values.shape[-1]
+    critical, threshold = critical_sums(nights, 0, level / 2), cusum_threshold(level / 2)
+    parts: dict[LevelTest, list[npt.NDArray[np.int64]]] = {test: [] for test in LevelTest}
+    for own in np.array_split(values, max(len(values) * nights**2 // (BATCH * 100**2), 1)):
+        marked = {
+            LevelTest.SPLIT: (np.abs(split_sums(own)) >= critical).any(axis=-2),
+            LevelTest.CUSUM: (cusums(own) >= threshold).any(axis=-1),
+        }
+        for test, at in marked.items():
+            parts[test].append(np.where(at.any(axis=-1), at.argmax(axis=-1) + 1, NEVER))
+    return {test: np.concatenate(looks) for test, looks in parts.items()}
 
 
-def found_steps(step: float, nights_since: int, level: float, series: int = SERIES) -> float:
-    """Returns the share of series with a step after BEFORE nights that are marked on its night or one beside it."""
-    values = _normal(np.random.default_rng(SEED), (series, BEFORE + nights_since))
+def false_tables(noise: Noise, series: int, repeats: int) -> list[float]:
+    """Returns the shares of tables of so many unchanged series that had any mark after each of LOOKED_AT nights.
+
+    These are all series that `level_changes` marks and those whose step is too small for it.
+    """
+    values = noise(np.random.default_rng(SEED), (repeats * series, max(LOOKED_AT)))
+    first = np.minimum(*first_looks(values, level_of_one(series)).values()).reshape(repeats, series).min(axis=-1)
+    return [float(np.mean(first <= nights)) for nights in LOOKED_AT]
+
+
+def delays(step: float, series: int, repeats: int = 4000) -> Looks:
+    """Returns the nights from a step after BEFORE nights to its mark, for each test; NEVER after AFTER nights."""
+    found = first_looks(_stepped(step, repeats), level_of_one(series))
+    return {test: np.where((looks > BEFORE) & (looks < NEVER), looks - BEFORE, NEVER) for test, looks in found.items()}
+
+
+def near_marks(step: float, series: int, repeats: int = 500) -> float:
+    """Returns the share of first marks after a step that name a night at most NEAR nights from its own."""
+    changes = (level_changes(list(100 + one), level_of_one(series)) for one in _stepped(step, repeats))
+    first = [found[0].first for found in changes if found]
+    return float(np.mean(np.abs(np.asarray(first) - BEFORE) <= NEAR))
+
+
+def _stepped(step: float, repeats: int) -> Values:
+    values = _normal(np.random.default_rng(SEED), (repeats, BEFORE + AFTER))
     values[:, BEFORE:] += step
-    p_values = corrected_p_values(values)
-    near = np.abs(p_values.argmin(axis=-1) + MIN_SIDE - BEFORE) <= 1
-    return float(np.mean((p_values.min(axis=-1) <= level) & near))
+    return values
 
 
 def tables() -> str:
     """Returns both tables as Markdown."""
-    alone, in_suite = level_of_one(1), level_of_one(SUITE)
     marked = [
-        (name, *(_percent(false_marks(noise, length, alone)) for length in LENGTHS), _percent(_of_suite(noise)))
+        (
+            name,
+            *(
+                _percent(share)
+                for series in (1, SUITE)
+                for share in false_tables(noise, series, max(TABLES, SINGLE // series))
+            ),
+        )
         for name, noise in NOISES.items()
     ]
+    looked = columns("noise", *(f"{series} series, {nights} nights" for series in (1, SUITE) for nights in LOOKED_AT))
+    names = [
+        f"{series} series: {test}" for series in (1, SUITE) for test in (*(one.value for one in LevelTest), "both")
+    ]
+    steps = columns("step, in standard deviations", *names, f"placed within {NEAR} nights")
     caught = [
         (
             f"{step:g}",
-            *(_percent(found_steps(step, since, level)) for level in (alone, in_suite) for since in NIGHTS_SINCE),
+            *(cell for series in (1, SUITE) for cell in _delays(step, series)),
+            _percent(near_marks(step, SUITE)),
         )
         for step in STEPS
     ]
-    headings = [f"one of {series}: {since} nights" for series in (1, SUITE) for since in NIGHTS_SINCE]
-    lengths = columns("noise", *(f"{length} nights" for length in LENGTHS), f"{SUITE} series of 30")
-    steps = columns("step, in standard deviations", *headings)
-    return "\n\n".join([Table("", lengths, tuple(marked)).markdown(), Table("", steps, tuple(caught)).markdown()])
+    return "\n\n".join([Table("", looked, tuple(marked)).markdown(), Table("", steps, tuple(caught)).markdown()])
 
 
-def _of_suite(noise: Noise) -> float:
-    """Returns the share of tables of SUITE unchanged series that have any mark."""
-    each = false_marks(noise, 30, level_of_one(SUITE), series=10 * SERIES)
-    return 1 - (1 - each) ** SUITE
+def _delays(step: float, series: int) -> list[str]:
+    """Lists `median; 90th percentile; share found`, for each test and for whichever of them is first."""
+    each = delays(step, series)
+    return [_delay(waited) for waited in (*each.values(), np.minimum(*each.values()))]
+
+
+def _delay(waited: npt.NDArray[np.int64]) -> str:
+    middle, late = (int(np.quantile(waited, share, method="higher")) for share in (0.5, 0.9))
+    nights = "; ".join(f"> {AFTER}" if one == NEVER else str(one) for one in (middle, late))
+    return f"{nights}; {100 * np.mean(waited < NEVER):.0f} %"
+
+
+def constants(series: int = 20_000) -> str:
+    """Returns as Markdown the share of unchanged series that each test marks within HORIZON nights, by its error."""
+    values = np.random.default_rng(SEED_OF_CONSTANTS).random((series, HORIZON))
+    rows = []
+    for level in (0.1, 0.03, 0.01, 0.003, 0.001):
+        looks = first_looks(values, 2 * level).values()
+        rows.append((f"{100 * level:g} %", *(f"{100 * np.mean(first < NEVER):.2f} %" for first in looks)))
+    return Table("", columns("error", *(test.value for test in LevelTest)), tuple(rows)).markdown()
 
 
 def _percent(share: float) -> str:
@@ -102,4 +174,4 @@ def _percent(share: float) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(tables() + "\n")
+    sys.stdout.write((constants() if sys.argv[1:] == ["--constants"] else tables()) + "\n")

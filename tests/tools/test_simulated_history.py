@@ -1,25 +1,31 @@
-"""Simulated nights: the level changes keep their bound on false marks, and larger steps are found more often."""
+"""Simulated nights: marks keep their bound however often a table is looked at, and larger steps are found sooner."""
 
+import numpy as np
 import pytest
 
-from gpugate.commands.history.level_changes import FALSE_MARKS, level_of_one
-from tools.simulated_history import NOISES, false_marks, found_steps
-
-ALONE = level_of_one(1)
+from gpugate.commands.history.level_changes import FALSE_MARKS, LevelTest, level_changes, level_of_one
+from tools.simulated_history import NEVER, NOISES, delays, false_tables, first_looks
 
 
 @pytest.mark.parametrize("noise", [name for name in NOISES if "correlated" not in name])
-@pytest.mark.parametrize("nights", [10, 20, 100, 365])
-def test_chance_alone_marks_no_more_series_than_promised(noise: str, nights: int) -> None:
-    assert 0 < false_marks(NOISES[noise], nights, ALONE, series=2000) <= FALSE_MARKS
+def test_looking_every_night_marks_no_more_series_than_promised(noise: str) -> None:
+    early, late = false_tables(NOISES[noise], 1, 3000)
+    assert 0 < early <= late <= FALSE_MARKS
 
 
 def test_what_wanders_is_marked_more_often() -> None:
-    assert false_marks(NOISES["correlated with the night before, 0.5"], 20, ALONE, series=1000) > FALSE_MARKS
+    assert false_tables(NOISES["correlated with the night before, 0.5"], 1, 500)[1] > FALSE_MARKS
 
 
-def test_a_larger_step_and_more_nights_are_found_more_often() -> None:
-    few, many, larger = (found_steps(step, since, ALONE, series=500) for step, since in ((2.0, 3), (2.0, 7), (5.0, 3)))
-    assert few < many
-    assert few < larger
-    assert larger > 0.8
+def test_a_larger_step_is_found_sooner_and_a_small_one_by_the_cusum() -> None:
+    small, larger = (delays(step, 80, 300) for step in (1.4, 5.0))
+    assert np.median(larger[LevelTest.SPLIT]) < np.median(small[LevelTest.CUSUM]) < np.median(small[LevelTest.SPLIT])
+    assert np.max(larger[LevelTest.SPLIT]) < NEVER
+
+
+def test_the_simulated_looks_are_those_of_level_changes() -> None:
+    noise = np.random.default_rng(5).normal(size=(20, 50))
+    noise[:, 25:] += 2
+    first = np.minimum(*first_looks(noise, level_of_one(80)).values())
+    found = (level_changes(list(100 + one), level_of_one(80)) for one in noise)
+    assert list(first) == [changes[0].found + 1 if changes else NEVER for changes in found]

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--last",
         metavar="N",
         default=str(DEFAULT_LAST),
-        help="only the newest N nights of each machine (default: %(default)s)",
+        help="show the newest N nights of each machine; marks rest on all (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
 

@@ -1,13 +1,25 @@
-"""Level changes of a series: a rank test at every split, with a bounded chance of false marks. Pure.
+"""Level changes of a series that is looked at every night, with a bounded chance that any mark is ever false. Pure.
 
-The series is split before every night that leaves MIN_SIDE nights on either side, and both sides are compared by the
-test of Mann and Whitney (1947), whose p-value does not depend on how the values are distributed. The smallest of m
-p-values, times m (Bonferroni), decides; what a mark separates is split again, as in Daly et al., The Use of Change
-Point Detection to Identify Software Performance Regressions in a Continuous Integration System (ICPE 2020).
+A series is judged as it stood after each of its nights, the oldest first, so that a mark that was made stays. Two tests
+look at the nights of the present level; both use ranks only, so that their errors do not depend on how the nights are
+distributed, as long as the nights of one level are exchangeable. Each test may use half of the error of a series.
+The new level begins at the split of least absolute deviations from the medians of both sides.
 
-Up to LONGEST_EXACT nights p-values are exact. To count the arrangements of more takes seconds a series, so that a
-longer one has the p-values of the normal approximation, at all of its splits alike. Near the ends they are larger: a
-step of the last few nights is marked some nights later than in a short series.
+The split test is that of Mann and Whitney (1947) at every split that leaves MIN_SIDE nights on either side. Its error
+is spent over the looks, as in Lan and DeMets, Discrete sequential boundaries for clinical trials (Biometrika 70, 1983):
+at look k a p-value counts from e / (SPENDING k^2) on, where e is the error of the test. What all looks spend together
+converges, and SPENDING makes it less than e, since splits and looks depend on each other. Beside one look at the level
+e, a clear step is marked a few nights later. P-values are exact where one side has at most LONGEST_EXACT_SIDE nights,
+else those of the normal approximation.
+
+The CUSUM (Page, Continuous inspection schemes, Biometrika 41, 1954) adds up the scores of the nights, less ALLOWANCE,
+and never falls below 0; one sum is kept for rises, one for falls. A score is the rank of a night among the reference,
+as a share, less its mean and divided by its standard deviation of 1 / sqrt(12) (McDonald, A cusum procedure based on
+sequential ranks, Naval Research Logistics 37, 1990). The reference is the first REFERENCE nights of the level, and
+later all nights but the newest LAG, so that a small step does not soon belong to its own reference.
+
+`python -m tools.simulated_history --constants` prints the simulation from which SPENDING and `cusum_threshold` were
+chosen, for a horizon of 365 nights; the figures of docs/nightly.md come from other seeds.
 """
 
 from __future__ import annotations
@@ -15,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from typing import TypeAlias
 
@@ -26,82 +39,133 @@ from gpugate.statistics.tolerance import RATIO_FLOOR_OVER_NIGHTS
 
 Values: TypeAlias = npt.NDArray[np.float64]
 MIN_SIDE = 3  # nights: one bad night, or two, are no level
-LONGEST_EXACT = 60  # nights
 SMALLEST_STEP = RATIO_FLOOR_OVER_NIGHTS  # what no gate would see is no level either, however sure it is
-FALSE_MARKS = 0.05  # the chance that a whole table of which nothing changed has a mark
+FALSE_MARKS = 0.05  # the chance that a whole table of which nothing changes is ever marked
+SPENDING = 0.3
+LONGEST_EXACT_SIDE = 20  # nights
+REFERENCE = 20  # nights
+LAG = 30  # nights
+ALLOWANCE = 0.75  # standard deviations of a score
+
+
+class LevelTest(str, Enum):
+    SPLIT = "split test"
+    CUSUM = "CUSUM"
 
 
 @dataclass(frozen=True)
 class LevelChange:
-    """`first` is the index of the new level's first value; `p_value` is corrected for the splits that were tried."""
+    """`first` is the index of the new level's first value, `found` that of the value at which `test` marked it."""
 
     first: int
-    p_value: float
+    found: int
+    test: LevelTest
 
 
 def level_of_one(series: int) -> float:
-    """The level at which each of so many series is tested, so that together they keep FALSE_MARKS (Sidak, 1967)."""
+    """The error that each of so many series may make, so that together they keep FALSE_MARKS (Sidak, 1967)."""
     return float(1 - (1 - FALSE_MARKS) ** (1 / max(series, 1)))
+
+
+def cusum_threshold(level: float) -> float:
+    """The sum that an unchanged series ever reaches with a chance of `level`, by simulation (see --constants)."""
+    return float(3.7 * level**-0.14 - 0.8)
 
 
 @cache
 def fewest_values(level: float) -> int:
     """The length from which on a series can be marked at all: that of the clearest step there is, in its middle."""
     length = 2 * MIN_SIDE
-    while _splits(length) * 2 / math.comb(length, length // 2) > level:
+    while 2 / math.comb(length, length // 2) > _spent_at(np.asarray(length), level / 2):
         length += 1
     return length
 
 
 def level_changes(values: Sequence[float], level: float) -> list[LevelChange]:
-    """Finds the level changes of a series of positive values, in order; none in one shorter than `fewest_values`."""
-    if len(values) < fewest_values(level):
-        return []
-    p_values = corrected_p_values(np.asarray(values, dtype=float))
-    best = int(np.argmin(p_values))
-    if p_values[best] > level:
-        return []
-    first = best + MIN_SIDE
-    if abs(np.median(values[first:]) / np.median(values[:first]) - 1) < SMALLEST_STEP:
-        return []
-    before, after = level_changes(values[:first], level), level_changes(values[first:], level)
-    later = [LevelChange(first + change.first, change.p_value) for change in after]
-    return [*before, LevelChange(first, float(p_values[best])), *later]
+    """Finds the level changes of a series of positive values, in order, with an error of at most `level` in all."""
+    series = np.asarray(values, dtype=float)
+    found: list[LevelChange] = []
+    while (change := _next_change(series, found[-1] if found else None, level)) is not None:
+        found.append(change)
+    return found
 
 
-def corrected_p_values(values: Values) -> Values:
-    """Computes the corrected p-value at every split of series of shape (..., n).
+def _next_change(values: Values, last: LevelChange | None, level: float) -> LevelChange | None:
+    """The first change of the level that began with `last`, at a look later than that which found `last`."""
+    start, seen = (last.first, last.found + 1) if last else (0, 0)
+    own = values[start:]
+    marked = {
+        LevelTest.SPLIT: np.any(np.abs(split_sums(own)) >= critical_sums(len(own), start, level / 2), axis=0),
+        LevelTest.CUSUM: np.any(cusums(own) >= cusum_threshold(level / 2), axis=-1),
+    }
+    for now in range(max(seen - start, 0), len(own)):
+        test = next((test for test, looks in marked.items() if looks[now]), None)
+        if test is None:
+            continue
+        first = _clearest_split(own[: now + 1])
+        if abs(np.median(own[first : now + 1]) / np.median(own[:first]) - 1) >= SMALLEST_STEP:
+            return LevelChange(start + first, start + now, test)
+    return None
 
-    The result has the shape (..., n - 2 MIN_SIDE + 1); each p-value is multiplied by the number of splits. A series of
-    which all values are equal has no level to change: its p-values are 1.
+
+def _clearest_split(values: Values) -> int:
+    """The split at which the absolute deviations from the medians of both sides have the least sum."""
+    splits = range(MIN_SIDE, len(values) - MIN_SIDE + 1)
+    return min(
+        splits, key=lambda split: sum(np.abs(side - np.median(side)).sum() for side in np.split(values, [split]))
+    )
+
+
+def split_sums(values: Values) -> npt.NDArray[np.int32]:
+    """Computes Mann and Whitney's 2 U - n m for every split of every look of series of shape (..., nights).
+
+    The result has the shape (..., nights, nights): its element [i, j] compares the values up to i with those after i up
+    to j, and is the number of pairs that rise less the number that fall. Elements with i >= j are 0.
     """
-    length = values.shape[-1]
-    # One kind at every split: next to an exact one the normal approximation's larger p-value would move the mark.
-    tested = _exact(values) if length <= LONGEST_EXACT else _approximate(values)
-    corrected: Values = np.minimum(tested * _splits(length), 1.0)
-    return corrected
+    rising = np.sign(values[..., np.newaxis, :] - values[..., :, np.newaxis]).astype(np.int32)
+    return np.cumsum(np.triu(np.cumsum(rising, axis=-2, dtype=np.int32), 1), axis=-1, dtype=np.int32)
 
 
-def _exact(values: Values) -> Values:
-    splits = range(MIN_SIDE, values.shape[-1] - MIN_SIDE + 1)
-    tested = [
-        stats.mannwhitneyu(values[..., :split], values[..., split:], axis=-1, method="exact").pvalue for split in splits
-    ]
-    return np.stack(tested, axis=-1)
+@cache
+def critical_sums(nights: int, earlier: int, level: float) -> Values:
+    """Returns the size from which on each element of `split_sums` counts; inf where no size does.
+
+    `earlier` is the number of the series' nights before the level began: they count as looks too.
+    """
+    last = np.arange(1, nights + 1)
+    before = last[:, np.newaxis]
+    after = np.maximum(last - before, 0)
+    spent = _spent_at(earlier + last, level)
+    critical: Values = 1 + stats.norm.isf(spent / 2) * np.sqrt(before * after * (last + 1) / 3)
+    shorter: dict[int, Values] = {many: np.ones(1) for many in range(nights + 1)}
+    for few in range(1, min(LONGEST_EXACT_SIDE, nights - 1) + 1):
+        chances = {0: np.ones(1)}  # of each U, by the length of the other side
+        for many in range(1, nights - few + 1):
+            own = np.zeros(few * many + 1)
+            own[many:] = few / (few + many) * shorter[many]  # the largest value is one of the few
+            own[: few * (many - 1) + 1] += many / (few + many) * chances[many - 1]
+            chances[many] = own
+            rare = int(np.searchsorted(np.cumsum(own), spent[few + many - 1] / 2, side="right"))
+            size = few * many - 2 * (rare - 1) if rare else math.inf
+            critical[few - 1, few + many - 1] = critical[many - 1, few + many - 1] = size
+        shorter = chances
+    critical[np.minimum(before, after) < MIN_SIDE] = math.inf
+    return critical
 
 
-def _approximate(values: Values) -> Values:
-    """Returns the p-values of `mannwhitneyu(method="asymptotic")` for every split, from one ranking of the series."""
-    length = values.shape[-1]
-    before = np.arange(MIN_SIDE, length - MIN_SIDE + 1)
-    after = length - before
-    ranks = stats.rankdata(values, axis=-1)
-    sums = np.cumsum(ranks, axis=-1)[..., MIN_SIDE - 1 : length - MIN_SIDE]
-    deviation = np.sqrt(before * after / length * ranks.var(axis=-1, ddof=1, keepdims=True))  # of the sum; knows ties
-    distance = np.abs(sums - before * (length + 1) / 2) - 0.5
-    p_values: Values = 2 * stats.norm.sf(distance / np.where(deviation > 0, deviation, 1.0))
-    return p_values
+def _spent_at(look: npt.NDArray[np.int64], level: float) -> Values:
+    spent: Values = level / (SPENDING * look.astype(float) ** 2)
+    return np.minimum(spent, 1.0)
 
 
-def _splits(length: int) -> int:
-    return length - 2 * MIN_SIDE + 1
+def cusums(values: Values) -> Values:
+    """Computes the sums for rises and for falls after each night of series of shape (..., nights): (..., nights, 2)."""
+    nights = values.shape[-1]
+    sums = np.zeros((*values.shape, 2))
+    for night in range(REFERENCE, nights):
+        reference = values[..., : max(REFERENCE, night - LAG)]
+        rising = np.sign(values[..., night, np.newaxis] - reference).sum(axis=-1)
+        score = math.sqrt(3) * rising / (reference.shape[-1] + 1)
+        sums[..., night, :] = sums[..., night - 1, :] + np.stack([score, -score], axis=-1) - ALLOWANCE
+        np.maximum(sums[..., night, :], 0, out=sums[..., night, :])
+    return sums

@@ -23,7 +23,8 @@ from gpugate.store.json_file import pretty, with_header
 
 FORMAT = "gpugate-history"
 # History: 1: machines with their nights, the series of every case, and the nights on which its level changed.
-FORMAT_VERSION = 1
+#          2: a step names the test that found it; level changes have no p-value.
+FORMAT_VERSION = 2
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 NEW_LEVEL = "|"
 FLATTEST = 0.02  # the share that a line of full height stands for at least: noise must not look like mountains
@@ -128,7 +129,7 @@ def night_name(night: Night) -> str:
 
 
 def describe_mark(mark: Mark) -> str:
-    """`level changed: speedup 3.00x -> 2.80x (-6.7 %); together with driver 580.1 -> 590.2`."""
+    """`level changed: speedup 3.00x -> 2.80x (-6.7 %, split test); together with driver 580.1 -> 590.2`."""
     moved = [_describe_step("speedup", mark.speedup, units.ratio)] if mark.speedup else []
     moved += [_describe_step("per step", mark.optimized_ms, units.milliseconds)] if mark.optimized_ms else []
     causes = f"; together with {'; '.join(mark.together_with)}" if mark.together_with else ""
@@ -136,7 +137,7 @@ def describe_mark(mark: Mark) -> str:
 
 
 def _describe_step(name: str, step: Step, written: Callable[[float], str]) -> str:
-    return f"{name} {written(step.before)} -> {written(step.after)} ({change(step.change)})"
+    return f"{name} {written(step.before)} -> {written(step.after)} ({change(step.change)}, {step.test.value})"
 
 
 def _events(history: MachineHistory) -> Iterator[str]:
@@ -157,9 +158,9 @@ def _limits(history: MachineHistory) -> Iterator[str]:
     if not history.trends:
         yield "no case was measured, or none is selected"
         return
-    lengths = Counter(len(trend.nights) < history.fewest_nights for trend in history.trends)
+    lengths = Counter(trend.measured < history.fewest_nights for trend in history.trends)
     if lengths[True]:
-        longest, all_cases = max(len(trend.nights) for trend in history.trends), len(history.trends)
+        longest, all_cases = max(trend.measured for trend in history.trends), len(history.trends)
         of = f" of {lengths[True]} of {all_cases} cases" if lengths[False] else ""
         fewer = "; fewer where -k selects fewer cases" if all_cases > 1 else ""
         yield (
@@ -168,7 +169,7 @@ def _limits(history: MachineHistory) -> Iterator[str]:
         )
     if lengths[False]:
         share = units.percent(FALSE_MARKS)
-        yield f"nights that differ by chance alone mark at most {share} of such tables (docs/nightly.md)"
+        yield f"nights that differ by chance alone ever mark at most {share} of such tables (docs/nightly.md)"
 
 
 def document(histories: Sequence[MachineHistory], refused: Sequence[str]) -> str:
@@ -218,6 +219,5 @@ def _mark_as_json(mark: Mark) -> dict[str, Any]:
         "night": mark.night.name,
         "speedup": None if mark.speedup is None else to_json(mark.speedup),
         "optimized_ms": None if mark.optimized_ms is None else to_json(mark.optimized_ms),
-        "p_value": mark.p_value,
         "together_with": list(mark.together_with),
     }

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gpugate.commands.history.level_changes import LevelChange, fewest_values, level_changes, level_of_one
+from gpugate.commands.history.level_changes import LevelChange, LevelTest, fewest_values, level_changes, level_of_one
 from gpugate.commands.history.nights import CaseNight, Night
 from gpugate.machine.environment import compare
 
@@ -18,10 +18,11 @@ SOURCE_CHANGED = "the workload's source changed"
 
 @dataclass(frozen=True)
 class Step:
-    """The medians before and after a level changed, each over the nights up to the next change."""
+    """The medians before and after a level changed, each over the nights up to the next change; `test` found it."""
 
     before: float
     after: float
+    test: LevelTest
 
     @property
     def change(self) -> float:
@@ -30,30 +31,30 @@ class Step:
 
 @dataclass(frozen=True)
 class Mark:
-    """The first night of a new level. None: that series kept its level. `p_value` is the smaller one of both."""
+    """The first night of a new level. None: that series kept its level."""
 
     night: Night
     speedup: Step | None
     optimized_ms: Step | None
-    p_value: float
     together_with: tuple[str, ...]  # what else was another than on the night before
 
 
 @dataclass(frozen=True)
 class Trend:
-    """One case over the nights that measured it, the oldest first."""
+    """One case over the newest nights that measured it, the oldest first; its marks rest on all `measured` nights."""
 
     case_id: str
     workload: str
     nights: tuple[Night, ...]
     seen: tuple[CaseNight, ...]
+    measured: int
     marks: tuple[Mark, ...]
     source_changed: tuple[Night, ...]  # the first nights with another source of the workload
 
 
 @dataclass(frozen=True)
 class MachineHistory:
-    """All nights of one machine. A series shorter than `fewest_nights` cannot be marked at `level`."""
+    """The newest nights of one machine. A series shorter than `fewest_nights` cannot be marked at `level`."""
 
     machine: str
     nights: tuple[Night, ...]
@@ -69,27 +70,40 @@ class MachineHistory:
 
 
 def build_histories(nights: Sequence[Night], part_of_case_id: str, last: int) -> list[MachineHistory]:
-    """Returns one history for each machine, of its `last` nights, and the cases whose id has the given part."""
+    """Returns one history for each machine, with the cases whose id has the given part.
+
+    A history shows the `last` nights, but its marks rest on all nights: each was a look that could have made a mark.
+    """
     by_machine: dict[str, list[Night]] = {}
     for night in nights:
         by_machine.setdefault(night.machine, []).append(night)
-    kept = {machine: own[-last:] for machine, own in by_machine.items()}
-    return [_history(machine, own, part_of_case_id.lower()) for machine, own in sorted(kept.items())]
+    return [_history(machine, own, part_of_case_id.lower(), last) for machine, own in sorted(by_machine.items())]
 
 
-def _history(machine: str, nights: Sequence[Night], part: str) -> MachineHistory:
+def _history(machine: str, nights: Sequence[Night], part: str, last: int) -> MachineHistory:
     ids = dict.fromkeys(case_id for night in nights for case_id in night.cases if part in case_id.lower())
     level = level_of_one(SERIES_OF_A_CASE * len(ids))
-    trends = tuple(_trend(case_id, nights, level) for case_id in ids)
-    return MachineHistory(machine, tuple(nights), trends, level, fewest_values(level))
+    newest = nights[-last:]
+    shown = {case_id for night in newest for case_id in night.cases}
+    trends = tuple(_trend(case_id, nights, newest[0], level) for case_id in ids if case_id in shown)
+    return MachineHistory(machine, tuple(newest), trends, level, fewest_values(level))
 
 
-def _trend(case_id: str, nights: Sequence[Night], level: float) -> Trend:
+def _trend(case_id: str, nights: Sequence[Night], since: Night, level: float) -> Trend:
     of_case = [(night, night.cases[case_id]) for night in nights if case_id in night.cases]
     own, seen = zip(*of_case, strict=True)
     workload = seen[-1].workload
-    changed = tuple(now for then, now in pairwise(own) if SOURCE_CHANGED in _differences(then, now, workload))
-    return Trend(case_id, workload, own, seen, tuple(_marks(own, seen, level)), changed)
+    changed = (now for then, now in pairwise(own) if SOURCE_CHANGED in _differences(then, now, workload))
+    hidden = own.index(next(night for night in own if night.started >= since.started))
+    return Trend(
+        case_id=case_id,
+        workload=workload,
+        nights=own[hidden:],
+        seen=seen[hidden:],
+        measured=len(own),
+        marks=tuple(mark for mark in _marks(own, seen, level) if mark.night in own[hidden:]),
+        source_changed=tuple(night for night in changed if night in own[hidden:]),
+    )
 
 
 def _differences(then: Night, now: Night, workload: str) -> tuple[str, ...]:
@@ -108,15 +122,14 @@ def _marks(nights: Sequence[Night], seen: Sequence[CaseNight], level: float) -> 
             night=nights[index],
             speedup=_step(speedups, of_speedup, index),
             optimized_ms=_step(times_ms, of_time, index),
-            p_value=min(change.p_value for change in (*of_speedup, *of_time) if change.first == index),
             together_with=_differences(nights[index - 1], nights[index], seen[index].workload),
         )
 
 
 def _step(values: Sequence[float], changes: Sequence[LevelChange], index: int) -> Step | None:
-    bounds = [0, *(change.first for change in changes), len(values)]
-    if index not in bounds:
-        return None
-    place = bounds.index(index)
-    before, after = values[bounds[place - 1] : index], values[index : bounds[place + 1]]
-    return Step(float(np.median(before)), float(np.median(after)))
+    starts = [0, *(change.first for change in changes), len(values)]
+    for place, change in enumerate(changes, start=1):
+        if change.first == index:
+            before, after = values[starts[place - 1] : index], values[index : starts[place + 1]]
+            return Step(float(np.median(before)), float(np.median(after)), change.test)
+    return None

@@ -2,19 +2,28 @@
 
 import math
 import random
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from gpugate.commands.history.level_changes import (
+    ALLOWANCE,
     FALSE_MARKS,
-    LONGEST_EXACT,
+    LAG,
+    LONGEST_EXACT_SIDE,
     MIN_SIDE,
-    corrected_p_values,
+    REFERENCE,
+    SPENDING,
+    LevelTest,
+    critical_sums,
+    cusum_threshold,
+    cusums,
     fewest_values,
     level_changes,
     level_of_one,
+    split_sums,
 )
 
 ALONE = level_of_one(1)
@@ -26,11 +35,10 @@ def around(level: float, nights: int, seed: int = 1) -> list[float]:
 
 
 @pytest.mark.parametrize("before", [8, 12, 20])
-@pytest.mark.parametrize("level", [2.97, 3.03, 4.0])
+@pytest.mark.parametrize("level", [2.95, 3.05, 4.0])
 def test_a_step_is_marked_on_its_first_night(before: int, level: float) -> None:
     (change,) = level_changes([*around(3.0, before), *around(level, 9, seed=2)], ALONE)
-    assert change.first == before
-    assert change.p_value <= ALONE
+    assert (change.first, change.test) == (before, LevelTest.SPLIT)
 
 
 def test_every_step_of_several_is_marked() -> None:
@@ -45,7 +53,7 @@ def test_what_lasts_shorter_than_a_side_is_no_level() -> None:
 
 
 def test_a_step_that_no_gate_would_see_is_no_mark() -> None:
-    series = [3.0 + index * 1e-6 for index in range(15)] + [3.006 + index * 1e-6 for index in range(15)]
+    series = [3.0 + index % 7 * 1e-6 for index in range(15)] + [3.006 + index % 7 * 1e-6 for index in range(15)]
     assert level_changes(series, ALONE) == []
     series[15:] = [value * 1.002 for value in series[15:]]
     assert [change.first for change in level_changes(series, ALONE)] == [15]
@@ -63,32 +71,109 @@ def test_the_fewest_values_are_just_enough_for_the_clearest_step(series: int) ->
         [index + (1000.0 if index >= length // 2 else 0.0) for index in range(length)]
         for length in (fewest, fewest - 1)
     ]
-    enough, too_few = (float(corrected_p_values(np.asarray(step)).min()) for step in steps)
-    assert enough <= level < too_few
     assert level_changes(steps[1], level) == []
     assert [change.first for change in level_changes(steps[0], level)] == [fewest // 2]
 
 
-def test_the_p_value_is_that_of_counting_arrangements() -> None:
-    step = np.asarray([1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10])
-    splits = len(step) - 2 * MIN_SIDE + 1
-    expected = [2 / math.comb(10, split) * splits for split in range(MIN_SIDE, 10 - MIN_SIDE + 1)]
-    assert corrected_p_values(step) == pytest.approx(expected)
+@pytest.mark.parametrize(("before", "after"), [(5, 15), (12, 15), (20, 30)])
+def test_the_critical_sum_is_that_of_the_exact_test(before: int, after: int) -> None:
+    nights, earlier = before + after, 5
+    critical = critical_sums(nights, earlier, 0.05)[before - 1, nights - 1]
+    spent = 0.05 / (SPENDING * (nights + earlier) ** 2)
+    enough, too_few = (
+        stats.mannwhitneyu(*_sides(before, after, int(size)), method="exact").pvalue
+        for size in (critical, critical - 2)
+    )
+    assert enough <= spent < too_few
 
 
-@pytest.mark.parametrize("values", [np.linspace(0, 7, 99) % 1, np.arange(99) // 7 % 4, np.full(99, 3.0)])
-def test_a_long_series_has_the_p_values_of_the_normal_approximation_at_every_split(values: np.ndarray) -> None:
-    assert len(values) > LONGEST_EXACT
-    splits = range(MIN_SIDE, len(values) - MIN_SIDE + 1)
-    each = [stats.mannwhitneyu(values[:split], values[split:], method="asymptotic").pvalue for split in splits]
-    expected = np.minimum(np.asarray(each) * len(splits), 1.0)
-    np.testing.assert_allclose(corrected_p_values(values), expected, rtol=1e-9)
+def _sides(before: int, after: int, size: int) -> tuple[list[float], list[float]]:
+    """Two sides without ties, of which the pairs that rise are `size` more than those that fall."""
+    rising = (before * after + size) // 2
+    below, rest = divmod(rising, after)
+    first = [index - 1e3 if index < below else index + 1e3 for index in range(before)]
+    if rest:
+        first[below] = after - rest - 0.5
+    return first, [float(index) for index in range(after)]
 
 
-@pytest.mark.parametrize("nights", [LONGEST_EXACT, LONGEST_EXACT + 1, 365])
+@pytest.mark.parametrize("nights", [43, 60])
+def test_two_long_sides_have_the_critical_sum_of_the_normal_approximation(nights: int) -> None:
+    before = LONGEST_EXACT_SIDE + 1
+    after = nights - before
+    critical = critical_sums(nights, 0, 0.05)[before - 1, nights - 1]
+    deviation = math.sqrt(before * after * (nights + 1) / 3)
+    assert 2 * stats.norm.sf((critical - 1) / deviation) == pytest.approx(0.05 / (SPENDING * nights**2))
+
+
+def test_the_sums_of_splits_are_those_of_counting_pairs() -> None:
+    values = np.asarray([3.0, 1, 2, 2, 5, 4, 4, 0, 6])
+    sums = split_sums(values)
+    for before in range(1, len(values)):
+        for last in range(before, len(values)):
+            pairs = [np.sign(late - early) for early in values[:before] for late in values[before : last + 1]]
+            assert sums[before - 1, last] == sum(pairs)
+
+
+def test_a_cusum_adds_up_ranks_among_the_reference_less_the_allowance() -> None:
+    series = np.asarray([*range(REFERENCE), 100.0, 100.0, -100.0])
+    score = math.sqrt(3) * REFERENCE / (REFERENCE + 1)
+    rises, falls = cusums(series).T
+    steps = [score - ALLOWANCE, 2 * (score - ALLOWANCE), 0]
+    assert rises[REFERENCE:] == pytest.approx(steps)
+    assert falls[REFERENCE:] == pytest.approx([0, 0, score - ALLOWANCE])
+    assert not cusums(series)[:REFERENCE].any()
+
+
+def test_the_newest_nights_are_no_part_of_the_reference() -> None:
+    series = np.asarray([0.0] * REFERENCE + [1.0] * LAG + [0.5])
+    score = math.sqrt(3) * REFERENCE / (REFERENCE + 1)
+    assert cusums(series)[-1, 0] == pytest.approx((LAG + 1) * (score - ALLOWANCE))
+    assert cusums(np.append(series, 0.5))[-1, 0] == pytest.approx(
+        (LAG + 1) * (score - ALLOWANCE) + math.sqrt(3) * (REFERENCE - 1) / (REFERENCE + 2) - ALLOWANCE
+    )
+
+
+def test_a_small_step_is_found_by_the_cusum_before_the_split_test() -> None:
+    noise = np.random.default_rng(3).normal(size=60)
+    noise[20:] += 1.4
+    (change,) = level_changes([*(3 + 0.01 * noise)], level_of_one(80))
+    assert change.test is LevelTest.CUSUM
+    assert abs(change.first - 20) <= 3
+    found = change.found + 1
+    assert (cusums(noise[:found]) >= cusum_threshold(level_of_one(80) / 2)).any()
+    assert not (np.abs(split_sums(noise)) >= critical_sums(60, 0, level_of_one(80) / 2)).any()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_mark_stays_as_more_nights_are_seen(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    series = [*(3 + 0.01 * (draw.normal(size=90) + np.repeat([0.0, 3.0, 1.0], 30)))]
+    marks = [level_changes(series[:nights], ALONE) for nights in range(1, 91)]
+    assert len(marks[-1]) >= 1
+    for newest, (earlier, later) in enumerate(pairwise(marks), start=1):
+        assert later[: len(earlier)] == earlier
+        assert all(change.found == newest for change in later[len(earlier) :])
+
+
+@pytest.mark.parametrize("nights", [60, 365])
 def test_a_step_of_a_long_series_is_marked_on_its_first_night(nights: int) -> None:
     series = [*around(3.0, nights - 20), *around(2.95, 20, seed=2)]
     assert [change.first for change in level_changes(series, level_of_one(80))] == [nights - 20]
+
+
+def test_a_later_look_may_spend_less() -> None:
+    early, late = critical_sums(30, 0, 0.05), critical_sums(30, 300, 0.05)
+    assert (late >= early).all()
+    assert late[14, 29] > early[14, 29]
+
+
+def test_the_nights_of_earlier_levels_are_looks_that_were_spent() -> None:
+    step = [*around(3.0, 12), *around(2.8, 12, seed=2)]
+    (alone,) = level_changes(step, ALONE)
+    earlier, later = level_changes([*around(4.0, 100, seed=3), *step], ALONE)
+    assert (earlier.first, later.first) == (100, 100 + alone.first)
+    assert later.found > 100 + alone.found
 
 
 def test_all_series_together_keep_the_promise() -> None:
