@@ -19,8 +19,11 @@ from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.statistics.tolerance import (
     BOUNDS_NOTHING,
-    TIME_FLOOR,
     TIME_FLOOR_OTHER_SOFTWARE,
+    detectable_slowdown,
+    false_alarm_chance,
+    shortfall_chance,
+    time_tolerance,
     tolerance,
 )
 
@@ -81,6 +84,14 @@ def votes(values: Sequence[Estimate], reference: float, allowed: float) -> list[
     return [against_reference(Estimate(*[value.median] * 3), reference, allowed) for value in values]
 
 
+def votes_on_minimum(values: Sequence[Estimate], minimum: float) -> list[Outcome]:
+    """The outcome of each process at a promise: of one process by its interval, of several by their medians, as for a
+    record."""
+    if len(values) == 1:
+        return [against_minimum(values[0], minimum)]
+    return [Outcome.PASS if value.median >= minimum else Outcome.REGRESSED for value in values]
+
+
 def judge_speedup(
     measurement: Measurement,
     summaries: Sequence[Summary],
@@ -100,8 +111,12 @@ def judge_speedup(
     speedup = speedups[0]
     judgements, too_varied = _against_record(summaries, remembered, asked_tolerance)
     if minimum is not None:
-        kept = [against_minimum(one, minimum) for one in speedups]
-        promised = Reason(_code(kept, _BELOW["promised"]), {"bound": "promised", "value": minimum})
+        allowed = _promise_tolerance(minimum, remembered)
+        kept = votes_on_minimum(speedups, minimum * (1 - allowed))
+        promised = Reason(
+            _code(kept, _BELOW["promised"]),
+            {"bound": "promised", "value": minimum, **({"allowed": allowed} if allowed else {})},
+        )
         judgements.insert(0, _Judgement(vote(kept), promised))
     elif too_varied:
         judgements.append(_Judgement(Outcome.NO_BASELINE, too_varied[0]))
@@ -129,6 +144,7 @@ def judge_speedup(
             "min_speedup": minimum,
             "recorded_speedup": remembered.current.speedup if remembered else None,
             **_applied_tolerance(remembered, asked_tolerance),
+            **_expected_alarms(remembered, minimum),
             **({MOVED: "reference"} if moved else {}),
         },
     )
@@ -154,6 +170,29 @@ def _applied_tolerance(remembered: Remembered | None, asked_tolerance: float | N
         **smallest,
         "detectable_slowdown": detectable if math.isfinite(detectable) else None,
     }
+
+
+def _promise_tolerance(minimum: float, remembered: Remembered | None) -> float:
+    """The share by which a speedup may fall short of its promise: a fall that the record allows is chance.
+
+    0 where the record allows no such fall, where it is itself below the promise, and where it bounds nothing, so that
+    the promise alone does.
+    """
+    if remembered is None or remembered.current.speedup < minimum:
+        return 0.0
+    then, allowed = remembered.current, remembered.current.tolerance(remembered.checks)
+    return max(0.0, 1 - then.speedup * (1 - allowed) / minimum) if allowed < BOUNDS_NOTHING else 0.0
+
+
+def _expected_alarms(remembered: Remembered | None, minimum: float | None) -> dict[str, float]:
+    """The false alarms that this check makes a night: of a record, or of a promise where the record bounds nothing."""
+    if remembered is None:
+        return {}
+    then = remembered.current
+    if then.tolerance(remembered.checks) < BOUNDS_NOTHING:
+        return {"false_alarms": false_alarm_chance(remembered.checks)}
+    chance = shortfall_chance(then.speedup, minimum, then.speedup_cv, then.processes) if minimum is not None else 0.0
+    return {"false_alarms": chance}
 
 
 def _against_record(
@@ -286,9 +325,18 @@ def judge_throughput(measurement: Measurement, summaries: Sequence[Summary], rem
         missing, unknown = Outcome.NO_BASELINE, (Reason(ReasonCode.NO_RECORD),)
         return Verdict("throughput", case_id, missing, unknown, next_step(missing), numbers)
     then = remembered.current
-    floor = TIME_FLOOR if remembered.match == "exact" else TIME_FLOOR_OTHER_SOFTWARE
-    allowed = tolerance(then.optimized_ms_cv, then.processes, floor, remembered.checks)
-    numbers |= {"recorded_ms": then.optimized_ms, "time_tolerance": allowed}
+    of_time = then.optimized_ms_cv, then.processes
+    if remembered.match == "exact":
+        allowed = time_tolerance(*of_time, then.sittings, remembered.checks)
+    else:
+        allowed = tolerance(*of_time, TIME_FLOOR_OTHER_SOFTWARE, remembered.checks)
+    detectable = detectable_slowdown(*of_time, then.sittings, allowed) if then.processes >= MIN_PROCESSES else math.inf
+    numbers |= {
+        "recorded_ms": then.optimized_ms,
+        "time_tolerance": allowed,
+        "detectable_by_time": detectable if math.isfinite(detectable) else None,
+        "false_alarms": false_alarm_chance(remembered.checks),
+    }
     by_process = votes([_speed(then.optimized_ms, one.optimized_ms) for one in summaries], 1.0, allowed)
     outcome, decisive = vote(by_process), _middle_one(summaries, lambda one: one.optimized_ms.median)
     recorded: dict[str, Fact] = {"bound": "recorded", "value": then.optimized_ms, "allowed": allowed}

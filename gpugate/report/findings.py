@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from gpugate.report.next_step import OF_ONE_CASE, advised_step, describe_for_cas
 from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, SEVERITY, NextStep, Outcome
+from gpugate.units import number_of, percent
+
+SHARP = 0.05  # a gate that misses a slowdown of this share is blunt
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,25 @@ def tally(run: RunResult) -> str:
     parts += [f"{len(errors(run))} failed"] if errors(run) else []
     parts += [f"in {run.wall_s:.0f} s", f"seed {run.seed}"]
     return ", ".join(parts)
+
+
+def sharpness(run: RunResult) -> str | None:
+    """The worth of a run's verdicts in one sentence; None where no case has a record.
+
+    A case catches a slowdown by its speedup or by its time, whichever shows the smaller one.
+    """
+    recorded = [case for case in run.cases.values() if case.number("false_alarms") is not None]
+    if not recorded:
+        return None
+    found = sorted(case.detectable_slowdown or math.inf for case in recorded)
+    sharp, middle = sum(one <= SHARP for one in found), found[(len(found) - 1) // 2]
+    chances = [one.numbers.get("false_alarms") for case in recorded for one in case.verdicts]
+    alarms = sum(one for one in chances if isinstance(one, float))
+    median = f"{100 * middle:.2g} %" if math.isfinite(middle) else "none"
+    return (
+        f"sharpness: {sharp} of {number_of(len(found), 'case')} would catch a slowdown of {percent(SHARP)} (median "
+        f"detectable {median}); false alarms expected a night: {alarms:.2g}"
+    )
 
 
 def mutation(run: RunResult) -> str | None:

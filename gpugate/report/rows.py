@@ -177,7 +177,7 @@ def _other_ratio(summary: Summary) -> str:
 def _detectable(case: CaseResult) -> str:
     if not any("detectable_slowdown" in one.numbers for one in case.verdicts):
         return ""
-    found = case.number("detectable_slowdown")
+    found = case.detectable_slowdown
     return UNDETECTABLE if found is None else units.percent(found)
 
 

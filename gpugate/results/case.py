@@ -82,5 +82,11 @@ class CaseResult:
         return found if isinstance(found, float) else None
 
     @property
+    def detectable_slowdown(self) -> float | None:
+        """The smallest slowdown, a share, that a gate catches 95 times in 100, by the speedup or by the time."""
+        known = [self.number(name) for name in ("detectable_slowdown", "detectable_by_time")]
+        return min((one for one in known if one is not None), default=None)
+
+    @property
     def device_kind(self) -> str:
         return self.case_id.rpartition("/")[2]

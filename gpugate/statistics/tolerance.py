@@ -11,11 +11,19 @@ from scipy import special
 from gpugate.statistics.intervals import t_quantile
 from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES
 
+
+def fall_of(slowdown: float) -> float:
+    """Computes the share by which a speed falls where a step takes `slowdown`, a share, longer: d / (1 + d)."""
+    return slowdown / (1 + slowdown)
+
+
 # No tolerance is tighter. A one-night recording does not contain night-to-night drift: the speedup of one model moved
 # by 1.4 % between two nights, and by 0.15 % between the processes of one. With MIN_NIGHTS nights, drift is measured.
-RATIO_FLOOR = 0.01
-RATIO_FLOOR_OVER_NIGHTS = 0.003
-TIME_FLOOR = 0.05  # absolute time is gated loosely
+RATIO_FLOOR = fall_of(0.01)
+RATIO_FLOOR_OVER_NIGHTS = fall_of(0.003)
+TIME_FLOOR = 0.02  # of a slowdown: a time also moves with the clock of a night, which pairs remove from a speedup
+TIME_FLOOR_OVER_NIGHTS = 0.01
+TIME_FLOOR_FACTOR = 3.0  # times the measured variation of the time
 TIME_FLOOR_OTHER_SOFTWARE = 0.25  # the same device under another driver or torch
 MIN_VARIATION_FACTOR = 4.0
 UNKNOWN_VARIATION_FLOOR = 0.05  # smallest tolerance of a record with fewer than MIN_PROCESSES
@@ -74,8 +82,7 @@ def night_factor(nights: int, checks_per_night: int, processes_a_night: int = 1)
 
 
 def _quantile(count: int, checks_per_night: int) -> float:
-    level = 1 - (1 - FALSE_ALARMS_PER_NIGHT) ** (1 / max(checks_per_night, 1))
-    return t_quantile(1 - level, count - 1)
+    return t_quantile(1 - false_alarm_chance(checks_per_night), count - 1)
 
 
 def tolerance(variation: float | None, processes: int, floor: float, checks_per_night: int = 1) -> float:
@@ -93,6 +100,36 @@ def speedup_tolerance(variation: float | None, processes: int, nights: int, chec
     if nights >= MIN_NIGHTS and processes >= MIN_PROCESSES and variation is not None:
         return max(RATIO_FLOOR_OVER_NIGHTS, night_factor(nights, checks_per_night, processes // nights) * variation)
     return tolerance(variation, processes, RATIO_FLOOR, checks_per_night)
+
+
+def time_tolerance(variation: float | None, processes: int, nights: int, checks_per_night: int) -> float:
+    """Computes the share by which the speed of the optimized side may fall below its record under the same software.
+
+    The floor of a case is TIME_FLOOR_FACTOR times the variation of its own time.
+    """
+    smallest = TIME_FLOOR_OVER_NIGHTS if nights >= MIN_NIGHTS else TIME_FLOOR
+    floor = fall_of(max(smallest, TIME_FLOOR_FACTOR * (variation or 0.0)))
+    return tolerance(variation, processes, floor, checks_per_night)
+
+
+def false_alarm_chance(checks_per_night: int) -> float:
+    """Computes the chance with which one check against a record alarms where nothing changed (Sidak, 1967)."""
+    return 1.0 - math.pow(1 - FALSE_ALARMS_PER_NIGHT, 1 / max(checks_per_night, 1))
+
+
+def shortfall_chance(recorded: float, promised: float, variation: float | None, processes: int) -> float:
+    """Computes the chance with which the middle one of DECIDING_PROCESSES processes falls below a promise where nothing
+    changed, from the recorded variation of `processes`: Student's t with n - 1 degrees of freedom, as the tolerance.
+
+    0 for fewer than two processes, whose variation is unknown.
+    """
+    if variation is None or processes < 2:
+        return 0.0
+    spread = variation * math.sqrt(median_variance(DECIDING_PROCESSES) + median_variance(processes))
+    distance = 1 - promised / recorded
+    if spread == 0:
+        return 0.0 if distance >= 0 else 1.0
+    return float(special.stdtr(processes - 1, -distance / spread))
 
 
 def detectable_slowdown(variation: float | None, processes: int, nights: int, allowed: float) -> float:

@@ -27,7 +27,7 @@ from gpugate.measurement.record import Measurement, SideCost, TimedBuild
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Verdict
-from gpugate.statistics.tolerance import TIME_FLOOR, tolerance
+from gpugate.statistics.tolerance import time_tolerance
 from gpugate.store import baseline, run_file
 from gpugate.store.baseline import Entry
 from gpugate.workload import Case, for_device_class
@@ -121,7 +121,7 @@ def _tolerances(remembered: Remembered) -> Json:
     found: Json = {}
     for name, then in (("current", remembered.current), ("anchor", remembered.anchor)):
         allowed = then.tolerance(remembered.checks)
-        times = tolerance(then.optimized_ms_cv, then.processes, TIME_FLOOR, remembered.checks)
+        times = time_tolerance(then.optimized_ms_cv, then.processes, then.sittings, remembered.checks)
         caught = then.detectable_slowdown(allowed)
         found[name] = {"speedup": _short(allowed), "time": _short(times), "detectable": _short(caught)}
     return found

@@ -20,6 +20,7 @@ from gpugate.results.run import RunResult
 from gpugate.results.summary import History
 from gpugate.results.verdict import Outcome, Verdict
 from gpugate.session.perf_session import PerfSession
+from gpugate.statistics.tolerance import RATIO_FLOOR
 from gpugate.store import run_file
 from gpugate.store.codec import to_json
 from gpugate.workload import Case, Context, Optimization, Side, Size, Workload
@@ -194,7 +195,7 @@ def test_a_verdict_that_was_not_stored_is_a_change(tmp_path: Path) -> None:
 
 def test_the_smallest_tolerance_is_that_of_the_history_that_varies_most() -> None:
     noisy = replace(RECORDED, anchor=History(3.0, 0.02, 30.0, 10.0, 0.001, 5))
-    assert smallest_tolerance(RECORDED) == 0.01
+    assert smallest_tolerance(RECORDED) == RATIO_FLOOR
     assert smallest_tolerance(noisy) >= 0.08
     refuse_below_floor(0.9, {"a": RECORDED, "b": noisy, "c": None})
     with pytest.raises(OptionError, match="resolves for b: "):

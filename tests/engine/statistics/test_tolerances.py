@@ -14,7 +14,9 @@ from gpugate.statistics.tolerance import (
     detectable_slowdown,
     median_variance,
     night_factor,
+    shortfall_chance,
     speedup_tolerance,
+    time_tolerance,
     tolerance,
     variation_factor,
 )
@@ -116,10 +118,43 @@ def _is_red(medians: list[float], then: float, allowed: float, half_width: float
 
 
 @pytest.mark.parametrize(
-    ("cv", "nights", "expected"), [(0.0005, 1, 0.01), (0.0005, 4, 0.01), (0.0005, 5, 0.003), (0.01, 5, 0.04)]
+    ("cv", "nights", "expected"),
+    [(0.0005, 1, 0.01 / 1.01), (0.0005, 4, 0.01 / 1.01), (0.0005, 5, 0.003 / 1.003), (0.01, 5, 0.04)],
 )
 def test_what_was_recorded_over_nights_needs_no_floor_for_them(cv, nights, expected) -> None:
     assert speedup_tolerance(cv, 5, nights, checks_per_night=1) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("cv", "nights", "slowdown"), [(0.0005, 1, 0.02), (0.0005, 5, 0.01), (0.0024, 5, 0.01), (0.1, 5, 0.67)]
+)
+def test_the_floor_of_a_time_is_its_own_variation(cv, nights, slowdown) -> None:
+    allowed = time_tolerance(cv, 5, nights, checks_per_night=1)
+    assert allowed / (1 - allowed) == pytest.approx(slowdown, rel=0.01)
+
+
+def test_a_slowdown_as_large_as_the_floor_is_not_let_through() -> None:
+    floor = speedup_tolerance(0.0, 5, 1, checks_per_night=1)
+    assert 1 / 1.01 <= 1 - floor < 1 / 1.0099
+
+
+@pytest.mark.parametrize(
+    ("promised", "variation", "processes", "chance"),
+    [(3.0, 0.1, 5, 0.5), (2.0, 0.1, 5, 0.0086), (2.0, 0.0, 5, 0.0), (3.1, 0.0, 5, 1.0), (2.0, None, 1, 0.0)],
+)
+def test_the_chance_of_a_shortfall_where_nothing_changed(promised, variation, processes, chance) -> None:
+    assert shortfall_chance(3.0, promised, variation, processes) == pytest.approx(chance, abs=2e-3)
+
+
+def test_a_shortfall_is_as_rare_as_is_computed() -> None:
+    """A simulation: the middle one of three processes against a promise, with the variation estimated from five."""
+    draw, promised = np.random.default_rng(7), 2.4
+    recorded = draw.normal(3.0, 0.3, (40_000, 5))
+    fresh = np.median(draw.normal(3.0, 0.3, (40_000, 3)), axis=1)
+    then, cv = np.median(recorded, axis=1), recorded.std(axis=1, ddof=1) / recorded.mean(axis=1)
+    chances = [shortfall_chance(one, promised, spread, 5) for one, spread in zip(then[:2000], cv[:2000], strict=True)]
+    # Averaged over records, the computed chance errs on the careful side: the record's own error counts too.
+    assert (fresh < promised).mean() < np.mean(chances) < 0.1
 
 
 def test_what_cannot_be_detected_is_infinite() -> None:
