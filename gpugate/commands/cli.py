@@ -46,6 +46,11 @@ COMMANDS = (
         "gpugate.commands.compare.command",
     ),
     Command(
+        "bisect",
+        "the commit from which on a case is slower, by duets against an earlier commit",
+        "gpugate.commands.compare.bisect",
+    ),
+    Command(
         "replay",
         "decides stored runs again: the verdicts that change, also with another tolerance",
         "gpugate.commands.replay",

@@ -6,6 +6,7 @@ import statistics
 
 from gpugate.explaining.autopsy import autopsy
 from gpugate.explaining.state import State
+from gpugate.measurement.record import Measurement
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
@@ -13,7 +14,7 @@ from gpugate.results.reason import ReasonCode
 from gpugate.results.summary import sm_clock_mhz, summarize
 from gpugate.results.verdict import Outcome
 
-RECORDED = "what was recorded"
+RECORDED, BASE = "what was recorded", "the base"
 
 
 def explain(result: CaseResult, profile: StepProfile | None) -> Autopsy | None:
@@ -23,6 +24,24 @@ def explain(result: CaseResult, profile: StepProfile | None) -> Autopsy | None:
     if then is None:
         then, against = reference_side(result), f"{result.compared_with}, which it is compared with"
     return autopsy(then, now, against) if then and now else None
+
+
+def explain_duet(found: Measurement, swapped: bool) -> Autopsy:
+    """Compares the head's side of a duet with the base's. Raises ValueError for a measurement without pairs."""
+    summary = summarize(found)
+    reference = State(
+        step_ms=summary.reference_ms.median,
+        counters=found.reference_counters,
+        profile=found.reference_profile,
+        sm_clock_mhz=sm_clock_mhz(found.pairs),
+    )
+    optimized = State(
+        step_ms=summary.optimized_ms.median,
+        counters=found.optimized_counters,
+        profile=found.optimized_profile,
+        sm_clock_mhz=sm_clock_mhz(found.pairs),
+    )
+    return autopsy(optimized, reference, BASE) if swapped else autopsy(reference, optimized, BASE)
 
 
 def optimized_side(result: CaseResult) -> State | None:

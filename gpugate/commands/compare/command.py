@@ -76,13 +76,16 @@ def run(arguments: argparse.Namespace) -> int:
     project = Path.cwd()
     processes = whole_number("--processes", arguments.processes, PROCESSES)
     budget_s = seconds("--budget", arguments.budget)
+    words = pytest_words(arguments.path, arguments.device)
+    words += ["-k", arguments.keyword] if arguments.keyword else []
+    words += ["-m", arguments.marker] if arguments.marker else []
     with (
         treat_termination_as_ctrl_c(),
         tempfile.TemporaryDirectory(prefix="gpugate-compare-") as folder,
         check_out(arguments.base, project, project / CACHE) as base,
         check_out(arguments.head, project, project / CACHE) as head,
     ):
-        taken = compare(base, head, _pytest_words(arguments), budget_s, processes, Path(folder))
+        taken = compare(base, head, words, budget_s, processes, Path(folder))
     duets, problems = judge(taken)
     sys.stdout.write(text(base, head, duets, taken, problems, terminal_columns(), stdout_takes_colour()))
     if arguments.json:
@@ -95,19 +98,26 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def compare(
-    base: Version, head: Version, words: Sequence[str], budget_s: float, processes: int, folder: Path
+    base: Version,
+    head: Version,
+    words: Sequence[str],
+    budget_s: float,
+    processes: int,
+    folder: Path,
+    open_cases: tuple[str, ...] | None = None,
 ) -> list[DuetProcess]:
     """Measures in one fresh process after another, until every case is decided or has had `processes` of them.
+
+    `open_cases` are the cases to measure; None for all that are selected.
 
     Raises CompareError, with the cause, where a process cannot measure any case.
     """
     taken: list[DuetProcess] = []
-    open_cases: tuple[str, ...] | None = None  # all that are selected
     for number in range(processes):
         plan = DuetPlan(str(base.root), str(folder / f"{number}.json"), budget_s, number, open_cases)
         left = "all cases" if open_cases is None else number_of(len(open_cases), "case")
         print(f"process {number + 1} of at most {processes}: {left}", file=sys.stderr)
-        taken.append(_run_process(plan, head, words))
+        taken.append(run_process(plan, head, words))
         open_cases = tuple(duet.case_id for duet in judge(taken)[0] if needs_process(duet))
         if not open_cases:
             break
@@ -132,7 +142,8 @@ def judge(taken: Sequence[DuetProcess]) -> tuple[list[Duet], dict[str, str]]:
     return duets, {name: reason for name, reason in problems.items() if name not in names or name in problems}
 
 
-def _run_process(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProcess:
+def run_process(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProcess:
+    """Measures the plan in a process in the folder of the head. Raises CompareError where it ends before a case."""
     command = module_command("gpugate.commands.compare.worker", words)
     environment = {**os.environ, "PY_COLORS": "0"}
     ended = run_child(command, stdin=json.dumps(to_json(plan)).encode(), environment=environment, folder=head.root)
@@ -146,13 +157,11 @@ def _run_process(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetPro
     return replace(process, problems={**process.problems, **dict.fromkeys(lost, f"its process {ended.reason}")})
 
 
-def _pytest_words(arguments: argparse.Namespace) -> list[str]:
+def pytest_words(path: str, device: str) -> list[str]:
+    """The arguments of pytest in a process of duets. Raises OptionError for what names no device."""
     from gpugate.session.options import device_name
 
-    words = [arguments.path, "--perf-device", device_name(arguments.device), "-q"]
-    words += ["-p", "gpugate.plugin", "-p", "no:cacheprovider"]
-    words += ["-k", arguments.keyword] if arguments.keyword else []
-    return words + (["-m", arguments.marker] if arguments.marker else [])
+    return [path, "--perf-device", device_name(device), "-q", "-p", "gpugate.plugin", "-p", "no:cacheprovider"]
 
 
 def exit_status(duets: Sequence[Duet], problems: Mapping[str, str]) -> int:

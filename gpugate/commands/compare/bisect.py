@@ -1,0 +1,206 @@
+"""`gpugate bisect CASE --good A [--bad B]`: the commit from which on a case is slower than in the good end."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpugate.commands.compare.command import (
+    BUDGET_S,
+    CACHE,
+    NOT_SLOWER,
+    PROCESSES,
+    SLOWER,
+    UNDECIDED,
+    compare,
+    judge,
+    pytest_words,
+    run_process,
+)
+from gpugate.commands.compare.plan import DuetPlan
+from gpugate.errors import CompareError
+from gpugate.explaining.states_of_case import explain_duet
+from gpugate.judging.bisection import Bisection
+from gpugate.judging.duet import FLOOR, time_ratio
+from gpugate.results.duet import DuetOutcome
+from gpugate.statistics.intervals import Estimate
+from gpugate.store.version import SHORT, Version, check_out, git
+
+MOST_REPEATS = 3  # of a measurement whose interval contains the border between slower and not
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "exit status: 0 the culprit is named and confirmed, 1 the two ends do not differ, 2 the case or an end cannot "
+        "be measured, 125 no commit is certain"
+    )
+    add = parser.add_argument
+    add("case", metavar="CASE", help="the id of the case, such as two-layer-net/all/cuda")
+    add("--good", metavar="REF", required=True, help="a commit in which the case was fast")
+    add("--bad", metavar="REF", default="HEAD", help="a later commit in which it is slower (default: HEAD)")
+    add("--path", metavar="PATH", default="perf_tests", help="perf tests of each commit (default: %(default)s)")
+    add(
+        "--budget",
+        metavar="SECONDS",
+        default=f"{BUDGET_S:g}",
+        help="time for sampling in each measurement, building apart (default: %(default)s)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Searches, prints the commit with its change and the likely cause, and returns the exit status.
+
+    Raises CompareError for ends that cannot be measured, and OptionError for a wrong value.
+    """
+    from gpugate.session.options import seconds
+    from gpugate.session.termination import treat_termination_as_ctrl_c
+
+    project, budget_s = Path.cwd(), seconds("--budget", arguments.budget)
+    words = pytest_words(arguments.path, arguments.case.rpartition("/")[2])
+    with (
+        treat_termination_as_ctrl_c(),
+        tempfile.TemporaryDirectory(prefix="gpugate-bisect-") as folder,
+        check_out(arguments.good, project, project / CACHE) as good,
+    ):
+        commits = list_commits(project, arguments.good, arguments.bad)
+        search = Search(arguments.case, good, commits, words, budget_s, Path(folder))
+        culprits = search.find()
+        if not search.bisection.ends_differ:
+            print(
+                f"{arguments.case} is not slower in {arguments.bad} than in {arguments.good}: {search.describe_end()}"
+            )
+            return SLOWER
+        if len(culprits) != 1:
+            print(f"no commit is certain: {', '.join(map(search.name, culprits)) or 'none can be measured'}")
+            return UNDECIDED
+        return search.confirm(culprits[0])
+
+
+def list_commits(project: Path, good: str, bad: str) -> list[str]:
+    """The commits after `good` up to `bad`, the oldest first, along the first parents.
+
+    Raises CompareError where `bad` is no commit or `good` no ancestor of it.
+    """
+    commit = git(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{bad}^{{commit}}")
+    if commit is None:
+        raise CompareError(f"{bad!r} is no commit of {project}: give a branch, tag or commit")
+    if git(project, "merge-base", "--is-ancestor", good, commit) is None:
+        raise CompareError(f"{good!r} is no ancestor of {bad!r}: give a commit before it")
+    found = git(project, "rev-list", "--first-parent", "--reverse", f"{good}..{commit}")
+    if not found:
+        raise CompareError(f"there is no commit between {good!r} and {bad!r}: give an earlier --good or a later --bad")
+    return found.split()
+
+
+@dataclass
+class Search:
+    """Measures commits against the good end in fresh processes; `commits` are numbered from 1."""
+
+    case_id: str
+    good: Version
+    commits: Sequence[str]
+    words: Sequence[str]
+    budget_s: float
+    folder: Path
+    bisection: Bisection = field(init=False)
+    ends: list[Estimate] = field(default_factory=list)
+    measured: int = 0
+
+    def __post_init__(self) -> None:
+        self.bisection = Bisection(len(self.commits))
+
+    def find(self) -> list[int]:
+        """Measures until the search is over; returns the culprits. Raises CompareError for an end without a time."""
+        while (commit := self.bisection.next_commit()) is not None:
+            self._measure(commit)
+        return self.bisection.culprits()
+
+    def name(self, commit: int) -> str:
+        return self.commits[commit - 1][:SHORT]
+
+    def describe_end(self) -> str:
+        return f"{_change(math.exp(sum(math.log(one.median) for one in self.ends) / len(self.ends)))} per step"
+
+    def _measure(self, commit: int) -> None:
+        """Counts one measurement of the commit; one that cannot be measured is left out of the search."""
+        border = self._border(commit)
+        with check_out(self.commits[commit - 1], Path.cwd(), Path.cwd() / CACHE) as head:
+            found = self._time(head)
+            for _ in range(MOST_REPEATS - 1):
+                if isinstance(found, str) or not found.low <= border <= found.high:
+                    break
+                found = self._time(head)
+        if isinstance(found, str):
+            self._leave_out(commit, found)
+            return
+        if commit == len(self.commits):
+            self.ends.append(found)
+        slower = found.median > border
+        self.bisection.add(commit, slower)
+        words = f"{_change(found.median)} ({_change(found.low)}..{_change(found.high)})"
+        print(f"{self._place(commit)}: {words}: {'slower' if slower else 'not slower'}", file=sys.stderr)
+
+    def _time(self, head: Version) -> Estimate | str:
+        """The time of the case over that of the good end, from a fresh process, or the reason why it has none."""
+        self.measured += 1
+        path = self.folder / f"{self.measured}.json"
+        plan = DuetPlan(str(self.good.root), str(path), self.budget_s, self.measured, (self.case_id,))
+        try:
+            process = run_process(plan, head, self.words)
+        except CompareError as error:
+            return str(error)
+        found = process.measured.get(self.case_id)
+        if found is None or not found.pairs:
+            return process.problems.get(self.case_id, "it is not in both versions, or its outputs differ in form")
+        return time_ratio(found, process.swapped)
+
+    def _place(self, commit: int) -> str:
+        return f"{self.name(commit)} ({commit} of {len(self.commits)})"
+
+    def _border(self, commit: int) -> float:
+        """Half of the change between the ends; for the end itself the smallest change that is one."""
+        if commit == len(self.commits) or not self.ends:
+            return 1 + FLOOR
+        logs = [math.log(one.median) for one in self.ends]
+        return math.exp(sum(logs) / len(logs) / 2)
+
+    def _leave_out(self, commit: int, problem: str) -> None:
+        if commit == len(self.commits):
+            raise CompareError(
+                f"{self.case_id} cannot be measured in {self.name(commit)} ({problem}): give another --bad"
+            )
+        self.bisection.unmeasurable.add(commit)
+        print(f"{self._place(commit)}: left out: {problem}", file=sys.stderr)
+
+    def confirm(self, commit: int) -> int:
+        """Compares the culprit with the commit before it, and prints its change with the likely cause."""
+        project = Path.cwd()
+        before = self.commits[commit - 2] if commit > 1 else str(self.good.root)
+        with (
+            check_out(before, project, project / CACHE) as base,
+            check_out(self.commits[commit - 1], project, project / CACHE) as head,
+        ):
+            taken = compare(base, head, self.words, self.budget_s, PROCESSES, self.folder, (self.case_id,))
+        duets, problems = judge(taken)
+        subject = git(project, "show", "--no-patch", "--format=%s", self.commits[commit - 1]) or ""
+        print(f"{self.name(commit)} {subject}")
+        if not duets:
+            print(f"{self.case_id} was not confirmed: {'; '.join(problems.values())}")
+            return UNDECIDED
+        ratio, outcome = duets[0].ratio, duets[0].outcome
+        interval = f"{_change(ratio.low)}..{_change(ratio.high)}"
+        print(
+            f"{self.case_id} against the commit before: {_change(ratio.median)} ({interval}) per step: {outcome.value}"
+        )
+        for sentence in explain_duet(taken[0].measured[self.case_id], taken[0].swapped).sentences:
+            print(f"  {sentence}")
+        return NOT_SLOWER if outcome is DuetOutcome.SLOWER else UNDECIDED
+
+
+def _change(ratio: float) -> str:
+    return f"{100 * (ratio - 1) + 0.0:+.1f} %"

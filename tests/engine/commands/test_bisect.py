@@ -1,0 +1,103 @@
+"""`gpugate bisect` on a real history whose measurements are made up: the commit, its cause, and what it refuses."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gpugate.commands.cli import main
+from gpugate.commands.compare import bisect, command
+from gpugate.commands.compare.bisect import list_commits
+from gpugate.commands.compare.plan import DuetPlan
+from gpugate.errors import CompareError
+from gpugate.results.duet import DuetProcess
+from gpugate.store.version import Version, git
+from tests.conftest import TWO_CORES
+from tests.engine.judging.test_duet import CASE, measured
+from tests.engine.store.test_version import commit, worktrees
+
+BROKEN = "does not build"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository; a process takes as many milliseconds a step as the file `step_ms` of a version has."""
+    for module in (bisect, command):
+        monkeypatch.setattr(module, "run_process", run_process)
+    monkeypatch.chdir(tmp_path)
+    assert git(tmp_path, "init", "-q", "-b", "main") is not None
+    (tmp_path / ".gitignore").write_text(".gpugate-cache/\n")
+    return tmp_path
+
+
+def run_process(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProcess:
+    """The duet of both versions' files in the place of a process."""
+    assert plan.case_ids is not None
+    if plan.case_ids != (CASE,):
+        return DuetProcess(plan.swapped, TWO_CORES)
+    texts = [Path(root, "step_ms").read_text() for root in (plan.base, str(head.root))]
+    if BROKEN in texts:
+        return DuetProcess(plan.swapped, TWO_CORES, plan.case_ids, problems={CASE: f"quick of the head {BROKEN}"})
+    base, now = map(float, texts)
+    found = measured(now, base) if plan.swapped else measured(base, now)
+    return DuetProcess(plan.swapped, TWO_CORES, plan.case_ids, {CASE: found})
+
+
+def write(project: Path, *steps_ms: float | str) -> list[str]:
+    """A commit for each time of a step; returns their ids."""
+    made = []
+    for number, step_ms in enumerate(steps_ms):
+        (project / "step_ms").write_text(str(step_ms))
+        (project / "number").write_text(str(number))
+        made.append(commit(project, f"a step of {step_ms} ms"))
+    return made
+
+
+def test_the_commit_is_named_with_its_change_and_the_commit_before_is_measured_again(project: Path, capsys) -> None:
+    commits = write(project, 10, 10, 10.01, 10.6, 10.61, 10.6)
+    assert main(["bisect", CASE, "--good", commits[0]]) == 0
+    printed = capsys.readouterr()
+    first, second, *cause = printed.out.splitlines()
+    assert first == f"{commits[3][:12]} a step of 10.6 ms"
+    assert second == f"{CASE} against the commit before: +5.9 % (+5.9 %..+5.9 %) per step: SLOWER"
+    assert "  a step: 10.01 ms -> 10.60 ms (+5.9 %)" in cause
+    assert f"{commits[5][:12]} (5 of 5): +6.0 % (+6.0 %..+6.0 %): slower\n" in printed.err
+    assert worktrees(project) == 1
+
+
+def test_a_culprit_beside_a_commit_that_does_not_build_is_not_certain(project: Path, capsys) -> None:
+    commits = write(project, 10, 10, BROKEN, 10.6, 10.6)
+    assert main(["bisect", CASE, "--good", commits[0]]) == 125
+    printed = capsys.readouterr()
+    assert printed.out == f"no commit is certain: {commits[2][:12]}, {commits[3][:12]}\n"
+    assert f"{commits[2][:12]} (2 of 4): left out: quick of the head {BROKEN}\n" in printed.err
+
+
+def test_ends_that_do_not_differ_are_refused(project: Path, capsys) -> None:
+    commits = write(project, 10, 10.6, 10.05)
+    assert main(["bisect", CASE, "--good", commits[0]]) == 1
+    assert capsys.readouterr().out == f"{CASE} is not slower in HEAD than in {commits[0]}: +0.5 % per step\n"
+
+
+def test_a_case_that_cannot_be_measured_at_the_end_is_one_sentence(project: Path, capsys) -> None:
+    commits = write(project, 10, 11)
+    assert main(["bisect", "tiny/gone/cpu", "--good", commits[0]]) == 2
+    sentence = (
+        f"tiny/gone/cpu cannot be measured in {commits[1][:12]} (it is not in both versions, or its outputs differ"
+    )
+    assert capsys.readouterr().err.startswith(f"gpugate bisect: {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "sentence"),
+    [
+        ("HEAD", "HEAD~1", "'HEAD' is no ancestor of 'HEAD~1': give a commit before it"),
+        ("HEAD", "HEAD", "there is no commit between 'HEAD' and 'HEAD': give an earlier --good or a later --bad"),
+        ("HEAD~1", "nothing", "'nothing' is no commit of "),
+    ],
+)
+def test_ends_in_the_wrong_order_are_one_sentence(project: Path, good: str, bad: str, sentence: str) -> None:
+    write(project, 10, 11)
+    with pytest.raises(CompareError) as error:
+        list_commits(project, good, bad)
+    assert str(error.value).startswith(sentence)
