@@ -105,6 +105,11 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.2g} %" if abs(fraction) < 0.1 else f"{100 * fraction:.0f} %"
 
 
+def signed_percent(share: float) -> str:
+    """Writes a share such as -0.052 as `-5.2 %`, and never `-0.0 %`."""
+    return f"{round(100 * share, 1) + 0.0:+.1f} %"
+
+
 def interval(low: float, high: float) -> str:
     return f"{low:.2f}..{high:.2f}" if high < 100 else f"{low:.0f}..{high:.0f}"
 

@@ -213,19 +213,14 @@ def _list_moves(run: RunResult) -> list[str]:
     return [*head, *(["", table.markdown()] if found else []), *(["", *knees] if knees else [])]
 
 
-def change(share: float) -> str:
-    """`-5.2 %` of a share such as -0.052."""
-    return f"{round(100 * share, 1) + 0.0:+.1f} %"  # no -0.0
-
-
 def _cells(move: Move) -> tuple[str, ...]:
     then, now = move.then.current, move.now
     return (
         move.case_id,
         f"{units.ratio(then.speedup)} -> {units.ratio(now.speedup.median)}",
-        change(now.speedup.median / then.speedup - 1),
+        units.signed_percent(now.speedup.median / then.speedup - 1),
         f"{units.milliseconds(then.optimized_ms)} -> {units.milliseconds(now.optimized_ms.median)}",
-        change(now.optimized_ms.median / then.optimized_ms - 1),
+        units.signed_percent(now.optimized_ms.median / then.optimized_ms - 1),
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 
 from gpugate.commands.compare.command import (
     BUDGET_S,
@@ -23,6 +23,7 @@ from gpugate.commands.compare.command import (
     run_process,
 )
 from gpugate.commands.compare.plan import DuetPlan
+from gpugate.commands.compare.report import write_change, write_interval
 from gpugate.errors import CompareError
 from gpugate.explaining.states_of_case import explain_duet
 from gpugate.judging.bisection import Bisection
@@ -64,11 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
     words = pytest_words(arguments.path, arguments.case.rpartition("/")[2])
     with (
         treat_termination_as_ctrl_c(),
-        tempfile.TemporaryDirectory(prefix="gpugate-bisect-") as folder,
         check_out(arguments.good, project, project / CACHE) as good,
     ):
         commits = list_commits(project, arguments.good, arguments.bad)
-        search = Search(arguments.case, good, commits, words, budget_s, Path(folder))
+        search = Search(arguments.case, good, commits, words, budget_s)
         culprits = search.find()
         if not search.bisection.ends_differ:
             print(
@@ -106,7 +106,6 @@ class Search:
     commits: Sequence[str]
     words: Sequence[str]
     budget_s: float
-    folder: Path
     bisection: Bisection = field(init=False)
     ends: list[Estimate] = field(default_factory=list)
     measured: int = 0
@@ -124,7 +123,7 @@ class Search:
         return self.commits[commit - 1][:SHORT]
 
     def describe_end(self) -> str:
-        return f"{_change(math.exp(sum(math.log(one.median) for one in self.ends) / len(self.ends)))} per step"
+        return f"{write_change(self._mean_of_ends())} per step"
 
     def _measure(self, commit: int) -> None:
         """Counts one measurement of the commit; one that cannot be measured is left out of the search."""
@@ -142,14 +141,13 @@ class Search:
             self.ends.append(found)
         slower = found.median > border
         self.bisection.add(commit, slower)
-        words = f"{_change(found.median)} ({_change(found.low)}..{_change(found.high)})"
+        words = f"{write_change(found.median)} ({write_interval(found)})"
         print(f"{self._place(commit)}: {words}: {'slower' if slower else 'not slower'}", file=sys.stderr)
 
     def _time(self, head: Version) -> Estimate | str:
         """The time of the case over that of the good end, from a fresh process, or the reason why it has none."""
         self.measured += 1
-        path = self.folder / f"{self.measured}.json"
-        plan = DuetPlan(str(self.good.root), str(path), self.budget_s, self.measured, (self.case_id,))
+        plan = DuetPlan(str(self.good.root), self.budget_s, self.measured, (self.case_id,))
         try:
             process = run_process(plan, head, self.words)
         except CompareError as error:
@@ -166,8 +164,10 @@ class Search:
         """Half of the change between the ends; for the end itself the smallest change that is one."""
         if commit == len(self.commits) or not self.ends:
             return 1 + FLOOR
-        logs = [math.log(one.median) for one in self.ends]
-        return math.exp(sum(logs) / len(logs) / 2)
+        return math.sqrt(self._mean_of_ends())
+
+    def _mean_of_ends(self) -> float:
+        return math.exp(fmean(math.log(one.median) for one in self.ends))
 
     def _leave_out(self, commit: int, problem: str) -> None:
         if commit == len(self.commits):
@@ -185,7 +185,7 @@ class Search:
             check_out(before, project, project / CACHE) as base,
             check_out(self.commits[commit - 1], project, project / CACHE) as head,
         ):
-            taken = compare(base, head, self.words, self.budget_s, PROCESSES, self.folder, (self.case_id,))
+            taken = compare(base, head, self.words, self.budget_s, PROCESSES, (self.case_id,))
         duets, problems = judge(taken)
         subject = git(project, "show", "--no-patch", "--format=%s", self.commits[commit - 1]) or ""
         print(f"{self.name(commit)} {subject}")
@@ -193,14 +193,8 @@ class Search:
             print(f"{self.case_id} was not confirmed: {'; '.join(problems.values())}")
             return UNDECIDED
         ratio, outcome = duets[0].ratio, duets[0].outcome
-        interval = f"{_change(ratio.low)}..{_change(ratio.high)}"
-        print(
-            f"{self.case_id} against the commit before: {_change(ratio.median)} ({interval}) per step: {outcome.value}"
-        )
+        change = f"{write_change(ratio.median)} ({write_interval(ratio)}) per step"
+        print(f"{self.case_id} against the commit before: {change}: {outcome.value}")
         for sentence in explain_duet(taken[0].measured[self.case_id], taken[0].swapped).sentences:
             print(f"  {sentence}")
         return NOT_SLOWER if outcome is DuetOutcome.SLOWER else UNDECIDED
-
-
-def _change(ratio: float) -> str:
-    return f"{100 * (ratio - 1) + 0.0:+.1f} %"

@@ -81,11 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
     words += ["-m", arguments.marker] if arguments.marker else []
     with (
         treat_termination_as_ctrl_c(),
-        tempfile.TemporaryDirectory(prefix="gpugate-compare-") as folder,
         check_out(arguments.base, project, project / CACHE) as base,
         check_out(arguments.head, project, project / CACHE) as head,
     ):
-        taken = compare(base, head, words, budget_s, processes, Path(folder))
+        taken = compare(base, head, words, budget_s, processes)
     duets, problems = judge(taken)
     sys.stdout.write(text(base, head, duets, taken, problems, terminal_columns(), stdout_takes_colour()))
     if arguments.json:
@@ -103,7 +102,6 @@ def compare(
     words: Sequence[str],
     budget_s: float,
     processes: int,
-    folder: Path,
     open_cases: tuple[str, ...] | None = None,
 ) -> list[DuetProcess]:
     """Measures in one fresh process after another, until every case is decided or has had `processes` of them.
@@ -114,7 +112,7 @@ def compare(
     """
     taken: list[DuetProcess] = []
     for number in range(processes):
-        plan = DuetPlan(str(base.root), str(folder / f"{number}.json"), budget_s, number, open_cases)
+        plan = DuetPlan(str(base.root), budget_s, number, open_cases)
         left = "all cases" if open_cases is None else number_of(len(open_cases), "case")
         print(f"process {number + 1} of at most {processes}: {left}", file=sys.stderr)
         taken.append(run_process(plan, head, words))
@@ -139,20 +137,22 @@ def judge(taken: Sequence[DuetProcess]) -> tuple[list[Duet], dict[str, str]]:
             duets.append(judge_duet(name, taken))
         else:
             problems[name] = "the outputs of the two versions cannot be compared"
-    return duets, {name: reason for name, reason in problems.items() if name not in names or name in problems}
+    return duets, problems
 
 
 def run_process(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProcess:
     """Measures the plan in a process in the folder of the head. Raises CompareError where it ends before a case."""
     command = module_command("gpugate.commands.compare.worker", words)
     environment = {**os.environ, "PY_COLORS": "0"}
-    ended = run_child(command, stdin=json.dumps(to_json(plan)).encode(), environment=environment, folder=head.root)
-    output = Path(plan.output)
-    if not output.exists():  # before its first case: the cause is that of the command
-        errors = [line.removeprefix(ERROR) for line in ended.output.splitlines() if line.startswith(ERROR)]
-        last = "\n".join([f"a process {ended.reason}, after this output:", *ended.last_lines(LAST_LINES)])
-        raise CompareError(errors[-1] if errors else last)
-    process = FILE.read(output)
+    with tempfile.TemporaryDirectory(prefix="gpugate-duets-") as folder:
+        output = Path(folder, "duets.json")
+        orders = json.dumps(to_json(replace(plan, output=str(output)))).encode()
+        ended = run_child(command, stdin=orders, environment=environment, folder=head.root)
+        if not output.exists():  # before its first case: the cause is that of the command
+            errors = [line.removeprefix(ERROR) for line in ended.output.splitlines() if line.startswith(ERROR)]
+            last = "\n".join([f"a process {ended.reason}, after this output:", *ended.last_lines(LAST_LINES)])
+            raise CompareError(errors[-1] if errors else last)
+        process = FILE.read(output)
     lost = [name for name in process.wanted if name not in process.measured and name not in process.problems]
     return replace(process, problems={**process.problems, **dict.fromkeys(lost, f"its process {ended.reason}")})
 

@@ -15,10 +15,10 @@ class DuetPlan:
     """The orders of one process. `case_ids` are the cases to measure; None: all that are selected."""
 
     base: str  # the folder of the base
-    output: str  # path of the DuetProcess
     budget_s: Positive
     number: Count  # of the process, from 0: every second one is swapped
     case_ids: tuple[str, ...] | None = None
+    output: str = ""  # path of the DuetProcess, in a folder that `run_process` makes
 
     @property
     def swapped(self) -> bool:

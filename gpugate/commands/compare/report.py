@@ -11,10 +11,11 @@ from rich.text import Text
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
+from gpugate.statistics.intervals import Estimate
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import with_header
 from gpugate.store.version import Version
-from gpugate.units import number_of, percent
+from gpugate.units import number_of, percent, signed_percent
 
 FORMAT, FORMAT_VERSION = "gpugate-comparison", 1
 EXACT = ("kernel_launches", "graph_launches", "kernels", "copies", "memsets", "synchronizing_calls")
@@ -79,8 +80,8 @@ def _table(base: Version, head: Version, duets: Sequence[Duet]) -> Table:
 def _row(duet: Duet) -> tuple[str, ...]:
     return (
         duet.case_id,
-        _change(duet.ratio.median),
-        f"{_change(duet.ratio.low)}..{_change(duet.ratio.high)}",
+        write_change(duet.ratio.median),
+        write_interval(duet.ratio),
         duet.outcome.value,
         percent(duet.detectable),
         f"{duet.relative_l2:.1e}" if duet.relative_l2 else "equal",
@@ -88,8 +89,14 @@ def _row(duet: Duet) -> tuple[str, ...]:
     )
 
 
-def _change(ratio: float) -> str:
-    return f"{100 * (ratio - 1) + 0.0:+.1f} %"
+def write_change(ratio: float) -> str:
+    """Writes a ratio of times such as 1.05 as `+5.0 %`."""
+    return signed_percent(ratio - 1)
+
+
+def write_interval(ratio: Estimate) -> str:
+    """Writes `+4.0 %..+6.1 %`."""
+    return f"{write_change(ratio.low)}..{write_change(ratio.high)}"
 
 
 def _notes(duets: Sequence[Duet], taken: Sequence[DuetProcess], problems: Mapping[str, str]) -> Iterator[str]:

@@ -15,7 +15,6 @@ from gpugate import units
 from gpugate.commands.history.level_changes import FALSE_MARKS
 from gpugate.commands.history.nights import CaseNight, Night
 from gpugate.commands.history.trends import MachineHistory, Mark, Step, Trend
-from gpugate.report.night import change
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text
 from gpugate.store.codec import to_json
@@ -104,7 +103,7 @@ def _anchor(seen: CaseNight) -> str:
     """`11.50x -0.3 %`: the anchor, and where the newest night stands against it."""
     if seen.anchor_speedup is None:
         return ""
-    return f"{units.ratio(seen.anchor_speedup)} {change(seen.speedup.median / seen.anchor_speedup - 1)}"
+    return f"{units.ratio(seen.anchor_speedup)} {units.signed_percent(seen.speedup.median / seen.anchor_speedup - 1)}"
 
 
 def sparkline(trend: Trend, columns: int, blocks: str = BLOCKS) -> str:
@@ -137,7 +136,8 @@ def describe_mark(mark: Mark) -> str:
 
 
 def _describe_step(name: str, step: Step, written: Callable[[float], str]) -> str:
-    return f"{name} {written(step.before)} -> {written(step.after)} ({change(step.change)}, {step.test.value})"
+    change = units.signed_percent(step.change)
+    return f"{name} {written(step.before)} -> {written(step.after)} ({change}, {step.test.value})"
 
 
 def _events(history: MachineHistory) -> Iterator[str]:
