@@ -67,6 +67,24 @@ def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:
     )
 
 
+def judge_duets(taken: Sequence[DuetProcess]) -> tuple[list[Duet], dict[str, str]]:
+    """The duet of every case that was measured, in the order of the first process, and the reasons of the others."""
+    names = list(dict.fromkeys(name for process in taken for name in process.measured))
+    problems = {name: reason for process in taken for name, reason in process.problems.items()}
+    duets = []
+    for name in names:
+        if any(process.measured[name].pairs for process in taken if name in process.measured):
+            duets.append(judge_duet(name, taken))
+        else:
+            problems[name] = "the outputs of the two versions cannot be compared"
+    return duets, problems
+
+
+def needs_process(duet: Duet) -> bool:
+    """True for a case that is not decided, which includes every change that one process alone has seen."""
+    return duet.outcome is DuetOutcome.UNDECIDED
+
+
 def _sides(measurement: Measurement) -> tuple[DuetSide, DuetSide]:
     return (
         DuetSide(measurement.reference_counters, measurement.reference_cost),

@@ -10,25 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from gpugate.commands.compare.command import (
-    BUDGET_S,
-    CACHE,
-    NOT_SLOWER,
-    PROCESSES,
-    SLOWER,
-    UNDECIDED,
-    compare,
-    judge,
-    pytest_words,
-    run_process,
-)
-from gpugate.commands.compare.plan import DuetPlan
+from gpugate.commands.compare.command import NOT_SLOWER, SLOWER, UNDECIDED
 from gpugate.commands.compare.report import write_change, write_interval
 from gpugate.errors import CompareError
 from gpugate.explaining.states_of_case import explain_duet
 from gpugate.judging.bisection import Bisection
-from gpugate.judging.duet import FLOOR, time_ratio
+from gpugate.judging.duet import FLOOR, judge_duets, time_ratio
 from gpugate.results.duet import DuetOutcome
+from gpugate.session.duets import BUDGET_S, CACHE, PROCESSES, DuetPlan, measure_duets, pytest_words, run_process
 from gpugate.statistics.intervals import Estimate
 from gpugate.store.version import SHORT, Version, check_out, git
 
@@ -185,8 +174,8 @@ class Search:
             check_out(before, project, project / CACHE) as base,
             check_out(self.commits[commit - 1], project, project / CACHE) as head,
         ):
-            taken = compare(base, head, self.words, self.budget_s, PROCESSES, (self.case_id,))
-        duets, problems = judge(taken)
+            taken = measure_duets(base, head, self.words, self.budget_s, PROCESSES, (self.case_id,))
+        duets, problems = judge_duets(taken)
         subject = git(project, "show", "--no-patch", "--format=%s", self.commits[commit - 1]) or ""
         print(f"{self.name(commit)} {subject}")
         if not duets:

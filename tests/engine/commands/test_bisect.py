@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from gpugate.commands.cli import main
-from gpugate.commands.compare import bisect, command
+from gpugate.commands.compare import bisect
 from gpugate.commands.compare.bisect import list_commits
-from gpugate.commands.compare.plan import DuetPlan
 from gpugate.errors import CompareError
 from gpugate.results.duet import DuetProcess
+from gpugate.session import duets
+from gpugate.session.duets import DuetPlan
 from gpugate.store.version import Version, git
 from tests.conftest import TWO_CORES
 from tests.engine.judging.test_duet import CASE, measured
@@ -22,7 +23,7 @@ BROKEN = "does not build"
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository; a process takes as many milliseconds a step as the file `step_ms` of a version has."""
-    for module in (bisect, command):
+    for module in (bisect, duets):
         monkeypatch.setattr(module, "run_process", run_process)
     monkeypatch.chdir(tmp_path)
     assert git(tmp_path, "init", "-q", "-b", "main") is not None

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from gpugate.catalogue import catalogue
-from gpugate.commands.compare.plan import FILE, DuetPlan
 from gpugate.errors import GpugateError, SideError
 from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import Settings
 from gpugate.results.duet import DuetProcess
+from gpugate.session.duets import FILE, DuetPlan
 from gpugate.session.other_tree import OtherTree
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.registration import perf_run

@@ -1,0 +1,103 @@
+"""Duets of two versions of the code: one fresh process after another, until every case is decided."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpugate.errors import CompareError
+from gpugate.judging.duet import judge_duets, needs_process
+from gpugate.results.duet import DuetProcess
+from gpugate.session.child_process import module_command
+from gpugate.session.run_child import run_child
+from gpugate.store.codec import to_json
+from gpugate.store.json_file import JsonFile, NextSteps
+from gpugate.store.version import Version
+from gpugate.units import Count, Positive, number_of
+
+BUDGET_S, PROCESSES = 10.0, 3  # of sampling a case in a process; most processes of a case
+CACHE = Path(".gpugate-cache", "versions")  # of a project: the worktrees of its versions
+LAST_LINES = 8
+ERROR = "ERROR: "  # as pytest begins a usage error
+
+
+@dataclass(frozen=True)
+class DuetPlan:
+    """The orders of one process. `case_ids` are the cases to measure; None: all that are selected."""
+
+    base: str  # the folder of the base
+    budget_s: Positive
+    number: Count  # of the process, from 0: every second one is swapped
+    case_ids: tuple[str, ...] | None = None
+    output: str = ""  # path of the DuetProcess, in a folder that `run_process` makes
+
+    @property
+    def swapped(self) -> bool:
+        """True where the head is the engine's reference side: what the engine does to one side then cancels."""
+        return self.number % 2 == 1
+
+
+FILE = JsonFile(
+    "gpugate-duets",
+    1,
+    DuetProcess,
+    CompareError,
+    NextSteps(
+        unreadable="compare again", damaged="compare again", newer="compare again", unwritable="free space and repeat"
+    ),
+)
+
+
+def measure_duets(
+    base: Version,
+    head: Version,
+    words: Sequence[str],
+    budget_s: float,
+    processes: int,
+    open_cases: tuple[str, ...] | None = None,
+) -> list[DuetProcess]:
+    """Measures in one fresh process after another, until every case is decided or has had `processes` of them.
+
+    `open_cases` are the cases to measure; None for all that are selected.
+
+    Raises CompareError, with the cause, where a process cannot measure any case.
+    """
+    taken: list[DuetProcess] = []
+    for number in range(processes):
+        plan = DuetPlan(str(base.root), budget_s, number, open_cases)
+        left = "all cases" if open_cases is None else number_of(len(open_cases), "case")
+        print(f"process {number + 1} of at most {processes}: {left}", file=sys.stderr)
+        taken.append(run_process(plan, head, words))
+        open_cases = tuple(duet.case_id for duet in judge_duets(taken)[0] if needs_process(duet))
+        if not open_cases:
+            break
+    return taken
+
+
+def run_process(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProcess:
+    """Measures the plan in a process in the folder of the head. Raises CompareError where it ends before a case."""
+    command = module_command("gpugate.session.duet_worker", words)
+    environment = {**os.environ, "PY_COLORS": "0"}
+    with tempfile.TemporaryDirectory(prefix="gpugate-duets-") as folder:
+        output = Path(folder, "duets.json")
+        orders = json.dumps(to_json(replace(plan, output=str(output)))).encode()
+        ended = run_child(command, stdin=orders, environment=environment, folder=head.root)
+        if not output.exists():  # before its first case: the cause is that of the command
+            errors = [line.removeprefix(ERROR) for line in ended.output.splitlines() if line.startswith(ERROR)]
+            last = "\n".join([f"a process {ended.reason}, after this output:", *ended.last_lines(LAST_LINES)])
+            raise CompareError(errors[-1] if errors else last)
+        process = FILE.read(output)
+    lost = [name for name in process.wanted if name not in process.measured and name not in process.problems]
+    return replace(process, problems={**process.problems, **dict.fromkeys(lost, f"its process {ended.reason}")})
+
+
+def pytest_words(path: str, device: str) -> list[str]:
+    """The arguments of pytest in a process of duets. Raises OptionError for what names no device."""
+    from gpugate.session.options import device_name
+
+    return [path, "--perf-device", device_name(device), "-q", "-p", "gpugate.plugin", "-p", "no:cacheprovider"]
