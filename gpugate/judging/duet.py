@@ -8,11 +8,15 @@ from collections.abc import Sequence
 from gpugate.measurement.record import Measurement, SideCost
 from gpugate.measurement.speedup import speedup_of
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSide
-from gpugate.statistics.intervals import Estimate
+from gpugate.statistics.intervals import Estimate, build_half_width
 
 # Two identical sides may differ by as much for their whole life in a process: a smaller change is none.
 FLOOR = 0.01
 ALIKE = 0.03  # an interval inside +-3 % is the same speed
+# Two processes tune their kernels and place their memory independently of each other: two equal versions differed by 4
+# and 5 % as long as the processes lived, on an H200.
+UNKNOWN_PROCESS_SPREAD = 0.05
+FEWEST_FOR_SPREAD = 3
 FEWEST_FOR_ALARM = 2  # processes: a build or a placement in memory that one process got by chance is no change
 
 
@@ -24,16 +28,23 @@ def time_ratio(measurement: Measurement, swapped: bool) -> Estimate:
     return Estimate(1 / speedup.median, 1 / speedup.high, 1 / speedup.low)
 
 
-def combine(ratios: Sequence[Estimate]) -> Estimate:
+def combine(ratios: Sequence[Estimate], apart: bool = False) -> Estimate:
     """The geometric mean of the processes' ratios. Its interval has the half-width of a mean of independent processes,
-    and includes the ratio of every process, since two or three of them show no spread. Raises ValueError for none."""
+    and includes the ratio of every process, since two or three of them show no spread. Raises ValueError for none.
+
+    Where the two versions were `apart`, each in a process of its own, the pair of processes is the unit of replication:
+    the interval is at least the t interval over the pairs, or UNKNOWN_PROCESS_SPREAD for fewer than FEWEST_FOR_SPREAD.
+    """
     if not ratios:
         raise ValueError("no process was measured: a duet needs at least one")
-    if len(ratios) == 1:
+    if len(ratios) == 1 and not apart:
         return ratios[0]
     logs = [math.log(one.median) for one in ratios]
     mean, half = sum(logs) / len(logs), math.sqrt(sum(_half_log(one) ** 2 for one in ratios)) / len(ratios)
-    low, high = min(mean - half, *logs), max(mean + half, *logs)
+    if apart:
+        between = build_half_width(logs) if len(logs) >= FEWEST_FOR_SPREAD else UNKNOWN_PROCESS_SPREAD
+        half = max(half, between)
+    low, high = min([mean - half, *logs]), max([mean + half, *logs])
     return Estimate(math.exp(mean), math.exp(low), math.exp(high))
 
 
@@ -52,7 +63,7 @@ def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:
     """The duet of one case. Raises ValueError where no process measured a pair of it."""
     measured = [(one.measured[case_id], one.swapped) for one in processes if case_id in one.measured]
     ratios = tuple(time_ratio(measurement, swapped) for measurement, swapped in measured if measurement.pairs)
-    ratio = combine(ratios)
+    ratio = combine(ratios, apart=any(case_id in one.apart for one in processes))
     roles = [_sides(measurement)[::-1] if swapped else _sides(measurement) for measurement, swapped in measured]
     base, head = (_cheapest([sides[version] for sides in roles]) for version in (0, 1))
     return Duet(

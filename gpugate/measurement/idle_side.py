@@ -12,10 +12,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Collection
 from contextlib import suppress
 from functools import cache
-
-from gpugate.measurement.sides import BuiltSide
 
 # A stopped worker cannot see that this process was killed. The watcher does, by the end of its input, and resumes them.
 _WATCHER = """
@@ -29,22 +28,25 @@ for worker in {int(line) for line in sys.stdin}:
 """
 
 
-def stop_workers(side: BuiltSide) -> None:
-    """Stops the workers, which stay alive. Call `resume_workers` before the side is used or closed."""
-    if side.workers:
+def stop_workers(workers: Collection[int]) -> None:
+    """Stops the workers, which stay alive. Call `resume_workers` before their side is used or closed.
+
+    A worker is the id of a process or, as in kill(2), the negative id of a process group.
+    """
+    if workers:
         stream = _start_watcher(os.getpid()).stdin
         assert stream is not None  # noqa: S101  # for mypy
-        stream.writelines(f"{worker}\n".encode() for worker in side.workers)
+        stream.writelines(f"{worker}\n".encode() for worker in workers)
         stream.flush()
-    _signal(side, signal.SIGSTOP)
+    _signal(workers, signal.SIGSTOP)
 
 
-def resume_workers(side: BuiltSide) -> None:
-    _signal(side, signal.SIGCONT)
+def resume_workers(workers: Collection[int]) -> None:
+    _signal(workers, signal.SIGCONT)
 
 
-def _signal(side: BuiltSide, number: signal.Signals) -> None:
-    for worker in side.workers:
+def _signal(workers: Collection[int], number: signal.Signals) -> None:
+    for worker in workers:
         with suppress(ProcessLookupError):
             os.kill(worker, number)
 

@@ -113,13 +113,13 @@ class Pairing:
 
     def _begin_turn(self, side: BuiltSide) -> None:
         if self.stop_idle:
-            stop_workers(self.both.reference if side is self.both.optimized else self.both.optimized)
-            resume_workers(side)
+            stop_workers((self.both.reference if side is self.both.optimized else self.both.optimized).workers)
+            resume_workers(side.workers)
 
     def end_turns(self) -> None:
         """Lets the workers of both sides go on."""
         for side in (self.both.reference, self.both.optimized):
-            resume_workers(side)
+            resume_workers(side.workers)
 
     def _await_refill(self, side: BuiltSide, step_ms: float) -> None:
         """Waits until the loaders of the side that has just run have refilled its stock, at the rate of that run.

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 from gpugate.faults.mutate import mutate
 from gpugate.measurement import counters, trace
@@ -59,6 +59,18 @@ from gpugate.workload import BASELINE, Case, Context, no_engagement_problem
 REWARM_SHARE = 0.3  # of the warm-up time, for every build after the first: the clock is up already
 
 
+class LiveSides(Protocol):
+    """Sides that live in processes of their own; there, these methods do what the engine does to sides of its own."""
+
+    def build(self, reference_first: bool) -> BothSides: ...
+
+    def compare(self) -> Sequence[Difference]:
+        """The differences of the outputs of the first build."""
+
+    def count(self, both: BothSides, steps_ms: Sequence[float | None]) -> None:
+        """Counts the last build, after all times; `steps_ms` are the times per step of the reference and the other."""
+
+
 @dataclass
 class _Found:
     """The results of a measurement so far."""
@@ -97,6 +109,7 @@ class _Run:
     inputs: Inputs
     expected: Expected | None = None  # None: only times are measured
     cache: WorkloadCache = field(default_factory=WorkloadCache)
+    live: LiveSides | None = None
     timer: Timer = field(init=False)
     read_clock: ReadClock = field(init=False)
     draw: random.Random = field(init=False)
@@ -188,6 +201,13 @@ def measure_times(
         release(context.device)
 
 
+def measure_live(case: Case, context: Context, settings: Settings, report: Report, live: LiveSides) -> Measurement:
+    """Measures two live versions of the case's optimized side by the same plan as `measure`; nothing is built here."""
+    started = perf_counter()
+    run = _Run(case, context, settings, report, Inputs((), (), 0, 0), live=live)
+    return _record(run, _sample(run), perf_counter() - started)
+
+
 def _draw(settings: Settings, what: str) -> random.Random:
     return random.Random(f"{settings.seed} {what}")  # noqa: S311  # for repeatability, not for secrets
 
@@ -209,7 +229,10 @@ def _sample(run: _Run) -> StopReason:
         run.report_progress("building", run.case.optimization.name)
         # The first build begins with the reference: an optimization that edits a shared model is then found and named.
         reference_first = len(run.found.builds) % 2 == 0
-        both = build_both(run.case, run.context, run.inputs, reference_first, run.settings.stop_idle)
+        if run.live is not None:
+            both = run.live.build(reference_first)
+        else:
+            both = build_both(run.case, run.context, run.inputs, reference_first, run.settings.stop_idle)
         try:
             if not run.found.builds:
                 _begin(run, both)
@@ -226,6 +249,8 @@ def _begin(run: _Run, both: BothSides) -> None:
     """Compares outputs of the first build, and starts the budget when building and comparing are done."""
     run.report_progress("checking", both.optimized.name)
     run.found.costs = (both.reference.cost, both.optimized.cost)
+    if run.live is not None:
+        run.found.differences += run.live.compare()
     if run.expected is not None:
         found, run.found.same_bits = compare_fresh(both, run.inputs, run.expected)
         run.found.differences += found
@@ -304,6 +329,9 @@ def _estimate(builds: Sequence[TimedBuild]) -> Estimate | None:
 
 def _finish(run: _Run, both: BothSides) -> None:
     """Runs the checking and counting passes over the last build, after all times, and checks engagement and state."""
+    if run.live is not None and run.found.comparable:
+        run.report_progress("counting", both.optimized.name)
+        run.live.count(both, _steps_ms(run))
     if run.expected is None or not run.found.comparable:
         return
     run.report_progress("checking", both.optimized.name)
@@ -360,9 +388,7 @@ def _count(run: _Run, both: BothSides) -> tuple[CountedSide, CountedSide]:
     reference, optimized, counted = both.reference, both.optimized, run.cache.sides
     sides = [optimized] if reference.name in counted else [reference, optimized]
     inputs, has_counters = run.inputs.timed, counters.why_missing(run.context.device) is None
-    pairs = [pair for build in run.found.builds for pair in build.pairs]
-    times_ms = [pair.reference_ms for pair in pairs], [pair.optimized_ms for pair in pairs]
-    steps_ms = [statistics.median(times) if times else None for times in times_ms]
+    steps_ms = _steps_ms(run)
     steps = counters.steps_worth_counting((reference, optimized), steps_ms, run.settings.counted_steps)
     wanted = slice(-len(sides), None)
     with pause_garbage_collection():
@@ -377,6 +403,13 @@ def _count(run: _Run, both: BothSides) -> tuple[CountedSide, CountedSide]:
     if run.settings.fault is not None:
         del counted[optimized.name]  # these counters are of the side with the fault, not of the declared side
     return counted[reference.name], ours
+
+
+def _steps_ms(run: _Run) -> list[float | None]:
+    """The median times per step of the reference and the optimized side; None without pairs."""
+    pairs = [pair for build in run.found.builds for pair in build.pairs]
+    times_ms = [pair.reference_ms for pair in pairs], [pair.optimized_ms for pair in pairs]
+    return [statistics.median(times) if times else None for times in times_ms]
 
 
 def _all_counters(run: _Run, side: int) -> Counters:

@@ -1,8 +1,8 @@
 """Commands for child processes that end when this process ends, however it ends.
 
 This file is also the program that a child runs first: `child_process.py PARENT_PID COMMAND...` becomes COMMAND, and
-`child_process.py PARENT_PID -m PATHS MODULE WORDS...` runs a Python module. A `preexec_fn` could do the same, and may
-deadlock in a process that has threads.
+`child_process.py PARENT_PID -m ENGINE PATHS MODULE WORDS...` runs a Python module. A `preexec_fn` could do the same,
+and may deadlock in a process that has threads.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+ENGINE = Path(__file__).parents[2]  # the folder of this gpugate package
 PR_SET_PDEATHSIG = 1  # prctl(2): the signal stays set when the process executes another program
 
 
@@ -26,7 +27,13 @@ def module_command(module: str, words: Sequence[str]) -> list[str]:
     `python -m` would search the working folder first, where another folder may be named `gpugate`.
     """
     paths = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
-    return [sys.executable, __file__, str(os.getpid()), "-m", paths, module, *words]
+    return [sys.executable, __file__, str(os.getpid()), "-m", str(ENGINE), paths, module, *words]
+
+
+def interpreter_command(python: str, engine: Path, module: str, words: Sequence[str]) -> list[str]:
+    """The command that runs a module under another Python, with that Python's own search path and the gpugate package
+    in the folder `engine`."""
+    return [python, __file__, str(os.getpid()), "-m", str(engine), "", module, *words]
 
 
 def program_command(command: Sequence[str]) -> list[str]:
@@ -53,13 +60,18 @@ def _end_with(parent: int) -> None:
             os._exit(1)
 
 
-def _run_module(paths: str, module: str, words: Sequence[str]) -> None:
+def _run_module(engine: str, paths: str, module: str, words: Sequence[str]) -> None:
+    """Runs the module; `paths` is the search path, by default that of this Python."""
     import runpy
+    from importlib.util import find_spec
 
-    sys.path[:0] = [str(Path(__file__).parents[2])]
-    import gpugate  # noqa: F401  # stays in sys.modules: no folder on the path can take its place
+    before = sys.path[:]
+    sys.path[:0] = [engine]
+    import gpugate  # stays in sys.modules: no folder on the path can take its place
 
-    sys.path[:] = paths.split(os.pathsep)
+    sys.path[:] = paths.split(os.pathsep) if paths else before
+    if find_spec(module) is None:  # a gpugate of another version
+        sys.exit(f"gpugate {gpugate.__version__} has no module {module}")
     sys.argv[1:] = words
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
@@ -67,7 +79,7 @@ def _run_module(paths: str, module: str, words: Sequence[str]) -> None:
 if __name__ == "__main__":
     _end_with(int(sys.argv[1]))
     if sys.argv[2] == "-m":
-        _run_module(sys.argv[3], sys.argv[4], sys.argv[5:])
+        _run_module(sys.argv[3], sys.argv[4], sys.argv[5], sys.argv[6:])
     else:
         try:
             os.execvp(sys.argv[2], sys.argv[2:])  # noqa: S606 there is no shell in between

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from gpugate.catalogue import catalogue
-from gpugate.errors import GpugateError, SideError
+from gpugate.errors import CompareError, GpugateError, SideError
 from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import Settings
-from gpugate.results.duet import DuetProcess
+from gpugate.results.duet import Arrangement, DuetProcess
+from gpugate.session.duet_turns import LivePair
 from gpugate.session.duets import FILE, DuetPlan
 from gpugate.session.other_tree import OtherTree
 from gpugate.session.perf_session import PerfSession
@@ -44,17 +45,27 @@ class DuetTaker:
         if perf is None:
             raise pytest.UsageError("no case is selected: give a folder with perf tests, or another -k or -m")
         cases = {case.id: case for item in session.items if (case := case_of(item)) is not None}
-        tree = OtherTree(Path(self.plan.base), PREFIX)
-        with tree.importable():
-            try:
-                self._measure_all(perf, cases, tree.cases())
-            except GpugateError as error:
-                raise pytest.UsageError(str(error)) from None
+        plan, timeout_s = self.plan, perf.options.step_timeout_s
+        try:
+            with LivePair(Path(plan.base), plan.base_python, plan.own_engine, str(perf.device), timeout_s) as pair:
+                if plan.apart:
+                    self._measure_all(perf, cases, dict.fromkeys(pair.cases()), pair)
+                else:
+                    tree = OtherTree(Path(plan.base), PREFIX)
+                    with tree.importable():
+                        self._measure_all(perf, cases, tree.cases(), pair)
+        except GpugateError as error:
+            raise pytest.UsageError(str(error)) from None
         self.done = True
         return True
 
-    def _measure_all(self, perf: PerfSession, cases: Mapping[str, Case], base: Mapping[str, Case]) -> None:
-        """Writes the file after every case, so that a process that is killed keeps its measurements."""
+    def _measure_all(
+        self, perf: PerfSession, cases: Mapping[str, Case], base: Mapping[str, Case | None], pair: LivePair
+    ) -> None:
+        """Writes the file after every case, so that a process that is killed keeps its measurements.
+
+        A case of the base that is None is measured by the pair of processes.
+        """
         known = {case.id for case in catalogue.cases()}
         wanted = [name for name in cases if name in base and name in (self.plan.case_ids or cases)]
         process = DuetProcess(
@@ -69,24 +80,40 @@ class DuetTaker:
             case = cases[name]
             try:
                 missing = perf.missing(case)
-                found = self._measure(perf, case, base[name]) if missing is None else missing.reason
+                if missing is not None:
+                    raise CompareError(missing.reason)
+                found, arrangement = self._measure(perf, case, base[name], pair)
             except GpugateError as error:
                 _LOG.debug("comparing %s failed", name, exc_info=True)
-                found = str(error)
-            if isinstance(found, str):
-                process = replace(process, problems={**process.problems, name: found})
+                process = replace(process, problems={**process.problems, name: str(error)})
             else:
                 process = replace(process, measured={**process.measured, name: found})
+                if arrangement is not None:
+                    process = replace(process, apart={**process.apart, name: arrangement}, software=pair.software)
             FILE.write(Path(self.plan.output), process)
 
-    def _measure(self, perf: PerfSession, case: Case, base: Case) -> Measurement:
-        """Raises SideError, naming the version and the side, where one cannot be built or run."""
+    def _measure(
+        self, perf: PerfSession, case: Case, base: Case | None, pair: LivePair
+    ) -> tuple[Measurement, Arrangement | None]:
+        """Measures in this process, or by the pair without the base's case or where memory is short here.
+
+        Raises an error that names the version and the side, where one cannot be built or run.
+        """
+        settings = Settings(budget_s=self.plan.budget_s, seed=perf.result.seed, stop_idle=True, prove=False)
+        found = None if base is None else self._measure_here(perf, case, base, settings)
+        if found is not None:
+            return found, None
+        return pair.measure(case, perf.context(case), settings, self.plan.swapped, together=base is None)
+
+    def _measure_here(self, perf: PerfSession, case: Case, base: Case, settings: Settings) -> Measurement | None:
+        """None where the memory is too small for both sides."""
         from gpugate.measurement.run import measure
 
-        settings = Settings(budget_s=self.plan.budget_s, seed=perf.result.seed, stop_idle=True, prove=False)
         try:
             return measure(make_duet(case, base, self.plan.swapped), perf.context(case), settings, silent)
         except SideError as error:
+            if error.out_of_memory:
+                return None
             if error.side not in (BASELINE, case.optimization.name):
                 raise
             version = "base" if (error.side == BASELINE) is not self.plan.swapped else "head"

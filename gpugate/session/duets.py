@@ -34,12 +34,19 @@ class DuetPlan:
     budget_s: Positive
     number: Count  # of the process, from 0: every second one is swapped
     case_ids: tuple[str, ...] | None = None
+    base_python: str | None = None  # runs the base in a process of its own
+    own_engine: bool = False  # each version has a process of its own, with the gpugate of its folder
     output: str = ""  # path of the DuetProcess, in a folder that `run_process` makes
 
     @property
     def swapped(self) -> bool:
         """True where the head is the engine's reference side: what the engine does to one side then cancels."""
         return self.number % 2 == 1
+
+    @property
+    def apart(self) -> bool:
+        """True where each version has a process of its own."""
+        return self.base_python is not None or self.own_engine
 
 
 FILE = JsonFile(
@@ -60,16 +67,20 @@ def measure_duets(
     budget_s: float,
     processes: int,
     open_cases: tuple[str, ...] | None = None,
+    *,
+    base_python: str | None = None,
+    own_engine: bool = False,
 ) -> list[DuetProcess]:
     """Measures in one fresh process after another, until every case is decided or has had `processes` of them.
 
-    `open_cases` are the cases to measure; None for all that are selected.
+    `open_cases` are the cases to measure; None for all that are selected. `base_python` and `own_engine` are those of
+    `DuetPlan`.
 
     Raises CompareError, with the cause, where a process cannot measure any case.
     """
     taken: list[DuetProcess] = []
     for number in range(processes):
-        plan = DuetPlan(str(base.root), budget_s, number, open_cases)
+        plan = DuetPlan(str(base.root), budget_s, number, open_cases, base_python, own_engine)
         left = "all cases" if open_cases is None else number_of(len(open_cases), "case")
         print(f"process {number + 1} of at most {processes}: {left}", file=sys.stderr)
         taken.append(run_process(plan, head, words))

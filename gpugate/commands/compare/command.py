@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gpugate.errors import OptionError
 from gpugate.judging.duet import judge_duets
 from gpugate.results.duet import Duet, DuetOutcome
 from gpugate.session.duets import BUDGET_S, CACHE, FILE, PROCESSES, measure_duets, pytest_words
@@ -46,6 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="most fresh processes for a case; one that is decided gets no further one (default: %(default)s)",
     )
     add("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
+    add(
+        "--base-python",
+        metavar="PATH",
+        help="the Python that runs the base, in a process of its own: another environment, another torch",
+    )
+    add(
+        "--own-engine",
+        action="store_true",
+        help="measures each version by the gpugate in its own folder, in a process of its own",
+    )
     add("--json", metavar="FILE", type=Path, help="writes the duets as JSON, too")
     add("--markdown", metavar="FILE", type=Path, help="writes the table as Markdown, too, for a comment")
 
@@ -64,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     project = Path.cwd()
     processes = whole_number("--processes", arguments.processes, PROCESSES)
     budget_s = seconds("--budget", arguments.budget)
+    base_python = find_python(arguments.base_python) if arguments.base_python is not None else None
     words = pytest_words(arguments.path, arguments.device)
     words += ["-k", arguments.keyword] if arguments.keyword else []
     words += ["-m", arguments.marker] if arguments.marker else []
@@ -72,7 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
         check_out(arguments.base, project, project / CACHE) as base,
         check_out(arguments.head, project, project / CACHE) as head,
     ):
-        taken = measure_duets(base, head, words, budget_s, processes)
+        own_engine = arguments.own_engine
+        taken = measure_duets(base, head, words, budget_s, processes, base_python=base_python, own_engine=own_engine)
     duets, problems = judge_duets(taken)
     sys.stdout.write(text(base, head, duets, taken, problems, terminal_columns(), stdout_takes_colour()))
     if arguments.json:
@@ -82,6 +96,17 @@ def run(arguments: argparse.Namespace) -> int:
         with FILE.writing(arguments.markdown):
             write_atomically(arguments.markdown, markdown(base, head, duets, taken, problems))
     return exit_status(duets, problems)
+
+
+def find_python(given: str) -> str:
+    """The path of the program; a link stays one, since a virtual environment is found by its link. Raises OptionError
+    where there is no such program."""
+    found = shutil.which(given)
+    if found is None:
+        raise OptionError(
+            f"--base-python is {given!r}, which is no program: give the path of a Python, such as bin/python"
+        )
+    return str(Path(found).absolute())
 
 
 def exit_status(duets: Sequence[Duet], problems: Mapping[str, str]) -> int:

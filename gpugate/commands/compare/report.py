@@ -104,6 +104,11 @@ def _notes(duets: Sequence[Duet], taken: Sequence[DuetProcess], problems: Mappin
         changed = ", ".join(_counter_changes(duet))
         if changed:
             yield f"{duet.case_id}: {changed}"
+    yield from (f"{version}: {software}" for version, software in taken[0].software.items())
+    one_by_one = {
+        name for process in taken for name, arrangement in process.apart.items() if arrangement == "one after another"
+    }
+    yield from (f"{name}: one after another: both versions do not fit together" for name in sorted(one_by_one))
     yield from (f"{name}: not measured: {reason}" for name, reason in problems.items())
     yield from (f"{name}: only in the head" for name in taken[0].added)
     yield from (f"{name}: only in the base" for name in taken[0].removed)

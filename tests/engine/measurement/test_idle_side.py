@@ -101,17 +101,11 @@ def test_an_ordinary_measurement_stops_nobody(case) -> None:
 def test_workers_of_a_killed_process_go_on(tmp_path: Path) -> None:
     """They can then see that it is gone, as a loader's workers do."""
     program = f"""
-        import os, signal, subprocess, torch
+        import os, signal, subprocess
         from gpugate.measurement.idle_side import stop_workers
-        from gpugate.measurement.record import SideCost
-        from gpugate.measurement.sides import BuiltSide
-        from gpugate.measurement.torch_flags import TorchFlags
-        from gpugate.workload import Side
         none = subprocess.DEVNULL
         worker = subprocess.Popen({PROGRAM!r}, stdout=none, stderr=none)
-        cost, device = SideCost(0.0, 0.0), torch.device("cpu")
-        side = BuiltSide("fast", Side(None), TorchFlags(), device, cost, workers={{worker.pid}})
-        stop_workers(side)
+        stop_workers({{worker.pid}})
         while open(f"/proc/{{worker.pid}}/stat").read().rpartition(")")[2].split()[0] != "T":
             pass
         print(worker.pid, flush=True)
