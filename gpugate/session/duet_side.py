@@ -45,6 +45,8 @@ class SideServer:
 
     def __init__(self, root: Path, version: str, device: str) -> None:
         self._version, self._device, self._cache = version, torch.device(device), root / CACHE_FOLDER
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)  # cuda only
         self._root, self._name = root, ""
         self._cases: dict[str, Case] = {}
         self._case: Case

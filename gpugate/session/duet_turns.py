@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, 
 from gpugate.measurement.run import measure_live
 from gpugate.measurement.settings import WARM_UP_S, Settings
 from gpugate.measurement.sides import BuiltSide
-from gpugate.measurement.time_limit import BUILD_SHARE, GRACE_S, MOST_ERRORS
+from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.measurement.warm_up import least_block_ms, warm_up
 from gpugate.results.duet import Arrangement
@@ -43,8 +44,11 @@ from gpugate.workload import Case, Context, Side
 
 BASE, HEAD = VERSIONS = ("base", "head")
 POLL_S = 0.2  # between two looks for a process that ended without closing its socket
+# Of `perf_step_timeout`, for a reply to a build with its first step and outputs: the limits of the process are earlier.
+LONGEST_SHARE = 3 * BUILD_SHARE
 FEWEST_BLOCKS = 4  # of a side in a turn, where one side is measured after the other
 LAST_LINES = 8
+CLOSING_S = 2.0  # for each process to end by itself
 _NEW_PYTHON = "give --base-python a Python of at least 3.10 that has torch and the requirements of gpugate"
 _NO_OWN_ENGINE = "compare without --own-engine, or give a later version"
 
@@ -74,9 +78,10 @@ class SideProcess:
     """A process of `gpugate.session.duet_side` from its start until `stack` closes."""
 
     def __init__(self, stack: ExitStack, command: Sequence[str], root: Path, orders: dict[str, Any]) -> None:
-        self.version, self.other = str(orders["version"]), None
+        self.version = str(orders["version"])
+        self.other: SideProcess | None = None  # of the other version
         self.ended = False
-        self._longest_s = orders["step_timeout_s"] * BUILD_SHARE + (MOST_ERRORS + 1) * GRACE_S
+        self._longest_s = LONGEST_SHARE * orders["step_timeout_s"]
         self._log: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         ours, theirs = socket.socketpair()
         stack.enter_context(ours)
@@ -89,10 +94,9 @@ class SideProcess:
             except OSError as error:
                 raise CompareError(f"{words[0]} cannot be started ({error.strerror}): {_NEW_PYTHON}") from error
         self._socket = ours
-        self._stream = stack.enter_context(ours.makefile("rw", encoding="utf-8"))
+        self._replies = stack.enter_context(ours.makefile(encoding="utf-8"))
         self.group = {-self._child.pid}
-
-    other: SideProcess | None
+        stack.callback(self._interrupt)
 
     def greet(self, next_step: str) -> str:
         """Waits until the process is ready; returns the versions of its software. Raises CompareError, with
@@ -100,7 +104,7 @@ class SideProcess:
         try:
             hello = self._receive()
         except TurnError as error:
-            raise CompareError(f"the {self.version} has no process for a duet ({error}): {next_step}") from None
+            raise CompareError(f"{error}: {next_step}") from None
         if hello["protocol"] != PROTOCOL:
             known = f"gpugate {hello['gpugate']} of the {self.version} has protocol {hello['protocol']} of duets"
             raise CompareError(f"{known}, and this gpugate has {PROTOCOL}: {_NO_OWN_ENGINE}")
@@ -112,8 +116,7 @@ class SideProcess:
             stop_workers(self.other.group)
         resume_workers(self.group)
         with suppress(BrokenPipeError):  # the end of the process is found below, with its reason
-            self._stream.write(json.dumps({"do": do, **arguments}) + "\n")
-            self._stream.flush()
+            self._socket.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
         return self._check(self._receive())
 
     def build(self, file: Path | None, device: torch.device) -> tuple[DistantSide, dict[str, Any]]:
@@ -130,28 +133,48 @@ class SideProcess:
 
     def _receive(self) -> dict[str, Any]:
         until = monotonic() + self._longest_s
-        while not select.select([self._socket], [], [], POLL_S)[0]:
-            if self._child.poll() is not None:  # a process of its own may have the socket open
-                break
+        ended = False
+        while not select.select([self._socket], [], [], 0 if ended else POLL_S)[0]:
+            if ended:  # a child of its own may have the socket open still
+                raise self._end()
+            ended = self._child.poll() is not None
             if monotonic() > until:
                 self._child.kill()
                 raise self._end(f"did not answer within {self._longest_s:g} s")
         line = ""
         with suppress(ConnectionResetError):
-            line = self._stream.readline()
+            line = self._replies.readline()
         if not line.endswith("\n"):
-            raise self._end(None)
+            raise self._end()
         reply: dict[str, Any] = json.loads(line)
         return reply
 
-    def _end(self, reason: str | None) -> TurnError:
-        """The error of a process that has ended, with the last line of its output that names a cause."""
+    def _interrupt(self) -> None:
+        """Lets the process remove what is temporary, before its group is killed."""
+        resume_workers(self.group)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._child.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(CLOSING_S)
+
+    def _end(self, reason: str | None = None) -> TurnError:
+        """The error of a process that takes no requests any more, with the last line of its output that names a cause.
+
+        It ends within CLOSING_S, or is killed.
+        """
         self.ended = True
-        status = self._child.wait()
+        try:
+            status = self._child.wait(CLOSING_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            status, reason = self._child.wait(), reason or "closed the socket of its requests"
         self._log.seek(0)
         ended = Ended(status, self._log.read().decode(errors="replace"))
         cause = FreshProcessError("", "\n".join(ended.last_lines(LAST_LINES))).cause if status >= 0 else ""
-        return TurnError(": ".join(filter(None, [f"its process {reason or ended.reason}", cause])))
+        return TurnError(
+            ": ".join(filter(None, [f"the process of the {self.version} {reason or ended.reason}", cause]))
+        )
 
     def _check(self, reply: dict[str, Any]) -> dict[str, Any]:
         if "error" in reply:

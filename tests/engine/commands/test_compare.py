@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpugate import __version__
 from gpugate.commands.compare.command import NOT_SLOWER, SLOWER, UNDECIDED, UNUSABLE, exit_status
 from gpugate.judging.duet import judge_duet
 from gpugate.results.duet import DuetOutcome
@@ -129,6 +130,9 @@ def test_a_process_that_dies_keeps_what_it_measured(versions: Versions) -> None:
         (("main", "--processes", "0"), "--processes is '0'"),
         (("main", "--device", "tpu"), "there is no device 'tpu'"),
         (("main", "-k", "nothing_of_this_name"), "no case is selected: give a folder with perf tests, or another -k"),
+        (("main", "--base-python", "no/such"), "--base-python is 'no/such', which is no program: give the path"),
+        (("main", "--base-python", "/bin/ls"), "the process of the base ended with status 2: "),
+        (("main", "--own-engine"), "compare without --own-engine, or give a later version"),
         (("main", "--path", "no_such_folder"), "file or directory not found: no_such_folder"),
     ],
 )
@@ -151,8 +155,16 @@ def test_a_base_that_this_engine_cannot_drive_is_refused_with_the_reason(version
     assert "unexpected keyword argument 'unknown_field'" in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_no_process_and_no_worktree(versions: Versions, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGINT, ()),
+        (signal.SIGTERM, ()),
+        (signal.SIGINT, ("--base-python", sys.executable)),
+        (signal.SIGKILL, ("--base-python", sys.executable)),
+    ],
+)
+def test_a_signal_leaves_no_process_and_no_worktree(versions: Versions, number: int, words: tuple[str, ...]) -> None:
     waits = """
 import os
 
@@ -164,16 +176,88 @@ def quick(context):
     marker = versions.tiny.path / "waits"
     versions.commit(1)
     versions.tiny.workload(waits + RIGHT, BOTH)
-    started = versions.start("main")
+    started = versions.start("main", "-k", "quick", *words)
     wait_until(lambda: started.poll() is not None or (marker.exists() and marker.read_text()))
     worker = int(marker.read_text())
     started.send_signal(number)
     _, said = started.communicate(timeout=HANGS_S)
+    wait_until(lambda: not running(worker))
+    wait_until(lambda: processes_in(versions.tiny.path) == [])
+    if number == signal.SIGKILL:
+        assert started.returncode == -signal.SIGKILL
+        return  # the next comparison removes the worktree
     assert started.returncode == 130
     assert said.endswith("gpugate compare: interrupted\n")
-    wait_until(lambda: not running(worker))
     assert children(started.pid) == []
     assert versions.worktrees() == []
+
+
+def processes_in(path: Path) -> list[str]:
+    """The commands of all processes whose working folder is in the path, which may be removed by now."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            folder, command = (entry / "cwd").readlink(), (entry / "cmdline").read_text(encoding="utf-8")
+        except OSError:  # it has ended, or is another user's
+            continue
+        if str(folder).startswith(str(path)) and command:
+            found.append(command)
+    return found
+
+
+def test_another_python_runs_the_base_in_a_process_of_its_own(versions: Versions) -> None:
+    prints = "\ndef quick(context):\n    print('[1,', flush=True)\n    return sleeping({milliseconds})\n"
+    versions.commit(1, build=prints)
+    versions.write(1.25, build=prints)
+    python = versions.tiny.write(
+        "bin/python", f'#!/bin/sh\npwd >> {versions.tiny.path}/used\nexec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    words = ("main", "-k", "quick", "--processes", "1", "--base-python", "bin/python", "--json", "made.json")
+    ended, said = versions.compare(*words)
+    assert ended.status == UNDECIDED, ended.text + said
+    (duet,) = versions.tiny.json("made.json")["duets"]
+    ratio = duet["ratio"]
+    assert ratio["low"] < 1.25 * 0.96 < 1.24 < ratio["median"] < 1.26 < 1.25 * 1.04 < ratio["high"], (
+        "one pair shows no spread"
+    )
+    assert duet["relative_l2"] == 0
+    (used,) = (versions.tiny.path / "used").read_text(encoding="utf-8").splitlines()
+    assert ".gpugate-cache/versions/" in used, "the base alone"
+    assert f"base: gpugate {__version__}, Python " in ended.text
+    assert versions.worktrees() == []
+    assert processes_in(versions.tiny.path) == []
+
+
+def test_a_process_of_a_version_that_dies_costs_its_case_alone(versions: Versions) -> None:
+    dies = "\ndef quick(context):\n    import os\n    os.kill(os.getpid(), 11)\n"
+    versions.commit(1)
+    versions.write(1, build=dies)
+    ended, _ = versions.compare("main", "--processes", "1", "--base-python", sys.executable)
+    assert ended.status == UNUSABLE
+    assert "tiny/quick/cpu: not measured: the process of the head was killed by SIGSEGV" in ended.text
+    assert "1 case: 1 UNDECIDED" in ended.text
+    assert processes_in(versions.tiny.path) == []
+
+
+def test_where_one_process_cannot_hold_both_sides_each_is_built_after_the_others_end(versions: Versions) -> None:
+    held = """
+def quick(context):
+    holder = Path(__file__).with_name("holder") if ".gpugate" not in __file__ else Path(__file__).parents[3] / "holder"
+    if holder.exists():
+        raise torch.OutOfMemoryError("too large")
+    holder.touch()
+    side = sleeping({milliseconds})
+    side.close = holder.unlink
+    return side
+"""
+    versions.commit(1, build=held)
+    versions.write(1.25, build=held)
+    ended, said = versions.compare("main", "-k", "quick", "--processes", "1", "--json", "made.json")
+    assert ended.status == UNDECIDED, ended.text + said
+    assert "tiny/quick/cpu: one after another: both versions do not fit together" in ended.text
+    (duet,) = versions.tiny.json("made.json")["duets"]
+    assert duet["ratio"]["median"] == pytest.approx(1.25, rel=0.02)
 
 
 def test_the_status_is_that_of_the_most_severe_case() -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gpugate.judging.duet import ALIKE, FLOOR, combine, judge_duet, judge_ratio, time_ratio
+from gpugate.judging.duet import ALIKE, FLOOR, UNKNOWN_PROCESS_SPREAD, combine, judge_duet, judge_ratio, time_ratio
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
 from gpugate.results.duet import DuetOutcome, DuetProcess
 from gpugate.statistics.intervals import Estimate
@@ -65,6 +65,17 @@ def test_several_processes_narrow_the_interval_no_further_than_they_agree() -> N
     assert (apart.low, apart.high) == (pytest.approx(0.99), pytest.approx(1.05))
     with pytest.raises(ValueError, match="no process"):
         combine([])
+
+
+def test_pairs_of_processes_are_the_unit_where_each_version_has_its_own() -> None:
+    narrow = [Estimate(ratio, ratio * 0.999, ratio * 1.001) for ratio in (1.05, 1.06, 1.055)]
+    for few in (narrow[:1], narrow[:2]):
+        found = combine(few, apart=True)
+        assert math.log(found.high / found.low) == pytest.approx(2 * UNKNOWN_PROCESS_SPREAD)
+    three = combine(narrow, apart=True)
+    spread = math.log(1.06 / 1.05) / 2
+    assert math.log(three.high / three.low) / 2 == pytest.approx(6.965 * spread / math.sqrt(3), rel=0.01)
+    assert combine(narrow).low == pytest.approx(1.05), "in one process the ratios themselves are the interval"
 
 
 def test_a_chance_of_one_process_is_no_change() -> None:
