@@ -5,8 +5,14 @@ import re
 import tempfile
 from pathlib import Path
 
-# Texts of errors of CUDA, cuBLAS and cuDNN where memory is short; PyTorch's own allocator raises OutOfMemoryError.
-_OUT_OF_MEMORY = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+# Texts of errors of CUDA, cuBLAS, cuDNN and PyTorch's allocator of the host where memory is short; its allocator of the
+# GPU raises OutOfMemoryError, and Python and NumPy raise MemoryError.
+_OUT_OF_MEMORY = (
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "DefaultCPUAllocator: can't allocate memory",
+)
 # Lines of pytest's output that name an error: a usage error, an exception in a test, a conftest.py or pytest itself, a
 # crash. Its last line is often `no tests ran in 0.01s`.
 _NAMES_ERROR = re.compile(
@@ -82,8 +88,10 @@ class SideError(GpugateError):
 
     @property
     def out_of_memory(self) -> bool:
-        return type(self.cause).__name__ == "OutOfMemoryError" or any(
-            words in _text(self.cause) for words in _OUT_OF_MEMORY
+        return (
+            isinstance(self.cause, MemoryError)
+            or type(self.cause).__name__ == "OutOfMemoryError"
+            or any(words in _text(self.cause) for words in _OUT_OF_MEMORY)
         )
 
 

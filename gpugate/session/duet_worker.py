@@ -99,10 +99,14 @@ class DuetTaker:
 
         Raises an error that names the version and the side, where one cannot be built or run.
         """
+        from gpugate.measurement.sides import release
+
         settings = Settings(budget_s=self.plan.budget_s, seed=perf.result.seed, stop_idle=True, prove=False)
-        found = None if base is None else self._measure_here(perf, case, base, settings)
-        if found is not None:
-            return found, None
+        if base is not None:
+            found = self._measure_here(perf, case, base, settings)
+            if found is not None:
+                return found, None
+            release(perf.device)  # what the error kept
         return pair.measure(case, perf.context(case), settings, self.plan.swapped, together=base is None)
 
     def _measure_here(self, perf: PerfSession, case: Case, base: Case, settings: Settings) -> Measurement | None:

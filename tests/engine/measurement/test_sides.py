@@ -64,14 +64,20 @@ def test_an_interrupt_is_nobodys_fault() -> None:
         raise_(KeyboardInterrupt())
 
 
-def test_running_out_of_memory_is_known_by_its_kind() -> None:
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
+def test_running_out_of_memory_is_known_by_its_kind(error: Exception) -> None:
     with pytest.raises(SideError) as caught:
-        built(lambda inputs: raise_(torch.OutOfMemoryError("CUDA out of memory")))
+        built(lambda inputs: raise_(error))
     assert caught.value.out_of_memory
 
 
 @pytest.mark.parametrize(
-    "said", ["CUDA error: out of memory\nSearch for", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling it"]
+    "said",
+    [
+        "CUDA error: out of memory\nSearch for",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling it",
+        "err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes",
+    ],
 )
 def test_libraries_run_out_of_memory_by_other_errors(said: str) -> None:
     assert SideError("fast", "being built", RuntimeError(said)).out_of_memory
