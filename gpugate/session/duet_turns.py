@@ -212,22 +212,21 @@ class LivePair:
 
     def _start(self) -> dict[str, SideProcess]:
         """The running processes. Both import their software at the same time."""
-        if any(process.ended for process in self._processes.values()):
-            self.close()
-        if not self._processes:
-            for version, root in self._roots.items():
-                words = interpreter_command(
-                    self._pythons[version], self._engines[version], "gpugate.session.duet_side", []
-                )
-                orders = {**self._orders, "version": version}
-                self._processes[version] = SideProcess(self._stack, words, root, orders)
-            for version, process in self._processes.items():
-                self.software[version] = process.greet(self._next_steps[version])
-            base, head = (self._processes[version] for version in VERSIONS)
-            base.other, head.other = head, base
-            head.ask("load")
-            self._base_cases = list(base.ask("load")["cases"])
-        return self._processes
+        if self._processes and not any(process.ended for process in self._processes.values()):
+            return self._processes
+        self.close()
+        found = {}
+        for version, root in self._roots.items():
+            python, engine = self._pythons[version], self._engines[version]
+            command = interpreter_command(python, engine, "gpugate.session.duet_side", [])
+            found[version] = SideProcess(self._stack, command, root, {**self._orders, "version": version})
+        self.software = {version: process.greet(self._next_steps[version]) for version, process in found.items()}
+        base, head = found[BASE], found[HEAD]
+        base.other, head.other = head, base
+        head.ask("load")
+        self._base_cases = list(base.ask("load")["cases"])
+        self._processes = found
+        return found
 
     def measure(
         self, case: Case, context: Context, settings: Settings, swapped: bool, together: bool = True

@@ -86,8 +86,9 @@ class Fakes:
         monkeypatch.setattr(LivePair, "_start", lambda pair: {BASE: self.base, HEAD: self.head})
         monkeypatch.setitem(settings_of_measurement.WARM_UP_S, "cpu", 0.001)
 
-    def measure(self, swapped: bool = False) -> DuetProcess:
-        settings = Settings(budget_s=0.02, stop_idle=True)
+    def measure(self, swapped: bool = False, budget_s: float = 60.0) -> DuetProcess:
+        """Equal times end turns long before the budget; versions that are measured one after another use it up."""
+        settings = Settings(budget_s=budget_s, stop_idle=True)
         found, arrangement = self.pair.measure(a_case(), self.context, settings, swapped)
         return DuetProcess(swapped, TWO_CORES, (CASE_ID,), {CASE_ID: found}, apart={CASE_ID: arrangement})
 
@@ -105,7 +106,8 @@ def test_both_versions_are_measured_in_turns_as_one_process_measures_them(fakes:
     process = fakes.measure(swapped)
     found = process.measured[CASE_ID]
     assert time_ratio(found, swapped).median == pytest.approx(1.05)
-    assert {build.reference_built_first for build in found.instances} == {True, False}
+    assert [build.reference_built_first for build in found.instances] == [True, False, True, False]
+    assert found.stopped_because == "narrow"
     orders = [pair.reference_first for pair in found.instances[0].pairs]
     assert len(orders) >= 4
     assert all(first != second for first, second in pairwise(orders))
@@ -121,7 +123,7 @@ def test_both_versions_are_measured_in_turns_as_one_process_measures_them(fakes:
 def test_where_both_do_not_fit_together_one_is_measured_after_the_other(fakes: Fakes, swapped: bool) -> None:
     for one, other in ((fakes.base, fakes.head), (fakes.head, fakes.base)):
         one.fails = lambda other=other: TurnError("too large", out_of_memory=True) if other.live else None  # type: ignore[misc]
-    process = fakes.measure(swapped)
+    process = fakes.measure(swapped, budget_s=0.02)
     found = process.measured[CASE_ID]
     assert process.apart == {CASE_ID: "one after another"}
     assert time_ratio(found, swapped).median == pytest.approx(1.05)
