@@ -12,9 +12,8 @@ from gpugate.report.next_step import OF_ONE_CASE, advised_step, describe_for_cas
 from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, SEVERITY, NextStep, Outcome
+from gpugate.statistics.policy import SHARP
 from gpugate.units import number_of, percent
-
-SHARP = 0.05  # a gate that misses a slowdown of this share is blunt
 
 
 @dataclass(frozen=True)

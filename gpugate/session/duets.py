@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -53,6 +53,10 @@ FILE = JsonFile(
 )
 
 
+def print_message(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
 def measure_duets(
     base: Version,
     head: Version,
@@ -60,10 +64,11 @@ def measure_duets(
     budget_s: float,
     processes: int,
     open_cases: tuple[str, ...] | None = None,
+    say: Callable[[str], None] = print_message,
 ) -> list[DuetProcess]:
     """Measures in one fresh process after another, until every case is decided or has had `processes` of them.
 
-    `open_cases` are the cases to measure; None for all that are selected.
+    `open_cases` are the cases to measure; None for all that are selected. `say` gets a line about each process.
 
     Raises CompareError, with the cause, where a process cannot measure any case.
     """
@@ -71,7 +76,7 @@ def measure_duets(
     for number in range(processes):
         plan = DuetPlan(str(base.root), budget_s, number, open_cases)
         left = "all cases" if open_cases is None else number_of(len(open_cases), "case")
-        print(f"process {number + 1} of at most {processes}: {left}", file=sys.stderr)
+        say(f"process {number + 1} of at most {processes}: {left}")
         taken.append(run_process(plan, head, words))
         open_cases = tuple(duet.case_id for duet in judge_duets(taken)[0] if needs_process(duet))
         if not open_cases:

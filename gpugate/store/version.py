@@ -6,7 +6,7 @@ import hashlib
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from gpugate.store.writable_folder import is_running
 WORKING_TREE = "."
 MODULES_FILE = ".gitmodules"
 GIT_S = 600.0
+MOST_READ_BYTES = 2**20  # of a new file, to hash it
 SHORT = 12  # hexadecimal digits of a commit
 
 
@@ -88,15 +89,35 @@ def _describe_folder(name: str, folder: Path) -> Version:
     return Version(name, folder, commit, hash_changes(folder) if commit else None)
 
 
-def hash_changes(folder: Path) -> str | None:
-    """The hash of all uncommitted changes below the folder, new files included; None without any."""
-    digest, changed = hashlib.sha256(), git(folder, "diff", "HEAD", "--binary", "--", ".") or ""
-    digest.update(changed.encode())
-    new = (git(folder, "ls-files", "--others", "--exclude-standard", "-z") or "").split("\0")
+def hash_changes(folder: Path, since: str = "HEAD", ignored: Sequence[Path] = ()) -> str | None:
+    """The hash of all changes below the folder since a commit, new files included; None without any.
+
+    Changes below the folders `ignored` do not count. Raises CompareError for a commit that is not there.
+    """
+    outside = [f":(exclude){path}" for path in _list_below(folder, ignored)]
+    changed = git(folder, "diff", since, "--binary", "--no-ext-diff", "--", ".", *outside)
+    if changed is None:
+        raise CompareError(f"{since!r} is no commit of {folder}: give a branch, tag or commit")
+    digest = hashlib.sha256(changed.encode())
+    new = (git(folder, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", *outside) or "").split("\0")
     for name in sorted(filter(None, new)):
         digest.update(f"{name}\0".encode())
-        digest.update((folder / name).read_bytes() if (folder / name).is_file() else b"")
+        digest.update(_identify(folder / name))
     return digest.hexdigest()[:16] if changed or any(new) else None
+
+
+def _identify(path: Path) -> bytes:
+    """The content of a file, or size and time of one that is too large to read at every start of a run."""
+    if not path.is_file():
+        return b""
+    status = path.stat()
+    return path.read_bytes() if status.st_size <= MOST_READ_BYTES else f"{status.st_size} {status.st_mtime_ns}".encode()
+
+
+def _list_below(folder: Path, paths: Sequence[Path]) -> list[Path]:
+    """The paths that are below the folder, relative to it."""
+    top, absolute = folder.resolve(), [path.resolve() for path in paths]
+    return [path.relative_to(top) for path in absolute if path != top and path.is_relative_to(top)]
 
 
 def git(folder: Path, *words: str) -> str | None:
