@@ -16,6 +16,7 @@ from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.statistics.policy import SHARP
 
 TIMED = ("speedup", "throughput")
+RECORDED = ("recorded", "anchored")  # bounds that a record gives, not a promise
 
 
 def has_alarm(result: CaseResult) -> bool:
@@ -38,7 +39,8 @@ def may_need_duet(result: CaseResult) -> bool:
     unfit = (Outcome.WRONG, Outcome.NOT_ENGAGED)
     if result.environment_problem or any(verdict.outcome in unfit for verdict in result.verdicts):
         return False
-    return result.summary is not None and (has_alarm(result) or is_blunt(result))
+    measured = result.measurement is not None and bool(result.measurement.pairs)
+    return measured and (has_alarm(result) or is_blunt(result))
 
 
 def duet_of(code: RecordedCode) -> Duet | None:
@@ -51,7 +53,8 @@ def with_recorded_code(verdict: Verdict, code: RecordedCode | None, same_softwar
     """The verdict of a check of times with the evidence of the duet.
 
     A slower code is REGRESSED. Where the code is not slower, an alarm is about the machine (ENV_INVALID), or about its
-    software where `same_software` is False (REGRESSED). A duet that is not decided changes no outcome.
+    software where `same_software` is False (REGRESSED). A check that the record left open then passes. A duet that is
+    not decided changes no outcome.
     """
     if code is None or verdict.check not in TIMED:
         return verdict
@@ -76,7 +79,10 @@ def with_recorded_code(verdict: Verdict, code: RecordedCode | None, same_softwar
         return _blame_machine(
             verdict, Reason(ReasonCode.CODE_NOT_SLOWER, {**facts, "changed": _changed(code)}), same_software
         )
-    return _add(verdict, Reason(ReasonCode.CODE_AS_FAST, facts))
+    as_fast = _add(verdict, Reason(ReasonCode.CODE_AS_FAST, facts))
+    # Only the record left it open, and the code of the record is as slow: the code did not become slower.
+    open_by_record = verdict.outcome is Outcome.INCONCLUSIVE and verdict.reasons[0].facts.get("bound") in RECORDED
+    return replace(as_fast, outcome=Outcome.PASS, next_step=None) if open_by_record and same_software else as_fast
 
 
 def with_other_cores(verdict: Verdict, result: CaseResult) -> Verdict:
