@@ -1,6 +1,6 @@
-"""Gates on a machine that is slower than its record, with code that changed and is not slower: do they blame the machine?
+"""Gates of changed code that is not slower, on a machine that is slower than its record: the share that blames it.
 
-    python -m tools.slower_machine results/cpu/slower-machine.json -k two-layer-net/inductor --trials 20
+    python -m tools.slower_machine results/cpu/slower-machine.json --trials 10
 
 A worktree of HEAD gets a record of five processes, then a statement of no effect in each selected workload. Each trial
 is one gate under a condition: another OMP_NUM_THREADS, or a CPU quota by a control group, which needs root on Linux.
@@ -142,22 +142,16 @@ def take_trials(
 def _edit(root: Path, workload: str) -> None:
     """Appends a statement of no effect to the module of a workload, so that its source hash differs."""
     name = workload.replace("-", "_")
-    found = [path for path in (root / "workloads" / f"{name}.py", root / "workloads" / name / "__init__.py")]
-    path = next((one for one in found if one.is_file()), None)
+    paths = (root / "workloads" / f"{name}.py", root / "workloads" / name / "__init__.py")
+    path = next((one for one in paths if one.is_file()), None)
     if path is None:
         raise TrialError(f"{workload} has no module of its name below workloads/: select another case")
     path.write_text(path.read_text(encoding="utf-8") + NO_EFFECT, encoding="utf-8")
 
 
 def _run(root: Path, words: Sequence[str], environment: Mapping[str, str]) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", *words],
-        cwd=root,
-        env=dict(environment),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "pytest", *words]
+    ended = subprocess.run(command, cwd=root, env=dict(environment), capture_output=True, text=True, check=False)
     if ended.returncode not in (0, 1):
         raise TrialError(f"pytest {' '.join(words)} ended with status {ended.returncode}: {ended.stdout[-2000:]}")
 
@@ -166,9 +160,9 @@ def main() -> None:
     about, _, more = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(description=about, epilog=more, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("file", type=Path, help="file of the trials; trials that are there stay")
-    parser.add_argument("-k", default="two-layer-net/inductor", metavar="EXPR", help="cases (default: %(default)s)")
+    parser.add_argument("-k", default="two-layer-net/bf16", metavar="EXPR", help="cases (default: %(default)s)")
     parser.add_argument("--conditions", default="threads,quota", help=f"some of {','.join(CONDITIONS)}")
-    parser.add_argument("--trials", type=int, default=20, help="gates under each condition (default: %(default)s)")
+    parser.add_argument("--trials", type=int, default=10, help="gates under each condition (default: %(default)s)")
     parser.add_argument("--budget", type=float, default=2.0, help="seconds of sampling (default: %(default)s)")
     parser.add_argument("--report", action="store_true", help="print the table of the trials that are there")
     options = parser.parse_args()
