@@ -31,9 +31,11 @@ class Version:
 
     @property
     def label(self) -> str:
-        """For example `main (1a2b3c4d5e6f)` or `. (1a2b3c4d5e6f with uncommitted changes)`."""
+        """For example `main (1a2b3c4d5e6f)`, `1a2b3c4d5e6f` or `. (1a2b3c4d5e6f with uncommitted changes)`."""
         if self.commit is None:
             return self.name
+        if self.name == self.commit:
+            return self.commit[:SHORT]
         edited = " with uncommitted changes" if self.changes else ""
         return f"{self.name} ({self.commit[:SHORT]}{edited})"
 

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,9 @@ def test_a_commit_has_a_folder_until_the_end(project: Path, tmp_path: Path) -> N
         check_out("main", project, tmp_path / "cache") as now,
     ):
         assert [(one.root / "value").read_text() for one in (before, now)] == ["1", "2"]
-        assert now.label == f"main ({git(project, 'rev-parse', '--short=12', 'main')})"
+        short = git(project, "rev-parse", "--short=12", "main")
+        assert now.label == f"main ({short})"
+        assert replace(now, name=str(now.commit)).label == short
         assert worktrees(project) == 3
     assert worktrees(project) == 1
     assert list((tmp_path / "cache").iterdir()) == []
