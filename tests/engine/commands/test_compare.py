@@ -38,19 +38,20 @@ class Versions:
 
     def __init__(self, tiny: TinyProject) -> None:
         self.tiny = tiny
-        self._git("init", "-q", "-b", "main")
+        self.git("init", "-q", "-b", "main")
         self.tiny.write(".gitignore", ".gpugate-cache/\n__pycache__/\n")
 
     def commit(self, milliseconds: float, optimizations: str = BOTH, build: str = QUICK) -> None:
         self.write(milliseconds, optimizations, build)
-        self._git("add", "-A")
-        self._git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", f"{milliseconds} ms")
+        self.git("add", "-A")
+        self.git("commit", "-qm", f"{milliseconds} ms")
 
     def write(self, milliseconds: float, optimizations: str = BOTH, build: str = QUICK) -> None:
         self.tiny.workload(build.format(milliseconds=milliseconds) + RIGHT, optimizations)
 
-    def _git(self, *words: str) -> None:
-        subprocess.run(["git", "-C", str(self.tiny.path), *words], check=True, capture_output=True)
+    def git(self, *words: str) -> None:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", "-C", str(self.tiny.path), *identity, *words], check=True, capture_output=True)
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
@@ -193,7 +194,10 @@ def test_new_and_removed_cases_alone_are_no_problem(here: Here) -> None:
         (("main", "--processes", "0"), "--processes is '0'"),
         (("main", "--device", "tpu"), "there is no device 'tpu'"),
         (("main", "-k", "nothing_of_this_name"), "no case is selected: give a folder with perf tests, or another -k"),
-        (("main", "--path", "no_such_folder"), "file or directory not found: no_such_folder"),
+        (
+            ("main", "main", "--path", "no_such_folder"),
+            ") has no 'no_such_folder': give --path, or a head with perf tests",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence(here: Here, words: tuple[str, ...], sentence: str) -> None:
@@ -204,6 +208,28 @@ def test_what_cannot_be_used_is_one_sentence(here: Here, words: tuple[str, ...],
     assert last.startswith("gpugate compare: ")
     assert sentence in last
     assert here.worktrees() == []
+
+
+def test_a_base_before_the_first_workload_is_one_sentence(here: Here) -> None:
+    here.git("commit", "--allow-empty", "-qm", "nothing")
+    here.commit(1)
+    ended, said = here.compare("HEAD~1")
+    assert ended == Ended(UNUSABLE, "")
+    cases, step = "tiny/quick/cpu, tiny/right/cpu", "give a base that has them under these names"
+    assert said.endswith(f") has none of the selected cases ({cases}): {step}\n")
+    ended, said = here.compare("HEAD", "HEAD~1")
+    assert ended == Ended(UNUSABLE, "")
+    assert said.endswith(") has no 'perf_tests': give --path, or a head with perf tests\n")
+
+
+def test_a_renamed_workload_is_no_comparison(here: Here) -> None:
+    names = ("a", "b", "c", "d", "e")
+    here.commit(1, ", ".join(f'Optimization("{name}", right, {{"cpu": 0.01}})' for name in names))
+    here.commit(1)
+    ended, said = here.compare("HEAD", "HEAD~1")
+    assert ended == Ended(UNUSABLE, "")
+    ours, theirs = "tiny/a/cpu, tiny/b/cpu, tiny/c/cpu and 2 more", "tiny/quick/cpu, tiny/right/cpu"
+    assert f") has none of the selected cases ({ours}), but {theirs}: give a base" in said
 
 
 def test_a_base_that_this_engine_cannot_drive_is_refused_with_the_reason(here: Here) -> None:
