@@ -8,12 +8,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duets
-from gpugate.results.duet import Duet, DuetOutcome
+from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
 from gpugate.session.duets import BUDGET_S, CACHE, FILE, PROCESSES, measure_duets, pytest_words
-from gpugate.store.version import WORKING_TREE, check_out
+from gpugate.store.version import WORKING_TREE, Version, check_out
 
 NOT_SLOWER, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 125  # 125: `git bisect run` skips the commit
+MOST_NAMES = 3  # of cases in a sentence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
         check_out(arguments.base, project, project / CACHE) as base,
         check_out(arguments.head, project, project / CACHE) as head,
     ):
+        refuse_missing_tests(head, arguments.path)
         taken = measure_duets(base, head, words, budget_s, processes)
+    refuse_without_common_case(base, taken[0])
     duets, problems = judge_duets(taken)
     sys.stdout.write(text(base, head, duets, taken, problems, terminal_columns(), stdout_takes_colour()))
     if arguments.json:
@@ -82,6 +86,26 @@ def run(arguments: argparse.Namespace) -> int:
         with FILE.writing(arguments.markdown):
             write_atomically(arguments.markdown, markdown(base, head, duets, taken, problems))
     return exit_status(duets, problems)
+
+
+def refuse_missing_tests(head: Version, path: str) -> None:
+    """Raises CompareError where the head has no such folder or file."""
+    if not (head.root / path.partition("::")[0]).exists():
+        raise CompareError(f"{head.label} has no {path!r}: give --path, or a head with perf tests")
+
+
+def refuse_without_common_case(base: Version, process: DuetProcess) -> None:
+    """Raises CompareError where the base has none of the cases: it is older than them, or has them by another name."""
+    if not process.wanted:
+        theirs = f", but {_list_some(process.removed)}" if process.removed else ""
+        step = "give a base that has them under these names"
+        raise CompareError(f"{base.label} has none of the selected cases ({_list_some(process.added)}){theirs}: {step}")
+
+
+def _list_some(names: Sequence[str]) -> str:
+    """For example `a, b, c and 4 more`."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def exit_status(duets: Sequence[Duet], problems: Mapping[str, str]) -> int:

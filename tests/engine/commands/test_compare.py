@@ -1,16 +1,27 @@
-"""`gpugate compare` on a project of steps that pretend to sleep: its table, its exit status, and what it leaves."""
+"""`gpugate compare` on a project of steps that pretend to sleep: its table, its exit status, and what it leaves.
+
+One comparison and one interrupted one have processes of their own; this process is the worker of all others.
+"""
 
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from gpugate.catalogue import catalogue
+from gpugate.commands.cli import main
 from gpugate.commands.compare.command import NOT_SLOWER, SLOWER, UNDECIDED, UNUSABLE, exit_status
 from gpugate.judging.duet import judge_duet
 from gpugate.results.duet import DuetOutcome
+from gpugate.session import duets, run_child
+from gpugate.session.duet_worker import DuetTaker
+from gpugate.session.duets import DuetPlan
+from gpugate.store.codec import from_json
+from gpugate.store.json_file import parse
 from tests.engine.judging.test_duet import CASE, measured, process
 from tests.support.patience import HANGS_S, wait_until
 from tests.support.tiny_project import Ended, TinyProject, check_no_traceback, children, environment, running
@@ -19,26 +30,28 @@ QUICK = "\ndef quick(context):\n    return sleeping({milliseconds})\n"
 RIGHT = "\ndef right(context):\n    return sleeping(2)\n"
 BOTH = 'Optimization("quick", quick, {"cpu": 0.01}), Optimization("right", right, {"cpu": 0.01})'
 SHORT = ("--device", "cpu", "--budget", "0.2")
+INTERRUPTED = 130
 
 
 class Versions:
     """A repository whose commits differ in a step of `quick`."""
 
-    def __init__(self, path: Path) -> None:
-        self.tiny = TinyProject(path)
-        self._git("init", "-q", "-b", "main")
+    def __init__(self, tiny: TinyProject) -> None:
+        self.tiny = tiny
+        self.git("init", "-q", "-b", "main")
         self.tiny.write(".gitignore", ".gpugate-cache/\n__pycache__/\n")
 
     def commit(self, milliseconds: float, optimizations: str = BOTH, build: str = QUICK) -> None:
         self.write(milliseconds, optimizations, build)
-        self._git("add", "-A")
-        self._git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", f"{milliseconds} ms")
+        self.git("add", "-A")
+        self.git("commit", "-qm", f"{milliseconds} ms")
 
     def write(self, milliseconds: float, optimizations: str = BOTH, build: str = QUICK) -> None:
         self.tiny.workload(build.format(milliseconds=milliseconds) + RIGHT, optimizations)
 
-    def _git(self, *words: str) -> None:
-        subprocess.run(["git", "-C", str(self.tiny.path), *words], check=True, capture_output=True)
+    def git(self, *words: str) -> None:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", "-C", str(self.tiny.path), *identity, *words], check=True, capture_output=True)
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
@@ -51,32 +64,85 @@ class Versions:
             start_new_session=True,
         )
 
-    def compare(self, *words: str) -> tuple[Ended, str]:
-        """Its status with what it printed, and its messages."""
-        started = self.start(*words)
-        out, err = started.communicate(timeout=HANGS_S)
-        check_no_traceback(out + err)
-        return Ended(started.returncode, out), err
-
     def worktrees(self) -> list[str]:
         cache = self.tiny.path / ".gpugate-cache" / "versions"
         return [path.name for path in cache.iterdir()] if cache.exists() else []
 
 
+class Here(Versions):
+    """Comparisons whose worker is pytest in this process, which saves importing torch."""
+
+    def __init__(
+        self,
+        tiny: TinyProject,
+        pytester: pytest.Pytester,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        super().__init__(tiny)
+        self._pytester, self._monkeypatch, self._capsys = pytester, monkeypatch, capsys
+        self._said = ""
+        monkeypatch.setattr(duets, "run_child", self._run_child)
+
+    def compare(self, *words: str) -> tuple[Ended, str]:
+        """Its status with what it printed, and its messages."""
+        self._monkeypatch.chdir(self.tiny.path)
+        status = main(["compare", *SHORT, *words])
+        out, err = self._capsys.readouterr()
+        check_no_traceback(out + self._said + err)
+        return Ended(status, out), self._said + err
+
+    def _run_child(
+        self, command: list[str], *, stdin: bytes, environment: Mapping[str, str], folder: Path
+    ) -> run_child.Ended:
+        self._said += self._capsys.readouterr().err
+        taker = DuetTaker(from_json(DuetPlan, parse(stdin.decode())))
+        catalogue.clear()
+        words = command[command.index("gpugate.session.duet_worker") + 1 :]
+        with self._monkeypatch.context() as patch:
+            patch.chdir(folder)
+            ended = self._pytester.runpytest_inprocess(*words, plugins=[taker], no_reraise_ctrlc=True)
+        self._capsys.readouterr()  # pytester repeats pytest's output
+        return run_child.Ended(int(ended.ret), f"{ended.stdout.str()}\n{ended.stderr.str()}", folder)
+
+
 @pytest.fixture
-def versions(tmp_path: Path) -> Versions:
-    return Versions(tmp_path)
+def here(tiny: TinyProject, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys) -> Here:
+    return Here(tiny, pytester, monkeypatch, capsys)
 
 
-def test_a_slower_side_is_named_and_the_others_are_the_same(versions: Versions) -> None:
-    versions.commit(1)
-    versions.commit(1.05)
-    ended, said = versions.compare("HEAD~1", "HEAD", "--json", "made.json", "--markdown", "made.md")
-    assert ended.status == SLOWER, ended.text + said
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Versions, Ended, str]:
+    """A comparison in processes of its own: its repository, its status with what it printed, and its messages."""
+    versions = Versions(TinyProject(tmp_path_factory.mktemp("compared")))
+    names = ("quick", "right", "mended", "{new}", "dies")
+    promises = ", ".join(f'Optimization("{name}", {name}, {{{{"cpu": 0.01}}}})' for name in names)
+    build = f"""{QUICK}
+def mended(context):
+    {{step}}
+
+def {{new}}(context):
+    return sleeping(1)
+
+def dies(context):
+    import os
+    os._exit(7)
+"""
+    for milliseconds, new, step in ((1, "gone", "raise ValueError('no engine')"), (1.05, "new", "return sleeping(1)")):
+        text = build.replace("{new}", new).replace("{step}", step)
+        versions.commit(milliseconds, promises.format(new=new), text)
+    started = versions.start("HEAD~1", "HEAD", "--json", "made.json", "--markdown", "made.md")
+    out, err = started.communicate(timeout=HANGS_S)
+    check_no_traceback(out + err)
+    return versions, Ended(started.returncode, out), err
+
+
+def test_a_slower_side_is_named_and_the_others_are_the_same(compared: tuple[Versions, Ended, str]) -> None:
+    versions, ended, said = compared
     document = versions.tiny.json("made.json")
     assert len({document[name]["commit"] for name in ("base", "head")}) == 2
     outcomes = {duet["case_id"]: duet["outcome"] for duet in document["duets"]}
-    assert outcomes == {"tiny/quick/cpu": "SLOWER", "tiny/right/cpu": "SAME"}
+    assert outcomes == {"tiny/quick/cpu": "SLOWER", "tiny/right/cpu": "SAME"}, ended.text + said
     ratio = document["duets"][0]["ratio"]
     assert ratio["low"] < 1.05 < ratio["high"] * 1.005
     assert "2 cases: 1 SLOWER, 1 SAME" in ended.text
@@ -85,41 +151,40 @@ def test_a_slower_side_is_named_and_the_others_are_the_same(versions: Versions) 
     assert versions.worktrees() == []
 
 
-def test_the_working_tree_is_the_head_unless_another_is_given(versions: Versions) -> None:
-    versions.commit(2)
-    versions.write(1)
-    ended, _ = versions.compare("main", "-k", "quick")
-    assert ended.status == NOT_SLOWER, ended.text
-    assert "with uncommitted changes)" in ended.text
-    assert "1 case: 1 FASTER" in ended.text
+def test_new_and_removed_cases_are_listed(compared: tuple[Versions, Ended, str]) -> None:
+    text = compared[1].text
+    assert "tiny/new/cpu: only in the head\n" in text
+    assert "tiny/gone/cpu: only in the base\n" in text
 
 
-def test_new_and_removed_cases_are_listed(versions: Versions) -> None:
-    versions.commit(1, 'Optimization("quick", quick, {"cpu": 0.01}), Optimization("gone", right, {"cpu": 0.01})')
-    versions.commit(1)
-    ended, _ = versions.compare("HEAD~1", "HEAD")
-    assert ended.status == NOT_SLOWER, ended.text
-    assert "tiny/right/cpu: only in the head\n" in ended.text
-    assert "tiny/gone/cpu: only in the base\n" in ended.text
-
-
-def test_a_side_that_fails_is_named_with_its_version(versions: Versions) -> None:
-    versions.commit(1, build="\ndef quick(context):\n    raise ValueError('no engine {milliseconds}')\n")
-    versions.commit(1)
-    ended, _ = versions.compare("HEAD~1", "HEAD")
+def test_a_side_that_fails_is_named_with_its_version(compared: tuple[Versions, Ended, str]) -> None:
+    _, ended, _ = compared
     assert ended.status == UNUSABLE
-    named = "tiny/quick/cpu: not measured: quick of the base failed while being built: ValueError: no engine 1"
+    named = "tiny/mended/cpu: not measured: mended of the base failed while being built: ValueError: no engine"
     assert named in " ".join(ended.text.split())
-    assert "1 case: 1 SAME" in ended.text
 
 
-def test_a_process_that_dies_keeps_what_it_measured(versions: Versions) -> None:
-    dies = "\ndef quick(context):\n    return sleeping(1)\n\ndef dies(context):\n    import os\n    os._exit(7)\n"
-    versions.commit(1, f'{BOTH}, Optimization("dies", dies, {{"cpu": 0.01}})', dies)
-    ended, _ = versions.compare("main")
-    assert ended.status == UNUSABLE
+def test_a_process_that_dies_keeps_what_it_measured(compared: tuple[Versions, Ended, str]) -> None:
+    versions, ended, _ = compared
     assert "tiny/dies/cpu: not measured: its process ended with status 7" in ended.text
-    assert "2 cases: 2 SAME" in ended.text
+    assert sorted(versions.tiny.json("made.json")["problems"]) == ["tiny/dies/cpu", "tiny/mended/cpu"]
+
+
+def test_the_working_tree_is_the_head_unless_another_is_given(here: Here) -> None:
+    here.commit(1)
+    here.write(2)
+    ended, _ = here.compare("main", "-k", "quick")
+    assert ended.status == SLOWER, ended.text
+    assert "with uncommitted changes)" in ended.text
+    assert "1 case: 1 SLOWER" in ended.text
+
+
+def test_new_and_removed_cases_alone_are_no_problem(here: Here) -> None:
+    here.commit(1, 'Optimization("quick", quick, {"cpu": 0.01}), Optimization("gone", right, {"cpu": 0.01})')
+    here.commit(1)
+    ended, _ = here.compare("HEAD~1", "HEAD")
+    assert ended.status == NOT_SLOWER, ended.text
+    assert "1 case: 1 SAME" in ended.text
 
 
 @pytest.mark.parametrize(
@@ -129,30 +194,55 @@ def test_a_process_that_dies_keeps_what_it_measured(versions: Versions) -> None:
         (("main", "--processes", "0"), "--processes is '0'"),
         (("main", "--device", "tpu"), "there is no device 'tpu'"),
         (("main", "-k", "nothing_of_this_name"), "no case is selected: give a folder with perf tests, or another -k"),
-        (("main", "--path", "no_such_folder"), "file or directory not found: no_such_folder"),
+        (
+            ("main", "main", "--path", "no_such_folder"),
+            ") has no 'no_such_folder': give --path, or a head with perf tests",
+        ),
     ],
 )
-def test_what_cannot_be_used_is_one_sentence(versions: Versions, words: tuple[str, ...], sentence: str) -> None:
-    versions.commit(1)
-    ended, said = versions.compare(*words)
+def test_what_cannot_be_used_is_one_sentence(here: Here, words: tuple[str, ...], sentence: str) -> None:
+    here.commit(1)
+    ended, said = here.compare(*words)
     assert ended == Ended(UNUSABLE, "")
     last = said.splitlines()[-1]
     assert last.startswith("gpugate compare: ")
     assert sentence in last
-    assert versions.worktrees() == []
+    assert here.worktrees() == []
 
 
-def test_a_base_that_this_engine_cannot_drive_is_refused_with_the_reason(versions: Versions) -> None:
-    versions.commit(1, "Optimization('quick', quick, {'cpu': 0.01}, unknown_field=1)")
-    versions.commit(1)
-    ended, said = versions.compare("HEAD~1", "HEAD")
+def test_a_base_before_the_first_workload_is_one_sentence(here: Here) -> None:
+    here.git("commit", "--allow-empty", "-qm", "nothing")
+    here.commit(1)
+    ended, said = here.compare("HEAD~1")
+    assert ended == Ended(UNUSABLE, "")
+    cases, step = "tiny/quick/cpu, tiny/right/cpu", "give a base that has them under these names"
+    assert said.endswith(f") has none of the selected cases ({cases}): {step}\n")
+    ended, said = here.compare("HEAD", "HEAD~1")
+    assert ended == Ended(UNUSABLE, "")
+    assert said.endswith(") has no 'perf_tests': give --path, or a head with perf tests\n")
+
+
+def test_a_renamed_workload_is_no_comparison(here: Here) -> None:
+    names = ("a", "b", "c", "d", "e")
+    here.commit(1, ", ".join(f'Optimization("{name}", right, {{"cpu": 0.01}})' for name in names))
+    here.commit(1)
+    ended, said = here.compare("HEAD", "HEAD~1")
+    assert ended == Ended(UNUSABLE, "")
+    ours, theirs = "tiny/a/cpu, tiny/b/cpu, tiny/c/cpu and 2 more", "tiny/quick/cpu, tiny/right/cpu"
+    assert f") has none of the selected cases ({ours}), but {theirs}: give a base" in said
+
+
+def test_a_base_that_this_engine_cannot_drive_is_refused_with_the_reason(here: Here) -> None:
+    here.commit(1, "Optimization('quick', quick, {'cpu': 0.01}, unknown_field=1)")
+    here.commit(1)
+    ended, said = here.compare("HEAD~1", "HEAD")
     assert ended.status == UNUSABLE
     assert "this gpugate cannot drive the workloads of " in said
     assert "unexpected keyword argument 'unknown_field'" in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_no_process_and_no_worktree(versions: Versions, number: int) -> None:
+def test_ctrl_c_leaves_no_process_and_no_worktree(tmp_path: Path) -> None:
+    versions = Versions(TinyProject(tmp_path))
     waits = """
 import os
 
@@ -167,24 +257,39 @@ def quick(context):
     started = versions.start("main")
     wait_until(lambda: started.poll() is not None or (marker.exists() and marker.read_text()))
     worker = int(marker.read_text())
-    started.send_signal(number)
+    started.send_signal(signal.SIGINT)
     _, said = started.communicate(timeout=HANGS_S)
-    assert started.returncode == 130
+    assert started.returncode == INTERRUPTED
     assert said.endswith("gpugate compare: interrupted\n")
     wait_until(lambda: not running(worker))
     assert children(started.pid) == []
     assert versions.worktrees() == []
 
 
+def test_termination_ends_a_comparison_as_ctrl_c_does(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    here.commit(1)
+    checked_out = []
+
+    def terminate(*words: object, **options: object) -> None:
+        checked_out.extend(here.worktrees())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(duets, "run_child", terminate)
+    ended, said = here.compare("main")
+    assert (ended.status, len(checked_out), here.worktrees()) == (INTERRUPTED, 1, [])
+    assert said.endswith("gpugate compare: interrupted\n")
+
+
 def test_the_status_is_that_of_the_most_severe_case() -> None:
-    same, slower = (judge_duet(CASE, [process(measured(10, ms))] * 2) for ms in (10, 10.5))
+    same, slower, faster = (judge_duet(CASE, [process(measured(10, ms))] * 2) for ms in (10, 10.5, 9))
     unsure = judge_duet(CASE, [process(measured(10, 10.5))])
-    assert [one.outcome for one in (same, slower, unsure)] == [
+    assert [one.outcome for one in (same, slower, faster, unsure)] == [
         DuetOutcome.SAME,
         DuetOutcome.SLOWER,
+        DuetOutcome.FASTER,
         DuetOutcome.UNDECIDED,
     ]
-    assert exit_status([same, same], {}) == NOT_SLOWER
+    assert exit_status([same, faster], {}) == NOT_SLOWER
     assert exit_status([same, slower], {}) == SLOWER
     assert exit_status([slower, unsure], {}) == UNDECIDED
     assert exit_status([slower, unsure], {"net": "no"}) == UNUSABLE
