@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpugate.errors import CompareError
+from gpugate.faults.fault import Fault
 from gpugate.judging.duet import judge_duets, needs_process
 from gpugate.results.duet import DuetProcess
 from gpugate.session.child_process import module_command
@@ -28,12 +29,14 @@ ERROR = "ERROR: "  # as pytest begins a usage error
 
 @dataclass(frozen=True)
 class DuetPlan:
-    """The orders of one process. `case_ids` are the cases to measure; None: all that are selected."""
+    """The orders of one process. `case_ids` are the cases to measure; None: all that are selected. `fault` is put into
+    the head's side, whichever role it has."""
 
     base: str  # the folder of the base
     budget_s: Positive
     number: Count  # of the process, from 0: every second one is swapped
     case_ids: tuple[str, ...] | None = None
+    fault: Fault | None = None
     output: str = ""  # path of the DuetProcess, in a folder that `run_process` makes
 
     @property
@@ -60,16 +63,17 @@ def measure_duets(
     budget_s: float,
     processes: int,
     open_cases: tuple[str, ...] | None = None,
+    fault: Fault | None = None,
 ) -> list[DuetProcess]:
     """Measures in one fresh process after another, until every case is decided or has had `processes` of them.
 
-    `open_cases` are the cases to measure; None for all that are selected.
+    `open_cases` are the cases to measure; None for all that are selected. `fault` is put into the head's sides.
 
     Raises CompareError, with the cause, where a process cannot measure any case.
     """
     taken: list[DuetProcess] = []
     for number in range(processes):
-        plan = DuetPlan(str(base.root), budget_s, number, open_cases)
+        plan = DuetPlan(str(base.root), budget_s, number, open_cases, fault)
         left = "all cases" if open_cases is None else number_of(len(open_cases), "case")
         print(f"process {number + 1} of at most {processes}: {left}", file=sys.stderr)
         taken.append(run_process(plan, head, words))
