@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpugate.errors import CompareError
 from gpugate.results.duet import RecordedCode
 from gpugate.results.provenance import Provenance
-from gpugate.session.duets import CACHE, PROCESSES, measure_duets
+from gpugate.session.duets import CACHE, DuetPlan, measure_duets
 from gpugate.session.options import AUTO, Options
 from gpugate.store.version import Version, check_out, hash_changes
 
@@ -73,7 +73,8 @@ def compare_code(
     words = [node_id, f"--rootdir={versions.project}", "--perf-device", str(device), "-q", "-p", "gpugate.plugin"]
     words += ["-p", "no:cacheprovider", "-o", f"perf_step_timeout={options.step_timeout_s}"]
     words += [f"--perf-set={name}={value}" for name, value in options.settings.items()]
-    taken = measure_duets(base, head, words, options.budget_s, PROCESSES, (case_id,), say)
+    plan = DuetPlan(str(base.root), options.budget_s, case_ids=(case_id,), fault=options.fault)
+    taken = measure_duets(plan, head, words, say=say)
     problems = [process.problems[case_id] for process in taken if case_id in process.problems]
     missing = f"{case_id} is not in {ref}" if any(case_id in process.added for process in taken) else None
     return RecordedCode(base.commit or ref, processes=tuple(taken), problem=missing or next(iter(problems), None))

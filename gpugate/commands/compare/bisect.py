@@ -17,7 +17,7 @@ from gpugate.explaining.states_of_case import explain_duet
 from gpugate.judging.bisection import Bisection
 from gpugate.judging.duet import FLOOR, judge_duets, time_ratio
 from gpugate.results.duet import DuetOutcome
-from gpugate.session.duets import BUDGET_S, CACHE, PROCESSES, DuetPlan, measure_duets, pytest_words, run_process
+from gpugate.session.duets import BUDGET_S, CACHE, DuetPlan, measure_duets, pytest_words, run_process
 from gpugate.statistics.intervals import Estimate
 from gpugate.store.version import SHORT, Version, check_out, git, suggest_commit
 
@@ -185,7 +185,8 @@ class Search:
             check_out(before, project, project / CACHE) as base,
             check_out(self.commits[commit - 1], project, project / CACHE) as head,
         ):
-            taken = measure_duets(base, head, self.words, self.budget_s, PROCESSES, (self.case_id,))
+            plan = DuetPlan(str(base.root), self.budget_s, case_ids=(self.case_id,))
+            taken = measure_duets(plan, head, self.words)
         duets, problems = judge_duets(taken)
         subject = git(project, "show", "--no-patch", "--format=%s", self.commits[commit - 1]) or ""
         print(f"{self.name(commit)} {subject}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duets
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
-from gpugate.session.duets import BUDGET_S, CACHE, FILE, PROCESSES, measure_duets, pytest_words
+from gpugate.session.duets import BUDGET_S, CACHE, FILE, PROCESSES, DuetPlan, measure_duets, pytest_words
 from gpugate.store.version import WORKING_TREE, Version, check_out
 
 NOT_SLOWER, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 125  # 125: `git bisect run` skips the commit
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_out(arguments.head, project, project / CACHE) as head,
     ):
         refuse_missing_tests(head, arguments.path)
-        taken = measure_duets(base, head, words, budget_s, processes)
+        taken = measure_duets(DuetPlan(str(base.root), budget_s), head, words, processes)
     refuse_without_common_case(base, taken[0])
     duets, problems = judge_duets(taken)
     sys.stdout.write(text(base, head, duets, taken, problems, terminal_columns(), stdout_takes_colour()))
