@@ -15,9 +15,10 @@ from gpugate.commands.trust.duet_report import JudgedCase, analyse_duets, judge_
 from gpugate.commands.trust.duets import FILE, DuetOrders, DuetTrial, keep_busy, next_trial, read_duets
 from gpugate.commands.trust.trials import Conditions, TrialsFile
 from gpugate.errors import CompareError, TrustError
-from gpugate.faults.fault import Fault
 from gpugate.judging.duet import time_ratio
 from gpugate.results.duet import DuetOutcome, DuetProcess
+from gpugate.session.duets import DuetPlan
+from gpugate.store.version import Version
 from tests.conftest import TWO_CORES
 from tests.engine.judging.test_duet import measured
 from tests.support.patience import HANGS_S, wait_until
@@ -77,14 +78,12 @@ class MadeUp:
     def select(self, orders: DuetOrders) -> TrialsFile:
         return TrialsFile(1, replace(CONDITIONS, budget_s=orders.budget_s), (ONE, TWO), {NET: "needs a GPU"})
 
-    def measure(
-        self, base, head, words, budget_s: float, processes: int, case_ids: Sequence[str], fault: Fault | None
-    ) -> list[DuetProcess]:
+    def measure(self, plan: DuetPlan, head: Version, words: Sequence[str]) -> list[DuetProcess]:
         if len(self.asked) == self.ends_after:
             raise self.error
-        assert (base.root, head.root, processes) == (Path.cwd(), Path.cwd(), 3)
-        percent = 0.0 if fault is None else fault.amount
-        self.asked.append((percent, tuple(case_ids)))
+        assert (Path(plan.base), head.root) == (Path.cwd(), Path.cwd())
+        case_ids, percent = plan.case_ids or (), 0.0 if plan.fault is None else plan.fault.amount
+        self.asked.append((percent, case_ids))
         self.busy.append(len(children(os.getpid())))
         fine = {name: percent for name in case_ids if name not in self.fails}
         return [process(fine, swapped, **self.fails) for swapped in (False, True)]
