@@ -14,6 +14,7 @@ from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError, SideError
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutate import apply
+from gpugate.judging.duet import FLOOR
 from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import Settings
@@ -29,6 +30,7 @@ from gpugate.workload import BASELINE, Case
 
 _LOG = logging.getLogger(__name__)
 PREFIX = "gpugate_base"
+HALF_WIDTH = FLOOR  # at which sampling stops: a smaller change is none
 FAILED = 1
 
 
@@ -85,7 +87,9 @@ class DuetTaker:
         """Raises SideError, naming the version and the side, where one cannot be built or run."""
         from gpugate.measurement.run import measure
 
-        settings = Settings(budget_s=self.plan.budget_s, seed=perf.result.seed, stop_idle=True, prove=False)
+        settings = Settings(
+            budget_s=self.plan.budget_s, half_width=HALF_WIDTH, seed=perf.result.seed, stop_idle=True, prove=False
+        )
         try:
             duet = make_duet(case, base, self.plan.swapped, self.plan.fault)
             return measure(duet, perf.context(case), settings, silent)
