@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from gpugate import units
 from gpugate.catalogue import Catalogue
-from gpugate.report.findings import SHARP
 from gpugate.report.table import Table, columns
 from gpugate.results.summary import History
+from gpugate.statistics.policy import SHARP
 from gpugate.statistics.tolerance import (
     BOUNDS_NOTHING,
     detectable_slowdown,

@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 
 from gpugate.measurement.record import Measurement, SideCost
-from gpugate.measurement.speedup import speedup_of
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSide
-from gpugate.statistics.intervals import Estimate, build_half_width
+from gpugate.statistics.intervals import Estimate, build_half_width, speedup_estimate
 
 # Two identical sides may differ by as much for their whole life in a process: a smaller change is none.
 FLOOR = 0.01
@@ -22,53 +21,61 @@ FEWEST_FOR_ALARM = 2  # processes: a build or a placement in memory that one pro
 
 def time_ratio(measurement: Measurement, swapped: bool) -> Estimate:
     """The head's time over the base's in one process. Raises ValueError for a measurement without pairs."""
-    speedup = speedup_of(measurement.instances)
-    if swapped:  # the head was the reference
-        return speedup
-    return Estimate(1 / speedup.median, 1 / speedup.high, 1 / speedup.low)
+    return combine([(measurement, swapped)])
 
 
-def combine(ratios: Sequence[Estimate], apart: bool = False) -> Estimate:
-    """The geometric mean of the processes' ratios. Its interval has the half-width of a mean of independent processes,
-    and includes the ratio of every process, since two or three of them show no spread. Raises ValueError for none.
+def combine(processes: Sequence[tuple[Measurement, bool]]) -> Estimate:
+    """The head's time over the base's in all processes, each with its `swapped`.
 
-    Where the two versions were `apart`, each in a process of its own, the pair of processes is the unit of replication:
-    the interval is at least the t interval over the pairs, or UNKNOWN_PROCESS_SPREAD for fewer than FEWEST_FOR_SPREAD.
+    The builds of all processes are one sample: host, clock and process are the same for both sides of a pair, and what
+    is left differs from build to build. In a swapped process the head is the reference, so that what the engine does to
+    one role cancels. Raises ValueError without any pair.
     """
-    if not ratios:
-        raise ValueError("no process was measured: a duet needs at least one")
-    if len(ratios) == 1 and not apart:
-        return ratios[0]
-    logs = [math.log(one.median) for one in ratios]
-    mean, half = sum(logs) / len(logs), math.sqrt(sum(_half_log(one) ** 2 for one in ratios)) / len(ratios)
-    if apart:
-        between = build_half_width(logs) if len(logs) >= FEWEST_FOR_SPREAD else UNKNOWN_PROCESS_SPREAD
-        half = max(half, between)
-    low, high = min([mean - half, *logs]), max([mean + half, *logs])
-    return Estimate(math.exp(mean), math.exp(low), math.exp(high))
+    builds = [(build, swapped) for measurement, swapped in processes for build in measurement.instances]
+    return speedup_estimate(
+        [[value if swapped else -value for value in build.log_ratios] for build, swapped in builds],
+        [build.reference_built_first is not swapped for build, swapped in builds],
+    )
 
 
-def judge_ratio(ratio: Estimate, processes: int) -> DuetOutcome:
-    """SLOWER or FASTER where the interval of several processes is beyond FLOOR, SAME where it is within ALIKE."""
-    if processes >= FEWEST_FOR_ALARM and ratio.low > 1 + FLOOR:
+def widen(pooled: Estimate, pairs: Sequence[Estimate]) -> Estimate:
+    """The interval of versions that have a process each: the pair of processes is then the unit of replication.
+
+    It is at least the t interval over the ratios of the pairs, or +-UNKNOWN_PROCESS_SPREAD for fewer than
+    FEWEST_FOR_SPREAD.
+    """
+    logs = [math.log(one.median) for one in pairs]
+    mean = sum(logs) / len(logs)
+    half = build_half_width(logs) if len(logs) >= FEWEST_FOR_SPREAD else UNKNOWN_PROCESS_SPREAD
+    return Estimate(pooled.median, min(pooled.low, math.exp(mean - half)), max(pooled.high, math.exp(mean + half)))
+
+
+def judge_ratio(ratio: Estimate, processes: Sequence[float]) -> DuetOutcome:
+    """SLOWER or FASTER where the interval is beyond FLOOR and no process contradicts, SAME where it is within ALIKE.
+
+    `processes` are the ratios of single processes. A change that one process alone has seen is UNDECIDED.
+    """
+    slower, faster = ratio.low > 1 + FLOOR, ratio.high < 1 / (1 + FLOOR)
+    if len(processes) >= FEWEST_FOR_ALARM and slower and min(processes) > 1:
         return DuetOutcome.SLOWER
-    if processes >= FEWEST_FOR_ALARM and ratio.high < 1 / (1 + FLOOR):
+    if len(processes) >= FEWEST_FOR_ALARM and faster and max(processes) < 1:
         return DuetOutcome.FASTER
-    moved = ratio.low > 1 + FLOOR or ratio.high < 1 / (1 + FLOOR)
     within = ratio.low >= 1 / (1 + ALIKE) and ratio.high <= 1 + ALIKE
-    return DuetOutcome.SAME if within and not moved else DuetOutcome.UNDECIDED
+    return DuetOutcome.SAME if within and not (slower or faster) else DuetOutcome.UNDECIDED
 
 
 def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:
     """The duet of one case. Raises ValueError where no process measured a pair of it."""
     measured = [(one.measured[case_id], one.swapped) for one in processes if case_id in one.measured]
-    ratios = tuple(time_ratio(measurement, swapped) for measurement, swapped in measured if measurement.pairs)
-    ratio = combine(ratios, apart=any(case_id in one.apart for one in processes))
+    timed = [(measurement, swapped) for measurement, swapped in measured if measurement.pairs]
+    ratio, ratios = combine(timed), tuple(time_ratio(*one) for one in timed)
+    if any(case_id in one.apart for one in processes):
+        ratio = widen(ratio, ratios)
     roles = [_sides(measurement)[::-1] if swapped else _sides(measurement) for measurement, swapped in measured]
     base, head = (_cheapest([sides[version] for sides in roles]) for version in (0, 1))
     return Duet(
         case_id=case_id,
-        outcome=judge_ratio(ratio, len(ratios)),
+        outcome=judge_ratio(ratio, [one.median for one in ratios]),
         ratio=ratio,
         processes=ratios,
         detectable=math.expm1(math.log1p(FLOOR) + 2 * _half_log(ratio)),

@@ -8,7 +8,9 @@ from time import perf_counter
 from typing import Literal
 
 # Counting runs under the profiler; watching, after it, measures the counters that need none, such as growing memory.
-Doing = Literal["building", "warming up", "measuring", "counting", "watching", "checking", "proving", "confirming"]
+Doing = Literal[
+    "building", "warming up", "measuring", "counting", "watching", "checking", "proving", "confirming", "comparing"
+]
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpugate.judging.asked_tolerance import write_rounded_up
+from gpugate.judging.recorded_code import duet_of
 from gpugate.report.next_step import OF_ONE_CASE, advised_step, describe_for_cases
 from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
+from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, SEVERITY, NextStep, Outcome
+from gpugate.statistics.policy import SHARP
 from gpugate.units import number_of, percent
-
-SHARP = 0.05  # a gate that misses a slowdown of this share is blunt
 
 
 @dataclass(frozen=True)
@@ -79,15 +80,33 @@ def tally(run: RunResult) -> str:
     return ", ".join(parts)
 
 
-def sharpness(run: RunResult) -> str | None:
-    """The worth of a run's verdicts in one sentence; None where no case has a record.
+def worth(run: RunResult) -> list[str]:
+    """The worth of a run's verdicts, a sentence each: its sharpness, and the duets with the recorded code."""
+    return [words for words in (sharpness(run), code_comparisons(run)) if words]
 
-    A case catches a slowdown by its speedup or by its time, whichever shows the smaller one.
+
+def code_comparisons(run: RunResult) -> str | None:
+    """The outcomes of the duets with the recorded code; None where no case was compared with it."""
+    codes = [case.recorded_code for case in run.cases.values() if case.recorded_code is not None]
+    duets = [duet for code in codes if (duet := duet_of(code)) is not None]
+    unchanged, failed = sum(code.unchanged for code in codes), sum(code.problem is not None for code in codes)
+    counts = Counter(duet.outcome.value for duet in duets)
+    outcomes = ", ".join(f"{count} {word}" for word, count in counts.items())
+    parts = [f"{number_of(len(duets), 'case')} in turns ({outcomes})"] if duets else []
+    parts += [f"{unchanged} unchanged"] if unchanged else []
+    parts += [f"{failed} not compared"] if failed else []
+    return f"recorded code: {', '.join(parts)}" if parts else None
+
+
+def sharpness(run: RunResult) -> str | None:
+    """The share of cases that would catch a slowdown, and the false alarms of a night; None where no case has a record.
+
+    A case catches a slowdown by its speedup, by its time or by a duet, whichever shows the smaller one.
     """
     recorded = [case for case in run.cases.values() if case.number("false_alarms") is not None]
     if not recorded:
         return None
-    found = sorted(case.detectable_slowdown or math.inf for case in recorded)
+    found = sorted(map(_detectable, recorded))
     sharp, middle = sum(one <= SHARP for one in found), found[(len(found) - 1) // 2]
     chances = [one.numbers.get("false_alarms") for case in recorded for one in case.verdicts]
     alarms = sum(one for one in chances if isinstance(one, float))
@@ -96,6 +115,13 @@ def sharpness(run: RunResult) -> str | None:
         f"sharpness: {sharp} of {number_of(len(found), 'case')} would catch a slowdown of {percent(SHARP)} (median "
         f"detectable {median}); false alarms expected a night: {alarms:.2g}"
     )
+
+
+def _detectable(case: CaseResult) -> float:
+    """The smallest slowdown that the case would catch, a share; infinite where there is none."""
+    duet = duet_of(case.recorded_code) if case.recorded_code else None
+    known = (case.detectable_slowdown, duet.detectable if duet else None)
+    return min((one for one in known if one is not None), default=math.inf)
 
 
 def mutation(run: RunResult) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpugate.report.bounds import bounds, reasons
-from gpugate.report.findings import autopsies, errors, findings, mutation, sharpness, skips, tally, warnings
+from gpugate.report.findings import autopsies, errors, findings, mutation, skips, tally, warnings, worth
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.rows import results_table
 from gpugate.report.series_tables import series_tables
@@ -22,7 +22,7 @@ def results_page(run: RunResult) -> str:
         *([table.markdown()] for table in series_tables(run)),
         [f"- {plain(line)}" for line in (*whole_runs(run), *bounds(run), *reasons(run))],
         [f"- {plain(line)}" for line in _below(run)],
-        [plain(words) for words in (sharpness(run), tally(run)) if words],
+        [plain(words) for words in (*worth(run), tally(run))],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 

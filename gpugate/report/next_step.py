@@ -34,6 +34,8 @@ _WORDS: Mapping[NextStep, str] = {
     NextStep.RECORD: "{record}",
     NextStep.RECORD_NEW_REFERENCE: "{record}, if the reference is meant to take what it takes now",
     NextStep.RECORD_NEW_ANCHOR: "{record}, and gpugate record --new-anchor on its runs, if this is the new normal",
+    NextStep.FIND_COMMIT: "gpugate bisect CASE --good COMMIT, with this case and the commit of the record",
+    NextStep.SAME_CORES: "give this process as many cores as the record has: set or unset OMP_NUM_THREADS, or record",
     NextStep.COOL_MACHINE: "repeat when the machine is idle and cool",
     NextStep.RAISE_BUDGET: "raise --perf-budget",
     NextStep.USE_CUDA: "run it on a CUDA device",

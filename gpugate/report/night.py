@@ -13,7 +13,7 @@ from pathlib import Path
 from gpugate import units
 from gpugate.errors import GpugateError
 from gpugate.judging.decide import decider
-from gpugate.report.findings import Finding, autopsies, errors, findings, mutation, sharpness, skips, tally, warnings
+from gpugate.report.findings import Finding, autopsies, errors, findings, mutation, skips, tally, warnings, worth
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.night_files import JUNIT, RUN, SUMMARY
 from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
@@ -96,7 +96,7 @@ def one_screen(run: RunResult) -> str:
         ),
         _list_moves(run),
         _list("Not measured", list(_list_unmeasured(run)), MAX_REASONS),
-        [plain(words)] if (words := sharpness(run)) else [],
+        [plain(words) for words in worth(run)],
         [f"{plain(tally(run))}. Every number: `python -m gpugate.report {RUN}`"],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"

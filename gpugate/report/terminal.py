@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpugate.report.bounds import bounds, reasons
-from gpugate.report.findings import Finding, autopsies, errors, findings, mutation, sharpness, skips, tally, warnings
+from gpugate.report.findings import Finding, autopsies, errors, findings, mutation, skips, tally, warnings, worth
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.rows import results_table
 from gpugate.report.series_tables import series_tables
@@ -133,8 +133,7 @@ def _indent(words: str, columns: int) -> RenderableType:
 
 def _last_lines(run: RunResult) -> list[RenderableType]:
     warned = (Text(words, style="yellow", overflow="fold") for words in warnings(run))
-    worth = [Text(words, overflow="fold")] if (words := sharpness(run)) else []
-    return [*warned, *_mutation(run), *worth, Text(tally(run), overflow="fold")]
+    return [*warned, *_mutation(run), *(Text(words, overflow="fold") for words in (*worth(run), tally(run)))]
 
 
 def _mutation(run: RunResult) -> list[RenderableType]:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.results.autopsy import Autopsy
+from gpugate.results.duet import RecordedCode
 from gpugate.results.summary import History, Summary
 from gpugate.results.verdict import Check, Verdict
 from gpugate.units import Natural, Positive, Processes
@@ -41,6 +42,14 @@ class Remembered:
 
 
 @dataclass(frozen=True)
+class CoresChanged:
+    """The cores of a CPU that the recording process used, and those that this one uses."""
+
+    recorded: Natural
+    now: Natural
+
+
+@dataclass(frozen=True)
 class Confirmation:
     """A confirmation of a case by a fresh process; `problem` is the reason for which it does not count."""
 
@@ -70,9 +79,11 @@ class CaseResult:
     attempts: list[Confirmation] = field(default_factory=list)  # further ones, in fresh processes
     promise: Promise | None = None
     remembered: Remembered | None = None  # None: this machine has no baseline of it
+    cores_changed: CoresChanged | None = None  # since this CPU was recorded, so that no record is of this machine
     rung: Natural | None = None  # of its workload's ladder, from 1
     point: Point | None = None  # of a sweep
     why: str = ""  # what bounds it, as its author says
+    recorded_code: RecordedCode | None = None  # None: it was not compared with this run's
     autopsy: Autopsy | None = None  # of one that fails, or that was to be explained
     held: tuple[Check, ...] = ()  # the checks whose verdicts a gate's tests held
 

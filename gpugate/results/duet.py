@@ -47,6 +47,22 @@ class DuetProcess:
 
 
 @dataclass(frozen=True)
+class RecordedCode:
+    """The comparison of a case's code with the code that its record was measured with.
+
+    `unchanged`: the code is the same, so that nothing was measured. `processes` have the recorded code as their base;
+    `problem` is the reason why there are none. `machine_changes` are the differences between both machines, such as
+    `driver 580.1 -> 590.2`.
+    """
+
+    commit: str
+    unchanged: bool = False
+    processes: tuple[DuetProcess, ...] = ()
+    problem: str | None = None
+    machine_changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class DuetSide:
     """One version of a side: its counters in the first process, and the lowest cost of all processes."""
 

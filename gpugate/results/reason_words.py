@@ -16,6 +16,10 @@ from gpugate.results.moved_side import Times, in_words
 from gpugate.results.reason import Reason, ReasonCode
 
 Facts = Mapping[str, Any]
+_IN_TURNS = (
+    "in turns with the recorded code ({commit:.12}), a step takes {change:change} ({change_low:change}.."
+    "{change_high:change})"
+)
 _WORDS: Mapping[ReasonCode, str] = {
     ReasonCode.NOTHING_MEASURED: "nothing was measured yet",
     # Outputs.
@@ -41,6 +45,20 @@ _WORDS: Mapping[ReasonCode, str] = {
     ReasonCode.TOO_FEW_PROCESSES: "a baseline of {processes:.0f} processes, where a gate needs {needed:.0f}",
     ReasonCode.BOUNDS_NOTHING: "a tolerance as large as this bounds nothing",
     ReasonCode.MACHINE_CHANGED: "both sides are slower alike: the machine changed, or what both sides share",
+    ReasonCode.CODE_SLOWER: f"the code is slower: {_IN_TURNS}",
+    ReasonCode.CODE_NOT_SLOWER: (
+        f"the code is not slower: {_IN_TURNS}; the machine or its software changed: {{changed}}"
+    ),
+    ReasonCode.CODE_UNCHANGED: (
+        "the code is that of the record ({commit:.12}): the machine or its software changed: {changed}"
+    ),
+    ReasonCode.CODE_AS_FAST: _IN_TURNS,
+    ReasonCode.CODE_UNDECIDED: f"{_IN_TURNS}, which decides nothing",
+    ReasonCode.NO_DUET: "not compared with the recorded code: {problem}",
+    ReasonCode.OTHER_CORES: (
+        "the machine changed, not the code: this process uses {cores:.0f} of the CPU's cores, and the record "
+        "{recorded_cores:.0f}"
+    ),
     ReasonCode.NO_PAIRS: "no pair of blocks was measured",
     ReasonCode.NOT_TIMED: "not timed: {problem}",
     ReasonCode.IMPOSSIBLE_BUS_RATE: (
@@ -190,7 +208,7 @@ class _Formatter(string.Formatter):
     """Formats `{share:percent}` and `{then:ms}` as tables do."""
 
     def format_field(self, value: Any, spec: str) -> str:
-        formats = {"percent": units.percent, "ms": units.milliseconds}
+        formats = {"percent": units.percent, "ms": units.milliseconds, "change": units.signed_percent}
         return formats[spec](value) if spec in formats else str(super().format_field(value, spec))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Yardstick
 from gpugate.results.case import CaseResult
+from gpugate.results.provenance import Provenance
 from gpugate.results.series import Ladder, Sweep
 from gpugate.units import NotNegative, Share
 
@@ -32,3 +33,4 @@ class RunResult:
     sweeps: list[Sweep] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # why it is red where no test failed
     exit_status: int | None = None  # pytest's; None: it has not ended
+    provenance: Provenance | None = None  # None: an older run

@@ -12,6 +12,9 @@ import pytest
 
 from gpugate.catalogue import catalogue
 from gpugate.errors import CompareError, GpugateError, SideError
+from gpugate.faults.fault import Fault
+from gpugate.faults.mutate import apply
+from gpugate.judging.duet import FLOOR
 from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import Settings
@@ -28,6 +31,7 @@ from gpugate.workload import BASELINE, Case
 
 _LOG = logging.getLogger(__name__)
 PREFIX = "gpugate_base"
+HALF_WIDTH = FLOOR  # at which sampling stops: a smaller change is none
 FAILED = 1
 
 
@@ -101,7 +105,9 @@ class DuetTaker:
         """
         from gpugate.measurement.sides import release
 
-        settings = Settings(budget_s=self.plan.budget_s, seed=perf.result.seed, stop_idle=True, prove=False)
+        settings = Settings(
+            budget_s=self.plan.budget_s, half_width=HALF_WIDTH, seed=perf.result.seed, stop_idle=True, prove=False
+        )
         if base is not None:
             found = self._measure_here(perf, case, base, settings)
             if found is not None:
@@ -114,9 +120,10 @@ class DuetTaker:
         from gpugate.measurement.run import measure
 
         try:
-            return measure(make_duet(case, base, self.plan.swapped), perf.context(case), settings, silent)
+            duet = make_duet(case, base, self.plan.swapped, self.plan.fault)
+            return measure(duet, perf.context(case), settings, silent)
         except SideError as error:
-            if error.out_of_memory:
+            if error.out_of_memory and self.plan.fault is None:  # the pair puts in no fault
                 return None
             if error.side not in (BASELINE, case.optimization.name):
                 raise
@@ -124,12 +131,14 @@ class DuetTaker:
             raise SideError(f"{case.optimization.name} of the {version}", error.doing, error.cause) from error
 
 
-def make_duet(case: Case, base: Case, swapped: bool) -> Case:
-    """A case whose reference is the base's version of the optimization; `swapped` exchanges the two.
+def make_duet(case: Case, base: Case, swapped: bool, fault: Fault | None = None) -> Case:
+    """A case whose reference is the base's version of the optimization; `swapped` exchanges the two. The head's version
+    has the fault.
 
     The outputs of the optimized side are then compared with those of the other version on the head's inputs.
     """
-    builds = [base.optimization.build, case.optimization.build]
+    head = case.optimization.build
+    builds = [base.optimization.build, head if fault is None else apply(fault, head)]
     reference, optimized = reversed(builds) if swapped else builds
     alone = replace(case.optimization, build=optimized, compared_with=BASELINE, contract={}, proofs=())
     workload = replace(case.workload, baseline=reference, optimizations=(alone,), ladder=False)

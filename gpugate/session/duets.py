@@ -6,11 +6,12 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpugate.errors import CompareError
+from gpugate.faults.fault import Fault
 from gpugate.judging.duet import judge_duets, needs_process
 from gpugate.results.duet import DuetProcess
 from gpugate.session.child_process import module_command
@@ -28,12 +29,14 @@ ERROR = "ERROR: "  # as pytest begins a usage error
 
 @dataclass(frozen=True)
 class DuetPlan:
-    """The orders of one process. `case_ids` are the cases to measure; None: all that are selected."""
+    """The orders of one process. `case_ids` are the cases to measure; None: all that are selected. `fault` is put into
+    the head's side, whichever role it has."""
 
     base: str  # the folder of the base
     budget_s: Positive
-    number: Count  # of the process, from 0: every second one is swapped
+    number: Count = 0  # of the process, from 0: every second one is swapped
     case_ids: tuple[str, ...] | None = None
+    fault: Fault | None = None
     base_python: str | None = None  # runs the base in a process of its own
     own_engine: bool = False  # each version has a process of its own, with the gpugate of its folder
     output: str = ""  # path of the DuetProcess, in a folder that `run_process` makes
@@ -60,33 +63,30 @@ FILE = JsonFile(
 )
 
 
+def print_message(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
 def measure_duets(
-    base: Version,
+    plan: DuetPlan,
     head: Version,
     words: Sequence[str],
-    budget_s: float,
-    processes: int,
-    open_cases: tuple[str, ...] | None = None,
-    *,
-    base_python: str | None = None,
-    own_engine: bool = False,
+    processes: int = PROCESSES,
+    say: Callable[[str], None] = print_message,
 ) -> list[DuetProcess]:
-    """Measures in one fresh process after another, until every case is decided or has had `processes` of them.
+    """Measures the plan in one fresh process after another, until every case is decided or has had `processes` of them.
 
-    `open_cases` are the cases to measure; None for all that are selected. `base_python` and `own_engine` are those of
-    `DuetPlan`.
-
-    Raises CompareError, with the cause, where a process cannot measure any case.
+    `say` gets a line about each process. Raises CompareError, with the cause, where a process cannot measure any case.
     """
     taken: list[DuetProcess] = []
     for number in range(processes):
-        plan = DuetPlan(str(base.root), budget_s, number, open_cases, base_python, own_engine)
-        left = "all cases" if open_cases is None else number_of(len(open_cases), "case")
-        print(f"process {number + 1} of at most {processes}: {left}", file=sys.stderr)
-        taken.append(run_process(plan, head, words))
+        left = "all cases" if plan.case_ids is None else number_of(len(plan.case_ids), "case")
+        say(f"process {number + 1} of at most {processes}: {left}")
+        taken.append(run_process(replace(plan, number=number), head, words))
         open_cases = tuple(duet.case_id for duet in judge_duets(taken)[0] if needs_process(duet))
         if not open_cases:
             break
+        plan = replace(plan, case_ids=open_cases)
     return taken
 
 

@@ -19,6 +19,7 @@ from gpugate.results.run import RunResult
 from gpugate.session.options import Options
 from gpugate.session.perf_session import PerfSession
 from gpugate.store import baseline
+from gpugate.store.provenance import read_provenance
 from gpugate.workload import Case
 
 if TYPE_CHECKING:
@@ -44,6 +45,14 @@ def choose_device(asked: str, worker: int | None = None) -> torch.device:
     # Events, graphs and the profiler go to the current device, whatever the tensors' device is.
     torch.cuda.set_device(number)  # cuda only
     return torch.device("cuda", number)  # cuda only
+
+
+def _gpu_uuid(device: torch.device) -> str | None:
+    import torch
+
+    if device.type != "cuda":
+        return None
+    return str(torch.cuda.get_device_properties(device).uuid)  # cuda only
 
 
 def _keep_compiling_quiet() -> None:
@@ -106,6 +115,7 @@ def open_session(
         mutated=str(options.fault) if options.fault else None,
         asked_tolerance=options.tolerance,
         interrupted=True,
+        provenance=read_provenance(root, [options.baselines_path], _gpu_uuid(device)),
     )
     session = PerfSession(options, device, root, result, node_ids)
     # What a module that skipped itself would have had is not known.

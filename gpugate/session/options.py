@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 MOST_SEED_DIGITS = 18  # what 64 bits hold
 DEFAULT_PROCESSES = 5
 DEFAULT_BASELINES = "baselines"
+AUTO, OFF = "auto", "off"  # values of --against; any other value is a git ref
 # The process that starts this one to measure for it sets `PID:TOKEN`, and gives the random TOKEN as an option too.
 FRESH_VARIABLE, FRESH_OPTION = "GPUGATE_FRESH_PROCESS", "--perf-fresh"
 PATH_OPTIONS: set[str] = set()  # which take a path, filled by `add_options`
@@ -54,7 +55,7 @@ SETTINGS = {
     ),
 }
 # Options that need timings, which a profiler disturbs.
-_NOT_PROFILED = ("gate", "update_baselines", "perf_json", "perf_report", "perf_tolerance", "explain")
+_NOT_PROFILED = ("gate", "update_baselines", "perf_json", "perf_report", "perf_tolerance", "against", "explain")
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class Options:
     fault: Fault | None = None  # put into every optimized side, on purpose
     tolerance: float | None = None  # the share by which a speedup may fall; None: what the machine resolves
     report_path: Path | None = None  # the directory of this night
+    against: str = OFF  # the version to compare with: off, auto or a git ref
     step_timeout_s: float = time_limit.DEFAULT_S  # of what a side does without an end
     fresh: bool = False  # measures for the process that started it, which judges and shows the proofs
     explain: bool = False  # an autopsy of every case, not only of those that fail
@@ -171,6 +173,12 @@ def add_options(parser: pytest.Parser) -> None:
         f"{', '.join(SPELLING.values())} (default: none)",
     )
     add(
+        "--against",
+        metavar="REF",
+        help="compare the code with that of REF in turns, where the record of a case alarms or would miss a slowdown "
+        "of 5 %%; auto is the recorded commit, off compares nothing (default: auto with --gate, else off)",
+    )
+    add(
         "--perf-tolerance",
         metavar="PERCENT",
         help="let a speedup be PERCENT below the recorded one (default: the smallest fall that the machine can show)",
@@ -253,10 +261,21 @@ def read_options(config: pytest.Config) -> Options:
         allow_missing=frozenset(filter(None, re.split(r"[,\s]+", value("allow_missing")))),
         fault=None if value("perf_mutate") is None else Fault.parse(value("perf_mutate")),
         tolerance=None if value("perf_tolerance") is None else share("--perf-tolerance", value("perf_tolerance")),
+        against=_against(config, fresh),
         fresh=fresh,
         explain=value("explain"),
         profiling=_profiling(config),
     )
+
+
+def _against(config: pytest.Config, fresh: bool) -> str:
+    """The value of --against; a fresh process measures for its parent, which compares."""
+    given: str | None = config.getoption("against")
+    if given == "":
+        raise OptionError("--against= names nothing: give a git ref, auto or off")
+    if fresh:
+        return OFF
+    return given or (AUTO if config.getoption("gate") else OFF)
 
 
 def _profiling(config: pytest.Config) -> Profiling | None:
@@ -324,6 +343,8 @@ def _check_together(config: pytest.Config) -> None:
         raise OptionError("--gate judges and --update-baselines records: run one after the other")
     elif config.getoption("perf_mutate") is not None:
         raise OptionError("--perf-mutate injects a fault, which no baseline may contain: record without it")
+    elif config.getoption("against") not in (None, OFF):
+        raise OptionError("--against judges and --update-baselines records: run one after the other")
     elif config.getoption("perf_tolerance") is not None:
         raise OptionError("--perf-tolerance judges and --update-baselines records: run one after the other")
 

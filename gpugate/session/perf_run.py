@@ -113,6 +113,7 @@ class PerfRun:
         if self.options.update_baselines:
             self._closing.enter_context(lock_for_recording(opened))
         self._closing.enter_context(limit_time(self.options.step_timeout_s, self._end_hung_run))
+        self._closing.callback(opened.versions.close)
         self.opened, self.tests = opened, PerfTests(self.config, opened, self._held)
         if not self.options.gate:
             self._lines.extend(opened.problems())

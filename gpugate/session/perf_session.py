@@ -13,11 +13,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from gpugate.errors import FreshProcessError, GpugateError, SideError, skip_reason, temporary_folder_problem
+from gpugate.errors import (
+    CompareError,
+    FreshProcessError,
+    GpugateError,
+    SideError,
+    skip_reason,
+    temporary_folder_problem,
+)
 from gpugate.explaining.states_of_case import explain
 from gpugate.judging.decide import decide, left_open_by_other_work, wants_fresh_process, wants_more_pairs
 from gpugate.judging.machine_state import busy_cores, environment_problem
 from gpugate.judging.plausibility import impossible_rate
+from gpugate.judging.recorded_code import has_alarm, may_need_duet
 from gpugate.machine.environment import Environment, Missing, compare, machine_name, missing_needs
 from gpugate.machine.processes import list_children
 from gpugate.measurement.bus_share import with_bus_share
@@ -28,7 +36,9 @@ from gpugate.measurement.settings import Settings
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.measurement.whole_run import with_whole_run
 from gpugate.results.autopsy import Autopsy
-from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
+from gpugate.results.case import CaseResult, Confirmation, CoresChanged, Promise, Remembered
+from gpugate.results.duet import RecordedCode
+from gpugate.results.provenance import Provenance
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.series_of_cases import ladders, rung_number, sweeps
@@ -36,7 +46,8 @@ from gpugate.results.summary import summarize
 from gpugate.results.verdict import CASE_CHECKS, Outcome, Verdict
 from gpugate.session.fresh_process import run_fresh
 from gpugate.session.left_over import await_new_children
-from gpugate.session.options import Options
+from gpugate.session.options import AUTO, OFF, Options
+from gpugate.session.recorded_code import RecordedVersions, choose_ref, compare_code
 from gpugate.store import baseline, profiles_file, run_file
 from gpugate.store.codec import from_json, to_json
 from gpugate.store.source_hash import source_hash
@@ -55,6 +66,7 @@ NEEDS_NOT_SKIPS = "a gate and a recording accept no skip: declare what it needs 
 # On a CPU that other work shares: after so many cases in a row that it left open, each further one gets one second,
 # enough for its outputs and for what is clear all the same, until a case finds the cores free.
 BUSY_CASES, BUSY_BUDGET_S = 3, 1.0
+SOURCE_CHANGED = "the workload's source changed"
 NO_GPU = Missing(("cuda",), "needs a CUDA GPU, and torch sees none: run it on a machine with one")
 
 
@@ -78,6 +90,10 @@ class PerfSession:
     busy_cases: int = 0  # in a row that other work on the CPU left open
     saved_probes: int = 0  # of the yardsticks, how many the JSON file has
     started_s: float = field(default_factory=time.perf_counter)
+    versions: RecordedVersions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.versions = RecordedVersions(self.root, (self.options.baselines_path,))
 
     @property
     def environment(self) -> Environment:
@@ -163,6 +179,7 @@ class PerfSession:
             contract=for_device_class(case.optimization.contract, classes),
         )
         result.remembered = self.find_record(case)
+        result.cores_changed = self._find_changed_cores(case, result)
         _collect_garbage()
         try:
             if self.capture is not None:
@@ -233,8 +250,58 @@ class PerfSession:
             result.attempts.append(self._confirm(case))
             self._judge(result)
         self._count_busy(result)
+        if self.options.against != OFF and may_need_duet(result):
+            self._compare_code(case, result, report)
+            self._judge(result)
         if self.options.explain or any(verdict.bad for verdict in result.verdicts):
             result.autopsy = self._explain(case, result)
+
+    def _compare_code(self, case: Case, result: CaseResult, report: Report) -> None:
+        """Compares the code of the case with that of its record, where both differ or an alarm is to be explained."""
+        entry = self._find_entry(case)
+        record = entry.current if entry else None
+        provenance = record.provenance if record else None
+        changes = self._list_machine_changes(provenance, result.remembered)
+        try:
+            ref = choose_ref(self.options.against, provenance)
+            unchanged = self.options.fault is None and self._is_unchanged(case, record, ref, has_alarm(result))
+            if not unchanged:
+                self._release()
+
+                def say(line: str) -> None:
+                    report(Progress(case.id, "comparing", line))
+
+                node_id = self.node_ids[case.id]
+                code = compare_code(self.versions, ref, case.id, node_id, self.options, self.device, say)
+            else:
+                code = RecordedCode(ref, unchanged=True)
+        except (CompareError, OSError) as error:
+            code = RecordedCode("", problem=str(error))
+        result.recorded_code = replace(code, machine_changes=changes)
+
+    def _is_unchanged(self, case: Case, record: baseline.Record | None, ref: str, alarmed: bool) -> bool:
+        """True for equal code. Where nothing alarms, the code of the workload is enough; it has its hash in the record.
+
+        Raises CompareError for a commit that is not there.
+        """
+        same_source = record is not None and record.source_hash == self.result.source_hashes[case.workload.name]
+        if not alarmed and self.options.against == AUTO and same_source:
+            return True
+        return self.versions.is_unchanged(ref)
+
+    def _list_machine_changes(self, recorded: Provenance | None, remembered: Remembered | None) -> tuple[str, ...]:
+        found = [text for text in (remembered.differences if remembered else ()) if text != SOURCE_CHANGED]
+        now = self.result.provenance
+        if recorded is not None and now is not None:
+            found += ["another host"] if recorded.host != now.host else []
+            found += ["another GPU of this kind"] if recorded.gpu_uuid != now.gpu_uuid else []
+        return tuple(found)
+
+    def _find_changed_cores(self, case: Case, result: CaseResult) -> CoresChanged | None:
+        if result.remembered is not None or self.options.update_baselines or self.options.fresh:
+            return None
+        cores = baseline.find_cores(self.options.baselines_path, self.environment, case.workload.name)
+        return None if cores is None else CoresChanged(cores, self.environment.cpu_count)
 
     def _shorten(self, settings: Settings) -> Settings:
         """The settings for a machine that could not answer; a record is made of whole measurements alone."""
@@ -327,8 +394,7 @@ class PerfSession:
 
     def find_record(self, case: Case) -> Remembered | None:
         """The record of the case on this machine; None where no record can be compared."""
-        file = self.baselines.get(case.workload.name)
-        entry = file.cases.get(f"{case.optimization.name}/{case.device_kind}") if file else None
+        entry = self._find_entry(case)
         if entry is None:
             return None
         record = entry.current
@@ -340,7 +406,7 @@ class PerfSession:
         if not record.source_hash:
             self.notes.add(f"an older gpugate recorded {case.workload.name}: changes of its source since are not known")
         elif record.source_hash != self.result.source_hashes.get(case.workload.name):
-            differences += ("the workload's source changed",)
+            differences += (SOURCE_CHANGED,)
             self.notes.add(f"the source of {case.workload.name} changed since its baseline was recorded")
         return Remembered(
             current=record.history,
@@ -351,6 +417,10 @@ class PerfSession:
             yardsticks=record.yardsticks,
             checks=2 * sum(len(file.cases) for file in self.baselines.values()),  # speedup and throughput of each
         )
+
+    def _find_entry(self, case: Case) -> baseline.Entry | None:
+        file = self.baselines.get(case.workload.name)
+        return file.cases.get(f"{case.optimization.name}/{case.device_kind}") if file else None
 
     def _explain(self, case: Case, result: CaseResult) -> Autopsy | None:
         """Makes the autopsy of a case. It decides no verdict, so that its failure is only a note."""

@@ -2,4 +2,5 @@
 
 DECIDING_PROCESSES = 3  # the session and two confirmations; after an undecided first process, the middle one decides
 MIN_PROCESSES = 5  # recorded processes from which their variation is estimated
+SHARP = 0.05  # a gate that misses a slowdown of this share is blunt
 MIN_NIGHTS = 5  # recorded nights from which their variation is estimated

@@ -12,12 +12,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from gpugate import units
 from gpugate.errors import BaselineError
 from gpugate.machine.environment import Environment, differences, machine_name
 from gpugate.measurement.record import Counters, Difference, Measurement, Process
 from gpugate.results.case import CaseResult
+from gpugate.results.provenance import Provenance
 from gpugate.results.run import RunResult
 from gpugate.results.summary import (
     History,
@@ -38,8 +40,10 @@ from gpugate.workload import DEVICE_KINDS
 
 # History: 1: per case an anchor and a current record; the samples of each process in columns. 2: when each one started.
 # 3: `source_hash` is of the code that a workload is made of; before, of the names and texts of its modules.
-FORMAT_VERSION = 3
+# 4: the provenance of the newest process.
+FORMAT_VERSION = 4
 HASHES_CODE = 3  # the version from which on source hashes can be compared with today's
+HAS_PROVENANCE = 4
 _REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
 BLUNT = 1.0  # a record that misses a step of twice the time is not a record of a quiet machine
 _UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
@@ -60,6 +64,7 @@ class Record:
     optimized_counters: Counters = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()  # the largest of each kind
     started_at: tuple[str, ...] = ()  # each process, as `recorded_at`
+    provenance: Provenance | None = None  # of the newest process; None: an older gpugate recorded it
 
     @property
     def history(self) -> History:
@@ -219,6 +224,19 @@ def replace_or_delete(folder: Path, file: BaselineFile) -> Path:
     return path
 
 
+def find_cores(baselines: Path, environment: Environment, workload: str) -> int | None:
+    """The number of cores of a record of this CPU, where records of the workload are of another number only."""
+    machine = machine_name(environment)
+    family, _, _ = machine.rpartition(f"-{environment.cpu_count}-cores")
+    if environment.device_kind != "cpu" or _path(baselines / machine, workload).exists():
+        return None
+    others = [folder.name[len(family) + 1 : -len("-cores")] for folder in baselines.glob(f"{family}-*-cores")]
+    found = [
+        int(one) for one in others if one.isdecimal() and _path(baselines / f"{family}-{one}-cores", workload).exists()
+    ]
+    return max(found, default=None)
+
+
 def find_unused(files: Mapping[str, BaselineFile], case_ids: Collection[str]) -> tuple[str, ...]:
     """Lists the ids of the cases in `files` that the catalogue no longer has."""
     ids = (f"{file.workload}/{key}" for file in files.values() for key in file.cases)
@@ -251,6 +269,8 @@ def _load(folder: Path, workload: str) -> BaselineFile:
 
 def _decode(text: str) -> BaselineFile:
     version, body = FILE.open(parse(text))
+    if version < HAS_PROVENANCE:
+        _add_unknown_provenance(body)
     file = from_json(BaselineFile, body)
     if version < HASHES_CODE:
         file = _without_source_hashes(file)
@@ -270,6 +290,15 @@ def _decode(text: str) -> BaselineFile:
             except (ValueError, TypeError):  # no time, or some with an offset and some without
                 raise FormatError(f"cases.{key}.{name}.started_at holds something else than ISO 8601 times") from None
     return file
+
+
+def _add_unknown_provenance(body: Mapping[str, Any]) -> None:
+    """Gives every record of an older document the field; the codec refuses what has another form."""
+    entries = body["cases"].values() if isinstance(body.get("cases"), dict) else ()
+    records = (record for entry in entries if isinstance(entry, dict) for record in entry.values())
+    for record in records:
+        if isinstance(record, dict):
+            record["provenance"] = None
 
 
 def _without_source_hashes(file: BaselineFile) -> BaselineFile:
@@ -349,6 +378,7 @@ def _record(of_case: Sequence[tuple[RunResult, Measurement]], recording: Recordi
         optimized_counters=_over_all(max, [measurement.optimized_counters for measurement in measured]),
         differences=_largest([difference for measurement in measured for difference in measurement.differences]),
         started_at=tuple(run.started_at for run in runs),
+        provenance=max(runs, key=lambda run: run.started_at).provenance,
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,9 @@ from gpugate.store.writable_folder import is_running
 
 WORKING_TREE = "."
 MODULES_FILE = ".gitmodules"
+SUBMODULE = "160000 "  # the mode of a submodule in git's index
 GIT_S = 600.0
+MOST_READ_BYTES = 2**20  # of a new file, to hash it
 SHORT = 12  # hexadecimal digits of a commit
 
 
@@ -31,9 +34,11 @@ class Version:
 
     @property
     def label(self) -> str:
-        """For example `main (1a2b3c4d5e6f)` or `. (1a2b3c4d5e6f with uncommitted changes)`."""
+        """For example `main (1a2b3c4d5e6f)`, `1a2b3c4d5e6f` or `. (1a2b3c4d5e6f with uncommitted changes)`."""
         if self.commit is None:
             return self.name
+        if self.name == self.commit:
+            return self.commit[:SHORT]
         edited = " with uncommitted changes" if self.changes else ""
         return f"{self.name} ({self.commit[:SHORT]}{edited})"
 
@@ -49,13 +54,10 @@ def check_out(name: str, project: Path, cache: Path) -> Iterator[Version]:
     if folder.is_dir():
         yield _describe_folder(name, folder)
         return
-    top = git(project, "rev-parse", "--show-toplevel")
-    if top is None:
-        raise CompareError(f"{name!r} is no folder, and {project} is in no git repository: give a folder")
+    top = _find_repository(name, project)
     commit = git(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if commit is None:
-        shallow = git(project, "rev-parse", "--is-shallow-repository") == "true"
-        step = "run `git fetch --unshallow`, since this clone is shallow" if shallow else "give a branch, tag or commit"
+        step = suggest_commit(project, "give a branch, tag or commit")
         raise CompareError(f"{name!r} is neither a folder nor a commit of {top}: {step}")
     within = Path(os.path.relpath(project.resolve(), top))
     if git(project, "cat-file", "-e", f"{commit}:{MODULES_FILE}") is not None:
@@ -71,7 +73,37 @@ def check_out(name: str, project: Path, cache: Path) -> Iterator[Version]:
             raise CompareError(f"{name!r} has no folder {within}: give a commit that has it")
         yield Version(name, path / within, commit)
     finally:
-        git(project, "worktree", "remove", "--force", str(path))
+        _remove_worktree(project, path)
+
+
+def suggest_commit(project: Path, step: str) -> str:
+    """The next step where a commit is not found: `step`, or in a shallow clone the command that completes it."""
+    shallow = git(project, "rev-parse", "--is-shallow-repository") == "true"
+    return "run `git fetch --unshallow`, since this clone is shallow" if shallow else step
+
+
+def _find_repository(name: str, project: Path) -> str:
+    """The top folder of the repository that has the project. Raises CompareError where git refuses or is missing."""
+    try:
+        ended = run_git(project, "rev-parse", "--show-toplevel")
+    except OSError as error:
+        problem = f"git cannot be started ({error.strerror}): install git, or give a folder"
+        raise CompareError(f"{name!r} is no folder, and {problem}") from error
+    if ended.returncode == 0:
+        return ended.stdout.rstrip("\n")
+    problem, step = f"{project} is in no git repository", "give a folder"
+    if "safe.directory" in ended.stderr:
+        problem = f"git refuses {project}, since it belongs to another user"
+        step = f"run `{_last_line(ended.stderr).strip()}`, or give a folder"
+    raise CompareError(f"{name!r} is no folder, and {problem}: {step}")
+
+
+def _remove_worktree(project: Path, path: Path) -> None:
+    """Removes a worktree, also one that git still had locked when it was killed while it made the worktree."""
+    if git(project, "worktree", "remove", "--force", str(path)) is None:
+        git(project, "worktree", "unlock", str(path))
+        shutil.rmtree(path, ignore_errors=True)
+        git(project, "worktree", "prune")
 
 
 def _remove_left_over(project: Path, cache: Path) -> None:
@@ -79,7 +111,7 @@ def _remove_left_over(project: Path, cache: Path) -> None:
     for path in cache.glob(f"{'[0-9a-f]' * SHORT}-*"):
         process = path.name.split("-")[1]
         if process.isdecimal() and not is_running(int(process)):
-            git(project, "worktree", "remove", "--force", str(path))
+            _remove_worktree(project, path)
     git(project, "worktree", "prune")
 
 
@@ -88,15 +120,44 @@ def _describe_folder(name: str, folder: Path) -> Version:
     return Version(name, folder, commit, hash_changes(folder) if commit else None)
 
 
-def hash_changes(folder: Path) -> str | None:
-    """The hash of all uncommitted changes below the folder, new files included; None without any."""
-    digest, changed = hashlib.sha256(), git(folder, "diff", "HEAD", "--binary", "--", ".") or ""
-    digest.update(changed.encode())
-    new = (git(folder, "ls-files", "--others", "--exclude-standard", "-z") or "").split("\0")
+def hash_changes(folder: Path, since: str = "HEAD", ignored: Sequence[Path] = ()) -> str | None:
+    """The hash of all changes below the folder since a commit, new files and submodules included; None without any.
+
+    Changes below the folders `ignored` do not count. Raises CompareError for a commit that is not there.
+    """
+    outside = [f":(exclude){path}" for path in _list_below(folder, ignored)]
+    changed = git(folder, "diff", since, "--binary", "--no-ext-diff", "--", ".", *outside)
+    if changed is None:
+        raise CompareError(f"{since!r} is no commit of {folder}: give a branch, tag or commit")
+    digest = hashlib.sha256(changed.encode())
+    new = (git(folder, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", *outside) or "").split("\0")
     for name in sorted(filter(None, new)):
         digest.update(f"{name}\0".encode())
-        digest.update((folder / name).read_bytes() if (folder / name).is_file() else b"")
-    return digest.hexdigest()[:16] if changed or any(new) else None
+        digest.update(_identify(folder / name))
+    within = {path: changes for path in _list_submodules(folder) if (changes := hash_changes(path))}
+    digest.update("".join(f"{path.relative_to(folder)}\0{changes}" for path, changes in within.items()).encode())
+    return digest.hexdigest()[:16] if changed or any(new) or within else None
+
+
+def _list_submodules(folder: Path) -> list[Path]:
+    """The checked-out submodules below the folder; `git diff` has no contents of their uncommitted changes."""
+    entries = (git(folder, "ls-files", "--stage", "-z") or "").split("\0")
+    paths = [folder / entry.partition("\t")[2] for entry in entries if entry.startswith(SUBMODULE)]
+    return [path for path in paths if (path / ".git").exists()]
+
+
+def _identify(path: Path) -> bytes:
+    """The content of a file, or size and time of one that is too large to read at every start of a run."""
+    if not path.is_file():
+        return b""
+    status = path.stat()
+    return path.read_bytes() if status.st_size <= MOST_READ_BYTES else f"{status.st_size} {status.st_mtime_ns}".encode()
+
+
+def _list_below(folder: Path, paths: Sequence[Path]) -> list[Path]:
+    """The paths that are below the folder, relative to it."""
+    top, absolute = folder.resolve(), [path.resolve() for path in paths]
+    return [path.relative_to(top) for path in absolute if path != top and path.is_relative_to(top)]
 
 
 def git(folder: Path, *words: str) -> str | None:

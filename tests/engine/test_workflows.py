@@ -1,12 +1,20 @@
-"""The workflows: what the linters of `make lint` do not ask, and that their scripts do what they say."""
+"""The workflows: properties that the linters of `make lint` do not check, and their scripts, run with stand-ins."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from gpugate.commands.cli import _parser
+from gpugate.commands.compare.report import document
+from gpugate.judging.duet import judge_duet
+from gpugate.store.version import Version
+from tests.engine.judging.test_duet import CASE, measured, process
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML, which the extra dev brings")
 
@@ -15,6 +23,7 @@ PATHS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 TEXTS = {path.name: path.read_text(encoding="utf-8") for path in PATHS}
 WORKFLOWS: dict[str, dict[Any, Any]] = {name: yaml.safe_load(text) for name, text in TEXTS.items()}
 NIGHTLY = WORKFLOWS["nightly-gpu.yml"]
+COMPARE, COMMENT = WORKFLOWS["compare.yml"], WORKFLOWS["compare-comment.yml"]
 STEPS: dict[str, dict[str, Any]] = {step["name"]: step for step in NIGHTLY["jobs"]["gate"]["steps"] if "name" in step}
 TRIGGERS = True  # YAML 1.1 reads the key `on` so
 
@@ -27,14 +36,14 @@ def steps() -> list[dict[str, Any]]:
     return [step for job in jobs() for step in job["steps"]]
 
 
-def test_both_workflows_are_there() -> None:
-    assert sorted(WORKFLOWS) == ["ci.yml", "nightly-gpu.yml"]
+def test_all_workflows_are_there() -> None:
+    assert sorted(WORKFLOWS) == ["ci.yml", "compare-comment.yml", "compare.yml", "nightly-gpu.yml"]
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_action_is_pinned_to_a_commit_with_its_version(name: str) -> None:
     uses = re.findall(r"uses: *(.*)", TEXTS[name])
-    assert uses
+    assert bool(uses) is (name != "compare-comment.yml")  # which checks nothing out
     assert [one for one in uses if not re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", one)] == []
 
 
@@ -44,17 +53,21 @@ def test_one_action_has_one_commit_everywhere() -> None:
 
 
 def test_a_job_may_read_the_repository_and_nothing_else() -> None:
+    """Except for the job that comments, which reads no code."""
     assert all(workflow["permissions"] == {} for workflow in WORKFLOWS.values())
-    assert all(job["permissions"] == {"contents": "read"} for job in jobs())
-    checkouts = [step for step in steps() if step.get("uses", "").startswith("actions/checkout@")]
-    assert len(checkouts) == len(jobs())
+    comment = COMMENT["jobs"]["comment"]
+    assert comment["permissions"] == {"actions": "read", "pull-requests": "write"}
+    others = [job for job in jobs() if job != comment]
+    assert all(job["permissions"] == {"contents": "read"} for job in others)
+    checkouts = [step for job in others for step in job["steps"] if "actions/checkout@" in step.get("uses", "")]
+    assert len(checkouts) == len(others)
     assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_no_secret_is_asked_for(name: str) -> None:
     assert "secrets" not in TEXTS[name]
-    assert "github.token" not in TEXTS[name]
+    assert ("github.token" in TEXTS[name]) is (name == "compare-comment.yml")
 
 
 def test_no_script_is_made_of_what_somebody_typed() -> None:
@@ -69,14 +82,19 @@ def test_nothing_runs_twice_at_once_nor_for_ever() -> None:
 
 def test_code_that_nobody_has_read_never_reaches_the_gpu() -> None:
     assert sorted(NIGHTLY[TRIGGERS]) == ["schedule", "workflow_dispatch"]
+    assert COMPARE[TRIGGERS] == {"pull_request": {"types": ["labeled"]}}  # a later push has no label of its own
+    assert COMPARE["jobs"]["compare"]["if"] == "github.event.label.name == 'perf'"
     assert [workflow for workflow in TEXTS if "pull_request_target" in TEXTS[workflow]] == []
-    assert "self-hosted" in NIGHTLY["jobs"]["gate"]["runs-on"]
-    assert "self-hosted" not in WORKFLOWS["ci.yml"]["jobs"]["ci"]["runs-on"]
+    own = [
+        name for name in WORKFLOWS if any("self-hosted" in job["runs-on"] for job in WORKFLOWS[name]["jobs"].values())
+    ]
+    assert own == ["compare.yml", "nightly-gpu.yml"]
 
 
 def test_labels_of_our_own_are_declared() -> None:
     declared = yaml.safe_load((ROOT / ".github/actionlint.yaml").read_text(encoding="utf-8"))
     ours = set(NIGHTLY["jobs"]["gate"]["runs-on"]) - {"self-hosted", "linux", "x64"}
+    assert COMPARE["jobs"]["compare"]["runs-on"] == NIGHTLY["jobs"]["gate"]["runs-on"]
     assert ours == set(declared["self-hosted-runner"]["labels"])
 
 
@@ -108,20 +126,28 @@ def test_every_option_that_a_night_uses_exists() -> None:
 
 
 def ran(name: str, folder: Path, **programs: str) -> "subprocess.CompletedProcess[str]":
+    """A step of the night, see `run_script`."""
+    return run_script(STEPS[name]["run"], folder, programs)
+
+
+def run_script(
+    text: str, folder: Path, programs: dict[str, str], **variables: str
+) -> "subprocess.CompletedProcess[str]":
     """A step's script as a runner runs it, in `folder`, with stand-ins for the programs that it calls."""
     for program, body in programs.items():
         path = folder / program
         path.write_text(f"#!/bin/sh\n{body}\n")
         path.chmod(0o755)
     script = folder / "step.sh"
-    script.write_text(STEPS[name]["run"])
+    script.write_text(text)
     files = {key: str(folder / key.lower()) for key in ("GITHUB_ENV", "GITHUB_STEP_SUMMARY", "NIGHT", "NIGHTS", "HOME")}
     (folder / "runner_temp").mkdir(exist_ok=True)
     files["RUNNER_TEMP"] = str(folder / "runner_temp")
     given = {"PATH": f"{folder}:{os.environ['PATH']}", "SELECT": "a or b", "ALLOW_MISSING": "nvenc", **files}
     run_ids = {"GITHUB_RUN_ID": "17", "GITHUB_RUN_ATTEMPT": "2"}
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)]
-    return subprocess.run(command, cwd=folder, env={**given, **run_ids}, capture_output=True, text=True, check=False)
+    environment = {**given, **run_ids, **variables}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_a_night_has_a_directory_of_its_own(tmp_path: Path) -> None:
@@ -187,3 +213,142 @@ def test_the_summary_is_the_nights(tmp_path: Path) -> None:
 def test_a_night_that_did_not_begin_has_a_summary_too(tmp_path: Path) -> None:
     assert ran("Summary", tmp_path, gpugate="exit 2").returncode == 0
     assert (tmp_path / "github_step_summary").read_text().startswith("The gate did not begin")
+
+
+def find_step(workflow: dict[Any, Any], name: str) -> dict[str, Any]:
+    (job,) = workflow["jobs"].values()
+    found: dict[str, Any] = next(step for step in job["steps"] if step.get("name") == name)
+    return found
+
+
+def run_compare(folder: Path, gpugate: str) -> "subprocess.CompletedProcess[str]":
+    (folder / "runner_temp/comparison").mkdir(parents=True)
+    programs = {"git": 'echo "$@" > git_words; echo 1234', "gpugate": gpugate}
+    return run_script(find_step(COMPARE, "Compare")["run"], folder, programs, BASE="base", HEAD="head")
+
+
+def test_a_pull_request_is_compared_with_the_commit_that_it_began_from(tmp_path: Path) -> None:
+    ended = run_compare(tmp_path, 'echo "$@"')
+    assert (tmp_path / "git_words").read_text() == "merge-base base head\n"
+    command, base, head, marker, gpu, *files = ended.stdout.split()
+    assert (command, base, head, marker, gpu) == ("compare", "1234", "head", "-m", "gpu")
+    arguments = _parser(["compare"]).parse_args([command, base, head, marker, gpu, *files])
+    assert {path.parent for path in (arguments.json, arguments.markdown)} == {tmp_path / "runner_temp/comparison"}
+    checkout = next(step for step in COMPARE["jobs"]["compare"]["steps"] if "checkout" in step.get("uses", ""))
+    assert checkout["with"]["fetch-depth"] == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "milliseconds", "expected"),
+    [(0, [10], 0), (1, [10, 10.5], 1), (2, [10], 2), (130, [], 130), (125, [10], 0), (125, [10, 10.5], 125)],
+)
+def test_a_comparison_fails_unless_it_is_only_undecided(
+    tmp_path: Path, status: int, milliseconds: list[float], expected: int
+) -> None:
+    duets = [judge_duet(CASE, [process(measured(10, head_ms))] * 2) for head_ms in milliseconds]
+    (tmp_path / "made.json").write_text(
+        json.dumps(document(Version("a", tmp_path), Version("b", tmp_path), duets, {}), indent=1)
+    )
+    writes = f'cp made.json "$7"; echo "| a table |" > "$9"; exit {status}'
+    ended = run_compare(tmp_path, writes)
+    assert ended.returncode == expected, ended.stderr
+    assert ("::warning::" in ended.stdout) is (expected == 0 < status)
+    assert (tmp_path / "github_step_summary").read_text() == "| a table |\n"
+
+
+def test_a_comparison_is_kept_whatever_its_status() -> None:
+    keep = find_step(COMPARE, "Keep the comparison")
+    assert keep["if"] == "always()"
+    assert keep["with"]["path"] == "${{ runner.temp }}/comparison"
+    download = find_step(COMMENT, "Download the comparison")["run"]
+    assert keep["with"]["name"] == "comparison-${{ github.run_attempt }}"
+    assert '--name "comparison-$RUN_ATTEMPT" --dir comparison' in download
+
+
+GH = """
+echo "$@" >> calls
+case "$2" in
+  */pulls/*) echo abc;;
+  --paginate) jq -r "$5" comments.json;;
+  *) for word; do case "$word" in body=@*) cp "${word#body=@}" body;; esac; done;;
+esac
+"""
+MARKED = {"body": "<!-- gpugate-compare -->\nolder", "user": {"login": "github-actions[bot]"}}
+
+
+def run_comment(
+    folder: Path, table: str | None = "| a |\n", number: str = "7\n", head: str = "abc", comments: Any = ()
+) -> "subprocess.CompletedProcess[str]":
+    (folder / "comparison").mkdir()
+    (folder / "comparison/number").write_text(number)
+    if table is not None:
+        (folder / "comparison/compare.md").write_text(table)
+    (folder / "comments.json").write_text(json.dumps(list(comments)))
+    given = {"REPOSITORY": "us/it", "RUN_URL": "https://run", "HEAD_SHA": head, "CONCLUSION": "failure"}
+    return run_script(find_step(COMMENT, "Comment")["run"], folder, {"gh": GH}, **given)
+
+
+def test_the_comment_is_made_after_a_comparison_of_a_pull_request() -> None:
+    assert COMMENT[TRIGGERS] == {"workflow_run": {"workflows": [COMPARE["name"]], "types": ["completed"]}}
+    condition = " ".join(COMMENT["jobs"]["comment"]["if"].split())
+    assert condition.startswith("github.event.workflow_run.event == 'pull_request' && ")
+    assert """contains(fromJSON('["success", "failure"]'), github.event.workflow_run.conclusion)""" in condition
+    assert [step for step in COMMENT["jobs"]["comment"]["steps"] if "uses" in step] == []
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq, which gh has within")
+def test_the_first_table_is_a_new_comment_and_later_ones_replace_it(tmp_path: Path) -> None:
+    strangers = {**MARKED, "id": 1, "user": {"login": "mallory"}}
+    other = {**MARKED, "id": 2, "body": "another bot's <!-- gpugate-compare -->"}
+    first, later = tmp_path / "first", tmp_path / "later"
+    for folder, comments in ((first, [strangers, other]), (later, [strangers, other, {**MARKED, "id": 3}])):
+        folder.mkdir()
+        ended = run_comment(folder, comments=comments)
+        assert ended.returncode == 0, ended.stderr
+    *_, created = (first / "calls").read_text().splitlines()
+    assert created == "api --silent --method POST repos/us/it/issues/7/comments -F body=@comment.md"
+    *_, changed = (later / "calls").read_text().splitlines()
+    assert changed == "api --silent --method PATCH repos/us/it/issues/comments/3 -F body=@comment.md"
+    body = (first / "body").read_text()
+    assert body == "<!-- gpugate-compare -->\n| a |\n\nCommit abc, [failure](https://run).\n"
+
+
+@pytest.mark.parametrize("number", ["", "7 8", "../7", "$(touch it)", "07", "7\n8", "9" * 30])
+def test_what_is_no_number_of_a_pull_request_is_no_address(tmp_path: Path, number: str) -> None:
+    ended = run_comment(tmp_path, number=number, head="another")
+    assert ended.returncode == 1
+    assert "::error::the artifact names no pull request" in ended.stdout
+    assert not (tmp_path / "calls").exists()
+
+
+def test_the_number_of_another_pull_request_gets_no_comment(tmp_path: Path) -> None:
+    ended = run_comment(tmp_path, head="another")
+    assert ended.returncode == 1
+    assert "::error::the head of pull request 7 is not the compared another: label it again\n" in ended.stdout
+    assert (tmp_path / "calls").read_text() == "api repos/us/it/pulls/7 --jq .head.sha\n"
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq, which gh has within")
+def test_the_table_of_a_stranger_is_text(tmp_path: Path) -> None:
+    table = "### a -> b\n| x&lt;1 | $(touch it) `touch it` |\n<img src=//x> @you &#64;you ![i](https://x) #12 WWW.x\n"
+    assert run_comment(tmp_path, table).returncode == 0
+    body = (tmp_path / "body").read_text().split("\n\nCommit")[0].splitlines()[1:]
+    assert body[:2] == ["### a -> b", "| x&lt;1 | $(touch it) `touch it` |"]
+    assert not (tmp_path / "it").exists()
+    space = "&#8203;"
+    assert body[2] == (
+        f"&lt;img src=//x> @{space}you &amp;#{space}64;you !&#91;i](https:{space}//x) #{space}12 WWW{space}.x"
+    )
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq, which gh has within")
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        (None, "gpugate compare gave no table ([failure](https://run))."),
+        ("x" * 40_001, "The table is too long for a comment: see the artifact of [the run](https://run)."),
+    ],
+)
+def test_what_is_no_table_or_too_long_is_a_sentence(tmp_path: Path, table: str | None, sentence: str) -> None:
+    assert run_comment(tmp_path, table).returncode == 0
+    assert (tmp_path / "body").read_text() == f"<!-- gpugate-compare -->\n{sentence}\n"

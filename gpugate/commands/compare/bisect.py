@@ -17,9 +17,9 @@ from gpugate.explaining.states_of_case import explain_duet
 from gpugate.judging.bisection import Bisection
 from gpugate.judging.duet import FLOOR, judge_duets, time_ratio
 from gpugate.results.duet import DuetOutcome
-from gpugate.session.duets import BUDGET_S, CACHE, PROCESSES, DuetPlan, measure_duets, pytest_words, run_process
+from gpugate.session.duets import BUDGET_S, CACHE, DuetPlan, measure_duets, pytest_words, run_process
 from gpugate.statistics.intervals import Estimate
-from gpugate.store.version import SHORT, Version, check_out, git
+from gpugate.store.version import SHORT, Version, check_out, git, suggest_commit
 
 MOST_REPEATS = 3  # of a measurement whose interval contains the border between slower and not
 
@@ -77,9 +77,11 @@ def list_commits(project: Path, good: str, bad: str) -> list[str]:
     """
     commit = git(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{bad}^{{commit}}")
     if commit is None:
-        raise CompareError(f"{bad!r} is no commit of {project}: give a branch, tag or commit")
+        step = suggest_commit(project, "give a branch, tag or commit")
+        raise CompareError(f"{bad!r} is no commit of {project}: {step}")
     if git(project, "merge-base", "--is-ancestor", good, commit) is None:
-        raise CompareError(f"{good!r} is no ancestor of {bad!r}: give a commit before it")
+        step = suggest_commit(project, "give a commit before it")
+        raise CompareError(f"{good!r} is no ancestor of {bad!r}: {step}")
     found = git(project, "rev-list", "--first-parent", "--reverse", f"{good}..{commit}")
     if not found:
         raise CompareError(f"there is no commit between {good!r} and {bad!r}: give an earlier --good or a later --bad")
@@ -134,16 +136,25 @@ class Search:
         print(f"{self._place(commit)}: {words}: {'slower' if slower else 'not slower'}", file=sys.stderr)
 
     def _time(self, head: Version) -> Estimate | str:
-        """The time of the case over that of the good end, from a fresh process, or the reason why it has none."""
+        """The time of the case over that of the good end, from a fresh process, or the reason why it has none.
+
+        Raises CompareError where the good end has no such case.
+        """
         self.measured += 1
         plan = DuetPlan(str(self.good.root), self.budget_s, self.measured, (self.case_id,))
         try:
             process = run_process(plan, head, self.words)
         except CompareError as error:
             return str(error)
+        if self.case_id in process.added:
+            raise CompareError(
+                f"{self.good.label} has no case {self.case_id}: give a later --good, or the case's id there"
+            )
         found = process.measured.get(self.case_id)
-        if found is None or not found.pairs:
-            return process.problems.get(self.case_id, "it is not in both versions, or its outputs differ in form")
+        if found is None:
+            return process.problems.get(self.case_id, "it has no such case")
+        if not found.pairs:
+            return "its outputs differ in form"
         return time_ratio(found, process.swapped)
 
     def _place(self, commit: int) -> str:
@@ -174,7 +185,8 @@ class Search:
             check_out(before, project, project / CACHE) as base,
             check_out(self.commits[commit - 1], project, project / CACHE) as head,
         ):
-            taken = measure_duets(base, head, self.words, self.budget_s, PROCESSES, (self.case_id,))
+            plan = DuetPlan(str(base.root), self.budget_s, case_ids=(self.case_id,))
+            taken = measure_duets(plan, head, self.words)
         duets, problems = judge_duets(taken)
         subject = git(project, "show", "--no-patch", "--format=%s", self.commits[commit - 1]) or ""
         print(f"{self.name(commit)} {subject}")

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpugate.errors import OptionError
+from gpugate.errors import CompareError, OptionError
 from gpugate.judging.duet import judge_duets
-from gpugate.results.duet import Duet, DuetOutcome
-from gpugate.session.duets import BUDGET_S, CACHE, FILE, PROCESSES, measure_duets, pytest_words
-from gpugate.store.version import WORKING_TREE, check_out
+from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
+from gpugate.session.duets import BUDGET_S, CACHE, FILE, PROCESSES, DuetPlan, measure_duets, pytest_words
+from gpugate.store.version import WORKING_TREE, Version, check_out
 
 NOT_SLOWER, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 125  # 125: `git bisect run` skips the commit
+MOST_NAMES = 3  # of cases in a sentence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,8 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
         check_out(arguments.base, project, project / CACHE) as base,
         check_out(arguments.head, project, project / CACHE) as head,
     ):
-        own_engine = arguments.own_engine
-        taken = measure_duets(base, head, words, budget_s, processes, base_python=base_python, own_engine=own_engine)
+        refuse_missing_tests(head, arguments.path)
+        plan = DuetPlan(str(base.root), budget_s, base_python=base_python, own_engine=arguments.own_engine)
+        taken = measure_duets(plan, head, words, processes)
+    refuse_without_common_case(base, taken[0])
     duets, problems = judge_duets(taken)
     sys.stdout.write(text(base, head, duets, taken, problems, terminal_columns(), stdout_takes_colour()))
     if arguments.json:
@@ -107,6 +110,26 @@ def find_python(given: str) -> str:
             f"--base-python is {given!r}, which is no program: give the path of a Python, such as bin/python"
         )
     return str(Path(found).absolute())
+
+
+def refuse_missing_tests(head: Version, path: str) -> None:
+    """Raises CompareError where the head has no such folder or file."""
+    if not (head.root / path.partition("::")[0]).exists():
+        raise CompareError(f"{head.label} has no {path!r}: give --path, or a head with perf tests")
+
+
+def refuse_without_common_case(base: Version, process: DuetProcess) -> None:
+    """Raises CompareError where the base has none of the cases: it is older than them, or has them by another name."""
+    if not process.wanted:
+        theirs = f", but {_list_some(process.removed)}" if process.removed else ""
+        step = "give a base that has them under these names"
+        raise CompareError(f"{base.label} has none of the selected cases ({_list_some(process.added)}){theirs}: {step}")
+
+
+def _list_some(names: Sequence[str]) -> str:
+    """For example `a, b, c and 4 more`."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def exit_status(duets: Sequence[Duet], problems: Mapping[str, str]) -> int:

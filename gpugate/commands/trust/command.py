@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Collection, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 from gpugate.commands.trust.plan import Plan, count_missing, count_trials
 from gpugate.commands.trust.trials import FILE, SLOWDOWNS, Taken, read_all, trials_path
-from gpugate.errors import OptionError, TrustError
+from gpugate.errors import CompareError, OptionError, TrustError
+from gpugate.faults.fault import LARGEST
 from gpugate.machine.environment import Environment
 from gpugate.measurement.settings import Settings
 from gpugate.store.folder_lock import lock_folder
@@ -20,11 +23,14 @@ from gpugate.store.json_file import write_atomically
 DEFAULT_TRIALS, DEFAULT_PROCESSES = 40, 8
 DEFAULT_FOLDER = "gpugate-trust"
 REPORT = "trust.md"  # in the folder of the trials
+DUET_PERCENTS = (0.0, 5.0)
+_PERCENT = re.compile(r"\d+(\.\d+)?")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit status: 0 reported, 2 wrong options or a process failed, 130 interrupted"
     add = parser.add_argument
+    add("--duet", action="store_true", help="trials of `gpugate compare . .` with a slowdown in the head's sides")
     add("paths", nargs="*", default=["perf_tests"], help="perf tests (default: perf_tests)")
     add("-k", dest="keyword", metavar="EXPR", help="only cases that pytest's -k would select")
     add("-m", dest="marker", metavar="EXPR", help="only cases that pytest's -m would select")
@@ -32,14 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trials",
         metavar="N",
         default=str(DEFAULT_TRIALS),
-        help="A/A trials of each case, and a fifth as many of each slowdown (default: %(default)s)",
+        help="A/A trials of each case, and a fifth as many of each slowdown; with --duet as many of each (default: "
+        "%(default)s)",
     )
     add(
         "--slowdowns",
         metavar="PERCENT",
-        type=_slowdowns,
-        default=SLOWDOWNS[1:],
-        help=f"comma-separated, of {_percents(SLOWDOWNS[1:])} (default: all)",
+        help=f"comma-separated, of {_percents(SLOWDOWNS[1:])} (default: all); with --duet any, where 0 is A/A "
+        f"(default: {_join(DUET_PERCENTS)})",
     )
     add(
         "--processes",
@@ -50,9 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--budget",
         metavar="SECONDS",
-        default=f"{Settings.budget_s:g}",
-        help="time for sampling in each trial, building apart (default: %(default)s)",
+        help=f"time for sampling in each trial, building apart (default: {Settings.budget_s:g}); with --duet in each "
+        "process of a trial (default: that of gpugate compare)",
     )
+    add("--busy-cores", metavar="N", help="with --duet: other programs keep N cores busy meanwhile (default: none)")
     add("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
     add(
         "--output",
@@ -64,31 +71,75 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--report-only", action="store_true", help="measure nothing: report on the trials in --output")
 
 
+@dataclass(frozen=True)
+class _Trials:
+    """What a command does with the trials of one kind in its folder."""
+
+    count: Callable[[], int]
+    take: Callable[[], None]
+    report: Callable[[], None]
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Takes what is missing, then reports.
 
-    Raises TrustError where trials cannot be taken, kept or counted together, and OptionError for --report-only
-    with options that say how to measure.
+    Raises TrustError where trials cannot be taken, kept or counted together, CompareError where a process of duets
+    measures no case, and OptionError for options that cannot be used together.
     """
     folder: Path = arguments.output
     if arguments.report_only and (given := _measuring_options(arguments)):
         raise OptionError(f"--report-only reports on every trial in --output and measures none: leave out {given}")
-    plan, words = _first_plan(arguments), _pytest_words(arguments)
+    trials = _duets(arguments) if arguments.duet else _trials(arguments)
     if arguments.report_only and not folder.is_dir():
         raise TrustError(f"--output {folder} is no folder: give the one that the trials are in")
     with lock_folder(folder, TrustError, f"--output {folder}"):
-        before = read_all(folder)
+        before = trials.count()
         try:
             if not arguments.report_only:
-                _take_what_is_missing(plan, folder, before, words)
-        except (KeyboardInterrupt, TrustError):
-            taken = read_all(folder)
-            if len(taken.trials) > len(before.trials):
-                _report(folder, taken)
+                trials.take()
+        except (KeyboardInterrupt, TrustError, CompareError):
+            if trials.count() > before:
+                trials.report()
                 print("the same command goes on from there", file=sys.stderr)
             raise
-        _report(folder, read_all(folder))
+        trials.report()
     return 0
+
+
+def _trials(arguments: argparse.Namespace) -> _Trials:
+    """Trials of the gate. Raises OptionError for an option of duets and for a value that cannot be used."""
+    if arguments.busy_cores is not None:
+        raise OptionError("--busy-cores is an option of --duet: give both, or leave it out")
+    folder, plan, words = arguments.output, _first_plan(arguments), _pytest_words(arguments)
+    return _Trials(
+        count=lambda: len(read_all(folder).trials),
+        take=lambda: _take_what_is_missing(plan, folder, read_all(folder), words),
+        report=lambda: _report(folder, read_all(folder)),
+    )
+
+
+def _duets(arguments: argparse.Namespace) -> _Trials:
+    """Trials of duets. Raises OptionError for an option of the gate's trials and for a value that cannot be used."""
+    from gpugate.commands.trust.duets import DuetOrders, read_duets, take_duets
+    from gpugate.session.duets import BUDGET_S
+    from gpugate.session.options import seconds, whole_number
+
+    if arguments.processes != str(DEFAULT_PROCESSES):
+        raise OptionError("--processes spreads the gate's trials, and each trial of --duet has its own: leave it out")
+    busy = arguments.busy_cores
+    orders = DuetOrders(
+        trials=whole_number("--trials", arguments.trials, DEFAULT_TRIALS),
+        slow_percents=DUET_PERCENTS if arguments.slowdowns is None else _slow_percents(arguments.slowdowns),
+        budget_s=BUDGET_S if arguments.budget is None else seconds("--budget", arguments.budget),
+        busy_cores=0 if busy is None else whole_number("--busy-cores", busy, 1),
+        words=_pytest_words(arguments),
+    )
+    folder: Path = arguments.output
+    return _Trials(
+        count=lambda: len(read_duets(folder)),
+        take=partial(take_duets, orders, folder),
+        report=partial(_report_duets, folder),
+    )
 
 
 def _measuring_options(arguments: argparse.Namespace) -> str:
@@ -97,8 +148,10 @@ def _measuring_options(arguments: argparse.Namespace) -> str:
     add_arguments(parser)
     defaults = vars(parser.parse_args([]))
     differing = [name for name, value in defaults.items() if getattr(arguments, name) != value]
-    spelling = {"paths": "paths", "keyword": "-k", "marker": "-m"}
-    return ", ".join(spelling.get(name, f"--{name}") for name in differing if name not in ("output", "report_only"))
+    spelling = {"paths": "paths", "keyword": "-k", "marker": "-m", "busy_cores": "--busy-cores"}
+    return ", ".join(
+        spelling.get(name, f"--{name}") for name in differing if name not in ("output", "report_only", "duet")
+    )
 
 
 def _first_plan(arguments: argparse.Namespace) -> Plan:
@@ -109,9 +162,9 @@ def _first_plan(arguments: argparse.Namespace) -> Plan:
         output="",
         process=0,
         processes=whole_number("--processes", arguments.processes, DEFAULT_PROCESSES),
-        budget_s=seconds("--budget", arguments.budget),
+        budget_s=Settings.budget_s if arguments.budget is None else seconds("--budget", arguments.budget),
         aa_trials=whole_number("--trials", arguments.trials, DEFAULT_TRIALS),
-        slowdowns=arguments.slowdowns,
+        slowdowns=SLOWDOWNS[1:] if arguments.slowdowns is None else _slowdowns(arguments.slowdowns),
     )
 
 
@@ -166,12 +219,33 @@ def _report(folder: Path, taken: Taken) -> None:
 
     report = analyse(taken.trials, our_alarms(taken.trials), _machine(taken.conditions.environment))
     try:
-        with FILE.writing(folder / REPORT):
-            write_atomically(folder / REPORT, markdown(report))
+        _write_report(folder, markdown(report))
     finally:
         sys.stdout.write(text(report, terminal_columns(), stdout_takes_colour()))
         _print_limits(taken, report.processes)
     print(f"trials and report are in {folder}")
+
+
+def _report_duets(folder: Path) -> None:
+    """Raises TrustError as `_report` does."""
+    from gpugate.commands.trust.duet_report import markdown, text
+    from gpugate.commands.trust.duets import read_duets
+    from gpugate.report.terminal import stdout_takes_colour, terminal_columns
+
+    trials = read_duets(folder)
+    if not any(trial.case_ids for trial in trials):
+        raise TrustError(f"{folder} contains no trials of duets to report: run without --report-only")
+    machine = _machine(trials[0].conditions.environment)
+    try:
+        _write_report(folder, markdown(trials, machine))
+    finally:
+        sys.stdout.write(text(trials, machine, terminal_columns(), stdout_takes_colour()))
+    print(f"trials and report are in {folder}")
+
+
+def _write_report(folder: Path, words: str) -> None:
+    with FILE.writing(folder / REPORT):
+        write_atomically(folder / REPORT, words)
 
 
 def _print_limits(taken: Taken, processes: int) -> None:
@@ -193,12 +267,26 @@ def _machine(environment: Environment) -> str:
 
 
 def _slowdowns(text: str) -> tuple[float, ...]:
+    """The seeded slowdowns that `text` names. Raises OptionError for any other."""
     named = {f"{100 * slowdown:g}": slowdown for slowdown in SLOWDOWNS[1:]}
     asked = [word.strip() for word in text.split(",")]
     if unknown := [word for word in asked if word not in named]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not seeded: give some of {_percents(SLOWDOWNS[1:])}")
+        raise OptionError(f"--slowdowns {unknown[0]!r} is not seeded: give some of {_percents(SLOWDOWNS[1:])}")
     return tuple(named[word] for word in named if word in asked)
 
 
+def _slow_percents(text: str) -> tuple[float, ...]:
+    """The percentages that `text` names, ascending. Raises OptionError for one that no step can be slowed by."""
+    words = [word.strip() for word in text.split(",")]
+    found = {float(word) if _PERCENT.fullmatch(word) else -1.0 for word in words}
+    if not all(0 <= percent <= LARGEST["slow"] for percent in found):
+        raise OptionError(f"--slowdowns is {text!r}: give percentages from 0 to {LARGEST['slow']:g}, such as 0,3,5")
+    return tuple(sorted(found))
+
+
 def _percents(slowdowns: Iterable[float]) -> str:
-    return ",".join(f"{100 * slowdown:g}" for slowdown in slowdowns)
+    return _join(100 * slowdown for slowdown in slowdowns)
+
+
+def _join(percents: Iterable[float]) -> str:
+    return ",".join(f"{percent:g}" for percent in percents)

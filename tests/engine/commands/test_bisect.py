@@ -17,7 +17,7 @@ from tests.conftest import TWO_CORES
 from tests.engine.judging.test_duet import CASE, measured
 from tests.engine.store.test_version import commit, worktrees
 
-BROKEN = "does not build"
+BROKEN, INTERRUPTED = "does not build", "interrupted"
 
 
 @pytest.fixture
@@ -36,7 +36,11 @@ def run_process(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProc
     assert plan.case_ids is not None
     if plan.case_ids != (CASE,):
         return DuetProcess(plan.swapped, TWO_CORES)
+    if not Path(plan.base, "step_ms").exists():
+        return DuetProcess(plan.swapped, TWO_CORES, added=(CASE,))
     texts = [Path(root, "step_ms").read_text() for root in (plan.base, str(head.root))]
+    if INTERRUPTED in texts:
+        raise KeyboardInterrupt
     if BROKEN in texts:
         return DuetProcess(plan.swapped, TWO_CORES, plan.case_ids, problems={CASE: f"quick of the head {BROKEN}"})
     base, now = map(float, texts)
@@ -83,10 +87,35 @@ def test_ends_that_do_not_differ_are_refused(project: Path, capsys) -> None:
 def test_a_case_that_cannot_be_measured_at_the_end_is_one_sentence(project: Path, capsys) -> None:
     commits = write(project, 10, 11)
     assert main(["bisect", "tiny/gone/cpu", "--good", commits[0]]) == 2
-    sentence = (
-        f"tiny/gone/cpu cannot be measured in {commits[1][:12]} (it is not in both versions, or its outputs differ"
-    )
-    assert capsys.readouterr().err.startswith(f"gpugate bisect: {sentence}")
+    sentence = f"tiny/gone/cpu cannot be measured in {commits[1][:12]} (it has no such case): give another --bad"
+    assert capsys.readouterr().err == f"gpugate bisect: {sentence}\n"
+
+
+def test_a_good_end_without_the_case_is_one_sentence(project: Path, capsys) -> None:
+    before = commit(project, "nothing")
+    write(project, 10, 11)
+    assert main(["bisect", CASE, "--good", before]) == 2
+    sentence = f"{before[:12]} has no case {CASE}: give a later --good, or the case's id there"
+    assert capsys.readouterr().err == f"gpugate bisect: {sentence}\n"
+
+
+def test_ctrl_c_leaves_no_worktree(project: Path, capsys) -> None:
+    commits = write(project, 10, INTERRUPTED)
+    assert main(["bisect", CASE, "--good", commits[0]]) == 130
+    assert capsys.readouterr().err == "gpugate bisect: interrupted\n"
+    assert worktrees(project) == 1
+
+
+def test_a_shallow_clone_that_lacks_the_commits_between_is_named_as_such(project: Path, tmp_path: Path) -> None:
+    first, *_ = write(project, 10, 11, 12)
+    clone = tmp_path / "clone"
+    assert git(project, "clone", "-q", "--depth=1", f"file://{project}", str(clone)) is not None
+    assert git(clone, "fetch", "-q", "--depth=1", "origin", first) is not None
+    step = "run `git fetch --unshallow`, since this clone is shallow"
+    for good, bad, problem in ((first, "HEAD", "no ancestor of 'HEAD'"), ("HEAD", "HEAD~1", f"no commit of {clone}")):
+        with pytest.raises(CompareError) as error:
+            list_commits(clone, good, bad)
+        assert str(error.value).endswith(f" is {problem}: {step}")
 
 
 @pytest.mark.parametrize(

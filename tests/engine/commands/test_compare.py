@@ -1,17 +1,28 @@
-"""`gpugate compare` on a project of steps that pretend to sleep: its table, its exit status, and what it leaves."""
+"""`gpugate compare` on a project of steps that pretend to sleep: its table, its exit status, and what it leaves.
+
+One comparison and the interrupted ones have processes of their own; this process is the worker of all others.
+"""
 
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from gpugate import __version__
+from gpugate.catalogue import catalogue
+from gpugate.commands.cli import main
 from gpugate.commands.compare.command import NOT_SLOWER, SLOWER, UNDECIDED, UNUSABLE, exit_status
 from gpugate.judging.duet import judge_duet
 from gpugate.results.duet import DuetOutcome
+from gpugate.session import duets, run_child
+from gpugate.session.duet_worker import DuetTaker
+from gpugate.session.duets import DuetPlan
+from gpugate.store.codec import from_json
+from gpugate.store.json_file import parse
 from tests.engine.judging.test_duet import CASE, measured, process
 from tests.support.patience import HANGS_S, wait_until
 from tests.support.tiny_project import Ended, TinyProject, check_no_traceback, children, environment, running
@@ -20,26 +31,28 @@ QUICK = "\ndef quick(context):\n    return sleeping({milliseconds})\n"
 RIGHT = "\ndef right(context):\n    return sleeping(2)\n"
 BOTH = 'Optimization("quick", quick, {"cpu": 0.01}), Optimization("right", right, {"cpu": 0.01})'
 SHORT = ("--device", "cpu", "--budget", "0.2")
+INTERRUPTED = 130
 
 
 class Versions:
     """A repository whose commits differ in a step of `quick`."""
 
-    def __init__(self, path: Path) -> None:
-        self.tiny = TinyProject(path)
-        self._git("init", "-q", "-b", "main")
+    def __init__(self, tiny: TinyProject) -> None:
+        self.tiny = tiny
+        self.git("init", "-q", "-b", "main")
         self.tiny.write(".gitignore", ".gpugate-cache/\n__pycache__/\n")
 
     def commit(self, milliseconds: float, optimizations: str = BOTH, build: str = QUICK) -> None:
         self.write(milliseconds, optimizations, build)
-        self._git("add", "-A")
-        self._git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", f"{milliseconds} ms")
+        self.git("add", "-A")
+        self.git("commit", "-qm", f"{milliseconds} ms")
 
     def write(self, milliseconds: float, optimizations: str = BOTH, build: str = QUICK) -> None:
         self.tiny.workload(build.format(milliseconds=milliseconds) + RIGHT, optimizations)
 
-    def _git(self, *words: str) -> None:
-        subprocess.run(["git", "-C", str(self.tiny.path), *words], check=True, capture_output=True)
+    def git(self, *words: str) -> None:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", "-C", str(self.tiny.path), *identity, *words], check=True, capture_output=True)
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
@@ -52,32 +65,87 @@ class Versions:
             start_new_session=True,
         )
 
-    def compare(self, *words: str) -> tuple[Ended, str]:
-        """Its status with what it printed, and its messages."""
-        started = self.start(*words)
-        out, err = started.communicate(timeout=HANGS_S)
-        check_no_traceback(out + err)
-        return Ended(started.returncode, out), err
-
     def worktrees(self) -> list[str]:
         cache = self.tiny.path / ".gpugate-cache" / "versions"
         return [path.name for path in cache.iterdir()] if cache.exists() else []
 
 
+class Here(Versions):
+    """Comparisons whose worker is pytest in this process, which saves importing torch."""
+
+    def __init__(
+        self,
+        tiny: TinyProject,
+        pytester: pytest.Pytester,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        super().__init__(tiny)
+        self._pytester, self._monkeypatch, self._capsys = pytester, monkeypatch, capsys
+        self._said = ""
+        monkeypatch.setattr(duets, "run_child", self._run_child)
+        for name, value in environment(tiny.path).items():  # of the processes of single versions
+            monkeypatch.setenv(name, value)
+
+    def compare(self, *words: str) -> tuple[Ended, str]:
+        """Its status with what it printed, and its messages."""
+        self._monkeypatch.chdir(self.tiny.path)
+        status = main(["compare", *SHORT, *words])
+        out, err = self._capsys.readouterr()
+        check_no_traceback(out + self._said + err)
+        return Ended(status, out), self._said + err
+
+    def _run_child(
+        self, command: list[str], *, stdin: bytes, environment: Mapping[str, str], folder: Path
+    ) -> run_child.Ended:
+        self._said += self._capsys.readouterr().err
+        taker = DuetTaker(from_json(DuetPlan, parse(stdin.decode())))
+        catalogue.clear()
+        words = command[command.index("gpugate.session.duet_worker") + 1 :]
+        with self._monkeypatch.context() as patch:
+            patch.chdir(folder)
+            ended = self._pytester.runpytest_inprocess(*words, plugins=[taker], no_reraise_ctrlc=True)
+        self._capsys.readouterr()  # pytester repeats pytest's output
+        return run_child.Ended(int(ended.ret), f"{ended.stdout.str()}\n{ended.stderr.str()}", folder)
+
+
 @pytest.fixture
-def versions(tmp_path: Path) -> Versions:
-    return Versions(tmp_path)
+def here(tiny: TinyProject, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys) -> Here:
+    return Here(tiny, pytester, monkeypatch, capsys)
 
 
-def test_a_slower_side_is_named_and_the_others_are_the_same(versions: Versions) -> None:
-    versions.commit(1)
-    versions.commit(1.05)
-    ended, said = versions.compare("HEAD~1", "HEAD", "--json", "made.json", "--markdown", "made.md")
-    assert ended.status == SLOWER, ended.text + said
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Versions, Ended, str]:
+    """A comparison in processes of its own: its repository, its status with what it printed, and its messages."""
+    versions = Versions(TinyProject(tmp_path_factory.mktemp("compared")))
+    names = ("quick", "right", "mended", "{new}", "dies")
+    promises = ", ".join(f'Optimization("{name}", {name}, {{{{"cpu": 0.01}}}})' for name in names)
+    build = f"""{QUICK}
+def mended(context):
+    {{step}}
+
+def {{new}}(context):
+    return sleeping(1)
+
+def dies(context):
+    import os
+    os._exit(7)
+"""
+    for milliseconds, new, step in ((1, "gone", "raise ValueError('no engine')"), (1.05, "new", "return sleeping(1)")):
+        text = build.replace("{new}", new).replace("{step}", step)
+        versions.commit(milliseconds, promises.format(new=new), text)
+    started = versions.start("HEAD~1", "HEAD", "--json", "made.json", "--markdown", "made.md")
+    out, err = started.communicate(timeout=HANGS_S)
+    check_no_traceback(out + err)
+    return versions, Ended(started.returncode, out), err
+
+
+def test_a_slower_side_is_named_and_the_others_are_the_same(compared: tuple[Versions, Ended, str]) -> None:
+    versions, ended, said = compared
     document = versions.tiny.json("made.json")
     assert len({document[name]["commit"] for name in ("base", "head")}) == 2
     outcomes = {duet["case_id"]: duet["outcome"] for duet in document["duets"]}
-    assert outcomes == {"tiny/quick/cpu": "SLOWER", "tiny/right/cpu": "SAME"}
+    assert outcomes == {"tiny/quick/cpu": "SLOWER", "tiny/right/cpu": "SAME"}, ended.text + said
     ratio = document["duets"][0]["ratio"]
     assert ratio["low"] < 1.05 < ratio["high"] * 1.005
     assert "2 cases: 1 SLOWER, 1 SAME" in ended.text
@@ -86,41 +154,40 @@ def test_a_slower_side_is_named_and_the_others_are_the_same(versions: Versions) 
     assert versions.worktrees() == []
 
 
-def test_the_working_tree_is_the_head_unless_another_is_given(versions: Versions) -> None:
-    versions.commit(2)
-    versions.write(1)
-    ended, _ = versions.compare("main", "-k", "quick")
-    assert ended.status == NOT_SLOWER, ended.text
-    assert "with uncommitted changes)" in ended.text
-    assert "1 case: 1 FASTER" in ended.text
+def test_new_and_removed_cases_are_listed(compared: tuple[Versions, Ended, str]) -> None:
+    text = compared[1].text
+    assert "tiny/new/cpu: only in the head\n" in text
+    assert "tiny/gone/cpu: only in the base\n" in text
 
 
-def test_new_and_removed_cases_are_listed(versions: Versions) -> None:
-    versions.commit(1, 'Optimization("quick", quick, {"cpu": 0.01}), Optimization("gone", right, {"cpu": 0.01})')
-    versions.commit(1)
-    ended, _ = versions.compare("HEAD~1", "HEAD")
-    assert ended.status == NOT_SLOWER, ended.text
-    assert "tiny/right/cpu: only in the head\n" in ended.text
-    assert "tiny/gone/cpu: only in the base\n" in ended.text
-
-
-def test_a_side_that_fails_is_named_with_its_version(versions: Versions) -> None:
-    versions.commit(1, build="\ndef quick(context):\n    raise ValueError('no engine {milliseconds}')\n")
-    versions.commit(1)
-    ended, _ = versions.compare("HEAD~1", "HEAD")
+def test_a_side_that_fails_is_named_with_its_version(compared: tuple[Versions, Ended, str]) -> None:
+    _, ended, _ = compared
     assert ended.status == UNUSABLE
-    named = "tiny/quick/cpu: not measured: quick of the base failed while being built: ValueError: no engine 1"
+    named = "tiny/mended/cpu: not measured: mended of the base failed while being built: ValueError: no engine"
     assert named in " ".join(ended.text.split())
-    assert "1 case: 1 SAME" in ended.text
 
 
-def test_a_process_that_dies_keeps_what_it_measured(versions: Versions) -> None:
-    dies = "\ndef quick(context):\n    return sleeping(1)\n\ndef dies(context):\n    import os\n    os._exit(7)\n"
-    versions.commit(1, f'{BOTH}, Optimization("dies", dies, {{"cpu": 0.01}})', dies)
-    ended, _ = versions.compare("main")
-    assert ended.status == UNUSABLE
+def test_a_process_that_dies_keeps_what_it_measured(compared: tuple[Versions, Ended, str]) -> None:
+    versions, ended, _ = compared
     assert "tiny/dies/cpu: not measured: its process ended with status 7" in ended.text
-    assert "2 cases: 2 SAME" in ended.text
+    assert sorted(versions.tiny.json("made.json")["problems"]) == ["tiny/dies/cpu", "tiny/mended/cpu"]
+
+
+def test_the_working_tree_is_the_head_unless_another_is_given(here: Here) -> None:
+    here.commit(1)
+    here.write(2)
+    ended, _ = here.compare("main", "-k", "quick")
+    assert ended.status == SLOWER, ended.text
+    assert "with uncommitted changes)" in ended.text
+    assert "1 case: 1 SLOWER" in ended.text
+
+
+def test_new_and_removed_cases_alone_are_no_problem(here: Here) -> None:
+    here.commit(1, 'Optimization("quick", quick, {"cpu": 0.01}), Optimization("gone", right, {"cpu": 0.01})')
+    here.commit(1)
+    ended, _ = here.compare("HEAD~1", "HEAD")
+    assert ended.status == NOT_SLOWER, ended.text
+    assert "1 case: 1 SAME" in ended.text
 
 
 @pytest.mark.parametrize(
@@ -133,23 +200,48 @@ def test_a_process_that_dies_keeps_what_it_measured(versions: Versions) -> None:
         (("main", "--base-python", "no/such"), "--base-python is 'no/such', which is no program: give the path"),
         (("main", "--base-python", "/bin/ls"), "the process of the base ended with status 2: "),
         (("main", "--own-engine"), "compare without --own-engine, or give a later version"),
-        (("main", "--path", "no_such_folder"), "file or directory not found: no_such_folder"),
+        (
+            ("main", "main", "--path", "no_such_folder"),
+            ") has no 'no_such_folder': give --path, or a head with perf tests",
+        ),
     ],
 )
-def test_what_cannot_be_used_is_one_sentence(versions: Versions, words: tuple[str, ...], sentence: str) -> None:
-    versions.commit(1)
-    ended, said = versions.compare(*words)
+def test_what_cannot_be_used_is_one_sentence(here: Here, words: tuple[str, ...], sentence: str) -> None:
+    here.commit(1)
+    ended, said = here.compare(*words)
     assert ended == Ended(UNUSABLE, "")
     last = said.splitlines()[-1]
     assert last.startswith("gpugate compare: ")
     assert sentence in last
-    assert versions.worktrees() == []
+    assert here.worktrees() == []
 
 
-def test_a_base_that_this_engine_cannot_drive_is_refused_with_the_reason(versions: Versions) -> None:
-    versions.commit(1, "Optimization('quick', quick, {'cpu': 0.01}, unknown_field=1)")
-    versions.commit(1)
-    ended, said = versions.compare("HEAD~1", "HEAD")
+def test_a_base_before_the_first_workload_is_one_sentence(here: Here) -> None:
+    here.git("commit", "--allow-empty", "-qm", "nothing")
+    here.commit(1)
+    ended, said = here.compare("HEAD~1")
+    assert ended == Ended(UNUSABLE, "")
+    cases, step = "tiny/quick/cpu, tiny/right/cpu", "give a base that has them under these names"
+    assert said.endswith(f") has none of the selected cases ({cases}): {step}\n")
+    ended, said = here.compare("HEAD", "HEAD~1")
+    assert ended == Ended(UNUSABLE, "")
+    assert said.endswith(") has no 'perf_tests': give --path, or a head with perf tests\n")
+
+
+def test_a_renamed_workload_is_no_comparison(here: Here) -> None:
+    names = ("a", "b", "c", "d", "e")
+    here.commit(1, ", ".join(f'Optimization("{name}", right, {{"cpu": 0.01}})' for name in names))
+    here.commit(1)
+    ended, said = here.compare("HEAD", "HEAD~1")
+    assert ended == Ended(UNUSABLE, "")
+    ours, theirs = "tiny/a/cpu, tiny/b/cpu, tiny/c/cpu and 2 more", "tiny/quick/cpu, tiny/right/cpu"
+    assert f") has none of the selected cases ({ours}), but {theirs}: give a base" in said
+
+
+def test_a_base_that_this_engine_cannot_drive_is_refused_with_the_reason(here: Here) -> None:
+    here.commit(1, "Optimization('quick', quick, {'cpu': 0.01}, unknown_field=1)")
+    here.commit(1)
+    ended, said = here.compare("HEAD~1", "HEAD")
     assert ended.status == UNUSABLE
     assert "this gpugate cannot drive the workloads of " in said
     assert "unexpected keyword argument 'unknown_field'" in said
@@ -159,12 +251,12 @@ def test_a_base_that_this_engine_cannot_drive_is_refused_with_the_reason(version
     ("number", "words"),
     [
         (signal.SIGINT, ()),
-        (signal.SIGTERM, ()),
         (signal.SIGINT, ("--base-python", sys.executable)),
         (signal.SIGKILL, ("--base-python", sys.executable)),
     ],
 )
-def test_a_signal_leaves_no_process_and_no_worktree(versions: Versions, number: int, words: tuple[str, ...]) -> None:
+def test_a_signal_leaves_no_process_and_no_worktree(tmp_path: Path, number: int, words: tuple[str, ...]) -> None:
+    versions = Versions(TinyProject(tmp_path))
     waits = """
 import os
 
@@ -186,61 +278,73 @@ def quick(context):
     if number == signal.SIGKILL:
         assert started.returncode == -signal.SIGKILL
         return  # the next comparison removes the worktree
-    assert started.returncode == 130
+    assert started.returncode == INTERRUPTED
     assert said.endswith("gpugate compare: interrupted\n")
     assert children(started.pid) == []
     assert versions.worktrees() == []
 
 
+def test_termination_ends_a_comparison_as_ctrl_c_does(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    here.commit(1)
+    checked_out = []
+
+    def terminate(*words: object, **options: object) -> None:
+        checked_out.extend(here.worktrees())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(duets, "run_child", terminate)
+    ended, said = here.compare("main")
+    assert (ended.status, len(checked_out), here.worktrees()) == (INTERRUPTED, 1, [])
+    assert said.endswith("gpugate compare: interrupted\n")
+
+
 def processes_in(path: Path) -> list[str]:
-    """The commands of all processes whose working folder is in the path, which may be removed by now."""
+    """The commands of all workers and processes of versions whose folder, removed by now or not, is in the path."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             folder, command = (entry / "cwd").readlink(), (entry / "cmdline").read_text(encoding="utf-8")
         except OSError:  # it has ended, or is another user's
             continue
-        if str(folder).startswith(str(path)) and command:
+        if str(folder).startswith(str(path)) and "gpugate.session" in command:
             found.append(command)
     return found
 
 
-def test_another_python_runs_the_base_in_a_process_of_its_own(versions: Versions) -> None:
+def test_another_python_runs_the_base_in_a_process_of_its_own(here: Here) -> None:
     prints = "\ndef quick(context):\n    print('[1,', flush=True)\n    return sleeping({milliseconds})\n"
-    versions.commit(1, build=prints)
-    versions.write(1.25, build=prints)
-    python = versions.tiny.write(
-        "bin/python", f'#!/bin/sh\npwd >> {versions.tiny.path}/used\nexec {sys.executable} "$@"\n'
-    )
+    here.commit(1, build=prints)
+    here.write(1.25, build=prints)
+    python = here.tiny.write("bin/python", f'#!/bin/sh\npwd >> {here.tiny.path}/used\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     words = ("main", "-k", "quick", "--processes", "1", "--base-python", "bin/python", "--json", "made.json")
-    ended, said = versions.compare(*words)
+    ended, said = here.compare(*words)
     assert ended.status == UNDECIDED, ended.text + said
-    (duet,) = versions.tiny.json("made.json")["duets"]
+    (duet,) = here.tiny.json("made.json")["duets"]
     ratio = duet["ratio"]
     assert ratio["low"] < 1.25 * 0.96 < 1.24 < ratio["median"] < 1.26 < 1.25 * 1.04 < ratio["high"], (
         "one pair shows no spread"
     )
     assert duet["relative_l2"] == 0
-    (used,) = (versions.tiny.path / "used").read_text(encoding="utf-8").splitlines()
+    (used,) = (here.tiny.path / "used").read_text(encoding="utf-8").splitlines()
     assert ".gpugate-cache/versions/" in used, "the base alone"
     assert f"base: gpugate {__version__}, Python " in ended.text
-    assert versions.worktrees() == []
-    assert processes_in(versions.tiny.path) == []
+    assert here.worktrees() == []
+    assert processes_in(here.tiny.path) == []
 
 
-def test_a_process_of_a_version_that_dies_costs_its_case_alone(versions: Versions) -> None:
+def test_a_process_of_a_version_that_dies_costs_its_case_alone(here: Here) -> None:
     dies = "\ndef quick(context):\n    import os\n    os.kill(os.getpid(), 11)\n"
-    versions.commit(1)
-    versions.write(1, build=dies)
-    ended, _ = versions.compare("main", "--processes", "1", "--base-python", sys.executable)
+    here.commit(1)
+    here.write(1, build=dies)
+    ended, _ = here.compare("main", "--processes", "1", "--base-python", sys.executable)
     assert ended.status == UNUSABLE
     assert "tiny/quick/cpu: not measured: the process of the head was killed by SIGSEGV" in ended.text
     assert "1 case: 1 UNDECIDED" in ended.text
-    assert processes_in(versions.tiny.path) == []
+    assert processes_in(here.tiny.path) == []
 
 
-def test_where_one_process_cannot_hold_both_sides_each_is_built_after_the_others_end(versions: Versions) -> None:
+def test_where_one_process_cannot_hold_both_sides_each_is_built_after_the_others_end(here: Here) -> None:
     held = """
 def quick(context):
     holder = Path(__file__).with_name("holder") if ".gpugate" not in __file__ else Path(__file__).parents[3] / "holder"
@@ -251,24 +355,25 @@ def quick(context):
     side.close = holder.unlink
     return side
 """
-    versions.commit(1, build=held)
-    versions.write(1.25, build=held)
-    ended, said = versions.compare("main", "-k", "quick", "--processes", "1", "--json", "made.json")
+    here.commit(1, build=held)
+    here.write(1.25, build=held)
+    ended, said = here.compare("main", "-k", "quick", "--processes", "1", "--json", "made.json")
     assert ended.status == UNDECIDED, ended.text + said
     assert "tiny/quick/cpu: one after another: both versions do not fit together" in ended.text
-    (duet,) = versions.tiny.json("made.json")["duets"]
+    (duet,) = here.tiny.json("made.json")["duets"]
     assert duet["ratio"]["median"] == pytest.approx(1.25, rel=0.02)
 
 
 def test_the_status_is_that_of_the_most_severe_case() -> None:
-    same, slower = (judge_duet(CASE, [process(measured(10, ms))] * 2) for ms in (10, 10.5))
+    same, slower, faster = (judge_duet(CASE, [process(measured(10, ms))] * 2) for ms in (10, 10.5, 9))
     unsure = judge_duet(CASE, [process(measured(10, 10.5))])
-    assert [one.outcome for one in (same, slower, unsure)] == [
+    assert [one.outcome for one in (same, slower, faster, unsure)] == [
         DuetOutcome.SAME,
         DuetOutcome.SLOWER,
+        DuetOutcome.FASTER,
         DuetOutcome.UNDECIDED,
     ]
-    assert exit_status([same, same], {}) == NOT_SLOWER
+    assert exit_status([same, faster], {}) == NOT_SLOWER
     assert exit_status([same, slower], {}) == SLOWER
     assert exit_status([slower, unsure], {}) == UNDECIDED
     assert exit_status([slower, unsure], {"net": "no"}) == UNUSABLE

@@ -1,4 +1,4 @@
-"""A slowdown on a made-up GPU: one sleep a block, of the right length, whatever the clock does and a launch costs."""
+"""A slowdown has its stated size: one sleep a block on a made-up GPU, the rest of its own cost on a made-up CPU."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gpugate.faults.slow import slow_down
+from gpugate.faults import slow
+from gpugate.faults.slow import measure_own_s, slow_down
 from gpugate.workload import Context, Side
 
 CONTEXT = Context(torch.device("cpu"), items=4, seed=3, cache_dir=Path())
@@ -22,6 +23,51 @@ def test_a_slow_side_keeps_what_else_the_side_is() -> None:
     slow_side.finish()
     slow_side.close()
     assert (said, slow_side.model, slow_side.engaged()) == (["finish", "close"], model, "fell back")
+
+
+class Cpu:
+    """A made-up CPU: steps move its clock, and so does each reading of it, by 2 us."""
+
+    READING_S = 2e-6
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def perf_counter(self) -> float:
+        self.now_s += self.READING_S
+        return self.now_s
+
+    def block_s(self, side: Side, steps: int = 100) -> float:
+        before_s, step = self.now_s, side.step
+        for _ in range(steps):
+            step(None)
+        side.finish()
+        return self.now_s - before_s
+
+
+@pytest.fixture
+def cpu(monkeypatch: pytest.MonkeyPatch) -> Cpu:
+    made = Cpu()
+    monkeypatch.setattr(slow, "perf_counter", made.perf_counter)
+    return made
+
+
+@pytest.mark.parametrize("share", [0.005, 0.01, 0.05, 0.5])
+@pytest.mark.parametrize("step_s", [1e-5, 1e-4, 1e-2])
+def test_on_a_cpu_the_share_contains_what_the_fault_itself_takes(cpu: Cpu, share: float, step_s: float) -> None:
+    def step(inputs: object) -> torch.Tensor:
+        cpu.now_s += step_s
+        return OUTPUT
+
+    side = slow_down(lambda context: Side(step), share)(CONTEXT)
+    cpu.block_s(side, 1)
+    steps = round(0.01 / step_s)
+    blocks_s = [cpu.block_s(side, steps) for _ in range(3)]
+    assert blocks_s == pytest.approx([0.01 * (1 + share)] * 3, abs=Cpu.READING_S)
+
+
+def test_the_fault_takes_three_readings_of_the_clock(cpu: Cpu) -> None:
+    assert measure_own_s() == pytest.approx(3 * Cpu.READING_S)
 
 
 class Gpu:

@@ -1,10 +1,20 @@
 """The outcome of a duet: alarms need two processes and an interval beyond the floor, SAME a narrow one."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from gpugate.judging.duet import ALIKE, FLOOR, UNKNOWN_PROCESS_SPREAD, combine, judge_duet, judge_ratio, time_ratio
+from gpugate.judging.duet import (
+    ALIKE,
+    FLOOR,
+    UNKNOWN_PROCESS_SPREAD,
+    combine,
+    judge_duet,
+    judge_ratio,
+    time_ratio,
+    widen,
+)
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
 from gpugate.results.duet import DuetOutcome, DuetProcess
 from gpugate.statistics.intervals import Estimate
@@ -32,19 +42,23 @@ def process(measurement: Measurement, swapped: bool = False) -> DuetProcess:
 @pytest.mark.parametrize(
     ("low", "high", "processes", "outcome"),
     [
-        (1.0101, 1.02, 2, SLOWER),
-        (1.0101, 1.02, 1, UNDECIDED),
-        (1.0099, 1.02, 2, SAME),
-        (1.009, 1.031, 2, UNDECIDED),
-        (1 - ALIKE + 0.001, 1 + ALIKE, 1, SAME),
-        (1 / (1 + ALIKE) - 1e-6, 1.0, 1, UNDECIDED),
-        (0.98, 1 / (1 + FLOOR) - 1e-6, 2, FASTER),
-        (0.98, 1 / (1 + FLOOR) - 1e-6, 1, UNDECIDED),
-        (0.98, 1 / (1 + FLOOR) + 1e-6, 2, SAME),
-        (0.5, 2.0, 3, UNDECIDED),
+        (1.0101, 1.02, (1.02, 1.01), SLOWER),
+        (1.0101, 1.02, (1.02,), UNDECIDED),
+        (1.0101, 1.02, (1.02, 0.999), UNDECIDED),
+        (1.0099, 1.02, (1.02, 1.01), SAME),
+        (1.009, 1.031, (1.02, 1.01), UNDECIDED),
+        (1 - ALIKE + 0.001, 1 + ALIKE, (1.0,), SAME),
+        (1 / (1 + ALIKE) - 1e-6, 1.0, (1.0,), UNDECIDED),
+        (0.98, 1 / (1 + FLOOR) - 1e-6, (0.98, 0.99), FASTER),
+        (0.98, 1 / (1 + FLOOR) - 1e-6, (0.98,), UNDECIDED),
+        (0.98, 1 / (1 + FLOOR) - 1e-6, (0.98, 1.001), UNDECIDED),
+        (0.98, 1 / (1 + FLOOR) + 1e-6, (0.98, 0.99), SAME),
+        (0.5, 2.0, (0.9, 1.0, 1.1), UNDECIDED),
     ],
 )
-def test_the_borders_of_each_outcome(low: float, high: float, processes: int, outcome: DuetOutcome) -> None:
+def test_the_borders_of_each_outcome(
+    low: float, high: float, processes: tuple[float, ...], outcome: DuetOutcome
+) -> None:
     assert judge_ratio(Estimate(math.sqrt(low * high), low, high), processes) is outcome
 
 
@@ -55,27 +69,50 @@ def test_the_ratio_is_that_of_the_head_in_both_orders() -> None:
     assert plain.low <= plain.median <= plain.high
 
 
-def test_several_processes_narrow_the_interval_no_further_than_they_agree() -> None:
-    one = Estimate(1.05, 1.02, 1.08)
-    assert combine([one]) == one
-    two = combine([one, one])
-    assert two.median == pytest.approx(1.05)
-    assert math.log(two.high / two.low) == pytest.approx(math.log(1.08 / 1.02) / math.sqrt(2))
-    apart = combine([Estimate(1.05, 1.049, 1.051), Estimate(0.99, 0.989, 0.991)])
-    assert (apart.low, apart.high) == (pytest.approx(0.99), pytest.approx(1.05))
-    with pytest.raises(ValueError, match="no process"):
+def spread(head_ms: float, *shifts: float) -> Measurement:
+    """Builds whose ratios differ by the shifts, which are shares; the base takes 10 ms."""
+    builds = [
+        TimedBuild(number % 2 == 0, (Pair(10.0, head_ms * (1 + shift), True),) * 8)
+        for number, shift in enumerate(shifts)
+    ]
+    return replace(measured(10.0, head_ms), instances=tuple(builds))
+
+
+def test_the_builds_of_all_processes_are_one_sample() -> None:
+    one = spread(10.5, -0.02, 0.02, 0.01, -0.01)
+    alone, both = combine([(one, False)]), combine([(one, False), (one, False)])
+    assert both.median == pytest.approx(1.05, rel=1e-3)
+    # t(3) * s / sqrt(4) becomes t(7) * s / sqrt(8): less than half.
+    assert math.log(both.high / both.low) < 0.5 * math.log(alone.high / alone.low)
+    with pytest.raises(ValueError, match="no samples"):
         combine([])
 
 
+def test_the_effect_of_the_order_of_building_is_removed_in_both_roles() -> None:
+    """Building the base first makes the head 2 % slower, whichever role the head has."""
+    plain = spread(10.5, 0.02, -0.02, 0.02, -0.02)
+    pairs = [
+        tuple(replace(pair, reference_ms=pair.optimized_ms, optimized_ms=pair.reference_ms) for pair in one.pairs)
+        for one in plain.instances
+    ]
+    builds = [
+        replace(one, pairs=exchanged, reference_built_first=not one.reference_built_first)
+        for one, exchanged in zip(plain.instances, pairs, strict=True)
+    ]
+    found = combine([(plain, False), (replace(plain, instances=tuple(builds)), True)])
+    assert found.median == pytest.approx(1.05, rel=1e-3)
+    assert math.log(found.high / found.low) < 0.005
+
+
 def test_pairs_of_processes_are_the_unit_where_each_version_has_its_own() -> None:
-    narrow = [Estimate(ratio, ratio * 0.999, ratio * 1.001) for ratio in (1.05, 1.06, 1.055)]
-    for few in (narrow[:1], narrow[:2]):
-        found = combine(few, apart=True)
+    pooled, ratios = Estimate(1.055, 1.054, 1.056), [Estimate(ratio, ratio, ratio) for ratio in (1.05, 1.06, 1.055)]
+    for few in (ratios[:1], ratios[:2]):
+        found = widen(pooled, few)
         assert math.log(found.high / found.low) == pytest.approx(2 * UNKNOWN_PROCESS_SPREAD)
-    three = combine(narrow, apart=True)
-    spread = math.log(1.06 / 1.05) / 2
-    assert math.log(three.high / three.low) / 2 == pytest.approx(6.965 * spread / math.sqrt(3), rel=0.01)
-    assert combine(narrow).low == pytest.approx(1.05), "in one process the ratios themselves are the interval"
+    three = widen(pooled, ratios)
+    between = math.log(1.06 / 1.05) / 2
+    assert math.log(three.high / three.low) / 2 == pytest.approx(6.965 * between / math.sqrt(3), rel=0.01)
+    assert widen(Estimate(1.05, 1.0, 1.1), ratios[2:]).low == pytest.approx(1.0), "never narrower"
 
 
 def test_a_chance_of_one_process_is_no_change() -> None:

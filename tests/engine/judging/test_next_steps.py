@@ -72,6 +72,8 @@ WORDS = {
     NextStep.RECORD: RECORD,
     NextStep.RECORD_NEW_REFERENCE: f"{RECORD}, if the reference is meant to take what it takes now",
     NextStep.RECORD_NEW_ANCHOR: f"{RECORD}, and gpugate record --new-anchor on its runs, if this is the new normal",
+    NextStep.FIND_COMMIT: "gpugate bisect CASE --good COMMIT, with this case and the commit of the record",
+    NextStep.SAME_CORES: "give this process as many cores as the record has",
     NextStep.COOL_MACHINE: "repeat when the machine is idle and cool",
     NextStep.RAISE_BUDGET: "raise --perf-budget",
     NextStep.USE_CUDA: "run it on a CUDA device",

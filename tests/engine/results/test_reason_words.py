@@ -25,6 +25,9 @@ MOVED = {
     "processes": 1,
 }
 OTHER: dict[str, Fact] = {"speedup": 3.0, "speedup_low": 2.99, "speedup_high": 3.01}
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+DUET: dict[str, Fact] = {"commit": COMMIT, "change": 0.052, "change_low": 0.046, "change_high": 0.059, "processes": 2}
+IN_TURNS = "in turns with the recorded code (0123456789ab), a step takes +5.2 % (+4.6 %..+5.9 %)"
 SENTENCES: dict[ReasonCode, tuple[dict[str, Fact], str]] = {
     ReasonCode.NOTHING_MEASURED: ({}, "nothing was measured yet"),
     ReasonCode.NO_OUTPUT_COMPARED: ({}, "no output was compared"),
@@ -69,6 +72,22 @@ SENTENCES: dict[ReasonCode, tuple[dict[str, Fact], str]] = {
     ),
     ReasonCode.BOUNDS_NOTHING: ({}, "a tolerance as large as this bounds nothing"),
     ReasonCode.MACHINE_CHANGED: ({}, "both sides are slower alike: the machine changed, or what both sides share"),
+    ReasonCode.CODE_SLOWER: (DUET, f"the code is slower: {IN_TURNS}"),
+    ReasonCode.CODE_NOT_SLOWER: (
+        {**DUET, "changed": "driver 580.1 -> 590.2"},
+        f"the code is not slower: {IN_TURNS}; the machine or its software changed: driver 580.1 -> 590.2",
+    ),
+    ReasonCode.CODE_UNCHANGED: (
+        {"commit": COMMIT, "changed": "another host"},
+        "the code is that of the record (0123456789ab): the machine or its software changed: another host",
+    ),
+    ReasonCode.CODE_AS_FAST: (DUET, IN_TURNS),
+    ReasonCode.CODE_UNDECIDED: (DUET, f"{IN_TURNS}, which decides nothing"),
+    ReasonCode.NO_DUET: (PROBLEM, "not compared with the recorded code: the copy ran at 60 %"),
+    ReasonCode.OTHER_CORES: (
+        {"recorded_cores": 2, "cores": 1},
+        "the machine changed, not the code: this process uses 1 of the CPU's cores, and the record 2",
+    ),
     ReasonCode.NO_PAIRS: ({}, "no pair of blocks was measured"),
     ReasonCode.NOT_TIMED: (PROBLEM, "not timed: the copy ran at 60 %"),
     ReasonCode.IMPOSSIBLE_RATE: (

@@ -28,6 +28,7 @@ DEFAULTS = {
     "--perf-baselines": "baselines of pytest's rootdir",
     "--allow-missing": "none",
     "--perf-mutate": "none",
+    "--against": "auto with --gate, else off",
     "--perf-tolerance": "the smallest fall that the machine can show",
     "--perf-report": "nowhere",
     "--explain": "for cases that fail",

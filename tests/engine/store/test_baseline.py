@@ -262,7 +262,7 @@ def test_the_text_does_not_depend_on_the_order_of_the_run(folder: Path) -> None:
 
 
 REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
-NEWER = "was written by a newer gpugate (format 9, this one reads up to 3): upgrade gpugate or record again"
+NEWER = "was written by a newer gpugate (format 9, this one reads up to 4): upgrade gpugate or record again"
 COLUMN = '"reference_ms": [[2.0, '
 DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     "truncated": (
@@ -281,9 +281,9 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
         lambda text: "[1, 2]",
         f"cannot be used because its field 'format' is not 'gpugate-baseline': {REPAIR}",
     ),
-    "newer": (lambda text: text.replace('"format_version": 3', '"format_version": 9'), NEWER),
+    "newer": (lambda text: text.replace('"format_version": 4', '"format_version": 9'), NEWER),
     "newer with fields of its own": (
-        lambda text: text.replace('"format_version": 3', '"format_version": 9, "future": {}'),
+        lambda text: text.replace('"format_version": 4', '"format_version": 9, "future": {}'),
         NEWER,
     ),
     "another machine": (
@@ -659,7 +659,7 @@ def test_a_workload_of_the_command_line_has_a_hash() -> None:
 
 
 def test_a_source_that_an_older_gpugate_hashed_is_not_known(recorded: Path) -> None:
-    recorded.write_text(recorded.read_text().replace('"format_version": 3', '"format_version": 2'))
+    recorded.write_text(recorded.read_text().replace('"format_version": 4', '"format_version": 2'))
     entry = load_all(recorded.parent)["net"].cases["tf32/cuda"]
     assert [record.source_hash for record in (entry.anchor, entry.current)] == ["", ""]
     with pytest.raises(BaselineError, match="an older gpugate recorded its source"):

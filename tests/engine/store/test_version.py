@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,9 @@ def test_a_commit_has_a_folder_until_the_end(project: Path, tmp_path: Path) -> N
         check_out("main", project, tmp_path / "cache") as now,
     ):
         assert [(one.root / "value").read_text() for one in (before, now)] == ["1", "2"]
-        assert now.label == f"main ({git(project, 'rev-parse', '--short=12', 'main')})"
+        short = git(project, "rev-parse", "--short=12", "main")
+        assert now.label == f"main ({short})"
+        assert replace(now, name=str(now.commit)).label == short
         assert worktrees(project) == 3
     assert worktrees(project) == 1
     assert list((tmp_path / "cache").iterdir()) == []
@@ -55,6 +58,32 @@ def test_an_error_or_ctrl_c_removes_the_folder(project: Path, tmp_path: Path) ->
         with pytest.raises(error), check_out("main", project, tmp_path / "cache"):
             raise error
     assert (worktrees(project), list((tmp_path / "cache").iterdir())) == (1, [])
+
+
+def interrupt_git(project: Path) -> None:
+    """Lets git interrupt this process while it writes the files of a new worktree, which it keeps locked meanwhile."""
+    (project / ".gitattributes").write_text("value filter=interrupts\n")
+    commit(project, "a filter")
+    assert git(project, "config", "filter.interrupts.smudge", f"kill -INT {os.getpid()}; sleep 2; cat") is not None
+
+
+def test_ctrl_c_while_git_writes_the_folder_removes_it(project: Path, tmp_path: Path) -> None:
+    interrupt_git(project)
+    with pytest.raises(KeyboardInterrupt), check_out("main", project, tmp_path / "cache"):
+        pass
+    assert (worktrees(project), list((tmp_path / "cache").iterdir())) == (1, [])
+
+
+def test_a_locked_folder_of_a_killed_process_is_removed_although_git_cannot(project: Path, tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left = tmp_path / f"0123456789ab-{ended.pid}-x"
+    for words in (("add", "-q", "--detach", str(left)), ("lock", str(left))):
+        assert git(project, "worktree", *words) is not None
+    (left / ".git").unlink()  # git then refuses to remove it
+    with check_out("main", project, tmp_path):
+        assert not left.exists()
+        assert worktrees(project) == 2
 
 
 def test_the_folder_of_a_killed_process_is_removed_by_the_next_one(project: Path, tmp_path: Path) -> None:
@@ -89,6 +118,20 @@ def test_the_working_tree_is_named_with_its_changes(project: Path, tmp_path: Pat
     assert hash_changes(project) not in (edited, None)
 
 
+def test_each_change_in_a_submodule_is_another_working_tree(project: Path, tmp_path: Path) -> None:
+    allowed = ("-c", "protocol.file.allow=always")
+    assert git(project, *allowed, "submodule", "add", "-q", f"file://{project}", "part") is not None
+    commit(project, "a submodule")
+    assert hash_changes(project) is None
+    found = set()
+    for name, text in (("value", "3"), ("value", "4"), ("new", "5"), ("new", "6")):
+        (project / "part" / name).write_text(text)
+        found.add(hash_changes(project))
+    assert len(found - {None}) == 4
+    assert git(project, "submodule", "deinit", "--force", "-q", "part") is not None
+    assert hash_changes(project) is None
+
+
 def test_a_folder_without_git_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     with check_out(str(tmp_path), tmp_path, tmp_path / "cache") as version:
@@ -113,6 +156,31 @@ def test_a_shallow_clone_is_named_as_such(project: Path, tmp_path: Path) -> None
 def test_a_folder_outside_of_git_has_no_refs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CompareError, match=r"^'main' is no folder, and .* is in no git repository: give a folder$"):
         check_out("main", tmp_path, tmp_path / "cache").__enter__()
+
+
+def test_a_machine_without_git_is_named_as_such(project: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CompareError) as error, check_out("main", project, tmp_path / "cache"):
+        pass
+    problem = "git cannot be started (No such file or directory): install git, or give a folder"
+    assert str(error.value) == f"'main' is no folder, and {problem}"
+
+
+def test_a_repository_of_another_user_is_named_with_the_command_of_git(tmp_path: Path, monkeypatch) -> None:
+    refuses = """#!/bin/sh
+echo "fatal: detected dubious ownership in repository at '/top'
+To add an exception for this directory, call:
+
+	git config --global --add safe.directory /top" >&2
+exit 128
+"""
+    (tmp_path / "git").write_text(refuses)
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(CompareError) as error, check_out("main", tmp_path, tmp_path / "cache"):
+        pass
+    step = "run `git config --global --add safe.directory /top`, or give a folder"
+    assert str(error.value).endswith(f", and git refuses {tmp_path}, since it belongs to another user: {step}")
 
 
 def test_submodules_are_refused_since_a_worktree_lacks_them(project: Path, tmp_path: Path) -> None:

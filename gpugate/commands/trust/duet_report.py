@@ -1,0 +1,142 @@
+"""The alarms of `gpugate compare` over trials of duets: one table for each slowdown. It judges as the command does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from rich.text import Text
+
+from gpugate.commands.trust.analysis import workload_and_device
+from gpugate.commands.trust.duets import DuetTrial
+from gpugate.commands.trust.rates import Rate, rate_of
+from gpugate.judging.duet import judge_duets
+from gpugate.report.table import Table, columns, escape_cell
+from gpugate.report.terminal import render_text
+from gpugate.results.duet import DuetOutcome
+from gpugate.units import number_of
+
+COLUMNS = columns("case", "alarms", "interval %", "undecided", "processes", "s")
+NOTES = (
+    "alarms: SLOWER, of all trials; where nothing changed, FASTER is a false alarm, too",
+    "interval: of their rate, at 95 %; it allows for what the cases of one trial share (Korn and Graubard)",
+    "undecided: trials without a verdict after their last process; none of them is an alarm",
+    "processes: the mean of a trial; s: median seconds of a case in all processes of a trial, its builds included",
+)
+
+
+@dataclass(frozen=True)
+class JudgedCase:
+    """The result of one case in one trial. `trial` is the number of the trial, whose cases share processes."""
+
+    trial: int
+    case_id: str
+    slow_percent: float
+    outcome: DuetOutcome
+    processes: int
+    wall_s: float
+
+    @property
+    def alarm(self) -> bool:
+        return self.outcome is DuetOutcome.SLOWER or (self.outcome is DuetOutcome.FASTER and not self.slow_percent)
+
+
+@dataclass(frozen=True)
+class DuetTrust:
+    """The trials of one or several cases with one slowdown."""
+
+    name: str
+    alarms: Rate
+    undecided: int
+    processes: float
+    median_s: float
+
+
+def judge_trials(trials: Sequence[DuetTrial]) -> list[JudgedCase]:
+    """Judges every case of every trial that was measured without a problem."""
+    found = []
+    for number, trial in enumerate(trials):
+        for duet in judge_duets(trial.processes)[0]:
+            if duet.case_id in trial.case_ids:
+                walls = [one.measured[duet.case_id].wall_s for one in trial.processes if duet.case_id in one.measured]
+                taken = len(duet.processes)
+                found.append(
+                    JudgedCase(number, duet.case_id, trial.slow_percent, duet.outcome, taken, float(sum(walls)))
+                )
+    return found
+
+
+def analyse_duets(judged: Sequence[JudgedCase]) -> dict[float, list[DuetTrust]]:
+    """Rates by slowdown, ascending: of every case, of every workload with several cases, and of all cases."""
+    found = {}
+    for slow_percent in sorted({one.slow_percent for one in judged}):
+        own = [one for one in judged if one.slow_percent == slow_percent]
+        cases = sorted({one.case_id for one in own}, key=lambda case_id: (workload_and_device(case_id), case_id))
+        groups: dict[str, list[str]] = {}
+        for case_id in cases:
+            groups.setdefault(workload_and_device(case_id), []).append(case_id)
+        sets = [(case_id, [case_id]) for case_id in cases]
+        if len(groups) > 1:
+            sets += [(f"{name}, {len(some)} cases", some) for name, some in groups.items() if len(some) > 1]
+        sets += [(f"all {len(cases)} cases", cases)] if len(cases) > 1 else []
+        found[slow_percent] = [_trust(name, [one for one in own if one.case_id in some]) for name, some in sets]
+    return found
+
+
+def _trust(name: str, judged: Sequence[JudgedCase]) -> DuetTrust:
+    by_trial: dict[int, list[bool]] = {}
+    for one in judged:
+        by_trial.setdefault(one.trial, []).append(one.alarm)
+    return DuetTrust(
+        name=name,
+        alarms=rate_of(list(by_trial.values())),
+        undecided=sum(one.outcome is DuetOutcome.UNDECIDED for one in judged),
+        processes=fmean(one.processes for one in judged),
+        median_s=median(one.wall_s for one in judged),
+    )
+
+
+def title(trials: Sequence[DuetTrial], machine: str) -> str:
+    """The machine, the number of comparisons, and what else the machine did."""
+    first, processes = trials[0], sum(len(trial.processes) for trial in trials)
+    counted = number_of(len(trials), "comparison"), number_of(processes, "fresh process", "fresh processes")
+    busy = f", while other programs kept {number_of(first.busy_cores, 'core')} busy" if first.busy_cores else ""
+    budget = f"at {first.conditions.budget_s:g} s a case and process"
+    return f"{machine}: {counted[0]} of the project with itself in {counted[1]}, {budget}{busy}"
+
+
+def tables(judged: Sequence[JudgedCase]) -> list[Table]:
+    return [
+        Table(
+            f"{slow_percent:g} % slower" if slow_percent else "nothing changed",
+            COLUMNS,
+            tuple(map(_row, rows)),
+        )
+        for slow_percent, rows in analyse_duets(judged).items()
+    ]
+
+
+def text(trials: Sequence[DuetTrial], machine: str, width: int, colour: bool = False) -> str:
+    parts = [part for table in tables(judge_trials(trials)) for part in table.rich(width)]
+    notes = [Text(note, style="dim", overflow="fold") for note in NOTES]
+    first = Text(title(trials, machine), style="bold", overflow="fold")
+    return render_text([first, *parts, Text(), *notes], width, colour)
+
+
+def markdown(trials: Sequence[DuetTrial], machine: str) -> str:
+    blocks = [table.markdown() for table in tables(judge_trials(trials))]
+    notes = "\n".join(f"- {escape_cell(note)}" for note in NOTES)
+    return "\n\n".join([escape_cell(title(trials, machine)), *blocks, notes]) + "\n"
+
+
+def _row(trust: DuetTrust) -> tuple[str, ...]:
+    rate = trust.alarms
+    return (
+        trust.name,
+        f"{rate.alarms}/{rate.trials}",
+        f"{100 * rate.low:.1f}..{100 * rate.high:.1f}",
+        str(trust.undecided),
+        f"{trust.processes:.1f}",
+        f"{trust.median_s:.3g}",
+    )

@@ -1,0 +1,23 @@
+"""The origin of a run: its code and its host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The code that was measured and the host that measured it. None: the value does not exist or is not known.
+
+    `repository` has no credentials. `changes` is a hash of what was not committed, except for the baselines; None
+    where everything was. `host` is a hash of the host's identity.
+    """
+
+    repository: str | None = None
+    commit: str | None = None
+    changes: str | None = None
+    branch: str | None = None
+    ci_url: str | None = None
+    host: str | None = None
+    gpu_uuid: str | None = None
+    container: str | None = None  # digest of the image

@@ -1,0 +1,47 @@
+"""The worth of a run in two sentences: its sharpness, and the duets with the recorded code."""
+
+import pytest
+
+from gpugate.measurement.record import Measurement
+from gpugate.report.findings import worth
+from gpugate.results.case import CaseResult
+from gpugate.results.duet import RecordedCode
+from gpugate.results.run import RunResult
+from tests.conftest import TWO_CORES
+from tests.engine.judging.test_deciding import case, measured
+from tests.engine.judging.test_recorded_code import BLUNT, COMMIT, code, remembered, with_code
+
+GOOD: Measurement = measured(3.0)
+
+
+def run_of(*cases: CaseResult) -> RunResult:
+    run = RunResult(TWO_CORES, "2026-11-24T01:00:00+00:00", 1)
+    run.cases = {str(number): one for number, one in enumerate(cases)}
+    return run
+
+
+def blunt(compared: RecordedCode) -> CaseResult:
+    return with_code(case(GOOD, remembered=remembered(BLUNT)), compared)
+
+
+def test_a_sharp_and_a_blunt_record() -> None:
+    (words,) = worth(run_of(case(GOOD), case(GOOD, remembered=remembered(BLUNT))))
+    assert words.startswith("sharpness: 1 of 2 cases would catch a slowdown of 5 % (median detectable 1.2 %)")
+
+
+@pytest.mark.parametrize(
+    ("compared", "sharp", "words"),
+    [
+        ([code(10.0), code(10.5)], 2, "2 cases in turns (1 SAME, 1 SLOWER)"),
+        ([RecordedCode(COMMIT, unchanged=True), code(10.0)], 1, "1 case in turns (1 SAME), 1 unchanged"),
+        ([RecordedCode("", problem="no commit")], 0, "1 not compared"),
+    ],
+)
+def test_a_duet_makes_a_blunt_case_sharp(compared: list[RecordedCode], sharp: int, words: str) -> None:
+    sharpness, codes = worth(run_of(*map(blunt, compared)))
+    assert sharpness.startswith(f"sharpness: {sharp} of {len(compared)} case")
+    assert codes == f"recorded code: {words}"
+
+
+def test_a_run_without_records_is_worth_nothing() -> None:
+    assert worth(run_of(case(GOOD, remembered=None))) == []

@@ -1,0 +1,34 @@
+"""The trials of gates on a slower machine: how they are counted, kept and described."""
+
+import pytest
+
+from gpugate.results.run import RunResult
+from tests.conftest import TWO_CORES
+from tests.engine.judging.test_deciding import Confirmation, case, measured
+from tests.engine.judging.test_recorded_code import code, with_code
+from tools.slower_machine import GateTrial, describe, read_trial
+
+SLOW = Confirmation(measured(2.5))
+
+
+def trial(head_ms: float) -> GateTrial:
+    run = RunResult(TWO_CORES, "2026-11-24T01:00:00+00:00", 1)
+    run.cases = {"net/fast/cuda": with_code(case(measured(2.5), SLOW), code(head_ms))}
+    return read_trial(run, "quota")
+
+
+@pytest.mark.parametrize(("head_ms", "machine", "blamed"), [(10.0, True, False), (10.5, False, True)])
+def test_a_gate_blames_the_machine_or_the_code(head_ms: float, machine: bool, blamed: bool) -> None:
+    found = trial(head_ms)
+    assert (found.blames_machine, found.blames_code) == (machine, blamed)
+
+
+def test_a_gate_that_passes_blames_nothing() -> None:
+    passed = GateTrial("quota", {"net/fast/cuda speedup": "PASS bound_held"})
+    assert (passed.blames_machine, passed.blames_code) == (False, False)
+
+
+def test_the_table_has_a_row_for_each_condition_that_was_tried() -> None:
+    table = describe([trial(10.0), trial(10.0), trial(10.5)])
+    assert table.splitlines()[-1] == "| a CPU quota of 60 % | 3 | 2 | 1 |"
+    assert "OMP_NUM_THREADS" not in table
