@@ -21,7 +21,7 @@ from gpugate.measurement.settings import Settings
 from gpugate.results.duet import DuetProcess
 from gpugate.session.duets import FILE, DuetPlan
 from gpugate.session.other_tree import OtherTree
-from gpugate.session.perf_session import PerfSession
+from gpugate.session.perf_session import PerfSession, collect_garbage
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import case_of
 from gpugate.store.codec import from_json
@@ -88,8 +88,14 @@ class DuetTaker:
         from gpugate.measurement.run import measure
 
         settings = Settings(
-            budget_s=self.plan.budget_s, half_width=HALF_WIDTH, seed=perf.result.seed, stop_idle=True, prove=False
+            budget_s=self.plan.budget_s,
+            half_width=HALF_WIDTH,
+            seed=perf.result.seed,
+            stop_idle=True,
+            check_steps=False,
+            prove=False,
         )
+        collect_garbage()
         try:
             duet = make_duet(case, base, self.plan.swapped, self.plan.fault)
             return measure(duet, perf.context(case), settings, silent)
