@@ -172,7 +172,7 @@ def measure(
     try:
         with blame(f"inputs of {case.workload.name}", "being made", BUILD_SHARE):
             inputs = make_inputs(case.workload, context, settings.fresh_inputs, _draw(settings, case.workload.name))
-        expected = cache.expected_outputs(inputs, lambda: expected_outputs(case, context, inputs))
+        expected = cache.expected_outputs(inputs, lambda: expected_outputs(case, context, inputs, settings.check_steps))
         run = _Run(case, context, settings, report, inputs, expected, cache)
         if settings.prove:
             run.found.proofs += run_proofs(case, context, lambda proof: run.report_progress("proving", proof))
@@ -282,7 +282,7 @@ def _sample_build(run: _Run, both: BothSides) -> StopReason | None:
         pairing.end_turns()
     if pairing.pairs:  # none where the budget ended during the warm-up
         run.found.builds.append(pairing.result())
-    if run.expected is not None:
+    if run.expected is not None and run.settings.check_steps:
         compared = compare_timed(both.optimized, run.inputs, run.expected, run.timer.time_ms, run.draw)
         run.found.differences.append(compared)
     check_untouched(run.inputs, both.optimized.name)
@@ -334,8 +334,9 @@ def _finish(run: _Run, both: BothSides) -> None:
         run.live.count(both, _steps_ms(run))
     if run.expected is None or not run.found.comparable:
         return
-    run.report_progress("checking", both.optimized.name)
-    run.found.step_checks = _check_steps(run, both, run.expected)
+    if run.settings.check_steps:
+        run.report_progress("checking", both.optimized.name)
+        run.found.step_checks = _check_steps(run, both, run.expected)
     run.report_progress("counting", both.optimized.name)
     theirs, ours = _count(run, both)
     run.report_progress("checking", both.optimized.name)

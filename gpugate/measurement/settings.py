@@ -31,6 +31,7 @@ class Settings:
     seed: int = 0
     fault: Fault | None = None
     stop_idle: bool = False  # the workers of the side that is not timed: for two versions of one side
+    check_steps: bool = True  # compare outputs of timed steps, too; False where nobody claims that a side is better
     prove: bool = True  # False where the proofs ran before, or another process runs them
 
     def escalate(self) -> Settings:

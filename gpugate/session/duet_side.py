@@ -7,6 +7,7 @@ reply. With `--own-engine` the leader is a gpugate of another version: raise PRO
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -57,6 +58,7 @@ class SideServer:
 
     def load(self) -> dict[str, Any]:
         self._cases = _load_cases(self._root)
+        gc.freeze()  # each build is followed by a collection, which then leaves out what was imported
         return {"cases": list(self._cases)}
 
     def begin(self, case: str, seed: str, file: str, forms: Sequence[Form] | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from gpugate.results.duet import Arrangement, DuetProcess
 from gpugate.session.duet_turns import LivePair
 from gpugate.session.duets import FILE, DuetPlan
 from gpugate.session.other_tree import OtherTree
-from gpugate.session.perf_session import PerfSession
+from gpugate.session.perf_session import PerfSession, collect_garbage
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import case_of
 from gpugate.store.codec import from_json
@@ -106,8 +106,14 @@ class DuetTaker:
         from gpugate.measurement.sides import release
 
         settings = Settings(
-            budget_s=self.plan.budget_s, half_width=HALF_WIDTH, seed=perf.result.seed, stop_idle=True, prove=False
+            budget_s=self.plan.budget_s,
+            half_width=HALF_WIDTH,
+            seed=perf.result.seed,
+            stop_idle=True,
+            check_steps=False,
+            prove=False,
         )
+        collect_garbage()
         if base is not None:
             found = self._measure_here(perf, case, base, settings)
             if found is not None:

@@ -21,7 +21,7 @@ from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.store.version import Version
 from gpugate.units import Count, Positive, number_of
 
-BUDGET_S, PROCESSES = 10.0, 3  # of sampling a case in a process; most processes of a case
+BUDGET_S, PROCESSES = 15.0, 3  # of sampling a case in a process; most processes of a case
 CACHE = Path(".gpugate-cache", "versions")  # of a project: the worktrees of its versions
 LAST_LINES = 8
 ERROR = "ERROR: "  # as pytest begins a usage error

@@ -180,7 +180,7 @@ class PerfSession:
         )
         result.remembered = self.find_record(case)
         result.cores_changed = self._find_changed_cores(case, result)
-        _collect_garbage()
+        collect_garbage()
         try:
             if self.capture is not None:
                 result.skipped = self.capture(case, self.context(case))
@@ -468,7 +468,7 @@ class PerfSession:
             run_file.write(path, self.result)
 
 
-def _collect_garbage() -> None:
+def collect_garbage() -> None:
     """Collects what earlier cases left, and leaves what stays, imports above all, out of each collection of this case.
 
     Every build is followed by a collection: it took 70 ms for 100,000 objects that had been there before.

@@ -314,7 +314,7 @@ def _collect_new_garbage() -> None:
 
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restores afterwards the changes of the project's conftest.py in this process."""
-    monkeypatch.setattr(perf_session, "_collect_garbage", _collect_new_garbage)
+    monkeypatch.setattr(perf_session, "collect_garbage", _collect_new_garbage)
     for module, name in work_clock.readers():
         monkeypatch.setattr(module, name, getattr(time, name))
     monkeypatch.setattr(other_work, "PROC", other_work.PROC)
