@@ -18,7 +18,6 @@ from gpugate.statistics.tolerance import (
     BOUNDS_NOTHING,
     detectable_slowdown,
     false_alarm_chance,
-    shortfall_chance,
     time_tolerance,
 )
 from gpugate.store import baseline
@@ -59,8 +58,8 @@ def cases() -> list[CaseSharpness]:
     promises = {case.id: for_device_class(case.optimization.min_speedup, H200_CLASSES) for case in known.cases()}
     files = baseline.load_all(RECORDS)
     checks = 2 * sum(len(file.cases) for file in files.values())
-    recorded = {f"{file.workload}/{key}": entry.current for file in files.values() for key, entry in file.cases.items()}
-    found = (_case(case_id, record.history, checks, promises[case_id]) for case_id, record in recorded.items())
+    recorded = baseline.histories_of(files)
+    found = (_case(case_id, then, checks, promises[case_id]) for case_id, (then, _) in recorded.items())
     return sorted(found, key=lambda one: (one.detectable, one.case_id))
 
 
@@ -69,7 +68,7 @@ def _case(case_id: str, then: History, checks: int, promise: float | None) -> Ca
     of_time = time_tolerance(then.optimized_ms_cv, then.processes, then.sittings, checks)
     alarms = false_alarm_chance(checks)
     bounded = of_speedup < BOUNDS_NOTHING or promise is None
-    alarms += alarms if bounded else shortfall_chance(then.speedup, promise or 0, then.speedup_cv, then.processes)
+    alarms += alarms if bounded else then.shortfall_chance(promise or 0)
     by_time = detectable_slowdown(then.optimized_ms_cv, then.processes, then.sittings, of_time)
     return CaseSharpness(case_id, then.detectable_slowdown(of_speedup), by_time, of_speedup, of_time, alarms)
 

@@ -22,7 +22,6 @@ from gpugate.statistics.tolerance import (
     TIME_FLOOR_OTHER_SOFTWARE,
     detectable_slowdown,
     false_alarm_chance,
-    shortfall_chance,
     time_tolerance,
     tolerance,
 )
@@ -191,8 +190,7 @@ def _expected_alarms(remembered: Remembered | None, minimum: float | None) -> di
     then = remembered.current
     if then.tolerance(remembered.checks) < BOUNDS_NOTHING:
         return {"false_alarms": false_alarm_chance(remembered.checks)}
-    chance = shortfall_chance(then.speedup, minimum, then.speedup_cv, then.processes) if minimum is not None else 0.0
-    return {"false_alarms": chance}
+    return {"false_alarms": 0.0 if minimum is None else then.shortfall_chance(minimum)}
 
 
 def _against_record(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
@@ -14,7 +15,8 @@ from gpugate.measurement.record import Measurement, Pair, TimedBuild
 from gpugate.measurement.speedup import speedup_of
 from gpugate.statistics.intervals import Estimate, coefficient_of_variation, median_interval, robust_spread
 from gpugate.statistics.policy import MIN_NIGHTS, MIN_PROCESSES
-from gpugate.statistics.tolerance import detectable_slowdown, speedup_tolerance
+from gpugate.statistics.tolerance import detectable_slowdown, shortfall_chance, speedup_tolerance
+from gpugate.statistics.variation import Observed, Variation, fit_prior
 from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes
 
 DISTURBED = 4.0  # times the others' median half-width, or standard deviations above their median reference time
@@ -72,14 +74,34 @@ class History:
     sittings: Processes = 1  # the nights on which the processes were measured
     sm_clock_mhz: NotNegative | None = None  # median over all pairs, of a GPU
     optimized_steps_per_block: Positive = 1.0  # median over all builds
+    pair_noise: NotNegative | None = None  # standard error that its pairs alone give a process's log speedup, median
+    shrunk: Variation | None = None  # variation of the speedup as all records of the machine predict it, see `shrink`
+
+    @property
+    def variation(self) -> Variation | None:
+        """The variation of the speedup by which it is judged; None with a single process."""
+        if self.shrunk is not None or self.speedup_cv is None:
+            return self.shrunk
+        values = self.sittings if self.sittings >= MIN_NIGHTS else self.processes
+        return Variation(self.speedup_cv, values - 1)
 
     def tolerance(self, checks_per_night: int) -> float:
         """The share by which a speedup may fall short of this one, in a night of so many checks of times."""
-        return speedup_tolerance(self.speedup_cv, self.processes, self.sittings, checks_per_night)
+        known = self.variation
+        share, degrees_of_freedom = (known.share, known.degrees_of_freedom) if known else (None, None)
+        return speedup_tolerance(share, self.processes, self.sittings, checks_per_night, degrees_of_freedom)
 
     def detectable_slowdown(self, allowed: float) -> float:
         """The smallest slowdown that a gate which tolerates `allowed` catches, a share; infinite where it is none."""
-        return detectable_slowdown(self.speedup_cv, self.processes, self.sittings, allowed)
+        known = self.variation
+        return detectable_slowdown(known.share if known else None, self.processes, self.sittings, allowed)
+
+    def shortfall_chance(self, promised: float) -> float:
+        """The chance with which the deciding process falls below a promise where nothing changed."""
+        known = self.variation
+        if known is None:
+            return 0.0
+        return shortfall_chance(self.speedup, promised, known, self.processes)
 
 
 def group_by_night(started_at: Sequence[str]) -> list[list[int]]:
@@ -180,4 +202,33 @@ def history(processes: Sequence[Sequence[TimedBuild]], started_at: Sequence[str]
         optimized_steps_per_block=float(
             np.median([one.optimized_steps_per_block for process in processes for one in process])
         ),
+        pair_noise=median(_pair_noise(process) for process in processes),
     )
+
+
+def _pair_noise(process: Sequence[TimedBuild]) -> float:
+    ratios = [ratio for build in process if build.pairs for ratio in build.log_ratios]
+    return robust_spread(ratios) / math.sqrt(len(ratios))
+
+
+def shrink(histories: Sequence[History], machine: Sequence[History]) -> list[History]:
+    """Shrinks the variation of each speedup towards its prediction from the noise of its pairs.
+
+    The prediction is fitted to `machine`, the current records of one machine. A history of fewer than MIN_PROCESSES,
+    and one whose variation is that of MIN_NIGHTS nights, which the noise of pairs does not predict, stays as it is. So
+    do times: fitted to the records of an H200, their noise within processes is worth less than two values a case.
+    """
+    prior = fit_prior([one for history in machine if (one := _observed(history)) is not None])
+    found = [_observed(history) for history in histories]
+    return [
+        history if prior is None or one is None else replace(history, shrunk=prior.shrink(one))
+        for history, one in zip(histories, found, strict=True)
+    ]
+
+
+def _observed(history: History) -> Observed | None:
+    if history.speedup_cv is None or history.pair_noise is None or history.processes < MIN_PROCESSES:
+        return None
+    if history.sittings >= MIN_NIGHTS:
+        return None
+    return Observed(Variation(history.speedup_cv, history.processes - 1), history.pair_noise)

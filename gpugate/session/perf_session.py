@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -32,7 +33,7 @@ from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.series_of_cases import ladders, rung_number, sweeps
-from gpugate.results.summary import summarize
+from gpugate.results.summary import History, summarize
 from gpugate.results.verdict import CASE_CHECKS, Outcome, Verdict
 from gpugate.session.fresh_process import run_fresh
 from gpugate.session.left_over import await_new_children
@@ -325,6 +326,11 @@ class PerfSession:
         names = {name for probe in self.result.yardsticks for name in probe.values}
         return {name: max(probe.values.get(name, 0.0) for probe in self.result.yardsticks) for name in names}
 
+    @cached_property
+    def histories(self) -> dict[str, tuple[History, History]]:
+        """The histories of the current record and of the anchor of each case that this machine recorded."""
+        return baseline.histories_of(self.baselines)
+
     def find_record(self, case: Case) -> Remembered | None:
         """The record of the case on this machine; None where no record can be compared."""
         file = self.baselines.get(case.workload.name)
@@ -342,9 +348,10 @@ class PerfSession:
         elif record.source_hash != self.result.source_hashes.get(case.workload.name):
             differences += ("the workload's source changed",)
             self.notes.add(f"the source of {case.workload.name} changed since its baseline was recorded")
+        current, anchor = self.histories[case.id]
         return Remembered(
-            current=record.history,
-            anchor=entry.anchor.history,
+            current=current,
+            anchor=anchor,
             match=match.kind,
             differences=differences,
             optimized_counters=record.optimized_counters,

@@ -95,7 +95,7 @@ def build_half_width(medians: Sequence[float], fitted: int = 1) -> float:
 
 
 @cache
-def t_quantile(probability: float, degrees_of_freedom: int) -> float:
+def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     """Computes a quantile of Student's t distribution; cached, since judging needs a few quantiles again and again."""
     return float(special.stdtrit(degrees_of_freedom, probability))
 

@@ -36,7 +36,8 @@ FAMILY = "gpugate-"  # which every format of ours begins with
 # 7: the checks that tests held, the exit status of pytest, and why it is 1 where no test failed.
 # 8: the next step of a verdict is an action, which a report words.
 # 9: the reasons of a verdict are codes with facts, from which its sentence is made.
-FORMAT_VERSION = 9
+# 10: the variation of a record as all records of its machine predict it, and the noise of its pairs.
+FORMAT_VERSION = 10
 
 
 class RunFileError(GpugateError):

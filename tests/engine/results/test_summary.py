@@ -2,13 +2,23 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gpugate.measurement.record import Measurement, Pair, SideCost, TimedBuild
-from gpugate.results.summary import ProcessSummary, find_undisturbed, group_by_night, history, summarize
+from gpugate.results.summary import (
+    History,
+    ProcessSummary,
+    find_undisturbed,
+    group_by_night,
+    history,
+    shrink,
+    summarize,
+)
 from gpugate.statistics.intervals import Estimate, median_interval
+from gpugate.statistics.variation import Variation
 
 COSTS = SideCost(0.1, 0.2), SideCost(0.3, 0.4)
 
@@ -126,6 +136,28 @@ def test_processes_that_vary_much_do_not_hide_one_that_was_disturbed() -> None:
     assert find_undisturbed([ProcessSummary(about(2.0), one) for one in times], ()) == [0, 1, 2, 3, 4]
     widths = [0.2, 0.1, 0.3, 0.2, 0.1, 0.6]
     assert find_undisturbed([ProcessSummary(about(2.0, one), 2.0) for one in widths], ()) == [0, 1, 3, 4]
+
+
+def test_the_noise_of_pairs_is_the_standard_error_of_a_process() -> None:
+    ratios = [2.0 * math.exp(0.1 * step) for step in (-3, -2, -1, 0, 0, 1, 2, 3)] * 2
+    found = history([[instance(ratios, [1] * 16)]] * 2)
+    assert found.pair_noise == pytest.approx(0.15 / 0.6745 / 4, rel=1e-3)  # MAD 0.15, of 16 pairs
+
+
+def test_variations_are_shrunk_over_the_records_of_a_machine() -> None:
+    """Cases of 5 processes each; the variation of one is a third of what its pairs predict."""
+    draw = np.random.default_rng(1)
+    cvs = 0.01 * np.sqrt(draw.chisquare(4, 40) / draw.chisquare(4, 40))
+    machine = [History(2.0, cv, 2.0, 1.0, 0.01, 5, pair_noise=0.01) for cv in cvs]
+    quiet = replace(machine[0], speedup_cv=0.003)
+    (found,) = shrink([quiet], machine)
+    assert found.variation is not None
+    assert (found.speedup_cv, quiet.variation) == (0.003, Variation(0.003, 4))
+    assert 0.003 < found.variation.share < 0.01
+    assert found.variation.degrees_of_freedom > 8
+    others = [replace(quiet, sittings=5), replace(quiet, processes=4), replace(quiet, pair_noise=None)]
+    assert shrink(others, machine) == others
+    assert shrink([quiet], machine[:9]) == [quiet]
 
 
 def about(median: float, relative: float = 0.01) -> Estimate:

@@ -90,7 +90,7 @@ def test_any_json_tool_accepts_it(tmp_path: Path, run: RunResult) -> None:
     run_file.write(path, run)
     subprocess.run([sys.executable, "-m", "json.tool", str(path)], check=True, capture_output=True)
     data = json.loads(path.read_text(), parse_constant=pytest.fail)
-    assert (data["format"], data["format_version"]) == ("gpugate-run", 9)
+    assert (data["format"], data["format_version"]) == ("gpugate-run", 10)
 
 
 def begun(path: Path, run: RunResult) -> RunResult:
@@ -225,11 +225,11 @@ def test_a_link_stays_a_link(tmp_path: Path, run: RunResult) -> None:
 
 OUTCOMES = " or ".join(", ".join(repr(outcome.value) for outcome in Outcome).rsplit(", ", 1))
 DAMAGE = {
-    ('"format_version": 9', '"format_version": 10'): (
-        "was written by a newer gpugate (format 10, this one reads up to 9): upgrade gpugate or measure again"
+    ('"format_version": 10', '"format_version": 11'): (
+        "was written by a newer gpugate (format 11, this one reads up to 10): upgrade gpugate or measure again"
     ),
-    ('"format_version": 9', '"format_version": 2'): (
-        "was written by an older gpugate (format 2, this one reads 9): measure again"
+    ('"format_version": 10', '"format_version": 2'): (
+        "was written by an older gpugate (format 2, this one reads 10): measure again"
     ),
     ('"gate": true', '"gate": 1'): (
         "cannot be used because gate is 1, not a valid boolean: write it again with --perf-json"
