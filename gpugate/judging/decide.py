@@ -5,6 +5,7 @@ A `CaseResult` has everything that its verdicts rest on, so `decide` also decide
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,8 +19,9 @@ from gpugate.judging.times import MOVED, judge_speedup, judge_throughput, middle
 from gpugate.measurement.record import Measurement
 from gpugate.results.case import CaseResult, Promise
 from gpugate.results.reason import Reason, ReasonCode
-from gpugate.results.summary import Summary, summarize
+from gpugate.results.summary import Summary
 from gpugate.results.verdict import Check, Outcome, Verdict
+from gpugate.statistics.intervals import LAST_DIGIT
 
 TIMED: tuple[Check, ...] = ("speedup", "throughput")
 
@@ -34,7 +36,7 @@ def decide(result: CaseResult, recording: bool, asked_tolerance: float | None) -
     if measurement is None or promise is None:
         raise ValueError(f"{result.case_id} was not measured: there is nothing to decide")
     confirming = _confirming(result)
-    summaries = [summarize(one) for one in (measurement, *confirming) if one.pairs] if measurement.pairs else []
+    summaries = [result.summarize(one) for one in (measurement, *confirming) if one.pairs] if measurement.pairs else []
     timed = (
         judge_speedup(measurement, summaries, promise.min_speedup, result.remembered, asked_tolerance),
         judge_throughput(measurement, summaries, result.remembered),
@@ -73,7 +75,7 @@ def decider(result: CaseResult) -> Decider | None:
     """None for a case without times."""
     if result.summary is None:
         return None
-    summaries = [result.summary, *(summarize(one) for one in _confirming(result) if one.pairs)]
+    summaries = [result.summary, *(result.summarize(one) for one in _confirming(result) if one.pairs)]
     return Decider(middle_by_speedup(summaries), len(summaries))
 
 
@@ -89,14 +91,25 @@ def left_open_by_other_work(result: CaseResult) -> bool:
 def wants_more_pairs(result: CaseResult) -> bool:
     """True where a time is INCONCLUSIVE, which more pairs can settle, or REGRESSED, which more pairs must repeat.
 
-    A result that is open because the reference moved needs another process, and more pairs do not make an impossible
-    time possible.
+    A result that is open because the reference moved, or because processes differ, needs another process, and more
+    pairs do not make an impossible time possible.
     """
     timed = [one for one in result.verdicts if one.check in TIMED and TIMES_CEILING not in one.numbers]
     if any(verdict.outcome is Outcome.REGRESSED for verdict in timed):
         return True
-    still_open = any(verdict.outcome is Outcome.INCONCLUSIVE and MOVED not in verdict.numbers for verdict in timed)
-    return still_open and not left_open_by_other_work(result)
+    open_ones = [one for one in timed if one.outcome is Outcome.INCONCLUSIVE and MOVED not in one.numbers]
+    return any(_can_narrow(result, one.check) for one in open_ones) and not left_open_by_other_work(result)
+
+
+def _can_narrow(result: CaseResult, check: Check) -> bool:
+    """True where the interval is wider than what processes differ by, since more pairs cannot narrow it further."""
+    if result.remembered is None or result.measurement is None or not result.measurement.pairs:
+        return True
+    half_width = dict(zip(TIMED, result.remembered.current.half_widths, strict=True))[check]
+    summary = result.summarize(result.measurement)
+    interval = summary.speedup if check == "speedup" else summary.optimized_ms
+    most = math.expm1(2 * half_width) if half_width else 0.0
+    return interval.high / interval.low - 1 > most * (1 + LAST_DIGIT)
 
 
 def wants_fresh_process(result: CaseResult) -> bool:

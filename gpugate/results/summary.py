@@ -13,7 +13,14 @@ import numpy as np
 
 from gpugate.measurement.record import Measurement, Pair, TimedBuild
 from gpugate.measurement.speedup import speedup_of
-from gpugate.statistics.intervals import Estimate, coefficient_of_variation, median_interval, robust_spread
+from gpugate.statistics.intervals import (
+    Estimate,
+    coefficient_of_variation,
+    machine_half_width,
+    median_interval,
+    robust_spread,
+    widen,
+)
 from gpugate.statistics.policy import MIN_NIGHTS, MIN_PROCESSES
 from gpugate.statistics.tolerance import detectable_slowdown, shortfall_chance, speedup_tolerance
 from gpugate.statistics.variation import Observed, Variation, fit_prior
@@ -41,15 +48,20 @@ class Summary:
     instance_spread: NotNegative | None  # standard deviation of the log-ratio between fresh builds
 
 
-def summarize(measurement: Measurement) -> Summary:
-    """Raises ValueError for a measurement without pairs."""
+def summarize(measurement: Measurement, recorded: History | None = None) -> Summary:
+    """Raises ValueError for a measurement without pairs.
+
+    Where the variation between processes is `recorded`, the intervals of the speedup and of the optimized side's time
+    contain it: they speak of the machine. Without it they speak of this process alone.
+    """
     ratios = [build.log_ratios for build in measurement.instances if build.pairs]
     medians = [median(values) for values in ratios]
+    of_speedup, of_time = recorded.half_widths if recorded is not None else (None, None)
     return Summary(
         case_id=measurement.case_id,
-        speedup=speedup_of(measurement.instances),
+        speedup=speedup_of(measurement.instances, of_speedup),
         reference_ms=median_interval([pair.reference_ms for pair in measurement.pairs]),
-        optimized_ms=median_interval([pair.optimized_ms for pair in measurement.pairs]),
+        optimized_ms=widen(median_interval([pair.optimized_ms for pair in measurement.pairs]), of_time or 0.0),
         pairs=len(measurement.pairs),
         discarded=sum(build.discarded for build in measurement.instances),
         instances=len(ratios),
@@ -84,6 +96,15 @@ class History:
             return self.shrunk
         values = self.sittings if self.sittings >= MIN_NIGHTS else self.processes
         return Variation(self.speedup_cv, values - 1)
+
+    @property
+    def half_widths(self) -> tuple[float | None, float | None]:
+        """The half-widths of intervals that one process gives for its machine, of the speedup and of the optimized
+        side's time; None for fewer than MIN_PROCESSES."""
+        if self.processes < MIN_PROCESSES or self.variation is None or self.optimized_ms_cv is None:
+            return None, None
+        of_time = Variation(self.optimized_ms_cv, self.processes - 1)
+        return machine_half_width(self.variation), machine_half_width(of_time)
 
     def tolerance(self, checks_per_night: int) -> float:
         """The share by which a speedup may fall short of this one, in a night of so many checks of times."""

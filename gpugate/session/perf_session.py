@@ -310,7 +310,7 @@ class PerfSession:
 
     def _judge(self, result: CaseResult) -> None:
         pairs = result.measurement is not None and result.measurement.pairs
-        result.summary = summarize(result.measurement) if result.measurement and pairs else None
+        result.summary = result.summarize(result.measurement) if result.measurement and pairs else None
         options = self.options
         result.verdicts = decide(result, options.update_baselines, options.tolerance)
 

@@ -155,14 +155,14 @@ def shortfall_chance(recorded: float, promised: float, variation: Variation, pro
 def detectable_slowdown(variation: float | None, processes: int, nights: int, allowed: float) -> float:
     """Computes the smallest slowdown of the optimized side that a gate tolerating `allowed` catches 95 times in 100.
 
-    The speedup must fall by x = allowed + z(0.95) * variation * sqrt(v + Var median(n)): the first process must find
-    the fall, since a first process that passes starts no confirmation. n is the number of values behind the variation:
-    processes, with v = 1, or nights. For nights, v = 1 / Var median(processes a night) is the variance of one process
-    in units of a night's, should nights differ by their processes alone. A slowdown d divides the speedup by 1 + d, so
-    d = x / (1 - x); infinite where x reaches 1.
+    The speedup must fall by x = allowed + z(0.95) * variation * sqrt(v + Var median(n)), where v = Var
+    median(DECIDING_PROCESSES) is the variance of the deciding process: after such a fall no first process passes, since
+    its interval contains the variation between processes. n is the number of values behind the variation: processes, or
+    nights, of which v is `night_variance`. A slowdown d divides the speedup by 1 + d, so d = x / (1 - x); infinite
+    where x reaches 1.
     """
     over_nights = nights >= MIN_NIGHTS
-    one = 1 / median_variance(processes // nights) if over_nights else 1.0
-    spread = math.sqrt(one + median_variance(nights if over_nights else processes))
+    decider = night_variance(processes // nights) if over_nights else median_variance(DECIDING_PROCESSES)
+    spread = math.sqrt(decider + median_variance(nights if over_nights else processes))
     fall = allowed + float(special.ndtri(POWER)) * (variation or 0.0) * spread
     return fall / (1 - fall) if fall < 1 else math.inf

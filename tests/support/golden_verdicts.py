@@ -25,7 +25,7 @@ from gpugate.judging.decide import decide
 from gpugate.judging.decide_again import decide_again
 from gpugate.measurement.record import Measurement, SideCost, TimedBuild
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
-from gpugate.results.summary import History, summarize
+from gpugate.results.summary import History
 from gpugate.results.verdict import Verdict
 from gpugate.statistics.tolerance import time_tolerance
 from gpugate.store import baseline, run_file
@@ -107,13 +107,13 @@ def _measurement(case: Case, entry: Entry, process: tuple[TimedBuild, ...]) -> M
 def _decided(case: Case, measured: list[Measurement], remembered: Remembered) -> list[Verdict]:
     optimization = case.optimization
     result = CaseResult(case.id, case.workload.name, optimization.name, case.reference_name, case.size, measured[0])
-    result.summary = summarize(measured[0])
     result.promise = Promise(
         for_device_class(optimization.min_speedup, H200_CLASSES),
         optimization.tolerated,
         for_device_class(optimization.contract, H200_CLASSES),
     )
     result.remembered = remembered
+    result.summary = result.summarize(measured[0])
     result.attempts = [Confirmation(one) for one in measured[1:]]
     return decide(result, recording=False, asked_tolerance=None)
 

@@ -11,12 +11,15 @@ import numpy as np
 from gpugate.commands.trust.trials import Trial
 from gpugate.judging.processes import vote
 from gpugate.judging.times import votes
+from gpugate.measurement.record import TimedBuild
+from gpugate.measurement.speedup import speedup_of
 from gpugate.results.summary import ProcessSummary, select_counted, summarize_process
 from gpugate.results.verdict import Outcome
 from gpugate.session.recording import SPARE_PROCESSES
-from gpugate.statistics.intervals import coefficient_of_variation
+from gpugate.statistics.intervals import coefficient_of_variation, machine_half_width
 from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES
 from gpugate.statistics.tolerance import speedup_tolerance
+from gpugate.statistics.variation import Variation
 
 ONE_NIGHT, SEVERAL_NIGHTS = "gpugate", "gpugate, baseline of several nights"
 ENOUGH_PROCESSES = DECIDING_PROCESSES + MIN_PROCESSES  # no trial is then both a confirmation and recorded
@@ -50,7 +53,7 @@ class _Neighbours:
     `confirming` have the trial's slowdown, `unchanged` none, and both are by the number of their process.
     """
 
-    own: ProcessSummary
+    own: Sequence[TimedBuild]
     confirming: Mapping[int, ProcessSummary]
     unchanged: dict[int, ProcessSummary]
 
@@ -69,8 +72,7 @@ def _neighbours(trials: Iterable[Trial]) -> Iterator[_Neighbours]:
         return {one: by_process[one][place % len(by_process[one])] for one in order if one != trial.process}
 
     for trial, place in zip(trials, places, strict=True):
-        own = taken[trial.case_id, trial.slowdown][trial.process][place]
-        yield _Neighbours(own, others(trial, trial.slowdown, place), others(trial, 0.0, place))
+        yield _Neighbours(trial.instances, others(trial, trial.slowdown, place), others(trial, 0.0, place))
 
 
 def _alarms(trial: _Neighbours, nights: int, checks: int) -> bool:
@@ -78,7 +80,7 @@ def _alarms(trial: _Neighbours, nights: int, checks: int) -> bool:
     confirming = list(trial.confirming)[: DECIDING_PROCESSES - 1]
     recorded = _record(_select_recorded(trial.unchanged, confirming, nights), nights)
     allowed = speedup_tolerance(recorded.cv, recorded.processes, nights, checks)
-    speedups = [trial.own.speedup]
+    speedups = [speedup_of(trial.own, recorded.half_width)]
     outcome = vote(votes(speedups, recorded.speedup, allowed))
     for process in confirming:
         if not _wants_confirmation(outcome, len(speedups)):
@@ -100,6 +102,14 @@ class _Record:
     speedup: float
     cv: float | None
     processes: int
+    values: int  # processes, or nights, of which the variation is
+
+    @property
+    def half_width(self) -> float | None:
+        """The half-width of the interval that one process gives for its machine, as `History.half_widths`."""
+        if self.cv is None or self.processes < MIN_PROCESSES:
+            return None
+        return machine_half_width(Variation(self.cv, self.values - 1))
 
 
 def _select_recorded(
@@ -123,7 +133,7 @@ def _record(processes: Sequence[ProcessSummary], nights: int) -> _Record:
     speedups = [processes[index].speedup.median for index in select_counted(processes)]
     if nights == 1 or len(processes) < MIN_PROCESSES:
         speedups = speedups[:MIN_PROCESSES] or [1.0]
-        return _Record(float(np.median(speedups)), coefficient_of_variation(speedups), len(speedups))
+        return _Record(float(np.median(speedups)), coefficient_of_variation(speedups), *[len(speedups)] * 2)
     size = min(MIN_PROCESSES, len(speedups) // nights)
     medians = [float(np.median(speedups[size * night : size * (night + 1)])) for night in range(nights)]
-    return _Record(float(np.median(medians)), coefficient_of_variation(medians), size * nights)
+    return _Record(float(np.median(medians)), coefficient_of_variation(medians), size * nights, nights)

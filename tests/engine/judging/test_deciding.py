@@ -89,6 +89,18 @@ def test_an_open_question_asks_for_more_pairs_first() -> None:
     assert not wants_fresh_process(unrecorded)
 
 
+def test_what_processes_differ_by_asks_for_another_process_and_for_no_more_pairs() -> None:
+    """Recorded processes vary by 1 %: t(4) of it at 99 %, 3.7 %, are within one percent of the tolerance of 4 %."""
+    varied = Remembered(*[replace(RECORDED, speedup_cv=0.01)] * 2, "exact", optimized_counters=COUNTED)
+    undecided = case(measured(2.98), remembered=varied)
+    assert outcomes(undecided)["speedup"] is INCONCLUSIVE
+    assert (wants_more_pairs(undecided), wants_fresh_process(undecided)) == (False, True)
+    spread = tuple(TimedBuild(True, (Pair(speedup, 1.0, True),) * 4) for speedup in (2.4, 3.0, 3.6))
+    assert wants_more_pairs(case(replace(measured(3.0), instances=spread), remembered=varied))
+    again = case(measured(2.98), Confirmation(measured(2.98)), remembered=varied)
+    assert (outcomes(again)["speedup"], wants_fresh_process(again)) == (PASS, False)
+
+
 def test_of_counts_too_the_middle_one_of_three_processes_decides() -> None:
     """Autotuning picked another algorithm once; a kernel that the code launches is there in every process."""
     more, same = measured(3.0, kernels=58.0), Confirmation(measured(3.0))

@@ -42,6 +42,16 @@ def test_a_speedup_is_reference_time_over_optimized_time_of_each_pair() -> None:
     assert found.pair_spread == pytest.approx(0)
 
 
+def test_the_intervals_of_a_recorded_case_contain_what_its_processes_differed_by() -> None:
+    recorded = History(2.0, 0.02, 2.0, 1.0, 0.001, 5)
+    found = summarize(measurement(*[instance([2.0] * 8, [1.0] * 8)] * 3), recorded)
+    of_speedup, of_time = math.exp(3.7469 * 0.02), math.exp(3.7469 * 0.001)  # t(4) at 99 %
+    assert (found.speedup.low, found.speedup.high) == pytest.approx((2 / of_speedup, 2 * of_speedup), rel=1e-4)
+    assert (found.optimized_ms.low, found.optimized_ms.high) == pytest.approx((1 / of_time, of_time), rel=1e-4)
+    young = summarize(measurement(instance([2.0] * 8, [1.0] * 8)), replace(recorded, processes=4))
+    assert young.speedup.low == pytest.approx(2 / math.exp(0.01))
+
+
 def test_pairs_and_discards_are_counted_over_instances_that_have_any() -> None:
     found = summarize(measurement(instance([2] * 4, [1] * 4, 3), instance([], [], 2), instance([2] * 5, [1] * 5)))
     assert (found.pairs, found.discarded, found.instances) == (9, 5, 2)

@@ -8,7 +8,7 @@ import pytest
 from gpugate.judging.processes import vote
 from gpugate.judging.times import votes
 from gpugate.results.verdict import Outcome
-from gpugate.statistics.intervals import Estimate
+from gpugate.statistics.intervals import Estimate, machine_half_width
 from gpugate.statistics.tolerance import (
     MIN_VARIATION_FACTOR,
     detectable_slowdown,
@@ -83,11 +83,11 @@ def test_a_baseline_that_knows_nights_alarms_as_seldom_as_is_said(processes_a_ni
 @pytest.mark.parametrize(("cv", "allowed"), [(0.01, 0.05), (0.002, 0.01)])
 def test_a_detectable_slowdown_is_detected_as_often_as_is_said(cv, allowed) -> None:
     """A simulation of the whole rule: a first process that passes decides, else the middle one of three does."""
-    draw, nights, within = np.random.default_rng(2), 3000, 0.3 * cv
+    draw, nights, of_machine = np.random.default_rng(2), 3000, machine_half_width(Variation(cv, 4))
     slower = 1.0 / (1 + detectable_slowdown(cv, 5, 1, allowed))
     recorded = np.median(draw.normal(1.0, cv, (nights, 5)), axis=1)
     attempts = draw.normal(slower, cv, (nights, 3))
-    red = [_is_red(list(three), then, allowed, within) for three, then in zip(attempts, recorded, strict=True)]
+    red = [_is_red(list(three), then, allowed, of_machine) for three, then in zip(attempts, recorded, strict=True)]
     assert np.mean(red) == pytest.approx(0.95, abs=0.03)
 
 
@@ -95,10 +95,12 @@ def test_a_detectable_slowdown_is_detected_as_often_as_is_said(cv, allowed) -> N
 def test_of_nights_that_differ_by_their_processes_alone_it_is_detected_no_less_often(a_night) -> None:
     draw, nights, sd, allowed = np.random.default_rng(4), 3000, 0.004, 0.05
     recorded = np.median(draw.normal(1.0, sd, (nights, 5, a_night)), axis=2)
-    slower = 1.0 / (1 + detectable_slowdown(sd * math.sqrt(median_variance(a_night)), 5 * a_night, 5, allowed))
+    between_nights = sd * math.sqrt(median_variance(a_night))
+    slower = 1.0 / (1 + detectable_slowdown(between_nights, 5 * a_night, 5, allowed))
+    of_machine = machine_half_width(Variation(between_nights, 4))
     attempts = draw.normal(slower, sd, (nights, 3))
     then = np.median(recorded, axis=1)
-    red = [_is_red(list(three), one, allowed, 0.3 * sd) for three, one in zip(attempts, then, strict=True)]
+    red = [_is_red(list(three), one, allowed, of_machine) for three, one in zip(attempts, then, strict=True)]
     assert np.mean(red) > 0.93
 
 
@@ -169,5 +171,5 @@ def test_what_cannot_be_detected_is_infinite() -> None:
 
 
 def test_over_nights_a_detectable_slowdown_rests_on_the_number_of_nights() -> None:
-    fall = 0.02 + 1.6449 * 0.01 * math.sqrt(1 / 0.4487 + 0.2868)  # one of 3 processes a night; 5 nights
-    assert detectable_slowdown(0.01, 15, 5, 0.02) == pytest.approx(fall / (1 - fall), rel=1e-4)
+    fall = 0.02 + 1.6449 * 0.01 * math.sqrt(0.4487 / 0.2868 + 0.2868)  # 3 of 5 processes a night; 5 nights
+    assert detectable_slowdown(0.01, 25, 5, 0.02) == pytest.approx(fall / (1 - fall), rel=1e-4)
