@@ -70,6 +70,32 @@ def summarize(measurement: Measurement, recorded: History | None = None) -> Summ
     )
 
 
+class ProcessSummary(NamedTuple):
+    """The numbers of one fresh process by which a record counts it, or a night judges it."""
+
+    speedup: Estimate  # its interval is of this process alone
+    reference_ms: float
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The usual interval and reference side of recorded processes, with which a process is compared."""
+
+    half_width: NotNegative  # median of the speedup's relative half-width
+    reference_ms: Milliseconds
+    reference_spread: NotNegative  # of the log of the reference's time
+
+    def disturbance(self, process: ProcessSummary, same_software: bool = True) -> float:
+        """The disturbance of a process by another program on its machine: above 1 the process was disturbed.
+
+        A short disturbance widens the interval of a process. A lasting one slows its reference side, whose code is the
+        same in all processes; other software may slow it, too, and proves nothing.
+        """
+        wider = process.speedup.half_width / _limit(ALWAYS_NARROW, self.half_width)
+        slower = math.log(process.reference_ms / self.reference_ms) / _limit(ALWAYS_AS_FAST, self.reference_spread)
+        return max(wider, slower) if same_software else wider
+
+
 @dataclass(frozen=True)
 class History:
     """Medians over several fresh processes of one case, and their variation between processes.
@@ -88,6 +114,7 @@ class History:
     optimized_steps_per_block: Positive = 1.0  # median over all builds
     pair_noise: NotNegative | None = None  # standard error that its pairs alone give a process's log speedup, median
     shrunk: Variation | None = None  # variation of the speedup as all records of the machine predict it, see `shrink`
+    usual: Usual | None = None  # of the recorded processes; None for fewer than MIN_PROCESSES
 
     @property
     def variation(self) -> Variation | None:
@@ -146,13 +173,6 @@ def sm_clock_mhz(pairs: Iterable[Pair]) -> float | None:
     return float(median(clocks)) if clocks else None
 
 
-class ProcessSummary(NamedTuple):
-    """The numbers of one fresh process that a record counts."""
-
-    speedup: Estimate
-    reference_ms: float
-
-
 def summarize_process(builds: Sequence[TimedBuild]) -> ProcessSummary:
     """Raises ValueError for builds without pairs."""
     reference_ms = [pair.reference_ms for build in builds for pair in build.pairs]
@@ -160,22 +180,32 @@ def summarize_process(builds: Sequence[TimedBuild]) -> ProcessSummary:
 
 
 def disturbances(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[int]]) -> list[float]:
-    """The disturbance of each process by another program on its machine: above 1 the process was disturbed.
+    """The disturbance of each process, see `Usual.disturbance`.
 
-    A short disturbance widens the interval of a process. A lasting one slows its reference side, whose code is the same
-    in all processes. Disturbed processes do not show how much processes differ by themselves, and with them in the cv a
-    tolerance would hide any regression. `groups` are the indices by night. The usual time of a process is the median of
-    its night, since a slower night belongs into a record.
+    Disturbed processes do not show how much processes differ by themselves, and with them in the cv a tolerance would
+    hide any regression. `groups` are the indices by night. The usual time of a process is the median of its night,
+    since a slower night belongs into a record.
     """
     if not processes:
         return []
-    widths = np.array([one.speedup.half_width for one in processes])
+    of_all, found = usual(processes, groups), [0.0] * len(processes)
+    for group in groups or [range(len(processes))]:
+        of_night = replace(of_all, reference_ms=median([processes[index].reference_ms for index in group]))
+        for index in group:
+            found[index] = of_night.disturbance(processes[index])
+    return found
+
+
+def usual(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[int]]) -> Usual:
+    """The usual numbers of these processes, of which `groups` are the indices by night."""
     log_ms = np.log([one.reference_ms for one in processes])
     for group in groups or [range(len(processes))]:
         log_ms[list(group)] -= np.median(log_ms[list(group)])
-    slower = log_ms / _limit(ALWAYS_AS_FAST, robust_spread(log_ms.tolist()))
-    wider = widths / _limit(ALWAYS_NARROW, float(median(widths)))
-    return [float(one) for one in np.maximum(wider, slower)]
+    return Usual(
+        half_width=median([one.speedup.half_width for one in processes]),
+        reference_ms=median([one.reference_ms for one in processes]),
+        reference_spread=robust_spread(log_ms.tolist()),
+    )
 
 
 def _limit(at_least: float, usual: float) -> float:
@@ -224,6 +254,7 @@ def history(processes: Sequence[Sequence[TimedBuild]], started_at: Sequence[str]
             np.median([one.optimized_steps_per_block for process in processes for one in process])
         ),
         pair_noise=median(_pair_noise(process) for process in processes),
+        usual=usual(summaries, groups) if len(summaries) >= MIN_PROCESSES else None,
     )
 
 
