@@ -15,13 +15,14 @@ from gpugate.judging.machine_state import busy_cores, with_environment, with_oth
 from gpugate.judging.next_step import unless_wrong
 from gpugate.judging.plausibility import TIMES_CEILING, impossible_rate, without_result
 from gpugate.judging.processes import vote
-from gpugate.judging.times import MOVED, judge_speedup, judge_throughput, middle_by_speedup
+from gpugate.judging.times import MOVED, judge_speedup, judge_throughput, judged_summaries, middle_by_speedup
 from gpugate.measurement.record import Measurement
 from gpugate.results.case import CaseResult, Promise
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.summary import Summary, summarize_process
 from gpugate.results.verdict import Check, NextStep, Outcome, Verdict
 from gpugate.statistics.intervals import LAST_DIGIT
+from gpugate.statistics.policy import SPARE_PROCESSES
 
 TIMED: tuple[Check, ...] = ("speedup", "throughput")
 
@@ -35,8 +36,9 @@ def decide(result: CaseResult, recording: bool, asked_tolerance: float | None) -
     measurement, promise = result.measurement, result.promise
     if measurement is None or promise is None:
         raise ValueError(f"{result.case_id} was not measured: there is nothing to decide")
-    confirming, counted = _confirming(result), _counted(result)
-    summaries = [result.summarize(one) for one in counted]
+    confirming, counted, disturbed = _confirming(result), _counted(result), _disturbed(result)
+    undisturbed = [result.summarize(one) for one in counted if one not in disturbed]
+    summaries = judged_summaries(undisturbed, [result.summarize(one) for one in disturbed])
     first = counted[0] if counted else measurement
     timed = (
         judge_speedup(first, summaries, promise.min_speedup, result.remembered, asked_tolerance),
@@ -168,6 +170,12 @@ def _can_narrow(result: CaseResult, check: Check) -> bool:
     interval = summary.speedup if check == "speedup" else summary.optimized_ms
     most = math.expm1(2 * half_width) if half_width else 0.0
     return interval.high / interval.low - 1 > most * (1 + LAST_DIGIT)
+
+
+def allowed_processes(result: CaseResult, attempts: int) -> int:
+    """The number of processes that may measure a case, of which the user allows `attempts`: where a gate confirms at
+    all, spare ones measure in place of disturbed ones, as in a recording."""
+    return attempts + (min(SPARE_PROCESSES, len(_disturbed(result))) if attempts > 1 else 0)
 
 
 def wants_fresh_process(result: CaseResult) -> bool:

@@ -254,7 +254,8 @@ def history(processes: Sequence[Sequence[TimedBuild]], started_at: Sequence[str]
             np.median([one.optimized_steps_per_block for process in processes for one in process])
         ),
         pair_noise=median(_pair_noise(process) for process in processes),
-        usual=usual(summaries, groups) if len(summaries) >= MIN_PROCESSES else None,
+        # Of all nights together: the next one may differ from them as they differ among themselves.
+        usual=usual(summaries, ()) if len(summaries) >= MIN_PROCESSES else None,
     )
 
 

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Literal
 
 from gpugate.errors import FreshProcessError, GpugateError, SideError, skip_reason, temporary_folder_problem
 from gpugate.explaining.states_of_case import explain
-from gpugate.judging.decide import decide, left_open_by_other_work, wants_fresh_process, wants_more_pairs
+from gpugate.judging.decide import (
+    allowed_processes,
+    decide,
+    left_open_by_other_work,
+    wants_fresh_process,
+    wants_more_pairs,
+)
 from gpugate.judging.machine_state import busy_cores, environment_problem
 from gpugate.judging.plausibility import impossible_rate
 from gpugate.machine.environment import Environment, Missing, compare, machine_name, missing_needs
@@ -227,8 +233,11 @@ class PerfSession:
         self._probe("between")
         result.environment_problem = self._environment_problem(result.measurement, result.remembered)
         self._judge(result)
-        processes = 1 if self.options.update_baselines else self.options.attempts
-        while len(result.attempts) + 1 < processes and wants_fresh_process(result):
+        attempts = 1 if self.options.update_baselines else self.options.attempts
+        while wants_fresh_process(result):
+            processes = allowed_processes(result, attempts)
+            if len(result.attempts) + 1 >= processes:
+                break
             self._release()
             report(Progress(case.id, "confirming", f"fresh process {len(result.attempts) + 2} of {processes}"))
             result.attempts.append(self._confirm(case))

@@ -17,9 +17,9 @@ from gpugate.session.fresh_process import run_fresh
 from gpugate.session.options import DEFAULT_ON_SEVERAL_GPUS, DEFAULT_PROCESSES
 from gpugate.session.perf_session import CACHE_FOLDER, PerfSession
 from gpugate.session.termination import delay_signals
+from gpugate.statistics.policy import SPARE_PROCESSES
 from gpugate.store import baseline, profiles_file, run_file
 
-SPARE_PROCESSES = 2  # beyond the planned ones, where a case was disturbed in some
 PrintLine = Callable[[str], None]
 PrintLines = Callable[[Sequence[str]], object]
 

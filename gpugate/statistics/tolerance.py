@@ -18,8 +18,9 @@ def fall_of(slowdown: float) -> float:
     return slowdown / (1 + slowdown)
 
 
-# No tolerance is tighter. A one-night recording does not contain night-to-night drift: the speedup of one model moved
-# by 1.4 % between two nights, and by 0.15 % between the processes of one. With MIN_NIGHTS nights, drift is measured.
+# No tolerance is tighter. A one-night recording does not contain night-to-night drift: speedups of one model differ by
+# standard deviations of 0.2 to 0.4 % between loans of a machine, and the two most distant ones by 1.4 %. With
+# MIN_NIGHTS nights, drift is measured.
 RATIO_FLOOR = fall_of(0.01)
 RATIO_FLOOR_OVER_NIGHTS = fall_of(0.003)
 TIME_FLOOR = 0.02  # of a slowdown: a time also moves with the clock of a night, which pairs remove from a speedup
@@ -121,10 +122,17 @@ def speedup_tolerance(
     checks_per_night: int,
     degrees_of_freedom: float | None = None,
 ) -> float:
-    """Computes the share by which a speedup may fall below its record; a smaller fall may be chance."""
+    """Computes the share by which a speedup may fall below its record; a smaller fall may be chance.
+
+    sqrt(RATIO_FLOOR^2 + (factor x variation)^2): the floor is three standard deviations of the difference between
+    loans of a machine, which a record of few nights does not contain and which comes beside the variation between
+    processes.
+    """
     if nights >= MIN_NIGHTS and processes >= MIN_PROCESSES and variation is not None:
         return max(RATIO_FLOOR_OVER_NIGHTS, night_factor(nights, checks_per_night, processes // nights) * variation)
-    return tolerance(variation, processes, RATIO_FLOOR, checks_per_night, degrees_of_freedom)
+    if variation is None or processes < MIN_PROCESSES:
+        return tolerance(variation, processes, RATIO_FLOOR)
+    return math.hypot(RATIO_FLOOR, variation_factor(processes, checks_per_night, degrees_of_freedom) * variation)
 
 
 def time_tolerance(variation: float | None, processes: int, nights: int, checks_per_night: int) -> float:

@@ -16,9 +16,8 @@ from gpugate.measurement.record import TimedBuild
 from gpugate.measurement.speedup import speedup_of
 from gpugate.results.summary import ProcessSummary, Usual, select_counted, summarize_process, usual
 from gpugate.results.verdict import Outcome
-from gpugate.session.recording import SPARE_PROCESSES
 from gpugate.statistics.intervals import coefficient_of_variation, machine_half_width
-from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES
+from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES, SPARE_PROCESSES
 from gpugate.statistics.tolerance import speedup_tolerance
 from gpugate.statistics.variation import Variation
 
@@ -160,5 +159,5 @@ def _record(processes: Sequence[ProcessSummary], nights: int) -> _Record:
     size = min(MIN_PROCESSES, len(speedups) // nights)
     groups = [range(size * night, size * (night + 1)) for night in range(nights)]
     medians = [float(np.median([speedups[index] for index in group])) for group in groups]
-    of_all = usual(counted[: size * nights], groups)
+    of_all = usual(counted[: size * nights], ())
     return _Record(float(np.median(medians)), coefficient_of_variation(medians), size * nights, nights, of_all)

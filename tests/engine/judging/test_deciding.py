@@ -5,7 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from gpugate.judging.decide import decide, decider, left_open_by_other_work, wants_fresh_process, wants_more_pairs
+from gpugate.judging.decide import (
+    allowed_processes,
+    decide,
+    decider,
+    left_open_by_other_work,
+    wants_fresh_process,
+    wants_more_pairs,
+)
 from gpugate.judging.next_step import RECORDING
 from gpugate.judging.times import MOVED
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
@@ -131,6 +138,22 @@ def test_an_alarm_of_the_only_undisturbed_process_is_confirmed() -> None:
     assert (outcomes(twice)["speedup"], wants_fresh_process(twice)) == (REGRESSED, False)
     contradicted = screened(BESIDE, SLOW, FINE)
     assert outcomes(contradicted)["speedup"] is INCONCLUSIVE
+
+
+def test_spare_processes_measure_in_place_of_disturbed_ones() -> None:
+    taken = [(FINE,), (BESIDE,), (BESIDE, BESIDE), (BESIDE, FINE, BESIDE, BESIDE)]
+    assert [allowed_processes(screened(*processes), attempts=3) for processes in taken] == [3, 4, 5, 5]
+    assert allowed_processes(screened(BESIDE), attempts=1) == 1
+
+
+def test_of_three_processes_the_only_undisturbed_one_decides_by_its_median() -> None:
+    """Recorded processes vary by 1 %, so that the interval of one process decides nothing."""
+    varied = Remembered(*[replace(RECORDED, speedup_cv=0.01, usual=USUAL)] * 2, "exact", optimized_counters=COUNTED)
+    for speedup, outcome in ((2.95, PASS), (2.86, REGRESSED)):
+        one = Confirmation(measured(speedup))
+        two = screened(BESIDE, one, remembered=varied)
+        assert (outcomes(two)["speedup"], wants_fresh_process(two)) == (INCONCLUSIVE, True)
+        assert outcomes(screened(BESIDE, one, BESIDE, remembered=varied))["speedup"] is outcome
 
 
 def test_a_regression_behind_a_slow_reference_never_passes() -> None:

@@ -125,7 +125,13 @@ def _is_red(medians: list[float], then: float, allowed: float, half_width: float
 
 @pytest.mark.parametrize(
     ("cv", "nights", "expected"),
-    [(0.0005, 1, 0.01 / 1.01), (0.0005, 4, 0.01 / 1.01), (0.0005, 5, 0.003 / 1.003), (0.01, 5, 0.04)],
+    [
+        (0.0, 1, 0.01 / 1.01),
+        (0.0025, 1, 0.01 * math.hypot(1, 1 / 1.01)),  # 4 cv beside the floor
+        (0.0025, 4, 0.01 * math.hypot(1, 1 / 1.01)),
+        (0.0005, 5, 0.003 / 1.003),
+        (0.01, 5, 0.04),
+    ],
 )
 def test_what_was_recorded_over_nights_needs_no_floor_for_them(cv, nights, expected) -> None:
     assert speedup_tolerance(cv, 5, nights, checks_per_night=1) == pytest.approx(expected)
