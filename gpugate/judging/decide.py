@@ -184,8 +184,9 @@ def wants_fresh_process(result: CaseResult) -> bool:
     A second process measures before every alarm: a difference between processes (placement, autotuned algorithms, the
     host's state) looks like a regression in one of them, or like a gain where it slows the reference alone. A third one
     measures where two contradict each other. A process that was disturbed is measured again, since it does not count;
-    the first undisturbed one then takes its place. No further process changes a wrong output, a side that did not
-    engage, an unfit machine or an impossible time.
+    the first undisturbed one then takes its place, and two disturbed ones suffice where the optimized side took no
+    longer than recorded. No further process changes a wrong output, a side that did not engage, an unfit machine or an
+    impossible time.
     """
     outcomes = {verdict.check: verdict.outcome for verdict in result.verdicts}
     if any(TIMES_CEILING in verdict.numbers for verdict in result.verdicts):
@@ -194,7 +195,8 @@ def wants_fresh_process(result: CaseResult) -> bool:
         return False
     disturbed, timed = _disturbed(result), _timed(result)
     if disturbed and len(disturbed) == len(timed):
-        return not _is_busy_cpu(result)
+        passes = all(verdict.good for verdict in result.verdicts if verdict.check in TIMED)
+        return not _is_busy_cpu(result) and not (result.attempts and passes)
     contradicted = Outcome.INCONCLUSIVE in (outcomes[one] for one in TIMED)
     if not result.attempts or (disturbed and len(timed) - len(disturbed) == 1):
         # Without a record no gate passes the case, so an open promise needs no further process.

@@ -167,6 +167,8 @@ def test_a_regression_behind_a_slow_reference_never_passes() -> None:
     assert outcomes(unscreened)["speedup"] is PASS
     kept = screened(*[Confirmation(timed(36.0, 10.0))] * 3)  # its own time shows that the optimized side kept its speed
     assert outcomes(kept)["speedup"] is PASS
+    few = [screened(*[Confirmation(timed(36.0, optimized_ms))] * 2) for optimized_ms in (10.0, 12.0)]
+    assert [wants_fresh_process(one) for one in few] == [False, True]
     assert reasons(kept, "speedup")[ReasonCode.DISTURBED] == {"disturbed": 3, "processes": 3}
 
 
