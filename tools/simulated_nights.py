@@ -25,7 +25,7 @@ from gpugate.judging.times import MOVED, judge_speedup, judge_throughput, judged
 from gpugate.measurement.record import Measurement, Process, SideCost
 from gpugate.results.case import Remembered
 from gpugate.results.duet import DuetOutcome
-from gpugate.results.summary import ProcessSummary, Summary, shrink, summarize, summarize_process
+from gpugate.results.summary import ProcessSummary, Summary, shrink, shrink_records, summarize, summarize_process
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.intervals import Estimate, coefficient_of_variation, speedup_estimate, widen
 from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_PROCESSES, SPARE_PROCESSES
@@ -135,11 +135,11 @@ def cases(without: int | None = None) -> list[Case]:
     kept = {case_id: _without(entry, without) for case_id, entry in entries().items()}
     found = {case_id: entry for case_id, entry in kept.items() if entry is not None}
     current = [entry.current.history for entry in found.values()]
-    anchors = shrink([entry.anchor.history for entry in found.values()], current)
+    histories = shrink_records(current, [entry.anchor.history for entry in found.values()])
     checks = 2 * len(entries())  # a speedup and a time of each case
     return [
-        _case(case_id, entry.current, Remembered(now, then, "exact", checks=checks))
-        for (case_id, entry), now, then in zip(found.items(), shrink(current, current), anchors, strict=True)
+        _case(case_id, entry.current, Remembered(*of_case, "exact", checks=checks))
+        for (case_id, entry), of_case in zip(found.items(), histories, strict=True)
     ]
 
 

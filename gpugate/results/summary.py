@@ -21,8 +21,8 @@ from gpugate.statistics.intervals import (
     robust_spread,
     widen,
 )
-from gpugate.statistics.policy import MIN_NIGHTS, MIN_PROCESSES
-from gpugate.statistics.tolerance import detectable_slowdown, shortfall_chance, speedup_tolerance
+from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES
+from gpugate.statistics.tolerance import detectable_slowdown, median_variance, shortfall_chance, speedup_tolerance
 from gpugate.statistics.variation import Observed, Variation, fit_prior
 from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes
 
@@ -277,6 +277,27 @@ def shrink(histories: Sequence[History], machine: Sequence[History]) -> list[His
         history if prior is None or one is None else replace(history, shrunk=prior.shrink(one))
         for history, one in zip(histories, found, strict=True)
     ]
+
+
+def shrink_records(current: Sequence[History], anchors: Sequence[History]) -> list[tuple[History, History]]:
+    """Shrinks the variations of the current records of one machine, and those of their anchors, case by case.
+
+    An anchor is compared with the processes of tonight, which vary as the current record does: its variation becomes
+    sqrt((v s^2 + w s'^2) / (v + w)), where v and w are the variances of the deciding median and of the anchor's, in
+    units of s^2 of the current record and of s'^2 of the anchor. Without that, a case whose noise rose would alarm
+    against an anchor of quieter days.
+    """
+    both = zip(shrink(current, current), shrink(anchors, current), strict=True)
+    return [(now, _judging_tonight(anchor, now)) for now, anchor in both]
+
+
+def _judging_tonight(anchor: History, now: History) -> History:
+    if now.shrunk is None or anchor.shrunk is None:
+        return anchor
+    deciding, recorded = median_variance(DECIDING_PROCESSES), median_variance(anchor.processes)
+    variance = deciding * now.shrunk.share**2 + recorded * anchor.shrunk.share**2
+    share = math.sqrt(variance / (deciding + recorded))
+    return replace(anchor, shrunk=replace(anchor.shrunk, share=share))
 
 
 def _observed(history: History) -> Observed | None:

@@ -25,7 +25,7 @@ from gpugate.results.summary import (
     group_by_night,
     history,
     select_counted,
-    shrink,
+    shrink_records,
     summarize_process,
 )
 from gpugate.results.verdict import Outcome
@@ -234,8 +234,7 @@ def histories_of(files: Mapping[str, BaselineFile]) -> dict[str, tuple[History, 
     entries = {f"{file.workload}/{key}": entry for file in files.values() for key, entry in file.cases.items()}
     current = [entry.current.history for entry in entries.values()]
     anchors = [entry.anchor.history for entry in entries.values()]
-    both = zip(shrink(current, current), shrink(anchors, current), strict=True)
-    return dict(zip(entries, both, strict=True))
+    return dict(zip(entries, shrink_records(current, anchors), strict=True))
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """The page of the recorded cases' sharpness is that of the records and of the rules as they are."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -53,14 +55,14 @@ def test_a_loan_that_moves_a_case_beyond_its_tolerance_is_an_alarm(suite) -> Non
 
 
 def test_a_process_between_disturbed_ones_decides_and_disturbed_ones_alone_hide_nothing(suite) -> None:
-    case = next(case for case in suite if case.case_id == "video/preprocess/torch-gpu/cuda")
-    then = case.remembered.current
-    usual = case.processes[case.counted[0]]
-    fine = nights.Drawn(nights._of_machine(case, usual), disturbed=False)
-    hidden = nights.replayed(case, usual, case.raw[case.counted[0]], slowdown=2 * then.tolerance(178))
-    disturbed = nights.Drawn(hidden.summary, disturbed=True)
-    assert not nights.is_red(case, [disturbed, fine, fine])
-    assert nights.is_red(case, [disturbed] * nights.MOST_PROCESSES)
+    case = next(case for case in suite if case.case_id == "resnet50-inference-batch1/channels-last-fp16/cuda")
+    usual = nights._of_machine(case, case.processes[case.counted[0]])
+    slower = replace(usual, optimized_ms=nights._scaled(usual.optimized_ms, 1.15))  # within its tolerance of 31 %
+    fine, disturbed = nights.Drawn(usual, disturbed=False), nights.Drawn(usual, disturbed=True)
+    hidden = nights.Drawn(slower, disturbed=True)
+    assert not nights.is_red(case, [hidden, fine])
+    assert not nights.is_red(case, [disturbed] * nights.MOST_PROCESSES)
+    assert nights.is_red(case, [hidden] * nights.MOST_PROCESSES)
 
 
 def test_more_pairs_make_a_duet_sharper(suite) -> None:

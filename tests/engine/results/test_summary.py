@@ -15,6 +15,7 @@ from gpugate.results.summary import (
     group_by_night,
     history,
     shrink,
+    shrink_records,
     summarize,
 )
 from gpugate.statistics.intervals import Estimate, median_interval
@@ -168,6 +169,24 @@ def test_variations_are_shrunk_over_the_records_of_a_machine() -> None:
     others = [replace(quiet, sittings=5), replace(quiet, processes=4), replace(quiet, pair_noise=None)]
     assert shrink(others, machine) == others
     assert shrink([quiet], machine[:9]) == [quiet]
+
+
+def test_an_anchor_is_compared_with_processes_that_vary_as_the_current_record() -> None:
+    draw = np.random.default_rng(1)
+    cvs = 0.01 * np.sqrt(draw.chisquare(4, 40) / draw.chisquare(4, 40))
+    machine = [History(2.0, cv, 2.0, 1.0, 0.01, 5, pair_noise=0.01) for cv in cvs]
+    quieter = replace(machine[0], speedup_cv=cvs[0] / 2)
+    (now, anchor), *others = shrink_records(machine, [quieter, *machine[1:]])
+    (own,) = shrink([quieter], machine)
+    assert now.shrunk is not None
+    assert own.shrunk is not None
+    assert anchor.shrunk is not None
+    variance = 0.44867 * now.shrunk.share**2 + 0.28683 * own.shrunk.share**2  # of medians of three and of five
+    assert anchor.shrunk.share == pytest.approx(math.sqrt(variance / (0.44867 + 0.28683)), rel=1e-4)
+    shares = [(one.shrunk.share, then.shrunk.share) for one, then in others if one.shrunk and then.shrunk]
+    assert len(shares) == 39
+    assert [one for one, _ in shares] == pytest.approx([then for _, then in shares])
+    assert shrink_records(machine[:9], machine[:9]) == [(one, one) for one in machine[:9]]
 
 
 def about(median: float, relative: float = 0.01) -> Estimate:
