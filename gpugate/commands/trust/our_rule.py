@@ -16,7 +16,7 @@ from gpugate.measurement.record import TimedBuild
 from gpugate.measurement.speedup import speedup_of
 from gpugate.results.summary import ProcessSummary, Usual, select_counted, summarize_process, usual
 from gpugate.results.verdict import Outcome
-from gpugate.statistics.intervals import coefficient_of_variation, machine_half_width
+from gpugate.statistics.intervals import Estimate, coefficient_of_variation, machine_half_width
 from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES, SPARE_PROCESSES
 from gpugate.statistics.tolerance import speedup_tolerance
 from gpugate.statistics.variation import Variation
@@ -94,11 +94,16 @@ def _alarms(trial: _Neighbours, nights: int, checks: int) -> bool:
     recorded = _record(_select_recorded(trial.unchanged, confirming, nights), nights)
     allowed = speedup_tolerance(recorded.cv, recorded.processes, nights, checks)
     taken: list[_Process] = []
-    outcome = Outcome.INCONCLUSIVE
-    for process in [trial.own, *(trial.confirming[number] for number in confirming)]:
+    outcome, disturbed = Outcome.INCONCLUSIVE, 0
+    for process in [trial.own, *trial.confirming.values()]:
+        if len(taken) == DECIDING_PROCESSES + min(SPARE_PROCESSES, disturbed):
+            break
         taken.append(process)
         undisturbed = [one for one in taken if not recorded.disturbs(one.summary)]
+        disturbed = len(taken) - len(undisturbed)
         speedups = [speedup_of(one.builds, recorded.half_width) for one in undisturbed or taken]
+        if len(speedups) == 1 and len(taken) >= DECIDING_PROCESSES:
+            speedups = [Estimate(*[speedups[0].median] * 3)]
         outcome = vote(votes(speedups, recorded.speedup, allowed))
         if undisturbed and not _wants_confirmation(outcome, len(undisturbed)):
             break
