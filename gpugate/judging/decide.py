@@ -5,6 +5,7 @@ A `CaseResult` has everything that its verdicts rest on, so `decide` also decide
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,12 +16,14 @@ from gpugate.judging.next_step import unless_wrong
 from gpugate.judging.plausibility import TIMES_CEILING, impossible_rate, without_result
 from gpugate.judging.processes import vote
 from gpugate.judging.recorded_code import with_other_cores, with_recorded_code
-from gpugate.judging.times import MOVED, judge_speedup, judge_throughput, middle_by_speedup
+from gpugate.judging.times import MOVED, judge_speedup, judge_throughput, judged_summaries, middle_by_speedup
 from gpugate.measurement.record import Measurement
 from gpugate.results.case import CaseResult, Promise
 from gpugate.results.reason import Reason, ReasonCode
-from gpugate.results.summary import Summary, summarize
-from gpugate.results.verdict import Check, Outcome, Verdict
+from gpugate.results.summary import Summary, summarize_process
+from gpugate.results.verdict import Check, NextStep, Outcome, Verdict
+from gpugate.statistics.intervals import LAST_DIGIT
+from gpugate.statistics.policy import SPARE_PROCESSES
 
 TIMED: tuple[Check, ...] = ("speedup", "throughput")
 
@@ -34,17 +37,22 @@ def decide(result: CaseResult, recording: bool, asked_tolerance: float | None) -
     measurement, promise = result.measurement, result.promise
     if measurement is None or promise is None:
         raise ValueError(f"{result.case_id} was not measured: there is nothing to decide")
-    confirming = _confirming(result)
-    summaries = [summarize(one) for one in (measurement, *confirming) if one.pairs] if measurement.pairs else []
+    confirming, counted, disturbed = _confirming(result), _counted(result), _disturbed(result)
+    undisturbed = [result.summarize(one) for one in counted if one not in disturbed]
+    summaries = judged_summaries(undisturbed, [result.summarize(one) for one in disturbed])
+    first = counted[0] if counted else measurement
     timed = (
-        judge_speedup(measurement, summaries, promise.min_speedup, result.remembered, asked_tolerance),
-        judge_throughput(measurement, summaries, result.remembered),
+        judge_speedup(first, summaries, promise.min_speedup, result.remembered, asked_tolerance),
+        judge_throughput(first, summaries, result.remembered),
     )
-    impossible = impossible_rate(measurement, summaries[0], result.size) if summaries else None
+    impossible = impossible_rate(first, summaries[0], result.size) if summaries else None
     outputs = [judge_equivalence(one, promise.tolerance) for one in (measurement, *confirming)]
     verdicts = [
         next((one for one in outputs if one.outcome is Outcome.WRONG), outputs[0]),
-        *(with_environment(without_result(verdict, impossible), result.environment_problem) for verdict in timed),
+        *(
+            with_environment(without_result(verdict, impossible), result.environment_problem)
+            for verdict in _with_disturbances(result, timed, summaries)
+        ),
         _counters(result, promise, (measurement, *confirming)),
     ]
     if impossible is None:
@@ -66,9 +74,59 @@ def _confirming(result: CaseResult) -> list[Measurement]:
     return [one.measurement for one in result.attempts if one.measurement is not None and one.problem is None]
 
 
+def _timed(result: CaseResult) -> list[Measurement]:
+    """The processes with times; none where this process itself has none."""
+    if result.measurement is None or not result.measurement.pairs:
+        return []
+    return [result.measurement, *(one for one in _confirming(result) if one.pairs)]
+
+
+def _disturbed(result: CaseResult) -> list[Measurement]:
+    """The processes beside which another program ran, by the rule that leaves such processes out of records."""
+    remembered = result.remembered
+    if remembered is None or remembered.current.usual is None:
+        return []
+    usual, same_software = remembered.current.usual, remembered.match == "exact"
+    return [one for one in _timed(result) if usual.disturbance(summarize_process(one.instances), same_software) > 1]
+
+
+def _counted(result: CaseResult) -> list[Measurement]:
+    """The processes whose times count: the undisturbed ones, or all where every one was disturbed."""
+    disturbed = _disturbed(result)
+    return [one for one in _timed(result) if one not in disturbed] or _timed(result)
+
+
+def _with_disturbances(
+    result: CaseResult, timed: tuple[Verdict, Verdict], summaries: Sequence[Summary]
+) -> tuple[Verdict, Verdict]:
+    """The verdicts of the speedup and the throughput, with the number of disturbed processes among their reasons.
+
+    Where every process was disturbed, a slow reference may hide a slower optimized side in the speedup: it passes only
+    if the optimized side takes no longer than recorded. An absolute time hides nothing.
+    """
+    disturbed, remembered = len(_disturbed(result)), result.remembered
+    if not disturbed or remembered is None:
+        return timed
+    processes = len(_timed(result))
+    found = [Reason(ReasonCode.DISTURBED, {"disturbed": disturbed, "processes": processes})]
+    speedup, throughput = (_with_reasons(one, found) for one in timed)
+    then, now = remembered.current, middle_by_speedup(summaries)
+    slower = now.optimized_ms.median > then.optimized_ms * (1 + then.tolerance(remembered.checks))
+    if speedup.good and slower and disturbed == processes:
+        times = {
+            "optimized_then": then.optimized_ms,
+            "optimized_now": now.optimized_ms.median,
+            "reference_then": then.reference_ms,
+            "reference_now": now.reference_ms.median,
+        }
+        reasons = (Reason(ReasonCode.ALL_DISTURBED, times), *speedup.reasons)
+        speedup = replace(speedup, outcome=Outcome.INCONCLUSIVE, reasons=reasons, next_step=NextStep.REPEAT)
+    return speedup, throughput
+
+
 @dataclass(frozen=True)
 class Decider:
-    """The process whose speedup decided about a case, and how many processes were measured."""
+    """The process whose speedup decided about a case, and how many processes count."""
 
     summary: Summary
     processes: int
@@ -78,30 +136,51 @@ def decider(result: CaseResult) -> Decider | None:
     """None for a case without times."""
     if result.summary is None:
         return None
-    summaries = [result.summary, *(summarize(one) for one in _confirming(result) if one.pairs)]
+    summaries = [result.summarize(one) for one in _counted(result)]
     return Decider(middle_by_speedup(summaries), len(summaries))
 
 
 def left_open_by_other_work(result: CaseResult) -> bool:
     """True where other work on the CPU left a time open: more pairs beside that work would not narrow its interval."""
-    if result.device_kind != "cpu" or result.measurement is None or busy_cores(result.measurement) is None:
+    if not _is_busy_cpu(result):
         return False
     open_ones = (Outcome.INCONCLUSIVE, Outcome.ENV_INVALID)
     timed = [one.outcome for one in result.verdicts if one.check in TIMED and TIMES_CEILING not in one.numbers]
     return Outcome.REGRESSED not in timed and any(outcome in open_ones for outcome in timed)
 
 
+def _is_busy_cpu(result: CaseResult) -> bool:
+    return result.device_kind == "cpu" and result.measurement is not None and busy_cores(result.measurement) is not None
+
+
 def wants_more_pairs(result: CaseResult) -> bool:
     """True where a time is INCONCLUSIVE, which more pairs can settle, or REGRESSED, which more pairs must repeat.
 
-    A result that is open because the reference moved needs another process, and more pairs do not make an impossible
-    time possible.
+    A result that is open because the reference moved, or because processes differ, needs another process, and more
+    pairs do not make an impossible time possible.
     """
     timed = [one for one in result.verdicts if one.check in TIMED and TIMES_CEILING not in one.numbers]
     if any(verdict.outcome is Outcome.REGRESSED for verdict in timed):
         return True
-    still_open = any(verdict.outcome is Outcome.INCONCLUSIVE and MOVED not in verdict.numbers for verdict in timed)
-    return still_open and not left_open_by_other_work(result)
+    open_ones = [one for one in timed if one.outcome is Outcome.INCONCLUSIVE and MOVED not in one.numbers]
+    return any(_can_narrow(result, one.check) for one in open_ones) and not left_open_by_other_work(result)
+
+
+def _can_narrow(result: CaseResult, check: Check) -> bool:
+    """True where the interval is wider than what processes differ by, since more pairs cannot narrow it further."""
+    if result.remembered is None or result.measurement is None or not result.measurement.pairs:
+        return True
+    half_width = dict(zip(TIMED, result.remembered.current.half_widths, strict=True))[check]
+    summary = result.summarize(result.measurement)
+    interval = summary.speedup if check == "speedup" else summary.optimized_ms
+    most = math.expm1(2 * half_width) if half_width else 0.0
+    return interval.high / interval.low - 1 > most * (1 + LAST_DIGIT)
+
+
+def allowed_processes(result: CaseResult, attempts: int) -> int:
+    """The number of processes that may measure a case, of which the user allows `attempts`: where a gate confirms at
+    all, spare ones measure in place of disturbed ones, as in a recording."""
+    return attempts + (min(SPARE_PROCESSES, len(_disturbed(result))) if attempts > 1 else 0)
 
 
 def wants_fresh_process(result: CaseResult) -> bool:
@@ -109,16 +188,22 @@ def wants_fresh_process(result: CaseResult) -> bool:
 
     A second process measures before every alarm: a difference between processes (placement, autotuned algorithms, the
     host's state) looks like a regression in one of them, or like a gain where it slows the reference alone. A third one
-    measures where two contradict each other. No further process changes a wrong output, a side that did not engage, an
-    unfit machine or an impossible time.
+    measures where two contradict each other. A process that was disturbed is measured again, since it does not count;
+    the first undisturbed one then takes its place, and two disturbed ones suffice where the optimized side took no
+    longer than recorded. No further process changes a wrong output, a side that did not engage, an unfit machine or an
+    impossible time.
     """
     outcomes = {verdict.check: verdict.outcome for verdict in result.verdicts}
     if any(TIMES_CEILING in verdict.numbers for verdict in result.verdicts):
         return False
     if result.environment_problem or {Outcome.WRONG, Outcome.NOT_ENGAGED} & set(outcomes.values()):
         return False
+    disturbed, timed = _disturbed(result), _timed(result)
+    if disturbed and len(disturbed) == len(timed):
+        passes = all(verdict.good for verdict in result.verdicts if verdict.check in TIMED)
+        return not _is_busy_cpu(result) and not (result.attempts and passes)
     contradicted = Outcome.INCONCLUSIVE in (outcomes[one] for one in TIMED)
-    if not result.attempts:
+    if not result.attempts or (disturbed and len(timed) - len(disturbed) == 1):
         # Without a record no gate passes the case, so an open promise needs no further process.
         moved = any(MOVED in verdict.numbers for verdict in result.verdicts)
         still_open = contradicted and result.remembered is not None and not left_open_by_other_work(result)

@@ -10,7 +10,6 @@ from gpugate.judging.decide import decide
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.series_of_cases import ladders, sweeps
-from gpugate.results.summary import summarize
 from gpugate.results.verdict import Check, Outcome, Verdict
 from gpugate.store.codec import to_json
 
@@ -41,7 +40,7 @@ def _decide_case(case: CaseResult, run: RunResult) -> CaseResult:
     if case.measurement is None or _device_was_lost(case):
         return case
     try:
-        summary = summarize(case.measurement) if case.measurement.pairs else None
+        summary = case.summarize(case.measurement) if case.measurement.pairs else None
         verdicts = decide(case, run.recording, run.asked_tolerance)
     except (ValueError, LookupError, ArithmeticError) as error:
         problem = f"{type(error).__name__}: {error}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from gpugate.judging.asked_tolerance import smallest_tolerance
@@ -16,13 +17,12 @@ from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.summary import History, Summary
 from gpugate.results.verdict import NextStep, Outcome, Verdict, worst
 from gpugate.statistics.intervals import Estimate
-from gpugate.statistics.policy import MIN_PROCESSES
+from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_PROCESSES
 from gpugate.statistics.tolerance import (
     BOUNDS_NOTHING,
     TIME_FLOOR_OTHER_SOFTWARE,
     detectable_slowdown,
     false_alarm_chance,
-    shortfall_chance,
     time_tolerance,
     tolerance,
 )
@@ -74,6 +74,19 @@ def against_reference(value: Estimate, reference: float, allowed: float) -> Outc
     if value.low > reference * (1 + allowed):
         return Outcome.IMPROVED
     return Outcome.PASS if value.low >= reference * (1 - allowed) else Outcome.INCONCLUSIVE
+
+
+def judged_summaries(undisturbed: Sequence[Summary], disturbed: Sequence[Summary]) -> list[Summary]:
+    """The processes that are judged: the undisturbed ones, or all where every one was disturbed.
+
+    From DECIDING_PROCESSES on medians decide, as `votes` has it, also where only one process of them is undisturbed: it
+    is then its median that is judged.
+    """
+    if len(undisturbed) == 1 and len(disturbed) >= DECIDING_PROCESSES - 1:
+        (one,) = undisturbed
+        speedup, optimized_ms = (Estimate(*[value.median] * 3) for value in (one.speedup, one.optimized_ms))
+        return [replace(one, speedup=speedup, optimized_ms=optimized_ms)]
+    return list(undisturbed or disturbed)
 
 
 def votes(values: Sequence[Estimate], reference: float, allowed: float) -> list[Outcome]:
@@ -191,8 +204,7 @@ def _expected_alarms(remembered: Remembered | None, minimum: float | None) -> di
     then = remembered.current
     if then.tolerance(remembered.checks) < BOUNDS_NOTHING:
         return {"false_alarms": false_alarm_chance(remembered.checks)}
-    chance = shortfall_chance(then.speedup, minimum, then.speedup_cv, then.processes) if minimum is not None else 0.0
-    return {"false_alarms": chance}
+    return {"false_alarms": 0.0 if minimum is None else then.shortfall_chance(minimum)}
 
 
 def _against_record(

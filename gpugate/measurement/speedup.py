@@ -8,6 +8,7 @@ from gpugate.measurement.record import TimedBuild
 from gpugate.statistics.intervals import Estimate, speedup_estimate
 
 
-def speedup_of(builds: Sequence[TimedBuild]) -> Estimate:
+def speedup_of(builds: Sequence[TimedBuild], of_machine: float | None = None) -> Estimate:
     """Estimates the speedup by `gpugate.statistics.intervals.speedup_estimate`. Raises ValueError without any pair."""
-    return speedup_estimate([build.log_ratios for build in builds], [build.reference_built_first for build in builds])
+    first = [build.reference_built_first for build in builds]
+    return speedup_estimate([build.log_ratios for build in builds], first, of_machine)

@@ -9,7 +9,7 @@ from typing import Literal
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.duet import RecordedCode
-from gpugate.results.summary import History, Summary
+from gpugate.results.summary import History, Summary, summarize
 from gpugate.results.verdict import Check, Verdict
 from gpugate.units import Natural, Positive, Processes
 from gpugate.workload import Contract, Point, Size, Tolerance
@@ -91,6 +91,10 @@ class CaseResult:
         """The number of this name that a verdict of this case rests on; None where no verdict has one."""
         found = next((one.numbers[name] for one in self.verdicts if name in one.numbers), None)
         return found if isinstance(found, float) else None
+
+    def summarize(self, measurement: Measurement) -> Summary:
+        """The summary of one process of this case. Raises ValueError for a measurement without pairs."""
+        return summarize(measurement, self.remembered.current if self.remembered else None)
 
     @property
     def detectable_slowdown(self) -> float | None:

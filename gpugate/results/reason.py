@@ -86,6 +86,8 @@ class ReasonCode(str, Enum):
     DEVICE_LOST = "device_lost"
     OTHER_WORK = "other_work"
     NOT_CONFIRMED = "not_confirmed"
+    DISTURBED = "disturbed"
+    ALL_DISTURBED = "all_disturbed"
     BEING_RECORDED = "being_recorded"
 
 

@@ -98,6 +98,14 @@ _WORDS: Mapping[ReasonCode, str] = {
     ReasonCode.DEVICE_LOST: "{problem}",
     ReasonCode.OTHER_WORK: "other processes kept {cores:.1f} CPU cores busy meanwhile",
     ReasonCode.NOT_CONFIRMED: "a fresh process could not confirm it ({problem})",
+    ReasonCode.DISTURBED: (
+        "{disturbed:.0f} of {processes:.0f} processes were disturbed: their interval is much wider, or their reference "
+        "much slower, than recorded"
+    ),
+    ReasonCode.ALL_DISTURBED: (
+        "no evidence: every process was disturbed, and the optimized side takes {optimized_now:ms} instead of "
+        "{optimized_then:ms}, which the reference, at {reference_now:ms} instead of {reference_then:ms}, may hide"
+    ),
     ReasonCode.BEING_RECORDED: "measured for the baseline that is recorded",
 }
 # Of one process, and of several that agree.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
@@ -12,9 +13,17 @@ import numpy as np
 
 from gpugate.measurement.record import Measurement, Pair, TimedBuild
 from gpugate.measurement.speedup import speedup_of
-from gpugate.statistics.intervals import Estimate, coefficient_of_variation, median_interval, robust_spread
-from gpugate.statistics.policy import MIN_NIGHTS, MIN_PROCESSES
-from gpugate.statistics.tolerance import detectable_slowdown, speedup_tolerance
+from gpugate.statistics.intervals import (
+    Estimate,
+    coefficient_of_variation,
+    machine_half_width,
+    median_interval,
+    robust_spread,
+    widen,
+)
+from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES
+from gpugate.statistics.tolerance import detectable_slowdown, median_variance, shortfall_chance, speedup_tolerance
+from gpugate.statistics.variation import Observed, Variation, fit_prior
 from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes
 
 DISTURBED = 4.0  # times the others' median half-width, or standard deviations above their median reference time
@@ -39,21 +48,52 @@ class Summary:
     instance_spread: NotNegative | None  # standard deviation of the log-ratio between fresh builds
 
 
-def summarize(measurement: Measurement) -> Summary:
-    """Raises ValueError for a measurement without pairs."""
+def summarize(measurement: Measurement, recorded: History | None = None) -> Summary:
+    """Raises ValueError for a measurement without pairs.
+
+    Where the variation between processes is `recorded`, the intervals of the speedup and of the optimized side's time
+    contain it: they speak of the machine. Without it they speak of this process alone.
+    """
     ratios = [build.log_ratios for build in measurement.instances if build.pairs]
     medians = [median(values) for values in ratios]
+    of_speedup, of_time = recorded.half_widths if recorded is not None else (None, None)
     return Summary(
         case_id=measurement.case_id,
-        speedup=speedup_of(measurement.instances),
+        speedup=speedup_of(measurement.instances, of_speedup),
         reference_ms=median_interval([pair.reference_ms for pair in measurement.pairs]),
-        optimized_ms=median_interval([pair.optimized_ms for pair in measurement.pairs]),
+        optimized_ms=widen(median_interval([pair.optimized_ms for pair in measurement.pairs]), of_time or 0.0),
         pairs=len(measurement.pairs),
         discarded=sum(build.discarded for build in measurement.instances),
         instances=len(ratios),
         pair_spread=robust_spread([value for values in ratios for value in values]),
         instance_spread=float(np.std(medians, ddof=1)) if len(medians) > 1 else None,
     )
+
+
+class ProcessSummary(NamedTuple):
+    """The numbers of one fresh process by which a record counts it, or a night judges it."""
+
+    speedup: Estimate  # its interval is of this process alone
+    reference_ms: float
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The usual interval and reference side of recorded processes, with which a process is compared."""
+
+    half_width: NotNegative  # median of the speedup's relative half-width
+    reference_ms: Milliseconds
+    reference_spread: NotNegative  # of the log of the reference's time
+
+    def disturbance(self, process: ProcessSummary, same_software: bool = True) -> float:
+        """The disturbance of a process by another program on its machine: above 1 the process was disturbed.
+
+        A short disturbance widens the interval of a process. A lasting one slows its reference side, whose code is the
+        same in all processes; other software may slow it, too, and proves nothing.
+        """
+        wider = process.speedup.half_width / _limit(ALWAYS_NARROW, self.half_width)
+        slower = math.log(process.reference_ms / self.reference_ms) / _limit(ALWAYS_AS_FAST, self.reference_spread)
+        return max(wider, slower) if same_software else wider
 
 
 @dataclass(frozen=True)
@@ -72,14 +112,44 @@ class History:
     sittings: Processes = 1  # the nights on which the processes were measured
     sm_clock_mhz: NotNegative | None = None  # median over all pairs, of a GPU
     optimized_steps_per_block: Positive = 1.0  # median over all builds
+    pair_noise: NotNegative | None = None  # standard error that its pairs alone give a process's log speedup, median
+    shrunk: Variation | None = None  # variation of the speedup as all records of the machine predict it, see `shrink`
+    usual: Usual | None = None  # of the recorded processes; None for fewer than MIN_PROCESSES
+
+    @property
+    def variation(self) -> Variation | None:
+        """The variation of the speedup by which it is judged; None with a single process."""
+        if self.shrunk is not None or self.speedup_cv is None:
+            return self.shrunk
+        values = self.sittings if self.sittings >= MIN_NIGHTS else self.processes
+        return Variation(self.speedup_cv, values - 1)
+
+    @property
+    def half_widths(self) -> tuple[float | None, float | None]:
+        """The half-widths of intervals that one process gives for its machine, of the speedup and of the optimized
+        side's time; None for fewer than MIN_PROCESSES."""
+        if self.processes < MIN_PROCESSES or self.variation is None or self.optimized_ms_cv is None:
+            return None, None
+        of_time = Variation(self.optimized_ms_cv, self.processes - 1)
+        return machine_half_width(self.variation), machine_half_width(of_time)
 
     def tolerance(self, checks_per_night: int) -> float:
         """The share by which a speedup may fall short of this one, in a night of so many checks of times."""
-        return speedup_tolerance(self.speedup_cv, self.processes, self.sittings, checks_per_night)
+        known = self.variation
+        share, degrees_of_freedom = (known.share, known.degrees_of_freedom) if known else (None, None)
+        return speedup_tolerance(share, self.processes, self.sittings, checks_per_night, degrees_of_freedom)
 
     def detectable_slowdown(self, allowed: float) -> float:
         """The smallest slowdown that a gate which tolerates `allowed` catches, a share; infinite where it is none."""
-        return detectable_slowdown(self.speedup_cv, self.processes, self.sittings, allowed)
+        known = self.variation
+        return detectable_slowdown(known.share if known else None, self.processes, self.sittings, allowed)
+
+    def shortfall_chance(self, promised: float) -> float:
+        """The chance with which the deciding process falls below a promise where nothing changed."""
+        known = self.variation
+        if known is None:
+            return 0.0
+        return shortfall_chance(self.speedup, promised, known, self.processes)
 
 
 def group_by_night(started_at: Sequence[str]) -> list[list[int]]:
@@ -103,13 +173,6 @@ def sm_clock_mhz(pairs: Iterable[Pair]) -> float | None:
     return float(median(clocks)) if clocks else None
 
 
-class ProcessSummary(NamedTuple):
-    """The numbers of one fresh process that a record counts."""
-
-    speedup: Estimate
-    reference_ms: float
-
-
 def summarize_process(builds: Sequence[TimedBuild]) -> ProcessSummary:
     """Raises ValueError for builds without pairs."""
     reference_ms = [pair.reference_ms for build in builds for pair in build.pairs]
@@ -117,22 +180,32 @@ def summarize_process(builds: Sequence[TimedBuild]) -> ProcessSummary:
 
 
 def disturbances(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[int]]) -> list[float]:
-    """The disturbance of each process by another program on its machine: above 1 the process was disturbed.
+    """The disturbance of each process, see `Usual.disturbance`.
 
-    A short disturbance widens the interval of a process. A lasting one slows its reference side, whose code is the same
-    in all processes. Disturbed processes do not show how much processes differ by themselves, and with them in the cv a
-    tolerance would hide any regression. `groups` are the indices by night. The usual time of a process is the median of
-    its night, since a slower night belongs into a record.
+    Disturbed processes do not show how much processes differ by themselves, and with them in the cv a tolerance would
+    hide any regression. `groups` are the indices by night. The usual time of a process is the median of its night,
+    since a slower night belongs into a record.
     """
     if not processes:
         return []
-    widths = np.array([one.speedup.half_width for one in processes])
+    of_all, found = usual(processes, groups), [0.0] * len(processes)
+    for group in groups or [range(len(processes))]:
+        of_night = replace(of_all, reference_ms=median([processes[index].reference_ms for index in group]))
+        for index in group:
+            found[index] = of_night.disturbance(processes[index])
+    return found
+
+
+def usual(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[int]]) -> Usual:
+    """The usual numbers of these processes, of which `groups` are the indices by night."""
     log_ms = np.log([one.reference_ms for one in processes])
     for group in groups or [range(len(processes))]:
         log_ms[list(group)] -= np.median(log_ms[list(group)])
-    slower = log_ms / _limit(ALWAYS_AS_FAST, robust_spread(log_ms.tolist()))
-    wider = widths / _limit(ALWAYS_NARROW, float(median(widths)))
-    return [float(one) for one in np.maximum(wider, slower)]
+    return Usual(
+        half_width=median([one.speedup.half_width for one in processes]),
+        reference_ms=median([one.reference_ms for one in processes]),
+        reference_spread=robust_spread(log_ms.tolist()),
+    )
 
 
 def _limit(at_least: float, usual: float) -> float:
@@ -180,4 +253,56 @@ def history(processes: Sequence[Sequence[TimedBuild]], started_at: Sequence[str]
         optimized_steps_per_block=float(
             np.median([one.optimized_steps_per_block for process in processes for one in process])
         ),
+        pair_noise=median(_pair_noise(process) for process in processes),
+        # Of all nights together: the next one may differ from them as they differ among themselves.
+        usual=usual(summaries, ()) if len(summaries) >= MIN_PROCESSES else None,
     )
+
+
+def _pair_noise(process: Sequence[TimedBuild]) -> float:
+    ratios = [ratio for build in process if build.pairs for ratio in build.log_ratios]
+    return robust_spread(ratios) / math.sqrt(len(ratios))
+
+
+def shrink(histories: Sequence[History], machine: Sequence[History]) -> list[History]:
+    """Shrinks the variation of each speedup towards its prediction from the noise of its pairs.
+
+    The prediction is fitted to `machine`, the current records of one machine. A history of fewer than MIN_PROCESSES,
+    and one whose variation is that of MIN_NIGHTS nights, which the noise of pairs does not predict, stays as it is. So
+    do times: fitted to the records of an H200, their noise within processes is worth less than two values a case.
+    """
+    prior = fit_prior([one for history in machine if (one := _observed(history)) is not None])
+    found = [_observed(history) for history in histories]
+    return [
+        history if prior is None or one is None else replace(history, shrunk=prior.shrink(one))
+        for history, one in zip(histories, found, strict=True)
+    ]
+
+
+def shrink_records(current: Sequence[History], anchors: Sequence[History]) -> list[tuple[History, History]]:
+    """Shrinks the variations of the current records of one machine, and those of their anchors, case by case.
+
+    An anchor is compared with the processes of tonight, which vary as the current record does: its variation becomes
+    sqrt((v s^2 + w s'^2) / (v + w)), where v and w are the variances of the deciding median and of the anchor's, in
+    units of s^2 of the current record and of s'^2 of the anchor. Without that, a case whose noise rose would alarm
+    against an anchor of quieter days.
+    """
+    both = zip(shrink(current, current), shrink(anchors, current), strict=True)
+    return [(now, _judging_tonight(anchor, now)) for now, anchor in both]
+
+
+def _judging_tonight(anchor: History, now: History) -> History:
+    if now.shrunk is None or anchor.shrunk is None:
+        return anchor
+    deciding, recorded = median_variance(DECIDING_PROCESSES), median_variance(anchor.processes)
+    variance = deciding * now.shrunk.share**2 + recorded * anchor.shrunk.share**2
+    share = math.sqrt(variance / (deciding + recorded))
+    return replace(anchor, shrunk=replace(anchor.shrunk, share=share))
+
+
+def _observed(history: History) -> Observed | None:
+    if history.speedup_cv is None or history.pair_noise is None or history.processes < MIN_PROCESSES:
+        return None
+    if history.sittings >= MIN_NIGHTS:
+        return None
+    return Observed(Variation(history.speedup_cv, history.processes - 1), history.pair_noise)

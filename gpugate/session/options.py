@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pytest
 
 MOST_SEED_DIGITS = 18  # what 64 bits hold
-DEFAULT_PROCESSES = 5
+DEFAULT_PROCESSES, DEFAULT_ON_SEVERAL_GPUS = 5, 11
 DEFAULT_BASELINES = "baselines"
 AUTO, OFF = "auto", "off"  # values of --against; any other value is a git ref
 # The process that starts this one to measure for it sets `PID:TOKEN`, and gives the random TOKEN as an option too.
@@ -42,7 +42,11 @@ PROFILERS: dict[Tool, str] = {"nsys": "gpugate-nsys", "ncu": "gpugate-ncu", "tor
 DEFAULT_KERNELS = 10
 # The default and the effect of each setting of pytest's configuration.
 SETTINGS = {
-    "perf_processes": (str(DEFAULT_PROCESSES), "processes that --update-baselines records, this one included"),
+    "perf_processes": (
+        "",
+        f"processes that --update-baselines records, this one included; without it {DEFAULT_PROCESSES}, and "
+        f"{DEFAULT_ON_SEVERAL_GPUS} on a machine with several GPUs",
+    ),
     "perf_seed": (
         "",
         "draws the fresh inputs of the run that printed this seed; without it each session draws another seed",
@@ -74,7 +78,7 @@ class Options:
     gate: bool
     update_baselines: bool
     reason: str
-    processes: int
+    processes: int | None  # None: as many as `recording.planned_processes` takes for the machine
     device: str
     seed: int | None  # None: another one each session
     budget_s: float
@@ -246,7 +250,7 @@ def read_options(config: pytest.Config) -> Options:
         gate=value("gate") and not fresh,
         update_baselines=value("update_baselines") and not fresh,
         reason=value("perf_reason"),
-        processes=whole_number("perf_processes", config.getini("perf_processes")),
+        processes=_processes(config.getini("perf_processes")),
         device=device_name(value("perf_device")),
         seed=_seed(config.getini("perf_seed")),
         budget_s=seconds("--perf-budget", value("perf_budget")),
@@ -444,6 +448,10 @@ def whole_number(option: str, text: str, example: int = DEFAULT_PROCESSES) -> in
         allowed = f"a whole number from 1 to {MOST_PROCESSES}"
         raise OptionError(f"{option} is {reprlib.repr(text)}: give {allowed}, such as {example}")
     return number
+
+
+def _processes(text: str) -> int | None:
+    return whole_number("perf_processes", text) if text else None
 
 
 def _seed(text: str) -> int | None:

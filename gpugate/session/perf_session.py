@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,7 +23,13 @@ from gpugate.errors import (
     temporary_folder_problem,
 )
 from gpugate.explaining.states_of_case import explain
-from gpugate.judging.decide import decide, left_open_by_other_work, wants_fresh_process, wants_more_pairs
+from gpugate.judging.decide import (
+    allowed_processes,
+    decide,
+    left_open_by_other_work,
+    wants_fresh_process,
+    wants_more_pairs,
+)
 from gpugate.judging.machine_state import busy_cores, environment_problem
 from gpugate.judging.plausibility import impossible_rate
 from gpugate.judging.recorded_code import has_alarm, may_need_duet
@@ -42,7 +49,7 @@ from gpugate.results.provenance import Provenance
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.series_of_cases import ladders, rung_number, sweeps
-from gpugate.results.summary import summarize
+from gpugate.results.summary import History, summarize
 from gpugate.results.verdict import CASE_CHECKS, Outcome, Verdict
 from gpugate.session.fresh_process import run_fresh
 from gpugate.session.left_over import await_new_children
@@ -243,8 +250,11 @@ class PerfSession:
         self._probe("between")
         result.environment_problem = self._environment_problem(result.measurement, result.remembered)
         self._judge(result)
-        processes = 1 if self.options.update_baselines else self.options.attempts
-        while len(result.attempts) + 1 < processes and wants_fresh_process(result):
+        attempts = 1 if self.options.update_baselines else self.options.attempts
+        while wants_fresh_process(result):
+            processes = allowed_processes(result, attempts)
+            if len(result.attempts) + 1 >= processes:
+                break
             self._release()
             report(Progress(case.id, "confirming", f"fresh process {len(result.attempts) + 2} of {processes}"))
             result.attempts.append(self._confirm(case))
@@ -376,7 +386,7 @@ class PerfSession:
 
     def _judge(self, result: CaseResult) -> None:
         pairs = result.measurement is not None and result.measurement.pairs
-        result.summary = summarize(result.measurement) if result.measurement and pairs else None
+        result.summary = result.summarize(result.measurement) if result.measurement and pairs else None
         options = self.options
         result.verdicts = decide(result, options.update_baselines, options.tolerance)
 
@@ -391,6 +401,11 @@ class PerfSession:
     def _best_yardsticks(self) -> dict[str, float]:
         names = {name for probe in self.result.yardsticks for name in probe.values}
         return {name: max(probe.values.get(name, 0.0) for probe in self.result.yardsticks) for name in names}
+
+    @cached_property
+    def histories(self) -> dict[str, tuple[History, History]]:
+        """The histories of the current record and of the anchor of each case that this machine recorded."""
+        return baseline.histories_of(self.baselines)
 
     def find_record(self, case: Case) -> Remembered | None:
         """The record of the case on this machine; None where no record can be compared."""
@@ -408,9 +423,10 @@ class PerfSession:
         elif record.source_hash != self.result.source_hashes.get(case.workload.name):
             differences += (SOURCE_CHANGED,)
             self.notes.add(f"the source of {case.workload.name} changed since its baseline was recorded")
+        current, anchor = self.histories[case.id]
         return Remembered(
-            current=record.history,
-            anchor=entry.anchor.history,
+            current=current,
+            anchor=anchor,
             match=match.kind,
             differences=differences,
             optimized_counters=record.optimized_counters,

@@ -14,11 +14,12 @@ from gpugate.machine.nvml import foreign_processes
 from gpugate.results.run import RunResult
 from gpugate.results.summary import find_undisturbed, group_by_night, summarize_process
 from gpugate.session.fresh_process import run_fresh
+from gpugate.session.options import DEFAULT_ON_SEVERAL_GPUS, DEFAULT_PROCESSES
 from gpugate.session.perf_session import CACHE_FOLDER, PerfSession
 from gpugate.session.termination import delay_signals
+from gpugate.statistics.policy import SPARE_PROCESSES
 from gpugate.store import baseline, profiles_file, run_file
 
-SPARE_PROCESSES = 2  # beyond the planned ones, where a case was disturbed in some
 PrintLine = Callable[[str], None]
 PrintLines = Callable[[Sequence[str]], object]
 
@@ -37,7 +38,7 @@ def record(session: PerfSession, print_line: PrintLine, print_lines: PrintLines)
     try:
         runs = _runs(session, folder, print_line)
         # All files are made before the first is written: a refusal leaves every one as it was.
-        files = _files(session, runs, session.options.processes)
+        files = _files(session, runs, planned_processes(session))
         profiles = profiles_file.collect_profiles(baselines, machine, runs[-1:])
     except BaseException:
         print_line(f"recording: {kept}")
@@ -45,9 +46,23 @@ def record(session: PerfSession, print_line: PrintLine, print_lines: PrintLines)
     write(session.baselines_folder, files, profiles, lambda lines: print_lines([*lines, kept]))
 
 
+def planned_processes(session: PerfSession) -> int:
+    """The processes of a recording: as `perf_processes` has it, else more on a machine with several GPUs.
+
+    Such a machine serves a whole suite every night. From 11 processes the variation of a case is known with twice the
+    degrees of freedom of 6, so that a tolerance is four times the variation in place of six.
+    """
+    import torch
+
+    if session.options.processes is not None:
+        return session.options.processes
+    several = session.device.type == "cuda" and torch.cuda.device_count() > 1
+    return DEFAULT_ON_SEVERAL_GPUS if several else DEFAULT_PROCESSES
+
+
 def _runs(session: PerfSession, folder: Path, print_line: PrintLine) -> list[RunResult]:
     """This process's run and those of fresh processes, also written to `folder` in place of an earlier recording."""
-    processes, runs = session.options.processes, [session.result]
+    processes, runs = planned_processes(session), [session.result]
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     run_file.write(folder / "run-1.json", session.result)

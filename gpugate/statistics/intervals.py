@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 from scipy import special  # scipy.stats would take half a second more to import
 
+from gpugate.statistics.variation import Variation
 from gpugate.units import Bound, Positive
 
 CONFIDENCE = 0.99  # one-sided: a bound is wrong at most once in a hundred
 MIN_DEGREES_OF_FREEDOM = 2
 MIN_BUILDS_OF_AN_ORDER = 2
 # Measured difference between two identical sides over their whole life in one process, as a log-ratio. It is the
-# half-width where there are too few builds to estimate one. Pairs alone would be wrong in 4 of 10 runs.
+# half-width where there are too few builds to estimate one, and no record shows how much processes differ. Pairs alone
+# would be wrong in 4 of 10 runs.
 UNKNOWN_BUILD_SPREAD = 0.01
 _MAD_OF_A_NORMAL = float(special.ndtri(0.75))  # median absolute deviation of a standard normal distribution
 LAST_DIGIT = 1e-9
@@ -78,24 +80,24 @@ def _samples_below(count: int) -> int:
     return int(np.searchsorted(at_most, 1 - CONFIDENCE, side="right")) - 1
 
 
-def build_half_width(medians: Sequence[float], fitted: int = 1) -> float:
+def build_half_width(medians: Sequence[float], fitted: int = 1, unknown: float = UNKNOWN_BUILD_SPREAD) -> float:
     """Computes the half-width of the t interval of the mean of build medians: t(n-k) * s / sqrt(n), s with n-k degrees.
 
     `fitted` is k: 1 for the mean alone, 2 where an effect of the order of building was removed from `medians`. With
-    fewer than two degrees of freedom, the result is UNKNOWN_BUILD_SPREAD: too few builds give no spread.
+    fewer than two degrees of freedom, the result is `unknown`: too few builds give no spread.
 
     The build is the unit of replication for effects that pairs cannot show: memory placement and algorithm choice
     (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 9).
     """
     count = len(medians)
     if count - fitted < MIN_DEGREES_OF_FREEDOM:
-        return UNKNOWN_BUILD_SPREAD
+        return unknown
     spread = float(np.std(medians, ddof=fitted))
     return t_quantile(CONFIDENCE, count - fitted) * spread / math.sqrt(count)
 
 
 @cache
-def t_quantile(probability: float, degrees_of_freedom: int) -> float:
+def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     """Computes a quantile of Student's t distribution; cached, since judging needs a few quantiles again and again."""
     return float(special.stdtrit(degrees_of_freedom, probability))
 
@@ -120,10 +122,14 @@ def order_effect(medians: Sequence[float], reference_first: Sequence[bool]) -> f
     return effect if robust_spread(without) < robust_spread(medians) else None
 
 
-def speedup_estimate(log_ratios: Sequence[Sequence[float]], reference_first: Sequence[bool]) -> Estimate:
+def speedup_estimate(
+    log_ratios: Sequence[Sequence[float]], reference_first: Sequence[bool], of_machine: float | None = None
+) -> Estimate:
     """Estimates the speedup from the log-ratios of pairs, one sequence per build, with an interval that covers both
     the interval over pairs and the interval over builds.
 
+    `of_machine` is the half-width by which a process may differ from its machine, see `machine_half_width`: the
+    interval then covers that, too, and where there are few builds it replaces UNKNOWN_BUILD_SPREAD.
     `reference_first` is True for each build whose reference was built first; `order_effect` is removed. The interval
     over builds lies around their mean, to which the t distribution applies: around their median it would be wrong up to
     three times as often as its confidence allows. Raises ValueError without any pair.
@@ -134,12 +140,30 @@ def speedup_estimate(log_ratios: Sequence[Sequence[float]], reference_first: Seq
     adjusted = [[value - shift if first else value + shift for value in values] for values, first in taken]
     pooled = median_interval([value for values in adjusted for value in values])
     medians = [median_of(values) for values in adjusted]
-    mean, between = float(np.mean(medians)), build_half_width(medians, fitted=1 if effect is None else 2)
-    return Estimate(
+    unknown = UNKNOWN_BUILD_SPREAD if of_machine is None else of_machine
+    mean, between = float(np.mean(medians)), build_half_width(medians, 1 if effect is None else 2, unknown)
+    found = Estimate(
         median=math.exp(pooled.median),
         low=math.exp(min(pooled.low, mean - between)),
         high=math.exp(max(pooled.high, mean + between)),
     )
+    return found if of_machine is None else widen(found, of_machine)
+
+
+def machine_half_width(variation: Variation) -> float:
+    """Computes the half-width of the interval that one process gives for its machine: t(f) * s, as a log-ratio.
+
+    s is the recorded standard deviation between processes, known with f degrees of freedom. It contains what differs
+    between builds, since each process has builds of its own. One process is one value of that distribution (Hahn &
+    Meeker, Statistical Intervals, 1991, section 4.7), however many pairs it has.
+    """
+    return t_quantile(CONFIDENCE, variation.degrees_of_freedom) * variation.share
+
+
+def widen(estimate: Estimate, half_width: float) -> Estimate:
+    """Widens an interval to at least the median's -`half_width` to +`half_width`, as log-ratios."""
+    low, high = (estimate.median * math.exp(sign * half_width) for sign in (-1, 1))
+    return Estimate(estimate.median, min(estimate.low, low), max(estimate.high, high))
 
 
 def robust_spread(values: Sequence[float]) -> float:

@@ -27,6 +27,7 @@ from gpugate.results.summary import (
     group_by_night,
     history,
     select_counted,
+    shrink_records,
     summarize_process,
 )
 from gpugate.results.verdict import Outcome
@@ -241,6 +242,17 @@ def find_unused(files: Mapping[str, BaselineFile], case_ids: Collection[str]) ->
     """Lists the ids of the cases in `files` that the catalogue no longer has."""
     ids = (f"{file.workload}/{key}" for file in files.values() for key in file.cases)
     return tuple(case_id for case_id in ids if case_id not in case_ids)
+
+
+def histories_of(files: Mapping[str, BaselineFile]) -> dict[str, tuple[History, History]]:
+    """Returns the histories of the current record and of the anchor of each case, by case id.
+
+    The variations of all are shrunk towards that of the machine's current records.
+    """
+    entries = {f"{file.workload}/{key}": entry for file in files.values() for key, entry in file.cases.items()}
+    current = [entry.current.history for entry in entries.values()]
+    anchors = [entry.anchor.history for entry in entries.values()]
+    return dict(zip(entries, shrink_records(current, anchors), strict=True))
 
 
 @contextmanager

@@ -36,7 +36,8 @@ FAMILY = "gpugate-"  # which every format of ours begins with
 # 7: the checks that tests held, the exit status of pytest, and why it is 1 where no test failed.
 # 8: the next step of a verdict is an action, which a report words.
 # 9: the reasons of a verdict are codes with facts, from which its sentence is made.
-# 10: the provenance of a run, and the duets with the recorded code.
+# 10: the provenance of a run, and duets with the recorded code; the variation of a record as all records of its machine
+# predict it, the noise of its pairs, its usual interval and reference time.
 FORMAT_VERSION = 10
 
 

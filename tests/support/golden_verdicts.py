@@ -25,7 +25,7 @@ from gpugate.judging.decide import decide
 from gpugate.judging.decide_again import decide_again
 from gpugate.measurement.record import Measurement, SideCost, TimedBuild
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
-from gpugate.results.summary import summarize
+from gpugate.results.summary import History
 from gpugate.results.verdict import Verdict
 from gpugate.statistics.tolerance import time_tolerance
 from gpugate.store import baseline, run_file
@@ -51,9 +51,11 @@ def records() -> Json:
     """Returns by case the tolerances of its record, and the verdicts of each recorded process, alone and confirmed."""
     files = baseline.load_all(BASELINES)
     checks = 2 * sum(len(file.cases) for file in files.values())
-    cases = _catalogue()
+    cases, histories = _catalogue(), baseline.histories_of(files)
     return {
-        f"{file.workload}/{key}": _record(cases[f"{file.workload}/{key}"], entry, checks)
+        f"{file.workload}/{key}": _record(
+            cases[f"{file.workload}/{key}"], entry, histories[f"{file.workload}/{key}"], checks
+        )
         for file in files.values()
         for key, entry in file.cases.items()
     }
@@ -66,11 +68,10 @@ def _catalogue() -> dict[str, Case]:
     return {case.id: case for case in catalogue.cases()}
 
 
-def _record(case: Case, entry: Entry, checks: int) -> Json:
+def _record(case: Case, entry: Entry, histories: tuple[History, History], checks: int) -> Json:
     record = entry.current
     remembered = Remembered(
-        current=record.history,
-        anchor=entry.anchor.history,
+        *histories,
         match="exact",
         optimized_counters=record.optimized_counters,
         yardsticks=record.yardsticks,
@@ -106,13 +107,13 @@ def _measurement(case: Case, entry: Entry, process: tuple[TimedBuild, ...]) -> M
 def _decided(case: Case, measured: list[Measurement], remembered: Remembered) -> list[Verdict]:
     optimization = case.optimization
     result = CaseResult(case.id, case.workload.name, optimization.name, case.reference_name, case.size, measured[0])
-    result.summary = summarize(measured[0])
     result.promise = Promise(
         for_device_class(optimization.min_speedup, H200_CLASSES),
         optimization.tolerated,
         for_device_class(optimization.contract, H200_CLASSES),
     )
     result.remembered = remembered
+    result.summary = result.summarize(measured[0])
     result.attempts = [Confirmation(one) for one in measured[1:]]
     return decide(result, recording=False, asked_tolerance=None)
 

@@ -20,7 +20,7 @@ from tests.conftest import H200
 MACHINE = replace(H200, packages={**H200.packages, "gpugate": __version__})
 STARTED = "2030-01-02T03:04:05+00:00"
 COUNTED = {"kernel_launches": 1.0, "graph_launches": 0.0, "kernels": 57.0}
-RECORDED = Remembered(*[History(3.0, 0.001, 30.0, 10.0, 0.001, 5)] * 2, "exact", optimized_counters=COUNTED)
+RECORDED = Remembered(*[History(3.0, 0.0002, 30.0, 10.0, 0.001, 5)] * 2, "exact", optimized_counters=COUNTED)
 PROMISE = Promise(1.5, Tolerance(1e-3, 1e-2), Contract(limits=(Limit("kernels", at_most=58),)))
 NO_TENSORRT = "needs the package tensorrt: pip install tensorrt"
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpugate.commands.trust.our_rule import _select_recorded, our_alarms
 from gpugate.commands.trust.trials import SLOWDOWNS, Trial
-from gpugate.judging.decide import decide, wants_fresh_process
+from gpugate.judging.decide import allowed_processes, decide, wants_fresh_process
 from gpugate.measurement.record import Measurement, SideCost, TimedBuild
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.summary import History, history
@@ -49,7 +49,7 @@ def judge_by_gate(trial: Trial, fresh: Sequence[Trial], then: History, checks: i
         verdicts = decide(result, recording=False, asked_tolerance=None)
         # The rule is about the ratio: what absolute times say is left out.
         result.verdicts = [replace(one, outcome=Outcome.PASS) if one.check != "speedup" else one for one in verdicts]
-        more = len(result.attempts) + 1 < DECIDING_PROCESSES and wants_fresh_process(result)
+        more = len(result.attempts) + 1 < allowed_processes(result, DECIDING_PROCESSES) and wants_fresh_process(result)
         another = next(waiting, None) if more else None
         if another is None:
             red = not next(one for one in result.verdicts if one.check == "speedup").good

@@ -5,13 +5,20 @@ from dataclasses import replace
 
 import pytest
 
-from gpugate.judging.decide import decide, left_open_by_other_work, wants_fresh_process, wants_more_pairs
+from gpugate.judging.decide import (
+    allowed_processes,
+    decide,
+    decider,
+    left_open_by_other_work,
+    wants_fresh_process,
+    wants_more_pairs,
+)
 from gpugate.judging.next_step import RECORDING
 from gpugate.judging.times import MOVED
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.reason import ReasonCode
-from gpugate.results.summary import History
+from gpugate.results.summary import History, Usual
 from gpugate.results.verdict import NextStep, Outcome
 from gpugate.workload import Contract, Limit, Size, Tolerance
 
@@ -87,6 +94,96 @@ def test_an_open_question_asks_for_more_pairs_first() -> None:
     assert outcomes(unrecorded)["speedup"] is INCONCLUSIVE
     assert wants_more_pairs(unrecorded)
     assert not wants_fresh_process(unrecorded)
+
+
+def test_what_processes_differ_by_asks_for_another_process_and_for_no_more_pairs() -> None:
+    """Recorded processes vary by 1 %: t(4) of it at 99 %, 3.7 %, are within one percent of the tolerance of 4 %."""
+    varied = Remembered(*[replace(RECORDED, speedup_cv=0.01)] * 2, "exact", optimized_counters=COUNTED)
+    undecided = case(measured(2.98), remembered=varied)
+    assert outcomes(undecided)["speedup"] is INCONCLUSIVE
+    assert (wants_more_pairs(undecided), wants_fresh_process(undecided)) == (False, True)
+    spread = tuple(TimedBuild(True, (Pair(speedup, 1.0, True),) * 4) for speedup in (2.4, 3.0, 3.6))
+    assert wants_more_pairs(case(replace(measured(3.0), instances=spread), remembered=varied))
+    again = case(measured(2.98), Confirmation(measured(2.98)), remembered=varied)
+    assert (outcomes(again)["speedup"], wants_fresh_process(again)) == (PASS, False)
+
+
+USUAL = Usual(half_width=0.001, reference_ms=30.0, reference_spread=0.01)  # disturbed from +-1 % and 33.2 ms on
+SCREENED = Remembered(*[replace(RECORDED, usual=USUAL)] * 2, "exact", optimized_counters=COUNTED)
+FINE, SLOW = Confirmation(timed(30.0, 10.0)), Confirmation(timed(30.0, 11.0))
+BESIDE = Confirmation(timed(36.0, 12.0))  # both sides take a fifth longer: the speedup is as recorded
+
+
+def screened(*processes: Confirmation, **changed: object) -> CaseResult:
+    first, *others = processes
+    assert first.measurement is not None
+    return case(first.measurement, *others, **{"remembered": SCREENED, **changed})
+
+
+def test_a_disturbed_process_does_not_pass_and_does_not_count_beside_an_undisturbed_one() -> None:
+    alone = screened(BESIDE)
+    assert wants_fresh_process(alone)
+    then = screened(BESIDE, FINE)
+    assert (outcomes(then)["speedup"], outcomes(then)["throughput"], wants_fresh_process(then)) == (PASS, PASS, False)
+    assert reasons(then, "speedup")[ReasonCode.DISTURBED] == {"disturbed": 1, "processes": 2}
+    decided = decider(replace(then, summary=then.summarize(timed(36.0, 12.0))))
+    assert decided is not None
+    assert (decided.processes, decided.summary.optimized_ms.median) == (1, 10.0)
+
+
+def test_an_alarm_of_the_only_undisturbed_process_is_confirmed() -> None:
+    once = screened(BESIDE, SLOW)
+    assert (outcomes(once)["speedup"], wants_fresh_process(once)) == (REGRESSED, True)
+    twice = screened(BESIDE, SLOW, SLOW)
+    assert (outcomes(twice)["speedup"], wants_fresh_process(twice)) == (REGRESSED, False)
+    contradicted = screened(BESIDE, SLOW, FINE)
+    assert outcomes(contradicted)["speedup"] is INCONCLUSIVE
+
+
+def test_spare_processes_measure_in_place_of_disturbed_ones() -> None:
+    taken = [(FINE,), (BESIDE,), (BESIDE, BESIDE), (BESIDE, FINE, BESIDE, BESIDE)]
+    assert [allowed_processes(screened(*processes), attempts=3) for processes in taken] == [3, 4, 5, 5]
+    assert allowed_processes(screened(BESIDE), attempts=1) == 1
+
+
+def test_of_three_processes_the_only_undisturbed_one_decides_by_its_median() -> None:
+    """Recorded processes vary by 1 %, so that the interval of one process decides nothing."""
+    varied = Remembered(*[replace(RECORDED, speedup_cv=0.01, usual=USUAL)] * 2, "exact", optimized_counters=COUNTED)
+    for speedup, outcome in ((2.95, PASS), (2.86, REGRESSED)):
+        one = Confirmation(measured(speedup))
+        two = screened(BESIDE, one, remembered=varied)
+        assert (outcomes(two)["speedup"], wants_fresh_process(two)) == (INCONCLUSIVE, True)
+        assert outcomes(screened(BESIDE, one, BESIDE, remembered=varied))["speedup"] is outcome
+
+
+def test_a_regression_behind_a_slow_reference_never_passes() -> None:
+    """Of the optimized side, which takes 12 instead of 10 ms, while another program slows the reference, too."""
+    hidden = screened(BESIDE, BESIDE, BESIDE)
+    assert (outcomes(hidden)["speedup"], hidden.verdicts[1].code) == (INCONCLUSIVE, ReasonCode.ALL_DISTURBED)
+    times = {"optimized_then": 10.0, "optimized_now": 12.0, "reference_then": 30.0, "reference_now": 36.0}
+    assert reasons(hidden, "speedup")[ReasonCode.ALL_DISTURBED] == times
+    assert hidden.verdicts[1].next_step is NextStep.REPEAT
+    unscreened = case(timed(36.0, 12.0), *[BESIDE] * 2)
+    assert outcomes(unscreened)["speedup"] is PASS
+    kept = screened(*[Confirmation(timed(36.0, 10.0))] * 3)  # its own time shows that the optimized side kept its speed
+    assert outcomes(kept)["speedup"] is PASS
+    few = [screened(*[Confirmation(timed(36.0, optimized_ms))] * 2) for optimized_ms in (10.0, 12.0)]
+    assert [wants_fresh_process(one) for one in few] == [False, True]
+    assert reasons(kept, "speedup")[ReasonCode.DISTURBED] == {"disturbed": 3, "processes": 3}
+
+
+def test_under_other_software_a_slower_reference_is_no_disturbance_and_a_wide_interval_is() -> None:
+    other = replace(SCREENED, match="same device")
+    assert ReasonCode.DISTURBED not in reasons(screened(BESIDE, remembered=other), "speedup")
+    wide = tuple(TimedBuild(True, (Pair(30.0 * factor, 10.0, True),) * 4) for factor in (0.97, 1.0, 1.03))
+    disturbed = screened(Confirmation(replace(measured(3.0), instances=wide)), remembered=other)
+    assert reasons(disturbed, "speedup")[ReasonCode.DISTURBED] == {"disturbed": 1, "processes": 1}
+
+
+def test_beside_other_work_on_a_cpu_a_disturbed_process_is_not_measured_again() -> None:
+    counted = {**COUNTED, "other_cores": 1.4}
+    busy = screened(Confirmation(replace(timed(36.0, 12.0), optimized_counters=counted)), case_id="net/fast/cpu")
+    assert (outcomes(busy)["speedup"], wants_fresh_process(busy)) == (INCONCLUSIVE, False)
 
 
 def test_of_counts_too_the_middle_one_of_three_processes_decides() -> None:

@@ -60,6 +60,15 @@ SENTENCES: dict[ReasonCode, tuple[dict[str, Fact], str]] = {
         "a step takes 5.21 times as long on a new input as on the same input again: the side remembers outputs",
     ),
     ReasonCode.DISPROVED: ({"proof": "it learns", "problem": "12 % right"}, "it learns: 12 % right"),
+    ReasonCode.DISTURBED: (
+        {"disturbed": 1, "processes": 3},
+        "1 of 3 processes were disturbed: their interval is much wider, or their reference much slower, than recorded",
+    ),
+    ReasonCode.ALL_DISTURBED: (
+        {"optimized_then": 10.0, "optimized_now": 11.0, "reference_then": 30.0, "reference_now": 36.0},
+        "no evidence: every process was disturbed, and the optimized side takes 11.00 ms instead of 10.00 ms, which "
+        "the reference, at 36.00 ms instead of 30.00 ms, may hide",
+    ),
     ReasonCode.NO_RECORD: ({}, "nothing is recorded for this machine yet"),
     ReasonCode.TOO_FEW_PROCESSES: (
         {"processes": 3, "needed": 5},

@@ -2,13 +2,24 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gpugate.measurement.record import Measurement, Pair, SideCost, TimedBuild
-from gpugate.results.summary import ProcessSummary, find_undisturbed, group_by_night, history, summarize
+from gpugate.results.summary import (
+    History,
+    ProcessSummary,
+    find_undisturbed,
+    group_by_night,
+    history,
+    shrink,
+    shrink_records,
+    summarize,
+)
 from gpugate.statistics.intervals import Estimate, median_interval
+from gpugate.statistics.variation import Variation
 
 COSTS = SideCost(0.1, 0.2), SideCost(0.3, 0.4)
 
@@ -30,6 +41,16 @@ def test_a_speedup_is_reference_time_over_optimized_time_of_each_pair() -> None:
     assert found.reference_ms == median_interval(range(10, 18))
     assert found.optimized_ms.median == 6.75
     assert found.pair_spread == pytest.approx(0)
+
+
+def test_the_intervals_of_a_recorded_case_contain_what_its_processes_differed_by() -> None:
+    recorded = History(2.0, 0.02, 2.0, 1.0, 0.001, 5)
+    found = summarize(measurement(*[instance([2.0] * 8, [1.0] * 8)] * 3), recorded)
+    of_speedup, of_time = math.exp(3.7469 * 0.02), math.exp(3.7469 * 0.001)  # t(4) at 99 %
+    assert (found.speedup.low, found.speedup.high) == pytest.approx((2 / of_speedup, 2 * of_speedup), rel=1e-4)
+    assert (found.optimized_ms.low, found.optimized_ms.high) == pytest.approx((1 / of_time, of_time), rel=1e-4)
+    young = summarize(measurement(instance([2.0] * 8, [1.0] * 8)), replace(recorded, processes=4))
+    assert young.speedup.low == pytest.approx(2 / math.exp(0.01))
 
 
 def test_pairs_and_discards_are_counted_over_instances_that_have_any() -> None:
@@ -126,6 +147,46 @@ def test_processes_that_vary_much_do_not_hide_one_that_was_disturbed() -> None:
     assert find_undisturbed([ProcessSummary(about(2.0), one) for one in times], ()) == [0, 1, 2, 3, 4]
     widths = [0.2, 0.1, 0.3, 0.2, 0.1, 0.6]
     assert find_undisturbed([ProcessSummary(about(2.0, one), 2.0) for one in widths], ()) == [0, 1, 3, 4]
+
+
+def test_the_noise_of_pairs_is_the_standard_error_of_a_process() -> None:
+    ratios = [2.0 * math.exp(0.1 * step) for step in (-3, -2, -1, 0, 0, 1, 2, 3)] * 2
+    found = history([[instance(ratios, [1] * 16)]] * 2)
+    assert found.pair_noise == pytest.approx(0.15 / 0.6745 / 4, rel=1e-3)  # MAD 0.15, of 16 pairs
+
+
+def test_variations_are_shrunk_over_the_records_of_a_machine() -> None:
+    """Cases of 5 processes each; the variation of one is a third of what its pairs predict."""
+    draw = np.random.default_rng(1)
+    cvs = 0.01 * np.sqrt(draw.chisquare(4, 40) / draw.chisquare(4, 40))
+    machine = [History(2.0, cv, 2.0, 1.0, 0.01, 5, pair_noise=0.01) for cv in cvs]
+    quiet = replace(machine[0], speedup_cv=0.003)
+    (found,) = shrink([quiet], machine)
+    assert found.variation is not None
+    assert (found.speedup_cv, quiet.variation) == (0.003, Variation(0.003, 4))
+    assert 0.003 < found.variation.share < 0.01
+    assert found.variation.degrees_of_freedom > 8
+    others = [replace(quiet, sittings=5), replace(quiet, processes=4), replace(quiet, pair_noise=None)]
+    assert shrink(others, machine) == others
+    assert shrink([quiet], machine[:9]) == [quiet]
+
+
+def test_an_anchor_is_compared_with_processes_that_vary_as_the_current_record() -> None:
+    draw = np.random.default_rng(1)
+    cvs = 0.01 * np.sqrt(draw.chisquare(4, 40) / draw.chisquare(4, 40))
+    machine = [History(2.0, cv, 2.0, 1.0, 0.01, 5, pair_noise=0.01) for cv in cvs]
+    quieter = replace(machine[0], speedup_cv=cvs[0] / 2)
+    (now, anchor), *others = shrink_records(machine, [quieter, *machine[1:]])
+    (own,) = shrink([quieter], machine)
+    assert now.shrunk is not None
+    assert own.shrunk is not None
+    assert anchor.shrunk is not None
+    variance = 0.44867 * now.shrunk.share**2 + 0.28683 * own.shrunk.share**2  # of medians of three and of five
+    assert anchor.shrunk.share == pytest.approx(math.sqrt(variance / (0.44867 + 0.28683)), rel=1e-4)
+    shares = [(one.shrunk.share, then.shrunk.share) for one, then in others if one.shrunk and then.shrunk]
+    assert len(shares) == 39
+    assert [one for one, _ in shares] == pytest.approx([then for _, then in shares])
+    assert shrink_records(machine[:9], machine[:9]) == [(one, one) for one in machine[:9]]
 
 
 def about(median: float, relative: float = 0.01) -> Estimate:

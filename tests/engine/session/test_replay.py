@@ -1,6 +1,7 @@
 """A stored run decided again: the same bytes, without measuring; and what another tolerance would have said."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -195,7 +196,7 @@ def test_a_verdict_that_was_not_stored_is_a_change(tmp_path: Path) -> None:
 
 def test_the_smallest_tolerance_is_that_of_the_history_that_varies_most() -> None:
     noisy = replace(RECORDED, anchor=History(3.0, 0.02, 30.0, 10.0, 0.001, 5))
-    assert smallest_tolerance(RECORDED) == RATIO_FLOOR
+    assert smallest_tolerance(RECORDED) == math.hypot(RATIO_FLOOR, 4 * 0.0002)
     assert smallest_tolerance(noisy) >= 0.08
     refuse_below_floor(0.9, {"a": RECORDED, "b": noisy, "c": None})
     with pytest.raises(OptionError, match="resolves for b: "):

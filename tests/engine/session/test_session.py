@@ -315,6 +315,16 @@ def test_a_fresh_process_that_died_leaves_the_alarm_and_says_so(session, monkeyp
         assert verdict.reasons[-1] == Reason(ReasonCode.NOT_CONFIRMED, {"problem": f"a fresh process {told}"})
 
 
+@pytest.mark.parametrize(
+    ("device", "gpus", "given", "planned"),
+    [("cuda", 8, None, 11), ("cuda", 1, None, 5), ("cpu", 8, None, 5), ("cuda", 8, 7, 7), ("cpu", 0, 7, 7)],
+)
+def test_a_recording_on_several_gpus_takes_more_processes(session, monkeypatch, device, gpus, given, planned) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    session.device, session.options = torch.device(device), replace(OPTIONS, processes=given)
+    assert recording.planned_processes(session) == planned
+
+
 def test_a_recording_session_leaves_the_anchor(session, monkeypatch) -> None:
     remember(session)
     old = session.baselines["net"]

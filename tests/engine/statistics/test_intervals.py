@@ -12,11 +12,13 @@ from gpugate.statistics.intervals import (
     Estimate,
     build_half_width,
     coefficient_of_variation,
+    machine_half_width,
     median_interval,
     order_effect,
     robust_spread,
     speedup_estimate,
 )
+from gpugate.statistics.variation import Variation
 
 DRAWS = 2000
 ALLOWED_TO_BE_WRONG = 0.015  # 1 %, and the luck of 2000 draws
@@ -81,6 +83,29 @@ def test_pairs_of_one_or_two_builds_never_make_an_interval_narrower_than_one_per
     bounds = math.log(estimate.low), math.log(estimate.median), math.log(estimate.high)
     assert bounds == pytest.approx((0.49, 0.5, 0.51))
     assert in_turn([[0.5] * 20] * 3).half_width == pytest.approx(0.0)
+
+
+def test_the_recorded_spread_between_processes_takes_the_place_of_the_one_percent() -> None:
+    """A single build of a process that was recorded to differ from others by 0.1 or 2 %, known from five values."""
+    quiet, loud = (machine_half_width(Variation(share, 4)) for share in (0.001, 0.02))
+    assert (quiet, loud) == pytest.approx((0.0037469, 0.074939), rel=1e-4)  # t(4) at 99 % is 3.7469
+    for of_machine in (quiet, loud):
+        estimate = speedup_estimate([[0.5] * 20], [True], of_machine)
+        assert (math.log(estimate.low), math.log(estimate.high)) == pytest.approx((0.5 - of_machine, 0.5 + of_machine))
+    apart = [[0.0] * 8, [0.1] * 8, [0.05] * 8]
+    assert speedup_estimate(apart, [True] * 3, quiet) == speedup_estimate(apart, [True] * 3)  # builds differ by more
+    many = speedup_estimate([[0.5] * 8] * 3, [True] * 3, loud)  # builds are alike, and processes are not
+    assert math.log(many.low) == pytest.approx(0.5 - loud)
+
+
+def test_an_interval_of_one_process_contains_the_machine_as_often_as_is_said() -> None:
+    """A simulation: a new process against the machine's median, the variation estimated from five recorded ones."""
+    draw, sd = np.random.default_rng(8), 0.01
+    recorded, fresh = draw.normal(0.0, sd, (20 * DRAWS, 5)), draw.normal(0.0, sd, 20 * DRAWS)
+    half = [machine_half_width(Variation(one, 4)) for one in recorded.std(axis=1, ddof=1)]
+    above, below = np.mean(fresh - half > 0), np.mean(fresh + half < 0)
+    assert above <= ALLOWED_TO_BE_WRONG
+    assert below <= ALLOWED_TO_BE_WRONG
 
 
 def test_three_instances_say_it_with_two_degrees_of_freedom() -> None:

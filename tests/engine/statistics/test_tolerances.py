@@ -8,7 +8,7 @@ import pytest
 from gpugate.judging.processes import vote
 from gpugate.judging.times import votes
 from gpugate.results.verdict import Outcome
-from gpugate.statistics.intervals import Estimate
+from gpugate.statistics.intervals import Estimate, machine_half_width
 from gpugate.statistics.tolerance import (
     MIN_VARIATION_FACTOR,
     detectable_slowdown,
@@ -20,11 +20,14 @@ from gpugate.statistics.tolerance import (
     tolerance,
     variation_factor,
 )
+from gpugate.statistics.variation import Variation
 
 
-@pytest.mark.parametrize(("count", "variance"), [(1, 1.0), (3, 0.4487), (5, 0.2868), (7, 0.2104), (6, 0.2868)])
+@pytest.mark.parametrize(
+    ("count", "variance"), [(1, 1.0), (3, 0.4487), (5, 0.2868), (7, 0.2104), (2, 0.5), (4, 0.2982), (6, 0.2147)]
+)
 def test_the_variance_of_a_normal_median(count, variance) -> None:
-    """Teichroew's tables of order statistics (1956); an even count is taken for the odd one below."""
+    """Teichroew's tables of order statistics (1956)."""
     assert median_variance(count) == pytest.approx(variance, abs=1e-4)
 
 
@@ -46,7 +49,8 @@ def test_tolerance(cv, processes, expected) -> None:
 
 def test_more_checks_tolerate_more_and_more_recorded_processes_less() -> None:
     assert variation_factor(5, 1) == MIN_VARIATION_FACTOR < variation_factor(5, 32) < variation_factor(5, 64)
-    assert variation_factor(7, 64) < variation_factor(5, 64)
+    assert variation_factor(7, 64) < variation_factor(6, 64) < variation_factor(5, 64)
+    assert variation_factor(5, 64, degrees_of_freedom=9) < variation_factor(5, 64)
 
 
 @pytest.mark.parametrize("checks", [16, 64])
@@ -79,11 +83,11 @@ def test_a_baseline_that_knows_nights_alarms_as_seldom_as_is_said(processes_a_ni
 @pytest.mark.parametrize(("cv", "allowed"), [(0.01, 0.05), (0.002, 0.01)])
 def test_a_detectable_slowdown_is_detected_as_often_as_is_said(cv, allowed) -> None:
     """A simulation of the whole rule: a first process that passes decides, else the middle one of three does."""
-    draw, nights, within = np.random.default_rng(2), 3000, 0.3 * cv
+    draw, nights, of_machine = np.random.default_rng(2), 3000, machine_half_width(Variation(cv, 4))
     slower = 1.0 / (1 + detectable_slowdown(cv, 5, 1, allowed))
     recorded = np.median(draw.normal(1.0, cv, (nights, 5)), axis=1)
     attempts = draw.normal(slower, cv, (nights, 3))
-    red = [_is_red(list(three), then, allowed, within) for three, then in zip(attempts, recorded, strict=True)]
+    red = [_is_red(list(three), then, allowed, of_machine) for three, then in zip(attempts, recorded, strict=True)]
     assert np.mean(red) == pytest.approx(0.95, abs=0.03)
 
 
@@ -91,10 +95,12 @@ def test_a_detectable_slowdown_is_detected_as_often_as_is_said(cv, allowed) -> N
 def test_of_nights_that_differ_by_their_processes_alone_it_is_detected_no_less_often(a_night) -> None:
     draw, nights, sd, allowed = np.random.default_rng(4), 3000, 0.004, 0.05
     recorded = np.median(draw.normal(1.0, sd, (nights, 5, a_night)), axis=2)
-    slower = 1.0 / (1 + detectable_slowdown(sd * math.sqrt(median_variance(a_night)), 5 * a_night, 5, allowed))
+    between_nights = sd * math.sqrt(median_variance(a_night))
+    slower = 1.0 / (1 + detectable_slowdown(between_nights, 5 * a_night, 5, allowed))
+    of_machine = machine_half_width(Variation(between_nights, 4))
     attempts = draw.normal(slower, sd, (nights, 3))
     then = np.median(recorded, axis=1)
-    red = [_is_red(list(three), one, allowed, 0.3 * sd) for three, one in zip(attempts, then, strict=True)]
+    red = [_is_red(list(three), one, allowed, of_machine) for three, one in zip(attempts, then, strict=True)]
     assert np.mean(red) > 0.93
 
 
@@ -119,7 +125,13 @@ def _is_red(medians: list[float], then: float, allowed: float, half_width: float
 
 @pytest.mark.parametrize(
     ("cv", "nights", "expected"),
-    [(0.0005, 1, 0.01 / 1.01), (0.0005, 4, 0.01 / 1.01), (0.0005, 5, 0.003 / 1.003), (0.01, 5, 0.04)],
+    [
+        (0.0, 1, 0.01 / 1.01),
+        (0.0025, 1, 0.01 * math.hypot(1, 1 / 1.01)),  # 4 cv beside the floor
+        (0.0025, 4, 0.01 * math.hypot(1, 1 / 1.01)),
+        (0.0005, 5, 0.003 / 1.003),
+        (0.01, 5, 0.04),
+    ],
 )
 def test_what_was_recorded_over_nights_needs_no_floor_for_them(cv, nights, expected) -> None:
     assert speedup_tolerance(cv, 5, nights, checks_per_night=1) == pytest.approx(expected)
@@ -140,10 +152,11 @@ def test_a_slowdown_as_large_as_the_floor_is_not_let_through() -> None:
 
 @pytest.mark.parametrize(
     ("promised", "variation", "processes", "chance"),
-    [(3.0, 0.1, 5, 0.5), (2.0, 0.1, 5, 0.0086), (2.0, 0.0, 5, 0.0), (3.1, 0.0, 5, 1.0), (2.0, None, 1, 0.0)],
+    [(3.0, 0.1, 5, 0.5), (2.0, 0.1, 5, 0.0086), (2.0, 0.0, 5, 0.0), (3.1, 0.0, 5, 1.0)],
 )
 def test_the_chance_of_a_shortfall_where_nothing_changed(promised, variation, processes, chance) -> None:
-    assert shortfall_chance(3.0, promised, variation, processes) == pytest.approx(chance, abs=2e-3)
+    known = Variation(variation, processes - 1)
+    assert shortfall_chance(3.0, promised, known, processes) == pytest.approx(chance, abs=2e-3)
 
 
 def test_a_shortfall_is_as_rare_as_is_computed() -> None:
@@ -152,7 +165,8 @@ def test_a_shortfall_is_as_rare_as_is_computed() -> None:
     recorded = draw.normal(3.0, 0.3, (40_000, 5))
     fresh = np.median(draw.normal(3.0, 0.3, (40_000, 3)), axis=1)
     then, cv = np.median(recorded, axis=1), recorded.std(axis=1, ddof=1) / recorded.mean(axis=1)
-    chances = [shortfall_chance(one, promised, spread, 5) for one, spread in zip(then[:2000], cv[:2000], strict=True)]
+    known = [Variation(spread, 4) for spread in cv[:2000]]
+    chances = [shortfall_chance(one, promised, spread, 5) for one, spread in zip(then[:2000], known, strict=True)]
     # Averaged over records, the computed chance errs on the careful side: the record's own error counts too.
     assert (fresh < promised).mean() < np.mean(chances) < 0.1
 
@@ -163,5 +177,5 @@ def test_what_cannot_be_detected_is_infinite() -> None:
 
 
 def test_over_nights_a_detectable_slowdown_rests_on_the_number_of_nights() -> None:
-    fall = 0.02 + 1.6449 * 0.01 * math.sqrt(1 / 0.4487 + 0.2868)  # one of 3 processes a night; 5 nights
-    assert detectable_slowdown(0.01, 15, 5, 0.02) == pytest.approx(fall / (1 - fall), rel=1e-4)
+    fall = 0.02 + 1.6449 * 0.01 * math.sqrt(0.4487 / 0.2868 + 0.2868)  # 3 of 5 processes a night; 5 nights
+    assert detectable_slowdown(0.01, 25, 5, 0.02) == pytest.approx(fall / (1 - fall), rel=1e-4)

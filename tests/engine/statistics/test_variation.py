@@ -1,0 +1,96 @@
+"""The shrinking of variations over cases, against the distributions that it assumes and against others."""
+
+import math
+
+import numpy as np
+import pytest
+
+from gpugate.statistics.tolerance import variation_factor
+from gpugate.statistics.variation import MIN_CASES, Observed, Prior, Variation, fit_prior
+
+CASES, PROCESSES = 40, 6
+DEGREES = PROCESSES - 1
+
+
+def observed(share: float, pair_noise: float = 0.01, degrees: float = DEGREES) -> Observed:
+    return Observed(Variation(share, degrees), pair_noise)
+
+
+def draw_cases(draw: np.random.Generator, degrees: float = 4.0) -> tuple[np.ndarray, np.ndarray]:
+    """Draws the standard deviation and the noise of the pairs of CASES, as a prior of so many degrees has them."""
+    noise = 0.01 * np.exp(draw.normal(0, 1, CASES))
+    return noise * np.sqrt(degrees / draw.chisquare(degrees, CASES)), noise
+
+
+def record(draw: np.random.Generator, sd: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, list[Observed]]:
+    values = draw.normal(1.0, sd[:, None], (CASES, PROCESSES))
+    return values, [observed(*of_case) for of_case in zip(values.std(axis=1, ddof=1), noise, strict=True)]
+
+
+def test_a_posterior_variance_is_the_mean_of_both_weighted_by_their_degrees() -> None:
+    prior = Prior(level=0.0, slope=2.0, degrees_of_freedom=4.0, smallest_noise=1e-9)
+    found = prior.shrink(observed(0.02, pair_noise=0.01))
+    assert found.share == pytest.approx(math.sqrt((4 * 0.01**2 + 5 * 0.02**2) / 9))
+    assert found.degrees_of_freedom == 9
+
+
+def test_a_case_far_above_its_prediction_keeps_its_own_variation() -> None:
+    prior = Prior(0.0, 2.0, 4.0, 1e-9)
+    at_most = math.sqrt(15.5219)  # the 99 % quantile of F(5, 4)
+    assert prior.shrink(observed(0.01 * at_most * 0.99)).degrees_of_freedom == 9
+    assert prior.shrink(observed(0.01 * at_most * 1.01)) == Variation(0.01 * at_most * 1.01, DEGREES)
+
+
+def test_the_fit_finds_the_trend_and_the_worth_of_the_prior() -> None:
+    draw = np.random.default_rng(1)
+    found = [fit_prior(record(draw, *draw_cases(draw))[1]) for _ in range(200)]
+    assert np.median([one.slope for one in found if one]) == pytest.approx(2.0, abs=0.05)
+    assert np.median([one.degrees_of_freedom for one in found if one]) == pytest.approx(4.0, abs=0.6)
+    assert np.median([one.variance(0.01) for one in found if one]) == pytest.approx(1e-4, rel=0.1)
+
+
+def test_cases_of_one_variance_are_one_pool() -> None:
+    draw = np.random.default_rng(2)
+    same = np.full(CASES, 0.01)
+    worth = [fit_prior(record(draw, same, same)[1]).degrees_of_freedom for _ in range(20)]  # type: ignore[union-attr]
+    assert np.median(worth) > 50
+    assert max(worth) == CASES * DEGREES  # where they scatter by less than chance alone
+
+
+def test_few_cases_and_cases_without_any_variation_give_no_prior() -> None:
+    cases = record(np.random.default_rng(3), *draw_cases(np.random.default_rng(3)))[1]
+    assert fit_prior(cases[: MIN_CASES - 1]) is None
+    assert fit_prior(cases[:MIN_CASES]) is not None
+    assert fit_prior([observed(0.0)] * CASES) is None
+    assert fit_prior([observed(0.01, pair_noise=0.0)] * CASES) is None
+
+
+def test_a_case_without_variation_or_noise_leaves_the_fit_as_it_was() -> None:
+    cases = record(np.random.default_rng(4), *draw_cases(np.random.default_rng(4)))[1]
+    before, after = fit_prior(cases), fit_prior([*cases, observed(0.0, 0.01), observed(0.01, 0.0)])
+    assert before == after
+    assert after is not None
+    assert 0 < after.shrink(observed(0.0)).share < 0.01
+    assert after.shrink(observed(0.001, 0.0)).share > 0
+
+
+@pytest.mark.parametrize("outlying", [1.0, 5.0])
+def test_a_suite_alarms_as_seldom_with_shrunk_variations_as_is_said(outlying) -> None:
+    """A simulation: the middle one of 3 processes against the median of 6, while one case varies by so many times what
+    its pairs predict. The tolerances of that case and of the suite stay honest."""
+    draw, suites = np.random.default_rng(5), 600
+    level = variation_factor(PROCESSES, CASES, DEGREES + 4.0)
+    alarms = np.zeros((suites, CASES), dtype=bool)
+    for suite in range(suites):
+        sd, noise = draw_cases(draw)
+        sd[0] = outlying * noise[0] * (sd[0] / noise[0] if outlying == 1 else 1)
+        values, cases = record(draw, sd, noise)
+        prior = fit_prior(cases)
+        assert prior is not None
+        shrunk = [prior.shrink(case) for case in cases]
+        fresh = np.median(draw.normal(1.0, sd[:, None], (CASES, 3)), axis=1)
+        allowed = [variation_factor(PROCESSES, CASES, one.degrees_of_freedom) * one.share for one in shrunk]
+        alarms[suite] = fresh < np.median(values, axis=1) * (1 - np.array(allowed))
+    assert level < variation_factor(PROCESSES, CASES)
+    assert 0.01 < alarms.any(axis=1).mean() < 0.08  # 5 % is what is said
+    assert alarms[:, 0].mean() < 0.02
