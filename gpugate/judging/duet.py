@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from gpugate.measurement.record import Measurement, SideCost
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSide
 from gpugate.statistics.intervals import Estimate, build_half_width, speedup_estimate
+from gpugate.statistics.policy import DUET_FLOOR
 
-# Two identical sides may differ by as much for their whole life in a process: a smaller change is none.
-FLOOR = 0.01
 ALIKE = 0.03  # an interval inside +-3 % is the same speed
 # Two processes tune their kernels and place their memory independently of each other: two equal versions differed by 4
 # and 5 % as long as the processes lived, on an H200.
@@ -51,11 +50,12 @@ def widen(pooled: Estimate, pairs: Sequence[Estimate]) -> Estimate:
 
 
 def judge_ratio(ratio: Estimate, processes: Sequence[float]) -> DuetOutcome:
-    """SLOWER or FASTER where the interval is beyond FLOOR and no process contradicts, SAME where it is within ALIKE.
+    """SLOWER or FASTER where the interval is beyond DUET_FLOOR and no process contradicts, SAME where it is within
+    ALIKE.
 
     `processes` are the ratios of single processes. A change that one process alone has seen is UNDECIDED.
     """
-    slower, faster = ratio.low > 1 + FLOOR, ratio.high < 1 / (1 + FLOOR)
+    slower, faster = ratio.low > 1 + DUET_FLOOR, ratio.high < 1 / (1 + DUET_FLOOR)
     if len(processes) >= FEWEST_FOR_ALARM and slower and min(processes) > 1:
         return DuetOutcome.SLOWER
     if len(processes) >= FEWEST_FOR_ALARM and faster and max(processes) < 1:
@@ -78,7 +78,7 @@ def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:
         outcome=judge_ratio(ratio, [one.median for one in ratios]),
         ratio=ratio,
         processes=ratios,
-        detectable=math.expm1(math.log1p(FLOOR) + 2 * _half_log(ratio)),
+        detectable=math.expm1(math.log1p(DUET_FLOOR) + 2 * _half_log(ratio)),
         relative_l2=max((one.relative_l2 for measurement, _ in measured for one in measurement.differences), default=0),
         base=base,
         head=head,
@@ -99,8 +99,11 @@ def judge_duets(taken: Sequence[DuetProcess]) -> tuple[list[Duet], dict[str, str
 
 
 def needs_process(duet: Duet) -> bool:
-    """True for a case that is not decided, which includes every change that one process alone has seen."""
-    return duet.outcome is DuetOutcome.UNDECIDED
+    """True for a case that is not decided, which includes every change that one process alone has seen, and for one
+    whose change is larger than DUET_FLOOR, though not surely."""
+    change = abs(math.log(duet.ratio.median))
+    is_open = duet.outcome is DuetOutcome.SAME and change > math.log1p(DUET_FLOOR)
+    return is_open or duet.outcome is DuetOutcome.UNDECIDED
 
 
 def _sides(measurement: Measurement) -> tuple[DuetSide, DuetSide]:
@@ -111,13 +114,7 @@ def _sides(measurement: Measurement) -> tuple[DuetSide, DuetSide]:
 
 
 def _cheapest(sides: Sequence[DuetSide]) -> DuetSide:
-    """The side that is built first also loads libraries and their buffers, so the lowest cost is the side's own."""
-    costs = [side.cost for side in sides]
-    peaks = [cost.peak_bytes for cost in costs if cost.peak_bytes is not None]
-    cost = SideCost(
-        min(cost.build_s for cost in costs), min(cost.first_step_s for cost in costs), min(peaks, default=None)
-    )
-    return DuetSide(sides[0].counters, cost)
+    return DuetSide(sides[0].counters, SideCost.lowest([side.cost for side in sides]))
 
 
 def _half_log(ratio: Estimate) -> float:

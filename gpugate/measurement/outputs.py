@@ -30,21 +30,28 @@ class Expected:
     timed: Sequence[torch.Tensor]
 
 
-def expected_outputs(case: Case, context: Context, inputs: Inputs, of_timed: bool = True) -> Expected:
-    """Builds a baseline, computes its output for every input set, and closes it.
+def expected_outputs(case: Case, context: Context, inputs: Inputs) -> Expected:
+    """Builds a baseline, computes its output for every input set, and closes it. Raises SideError as `outputs_of`."""
+    with closing(build_side(BASELINE, case.workload.baseline, context, inputs.fresh[0])) as baseline:
+        found = outputs_of(baseline, inputs, inputs.timed)
+    del baseline
+    release(context.device)
+    return found
 
-    `of_timed` is False where no output of a timed step is compared; `Expected.timed` is then empty.
+
+def outputs_of(baseline: BuiltSide, inputs: Inputs, timed: Sequence[Any] = ()) -> Expected:
+    """Computes the outputs of a live baseline for the fresh inputs and the sets `timed`.
 
     Raises SideError when the baseline writes to its inputs, returns an output that cannot be compared, or returns
     another output for the same input.
     """
-    timed_sets = inputs.timed if of_timed else ()
-    fresh, timed, (again,) = _baseline_outputs(case, context, (inputs.fresh, timed_sets, inputs.fresh[:1]))
+    groups = inputs.fresh, timed, inputs.fresh[:1]
+    of_fresh, of_timed, (again,) = [[_baseline_output(baseline, one) for one in group] for group in groups]
     check_untouched(inputs, BASELINE)
-    problem = repeat_problem(again, fresh[0], SAME_BASELINE_L2)
+    problem = repeat_problem(again, of_fresh[0], SAME_BASELINE_L2)
     if problem is not None:
         raise SideError(BASELINE, "computing an output", ValueError(problem))
-    return Expected(fresh, timed)
+    return Expected(of_fresh, of_timed)
 
 
 def repeat_problem(again: torch.Tensor, before: torch.Tensor, tolerated: float) -> str | None:
@@ -68,14 +75,6 @@ def hidden_state_problem(optimized: BuiltSide, inputs: Inputs, tolerated: float)
     return None if problem_with(again, before) else repeat_problem(again, before, tolerated)
 
 
-def _baseline_outputs(case: Case, context: Context, groups: Sequence[Sequence[Any]]) -> list[list[torch.Tensor]]:
-    with closing(build_side(BASELINE, case.workload.baseline, context, groups[0][0])) as baseline:
-        outputs = [[_baseline_output(baseline, inputs) for inputs in group] for group in groups]
-    del baseline
-    release(context.device)
-    return outputs
-
-
 def _baseline_output(baseline: BuiltSide, inputs: Any) -> torch.Tensor:
     output = baseline.output_for(inputs)
     problem = problem_with(output, output)
@@ -86,7 +85,10 @@ def _baseline_output(baseline: BuiltSide, inputs: Any) -> torch.Tensor:
 
 def check_baseline_unchanged(case: Case, context: Context, inputs: Inputs, expected: Expected) -> None:
     """Raises SideError unless a baseline built now gives the same output as before the optimization was built."""
-    ((again,),) = _baseline_outputs(case, context, (inputs.fresh[:1],))
+    with closing(build_side(BASELINE, case.workload.baseline, context, inputs.fresh[0])) as baseline:
+        again = _baseline_output(baseline, inputs.fresh[0])
+    del baseline
+    release(context.device)
     _check_same(case, again, expected)
 
 

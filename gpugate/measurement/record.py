@@ -140,6 +140,14 @@ class SideCost:
     def compile_s(self) -> float:
         return self.build_s + self.first_step_s
 
+    @classmethod
+    def lowest(cls, costs: Sequence[SideCost]) -> SideCost:
+        """The lowest of each cost: what a side alone needs. The side that is built first also loads libraries."""
+        peaks = [cost.peak_bytes for cost in costs if cost.peak_bytes is not None]
+        return cls(
+            min(cost.build_s for cost in costs), min(cost.first_step_s for cost in costs), min(peaks, default=None)
+        )
+
 
 @dataclass(frozen=True)
 class Difference:

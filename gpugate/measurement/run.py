@@ -27,6 +27,7 @@ from gpugate.measurement.outputs import (
     expected_outputs,
     hidden_state_problem,
     mismatch,
+    outputs_of,
 )
 from gpugate.measurement.pairing import CoolDown, Pairing
 from gpugate.measurement.process_state import functions_read_once, restore_variables
@@ -48,7 +49,7 @@ from gpugate.measurement.sides import BuiltSide, blame, build_side, pause_garbag
 from gpugate.measurement.speedup import speedup_of
 from gpugate.measurement.step_checks import block_work_share, check_steps, time_on_new_inputs
 from gpugate.measurement.step_profile import step_profile
-from gpugate.measurement.stopping import pairs_worth_taking, stop_reason
+from gpugate.measurement.stopping import is_decided, pairs_worth_taking, stop_reason
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.measurement.warm_up import least_block_ms, warm_up
@@ -79,7 +80,7 @@ class _Found:
     differences: list[Difference] = field(default_factory=list)
     proofs: list[ProofResult] = field(default_factory=list)
     half_widths: list[float] = field(default_factory=list)
-    costs: tuple[SideCost, SideCost] = (SideCost(0.0, 0.0), SideCost(0.0, 0.0))  # of the first build
+    costs: list[tuple[SideCost, SideCost]] = field(default_factory=list)  # of each build
     same_bits: bool = False
     inert: bool = False
     baseline_unchanged: bool = False  # True once a reference built after the optimization gave the baseline's outputs
@@ -172,14 +173,16 @@ def measure(
     try:
         with blame(f"inputs of {case.workload.name}", "being made", BUILD_SHARE):
             inputs = make_inputs(case.workload, context, settings.fresh_inputs, _draw(settings, case.workload.name))
-        expected = cache.expected_outputs(inputs, lambda: expected_outputs(case, context, inputs, settings.check_steps))
+        expected = None  # a duet computes them by its first build
+        if not settings.duet:
+            expected = cache.expected_outputs(inputs, lambda: expected_outputs(case, context, inputs))
         run = _Run(case, context, settings, report, inputs, expected, cache)
         if settings.prove:
             run.found.proofs += run_proofs(case, context, lambda proof: run.report_progress("proving", proof))
         if case.size.whole_run_items is not None and not run.found.proofs:
             _build_once(run)
         stopped_because = _sample(run)
-        if not run.found.baseline_unchanged:
+        if expected is not None and not run.found.baseline_unchanged:
             check_baseline_unchanged(case, context, inputs, expected)
         return _record(run, stopped_because, perf_counter() - started)
     finally:
@@ -232,7 +235,8 @@ def _sample(run: _Run) -> StopReason:
         if run.live is not None:
             both = run.live.build(reference_first)
         else:
-            both = build_both(run.case, run.context, run.inputs, reference_first, run.settings.stop_idle)
+            both = build_both(run.case, run.context, run.inputs, reference_first, run.settings.duet)
+        run.found.costs.append((both.reference.cost, both.optimized.cost))
         try:
             if not run.found.builds:
                 _begin(run, both)
@@ -248,9 +252,10 @@ def _sample(run: _Run) -> StopReason:
 def _begin(run: _Run, both: BothSides) -> None:
     """Compares outputs of the first build, and starts the budget when building and comparing are done."""
     run.report_progress("checking", both.optimized.name)
-    run.found.costs = (both.reference.cost, both.optimized.cost)
     if run.live is not None:
         run.found.differences += run.live.compare()
+    elif run.settings.duet:
+        run.expected = outputs_of(both.reference, run.inputs)
     if run.expected is not None:
         found, run.found.same_bits = compare_fresh(both, run.inputs, run.expected)
         run.found.differences += found
@@ -274,7 +279,7 @@ def _sample_build(run: _Run, both: BothSides) -> StopReason | None:
     run.rebuild_s = both.build_s + (perf_counter() - started) * REWARM_SHARE / share
     first = run.draw.random() < 0.5
     pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, first, run.cool_down, run.cpu, run.exchange)
-    pairing.stop_idle = run.settings.stop_idle
+    pairing.stop_idle = run.settings.duet
     try:
         pairing.settle()
         stopped = _take_pairs(run, pairing)
@@ -282,7 +287,7 @@ def _sample_build(run: _Run, both: BothSides) -> StopReason | None:
         pairing.end_turns()
     if pairing.pairs:  # none where the budget ended during the warm-up
         run.found.builds.append(pairing.result())
-    if run.expected is not None and run.settings.check_steps:
+    if run.expected is not None and not run.settings.duet:
         compared = compare_timed(both.optimized, run.inputs, run.expected, run.timer.time_ms, run.draw)
         run.found.differences.append(compared)
     check_untouched(run.inputs, both.optimized.name)
@@ -308,7 +313,9 @@ def _take_pairs(run: _Run, pairing: Pairing) -> StopReason | None:
         affordable = run.rebuild_s + round_s < run.seconds_left
         missing = settings.min_builds - len(found.builds) - 1 if affordable else 0
         pairs = found.pairs + len(pairing.pairs)
-        stopped = stop_reason(found.half_widths, pairs, missing, run.seconds_left, settings)
+        decided = settings.duet and estimate is not None and is_decided(estimate)
+        wanted = replace(settings, half_width=math.inf) if decided else settings
+        stopped = stop_reason(found.half_widths, pairs, missing, run.seconds_left, wanted)
         if stopped is not None or affordable:
             return stopped
 
@@ -334,7 +341,7 @@ def _finish(run: _Run, both: BothSides) -> None:
         run.live.count(both, _steps_ms(run))
     if run.expected is None or not run.found.comparable:
         return
-    if run.settings.check_steps:
+    if not run.settings.duet:
         run.report_progress("checking", both.optimized.name)
         run.found.step_checks = _check_steps(run, both, run.expected)
     run.report_progress("counting", both.optimized.name)
@@ -424,7 +431,9 @@ def _all_counters(run: _Run, side: int) -> Counters:
 
 def _record(run: _Run, stopped_because: StopReason, wall_s: float) -> Measurement:
     found, ratios = run.found, sorted(run.timer.event_host_ratios)
-    reference_cost, optimized_cost = found.costs
+    # In a duet the first side to be built loads the libraries, too; else the baseline was built before both sides.
+    of_sides = zip(*(found.costs if run.settings.duet else found.costs[:1]), strict=True)
+    reference_cost, optimized_cost = map(SideCost.lowest, of_sides)
     return Measurement(
         case_id=run.case.id,
         instances=tuple(found.builds),

@@ -19,6 +19,9 @@ class Settings:
     `budget_s` covers warm-up, rebuilding and sampling of one case; the first build and compilation come on top.
     `half_width` is the relative half-width of the speedup's interval at which sampling stops. `seed` draws the fresh
     inputs and the side that runs first. `fault` is put into the optimized side, on purpose.
+
+    `duet` is True where the sides are two versions of one: the workers of the idle side are stopped, the outputs of the
+    first build are compared on fresh inputs alone, and sampling also stops where the change is decided.
     """
 
     budget_s: float = 6.0
@@ -30,8 +33,7 @@ class Settings:
     fresh_inputs: int = 3
     seed: int = 0
     fault: Fault | None = None
-    stop_idle: bool = False  # the workers of the side that is not timed: for two versions of one side
-    check_steps: bool = True  # compare outputs of timed steps, too; False where nobody claims that a side is better
+    duet: bool = False
     prove: bool = True  # False where the proofs ran before, or another process runs them
 
     def escalate(self) -> Settings:

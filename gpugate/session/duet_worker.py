@@ -14,7 +14,6 @@ from gpugate.catalogue import catalogue
 from gpugate.errors import CompareError, GpugateError, SideError
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutate import apply
-from gpugate.judging.duet import FLOOR
 from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import Settings
@@ -25,13 +24,13 @@ from gpugate.session.other_tree import OtherTree
 from gpugate.session.perf_session import PerfSession, collect_garbage
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import case_of
+from gpugate.statistics.policy import DUET_FLOOR
 from gpugate.store.codec import from_json
 from gpugate.store.json_file import parse
 from gpugate.workload import BASELINE, Case
 
 _LOG = logging.getLogger(__name__)
 PREFIX = "gpugate_base"
-HALF_WIDTH = FLOOR  # at which sampling stops: a smaller change is none
 FAILED = 1
 
 
@@ -107,11 +106,9 @@ class DuetTaker:
 
         settings = Settings(
             budget_s=self.plan.budget_s,
-            half_width=HALF_WIDTH,
+            half_width=DUET_FLOOR,  # a smaller change is none
             seed=perf.result.seed,
-            stop_idle=True,
-            check_steps=False,
-            prove=False,
+            duet=True,
         )
         collect_garbage()
         if base is not None:

@@ -15,10 +15,11 @@ from gpugate.commands.compare.report import write_change, write_interval
 from gpugate.errors import CompareError
 from gpugate.explaining.states_of_case import explain_duet
 from gpugate.judging.bisection import Bisection
-from gpugate.judging.duet import FLOOR, judge_duets, time_ratio
+from gpugate.judging.duet import judge_duets, time_ratio
 from gpugate.results.duet import DuetOutcome
 from gpugate.session.duets import BUDGET_S, CACHE, DuetPlan, measure_duets, pytest_words, run_process
 from gpugate.statistics.intervals import Estimate
+from gpugate.statistics.policy import DUET_FLOOR
 from gpugate.store.version import SHORT, Version, check_out, git, suggest_commit
 
 MOST_REPEATS = 3  # of a measurement whose interval contains the border between slower and not
@@ -163,7 +164,7 @@ class Search:
     def _border(self, commit: int) -> float:
         """Half of the change between the ends; for the end itself the smallest change that is one."""
         if commit == len(self.commits) or not self.ends:
-            return 1 + FLOOR
+            return 1 + DUET_FLOOR
         return math.sqrt(self._mean_of_ends())
 
     def _mean_of_ends(self) -> float:

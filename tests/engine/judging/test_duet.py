@@ -7,7 +7,6 @@ import pytest
 
 from gpugate.judging.duet import (
     ALIKE,
-    FLOOR,
     UNKNOWN_PROCESS_SPREAD,
     combine,
     judge_duet,
@@ -18,6 +17,7 @@ from gpugate.judging.duet import (
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
 from gpugate.results.duet import DuetOutcome, DuetProcess
 from gpugate.statistics.intervals import Estimate
+from gpugate.statistics.policy import DUET_FLOOR
 from tests.conftest import TWO_CORES
 
 SLOWER, FASTER, SAME, UNDECIDED = DuetOutcome
@@ -49,10 +49,10 @@ def process(measurement: Measurement, swapped: bool = False) -> DuetProcess:
         (1.009, 1.031, (1.02, 1.01), UNDECIDED),
         (1 - ALIKE + 0.001, 1 + ALIKE, (1.0,), SAME),
         (1 / (1 + ALIKE) - 1e-6, 1.0, (1.0,), UNDECIDED),
-        (0.98, 1 / (1 + FLOOR) - 1e-6, (0.98, 0.99), FASTER),
-        (0.98, 1 / (1 + FLOOR) - 1e-6, (0.98,), UNDECIDED),
-        (0.98, 1 / (1 + FLOOR) - 1e-6, (0.98, 1.001), UNDECIDED),
-        (0.98, 1 / (1 + FLOOR) + 1e-6, (0.98, 0.99), SAME),
+        (0.98, 1 / (1 + DUET_FLOOR) - 1e-6, (0.98, 0.99), FASTER),
+        (0.98, 1 / (1 + DUET_FLOOR) - 1e-6, (0.98,), UNDECIDED),
+        (0.98, 1 / (1 + DUET_FLOOR) - 1e-6, (0.98, 1.001), UNDECIDED),
+        (0.98, 1 / (1 + DUET_FLOOR) + 1e-6, (0.98, 0.99), SAME),
         (0.5, 2.0, (0.9, 1.0, 1.1), UNDECIDED),
     ],
 )
@@ -132,6 +132,6 @@ def test_a_duet_has_the_sides_of_both_versions_whichever_was_the_reference() -> 
 def test_the_detectable_slowdown_grows_with_the_noise() -> None:
     quiet, noisy = (judge_duet(CASE, [process(measured(10, 10, spread_ms=spread))]) for spread in (0.0, 0.5))
     half = math.log(noisy.ratio.high / noisy.ratio.low) / 2
-    assert quiet.detectable == pytest.approx(FLOOR)
-    assert noisy.detectable == pytest.approx((1 + FLOOR) * math.exp(2 * half) - 1)
+    assert quiet.detectable == pytest.approx(DUET_FLOOR)
+    assert noisy.detectable == pytest.approx((1 + DUET_FLOOR) * math.exp(2 * half) - 1)
     assert noisy.detectable > 0.03

@@ -88,7 +88,7 @@ class Fakes:
 
     def measure(self, swapped: bool = False, budget_s: float = 60.0) -> DuetProcess:
         """Equal times end turns long before the budget; versions that are measured one after another use it up."""
-        settings = Settings(budget_s=budget_s, stop_idle=True)
+        settings = Settings(budget_s=budget_s, duet=True)
         found, arrangement = self.pair.measure(a_case(), self.context, settings, swapped)
         return DuetProcess(swapped, TWO_CORES, (CASE_ID,), {CASE_ID: found}, apart={CASE_ID: arrangement})
 
