@@ -377,7 +377,7 @@ def _duet(slowdown: float, sds: tuple[float, float], shape: tuple[int, int], dra
         own = draw.normal(mean, noise, shape).tolist()
         builds += own
         processes.append(_ratio(own).median)
-        outcome = judge_ratio(_ratio(builds), processes)
+        outcome = judge_ratio(_ratio(builds), processes, len(builds))
     return outcome
 
 

@@ -11,6 +11,7 @@ from gpugate.judging.duet import (
     combine,
     judge_duet,
     judge_ratio,
+    needs_process,
     time_ratio,
     widen,
 )
@@ -59,7 +60,24 @@ def process(measurement: Measurement, swapped: bool = False) -> DuetProcess:
 def test_the_borders_of_each_outcome(
     low: float, high: float, processes: tuple[float, ...], outcome: DuetOutcome
 ) -> None:
-    assert judge_ratio(Estimate(math.sqrt(low * high), low, high), processes) is outcome
+    assert judge_ratio(Estimate(math.sqrt(low * high), low, high), processes, builds=8) is outcome
+
+
+@pytest.mark.parametrize(("change", "outcome"), [(1.06, SLOWER), (1 / 1.06, FASTER)])
+def test_a_change_that_too_few_builds_have_seen_is_not_decided(change: float, outcome: DuetOutcome) -> None:
+    ratio = Estimate(change, change, change)
+    assert judge_ratio(ratio, (change, change), builds=2) is UNDECIDED
+    assert judge_ratio(ratio, (change, change), builds=3) is outcome
+    compiled = process(spread(10.0 * change, 0.0))
+    assert judge_duet(CASE, [compiled] * 2).outcome is UNDECIDED
+    assert judge_duet(CASE, [compiled] * 3).outcome is outcome
+
+
+@pytest.mark.parametrize(("change", "wanted"), [(1.0099, False), (1.0101, True), (1 / 1.0101, True), (1.2, True)])
+def test_a_change_beyond_the_floor_gets_another_process_although_the_interval_is_within_alike(
+    change: float, wanted: bool
+) -> None:
+    assert needs_process(judge_duet(CASE, [process(measured(10, 10 * change))])) is wanted
 
 
 def test_the_ratio_is_that_of_the_head_in_both_orders() -> None:

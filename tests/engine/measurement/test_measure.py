@@ -22,6 +22,7 @@ from gpugate.faults.fault import Fault
 from gpugate.judging.equivalence import judge_equivalence
 from gpugate.measurement import cold_inputs, run
 from gpugate.measurement.record import ClockReading, Measurement
+from gpugate.measurement.speedup import speedup_of
 from gpugate.measurement.step_checks import NEW_INPUTS_MS
 from gpugate.measurement.workload_cache import WorkloadCache
 from gpugate.results.reason import Reason, ReasonCode
@@ -95,6 +96,20 @@ def test_sides_are_fresh_in_every_instance_in_swapped_order_and_closed_before_th
     reference_first = ["build baseline", "build fast", "close fast", "close baseline"]
     fast_first = ["build fast", "build baseline", "close baseline", "close fast"]
     assert bench.log == [*alone, *(reference_first + fast_first) * 2]
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.05])
+def test_a_duet_builds_only_what_it_times_and_stops_when_the_change_is_decided(bench: Bench, slower: float) -> None:
+    """Pairs vary by 3 %, so that the interval of few pairs is never within 0.1 %."""
+    wobble = random.Random(1)  # noqa: S311  # for repeatability
+    fast = bench.side("fast", lambda: 30.0 * slower * wobble.uniform(0.985, 1.015))
+    case = bench.case(fast, bench.side("baseline", lambda: 30.0 * wobble.uniform(0.985, 1.015)))
+    found = bench.measure(case, half_width=0.001, budget_s=20.0, duet=True)
+    assert found.stopped_because == "narrow"
+    assert speedup_of(found.instances).half_width > 0.001
+    assert [bench.log.count(f"build {side}") for side in ("baseline", "fast")] == [len(found.instances)] * 2
+    assert {one.when for one in found.differences} == {"fresh inputs"}
+    assert "counting" in found.spent_s
 
 
 def test_a_run_whose_noise_no_longer_changes_stops_for_noise(bench: Bench) -> None:
