@@ -383,4 +383,4 @@ def _duet(slowdown: float, sds: tuple[float, float], shape: tuple[int, int], dra
 
 def _ratio(builds: Sequence[Sequence[float]]) -> Estimate:
     """Estimates as `gpugate.judging.duet.combine` does, from the logarithms of ratios."""
-    return speedup_estimate(builds, [index % 2 == 0 for index in range(len(builds))])
+    return speedup_estimate(builds, [index % 2 == 0 for index in range(len(builds))], shrink_builds=True)

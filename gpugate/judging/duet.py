@@ -37,6 +37,7 @@ def combine(processes: Sequence[tuple[Measurement, bool]]) -> Estimate:
     return speedup_estimate(
         [[value if swapped else -value for value in build.log_ratios] for build, swapped in builds],
         [build.reference_built_first is not swapped for build, swapped in builds],
+        shrink_builds=True,
     )
 
 

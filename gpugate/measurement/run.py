@@ -137,7 +137,7 @@ class _Run:
     def report_progress(self, doing: Doing, side: str, taking: TimedBuild | None = None) -> None:
         self.spent.begin(doing)
         builds = [*self.found.builds, *([taking] if taking else [])]
-        estimate = _estimate(builds)
+        estimate = _estimate(builds, self.settings.duet)
         self.report(
             Progress(
                 case_id=self.case.id,
@@ -307,7 +307,7 @@ def _take_pairs(run: _Run, pairing: Pairing) -> StopReason | None:
         pairing.take(settings.pairs_per_build, go_on)
         round_s = perf_counter() - started  # a further build takes at least so long
         pairing.take(_more_pairs(run, pairing, round_s), go_on)
-        estimate = _estimate([*found.builds, pairing.result()])
+        estimate = _estimate([*found.builds, pairing.result()], settings.duet)
         found.half_widths.append(estimate.half_width if estimate else math.inf)
         # Where building is dear (compilation), the budget allows only more pairs of the same build.
         affordable = run.rebuild_s + round_s < run.seconds_left
@@ -330,8 +330,8 @@ def _more_pairs(run: _Run, pairing: Pairing, round_s: float) -> int:
     return max(0, min(worth, int(share_s / pair_s)))
 
 
-def _estimate(builds: Sequence[TimedBuild]) -> Estimate | None:
-    return speedup_of(builds) if any(build.pairs for build in builds) else None
+def _estimate(builds: Sequence[TimedBuild], duet: bool) -> Estimate | None:
+    return speedup_of(builds, shrink_builds=duet) if any(build.pairs for build in builds) else None
 
 
 def _finish(run: _Run, both: BothSides) -> None:

@@ -9,12 +9,8 @@ import numpy as np
 
 from gpugate.measurement.record import StopReason
 from gpugate.measurement.settings import Settings
-from gpugate.statistics.intervals import Estimate, robust_spread
+from gpugate.statistics.intervals import BUILD_SPREAD, Estimate, robust_spread
 from gpugate.statistics.policy import DUET_FLOOR
-
-# Typical difference between two identical builds, as a log-ratio: 0.03 to 1 % were measured. One round of pairs cannot
-# estimate it.
-BUILD_SPREAD = 0.003
 
 SETTLED_CHANGE = 0.05  # the half-width changed by less than this over the last builds
 SETTLED_LOOKBACK = 4

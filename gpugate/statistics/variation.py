@@ -48,20 +48,23 @@ class Prior:
         return math.exp(self.level + self.slope * math.log(max(pair_noise, self.smallest_noise)))
 
     def shrink(self, case: Observed) -> Variation:
-        """Computes the posterior variance of a case, s^2 = (d0 s0^2 + d s^2) / (d0 + d), known with d0 + d degrees.
+        """Computes the posterior variation of a case by `shrink_variance`."""
+        predicted = Variation(math.sqrt(self.variance(case.pair_noise)), self.degrees_of_freedom)
+        return shrink_variance(case.variation, predicted)
 
-        d are the degrees of freedom of its own variance and d0 those of this prior (Smyth, Linear models and empirical
-        Bayes methods, Statistical Applications in Genetics and Molecular Biology 3, 2004, section 4). A case keeps its
-        own variance where s^2 / s0^2 exceeds the 1 - OUTLYING quantile of F(d, d0): a mean of both would be too small
-        for it (Phipson et al., Robust hyperparameter estimation protects against hypervariable genes, Annals of Applied
-        Statistics 10, 2016).
-        """
-        own, predicted = case.variation, self.variance(case.pair_noise)
-        variance = own.share**2
-        d0, d = self.degrees_of_freedom, own.degrees_of_freedom
-        if special.fdtrc(d, d0, variance / predicted) < OUTLYING:
-            return own
-        return Variation(math.sqrt((d0 * predicted + d * variance) / (d0 + d)), d0 + d)
+
+def shrink_variance(own: Variation, predicted: Variation) -> Variation:
+    """Computes the posterior variance, s^2 = (d0 s0^2 + d s^2) / (d0 + d), known with d0 + d degrees of freedom.
+
+    d are those of the own variance and d0 those of the predicted one (Smyth, Linear models and empirical Bayes methods,
+    Statistical Applications in Genetics and Molecular Biology 3, 2004, section 4). `own` is kept where s^2 / s0^2
+    exceeds the 1 - OUTLYING quantile of F(d, d0): a mean of both would be too small for it (Phipson et al., Robust
+    hyperparameter estimation protects against hypervariable genes, Annals of Applied Statistics 10, 2016).
+    """
+    d0, d = predicted.degrees_of_freedom, own.degrees_of_freedom
+    if special.fdtrc(d, d0, (own.share / predicted.share) ** 2) < OUTLYING:
+        return own
+    return Variation(math.sqrt((d0 * predicted.share**2 + d * own.share**2) / (d0 + d)), d0 + d)
 
 
 def fit_prior(cases: Sequence[Observed]) -> Prior | None:

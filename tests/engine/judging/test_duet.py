@@ -17,7 +17,7 @@ from gpugate.judging.duet import (
 )
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
 from gpugate.results.duet import DuetOutcome, DuetProcess
-from gpugate.statistics.intervals import Estimate
+from gpugate.statistics.intervals import BUILD_SPREAD, Estimate
 from gpugate.statistics.policy import DUET_FLOOR
 from tests.conftest import TWO_CORES
 
@@ -150,6 +150,8 @@ def test_a_duet_has_the_sides_of_both_versions_whichever_was_the_reference() -> 
 def test_the_detectable_slowdown_grows_with_the_noise() -> None:
     quiet, noisy = (judge_duet(CASE, [process(measured(10, 10, spread_ms=spread))]) for spread in (0.0, 0.5))
     half = math.log(noisy.ratio.high / noisy.ratio.low) / 2
-    assert quiet.detectable == pytest.approx(DUET_FLOOR)
+    # Four equal builds: BUILD_SPREAD is worth three further ones, and t(6) of the mean of four bounds it.
+    of_builds = 3.143 * math.sqrt(3 / 6) * BUILD_SPREAD / 2
+    assert quiet.detectable == pytest.approx((1 + DUET_FLOOR) * math.exp(2 * of_builds) - 1, rel=1e-3)
     assert noisy.detectable == pytest.approx((1 + DUET_FLOOR) * math.exp(2 * half) - 1)
     assert noisy.detectable > 0.03

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gpugate.measurement.settings import Settings
-from gpugate.measurement.stopping import BUILD_SPREAD, is_decided, pairs_worth_taking, stop_reason
-from gpugate.statistics.intervals import Estimate
+from gpugate.measurement.stopping import is_decided, pairs_worth_taking, stop_reason
+from gpugate.statistics.intervals import BUILD_SPREAD, Estimate
 
 SETTINGS = Settings(half_width=0.005, min_pairs=8)
 NARROW, WIDE = [0.005], [0.006]

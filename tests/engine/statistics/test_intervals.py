@@ -8,9 +8,12 @@ import pytest
 from pydantic import TypeAdapter
 
 from gpugate.statistics.intervals import (
+    BUILD_SPREAD,
     CONFIDENCE,
+    PREDICTED_BUILDS,
     Estimate,
     build_half_width,
+    builds_variation,
     coefficient_of_variation,
     machine_half_width,
     median_interval,
@@ -195,3 +198,34 @@ def test_the_coefficient_of_variation_needs_two_values() -> None:
     assert coefficient_of_variation([9.0, 10.0, 11.0]) == pytest.approx(0.1)
     assert coefficient_of_variation([9.0, 11.0]) == pytest.approx(math.sqrt(2) / 10)
     assert coefficient_of_variation([9.0]) is None
+
+
+def test_the_spread_of_few_builds_is_shrunk_towards_what_their_pairs_and_other_builds_predict() -> None:
+    quiet = builds_variation([[0.05] * 8] * 4)
+    assert quiet.degrees_of_freedom == PREDICTED_BUILDS + 3
+    assert quiet.share == pytest.approx(BUILD_SPREAD * math.sqrt(3 / 6))
+    alone = builds_variation([[0.05] * 8])
+    assert (alone.share, alone.degrees_of_freedom) == (BUILD_SPREAD, PREDICTED_BUILDS)
+    assert builds_variation([[0.05] * 8] * 4, fitted=2).degrees_of_freedom == PREDICTED_BUILDS + 2
+    apart = builds_variation([[shift] * 8 for shift in (-0.03, -0.01, 0.01, 0.03)])
+    assert (apart.share, apart.degrees_of_freedom) == (pytest.approx(0.02582, rel=1e-3), 3), "they keep their own"
+
+
+def test_the_noise_of_pairs_is_a_part_of_the_predicted_spread_of_builds() -> None:
+    draw = np.random.default_rng(0)
+    pairs = [list(0.02 * draw.standard_normal(100)) for _ in range(4)]
+    of_median = math.sqrt(math.pi / 2) * 0.02 / math.sqrt(100)
+    assert builds_variation(pairs[:1]).share == pytest.approx(math.hypot(of_median, BUILD_SPREAD), rel=0.1)
+
+
+def test_intervals_of_shrunk_builds_hold_as_often_as_they_claim() -> None:
+    """Four builds that differ by 0.1 to 1 %, of eight pairs with noise of 1 %: each bound may miss one time in 100."""
+    draw, missed = np.random.default_rng(1), {"low": 0, "high": 0}
+    count = 3000
+    for number in range(count):
+        spread = (0.001, 0.003, 0.01)[number % 3]
+        builds = [list(draw.normal(draw.normal(0.0, spread), 0.01, 8)) for _ in range(4)]
+        found = speedup_estimate(builds, [True, False, True, False], shrink_builds=True)
+        missed["low"] += found.low > 1
+        missed["high"] += found.high < 1
+    assert all(misses <= 1.3 * 0.01 * count for misses in missed.values()), missed
