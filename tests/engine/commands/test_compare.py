@@ -25,13 +25,18 @@ from gpugate.store.codec import from_json
 from gpugate.store.json_file import parse
 from tests.engine.judging.test_duet import CASE, measured, process
 from tests.support.patience import HANGS_S, wait_until
-from tests.support.tiny_project import Ended, TinyProject, check_no_traceback, children, environment, running
+from tests.support.tiny_project import CONFTEST, Ended, TinyProject, check_no_traceback, children, environment, running
 
 QUICK = "\ndef quick(context):\n    return sleeping({milliseconds})\n"
 RIGHT = "\ndef right(context):\n    return sleeping(2)\n"
 BOTH = 'Optimization("quick", quick, {"cpu": 0.01}), Optimization("right", right, {"cpu": 0.01})'
 SHORT = ("--device", "cpu", "--budget", "0.2")
 INTERRUPTED = 130
+SHORT_GRACE = """
+    from gpugate.measurement import time_limit
+
+    time_limit.GRACE_S = 0.5
+"""
 
 
 class Versions:
@@ -118,7 +123,9 @@ def here(tiny: TinyProject, pytester: pytest.Pytester, monkeypatch: pytest.Monke
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Versions, Ended, str]:
     """A comparison in processes of its own: its repository, its status with what it printed, and its messages."""
     versions = Versions(TinyProject(tmp_path_factory.mktemp("compared")))
-    names = ("quick", "right", "mended", "{new}", "dies")
+    versions.tiny.write("pytest.ini", "[pytest]\nperf_step_timeout = 1\n")
+    versions.tiny.write("conftest.py", CONFTEST + SHORT_GRACE)
+    names = ("dies", "quick", "hangs", "right", "mended", "{new}")
     promises = ", ".join(f'Optimization("{name}", {name}, {{{{"cpu": 0.01}}}})' for name in names)
     build = f"""{QUICK}
 def mended(context):
@@ -130,6 +137,12 @@ def {{new}}(context):
 def dies(context):
     import os
     os._exit(7)
+
+def hangs(context):
+    import ctypes
+    mutex, lock = ctypes.create_string_buffer(64), ctypes.CDLL(None).pthread_mutex_lock
+    lock(mutex)
+    return Side(lambda x: lock(mutex))
 """
     for milliseconds, new, step in ((1, "gone", "raise ValueError('no engine')"), (1.05, "new", "return sleeping(1)")):
         text = build.replace("{new}", new).replace("{step}", step)
@@ -150,7 +163,9 @@ def test_a_slower_side_is_named_and_the_others_are_the_same(compared: tuple[Vers
     assert ratio["low"] < 1.05 < ratio["high"] * 1.005
     assert "2 cases: 1 SLOWER, 1 SAME" in ended.text
     assert "2 cases: 1 SLOWER, 1 SAME" in (versions.tiny.path / "made.md").read_text(encoding="utf-8")
-    assert "process 2 of at most 3: 1 case\n" in said, "only the open case is measured again"
+    assert "process 2 of at most 4: 4 cases\n" in said, "those that were not begun when one died"
+    assert "process 3 of at most 5: 3 cases\n" in said, "those that were not begun when one hung, and the open one"
+    assert "process 4 of at most" not in said
     assert versions.worktrees() == []
 
 
@@ -170,7 +185,18 @@ def test_a_side_that_fails_is_named_with_its_version(compared: tuple[Versions, E
 def test_a_process_that_dies_keeps_what_it_measured(compared: tuple[Versions, Ended, str]) -> None:
     versions, ended, _ = compared
     assert "tiny/dies/cpu: not measured: its process ended with status 7" in ended.text
-    assert sorted(versions.tiny.json("made.json")["problems"]) == ["tiny/dies/cpu", "tiny/mended/cpu"]
+    problems = versions.tiny.json("made.json")["problems"]
+    assert sorted(problems) == ["tiny/dies/cpu", "tiny/hangs/cpu", "tiny/mended/cpu"]
+
+
+def test_a_side_that_hangs_in_c_code_is_named_with_its_version_and_leaves_no_process(
+    compared: tuple[Versions, Ended, str],
+) -> None:
+    versions, _, _ = compared
+    problem = versions.tiny.json("made.json")["problems"]["tiny/hangs/cpu"]
+    # The second process, in which the head is the reference and builds first.
+    assert problem.startswith("hangs of the head failed while running its first step: StepTimeout: no end within 6 s")
+    assert processes_in(versions.tiny.path) == []
 
 
 def test_the_working_tree_is_the_head_unless_another_is_given(here: Here) -> None:
