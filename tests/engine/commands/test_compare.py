@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,16 +17,28 @@ from gpugate import __version__
 from gpugate.catalogue import catalogue
 from gpugate.commands.cli import main
 from gpugate.commands.compare.command import NOT_SLOWER, SLOWER, UNDECIDED, UNUSABLE, exit_status
-from gpugate.judging.duet import judge_duet
+from gpugate.commands.compare.report import Comparison, markdown, text
+from gpugate.judging.duet import judge_duet, judge_duets
+from gpugate.measurement.record import SideCost
 from gpugate.results.duet import DuetOutcome
 from gpugate.session import duets, run_child
 from gpugate.session.duet_worker import DuetTaker
 from gpugate.session.duets import DuetPlan
 from gpugate.store.codec import from_json
 from gpugate.store.json_file import parse
+from gpugate.store.version import Version
 from tests.engine.judging.test_duet import CASE, measured, process
 from tests.support.patience import HANGS_S, wait_until
-from tests.support.tiny_project import CONFTEST, Ended, TinyProject, check_no_traceback, children, environment, running
+from tests.support.tiny_project import (
+    CONFTEST,
+    ROOT,
+    Ended,
+    TinyProject,
+    check_no_traceback,
+    children,
+    environment,
+    running,
+)
 
 QUICK = "\ndef quick(context):\n    return sleeping({milliseconds})\n"
 RIGHT = "\ndef right(context):\n    return sleeping(2)\n"
@@ -173,6 +186,8 @@ def test_new_and_removed_cases_are_listed(compared: tuple[Versions, Ended, str])
     text = compared[1].text
     assert "tiny/new/cpu: only in the head\n" in text
     assert "tiny/gone/cpu: only in the base\n" in text
+    document = compared[0].tiny.json("made.json")
+    assert (document["added"], document["removed"]) == (["tiny/new/cpu"], ["tiny/gone/cpu"])
 
 
 def test_a_side_that_fails_is_named_with_its_version(compared: tuple[Versions, Ended, str]) -> None:
@@ -359,6 +374,45 @@ def test_another_python_runs_the_base_in_a_process_of_its_own(here: Here) -> Non
     assert processes_in(here.tiny.path) == []
 
 
+def test_each_version_is_measured_by_the_gpugate_in_its_own_folder(here: Here) -> None:
+    engine = here.tiny.path / "gpugate"
+    engine.mkdir()
+    for path in (ROOT / "gpugate").iterdir():
+        if path.name not in ("__init__.py", "__pycache__"):
+            (engine / path.name).symlink_to(path)
+    for version in ("0.0.1", "0.0.2"):
+        here.tiny.write("gpugate/__init__.py", f'__version__ = "{version}"\n')
+        here.commit(1)
+    words = ("HEAD~1", "HEAD", "-k", "quick", "-m", "not benchmark", "--processes", "1", "--own-engine")
+    ended, said = here.compare(*words, "--json", "made.json")
+    assert ended.status == UNDECIDED, ended.text + said
+    document = here.tiny.json("made.json")
+    (duet,) = document["duets"]
+    assert duet["ratio"]["median"] == pytest.approx(1, rel=0.02)
+    for name, version in (("base", "0.0.1"), ("head", "0.0.2")):
+        assert document[name]["software"].startswith(f"gpugate {version}, Python ")
+        assert f"{name}: gpugate {version}, Python " in ended.text
+
+
+def test_marks_select_cases(here: Here) -> None:
+    here.commit(1)
+    ended, said = here.compare("main", "-m", "gpu")
+    assert ended == Ended(UNUSABLE, "")
+    assert "no case is selected: give a folder with perf tests, or another -k or -m" in said
+
+
+def test_differing_counts_and_memory_are_listed(tmp_path: Path) -> None:
+    found = replace(measured(10, 10), reference_cost=SideCost(1, 0, 2**30), optimized_cost=SideCost(1, 0, 2**31))
+    swapped = replace(found, reference_cost=found.optimized_cost, optimized_cost=found.reference_cost)
+    taken = [process(found), process(swapped, swapped=True)]
+    compared = Comparison(Version("a", tmp_path), Version("b", tmp_path), taken, *judge_duets(taken))
+    line = f"{CASE}: kernels 3 -> 4 per step, peak memory 1024 -> 2048 MiB"
+    assert f"- {line}\n" in markdown(compared)
+    assert f"  {line}\n" in text(compared, 140, False)
+    first = replace(compared, duets=judge_duets(taken[:1])[0])
+    assert "peak memory" not in markdown(first), "the first build of a process also loads libraries"
+
+
 def test_a_process_of_a_version_that_dies_costs_its_case_alone(here: Here) -> None:
     dies = "\ndef quick(context):\n    import os\n    os.kill(os.getpid(), 11)\n"
     here.commit(1)
@@ -386,8 +440,10 @@ def quick(context):
     ended, said = here.compare("main", "-k", "quick", "--processes", "1", "--json", "made.json")
     assert ended.status == UNDECIDED, ended.text + said
     assert "tiny/quick/cpu: one after another: both versions do not fit together" in ended.text
-    (duet,) = here.tiny.json("made.json")["duets"]
+    document = here.tiny.json("made.json")
+    (duet,) = document["duets"]
     assert duet["ratio"]["median"] == pytest.approx(1.25, rel=0.02)
+    assert document["one_after_another"] == ["tiny/quick/cpu"]
 
 
 def test_the_status_is_that_of_the_most_severe_case() -> None:
