@@ -45,6 +45,11 @@ class DuetProcess:
     apart: Mapping[str, Arrangement] = field(default_factory=dict)
     software: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """The cases that the process left when it died: first the one that was running, then those not begun."""
+        return tuple(name for name in self.wanted if name not in self.measured and name not in self.problems)
+
 
 @dataclass(frozen=True)
 class RecordedCode:

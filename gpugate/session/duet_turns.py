@@ -43,6 +43,7 @@ from gpugate.session.run_child import Ended, start_child
 from gpugate.workload import Case, Context, Side
 
 BASE, HEAD = VERSIONS = ("base", "head")
+RECEIVED_BYTES = 65536  # at most, at once
 POLL_S = 0.2  # between two looks for a process that ended without closing its socket
 # Of `perf_step_timeout`, for a reply to a build with its first step and outputs: the limits of the process are earlier.
 LONGEST_SHARE = 3 * BUILD_SHARE
@@ -62,16 +63,16 @@ class TurnError(CompareError):
 
 
 class DistantSide(BuiltSide):
-    """A built side in another process, whose blocks this one asks for."""
+    """A built side in another process, whose blocks this one requests."""
 
     process: SideProcess
 
     def timed_block(self, inputs: Sequence[Any], time_ms: object, steps: int | None = None) -> float:
-        return float(self.process.ask("block", steps=steps or self.steps_per_block)["step_ms"])
+        return float(self.process.request("block", steps=steps or self.steps_per_block)["step_ms"])
 
     def close(self) -> None:
         if not self.process.ended:
-            self.process.ask("close")
+            self.process.request("close")
 
 
 class SideProcess:
@@ -94,7 +95,6 @@ class SideProcess:
             except OSError as error:
                 raise CompareError(f"{words[0]} cannot be started ({error.strerror}): {_NEW_PYTHON}") from error
         self._socket = ours
-        self._replies = stack.enter_context(ours.makefile(encoding="utf-8"))
         self.group = {-self._child.pid}
         stack.callback(self._interrupt)
 
@@ -110,7 +110,7 @@ class SideProcess:
             raise CompareError(f"{known}, and this gpugate has {PROTOCOL}: {_NO_OWN_ENGINE}")
         return str(hello["software"])
 
-    def ask(self, do: str, **arguments: object) -> dict[str, Any]:
+    def request(self, do: str, **arguments: object) -> dict[str, Any]:
         """Sends a request and returns the reply; meanwhile the other process stands still. Raises TurnError."""
         if self.other is not None and not self.other.ended:
             stop_workers(self.other.group)
@@ -121,10 +121,10 @@ class SideProcess:
 
     def build(self, file: Path | None, device: torch.device) -> tuple[DistantSide, dict[str, Any]]:
         try:
-            reply = self.ask("build", file=None if file is None else str(file))
+            reply = self.request("build", file=None if file is None else str(file))
         except TurnError:
             if not self.ended:
-                self.ask("close")
+                self.request("close")
             raise
         pipeline = Side(step=_step_elsewhere, **reply["pipeline"])
         side = DistantSide(reply["name"], pipeline, TorchFlags(), device, SideCost(**reply["cost"]))
@@ -132,20 +132,24 @@ class SideProcess:
         return side, reply
 
     def _receive(self) -> dict[str, Any]:
+        """The reply, which is one line; a process may end or hang in the middle of it."""
         until = monotonic() + self._longest_s
-        ended = False
-        while not select.select([self._socket], [], [], 0 if ended else POLL_S)[0]:
+        line, ended = b"", False
+        while not line.endswith(b"\n"):
+            if select.select([self._socket], [], [], 0 if ended else POLL_S)[0]:
+                part = b""
+                with suppress(ConnectionResetError):
+                    part = self._socket.recv(RECEIVED_BYTES)
+                if not part:
+                    raise self._end()
+                line += part
+                continue
             if ended:  # a child of its own may have the socket open still
                 raise self._end()
             ended = self._child.poll() is not None
             if monotonic() > until:
                 self._child.kill()
                 raise self._end(f"did not answer within {self._longest_s:g} s")
-        line = ""
-        with suppress(ConnectionResetError):
-            line = self._replies.readline()
-        if not line.endswith("\n"):
-            raise self._end()
         reply: dict[str, Any] = json.loads(line)
         return reply
 
@@ -223,8 +227,8 @@ class LivePair:
         self.software = {version: process.greet(self._next_steps[version]) for version, process in found.items()}
         base, head = found[BASE], found[HEAD]
         base.other, head.other = head, base
-        head.ask("load")
-        self._base_cases = list(base.ask("load")["cases"])
+        head.request("load")
+        self._base_cases = list(base.request("load")["cases"])
         self._processes = found
         return found
 
@@ -248,8 +252,8 @@ class LivePair:
         processes = self._start()
         with tempfile.TemporaryDirectory(prefix="gpugate-duet-") as folder:
             inputs, seed = str(Path(folder, "inputs.npy")), f"{settings.seed} {case.workload.name}"
-            made = processes[HEAD].ask("begin", case=case.id, seed=seed, file=inputs, forms=None)
-            processes[BASE].ask("begin", case=case.id, seed=seed, file=inputs, forms=made["forms"])
+            made = processes[HEAD].request("begin", case=case.id, seed=seed, file=inputs, forms=None)
+            processes[BASE].request("begin", case=case.id, seed=seed, file=inputs, forms=made["forms"])
             order = [processes[version] for version in (VERSIONS[::-1] if swapped else VERSIONS)]
             sides = _Sides(order, Path(folder), context.device)
             measure = measure_live if together else _measure_one_after_another
@@ -305,7 +309,7 @@ class _Sides:
             self.count_one(number, step_ms)
 
     def count_one(self, number: int, step_ms: float | None) -> None:
-        self.counters[number] = self.processes[number].ask("count", step_ms=step_ms)["counters"]
+        self.counters[number] = self.processes[number].request("count", step_ms=step_ms)["counters"]
 
 
 def _measure_one_after_another(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -17,9 +20,10 @@ from gpugate.faults.mutate import apply
 from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import Settings
+from gpugate.measurement.time_limit import limit_time
 from gpugate.results.duet import Arrangement, DuetProcess
 from gpugate.session.duet_turns import LivePair
-from gpugate.session.duets import FILE, DuetPlan
+from gpugate.session.duets import FILE, HUNG, DuetPlan
 from gpugate.session.other_tree import OtherTree
 from gpugate.session.perf_session import PerfSession, collect_garbage
 from gpugate.session.registration import perf_run
@@ -40,6 +44,7 @@ class DuetTaker:
     def __init__(self, plan: DuetPlan) -> None:
         self.plan = plan
         self.done = False
+        self._written: DuetProcess
 
     @pytest.hookimpl(tryfirst=True)  # before xdist's, which would run tests in workers of its own
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -55,7 +60,7 @@ class DuetTaker:
                     self._measure_all(perf, cases, dict.fromkeys(pair.cases()), pair)
                 else:
                     tree = OtherTree(Path(plan.base), PREFIX)
-                    with tree.importable():
+                    with tree.importable(Path(plan.output).parent):
                         self._measure_all(perf, cases, tree.cases(), pair)
         except GpugateError as error:
             raise pytest.UsageError(str(error)) from None
@@ -71,29 +76,53 @@ class DuetTaker:
         """
         known = {case.id for case in catalogue.cases()}
         wanted = [name for name in cases if name in base and name in (self.plan.case_ids or cases)]
-        process = DuetProcess(
-            swapped=self.plan.swapped,
-            environment=perf.environment,
-            wanted=tuple(wanted),
-            added=tuple(name for name in cases if name not in base),
-            removed=tuple(sorted(name for name in base.keys() - known if name.endswith(f"/{perf.device.type}"))),
+        self._write(
+            DuetProcess(
+                swapped=self.plan.swapped,
+                environment=perf.environment,
+                wanted=tuple(wanted),
+                added=tuple(name for name in cases if name not in base),
+                removed=tuple(sorted(name for name in base.keys() - known if name.endswith(f"/{perf.device.type}"))),
+            )
         )
-        FILE.write(Path(self.plan.output), process)
         for name in wanted:
             case = cases[name]
             try:
                 missing = perf.missing(case)
                 if missing is not None:
                     raise CompareError(missing.reason)
-                found, arrangement = self._measure(perf, case, base[name], pair)
+                with limit_time(perf.options.step_timeout_s, partial(self._end_hung, case)):
+                    found, arrangement = self._measure(perf, case, base[name], pair)
             except GpugateError as error:
                 _LOG.debug("comparing %s failed", name, exc_info=True)
-                process = replace(process, problems={**process.problems, name: str(error)})
+                self._write_problem(case, error)
             else:
-                process = replace(process, measured={**process.measured, name: found})
+                process = replace(self._written, measured={**self._written.measured, name: found})
                 if arrangement is not None:
                     process = replace(process, apart={**process.apart, name: arrangement}, software=pair.software)
-            FILE.write(Path(self.plan.output), process)
+                self._write(process)
+
+    def _write(self, process: DuetProcess) -> None:
+        self._written = process
+        FILE.write(Path(self.plan.output), process)
+
+    def _write_problem(self, case: Case, error: GpugateError) -> None:
+        self._write(replace(self._written, problems={**self._written.problems, case.id: str(error)}))
+
+    def _end_hung(self, case: Case, error: SideError) -> NoReturn:
+        """Writes the error of the case, and ends the process: its main thread does not return from C code."""
+        try:
+            self._write_problem(case, self._name_version(case, error))
+        finally:
+            os._exit(HUNG)
+
+    def _name_version(self, case: Case, error: SideError) -> SideError:
+        """The error with the version of its side; the engine knows the sides by their roles."""
+        name = case.optimization.name
+        if error.side not in (BASELINE, name):
+            return error
+        version = "base" if (error.side == BASELINE) is not self.plan.swapped else "head"
+        return SideError(f"{name} of the {version}", error.doing, error.cause)
 
     def _measure(
         self, perf: PerfSession, case: Case, base: Case | None, pair: LivePair
@@ -128,10 +157,7 @@ class DuetTaker:
         except SideError as error:
             if error.out_of_memory and self.plan.fault is None:  # the pair puts in no fault
                 return None
-            if error.side not in (BASELINE, case.optimization.name):
-                raise
-            version = "base" if (error.side == BASELINE) is not self.plan.swapped else "head"
-            raise SideError(f"{case.optimization.name} of the {version}", error.doing, error.cause) from error
+            raise self._name_version(case, error) from error
 
 
 def make_duet(case: Case, base: Case, swapped: bool, fault: Fault | None = None) -> Case:

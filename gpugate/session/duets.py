@@ -24,6 +24,7 @@ from gpugate.units import Count, Positive, number_of
 BUDGET_S, PROCESSES = 15.0, 3  # of sampling a case in a process; most processes of a case
 CACHE = Path(".gpugate-cache", "versions")  # of a project: the worktrees of its versions
 LAST_LINES = 8
+HUNG = 6  # exit status of a process that hangs in C code; those of pytest are smaller
 ERROR = "ERROR: "  # as pytest begins a usage error
 
 
@@ -72,22 +73,33 @@ def measure_duets(
     head: Version,
     words: Sequence[str],
     processes: int = PROCESSES,
-    say: Callable[[str], None] = print_message,
+    print_line: Callable[[str], None] = print_message,
 ) -> list[DuetProcess]:
     """Measures the plan in one fresh process after another, until every case is decided or has had `processes` of them.
 
-    `say` gets a line about each process. Raises CompareError, with the cause, where a process cannot measure any case.
+    A process that dies costs the case that was running; a further one measures the cases that were not begun.
+    `print_line` gets a line about each process. Raises CompareError, with the cause, where a process cannot measure any
+    case.
     """
     taken: list[DuetProcess] = []
-    for number in range(processes):
+    most = processes
+    while len(taken) < most:
         left = "all cases" if plan.case_ids is None else number_of(len(plan.case_ids), "case")
-        say(f"process {number + 1} of at most {processes}: {left}")
-        taken.append(run_process(replace(plan, number=number), head, words))
-        open_cases = tuple(duet.case_id for duet in judge_duets(taken)[0] if needs_process(duet))
+        print_line(f"process {len(taken) + 1} of at most {most}: {left}")
+        taken.append(run_process(replace(plan, number=len(taken)), head, words))
+        most += bool(taken[-1].unfinished)
+        undecided = [duet.case_id for duet in judge_duets(taken)[0] if needs_process(duet)]
+        open_cases = [name for name in undecided if _count_processes(name, taken) < processes]
+        open_cases += taken[-1].unfinished
         if not open_cases:
             break
-        plan = replace(plan, case_ids=open_cases)
+        plan = replace(plan, case_ids=tuple(open_cases))
     return taken
+
+
+def _count_processes(case_id: str, taken: Sequence[DuetProcess]) -> int:
+    """The number of processes that measured the case, or died of it."""
+    return sum(case_id in process.measured or case_id in process.problems for process in taken)
 
 
 def run_process(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProcess:
@@ -103,7 +115,7 @@ def run_process(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProc
             last = "\n".join([f"a process {ended.reason}, after this output:", *ended.last_lines(LAST_LINES)])
             raise CompareError(errors[-1] if errors else last)
         process = FILE.read(output)
-    lost = [name for name in process.wanted if name not in process.measured and name not in process.problems]
+    lost = process.unfinished[:1] if ended.status != HUNG else ()  # a case that hangs has its problem already
     return replace(process, problems={**process.problems, **dict.fromkeys(lost, f"its process {ended.reason}")})
 
 

@@ -2,7 +2,8 @@
 
 Every module of the other tree gets a name of its own, `PREFIX.workloads.ring` for `workloads.ring`, and is an ordinary
 module under that name. Its import statements, also those inside functions, are rewritten when it is compiled, so that
-the names of its tree mean its own modules. All other names, such as torch and gpugate, mean those of this process.
+the names of its tree mean its own modules; so do those that it gives to `__import__` and `importlib.import_module`.
+All other names, such as torch and gpugate, mean those of this process.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from gpugate.catalogue import Catalogue
 from gpugate.errors import CompareError
 from gpugate.workload import Case
 
+_import_module = importlib.import_module
 CONFTEST = "conftest"
 ENGINE = "gpugate"  # the one of this process drives both trees
+_ONCE = "for code that a process can import only once, such as an extension that registers itself"
 _PACKAGE = """
 from pathlib import Path
 from gpugate.session.other_tree import OtherTree
@@ -47,7 +50,7 @@ class OtherTree(MetaPathFinder):
 
     def import_module(self, name: str) -> ModuleType:
         """Imports the tree's own module of this name, or any other module."""
-        return importlib.import_module(f"{self.prefix}.{name}" if self.owns(name) else name)
+        return _import_module(f"{self.prefix}.{name}" if self.owns(name) else name)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -61,12 +64,13 @@ class OtherTree(MetaPathFinder):
         return found
 
     @contextmanager
-    def importable(self) -> Iterator[None]:
+    def importable(self, temporary: Path | None = None) -> Iterator[None]:
         """The modules can be imported inside the block, and are forgotten at its end.
 
-        The package `prefix` is a file on the search path, so that worker processes which do not fork find it, too.
+        The package `prefix` is a file on the search path, so that worker processes which do not fork find it, too. A
+        process that is killed leaves this file in `temporary`, which its parent removes.
         """
-        with tempfile.TemporaryDirectory(prefix="gpugate-tree-") as folder:
+        with tempfile.TemporaryDirectory(prefix="gpugate-tree-", dir=temporary) as folder:
             package = Path(folder, self.prefix)
             package.mkdir()
             package.joinpath("__init__.py").write_text(_PACKAGE.format(str(self.root), self.prefix), encoding="utf-8")
@@ -81,12 +85,33 @@ class OtherTree(MetaPathFinder):
     def install(self) -> list[str]:
         """Lets this process import the modules; returns the folders of the package `prefix`."""
         sys.meta_path.insert(0, self)
+        importlib.import_module = self._import_for_caller
         return list(map(str, self._folders))
+
+    def _import_for_caller(self, name: str, package: str | None = None) -> ModuleType:
+        """`importlib.import_module`, which imports the tree's own modules where one of them calls it."""
+        caller = str(sys._getframe(1).f_globals.get("__name__"))
+        if caller.startswith(f"{self.prefix}."):
+            if package is not None and self.owns(package):
+                package = f"{self.prefix}.{package}"
+            if self.owns(name):  # no relative name
+                name = f"{self.prefix}.{name}"
+        return _import_module(name, package)
+
+    def import_by_function(
+        self, name: str, globals: Any = None, locals: Any = None, fromlist: Sequence[str] = (), level: int = 0
+    ) -> Any:
+        """`__import__` of the tree's modules."""
+        if level or not self.owns(name):
+            return __import__(name, globals, locals, fromlist, level)
+        found = __import__(f"{self.prefix}.{name}", globals, locals, fromlist)
+        return found if fromlist else getattr(found, name.partition(".")[0])
 
     def _forget(self) -> None:
         sys.meta_path[:] = [
             one for one in sys.meta_path if not (isinstance(one, OtherTree) and one.prefix == self.prefix)
         ]
+        importlib.import_module = _import_module
         for name in [name for name in sys.modules if name == self.prefix or name.startswith(f"{self.prefix}.")]:
             del sys.modules[name]
 
@@ -103,7 +128,8 @@ class OtherTree(MetaPathFinder):
             own.load()
         except Exception as error:
             problem = str(error) or type(error).__name__
-            raise CompareError(f"this gpugate cannot drive the workloads of {self.root} ({problem})") from error
+            step = f"give `gpugate compare` --own-engine, or --base-python {sys.executable} {_ONCE}"
+            raise CompareError(f"this gpugate cannot drive the workloads of {self.root} ({problem}): {step}") from error
         return {case.id: case for case in own.cases()}
 
 
@@ -113,6 +139,10 @@ class _Loader(SourceFileLoader):
     def __init__(self, name: str, path: str, tree: OtherTree) -> None:
         super().__init__(name, path)
         self._tree = tree
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)["__import__"] = self._tree.import_by_function
+        super().exec_module(module)
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ class PerfRun:
         opened = open_session(self.options, self.config.rootpath, catalogue, self._worker, node_ids)
         if self.options.update_baselines:
             self._closing.enter_context(lock_for_recording(opened))
-        self._closing.enter_context(limit_time(self.options.step_timeout_s, self._end_hung_run))
+        self._closing.enter_context(limit_time(self.options.step_timeout_s, partial(self._end_hung_run, opened)))
         self._closing.callback(opened.versions.close)
         self.opened, self.tests = opened, PerfTests(self.config, opened, self._held)
         if not self.options.gate:
@@ -129,10 +130,12 @@ class PerfRun:
         if ids:
             self._begin_night()
 
-    def _end_hung_run(self, error: SideError) -> None:
-        """The plugins that print are pytest's, so the last words of a run that hangs are printed here."""
-        assert self.opened is not None  # noqa: S101
-        sentence = self.opened.end_hung(error)
+    def _end_hung_run(self, opened: PerfSession, error: SideError) -> None:
+        """The plugins that print are pytest's, so the last words of a run that hangs are printed here.
+
+        `self.opened` is None in a process of trials or duets, which hangs all the same.
+        """
+        sentence = opened.end_hung(error)
         capture: Any = self.config.pluginmanager.getplugin("capturemanager")
         if capture is not None:
             capture.suspend_global_capture()

@@ -220,8 +220,9 @@ class PerfSession:
             result, sentence = self.case_result(self.measuring), f"{self.measuring.id}: {_error_sentence(error)}"
             result.error, result.measurement, result.summary, result.verdicts = _error_sentence(error), None, None, []
         self.finish(interrupted=True)
-        kept = " and ".join(str(path) for path in self.options.run_paths) or "nothing: give --perf-json"
-        return f"{sentence}; it hangs in code that is not Python, so the run ends here; what was measured is in {kept}"
+        paths = " and ".join(str(path) for path in self.options.run_paths)
+        kept = f"; what was measured is in {paths}" if paths else ""
+        return f"{sentence}; it hangs in code that is not Python, so the run ends here{kept}"
 
     def _note_failure(self, case: Case, result: CaseResult, error: BaseException) -> None:
         """Makes a failure the skip of the case where a developer's run may skip it, else the error of the case."""
@@ -278,11 +279,11 @@ class PerfSession:
             if not unchanged:
                 self._release()
 
-                def say(line: str) -> None:
+                def print_line(line: str) -> None:
                     report(Progress(case.id, "comparing", line))
 
                 node_id = self.node_ids[case.id]
-                code = compare_code(self.versions, ref, case.id, node_id, self.options, self.device, say)
+                code = compare_code(self.versions, ref, case.id, node_id, self.options, self.device, print_line)
             else:
                 code = RecordedCode(ref, unchanged=True)
         except (CompareError, OSError) as error:

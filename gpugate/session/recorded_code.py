@@ -62,7 +62,7 @@ def compare_code(
     node_id: str,
     options: Options,
     device: torch.device,
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> RecordedCode:
     """Measures the duet of one case with the version `ref`, in fresh processes while this one waits.
 
@@ -74,7 +74,7 @@ def compare_code(
     words += ["-p", "no:cacheprovider", "-o", f"perf_step_timeout={options.step_timeout_s}"]
     words += [f"--perf-set={name}={value}" for name, value in options.settings.items()]
     plan = DuetPlan(str(base.root), options.budget_s, case_ids=(case_id,), fault=options.fault)
-    taken = measure_duets(plan, head, words, say=say)
+    taken = measure_duets(plan, head, words, print_line=print_line)
     problems = [process.problems[case_id] for process in taken if case_id in process.problems]
     missing = f"{case_id} is not in {ref}" if any(case_id in process.added for process in taken) else None
     return RecordedCode(base.commit or ref, processes=tuple(taken), problem=missing or next(iter(problems), None))

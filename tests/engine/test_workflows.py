@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpugate.commands.cli import _parser
-from gpugate.commands.compare.report import document
+from gpugate.commands.compare.report import Comparison, document
 from gpugate.judging.duet import judge_duet
 from gpugate.store.version import Version
 from tests.engine.judging.test_duet import CASE, measured, process
@@ -246,9 +246,8 @@ def test_a_comparison_fails_unless_it_is_only_undecided(
     tmp_path: Path, status: int, milliseconds: list[float], expected: int
 ) -> None:
     duets = [judge_duet(CASE, [process(measured(10, head_ms))] * 2) for head_ms in milliseconds]
-    (tmp_path / "made.json").write_text(
-        json.dumps(document(Version("a", tmp_path), Version("b", tmp_path), duets, {}), indent=1)
-    )
+    compared = Comparison(Version("a", tmp_path), Version("b", tmp_path), [process(measured(10, 10))], duets, {})
+    (tmp_path / "made.json").write_text(json.dumps(document(compared), indent=1))
     writes = f'cp made.json "$7"; echo "| a table |" > "$9"; exit {status}'
     ended = run_compare(tmp_path, writes)
     assert ended.returncode == expected, ended.stderr

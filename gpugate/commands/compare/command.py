@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises CompareError for a version that cannot be checked out or driven, and OptionError for a wrong value.
     """
-    from gpugate.commands.compare.report import document, markdown, text
+    from gpugate.commands.compare.report import Comparison, document, markdown, text
     from gpugate.report.terminal import stdout_takes_colour, terminal_columns
     from gpugate.session.options import seconds, whole_number
     from gpugate.session.termination import treat_termination_as_ctrl_c
@@ -90,15 +90,15 @@ def run(arguments: argparse.Namespace) -> int:
         plan = DuetPlan(str(base.root), budget_s, base_python=base_python, own_engine=arguments.own_engine)
         taken = measure_duets(plan, head, words, processes)
     refuse_without_common_case(base, taken[0])
-    duets, problems = judge_duets(taken)
-    sys.stdout.write(text(base, head, duets, taken, problems, terminal_columns(), stdout_takes_colour()))
+    compared = Comparison(base, head, taken, *judge_duets(taken))
+    sys.stdout.write(text(compared, terminal_columns(), stdout_takes_colour()))
     if arguments.json:
         with FILE.writing(arguments.json):
-            write_atomically(arguments.json, json.dumps(document(base, head, duets, problems), indent=1) + "\n")
+            write_atomically(arguments.json, json.dumps(document(compared), indent=1) + "\n")
     if arguments.markdown:
         with FILE.writing(arguments.markdown):
-            write_atomically(arguments.markdown, markdown(base, head, duets, taken, problems))
-    return exit_status(duets, problems)
+            write_atomically(arguments.markdown, markdown(compared))
+    return exit_status(compared.duets, compared.problems)
 
 
 def find_python(given: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.padding import Padding
@@ -36,30 +37,48 @@ COLUMNS = (
 )
 
 
-def text(
-    base: Version,
-    head: Version,
-    duets: Sequence[Duet],
-    taken: Sequence[DuetProcess],
-    problems: Mapping[str, str],
-    width: int,
-    colour: bool,
-) -> str:
-    lines = [Padding(Text(line, overflow="fold"), (0, 0, 0, 2)) for line in _notes(duets, taken, problems)]
-    return render_text([*_table(base, head, duets).rich(width), *lines, Text(), Text(summary(duets))], width, colour)
+@dataclass(frozen=True)
+class Comparison:
+    """The duets of two versions, from the processes `taken`, and the reasons of the cases that have none."""
+
+    base: Version
+    head: Version
+    taken: Sequence[DuetProcess]
+    duets: Sequence[Duet]
+    problems: Mapping[str, str]
+
+    @property
+    def software(self) -> dict[str, str]:
+        """gpugate, Python and torch by version, where each version has a process of its own."""
+        return {version: software for process in self.taken for version, software in process.software.items()}
+
+    @property
+    def one_after_another(self) -> list[str]:
+        """The cases whose versions do not fit into the memory together."""
+        apart = [item for process in self.taken for item in process.apart.items()]
+        return sorted({name for name, arrangement in apart if arrangement == "one after another"})
 
 
-def markdown(
-    base: Version, head: Version, duets: Sequence[Duet], taken: Sequence[DuetProcess], problems: Mapping[str, str]
-) -> str:
-    notes = "\n".join(f"- {line}" for line in _notes(duets, taken, problems))
-    return "\n\n".join(part for part in (_table(base, head, duets).markdown(), notes, summary(duets)) if part) + "\n"
+def text(compared: Comparison, width: int, colour: bool) -> str:
+    lines = [Padding(Text(line, overflow="fold"), (0, 0, 0, 2)) for line in _notes(compared)]
+    last = Text(summary(compared.duets))
+    return render_text([*_table(compared).rich(width), *lines, Text(), last], width, colour)
 
 
-def document(base: Version, head: Version, duets: Sequence[Duet], problems: Mapping[str, str]) -> dict[str, Any]:
-    """The JSON document: both versions, each duet, and the reasons of cases that could not be measured."""
-    versions = {name: {"commit": one.commit, "changes": one.changes} for name, one in (("base", base), ("head", head))}
-    body = {**versions, "duets": [to_json(duet) for duet in duets], "problems": dict(problems)}
+def markdown(compared: Comparison) -> str:
+    notes = "\n".join(f"- {line}" for line in _notes(compared))
+    return "\n\n".join(part for part in (_table(compared).markdown(), notes, summary(compared.duets)) if part) + "\n"
+
+
+def document(compared: Comparison) -> dict[str, Any]:
+    """The JSON document: both versions, each duet, and the cases that have none, with the reasons."""
+    body: dict[str, Any] = {}
+    for name, version in (("base", compared.base), ("head", compared.head)):
+        body[name] = {"commit": version.commit, "changes": version.changes, "software": compared.software.get(name)}
+    body["duets"] = [to_json(duet) for duet in compared.duets]
+    body["problems"] = dict(compared.problems)
+    body["added"], body["removed"] = list(compared.taken[0].added), list(compared.taken[0].removed)
+    body["one_after_another"] = compared.one_after_another
     return with_header(FORMAT, FORMAT_VERSION, body)
 
 
@@ -70,11 +89,11 @@ def summary(duets: Sequence[Duet]) -> str:
     return f"{number_of(len(duets), 'case')}{': ' if words else ''}{words}"
 
 
-def _table(base: Version, head: Version, duets: Sequence[Duet]) -> Table:
+def _table(compared: Comparison) -> Table:
     """The table without a start-up where no case was measured in two processes."""
-    rows = [_row(duet) for duet in duets]
+    rows = [_row(duet) for duet in compared.duets]
     shown = len(COLUMNS) if any(row[-1] for row in rows) else len(COLUMNS) - 1
-    return Table(f"{base.label} -> {head.label}", COLUMNS[:shown], tuple(row[:shown] for row in rows))
+    return Table(f"{compared.base.label} -> {compared.head.label}", COLUMNS[:shown], tuple(row[:shown] for row in rows))
 
 
 def _row(duet: Duet) -> tuple[str, ...]:
@@ -99,19 +118,17 @@ def write_interval(ratio: Estimate) -> str:
     return f"{write_change(ratio.low)}..{write_change(ratio.high)}"
 
 
-def _notes(duets: Sequence[Duet], taken: Sequence[DuetProcess], problems: Mapping[str, str]) -> Iterator[str]:
-    for duet in duets:
+def _notes(compared: Comparison) -> Iterator[str]:
+    for duet in compared.duets:
         changed = ", ".join(_counter_changes(duet))
         if changed:
             yield f"{duet.case_id}: {changed}"
-    yield from (f"{version}: {software}" for version, software in taken[0].software.items())
-    one_by_one = {
-        name for process in taken for name, arrangement in process.apart.items() if arrangement == "one after another"
-    }
-    yield from (f"{name}: one after another: both versions do not fit together" for name in sorted(one_by_one))
-    yield from (f"{name}: not measured: {reason}" for name, reason in problems.items())
-    yield from (f"{name}: only in the head" for name in taken[0].added)
-    yield from (f"{name}: only in the base" for name in taken[0].removed)
+    yield from (f"{version}: {software}" for version, software in compared.software.items())
+    together = "both versions do not fit together"
+    yield from (f"{name}: one after another: {together}" for name in compared.one_after_another)
+    yield from (f"{name}: not measured: {reason}" for name, reason in compared.problems.items())
+    yield from (f"{name}: only in the head" for name in compared.taken[0].added)
+    yield from (f"{name}: only in the base" for name in compared.taken[0].removed)
 
 
 def _counter_changes(duet: Duet) -> Iterator[str]:

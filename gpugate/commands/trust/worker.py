@@ -68,6 +68,7 @@ class TrialTaker:
         file = TrialsFile(self.plan.process, conditions, tuple(cases), skipped)
         FILE.write(self._path, file)
         for case in cases.values():
+            perf.measuring = case  # named where it hangs
             for trial in take(perf, case, self.plan):
                 file = replace(file, trials=(*file.trials, trial))
                 FILE.write(self._path, file)

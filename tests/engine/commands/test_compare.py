@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,22 +17,39 @@ from gpugate import __version__
 from gpugate.catalogue import catalogue
 from gpugate.commands.cli import main
 from gpugate.commands.compare.command import NOT_SLOWER, SLOWER, UNDECIDED, UNUSABLE, exit_status
-from gpugate.judging.duet import judge_duet
+from gpugate.commands.compare.report import Comparison, markdown, text
+from gpugate.judging.duet import judge_duet, judge_duets
+from gpugate.measurement.record import SideCost
 from gpugate.results.duet import DuetOutcome
 from gpugate.session import duets, run_child
 from gpugate.session.duet_worker import DuetTaker
 from gpugate.session.duets import DuetPlan
 from gpugate.store.codec import from_json
 from gpugate.store.json_file import parse
+from gpugate.store.version import Version
 from tests.engine.judging.test_duet import CASE, measured, process
 from tests.support.patience import HANGS_S, wait_until
-from tests.support.tiny_project import Ended, TinyProject, check_no_traceback, children, environment, running
+from tests.support.tiny_project import (
+    CONFTEST,
+    ROOT,
+    Ended,
+    TinyProject,
+    check_no_traceback,
+    children,
+    environment,
+    running,
+)
 
 QUICK = "\ndef quick(context):\n    return sleeping({milliseconds})\n"
 RIGHT = "\ndef right(context):\n    return sleeping(2)\n"
 BOTH = 'Optimization("quick", quick, {"cpu": 0.01}), Optimization("right", right, {"cpu": 0.01})'
 SHORT = ("--device", "cpu", "--budget", "0.2")
 INTERRUPTED = 130
+SHORT_GRACE = """
+    from gpugate.measurement import time_limit
+
+    time_limit.GRACE_S = 0.5
+"""
 
 
 class Versions:
@@ -118,7 +136,9 @@ def here(tiny: TinyProject, pytester: pytest.Pytester, monkeypatch: pytest.Monke
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Versions, Ended, str]:
     """A comparison in processes of its own: its repository, its status with what it printed, and its messages."""
     versions = Versions(TinyProject(tmp_path_factory.mktemp("compared")))
-    names = ("quick", "right", "mended", "{new}", "dies")
+    versions.tiny.write("pytest.ini", "[pytest]\nperf_step_timeout = 1\n")
+    versions.tiny.write("conftest.py", CONFTEST + SHORT_GRACE)
+    names = ("dies", "quick", "hangs", "right", "mended", "{new}")
     promises = ", ".join(f'Optimization("{name}", {name}, {{{{"cpu": 0.01}}}})' for name in names)
     build = f"""{QUICK}
 def mended(context):
@@ -130,6 +150,12 @@ def {{new}}(context):
 def dies(context):
     import os
     os._exit(7)
+
+def hangs(context):
+    import ctypes
+    mutex, lock = ctypes.create_string_buffer(64), ctypes.CDLL(None).pthread_mutex_lock
+    lock(mutex)
+    return Side(lambda x: lock(mutex))
 """
     for milliseconds, new, step in ((1, "gone", "raise ValueError('no engine')"), (1.05, "new", "return sleeping(1)")):
         text = build.replace("{new}", new).replace("{step}", step)
@@ -150,7 +176,9 @@ def test_a_slower_side_is_named_and_the_others_are_the_same(compared: tuple[Vers
     assert ratio["low"] < 1.05 < ratio["high"] * 1.005
     assert "2 cases: 1 SLOWER, 1 SAME" in ended.text
     assert "2 cases: 1 SLOWER, 1 SAME" in (versions.tiny.path / "made.md").read_text(encoding="utf-8")
-    assert "process 2 of at most 3: 1 case\n" in said, "only the open case is measured again"
+    assert "process 2 of at most 4: 4 cases\n" in said, "those that were not begun when one died"
+    assert "process 3 of at most 5: 3 cases\n" in said, "those that were not begun when one hung, and the open one"
+    assert "process 4 of at most" not in said
     assert versions.worktrees() == []
 
 
@@ -158,6 +186,8 @@ def test_new_and_removed_cases_are_listed(compared: tuple[Versions, Ended, str])
     text = compared[1].text
     assert "tiny/new/cpu: only in the head\n" in text
     assert "tiny/gone/cpu: only in the base\n" in text
+    document = compared[0].tiny.json("made.json")
+    assert (document["added"], document["removed"]) == (["tiny/new/cpu"], ["tiny/gone/cpu"])
 
 
 def test_a_side_that_fails_is_named_with_its_version(compared: tuple[Versions, Ended, str]) -> None:
@@ -170,7 +200,18 @@ def test_a_side_that_fails_is_named_with_its_version(compared: tuple[Versions, E
 def test_a_process_that_dies_keeps_what_it_measured(compared: tuple[Versions, Ended, str]) -> None:
     versions, ended, _ = compared
     assert "tiny/dies/cpu: not measured: its process ended with status 7" in ended.text
-    assert sorted(versions.tiny.json("made.json")["problems"]) == ["tiny/dies/cpu", "tiny/mended/cpu"]
+    problems = versions.tiny.json("made.json")["problems"]
+    assert sorted(problems) == ["tiny/dies/cpu", "tiny/hangs/cpu", "tiny/mended/cpu"]
+
+
+def test_a_side_that_hangs_in_c_code_is_named_with_its_version_and_leaves_no_process(
+    compared: tuple[Versions, Ended, str],
+) -> None:
+    versions, _, _ = compared
+    problem = versions.tiny.json("made.json")["problems"]["tiny/hangs/cpu"]
+    # The second process, in which the head is the reference and builds first.
+    assert problem.startswith("hangs of the head failed while running its first step: StepTimeout: no end within 6 s")
+    assert processes_in(versions.tiny.path) == []
 
 
 def test_the_working_tree_is_the_head_unless_another_is_given(here: Here) -> None:
@@ -333,6 +374,45 @@ def test_another_python_runs_the_base_in_a_process_of_its_own(here: Here) -> Non
     assert processes_in(here.tiny.path) == []
 
 
+def test_each_version_is_measured_by_the_gpugate_in_its_own_folder(here: Here) -> None:
+    engine = here.tiny.path / "gpugate"
+    engine.mkdir()
+    for path in (ROOT / "gpugate").iterdir():
+        if path.name not in ("__init__.py", "__pycache__"):
+            (engine / path.name).symlink_to(path)
+    for version in ("0.0.1", "0.0.2"):
+        here.tiny.write("gpugate/__init__.py", f'__version__ = "{version}"\n')
+        here.commit(1)
+    words = ("HEAD~1", "HEAD", "-k", "quick", "-m", "not benchmark", "--processes", "1", "--own-engine")
+    ended, said = here.compare(*words, "--json", "made.json")
+    assert ended.status == UNDECIDED, ended.text + said
+    document = here.tiny.json("made.json")
+    (duet,) = document["duets"]
+    assert duet["ratio"]["median"] == pytest.approx(1, rel=0.02)
+    for name, version in (("base", "0.0.1"), ("head", "0.0.2")):
+        assert document[name]["software"].startswith(f"gpugate {version}, Python ")
+        assert f"{name}: gpugate {version}, Python " in ended.text
+
+
+def test_marks_select_cases(here: Here) -> None:
+    here.commit(1)
+    ended, said = here.compare("main", "-m", "gpu")
+    assert ended == Ended(UNUSABLE, "")
+    assert "no case is selected: give a folder with perf tests, or another -k or -m" in said
+
+
+def test_differing_counts_and_memory_are_listed(tmp_path: Path) -> None:
+    found = replace(measured(10, 10), reference_cost=SideCost(1, 0, 2**30), optimized_cost=SideCost(1, 0, 2**31))
+    swapped = replace(found, reference_cost=found.optimized_cost, optimized_cost=found.reference_cost)
+    taken = [process(found), process(swapped, swapped=True)]
+    compared = Comparison(Version("a", tmp_path), Version("b", tmp_path), taken, *judge_duets(taken))
+    line = f"{CASE}: kernels 3 -> 4 per step, peak memory 1024 -> 2048 MiB"
+    assert f"- {line}\n" in markdown(compared)
+    assert f"  {line}\n" in text(compared, 140, False)
+    first = replace(compared, duets=judge_duets(taken[:1])[0])
+    assert "peak memory" not in markdown(first), "the first build of a process also loads libraries"
+
+
 def test_a_process_of_a_version_that_dies_costs_its_case_alone(here: Here) -> None:
     dies = "\ndef quick(context):\n    import os\n    os.kill(os.getpid(), 11)\n"
     here.commit(1)
@@ -360,8 +440,10 @@ def quick(context):
     ended, said = here.compare("main", "-k", "quick", "--processes", "1", "--json", "made.json")
     assert ended.status == UNDECIDED, ended.text + said
     assert "tiny/quick/cpu: one after another: both versions do not fit together" in ended.text
-    (duet,) = here.tiny.json("made.json")["duets"]
+    document = here.tiny.json("made.json")
+    (duet,) = document["duets"]
     assert duet["ratio"]["median"] == pytest.approx(1.25, rel=0.02)
+    assert document["one_after_another"] == ["tiny/quick/cpu"]
 
 
 def test_the_status_is_that_of_the_most_severe_case() -> None:

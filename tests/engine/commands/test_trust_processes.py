@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,7 +19,7 @@ from gpugate.commands.trust.trials import SLOWDOWNS, read_all
 from gpugate.errors import TrustError
 from gpugate.store.codec import from_json
 from tests.support.patience import HANGS_S, wait_until
-from tests.support.tiny_project import Ended, TinyProject, check_no_traceback, environment, running
+from tests.support.tiny_project import CONFTEST, Ended, TinyProject, check_no_traceback, environment, running
 
 # Stops, when it is told to by a file, in the middle of the third trial: at its first build.
 STOPS = """
@@ -37,6 +38,7 @@ def quick(context):
 """
 WORDS = ("--trials", "2", "--processes", "1", "--budget", "0.01", "--device", "cpu")
 INTERRUPTED = 130
+CASE = "tiny/quick/cpu"
 PYTHON = sys.executable
 
 
@@ -133,6 +135,23 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_report(run: Run) -> None:
     assert f"gpugate trust: {said}" in complaint
     assert run.kept() == 2
     assert (run.folder / "trust.md").exists()
+
+
+def test_a_side_that_hangs_in_c_code_ends_the_run_with_its_case(run: Run) -> None:
+    hangs = """
+def quick(context):
+    import ctypes
+    mutex, lock = ctypes.create_string_buffer(64), ctypes.CDLL(None).pthread_mutex_lock
+    lock(mutex)
+    return Side(lambda x: lock(mutex))
+"""
+    grace = "\nfrom gpugate.measurement import time_limit\ntime_limit.GRACE_S = 0.5\n"
+    run.tiny.workload(hangs)
+    run.tiny.write("conftest.py", textwrap.dedent(CONFTEST) + grace)
+    run.tiny.write("pytest.ini", "[pytest]\nperf_step_timeout = 0.2\n")
+    first, complaint = ended(run.start())
+    assert first.status == 2
+    assert f"its trials are kept: {CASE}: quick failed while running its first step: StepTimeout: no end" in complaint
 
 
 def test_a_worker_whose_command_is_killed_ends_and_its_trials_are_kept(run: Run) -> None:

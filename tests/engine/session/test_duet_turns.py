@@ -42,7 +42,7 @@ def a_case() -> Case:
 
 
 class FakeProcess(SideProcess):
-    """Answers with made-up times and outputs; `log` has what both processes were asked for, in order."""
+    """Answers with made-up times and outputs; `log` has the requests to both processes, in order."""
 
     def __init__(self, version: str, step_ms: float, log: list[tuple[str, str]], output: torch.Tensor) -> None:
         self.version, self.step_ms, self.log, self.output = version, step_ms, log, output
@@ -50,7 +50,7 @@ class FakeProcess(SideProcess):
         self.fails: Callable[[], TurnError | None] = lambda: None
         self.live = 0
 
-    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+    def request(self, do: str, **arguments: Any) -> dict[str, Any]:
         self.log.append((self.version, do))
         if do == "build":
             if (error := self.fails()) is not None:
@@ -190,7 +190,7 @@ def speaking(then: str, *, before: str = "", protocol: int = PROTOCOL, limit_s: 
 def test_a_process_that_prints_disturbs_no_reply() -> None:
     with speaking("print('[1, 2', flush=True); os.write(2, b'{}\\n'); send(request)") as process:
         assert process.greet("") == "a program"
-        assert process.ask("block", steps=3) == {"do": "block", "steps": 3}
+        assert process.request("block", steps=3) == {"do": "block", "steps": 3}
 
 
 def test_one_of_two_processes_stands_still_while_the_other_answers() -> None:
@@ -201,7 +201,7 @@ def test_one_of_two_processes_stands_still_while_the_other_answers() -> None:
         pids = [-min(one.group), -min(other.group)]
         one.other, other.other = other, one
         for asked, still in ((one, pids[1]), (other, pids[0])) * 3:
-            wait_until(lambda asked=asked, still=still: asked.ask("look", of=still)["state"] == "T")  # type: ignore[misc]
+            wait_until(lambda asked=asked, still=still: asked.request("look", of=still)["state"] == "T")  # type: ignore[misc]
     assert [_state(pid)[0] for pid in pids] == ["X", "X"]
 
 
@@ -215,6 +215,7 @@ def test_one_of_two_processes_stands_still_while_the_other_answers() -> None:
         ("os.fork() and os._exit(7); time.sleep(3600)", "the process of the base ended with status 7"),
         ("os.close(orders['socket']); time.sleep(3600)", "the process of the base closed the socket of its requests"),
         ("time.sleep(3600)", "the process of the base did not answer within 1 s"),
+        ("stream.write('{'); stream.flush(); time.sleep(3600)", "the process of the base did not answer within 1 s"),
     ],
 )
 def test_a_process_that_ends_or_hangs_is_an_error_with_the_reason(
@@ -224,7 +225,7 @@ def test_a_process_that_ends_or_hangs_is_an_error_with_the_reason(
     with speaking(then, limit_s=1.0) as process:
         process.greet("")
         with pytest.raises(TurnError) as raised:
-            process.ask("build")
+            process.request("build")
         assert str(raised.value) == reason
         assert process.ended
         assert not raised.value.out_of_memory
@@ -234,7 +235,7 @@ def test_an_error_of_a_side_keeps_its_sentence_and_its_kind() -> None:
     with speaking("send({'error': 'no memory', 'out_of_memory': True})") as process:
         process.greet("")
         with pytest.raises(TurnError, match="no memory") as raised:
-            process.ask("build")
+            process.request("build")
         assert raised.value.out_of_memory
         assert not process.ended
 

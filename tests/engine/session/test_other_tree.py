@@ -46,6 +46,11 @@ def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             "import json\nimport pieces.step\nimport pieces.deep.leaf as leaf\nfrom pieces import step as named\n"
             "def late():\n    from pieces.step import VALUE\n    import pieces.deep.leaf\n"
             "    return VALUE, pieces.deep.leaf.VALUE\n"
+            "def by_name():\n    import importlib\n    from importlib import import_module\n"
+            "    found = [importlib.import_module('pieces.step'), import_module('.deep.leaf', 'pieces')]\n"
+            "    found += [import_module('.step', leaf.package.rpartition('.')[0]), __import__('pieces.step').step]\n"
+            "    found += [__import__('pieces', fromlist=['step']).step, __import__('pieces.deep.leaf').deep.leaf]\n"
+            "    return {one.VALUE for one in found}, import_module('json') is json is __import__('json')\n"
         ),
     }
     here = write(tmp_path / "here", {name: text.replace("{value}", "1") for name, text in files.items()})
@@ -63,6 +68,8 @@ def test_every_form_of_import_means_the_module_of_its_own_tree(both: OtherTree) 
         theirs = both.import_module("user")
         assert (theirs.pieces.step.VALUE, theirs.leaf.VALUE, theirs.named.VALUE) == (2, 2, 2)
         assert theirs.late() == (2, 2)
+        assert theirs.by_name() == ({2}, True)
+        assert user.by_name() == ({1}, True)
         assert theirs.leaf.package == "another_tree.pieces.deep"
         assert theirs.json is user.json
     assert (user.pieces.step.VALUE, user.leaf.VALUE, user.late()) == (1, 1, (1, 1))
@@ -114,6 +121,11 @@ def test_the_cases_are_those_that_the_conftest_registers(tmp_path: Path, folder:
         ("import no_such_package", "No module named 'no_such_package'"),
         ("from gpugate.workload import Gone", "cannot import name 'Gone'"),
         ("from gpugate.catalogue import register\nregister(7)", "7 is no workload"),
+        (
+            "raise RuntimeError('registered before')",
+            f"(registered before): give `gpugate compare` --own-engine, or "
+            f"--base-python {sys.executable} for code that a process can import only once",
+        ),
     ],
 )
 def test_a_tree_that_this_engine_cannot_drive_is_refused_with_the_reason(tmp_path, conftest: str, problem: str) -> None:
