@@ -58,6 +58,7 @@ from gpugate.session.recorded_code import RecordedVersions, choose_ref, compare_
 from gpugate.store import baseline, profiles_file, run_file
 from gpugate.store.codec import from_json, to_json
 from gpugate.store.source_hash import source_hash
+from gpugate.store.version import CACHE_FOLDER
 from gpugate.workload import BASELINE, Case, Context, for_device_class
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 LONGEST_COMMAND = 80  # characters
-CACHE_FOLDER = ".gpugate-cache"
 FRESH_PROCESS_S = 900.0  # within which one case is measured, its compilation or engine included; a hung one is killed
 NEEDS_NOT_SKIPS = "a gate and a recording accept no skip: declare what it needs with Needs, for --allow-missing"
 # On a CPU that other work shares: after so many cases in a row that it left open, each further one gets one second,
@@ -100,7 +100,7 @@ class PerfSession:
     versions: RecordedVersions = field(init=False)
 
     def __post_init__(self) -> None:
-        self.versions = RecordedVersions(self.root, (self.options.baselines_path,))
+        self.versions = RecordedVersions(self.root, self.options.result_paths)
 
     @property
     def environment(self) -> Environment:
