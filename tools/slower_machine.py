@@ -85,13 +85,15 @@ def describe(trials: Sequence[GateTrial]) -> str:
 
 
 def read_trial(run: RunResult, condition: str) -> GateTrial:
-    """The trial of a stored gate."""
+    """The trial of a stored gate. Raises TrialError for one that timed no case."""
     found = {
         f"{verdict.case_id} {verdict.check}": f"{verdict.outcome.value} {verdict.code.value}"
         for case in run.cases.values()
         for verdict in case.verdicts
         if verdict.check in TIMED
     }
+    if not found:
+        raise TrialError(f"the gate under the condition {condition} timed no case: select another one by -k")
     return GateTrial(condition, found)
 
 

@@ -33,6 +33,11 @@ def test_a_gate_that_passes_blames_nothing() -> None:
     assert (passed.blames_machine, passed.blames_code) == (False, False)
 
 
+def test_a_gate_that_timed_no_case_is_no_trial() -> None:
+    with pytest.raises(TrialError, match="condition threads timed no case: select another one by -k"):
+        read_trial(RunResult(TWO_CORES, "2026-11-24T01:00:00+00:00", 1), "threads")
+
+
 def test_the_table_has_a_row_for_each_condition_that_was_tried() -> None:
     table = describe([trial(10.0), trial(10.0), trial(10.5)])
     assert table.splitlines()[-1] == "| a CPU quota of 60 % | 3 | 2 | 1 |"
