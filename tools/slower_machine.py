@@ -3,9 +3,9 @@
     python -m tools.slower_machine results/cpu/slower-machine.json --trials 10
 
 A worktree of HEAD gets a record of five processes, then a statement of no effect in each selected workload. Each trial
-is one gate under a condition: another OMP_NUM_THREADS, or a CPU quota by a control group, which needs root on Linux.
-A trial blames the machine where a check of times is ENV_INVALID and none is REGRESSED. `--report FILE` prints the table
-of stored trials.
+is one gate under a condition: another OMP_NUM_THREADS, with slower code or without, or a CPU quota by a control group,
+which needs root on Linux. A trial blames the machine where a check of times is ENV_INVALID and none is REGRESSED.
+`--report FILE` prints the table of stored trials.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,7 +36,9 @@ CONDITIONS: Mapping[str, str] = {
     "none": "as recorded",
     "threads": "OMP_NUM_THREADS=1 in place of all cores",
     "quota": "a CPU quota of 60 %",
+    "slower-code": "OMP_NUM_THREADS=1, and code that is 10 % slower",
 }
+SLOWER_CODE = "--perf-mutate=slow:10"
 QUOTA = 0.6
 
 
@@ -83,13 +85,15 @@ def describe(trials: Sequence[GateTrial]) -> str:
 
 
 def read_trial(run: RunResult, condition: str) -> GateTrial:
-    """The trial of a stored gate."""
+    """The trial of a stored gate. Raises TrialError for one that timed no case."""
     found = {
         f"{verdict.case_id} {verdict.check}": f"{verdict.outcome.value} {verdict.code.value}"
         for case in run.cases.values()
         for verdict in case.verdicts
         if verdict.check in TIMED
     }
+    if not found:
+        raise TrialError(f"the gate under the condition {condition} timed no case: select another one by -k")
     return GateTrial(condition, found)
 
 
@@ -97,19 +101,19 @@ def read_trial(run: RunResult, condition: str) -> GateTrial:
 def limit_cpu(share: float) -> Iterator[None]:
     """Gives this process and its children that share of the cores. Raises TrialError where that is not possible."""
     group = CPU_GROUPS / f"gpugate-{os.getpid()}"
-    try:
-        group.mkdir()
-        group.joinpath("cpu.cfs_period_us").write_text(str(PERIOD_US))
-        quota_us = int(share * PERIOD_US * len(os.sched_getaffinity(0)))
-        group.joinpath("cpu.cfs_quota_us").write_text(str(quota_us))
-        group.joinpath("cgroup.procs").write_text(str(os.getpid()))
-    except OSError as error:
-        raise TrialError(f"{group} cannot limit the CPU ({error.strerror}): leave out the condition quota") from error
-    try:
+    with ExitStack() as undoing:
+        try:
+            group.mkdir()
+            undoing.callback(group.rmdir)
+            group.joinpath("cpu.cfs_period_us").write_text(str(PERIOD_US))
+            quota_us = int(share * PERIOD_US * len(os.sched_getaffinity(0)))
+            group.joinpath("cpu.cfs_quota_us").write_text(str(quota_us))
+            group.joinpath("cgroup.procs").write_text(str(os.getpid()))
+            undoing.callback(CPU_GROUPS.joinpath("cgroup.procs").write_text, str(os.getpid()))
+        except OSError as error:
+            problem = f"{group} cannot limit the CPU ({error.strerror})"
+            raise TrialError(f"{problem}: leave out the condition quota") from error
         yield
-    finally:
-        CPU_GROUPS.joinpath("cgroup.procs").write_text(str(os.getpid()))
-        group.rmdir()
 
 
 def take_trials(
@@ -129,12 +133,10 @@ def take_trials(
             _edit(version.root, name)
         for _ in range(count):
             for condition in conditions:
-                if condition == "quota":
-                    with limit_cpu(QUOTA):
-                        _run(version.root, [*words, "--gate"], environment)
-                else:
-                    threads = {"OMP_NUM_THREADS": "1"} if condition == "threads" else {}
-                    _run(version.root, [*words, "--gate"], {**environment, **threads})
+                slower = [SLOWER_CODE] if condition == "slower-code" else []
+                threads = {"OMP_NUM_THREADS": "1"} if condition in ("threads", "slower-code") else {}
+                with limit_cpu(QUOTA) if condition == "quota" else nullcontext():
+                    _run(version.root, [*words, *slower, "--gate"], {**environment, **threads})
                 run = run_file.read(result)
                 yield run.environment, read_trial(run, condition)
 

@@ -15,7 +15,7 @@ from gpugate.judging.machine_state import busy_cores, with_environment, with_oth
 from gpugate.judging.next_step import unless_wrong
 from gpugate.judging.plausibility import TIMES_CEILING, impossible_rate, without_result
 from gpugate.judging.processes import vote
-from gpugate.judging.recorded_code import with_other_cores, with_recorded_code
+from gpugate.judging.recorded_code import with_recorded_code
 from gpugate.judging.times import MOVED, judge_speedup, judge_throughput, judged_summaries, middle_by_speedup
 from gpugate.measurement.record import Measurement
 from gpugate.results.case import CaseResult, Promise
@@ -58,10 +58,7 @@ def decide(result: CaseResult, recording: bool, asked_tolerance: float | None) -
     if impossible is None:
         on_cpu = result.device_kind == "cpu"
         verdicts = [with_other_work(one, measurement, on_cpu) if one.check in TIMED else one for one in verdicts]
-    same_software = result.remembered is None or result.remembered.match == "exact"
-    verdicts = [
-        with_recorded_code(with_other_cores(one, result), result.recorded_code, same_software) for one in verdicts
-    ]
+    verdicts = [with_recorded_code(one, result) for one in verdicts]
     problems = dict.fromkeys(one.problem for one in result.attempts if one.problem)
     unconfirmed = [Reason(ReasonCode.NOT_CONFIRMED, {"problem": problem}) for problem in problems]
     verdicts = [one if one.check == "equivalence" else _with_reasons(one, unconfirmed) for one in verdicts]

@@ -7,7 +7,12 @@ from dataclasses import replace
 
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 
-RECORDING = (NextStep.RECORD, NextStep.RECORD_NEW_REFERENCE, NextStep.RECORD_NEW_ANCHOR)
+RECORDING = (
+    NextStep.RECORD,
+    NextStep.RECORD_NEW_REFERENCE,
+    NextStep.RECORD_NEW_ANCHOR,
+    NextStep.RECORD_THIS_MACHINE,
+)
 
 
 def next_step(outcome: Outcome) -> NextStep | None:

@@ -6,6 +6,7 @@ whether a slower step comes from the code, and slowdowns that the record is too 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from gpugate.judging.duet import judge_duets
@@ -17,12 +18,17 @@ from gpugate.statistics.policy import SHARP
 
 TIMED = ("speedup", "throughput")
 RECORDED = ("recorded", "anchored")  # bounds that a record gives, not a promise
+UNPROVEN = (ReasonCode.MACHINE_CHANGED, ReasonCode.OTHER_CORES)  # which only times suggest: the code may be slower, too
+NOT_OPEN = (Outcome.PASS, Outcome.IMPROVED, Outcome.NO_BASELINE)
 
 
 def has_alarm(result: CaseResult) -> bool:
-    """True where a check of times failed or stayed open."""
-    open_ones = (Outcome.REGRESSED, Outcome.INCONCLUSIVE)
-    return any(verdict.check in TIMED and verdict.outcome in open_ones for verdict in result.verdicts)
+    """True where a check of times failed, stayed open, or may lay to the machine what the code does."""
+    return any(
+        verdict.outcome in (Outcome.REGRESSED, Outcome.INCONCLUSIVE) or verdict.code in UNPROVEN
+        for verdict in result.verdicts
+        if verdict.check in TIMED
+    )
 
 
 def is_blunt(result: CaseResult) -> bool:
@@ -31,16 +37,21 @@ def is_blunt(result: CaseResult) -> bool:
     return detectable is None or detectable > SHARP
 
 
-def may_need_duet(result: CaseResult) -> bool:
+def may_need_duet(result: CaseResult, has_ref: bool) -> bool:
     """True where the times of a case are evidence, and its record is too blunt or alarms.
 
-    No comparison of times changes a wrong output, a side that did not engage, or an unfit machine.
+    A case without a record is compared only where `has_ref`: the user names the version to compare with. No comparison
+    of times changes a wrong output, a side that did not engage, or an unfit machine.
     """
     unfit = (Outcome.WRONG, Outcome.NOT_ENGAGED)
     if result.environment_problem or any(verdict.outcome in unfit for verdict in result.verdicts):
         return False
     measured = result.measurement is not None and bool(result.measurement.pairs)
-    return measured and (has_alarm(result) or is_blunt(result))
+    return measured and (has_ref or _has_record(result)) and (has_alarm(result) or is_blunt(result))
+
+
+def _has_record(result: CaseResult) -> bool:
+    return result.remembered is not None or result.cores_changed is not None
 
 
 def duet_of(code: RecordedCode) -> Duet | None:
@@ -49,21 +60,22 @@ def duet_of(code: RecordedCode) -> Duet | None:
     return duets[0] if duets else None
 
 
-def with_recorded_code(verdict: Verdict, code: RecordedCode | None, same_software: bool) -> Verdict:
+def with_recorded_code(verdict: Verdict, result: CaseResult) -> Verdict:
     """The verdict of a check of times with the evidence of the duet.
 
     A slower code is REGRESSED. Where the code is not slower, an alarm is about the machine (ENV_INVALID), or about its
-    software where `same_software` is False (REGRESSED). A check that the record left open then passes. A duet that is
-    not decided changes no outcome.
+    software where that is not the recorded one (the alarm's own outcome). A check that the record left open then
+    passes. A duet that is not decided changes no outcome.
     """
-    if code is None or verdict.check not in TIMED:
+    if verdict.check not in TIMED:
         return verdict
-    alarmed = verdict.outcome is Outcome.REGRESSED
+    verdict, code = _with_other_cores(verdict, result), result.recorded_code
+    if code is None:
+        return verdict
     if code.problem is not None:
         return _add(verdict, Reason(ReasonCode.NO_DUET, {"problem": code.problem}))
     if code.unchanged:
-        unchanged = Reason(ReasonCode.CODE_UNCHANGED, {"commit": code.commit, "changed": _changed(code)})
-        return _blame_machine(verdict, unchanged, same_software) if alarmed else verdict
+        return _without_slower_code(verdict, result, code, {"commit": code.commit})
     duet = duet_of(code)
     if duet is None:
         return verdict
@@ -75,19 +87,12 @@ def with_recorded_code(verdict: Verdict, code: RecordedCode | None, same_softwar
         )
     if duet.outcome is DuetOutcome.UNDECIDED:
         return _add(verdict, Reason(ReasonCode.CODE_UNDECIDED, facts))
-    if alarmed:
-        return _blame_machine(
-            verdict, Reason(ReasonCode.CODE_NOT_SLOWER, {**facts, "changed": _changed(code)}), same_software
-        )
-    as_fast = _add(verdict, Reason(ReasonCode.CODE_AS_FAST, facts))
-    # Only the record left it open, and the code of the record is as slow: the code did not become slower.
-    open_by_record = verdict.outcome is Outcome.INCONCLUSIVE and verdict.reasons[0].facts.get("bound") in RECORDED
-    return replace(as_fast, outcome=Outcome.PASS, next_step=None) if open_by_record and same_software else as_fast
+    return _without_slower_code(verdict, result, code, facts)
 
 
-def with_other_cores(verdict: Verdict, result: CaseResult) -> Verdict:
+def _with_other_cores(verdict: Verdict, result: CaseResult) -> Verdict:
     """ENV_INVALID in place of NO_BASELINE where this CPU has a record, but of another number of cores."""
-    missing = verdict.check in TIMED and verdict.outcome is Outcome.NO_BASELINE and result.remembered is None
+    missing = verdict.outcome is Outcome.NO_BASELINE and result.remembered is None
     if not missing or result.cores_changed is None:
         return verdict
     cores: dict[str, Fact] = {"recorded_cores": result.cores_changed.recorded, "cores": result.cores_changed.now}
@@ -95,18 +100,39 @@ def with_other_cores(verdict: Verdict, result: CaseResult) -> Verdict:
     return replace(verdict, outcome=Outcome.ENV_INVALID, reasons=reasons, next_step=NextStep.SAME_CORES)
 
 
-def _blame_machine(verdict: Verdict, reason: Reason, same_software: bool) -> Verdict:
-    outcome = Outcome.ENV_INVALID if same_software else Outcome.REGRESSED
-    step = NextStep.COOL_MACHINE if same_software else verdict.next_step
-    return replace(verdict, outcome=outcome, reasons=(reason, *verdict.reasons), next_step=step)
+def _without_slower_code(
+    verdict: Verdict, result: CaseResult, code: RecordedCode, facts: Mapping[str, Fact]
+) -> Verdict:
+    """The verdict of a code that is not slower than the recorded one, or equal to it."""
+    alarm, calm = (
+        (ReasonCode.CODE_UNCHANGED, ReasonCode.CODE_AS_RECORDED)
+        if code.unchanged
+        else (ReasonCode.CODE_NOT_SLOWER, ReasonCode.CODE_AS_FAST)
+    )
+    same_software = result.remembered is None or result.remembered.match == "exact"
+    alarmed = verdict.outcome is Outcome.REGRESSED or verdict.code is ReasonCode.MACHINE_CHANGED
+    if alarmed and _has_record(result):
+        changed = ", ".join(code.machine_changes) or "nothing that a record contains"
+        blamed = replace(verdict, reasons=(Reason(alarm, {**facts, "changed": changed}), *verdict.reasons))
+        step = NextStep.RECORD_THIS_MACHINE if code.machine_changes else NextStep.COOL_MACHINE
+        return replace(blamed, outcome=Outcome.ENV_INVALID, next_step=step) if same_software else blamed
+    if code.unchanged and verdict.outcome in NOT_OPEN:
+        return verdict  # without an alarm, only the workload's own code was compared
+    found = _add(verdict, Reason(calm, facts))
+    # Only the record left it open, and the code did not become slower since.
+    settled = same_software and _is_open_by_record(verdict)
+    return replace(found, outcome=Outcome.PASS, next_step=None) if settled else found
+
+
+def _is_open_by_record(verdict: Verdict) -> bool:
+    """True where a comparison with the record stayed open, and no promise did."""
+    first = verdict.reasons[0]
+    of_record = first.code is ReasonCode.ALL_DISTURBED or first.facts.get("bound") in RECORDED
+    return verdict.outcome is Outcome.INCONCLUSIVE and of_record
 
 
 def _add(verdict: Verdict, reason: Reason) -> Verdict:
     return replace(verdict, reasons=(*verdict.reasons, reason))
-
-
-def _changed(code: RecordedCode) -> str:
-    return ", ".join(code.machine_changes) or "nothing that a record contains"
 
 
 def _facts(code: RecordedCode, duet: Duet) -> dict[str, Fact]:

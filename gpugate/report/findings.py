@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpugate.judging.asked_tolerance import write_rounded_up
 from gpugate.judging.recorded_code import duet_of
-from gpugate.report.next_step import OF_ONE_CASE, advised_step, describe_for_cases
+from gpugate.report.next_step import OF_ONE_CASE, advised_step, describe_next_step
 from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import CASE_CHECKS, SEVERITY, NextStep, Outcome
+from gpugate.results.verdict import CASE_CHECKS, SEVERITY, NextStep, Outcome, Verdict
 from gpugate.statistics.policy import SHARP
 from gpugate.units import number_of, percent
 
@@ -30,22 +30,24 @@ class Finding:
 
 def findings(run: RunResult) -> list[Finding]:
     """Everything that is not PASS, the worst first; equal words about several cases are said once."""
-    by_words: dict[tuple[Outcome, str, NextStep | None, str], dict[str, list[str]]] = {}
+    by_words: dict[tuple[Outcome, str, NextStep | None, str], list[Verdict]] = {}
     for verdict in (verdict for case in run.cases.values() for verdict in case.verdicts):
         if verdict.outcome is not Outcome.PASS:
             step = advised_step(verdict, run)
             alone = verdict.case_id if step in OF_ONE_CASE else ""
-            cases = by_words.setdefault((verdict.outcome, verdict.reason, step, alone), {})
-            cases.setdefault(verdict.case_id, []).append(verdict.check)
+            by_words.setdefault((verdict.outcome, verdict.reason, step, alone), []).append(verdict)
     found = [
-        Finding(outcome, reason, describe_for_cases(step, list(cases), run.command), _checks_of_cases(cases))
-        for (outcome, reason, step, _), cases in by_words.items()
+        Finding(outcome, reason, describe_next_step(verdicts, run), _list_checks(verdicts))
+        for (outcome, reason, _, _), verdicts in by_words.items()
     ]
     return sorted(found, key=lambda finding: SEVERITY.index(finding.outcome))
 
 
-def _checks_of_cases(checks_of: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    return tuple(f"{', '.join(checks)} of {case_id}" for case_id, checks in checks_of.items())
+def _list_checks(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    checks: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        checks.setdefault(verdict.case_id, []).append(verdict.check)
+    return tuple(f"{', '.join(names)} of {case_id}" for case_id, names in checks.items())
 
 
 def skips(run: RunResult) -> dict[str, list[str]]:

@@ -34,9 +34,10 @@ _WORDS: Mapping[NextStep, str] = {
     NextStep.RECORD: "{record}",
     NextStep.RECORD_NEW_REFERENCE: "{record}, if the reference is meant to take what it takes now",
     NextStep.RECORD_NEW_ANCHOR: "{record}, and gpugate record --new-anchor on its runs, if this is the new normal",
-    NextStep.FIND_COMMIT: "gpugate bisect CASE --good COMMIT, with this case and the commit of the record",
+    NextStep.FIND_COMMIT: "gpugate bisect {case} --good {commit}",
     NextStep.SAME_CORES: "give this process as many cores as the record has: set or unset OMP_NUM_THREADS, or record",
     NextStep.COOL_MACHINE: "repeat when the machine is idle and cool",
+    NextStep.RECORD_THIS_MACHINE: "run it on the machine of the record, or record this one: {record}",
     NextStep.RAISE_BUDGET: "raise --perf-budget",
     NextStep.USE_CUDA: "run it on a CUDA device",
     NextStep.CHECK_SIZE: (
@@ -44,27 +45,29 @@ _WORDS: Mapping[NextStep, str] = {
     ),
     NextStep.DECLARE_ENGAGEMENT: "let Side.engaged return None where the side did what it is for, and else the reason",
 }
-OF_ONE_CASE = frozenset(step for step, words in _WORDS.items() if "{rerun}" in words)  # other steps are shared
+# Other steps are shared.
+OF_ONE_CASE = frozenset(step for step, words in _WORDS.items() if "{rerun}" in words or "{case}" in words)
 
 
-def describe_next_step(verdict: Verdict, run: RunResult) -> str:
-    """The next step of one verdict; empty where it advises none."""
+def describe_next_step(verdicts: Sequence[Verdict], run: RunResult) -> str:
+    """The common next step of verdicts, with the command that their session was started by; empty for no step."""
+    step = advised_step(verdicts[0], run)
+    if step is None:
+        return ""
     # The ids of a sweep's points begin as its own does.
-    selection = verdict.case_id.rpartition("/")[0] if verdict.check == "knee" else verdict.case_id
-    return describe_for_cases(advised_step(verdict, run), [selection], run.command)
+    case_ids = [one.case_id.rpartition("/")[0] if one.check == "knee" else one.case_id for one in verdicts]
+    rerun = run.command + _selection(list(dict.fromkeys(case_ids)))
+    return _WORDS[step].format(
+        rerun=rerun,
+        record=f"{rerun}{_own_baselines(run.command)} {RECORD} {REASON}",
+        case=case_ids[0],
+        commit=next((reason.facts["commit"] for reason in verdicts[0].reasons if "commit" in reason.facts), None),
+    )
 
 
 def advised_step(verdict: Verdict, run: RunResult) -> NextStep | None:
     """The verdict's step. No baseline may hold a fault: a session that put one in advises no recording."""
     return (without_recording(verdict) if run.mutated else verdict).next_step
-
-
-def describe_for_cases(step: NextStep | None, case_ids: Sequence[str], command: str) -> str:
-    """One step for several cases, with the command that their session was started by."""
-    if step is None:
-        return ""
-    rerun = command + _selection(case_ids)
-    return _WORDS[step].format(rerun=rerun, record=f"{rerun}{_own_baselines(command)} {RECORD} {REASON}")
 
 
 def _selection(case_ids: Sequence[str]) -> str:

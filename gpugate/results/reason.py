@@ -47,6 +47,7 @@ class ReasonCode(str, Enum):
     CODE_NOT_SLOWER = "code_not_slower"
     CODE_UNCHANGED = "code_unchanged"
     CODE_AS_FAST = "code_as_fast"
+    CODE_AS_RECORDED = "code_as_recorded"
     CODE_UNDECIDED = "code_undecided"
     NO_DUET = "no_duet"
     OTHER_CORES = "other_cores"

@@ -52,12 +52,13 @@ _WORDS: Mapping[ReasonCode, str] = {
     ReasonCode.CODE_UNCHANGED: (
         "the code is that of the record ({commit:.12}): the machine or its software changed: {changed}"
     ),
-    ReasonCode.CODE_AS_FAST: _IN_TURNS,
+    ReasonCode.CODE_AS_FAST: f"the code is not slower: {_IN_TURNS}",
+    ReasonCode.CODE_AS_RECORDED: "the code is that of the record ({commit:.12})",
     ReasonCode.CODE_UNDECIDED: f"{_IN_TURNS}, which decides nothing",
     ReasonCode.NO_DUET: "not compared with the recorded code: {problem}",
     ReasonCode.OTHER_CORES: (
-        "the machine changed, not the code: this process uses {cores:.0f} of the CPU's cores, and the record "
-        "{recorded_cores:.0f}"
+        "the record was measured on {recorded_cores:.0f} of the CPU's cores and this run on {cores:.0f}: their times "
+        "cannot be compared"
     ),
     ReasonCode.NO_PAIRS: "no pair of blocks was measured",
     ReasonCode.NOT_TIMED: "not timed: {problem}",

@@ -38,6 +38,7 @@ class NextStep(str, Enum):
     RECORD_NEW_ANCHOR = "record-new-anchor"
     FIND_COMMIT = "find-commit"
     COOL_MACHINE = "cool-machine"
+    RECORD_THIS_MACHINE = "record-this-machine"
     SAME_CORES = "same-cores"
     RAISE_BUDGET = "raise-budget"
     USE_CUDA = "use-cuda"

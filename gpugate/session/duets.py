@@ -18,11 +18,11 @@ from gpugate.session.child_process import module_command
 from gpugate.session.run_child import run_child
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import JsonFile, NextSteps
-from gpugate.store.version import Version
+from gpugate.store.version import CACHE_FOLDER, Version
 from gpugate.units import Count, Positive, number_of
 
 BUDGET_S, PROCESSES = 15.0, 3  # of sampling a case in a process; most processes of a case
-CACHE = Path(".gpugate-cache", "versions")  # of a project: the worktrees of its versions
+CACHE = Path(CACHE_FOLDER, "versions")  # of a project: the worktrees of its versions
 LAST_LINES = 8
 HUNG = 6  # exit status of a process that hangs in C code; those of pytest are smaller
 ERROR = "ERROR: "  # as pytest begins a usage error

@@ -115,7 +115,7 @@ def open_session(
         mutated=str(options.fault) if options.fault else None,
         asked_tolerance=options.tolerance,
         interrupted=True,
-        provenance=read_provenance(root, [options.baselines_path], _gpu_uuid(device)),
+        provenance=read_provenance(root, options.result_paths, _gpu_uuid(device)),
     )
     session = PerfSession(options, device, root, result, node_ids)
     # What a module that skipped itself would have had is not known.

@@ -104,6 +104,15 @@ class Options:
         night = None if self.report_path is None else self.report_path / RUN
         return tuple(path for path in (self.json_path, night) if path is not None)
 
+    @property
+    def result_paths(self) -> tuple[Path, ...]:
+        """The results of runs with these options as patterns of git: an unfinished run has files beside its own, and
+        earlier nights stand beside this one."""
+        runs = [path.with_name(f"{path.name}*") for path in self.run_paths]
+        if self.report_path is not None:
+            runs += [self.report_path, *(path.parent for path in self.report_path.parent.glob(f"*/{RUN}"))]
+        return (self.baselines_path, *runs)
+
 
 def add_options(parser: pytest.Parser) -> None:
     """Every option of the suite, in one group of `pytest --help`, each with its default."""

@@ -58,6 +58,7 @@ from gpugate.session.recorded_code import RecordedVersions, choose_ref, compare_
 from gpugate.store import baseline, profiles_file, run_file
 from gpugate.store.codec import from_json, to_json
 from gpugate.store.source_hash import source_hash
+from gpugate.store.version import CACHE_FOLDER
 from gpugate.workload import BASELINE, Case, Context, for_device_class
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 LONGEST_COMMAND = 80  # characters
-CACHE_FOLDER = ".gpugate-cache"
 FRESH_PROCESS_S = 900.0  # within which one case is measured, its compilation or engine included; a hung one is killed
 NEEDS_NOT_SKIPS = "a gate and a recording accept no skip: declare what it needs with Needs, for --allow-missing"
 # On a CPU that other work shares: after so many cases in a row that it left open, each further one gets one second,
@@ -100,7 +100,7 @@ class PerfSession:
     versions: RecordedVersions = field(init=False)
 
     def __post_init__(self) -> None:
-        self.versions = RecordedVersions(self.root, (self.options.baselines_path,))
+        self.versions = RecordedVersions(self.root, self.options.result_paths)
 
     @property
     def environment(self) -> Environment:
@@ -261,7 +261,8 @@ class PerfSession:
             result.attempts.append(self._confirm(case))
             self._judge(result)
         self._count_busy(result)
-        if self.options.against != OFF and may_need_duet(result):
+        against = self.options.against
+        if against != OFF and may_need_duet(result, has_ref=against != AUTO):
             self._compare_code(case, result, report)
             self._judge(result)
         if self.options.explain or any(verdict.bad for verdict in result.verdicts):
@@ -270,9 +271,9 @@ class PerfSession:
     def _compare_code(self, case: Case, result: CaseResult, report: Report) -> None:
         """Compares the code of the case with that of its record, where both differ or an alarm is to be explained."""
         entry = self._find_entry(case)
-        record = entry.current if entry else None
+        record = entry.current if entry else self._find_other_cores(case)
         provenance = record.provenance if record else None
-        changes = self._list_machine_changes(provenance, result.remembered)
+        changes = self._list_machine_changes(provenance, result)
         try:
             ref = choose_ref(self.options.against, provenance)
             unchanged = self.options.fault is None and self._is_unchanged(case, record, ref, has_alarm(result))
@@ -300,9 +301,10 @@ class PerfSession:
             return True
         return self.versions.is_unchanged(ref)
 
-    def _list_machine_changes(self, recorded: Provenance | None, remembered: Remembered | None) -> tuple[str, ...]:
+    def _list_machine_changes(self, recorded: Provenance | None, result: CaseResult) -> tuple[str, ...]:
+        remembered, cores, now = result.remembered, result.cores_changed, self.result.provenance
         found = [text for text in (remembered.differences if remembered else ()) if text != SOURCE_CHANGED]
-        now = self.result.provenance
+        found += [f"cores {cores.recorded} -> {cores.now}"] if cores is not None else []
         if recorded is not None and now is not None:
             found += ["another host"] if recorded.host != now.host else []
             found += ["another GPU of this kind"] if recorded.gpu_uuid != now.gpu_uuid else []
@@ -311,8 +313,14 @@ class PerfSession:
     def _find_changed_cores(self, case: Case, result: CaseResult) -> CoresChanged | None:
         if result.remembered is not None or self.options.update_baselines or self.options.fresh:
             return None
-        cores = baseline.find_cores(self.options.baselines_path, self.environment, case.workload.name)
-        return None if cores is None else CoresChanged(cores, self.environment.cpu_count)
+        record = self._find_other_cores(case)
+        return None if record is None else CoresChanged(record.environment.cpu_count, self.environment.cpu_count)
+
+    def _find_other_cores(self, case: Case) -> baseline.Record | None:
+        if self.options.own_inputs:  # no record in the folder is of them
+            return None
+        folder, workload = self.options.baselines_path, case.workload.name
+        return baseline.find_other_cores(folder, self.environment, workload, _key(case))
 
     def _shorten(self, settings: Settings) -> Settings:
         """The settings for a machine that could not answer; a record is made of whole measurements alone."""
@@ -437,7 +445,7 @@ class PerfSession:
 
     def _find_entry(self, case: Case) -> baseline.Entry | None:
         file = self.baselines.get(case.workload.name)
-        return file.cases.get(f"{case.optimization.name}/{case.device_kind}") if file else None
+        return file.cases.get(_key(case)) if file else None
 
     def _explain(self, case: Case, result: CaseResult) -> Autopsy | None:
         """Makes the autopsy of a case. It decides no verdict, so that its failure is only a note."""
@@ -452,7 +460,7 @@ class PerfSession:
         """The step profile of the optimized side that was recorded with its baseline."""
         machine, workload = machine_name(self.environment), case.workload.name
         file = profiles_file.load(profiles_file.path_of(self.options.baselines_path, machine, workload))
-        return file.cases.get(f"{case.optimization.name}/{case.device_kind}")
+        return file.cases.get(_key(case))
 
     def begin(self) -> None:
         """Writes the JSON file without a case, in place of an older run: a session that is killed leaves it."""
@@ -493,6 +501,11 @@ def collect_garbage() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+
+
+def _key(case: Case) -> str:
+    """The key of the case in the file of its workload."""
+    return f"{case.optimization.name}/{case.device_kind}"
 
 
 def _as_stored(found: Measurement, case: Case) -> Measurement:

@@ -66,7 +66,8 @@ def compare_code(
 ) -> RecordedCode:
     """Measures the duet of one case with the version `ref`, in fresh processes while this one waits.
 
-    Raises CompareError where the version cannot be checked out, driven or measured.
+    Raises CompareError where the version cannot be checked out, driven or measured, and where no test of the head
+    measures the case itself.
     """
     base = versions.check_out(ref)
     head = Version(".", versions.project)
@@ -77,4 +78,7 @@ def compare_code(
     taken = measure_duets(plan, head, words, print_line=print_line)
     problems = [process.problems[case_id] for process in taken if case_id in process.problems]
     missing = f"{case_id} is not in {ref}" if any(case_id in process.added for process in taken) else None
-    return RecordedCode(base.commit or ref, processes=tuple(taken), problem=missing or next(iter(problems), None))
+    problem = missing or next(iter(problems), None)
+    if problem is None and not any(case_id in process.measured for process in taken):
+        raise CompareError(f"{node_id} measures a sweep alone: select a test of the case {case_id} itself, too")
+    return RecordedCode(base.commit or ref, processes=tuple(taken), problem=problem)

@@ -15,10 +15,11 @@ from gpugate.results.run import RunResult
 from gpugate.results.summary import find_undisturbed, group_by_night, summarize_process
 from gpugate.session.fresh_process import run_fresh
 from gpugate.session.options import DEFAULT_ON_SEVERAL_GPUS, DEFAULT_PROCESSES
-from gpugate.session.perf_session import CACHE_FOLDER, PerfSession
+from gpugate.session.perf_session import PerfSession
 from gpugate.session.termination import delay_signals
 from gpugate.statistics.policy import SPARE_PROCESSES
 from gpugate.store import baseline, profiles_file, run_file
+from gpugate.store.version import CACHE_FOLDER
 
 PrintLine = Callable[[str], None]
 PrintLines = Callable[[Sequence[str]], object]

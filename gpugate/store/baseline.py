@@ -225,17 +225,19 @@ def replace_or_delete(folder: Path, file: BaselineFile) -> Path:
     return path
 
 
-def find_cores(baselines: Path, environment: Environment, workload: str) -> int | None:
-    """The number of cores of a record of this CPU, where records of the workload are of another number only."""
+def find_other_cores(baselines: Path, environment: Environment, workload: str, key: str) -> Record | None:
+    """The current record of a case on this CPU, where all records of its workload are of another number of cores.
+
+    Raises BaselineError for a bad file.
+    """
     machine = machine_name(environment)
     family, _, _ = machine.rpartition(f"-{environment.cpu_count}-cores")
     if environment.device_kind != "cpu" or _path(baselines / machine, workload).exists():
         return None
-    others = [folder.name[len(family) + 1 : -len("-cores")] for folder in baselines.glob(f"{family}-*-cores")]
-    found = [
-        int(one) for one in others if one.isdecimal() and _path(baselines / f"{family}-{one}-cores", workload).exists()
-    ]
-    return max(found, default=None)
+    others = [folder for folder in baselines.glob(f"{family}-*-cores") if _path(folder, workload).exists()]
+    entries = [_load(folder, workload).cases.get(key) for folder in others]
+    records = [entry.current for entry in entries if entry is not None]
+    return max(records, key=lambda record: record.environment.cpu_count, default=None)
 
 
 def find_unused(files: Mapping[str, BaselineFile], case_ids: Collection[str]) -> tuple[str, ...]:

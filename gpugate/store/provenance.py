@@ -27,7 +27,7 @@ def read_provenance(
 ) -> Provenance:
     """Reads the provenance of the code in the folder `project`.
 
-    Uncommitted changes below the folders `ignored` do not count: a run that records writes its baselines there.
+    Uncommitted changes of the files and below the folders `ignored` do not count: runs write their results there.
     """
     commit = git(project, "rev-parse", "--verify", "--quiet", "HEAD")
     remote = git(project, "remote", "get-url", "origin") if commit else None

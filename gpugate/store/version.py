@@ -21,6 +21,9 @@ SUBMODULE = "160000 "  # the mode of a submodule in git's index
 GIT_S = 600.0
 MOST_READ_BYTES = 2**20  # of a new file, to hash it
 SHORT = 12  # hexadecimal digits of a commit
+CACHE_FOLDER = ".gpugate-cache"
+# The folders that gpugate and Python make by themselves: no file in them is a change of the code.
+OWN_FOLDERS = (CACHE_FOLDER, "gpugate-trust", "gpugate-nsys", "gpugate-ncu", "gpugate-traces", "__pycache__")
 
 
 @dataclass(frozen=True)
@@ -123,12 +126,15 @@ def _describe_folder(name: str, folder: Path) -> Version:
 def hash_changes(folder: Path, since: str = "HEAD", ignored: Sequence[Path] = ()) -> str | None:
     """The hash of all changes below the folder since a commit, new files and submodules included; None without any.
 
-    Changes below the folders `ignored` do not count. Raises CompareError for a commit that is not there.
+    Changes of the files and below the folders `ignored` do not count, nor do those in OWN_FOLDERS. Raises CompareError
+    for a commit that is not there.
     """
-    outside = [f":(exclude){path}" for path in _list_below(folder, ignored)]
+    outside = [f":(exclude,glob)**/{name}/**" for name in OWN_FOLDERS]
+    outside += [f":(exclude){path}" for path in _list_below(folder, ignored)]
     changed = git(folder, "diff", since, "--binary", "--no-ext-diff", "--", ".", *outside)
     if changed is None:
-        raise CompareError(f"{since!r} is no commit of {folder}: give a branch, tag or commit")
+        step = suggest_commit(folder, "give a branch, tag or commit")
+        raise CompareError(f"{since!r} is no commit of {folder}: {step}")
     digest = hashlib.sha256(changed.encode())
     new = (git(folder, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", *outside) or "").split("\0")
     for name in sorted(filter(None, new)):
@@ -170,10 +176,17 @@ def git(folder: Path, *words: str) -> str | None:
 
 
 def run_git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Runs git to its end; `GIT_*` variables of a hook that started this process would name another repository."""
+    """Runs git to its end; `GIT_*` variables of a hook that started this process would name another repository.
+
+    Raises CompareError for a command that takes longer than GIT_S.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "-C", str(folder), *words]
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, timeout=GIT_S)
+    try:
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, timeout=GIT_S)
+    except subprocess.TimeoutExpired as error:
+        problem = f"`git {words[0]}` in {folder} took longer than {GIT_S:g} s"
+        raise CompareError(f"{problem}: run it there by hand to see why, then repeat") from error
 
 
 def _last_line(text: str) -> str:

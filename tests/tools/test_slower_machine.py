@@ -1,12 +1,17 @@
 """The trials of gates on a slower machine: how they are counted, kept and described."""
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
 from gpugate.results.run import RunResult
 from tests.conftest import TWO_CORES
 from tests.engine.judging.test_deciding import Confirmation, case, measured
 from tests.engine.judging.test_recorded_code import code, with_code
-from tools.slower_machine import GateTrial, describe, read_trial
+from tools import slower_machine
+from tools.slower_machine import GateTrial, TrialError, describe, limit_cpu, read_trial
 
 SLOW = Confirmation(measured(2.5))
 
@@ -28,7 +33,28 @@ def test_a_gate_that_passes_blames_nothing() -> None:
     assert (passed.blames_machine, passed.blames_code) == (False, False)
 
 
+def test_a_gate_that_timed_no_case_is_no_trial() -> None:
+    with pytest.raises(TrialError, match="condition threads timed no case: select another one by -k"):
+        read_trial(RunResult(TWO_CORES, "2026-11-24T01:00:00+00:00", 1), "threads")
+
+
 def test_the_table_has_a_row_for_each_condition_that_was_tried() -> None:
     table = describe([trial(10.0), trial(10.0), trial(10.5)])
     assert table.splitlines()[-1] == "| a CPU quota of 60 % | 3 | 2 | 1 |"
     assert "OMP_NUM_THREADS" not in table
+
+
+@pytest.mark.parametrize("refused", ["cpu.cfs_period_us", "cpu.cfs_quota_us", "cgroup.procs"])
+def test_a_quota_that_is_refused_leaves_no_control_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    def write(path: Path, text: str) -> int:
+        if path.name == refused:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return len(text)
+
+    monkeypatch.setattr(slower_machine, "CPU_GROUPS", tmp_path)
+    monkeypatch.setattr(Path, "write_text", write)
+    with pytest.raises(TrialError, match=r"\(Invalid argument\): leave out the condition quota"), limit_cpu(0.6):
+        pass
+    assert list(tmp_path.iterdir()) == []

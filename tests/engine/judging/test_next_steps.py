@@ -72,9 +72,10 @@ WORDS = {
     NextStep.RECORD: RECORD,
     NextStep.RECORD_NEW_REFERENCE: f"{RECORD}, if the reference is meant to take what it takes now",
     NextStep.RECORD_NEW_ANCHOR: f"{RECORD}, and gpugate record --new-anchor on its runs, if this is the new normal",
-    NextStep.FIND_COMMIT: "gpugate bisect CASE --good COMMIT, with this case and the commit of the record",
+    NextStep.FIND_COMMIT: f"gpugate bisect {CASE_ID} --good 0123456789abcdef",
     NextStep.SAME_CORES: "give this process as many cores as the record has",
     NextStep.COOL_MACHINE: "repeat when the machine is idle and cool",
+    NextStep.RECORD_THIS_MACHINE: f"run it on the machine of the record, or record this one: {RECORD}",
     NextStep.RAISE_BUDGET: "raise --perf-budget",
     NextStep.USE_CUDA: "run it on a CUDA device",
     NextStep.CHECK_SIZE: "compare Size.flops and Size.bytes with what a step does",
@@ -82,8 +83,13 @@ WORDS = {
 }
 
 
+def verdict_of(step: NextStep | None, outcome: Outcome) -> Verdict:
+    facts = {"commit": "0123456789abcdef", "change": 0.1, "change_low": 0.1, "change_high": 0.1}
+    return Verdict("speedup", CASE_ID, outcome, (Reason(ReasonCode.CODE_SLOWER, facts),), step)
+
+
 def described(step: NextStep | None, run: RunResult, outcome: Outcome = Outcome.REGRESSED) -> str:
-    return describe_next_step(Verdict("speedup", CASE_ID, outcome, NOTHING, step), run)
+    return describe_next_step([verdict_of(step, outcome)], run)
 
 
 @pytest.mark.parametrize("step", NextStep)
@@ -91,9 +97,7 @@ def test_every_step_is_worded_with_the_command_of_the_session(gpu_run: RunResult
     run = replace(gpu_run, command="pytest mine")
     words = described(step, run)
     assert words.startswith(WORDS[step])
-    assert [one.next_step for one in findings(with_verdicts(run, Verdict("speedup", CASE_ID, next_step=step)))] == [
-        words
-    ]
+    assert [one.next_step for one in findings(with_verdicts(run, verdict_of(step, Outcome.REGRESSED)))] == [words]
     assert described(None, run) == ""
 
 

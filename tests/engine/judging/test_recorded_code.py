@@ -13,7 +13,17 @@ from gpugate.results.reason import ReasonCode
 from gpugate.results.summary import History
 from gpugate.results.verdict import NextStep, Outcome
 from tests.conftest import TWO_CORES
-from tests.engine.judging.test_deciding import CASE_ID, RECORDED, case, measured, outcomes
+from tests.engine.judging.test_deciding import (
+    BESIDE,
+    CASE_ID,
+    RECORDED,
+    case,
+    measured,
+    outcomes,
+    reasons,
+    screened,
+    timed,
+)
 from tests.engine.judging.test_duet import measured as duet_measured
 
 PASS, REGRESSED, ENV_INVALID, INCONCLUSIVE = (
@@ -47,6 +57,10 @@ def remembered(then: History, match: str = "exact") -> Remembered:
     return Remembered(then, then, match)  # type: ignore[arg-type]
 
 
+def step_of(found: CaseResult, check: str) -> NextStep | None:
+    return next(verdict.next_step for verdict in found.verdicts if verdict.check == check)
+
+
 def first_code(found: CaseResult, check: str = "speedup") -> ReasonCode:
     return next(verdict.code for verdict in found.verdicts if verdict.check == check)
 
@@ -56,9 +70,8 @@ def test_a_slower_code_is_a_regression_where_the_record_saw_nothing() -> None:
     assert outcomes(blunt)["speedup"] is PASS
     found = with_code(blunt, code(10.5))
     assert (outcomes(found)["speedup"], outcomes(found)["throughput"]) == (REGRESSED, REGRESSED)
-    (speedup,) = (one for one in found.verdicts if one.check == "speedup")
-    assert (speedup.code, speedup.next_step) == (ReasonCode.CODE_SLOWER, NextStep.FIND_COMMIT)
-    assert speedup.reasons[0].facts["change"] == pytest.approx(0.05)
+    assert (first_code(found), step_of(found, "speedup")) == (ReasonCode.CODE_SLOWER, NextStep.FIND_COMMIT)
+    assert reasons(found, "speedup")[ReasonCode.CODE_SLOWER]["change"] == pytest.approx(0.05)
     assert outcomes(found)["counters"] is PASS
 
 
@@ -84,34 +97,85 @@ def test_an_alarm_is_about_the_code_its_software_or_the_machine(
 
 def test_the_verdict_names_the_changes_of_the_machine() -> None:
     found = with_code(case(measured(2.5), SLOW), code(10.0))
-    facts = next(one for one in found.verdicts if one.check == "speedup").reasons[0].facts
+    facts = reasons(found, "speedup")[ReasonCode.CODE_NOT_SLOWER]
     assert (facts["commit"], facts["changed"]) == (COMMIT, "another host")
+    assert step_of(found, "speedup") is NextStep.RECORD_THIS_MACHINE
     nothing = with_code(case(measured(2.5), SLOW), code(10.0, machine_changes=()))
-    assert nothing.verdicts[1].reasons[0].facts["changed"] == "nothing that a record contains"
+    assert reasons(nothing, "speedup")[ReasonCode.CODE_NOT_SLOWER]["changed"] == "nothing that a record contains"
+    assert step_of(nothing, "speedup") is NextStep.COOL_MACHINE
 
 
-def test_a_check_that_the_record_left_open_passes_where_the_code_is_as_fast() -> None:
+UNCHANGED = RecordedCode(COMMIT, unchanged=True)
+NOT_SLOWER = [(code(10.0), ReasonCode.CODE_AS_FAST), (UNCHANGED, ReasonCode.CODE_AS_RECORDED)]
+
+
+@pytest.mark.parametrize(("compared", "reason"), NOT_SLOWER)
+def test_a_check_that_the_record_left_open_passes_where_the_code_is_not_slower(
+    compared: RecordedCode, reason: ReasonCode
+) -> None:
     undecided = case(measured(2.5), FAST)
     assert outcomes(undecided)["speedup"] is INCONCLUSIVE
-    assert outcomes(with_code(undecided, code(10.0)))["speedup"] is PASS
+    found = with_code(undecided, compared)
+    assert (outcomes(found)["speedup"], reason in reasons(found, "speedup")) == (PASS, True)
+    disturbed = with_code(screened(BESIDE, BESIDE, BESIDE), compared)
+    assert (outcomes(disturbed)["speedup"], first_code(disturbed)) == (PASS, ReasonCode.ALL_DISTURBED)
     other_software = case(measured(2.5), FAST, remembered=remembered(RECORDED, "same device"))
-    assert outcomes(with_code(other_software, code(10.0)))["speedup"] is INCONCLUSIVE
+    assert outcomes(with_code(other_software, compared))["speedup"] is INCONCLUSIVE
     open_promise = case(measured(1.4), FAST)
-    assert outcomes(with_code(open_promise, code(10.0)))["speedup"] is INCONCLUSIVE
+    assert outcomes(with_code(open_promise, compared))["speedup"] is INCONCLUSIVE
+
+
+def test_code_that_both_sides_share_is_not_laid_to_the_machine_without_a_duet() -> None:
+    alike = case(timed(36.0, 12.0))
+    assert (outcomes(alike)["speedup"], outcomes(alike)["throughput"]) == (PASS, ENV_INVALID)
+    assert first_code(alike, "throughput") is ReasonCode.MACHINE_CHANGED
+    assert may_need_duet(alike, has_ref=False)
+    slower = with_code(case(timed(36.0, 12.0)), code(12.0))
+    assert (outcomes(slower)["throughput"], first_code(slower, "throughput")) == (REGRESSED, ReasonCode.CODE_SLOWER)
+    for match in ("exact", "same device"):
+        same = with_code(case(timed(66.0, 22.0), remembered=remembered(RECORDED, match)), code(10.0))
+        assert outcomes(same)["throughput"] is ENV_INVALID
+        assert first_code(same, "throughput") is ReasonCode.CODE_NOT_SLOWER
 
 
 def test_only_blunt_records_and_alarms_need_a_duet() -> None:
-    assert not may_need_duet(case(measured(3.0)))
-    assert may_need_duet(case(measured(2.5), SLOW))
-    assert may_need_duet(case(measured(3.0), remembered=remembered(BLUNT)))
-    assert may_need_duet(case(measured(3.0), remembered=None))
-    assert not may_need_duet(case(measured(2.5), SLOW, environment_problem="the GPU is hot"))
-    assert not may_need_duet(case(measured(2.5, error=1.0), SLOW))
+    assert not may_need_duet(case(measured(3.0)), has_ref=True)
+    assert may_need_duet(case(measured(2.5), SLOW), has_ref=False)
+    assert may_need_duet(case(measured(3.0), remembered=remembered(BLUNT)), has_ref=False)
+    assert [may_need_duet(case(measured(3.0), remembered=None), has_ref) for has_ref in (False, True)] == [False, True]
+    assert not may_need_duet(case(measured(2.5), SLOW, environment_problem="the GPU is hot"), has_ref=True)
+    assert not may_need_duet(case(measured(2.5, error=1.0), SLOW), has_ref=True)
 
 
-def test_a_record_of_another_number_of_cores_is_another_machine() -> None:
-    changed = case(measured(3.0), remembered=None, cores_changed=CoresChanged(recorded=2, now=1))
+def test_a_broken_promise_without_a_record_stays_one_where_the_code_is_not_slower() -> None:
+    found = with_code(case(measured(1.4), remembered=None), code(10.0))
+    assert (outcomes(found)["speedup"], first_code(found)) == (REGRESSED, ReasonCode.SPEEDUP_BELOW_PROMISE)
+    assert ReasonCode.CODE_AS_FAST in reasons(found, "speedup")
+
+
+def on_other_cores() -> CaseResult:
+    return case(measured(3.0), remembered=None, cores_changed=CoresChanged(recorded=2, now=1))
+
+
+def test_a_record_of_another_number_of_cores_is_of_another_machine() -> None:
+    changed = on_other_cores()
     assert (outcomes(changed)["speedup"], first_code(changed)) == (ENV_INVALID, ReasonCode.OTHER_CORES)
     assert outcomes(changed)["throughput"] is ENV_INVALID
-    assert next(one for one in changed.verdicts if one.check == "speedup").next_step is NextStep.SAME_CORES
+    assert step_of(changed, "speedup") is NextStep.SAME_CORES
     assert outcomes(case(measured(3.0), remembered=None))["speedup"] is Outcome.NO_BASELINE
+    assert may_need_duet(changed, has_ref=False)
+    slower = with_code(on_other_cores(), code(10.5))
+    for check in ("speedup", "throughput"):
+        assert (outcomes(slower)[check], first_code(slower, check)) == (REGRESSED, ReasonCode.CODE_SLOWER)
+
+
+@pytest.mark.parametrize(
+    ("compared", "reason"), [*NOT_SLOWER, (RecordedCode("", problem="no commit"), ReasonCode.NO_DUET)]
+)
+def test_on_other_cores_a_code_that_is_not_known_to_be_slower_is_no_regression(
+    compared: RecordedCode, reason: ReasonCode
+) -> None:
+    found = with_code(on_other_cores(), compared)
+    for check in ("speedup", "throughput"):
+        assert outcomes(found)[check] is ENV_INVALID
+        assert list(reasons(found, check)) == [ReasonCode.OTHER_CORES, reason]

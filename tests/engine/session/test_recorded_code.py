@@ -5,11 +5,16 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+import torch
 
 from gpugate.errors import CompareError
+from gpugate.machine.environment import describe
+from gpugate.results.duet import DuetProcess
 from gpugate.results.provenance import Provenance
+from gpugate.session import recorded_code
 from gpugate.session.recorded_code import choose_ref
 from gpugate.store.provenance import read_provenance
+from tests.conftest import TWO_CORES
 from tests.engine.session.test_baseline_story import spread_out
 from tests.support.tiny_project import QUICK, TinyProject
 
@@ -19,9 +24,8 @@ SLOWER = QUICK.replace("read_text())", "read_text()) * 1.1")
 
 @pytest.fixture
 def recorded_commit(tiny: TinyProject, recorded_project: TinyProject) -> TinyProject:
-    """A project whose baseline is of its only commit."""
+    """A project without a .gitignore, whose baseline is of its only commit."""
     tiny.take_baseline(recorded_project)
-    tiny.write(".gitignore", ".*/\n__pycache__/\nrun.json*\nbaselines/\n")
     git(tiny, "init", "-q", "-b", "main")
     commit(tiny)
     return tiny
@@ -30,7 +34,7 @@ def recorded_commit(tiny: TinyProject, recorded_project: TinyProject) -> TinyPro
 def commit(project: TinyProject) -> None:
     git(project, "add", "-A")
     git(project, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "recorded")
-    now = read_provenance(project.path)
+    now = read_provenance(project.path, [project.path / "baselines"])
     assert now.commit
     assert now.changes is None
     set_provenance(project, now)
@@ -68,21 +72,84 @@ def test_slower_code_fails_although_the_record_is_blunt(recorded_commit: TinyPro
     assert list(cache.iterdir()) == []
 
 
+def make_machine_slower(project: TinyProject) -> None:
+    """The recorded code takes longer, on another host: the time of a step is committed as data."""
+    project.quick_ms(3)
+    commit(project)
+    provenance = read_provenance(project.path, [project.path / "baselines"])
+    set_provenance(project, replace(provenance, host="another"))
+
+
+def test_a_slower_machine_with_changed_code_is_a_regression_only_where_the_code_is_slower(
+    recorded_commit: TinyProject,
+) -> None:
+    make_machine_slower(recorded_commit)
+    recorded_commit.workload(QUICK + "\n_NO_EFFECT = 0\n")
+    changed = recorded_commit.run(*GATE)
+    assert changed.status == 1, changed.text
+    assert recorded_commit.outcomes()["speedup"] == "ENV_INVALID"
+    found = recorded_commit.reasons("speedup")["code_not_slower"]
+    assert (found["change"], found["changed"]) == (pytest.approx(0.0, abs=0.03), "another host")
+    assert "run it on the machine of the record, or record this one: pytest" in changed.text
+    recorded_commit.workload(SLOWER)
+    slower = recorded_commit.run(*GATE, "--against=main")
+    assert recorded_commit.outcomes()["speedup"] == "REGRESSED"
+    assert recorded_commit.reasons("speedup")["code_slower"]["change"] == pytest.approx(0.1, abs=0.03)
+    of_main = read_provenance(recorded_commit.path).commit
+    assert f"gpugate bisect tiny/quick/cpu --good {of_main}" in slower.text
+
+
 def test_a_slower_machine_with_the_recorded_code_is_no_regression(recorded_commit: TinyProject) -> None:
-    recorded_commit.quick_ms(3)  # the same code takes longer: the time of a step is committed as data
-    commit(recorded_commit)
-    provenance = read_provenance(recorded_commit.path)
-    set_provenance(recorded_commit, replace(provenance, host="another"))
+    make_machine_slower(recorded_commit)
     ended = recorded_commit.run(*GATE)
     assert ended.status == 1, ended.text
     assert recorded_commit.outcomes()["speedup"] == "ENV_INVALID"
     assert recorded_commit.reasons("speedup")["code_unchanged"]["changed"] == "another host"
+    for day in (1, 2):  # the results of the first night are no changes of the code in the second one
+        recorded_commit.run(*GATE, f"--perf-report=nights/{day}")
+        assert recorded_commit.json()["provenance"]["changes"] is None
+    assert "code_unchanged" in recorded_commit.reasons("speedup")
     off = recorded_commit.run(*GATE, "--against=off")
     assert recorded_commit.outcomes()["speedup"] == "REGRESSED", off.text
     assert code_of(recorded_commit) is None
     missing = recorded_commit.run(*GATE, "--against=nowhere")
     assert recorded_commit.outcomes()["speedup"] == "REGRESSED", missing.text
     assert "'nowhere' is no commit" in recorded_commit.reasons("speedup")["no_duet"]["problem"]
+
+
+def test_a_record_of_other_cores_names_the_commit_to_compare_with(recorded_commit: TinyProject) -> None:
+    cores = describe(torch.device("cpu")).cpu_count
+    name = recorded_commit.baselines.name.replace(f"-{cores}-cores", f"-{cores + 1}-cores")
+
+    def move(document: dict[str, Any]) -> None:
+        document["machine"] = name
+        for record in document["cases"]["quick/cpu"].values():
+            record["environment"]["cpu_count"] = cores + 1
+
+    recorded_commit.edit_baseline(move)
+    recorded_commit.baselines.rename(recorded_commit.baselines.with_name(name))
+    recorded_commit.run(*GATE)
+    assert recorded_commit.outcomes()["throughput"] == "ENV_INVALID"
+    assert list(recorded_commit.reasons("throughput")) == ["other_cores", "code_as_recorded"]
+    assert code_of(recorded_commit)["machine_changes"] == [f"cores {cores + 1} -> {cores}"]
+
+
+def test_a_case_without_a_record_is_compared_with_a_named_version_alone(recorded_commit: TinyProject) -> None:
+    recorded_commit.baseline.unlink()
+    recorded_commit.run(*GATE)
+    assert code_of(recorded_commit) is None
+    recorded_commit.run(*GATE, "--against=main")
+    assert code_of(recorded_commit)["unchanged"] is True
+    assert recorded_commit.outcomes()["throughput"] == "NO_BASELINE"
+
+
+def test_a_process_without_a_test_of_the_case_is_a_reason(recorded_commit: TinyProject, monkeypatch) -> None:
+    monkeypatch.setattr(recorded_code, "measure_duets", lambda *_, **__: [DuetProcess(False, TWO_CORES)])
+    recorded_commit.edit_baseline(spread_out)
+    recorded_commit.workload(SLOWER)
+    recorded_commit.run(*GATE)
+    problem = recorded_commit.reasons("speedup")["no_duet"]["problem"]
+    assert problem.endswith("measures a sweep alone: select a test of the case tiny/quick/cpu itself, too")
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gpugate.commands.trust.command import DEFAULT_FOLDER
 from gpugate.errors import CompareError
-from gpugate.store.version import check_out, git, hash_changes
+from gpugate.session.options import PROFILERS
+from gpugate.store import version
+from gpugate.store.version import OWN_FOLDERS, check_out, git, hash_changes
 
 
 def commit(folder: Path, message: str) -> str:
@@ -118,6 +121,16 @@ def test_the_working_tree_is_named_with_its_changes(project: Path, tmp_path: Pat
     assert hash_changes(project) not in (edited, None)
 
 
+def test_files_that_gpugate_makes_are_no_changes_of_the_code(project: Path) -> None:
+    assert {DEFAULT_FOLDER, *PROFILERS.values()} <= set(OWN_FOLDERS)
+    for name in (*OWN_FOLDERS, f"part/{OWN_FOLDERS[0]}/versions"):
+        (project / name).mkdir(parents=True)
+        (project / name / "made").write_text("1")
+    assert hash_changes(project) is None
+    (project / "part" / "code").write_text("1")
+    assert hash_changes(project) is not None
+
+
 def test_each_change_in_a_submodule_is_another_working_tree(project: Path, tmp_path: Path) -> None:
     allowed = ("-c", "protocol.file.allow=always")
     assert git(project, *allowed, "submodule", "add", "-q", f"file://{project}", "part") is not None
@@ -151,6 +164,14 @@ def test_a_shallow_clone_is_named_as_such(project: Path, tmp_path: Path) -> None
     subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{project}", str(clone)], check=True)
     with pytest.raises(CompareError, match="run `git fetch --unshallow`, since this clone is shallow"):
         check_out("HEAD~1", clone, tmp_path / "cache").__enter__()
+    with pytest.raises(CompareError, match="run `git fetch --unshallow`, since this clone is shallow"):
+        hash_changes(clone, git(project, "rev-parse", "HEAD~1") or "")
+
+
+def test_a_git_that_does_not_end_is_one_sentence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version, "GIT_S", 0.0)
+    with pytest.raises(CompareError, match=r"^`git diff` in .* took longer than 0 s: run it there by hand"):
+        hash_changes(project)
 
 
 def test_a_folder_outside_of_git_has_no_refs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
