@@ -1,10 +1,11 @@
 """The sharpness of the recorded cases: the slowdown that each one's record detects, and the false alarms of a night.
 
-`python -m tools.sharpness` simulates nights, in about two minutes, and writes `results/h200/sharpness.md`.
+`python -m tools.sharpness` simulates nights, in three to four minutes, and writes `results/h200/sharpness.md`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from gpugate.statistics.tolerance import (
 )
 from gpugate.store import baseline
 from gpugate.store.json_file import write_atomically
+from gpugate.store.source_code import collect_code
 from tools import simulated_nights as nights
 
 ROOT = Path(__file__).parents[1]
@@ -48,6 +50,28 @@ A case catches a slowdown by its speedup or by its time, whichever detects the s
 variation of a time is that of the recorded processes, and that of a speedup is shrunk over the cases.
 """
 NIGHTS, SLOW_NIGHTS, RECORDINGS = 500, 150, 15
+RULES = (
+    "gpugate/judging/duet.py",
+    "gpugate/judging/processes.py",
+    "gpugate/judging/times.py",
+    "gpugate/measurement/speedup.py",
+    "gpugate/results/moved_side.py",
+    "gpugate/results/summary.py",
+    "gpugate/statistics/intervals.py",
+    "gpugate/statistics/policy.py",
+    "gpugate/statistics/tolerance.py",
+    "gpugate/statistics/variation.py",
+    "tools/sharpness.py",
+    "tools/simulated_nights.py",
+)
+DUETS = (
+    nights.DuetPlan(processes=2, builds=4, pairs=4),
+    nights.DuetPlan(processes=2, builds=4, pairs=16),
+    nights.DuetPlan(processes=3, builds=8, pairs=4),
+    nights.DuetPlan(processes=3, builds=4, pairs=8),
+    nights.DuetPlan(processes=3, builds=8, pairs=16),
+    nights.DuetPlan(processes=3, builds=4, pairs=32),
+)
 
 
 class CaseSharpness(NamedTuple):
@@ -65,9 +89,9 @@ class CaseSharpness(NamedTuple):
         return min(self.by_speedup, self.by_time)
 
 
-def cases() -> list[CaseSharpness]:
+def judge_cases() -> list[CaseSharpness]:
     """Every recorded case of the H200, the sharpest first."""
-    promises, files = nights.promises(), baseline.load_all(nights.RECORDS)
+    promises, files = nights.load_promises(), baseline.load_all(nights.RECORDS)
     checks = 2 * sum(len(file.cases) for file in files.values())
     recorded = baseline.histories_of(files)
     found = (_case(case_id, then, checks, promises[case_id]) for case_id, (then, _) in recorded.items())
@@ -84,31 +108,39 @@ def _case(case_id: str, then: History, checks: int, promise: float | None) -> Ca
     return CaseSharpness(case_id, then.detectable_slowdown(of_speedup), by_time, of_speedup, of_time, alarms)
 
 
-def simulated() -> str:
+def hash_rules() -> str:
+    """Computes 16 hex digits of SHA-256 over the records, the promises and the code of RULES, but for its comments."""
+    code = collect_code((path.stem, "<module>", path) for path in (ROOT / name for name in RULES))
+    parts = [*sorted(code.statements), repr(sorted(nights.load_promises().items()))]
+    parts += [path.read_text(encoding="utf-8") for path in sorted(nights.RECORDS.rglob("*.json"))]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def simulate() -> str:
     """The tables of the simulated nights, of the processes judged by the others' records, and of the duets."""
-    suite = nights.cases()
-    known = [(case, nights.as_recorded(case)) for case in suite]
+    suite = nights.load_cases()
+    known = [(case, nights.copy_record(case)) for case in suite]
     free: list[tuple[nights.Case, nights.Truth | None]] = [(case, None) for case in suite]
     quiet = [
-        ("no loan effect, as recorded", _draw_nights(known, nights.no_loan)),
-        ("**loans as git shows, as recorded**", _draw_nights(known, nights.as_git_shows)),
-        ("loans as git shows, unknown", _draw_nights(free, nights.as_git_shows)),
+        ("no loan effect, as recorded", _draw_nights(known, nights.NO_LOANS)),
+        ("**loans as git shows, as recorded**", _draw_nights(known, nights.LOANS_IN_GIT)),
+        ("loans as git shows, unknown", _draw_nights(free, nights.LOANS_IN_GIT)),
         (
             "loans as git shows, recorded anew",
-            nights.red_nights_anew(suite, None, nights.as_git_shows, NIGHTS // nights.NIGHTS_OF_A_RECORD, 0.0),
+            nights.simulate_recordings(suite, None, nights.LOANS_IN_GIT, NIGHTS // nights.NIGHTS_OF_A_RECORD, 0.0),
         ),
-        ("loans as git shows with the old engine, as recorded", _draw_nights(known, nights.with_the_old_engine)),
-        ("loans of 1.4 %, as recorded", _draw_nights(known, nights.hard)),
+        ("loans as git shows with the old engine, as recorded", _draw_nights(known, nights.LOANS_OF_THE_OLD_ENGINE)),
+        ("loans of 1.4 %, as recorded", _draw_nights(known, nights.HARD_LOANS)),
     ]
     slow = [
-        ("**by the records, no loan effect**", _draw_nights(known, nights.no_loan, nights.SLOWDOWN)),
-        ("by the records, loans as git shows", _draw_nights(known, nights.as_git_shows, nights.SLOWDOWN)),
+        ("**by the records, no loan effect**", _draw_nights(known, nights.NO_LOANS, nights.SLOWDOWN)),
+        ("by the records, loans as git shows", _draw_nights(known, nights.LOANS_IN_GIT, nights.SLOWDOWN)),
         *(
-            (name, nights.red_nights_anew(suite, processes, nights.as_git_shows, RECORDINGS, nights.SLOWDOWN))
+            (name, nights.simulate_recordings(suite, processes, nights.LOANS_IN_GIT, RECORDINGS, nights.SLOWDOWN))
             for name, processes in (("recorded anew, loans", None), ("the same of 11 processes", 11))
         ),
     ]
-    left, duets = nights.leave_one_out(), [(pairs, builds) for pairs in (32, 128) for builds in (8, 4)]
+    left = nights.leave_one_out()
     return "\n\n".join(
         [
             _table(("nights on which nothing changed", "false alarms a night", "nights with any", "most often"), quiet),
@@ -117,22 +149,21 @@ def simulated() -> str:
             f"{left.processes} gates were red, and {left.caught} with a step {units.percent(nights.SLOWDOWN)} slower. "
             f"The 99 % interval of {left.excluding} of {left.undisturbed} undisturbed processes excludes the median of "
             f"the others; of pairs and builds alone, it would be {left.excluding_alone}.",
-            f"Duets of which a process finds a step {units.percent(nights.SLOWDOWN)} slower in 95 of 100 trials, with "
-            "the noise of the recorded pairs. With four builds, an order effect leaves two degrees of freedom:",
-            _duet_table(suite, duets),
+            _describe_duets(suite),
+            _duet_table(suite),
         ]
     )
 
 
 def _draw_nights(
-    suite: Sequence[tuple[nights.Case, nights.Truth | None]], loan: nights.Loan, slowdown: float = 0.0
+    suite: Sequence[tuple[nights.Case, nights.Truth | None]], loans: nights.Loans, slowdown: float = 0.0
 ) -> nights.Nights:
     count = SLOW_NIGHTS if slowdown else NIGHTS
-    return nights.red_nights(suite, loan, count, np.random.default_rng(nights.SEED), slowdown)
+    return nights.simulate_nights(suite, loans, count, np.random.default_rng(nights.SEED), slowdown)
 
 
 def _table(headings: Sequence[str], found: Sequence[tuple[str, nights.Nights]]) -> str:
-    names = list(nights.entries())
+    names = list(nights.load_entries())
     rows = []
     for name, red in found:
         worst = int(red.mean(axis=0).argmax())
@@ -153,22 +184,49 @@ def _caught_table(found: Sequence[tuple[str, nights.Nights]]) -> str:
     return Table("", headings, tuple(rows)).markdown()
 
 
-def _duet_table(suite: Sequence[nights.Case], sizes: Sequence[tuple[int, int]]) -> str:
+def _describe_duets(suite: Sequence[nights.Case]) -> str:
+    known = ", ".join(f"`{name}` {units.percent(sd)}" for name, sd in sorted(nights.AA_SDS.items()))
+    assumed, measured = units.percent(nights.ASSUMED_AA_SD), len(nights.AA_SDS)
+    return (
+        f"Cases whose duet finds a step {units.percent(nights.SLOWDOWN)} slower in 95 of 100 trials, with the noise of "
+        "the recorded pairs. A duet that is decided has no further process, and one process decides no change. With "
+        "four builds in a process, an order effect leaves two degrees of freedom. The aim was 54 of 89 cases with 32 "
+        "pairs in the whole duet, and 80 with 128.\n\n"
+        "Processes of a side against itself differ by standard deviations that were "
+        f"**measured in {measured} of {len(suite)} cases**, by `gpugate trust` or as half of the range of few trials "
+        f"of 3 s: {known}. The deviation of the other {len(suite) - measured} cases, {assumed}, is **assumed**; where "
+        "worker processes feed a side, the measured ones are larger. All builds of a process share its deviation, "
+        "which their interval does not contain: a large one alarms falsely."
+    )
+
+
+def _duet_table(suite: Sequence[nights.Case]) -> str:
     rows = []
-    for pairs, builds in sizes:
-        found = nights.duets(suite, pairs, builds)
-        alarms = f"{found.alarms} of {found.unchanged}"
-        rows.append((str(pairs), str(builds), f"{found.caught} of {found.cases}", alarms))
-    headings = columns("pairs a process", "builds", "cases", "alarms of unchanged code")
+    for plan in DUETS:
+        found = nights.simulate_duets(suite, plan)
+        measured = sum(name in nights.AA_SDS for name in found.caught)
+        cases = f"{len(found.caught)} of {len(suite)}", f"{measured} of {len(nights.AA_SDS)}"
+        worst = max(found.alarms, key=found.alarms.__getitem__)
+        alarms = f"{sum(found.alarms.values())} of {nights.DUETS * len(suite)}", f"`{worst}` {found.alarms[worst]}"
+        rows.append((*map(str, (plan.most_pairs, *plan)), *cases, *alarms))
+    headings = columns(
+        "pairs in the whole duet, at most",
+        "processes, at most",
+        "builds a process",
+        "pairs a build",
+        "cases",
+        "of those with a measured deviation",
+        "alarms of unchanged code",
+        f"most of {nights.DUETS}",
+    )
     return Table("", headings, tuple(rows)).markdown()
 
 
-def page(found: list[CaseSharpness], of_nights: str) -> str:
-    """The page with the tables of the simulated nights, which take long."""
-    return f"{HEAD}\n{of_nights}\n\n{of_cases(found)}"
+def format_head() -> str:
+    return f"{HEAD}The tables belong to the rules, the records and the promises of the hash `{hash_rules()}`.\n"
 
 
-def of_cases(found: list[CaseSharpness]) -> str:
+def format_cases(found: list[CaseSharpness]) -> str:
     sharp, median = sum(one.detectable <= SHARP for one in found), found[(len(found) - 1) // 2].detectable
     summary = (
         f"**{sharp} of {len(found)} cases** catch a slowdown of {units.percent(SHARP)}; the median detectable slowdown "
@@ -185,4 +243,5 @@ def _percent(share: float) -> str:
 
 
 if __name__ == "__main__":
-    write_atomically(PAGE, page(cases(), simulated()))
+    # The hash is taken first: it is of the code that simulates, not of what was edited meanwhile.
+    write_atomically(PAGE, f"{format_head()}\n{simulate()}\n\n{format_cases(judge_cases())}")

@@ -9,7 +9,7 @@ a recorded process. Disturbed processes are recorded ones, at the recorded rate 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -43,46 +43,69 @@ CAUGHT = 0.95
 MOST_PROCESSES = DECIDING_PROCESSES + SPARE_PROCESSES
 NIGHTS_OF_A_RECORD = 10
 DUETS = 100  # of each case
-# Standard deviations of speedups between loans of a machine, from the history of the records: 0.22 to 0.41 % by case.
-# The largest stands for the cases that were recorded on one loan only. `inductor-fp16` has 0.51 % over the four loans
-# since the engine removes the order effect of building; with the loan before, of which its speedup is 4 % higher, 2.15.
-LOAN_SD, LOAN_SDS = 0.0041, {"resnet50-inference/inductor-fp16/cuda": 0.0051}
-OLD_LOAN_SDS = {"resnet50-inference/inductor-fp16/cuda": 0.0215}
-HARD_LOAN_SD = 0.014
-# Standard deviations between processes of a side against itself, by `gpugate trust` on an H200; 0.3 % where unknown.
-AA_SD = 0.003
+# Standard deviations between processes of a side against itself. Those of ResNet-50 and of `pinned-async` are of trials
+# by `gpugate trust` (results/h200/trust), at a batch of 128 the largest of 0.04 to 0.10 %. The others are half of the
+# range of the log-ratios of few trials of 3 s, which is a standard deviation if there were four: -3.3 to +2.8 % of
+# `two-layer-net/all` (0.5 % on a quieter host), -0.1 to +0.1, -0.6 to 0, -2.6 to +2.6, -1.7 to +7.7, -7.7 to +5.7 and
+# -11 to +21 %. Of `optimized-nvjpeg` one deviation is known, of 0.2 %. A trial's own pairs add to its range, and the
+# workers of the idle side were not yet stopped: the larger figures are upper bounds.
 AA_SDS = {
+    "resnet50-inference/channels-last-fp16/cuda": 0.0010,
+    "resnet50-inference/cuda-graph/cuda": 0.0010,
+    "resnet50-inference/cudnn-fused/cuda": 0.0010,
     "resnet50-inference-batch1/cuda-graph/cuda": 0.0011,
     "resnet50-inference-batch1/cudnn-fused/cuda": 0.0020,
     "resnet50-inference-batch1/channels-last-fp16/cuda": 0.0059,
-    "two-layer-net/all/cuda": 0.0054,
     "two-layer-net/pinned-async/cuda": 0.0042,
+    "two-layer-net/all/cuda": 0.0305,
+    "driving/prefetcher/cuda": 0.001,
+    "streaming-compute/pipelined/cuda": 0.003,
+    "video/end-to-end/optimized-nvjpeg/cuda": 0.002,
+    "driving-workers/workers-8/cuda": 0.026,
+    "video/decode/nvdec-sessions/cuda": 0.047,
+    "resnet18-training/copy-stream/cuda": 0.067,
+    "host-preparation-expensive/processes-4/cuda": 0.16,
 }
+ASSUMED_AA_SD = 0.003  # of every other case
 GOOD = (Outcome.PASS, Outcome.IMPROVED)
-Loan = Callable[[str], float]
 Nights = npt.NDArray[np.bool_]
 Draw = np.random.Generator
 _COST = SideCost(0.1, 0.1)
 
 
-def no_loan(case_id: str) -> float:
-    return 0.0
+class Loans(NamedTuple):
+    """Standard deviations of the log time of an optimized side between loans of a machine."""
+
+    usual: float
+    by_case: Mapping[str, float] = {}
+
+    def sd(self, case_id: str) -> float:
+        return self.by_case.get(case_id, self.usual)
 
 
-def as_git_shows(case_id: str) -> float:
-    return LOAN_SDS.get(case_id, LOAN_SD)
+NO_LOANS = Loans(0.0)
+# From the history of the records: 0.22 to 0.41 % by case. The largest stands for the cases that were recorded on one
+# loan only. `inductor-fp16` has 0.51 % over the four loans since the engine removes the order effect of building; with
+# the loan before, of which its speedup is 4 % higher, 2.15.
+LOANS_IN_GIT = Loans(0.0041, {"resnet50-inference/inductor-fp16/cuda": 0.0051})
+LOANS_OF_THE_OLD_ENGINE = Loans(0.0041, {"resnet50-inference/inductor-fp16/cuda": 0.0215})
+HARD_LOANS = Loans(0.014)
 
 
-def with_the_old_engine(case_id: str) -> float:
-    return OLD_LOAN_SDS.get(case_id, LOAN_SD)
+class DuetPlan(NamedTuple):
+    """The size of a duet: at most so many processes, the builds of each, and the pairs of a build."""
 
+    processes: int
+    builds: int
+    pairs: int
 
-def hard(case_id: str) -> float:
-    return HARD_LOAN_SD
+    @property
+    def most_pairs(self) -> int:
+        return self.processes * self.builds * self.pairs
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnProcess:
     """One process of a night: its numbers as a record judges them, and whether it was disturbed."""
 
     summary: Summary
@@ -114,7 +137,7 @@ class Truth:
 
 
 @cache
-def promises() -> Mapping[str, float | None]:
+def load_promises() -> Mapping[str, float | None]:
     known = Catalogue()
     known.register_module("workloads")
     known.load()
@@ -122,28 +145,28 @@ def promises() -> Mapping[str, float | None]:
 
 
 @cache
-def entries() -> Mapping[str, Entry]:
+def load_entries() -> Mapping[str, Entry]:
     files = baseline.load_all(RECORDS)
     return {f"{file.workload}/{key}": entry for file in files.values() for key, entry in file.cases.items()}
 
 
-def cases(without: int | None = None) -> list[Case]:
+def load_cases(without: int | None = None) -> list[Case]:
     """The recorded cases of the H200, from all recorded processes or `without` the one of this index.
 
     A case that has no such process, or that has too few without it, is left out.
     """
-    kept = {case_id: _without(entry, without) for case_id, entry in entries().items()}
+    kept = {case_id: _leave_out(entry, without) for case_id, entry in load_entries().items()}
     found = {case_id: entry for case_id, entry in kept.items() if entry is not None}
     current = [entry.current.history for entry in found.values()]
     histories = shrink_records(current, [entry.anchor.history for entry in found.values()])
-    checks = 2 * len(entries())  # a speedup and a time of each case
+    checks = 2 * len(load_entries())  # a speedup and a time of each case
     return [
         _case(case_id, entry.current, Remembered(*of_case, "exact", checks=checks))
         for (case_id, entry), of_case in zip(found.items(), histories, strict=True)
     ]
 
 
-def _without(entry: Entry, index: int | None) -> Entry | None:
+def _leave_out(entry: Entry, index: int | None) -> Entry | None:
     if index is None:
         return entry
     record = entry.current
@@ -167,22 +190,22 @@ def _case(case_id: str, record: Record, remembered: Remembered) -> Case:
     left_out = tuple(i for i, one in enumerate(raw) if then.usual is not None and then.usual.disturbance(one) > 1)
     counted = tuple(index for index in range(len(raw)) if index not in left_out)
     logs = [(math.log(found[index].speedup.median), math.log(found[index].optimized_ms.median)) for index in counted]
-    return Case(case_id, promises()[case_id], remembered, found, raw, counted, left_out, np.cov(np.array(logs).T))
+    return Case(case_id, load_promises()[case_id], remembered, found, raw, counted, left_out, np.cov(np.array(logs).T))
 
 
 def _measurement(case_id: str, builds: Process) -> Measurement:
     return Measurement(case_id, builds, "narrow", (), _COST, _COST)
 
 
-def as_recorded(case: Case) -> Truth:
+def copy_record(case: Case) -> Truth:
     then = case.remembered.current
     return Truth(np.log([then.speedup, then.optimized_ms]), case.spread)
 
 
-def unknown(case: Case, draw: Draw) -> Truth:
+def draw_truth(case: Case, draw: Draw) -> Truth:
     """A distribution that the record leaves possible: each variance is s^2 f / chi^2(f), and the mean differs from the
     recorded median by the error of that median."""
-    recorded, known = as_recorded(case), case.remembered.current.variation
+    recorded, known = copy_record(case), case.remembered.current.variation
     if known is None:
         raise ValueError(f"{case.case_id} has a record of one process: its variation is not known")
     own = len(case.counted) - 1
@@ -194,34 +217,34 @@ def unknown(case: Case, draw: Draw) -> Truth:
     return Truth(recorded.mean + error, spread)
 
 
-def drawn(case: Case, truth: Truth, shift: float, draw: Draw) -> Drawn:
+def draw_process(case: Case, truth: Truth, shift: float, draw: Draw) -> DrawnProcess:
     """One process; `shift` is the log by which the optimized side takes longer than the truth."""
     if draw.random() < len(case.left_out) / len(case.raw):
         index = case.left_out[draw.integers(len(case.left_out))]
-        return replace(replayed(case, case.processes[index], case.raw[index], math.expm1(shift)), disturbed=True)
+        return replace(replay_process(case, case.processes[index], case.raw[index], math.expm1(shift)), disturbed=True)
     template = case.processes[case.counted[draw.integers(len(case.counted))]]
     log_speedup, log_ms = draw.multivariate_normal(np.add(truth.mean, [-shift, shift]), truth.spread, method="eigh")
     summary = replace(
         template,
-        speedup=_scaled(template.speedup, math.exp(log_speedup) / template.speedup.median),
-        optimized_ms=_scaled(template.optimized_ms, math.exp(log_ms) / template.optimized_ms.median),
-        reference_ms=_scaled(template.reference_ms, math.exp(log_speedup + log_ms) / template.reference_ms.median),
+        speedup=_scale(template.speedup, math.exp(log_speedup) / template.speedup.median),
+        optimized_ms=_scale(template.optimized_ms, math.exp(log_ms) / template.optimized_ms.median),
+        reference_ms=_scale(template.reference_ms, math.exp(log_speedup + log_ms) / template.reference_ms.median),
     )
-    return Drawn(_of_machine(case, summary), disturbed=False)
+    return DrawnProcess(_widen_for_machine(case, summary), disturbed=False)
 
 
-def replayed(case: Case, process: Summary, raw: ProcessSummary, slowdown: float = 0.0) -> Drawn:
+def replay_process(case: Case, process: Summary, raw: ProcessSummary, slowdown: float = 0.0) -> DrawnProcess:
     """A recorded process as a process of the night, its optimized side slowed."""
     usual = case.remembered.current.usual
     summary = replace(
         process,
-        speedup=_scaled(process.speedup, 1 / (1 + slowdown)),
-        optimized_ms=_scaled(process.optimized_ms, 1 + slowdown),
+        speedup=_scale(process.speedup, 1 / (1 + slowdown)),
+        optimized_ms=_scale(process.optimized_ms, 1 + slowdown),
     )
-    return Drawn(_of_machine(case, summary), usual is not None and usual.disturbance(raw) > 1)
+    return DrawnProcess(_widen_for_machine(case, summary), usual is not None and usual.disturbance(raw) > 1)
 
 
-def _of_machine(case: Case, process: Summary) -> Summary:
+def _widen_for_machine(case: Case, process: Summary) -> Summary:
     """The process with the intervals that it gives for its machine, as `summarize` makes them."""
     of_speedup, of_time = case.remembered.current.half_widths
     return replace(
@@ -231,14 +254,14 @@ def _of_machine(case: Case, process: Summary) -> Summary:
     )
 
 
-def _scaled(estimate: Estimate, factor: float) -> Estimate:
+def _scale(estimate: Estimate, factor: float) -> Estimate:
     return Estimate(*(factor * end for end in (estimate.median, estimate.low, estimate.high)))
 
 
-def is_red(case: Case, processes: Iterable[Drawn]) -> bool:
+def is_red(case: Case, processes: Iterable[DrawnProcess]) -> bool:
     """True where a gate is red by a time, by the rules of `gpugate.judging.decide` about fresh processes."""
     measurement, then = _measurement(case.case_id, ()), case.remembered.current
-    taken: list[Drawn] = []
+    taken: list[DrawnProcess] = []
     outcomes: list[Outcome] = []
     for process in processes:
         if len(taken) == DECIDING_PROCESSES + min(SPARE_PROCESSES, sum(one.disturbed for one in taken)):
@@ -261,8 +284,8 @@ def is_red(case: Case, processes: Iterable[Drawn]) -> bool:
     return any(outcome not in GOOD for outcome in outcomes)
 
 
-def red_nights(
-    suite: Sequence[tuple[Case, Truth | None]], loan: Loan, nights: int, draw: Draw, slowdown: float = 0.0
+def simulate_nights(
+    suite: Sequence[tuple[Case, Truth | None]], loans: Loans, nights: int, draw: Draw, slowdown: float = 0.0
 ) -> Nights:
     """Simulates nights; returns of shape (nights, cases) whether the gate is red. Without a truth each night draws one
     that the record leaves possible.
@@ -273,18 +296,20 @@ def red_nights(
     found = np.zeros((nights, len(suite)), dtype=bool)
     for night in range(nights):
         for number, (case, truth) in enumerate(suite):
-            shift = math.log1p(slowdown) + draw.normal(0.0, loan(case.case_id))
-            of_night = unknown(case, draw) if truth is None else truth
-            found[night, number] = is_red(case, (drawn(case, of_night, shift, draw) for _ in range(MOST_PROCESSES)))
+            shift = math.log1p(slowdown) + draw.normal(0.0, loans.sd(case.case_id))
+            of_night = draw_truth(case, draw) if truth is None else truth
+            found[night, number] = is_red(
+                case, (draw_process(case, of_night, shift, draw) for _ in range(MOST_PROCESSES))
+            )
     return found
 
 
-def recorded_anew(suite: Sequence[Case], processes: int | None, draw: Draw) -> list[tuple[Case, Truth | None]]:
+def record_anew(suite: Sequence[Case], processes: int | None, draw: Draw) -> list[tuple[Case, Truth | None]]:
     """The suite with records drawn from distributions that the true ones leave possible, and these distributions.
 
     The records have so many processes, or as many as the true ones; the new records are the anchors, too.
     """
-    truths = [unknown(case, draw) for case in suite]
+    truths = [draw_truth(case, draw) for case in suite]
     histories = []
     for case, truth in zip(suite, truths, strict=True):
         count = processes or case.remembered.current.processes
@@ -305,11 +330,13 @@ def recorded_anew(suite: Sequence[Case], processes: int | None, draw: Draw) -> l
     ]
 
 
-def red_nights_anew(suite: Sequence[Case], processes: int | None, loan: Loan, records: int, slowdown: float) -> Nights:
+def simulate_recordings(
+    suite: Sequence[Case], processes: int | None, loans: Loans, records: int, slowdown: float
+) -> Nights:
     """Simulates NIGHTS_OF_A_RECORD nights of each of so many suites that are recorded anew."""
     draw = np.random.default_rng(SEED)
-    anew = (recorded_anew(suite, processes, draw) for _ in range(records))
-    return np.concatenate([red_nights(one, loan, NIGHTS_OF_A_RECORD, draw, slowdown) for one in anew])
+    anew = (record_anew(suite, processes, draw) for _ in range(records))
+    return np.concatenate([simulate_nights(one, loans, NIGHTS_OF_A_RECORD, draw, slowdown) for one in anew])
 
 
 class LeftOut(NamedTuple):
@@ -326,14 +353,15 @@ class LeftOut(NamedTuple):
 def leave_one_out() -> LeftOut:
     """A process that confirms is one of the record."""
     found = np.zeros(len(LeftOut._fields), dtype=int)
-    for index in range(max(len(entry.current.processes) for entry in entries().values())):
-        for case in cases(without=index):
-            builds, then = entries()[case.case_id].current.processes[index], case.remembered.current
+    for index in range(max(len(entry.current.processes) for entry in load_entries().values())):
+        for case in load_cases(without=index):
+            builds, then = load_entries()[case.case_id].current.processes[index], case.remembered.current
             first, raw = summarize(_measurement(case.case_id, builds), then), summarize_process(builds)
             order = [(index + step) % len(case.raw) for step in range(MOST_PROCESSES - 1)]
             night = [(first, raw), *((case.processes[one], case.raw[one]) for one in order)]
             red = [
-                is_red(case, [replayed(case, *process, slowdown) for process in night]) for slowdown in (0.0, SLOWDOWN)
+                is_red(case, [replay_process(case, *process, slowdown) for process in night])
+                for slowdown in (0.0, SLOWDOWN)
             ]
             undisturbed = then.usual is None or then.usual.disturbance(raw) <= 1
             outside = [not one.low <= then.speedup <= one.high for one in (first.speedup, raw.speedup)]
@@ -342,45 +370,42 @@ def leave_one_out() -> LeftOut:
 
 
 class Duets(NamedTuple):
-    """The cases whose duets find a slowdown of SLOWDOWN in CAUGHT of the trials, and the alarms of unchanged code."""
+    """The cases whose duets find a slowdown of SLOWDOWN in CAUGHT of DUETS; alarms of unchanged code by case."""
 
-    caught: int
-    cases: int
-    alarms: int
-    unchanged: int
+    caught: tuple[str, ...]
+    alarms: Mapping[str, int]
 
 
-def duets(suite: Sequence[Case], pairs: int, builds: int) -> Duets:
-    """Simulates duets of `pairs` pairs over `builds` builds in each process. Their noise is that of the recorded pairs;
-    processes differ by AA_SDS. An undecided duet measures up to DECIDING_PROCESSES processes."""
-    draw, caught, alarms = np.random.default_rng(SEED), 0, 0
+def simulate_duets(suite: Sequence[Case], plan: DuetPlan) -> Duets:
+    """Simulates duets whose noise is that of the recorded pairs, and whose processes differ by AA_SDS. A duet that is
+    not decided measures a further process."""
+    draw, caught, alarms = np.random.default_rng(SEED), list[str](), dict[str, int]()
     for case in suite:
-        noise = median([one.pair_spread for one in case.processes])
-        sd = AA_SDS.get(case.case_id, AA_SD)
-        shape = builds, pairs // builds
+        sds = median([one.pair_spread for one in case.processes]), AA_SDS.get(case.case_id, ASSUMED_AA_SD)
         slower, same = (
-            [_duet(slowdown, (noise, sd), shape, draw) for _ in range(DUETS)] for slowdown in (SLOWDOWN, 0.0)
+            [_simulate_duet(slowdown, sds, plan, draw) for _ in range(DUETS)] for slowdown in (SLOWDOWN, 0.0)
         )
-        caught += slower.count(DuetOutcome.SLOWER) >= CAUGHT * DUETS
-        alarms += sum(one in (DuetOutcome.SLOWER, DuetOutcome.FASTER) for one in same)
-    return Duets(caught, len(suite), alarms, DUETS * len(suite))
+        if slower.count(DuetOutcome.SLOWER) >= CAUGHT * DUETS:
+            caught.append(case.case_id)
+        alarms[case.case_id] = sum(one in (DuetOutcome.SLOWER, DuetOutcome.FASTER) for one in same)
+    return Duets(tuple(caught), alarms)
 
 
-def _duet(slowdown: float, sds: tuple[float, float], shape: tuple[int, int], draw: Draw) -> DuetOutcome:
-    """`sds` are those of a pair and of a process, `shape` are builds and the pairs of each."""
+def _simulate_duet(slowdown: float, sds: tuple[float, float], plan: DuetPlan, draw: Draw) -> DuetOutcome:
+    """`sds` are those of a pair and of a process."""
     noise, sd = sds
     builds: list[list[float]] = []
     processes: list[float] = []
     outcome = DuetOutcome.UNDECIDED
-    while len(processes) < DECIDING_PROCESSES and outcome is DuetOutcome.UNDECIDED:
+    while len(processes) < plan.processes and outcome is DuetOutcome.UNDECIDED:
         mean = math.log1p(slowdown) + draw.normal(0.0, sd)
-        own = draw.normal(mean, noise, shape).tolist()
+        own = draw.normal(mean, noise, (plan.builds, plan.pairs)).tolist()
         builds += own
-        processes.append(_ratio(own).median)
-        outcome = judge_ratio(_ratio(builds), processes, len(builds))
+        processes.append(_estimate_ratio(own).median)
+        outcome = judge_ratio(_estimate_ratio(builds), processes, len(builds))
     return outcome
 
 
-def _ratio(builds: Sequence[Sequence[float]]) -> Estimate:
+def _estimate_ratio(builds: Sequence[Sequence[float]]) -> Estimate:
     """Estimates as `gpugate.judging.duet.combine` does, from the logarithms of ratios."""
     return speedup_estimate(builds, [index % 2 == 0 for index in range(len(builds))], shrink_builds=True)

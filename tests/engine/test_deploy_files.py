@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpugate.store.provenance import CONTAINER_VARIABLE
 from tests.support.patience import HANGS_S, wait_until
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML, which the extra dev brings")
@@ -53,6 +54,12 @@ def test_baselines_are_read_only_and_results_are_kept() -> None:
     assert VOLUMES[MOUNTS["/nights"]["name"]]["persistentVolumeClaim"]["claimName"] == CLAIM["metadata"]["name"]
     (checked_out,) = [mount["name"] for mount in CHECKOUT["volumeMounts"] if mount["mountPath"] == "/suite"]
     assert checked_out == MOUNTS["/suite"]["name"]
+
+
+def test_a_run_stores_the_image_and_compares_with_the_recorded_code() -> None:
+    assert CONTAINER_VARIABLE in {variable["name"] for variable in GATE["env"]}
+    assert "readOnly" not in MOUNTS["/suite/.git"]  # git writes there where it adds a worktree
+    assert MOUNTS["/suite/.git"]["subPath"] == ".git"
 
 
 def test_every_mount_has_its_volume() -> None:

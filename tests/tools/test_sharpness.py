@@ -6,20 +6,33 @@ import numpy as np
 import pytest
 
 from tools import simulated_nights as nights
-from tools.sharpness import HEAD, PAGE, cases, of_cases
+from tools.sharpness import PAGE, ROOT, format_cases, format_head, judge_cases
 
 PROCESSES = 594  # recorded
 
 
 def test_the_page_is_up_to_date() -> None:
-    """But for the simulated nights, which take minutes."""
+    """The simulated tables take minutes: the hash of all that they rest on stands for them."""
     page = PAGE.read_text(encoding="utf-8")
-    assert page.startswith(HEAD), "run python -m tools.sharpness"
-    assert page.endswith(of_cases(cases())), "run python -m tools.sharpness"
+    assert page.startswith(format_head()), "run python -m tools.sharpness"
+    assert page.endswith(format_cases(judge_cases())), "run python -m tools.sharpness"
+
+
+def table_below(heading: str, text: str) -> list[list[str]]:
+    """The cells of each row of the first table whose headings begin so."""
+    rows = text.partition(f"| {heading}")[2].partition("\n\n")[0].splitlines()[2:]
+    return [row.strip("| ").split(" | ") for row in rows]
+
+
+def test_the_document_about_trust_has_the_false_alarms_of_the_page() -> None:
+    _, *simulated = table_below("nights on which nothing changed", PAGE.read_text(encoding="utf-8"))
+    written = table_below("nights with a false alarm", (ROOT / "docs/trust.md").read_text(encoding="utf-8"))
+    assert [row[1] for row in written] == [row[2] for row in simulated]
+    assert len(written) == 5
 
 
 def test_the_sharpest_case_is_first_and_either_check_may_catch_a_slowdown() -> None:
-    found = cases()
+    found = judge_cases()
     assert [one.detectable for one in found] == sorted(one.detectable for one in found)
     assert any(one.by_time < one.by_speedup for one in found)
     assert any(one.by_speedup < one.by_time for one in found)
@@ -27,28 +40,28 @@ def test_the_sharpest_case_is_first_and_either_check_may_catch_a_slowdown() -> N
 
 @pytest.fixture(scope="module")
 def suite() -> list[nights.Case]:
-    return nights.cases()
+    return nights.load_cases()
 
 
 def test_every_recorded_process_is_one_of_the_simulated_suite(suite) -> None:
-    assert len(suite) == len(nights.entries())
+    assert len(suite) == len(nights.load_entries())
     assert sum(len(case.counted) + len(case.left_out) for case in suite) == PROCESSES
-    without = nights.cases(without=0)
+    without = nights.load_cases(without=0)
     assert [len(case.raw) for case in without] == [len(case.raw) - 1 for case in suite]
 
 
 def test_the_records_and_not_the_simulation_catch_a_slowdown(suite) -> None:
     """The sharpest case alarms on no night at its recorded speed, and on each one with a step 5 % slower."""
-    sharp = [(case, nights.as_recorded(case)) for case in suite if case.case_id == "resnet50-inference/fp16/cuda"]
+    sharp = [(case, nights.copy_record(case)) for case in suite if case.case_id == "resnet50-inference/fp16/cuda"]
     for slowdown, red in ((0.0, False), (nights.SLOWDOWN, True)):
-        found = nights.red_nights(sharp, nights.no_loan, 30, np.random.default_rng(1), slowdown)
+        found = nights.simulate_nights(sharp, nights.NO_LOANS, 30, np.random.default_rng(1), slowdown)
         assert found.tolist() == [[red]] * 30
 
 
 def test_a_loan_that_moves_a_case_beyond_its_tolerance_is_an_alarm(suite) -> None:
-    sharp = [(case, nights.as_recorded(case)) for case in suite if case.case_id == "resnet50-inference/fp16/cuda"]
+    sharp = [(case, nights.copy_record(case)) for case in suite if case.case_id == "resnet50-inference/fp16/cuda"]
     shares = [
-        nights.red_nights(sharp, lambda _, sd=sd: sd, 200, np.random.default_rng(2)).mean() for sd in (0.002, 0.014)
+        nights.simulate_nights(sharp, nights.Loans(sd), 200, np.random.default_rng(2)).mean() for sd in (0.002, 0.014)
     ]
     assert shares[0] <= 0.01
     assert 0.1 < shares[1] < 0.4  # of a normal distribution, the share beyond 1.1 to 1.2 % of sd 1.4 %
@@ -56,16 +69,20 @@ def test_a_loan_that_moves_a_case_beyond_its_tolerance_is_an_alarm(suite) -> Non
 
 def test_a_process_between_disturbed_ones_decides_and_disturbed_ones_alone_hide_nothing(suite) -> None:
     case = next(case for case in suite if case.case_id == "resnet50-inference-batch1/channels-last-fp16/cuda")
-    usual = nights._of_machine(case, case.processes[case.counted[0]])
-    slower = replace(usual, optimized_ms=nights._scaled(usual.optimized_ms, 1.15))  # within its tolerance of 31 %
-    fine, disturbed = nights.Drawn(usual, disturbed=False), nights.Drawn(usual, disturbed=True)
-    hidden = nights.Drawn(slower, disturbed=True)
+    usual = nights._widen_for_machine(case, case.processes[case.counted[0]])
+    slower = replace(usual, optimized_ms=nights._scale(usual.optimized_ms, 1.15))  # within its tolerance of 31 %
+    fine, disturbed = nights.DrawnProcess(usual, disturbed=False), nights.DrawnProcess(usual, disturbed=True)
+    hidden = nights.DrawnProcess(slower, disturbed=True)
     assert not nights.is_red(case, [hidden, fine])
     assert not nights.is_red(case, [disturbed] * nights.MOST_PROCESSES)
     assert nights.is_red(case, [hidden] * nights.MOST_PROCESSES)
 
 
 def test_more_pairs_make_a_duet_sharper(suite) -> None:
-    few, many = (nights.duets(suite[:6], pairs, builds=8) for pairs in (32, 128))
-    assert few.caught <= many.caught
-    assert (few.cases, few.alarms) == (6, 0)
+    few, many = (nights.simulate_duets(suite[:6], nights.DuetPlan(2, 4, pairs)) for pairs in (2, 16))
+    assert len(few.caught) < len(many.caught)
+    assert sum(few.alarms.values()) == 0
+
+
+def test_every_case_with_a_measured_deviation_is_recorded(suite) -> None:
+    assert nights.AA_SDS.keys() <= {case.case_id for case in suite}

@@ -92,5 +92,6 @@ def test_a_suite_alarms_as_seldom_with_shrunk_variations_as_is_said(outlying) ->
         allowed = [variation_factor(PROCESSES, CASES, one.degrees_of_freedom) * one.share for one in shrunk]
         alarms[suite] = fresh < np.median(values, axis=1) * (1 - np.array(allowed))
     assert level < variation_factor(PROCESSES, CASES)
-    assert 0.01 < alarms.any(axis=1).mean() < 0.08  # 5 % is what is said
+    # At the 5 % that are promised, 17 of 600 suites or fewer would alarm with a chance of 1 %.
+    assert 0.01 < alarms.any(axis=1).mean() <= 17 / suites
     assert alarms[:, 0].mean() < 0.02
