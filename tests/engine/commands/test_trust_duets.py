@@ -304,6 +304,8 @@ def test_a_real_run_catches_a_slowdown_in_both_roles(tmp_path: Path) -> None:
     (taken,) = read_duets(tiny.path / "gpugate-trust")
     assert [(one.slow_percent, one.outcome) for one in judge_trials([taken])] == [(20.0, SLOWER)]
     slowed = [(one.swapped, time_ratio(one.measured["tiny/quick/cpu"], one.swapped).median) for one in taken.processes]
-    assert slowed == [(False, pytest.approx(1.2, abs=0.02)), (True, pytest.approx(1.2, abs=0.02))]
+    # A third process follows where the first two had one build each.
+    assert slowed == [(number % 2 == 1, pytest.approx(1.2, abs=0.02)) for number in range(len(slowed))]
+    assert len(slowed) in (2, 3)
     assert list(taken.conditions.source_hashes) == ["tiny"]
     assert "process 1 of at most 3: 1 case\n" in ended.stderr
