@@ -178,7 +178,6 @@ def test_a_slower_side_is_named_and_the_others_are_the_same(compared: tuple[Vers
     assert "2 cases: 1 SLOWER, 1 SAME" in (versions.tiny.path / "made.md").read_text(encoding="utf-8")
     assert "process 2 of at most 4: 4 cases\n" in said, "those that were not begun when one died"
     assert "process 3 of at most 5: 3 cases\n" in said, "those that were not begun when one hung, and the open one"
-    assert "process 4 of at most" not in said
     assert versions.worktrees() == []
 
 
