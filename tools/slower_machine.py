@@ -24,6 +24,7 @@ from gpugate.errors import GpugateError
 from gpugate.machine.environment import Environment
 from gpugate.report.table import Table, columns
 from gpugate.results.run import RunResult
+from gpugate.session.duets import CACHE
 from gpugate.store import run_file
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.store.version import check_out
@@ -123,7 +124,7 @@ def take_trials(
     project = Path.cwd()
     with (
         tempfile.TemporaryDirectory(prefix="gpugate-slower-machine-") as folder,
-        check_out("HEAD", project, project / ".gpugate-cache" / "versions") as version,
+        check_out("HEAD", project, project / CACHE) as version,
     ):
         baselines, result = Path(folder, "baselines"), Path(folder, "run.json")
         words = ["perf_tests", "-k", keyword, "--perf-device=cpu", f"--perf-budget={budget_s:g}", "-q"]

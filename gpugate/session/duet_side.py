@@ -33,10 +33,11 @@ from gpugate.measurement.difference import problem_with
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.sides import BuiltSide, blame, build_side, pause_garbage_collection, release
 from gpugate.measurement.time_limit import BUILD_SHARE, limit_time
+from gpugate.store.version import CACHE_FOLDER
 from gpugate.workload import Case, Context
 
 PROTOCOL = 1
-CONFTEST, CACHE_FOLDER = "conftest", ".gpugate-cache"
+CONFTEST = "conftest"
 HUNG = 3  # exit status
 Form = Sequence[Any]  # the name of the dtype, and the shape
 

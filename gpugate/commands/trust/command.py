@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class _Trials:
-    """What a command does with the trials of one kind in its folder."""
+    """The actions of the command on the trials of one kind: count, take and report."""
 
     count: Callable[[], int]
     take: Callable[[], None]
