@@ -189,8 +189,8 @@ def _describe_duets(suite: Sequence[nights.Case]) -> str:
     assumed, measured = units.percent(nights.ASSUMED_AA_SD), len(nights.AA_SDS)
     return (
         f"Cases whose duet finds a step {units.percent(nights.SLOWDOWN)} slower in 95 of 100 trials, with the noise of "
-        "the recorded pairs. A duet that is decided has no further process, and one process decides no change. With "
-        "four builds in a process, an order effect leaves two degrees of freedom. The aim was 54 of 89 cases with 32 "
+        "the recorded pairs. A duet that is decided has no further process, and one process decides no change. The "
+        "spread of builds is shrunk, as `gpugate compare` does. The aim was 54 of 89 cases with 32 "
         "pairs in the whole duet, and 80 with 128.\n\n"
         "Processes of a side against itself differ by standard deviations that were "
         f"**measured in {measured} of {len(suite)} cases**, by `gpugate trust` or as half of the range of few trials "

@@ -171,12 +171,11 @@ def speedup_estimate(
     adjusted = [[value - shift if first else value + shift for value in values] for values, first in taken]
     pooled = median_interval([value for values in adjusted for value in values])
     medians = [median_of(values) for values in adjusted]
-    unknown = UNKNOWN_BUILD_SPREAD if of_machine is None else of_machine
     mean, fitted = float(np.mean(medians)), 1 if effect is None else 2
     if shrink_builds:
         between = machine_half_width(builds_variation(adjusted, fitted)) / math.sqrt(len(medians))
     else:
-        between = build_half_width(medians, fitted, unknown)
+        between = build_half_width(medians, fitted, UNKNOWN_BUILD_SPREAD if of_machine is None else of_machine)
     found = Estimate(
         median=math.exp(pooled.median),
         low=math.exp(min(pooled.low, mean - between)),
