@@ -15,12 +15,13 @@ import errno
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpugate import __version__
 from gpugate.errors import GpugateError
+from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
@@ -43,6 +44,15 @@ FORMAT_VERSION = 10
 
 class RunFileError(GpugateError):
     """A `--perf-json` file cannot be written or read."""
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """The machine of a stored run, and its start."""
+
+    environment: Environment
+    started_at: str
+    interrupted: bool
 
 
 FILE = JsonFile(
@@ -166,6 +176,19 @@ def read(path: Path) -> RunResult:
         if problem is not None:
             raise FormatError(problem)
         return replace(run, ladders=ladders(run.cases), sweeps=sweeps(run.cases)) if run.interrupted else run
+
+
+def read_start(path: Path) -> RunStart:
+    """Reads the fields of a run before its cases, whose samples are nearly all of the file. Raises as `read` does."""
+    with FILE.reading(path):
+        lines = []
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                if line.startswith('  "cases":'):  # as `pretty` writes a field of the document
+                    break
+                lines.append(line)
+        body = FILE.open(parse("".join(lines).rstrip().removesuffix(",") + "}"))[1]
+        return from_json(RunStart, {name: body.get(name) for name in ("environment", "started_at", "interrupted")})
 
 
 def read_document(path: Path) -> object:

@@ -7,18 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.report.night import (
-    MAX_CAUSES,
-    MAX_MOVES,
-    MAX_REASONS,
-    MAX_WORKLOADS,
-    NightReportError,
-    moves,
-    one_screen,
-    prepare_night,
-    write_night,
-)
+from gpugate.report.night import NightReportError, prepare_night, write_night
 from gpugate.report.night_files import RUN, SUMMARY
+from gpugate.report.one_screen import MAX_CAUSES, MAX_MOVES, MAX_REASONS, MAX_WORKLOADS, moves, one_screen
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
