@@ -1,4 +1,4 @@
-"""The night before a run, and what changed since then: software, commits, verdicts, cases, times. It decides nothing."""
+"""The night before a run, and the changes since then: software, commits, verdicts, cases, times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpugate.errors import GpugateError
 from gpugate.judging.decide import decider
 from gpugate.machine.environment import compare, machine_name
 from gpugate.report.night_files import RUN
-from gpugate.report.rows import outcome_word
+from gpugate.report.rows import NOT_JUDGED
 from gpugate.results.case import CaseResult
 from gpugate.results.provenance import Provenance
 from gpugate.results.run import RunResult
@@ -21,7 +21,6 @@ from gpugate.statistics.intervals import Estimate
 from gpugate.store import run_file
 
 SHORT_COMMIT = 12  # characters
-ABSENT = "absent"  # of a check that one of two nights did not judge
 
 
 class NoLastNightError(GpugateError):
@@ -46,9 +45,12 @@ class Flip:
     after: Outcome | None
 
     @property
-    def words(self) -> str:
-        """`PASS -> REGRESSED`."""
-        return " -> ".join(ABSENT if one is None else outcome_word(one) for one in (self.before, self.after))
+    def words_before(self) -> str:
+        return NOT_JUDGED if self.before is None else self.before.value
+
+    @property
+    def words_after(self) -> str:
+        return NOT_JUDGED if self.after is None else self.after.value
 
 
 @dataclass(frozen=True)

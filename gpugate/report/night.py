@@ -1,4 +1,4 @@
-"""The files of `--perf-report DIR`: the whole run as JSON, and one screen of Markdown.
+"""The files of `--perf-report DIR`: the whole run as JSON, one screen of Markdown, and a page.
 
 pytest writes `DIR/junit.xml`, where its `--junitxml` points.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpugate.errors import GpugateError
-from gpugate.report.night_files import JUNIT, RUN, SUMMARY
+from gpugate.report.last_night import NoLastNightError, find_changes, find_last_night
+from gpugate.report.night_files import JUNIT, PAGE, RUN, SUMMARY
 from gpugate.report.one_screen import one_screen
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
@@ -40,7 +41,7 @@ def begin_night(folder: Path) -> None:
     """
     try:
         run_file.remove(folder / RUN)
-        for name in (SUMMARY, JUNIT):
+        for name in (SUMMARY, PAGE, JUNIT):
             (folder / name).unlink(missing_ok=True)
         write_atomically(folder / SUMMARY, "**The run was cut off**: it wrote no summary.\n")
     except OSError as error:
@@ -48,15 +49,27 @@ def begin_night(folder: Path) -> None:
 
 
 def write_night(folder: Path, run: RunResult) -> None:
-    """Replaces `run.json` and `summary.md`, each in one step.
+    """Replaces `run.json`, `summary.md` and `night.html`, each in one step.
 
     Raises NightReportError or RunFileError where one cannot be written, and FormatError as `run_file.write` does.
     """
     run_file.write(folder / RUN, run)
     try:
         write_atomically(folder / SUMMARY, one_screen(run))
+        write_atomically(folder / PAGE, _page(folder, run))
     except OSError as error:
         raise _unwritable(folder, error) from error
+
+
+def _page(folder: Path, run: RunResult) -> bytes:
+    """The page, with the changes since last night where there is one."""
+    from gpugate.report.pages.night import night_page  # with jinja2, which a session imports at its end
+
+    try:
+        last = find_last_night(folder, run)
+    except NoLastNightError as error:
+        return night_page(run, None, str(error))
+    return night_page(run, find_changes(last, run))
 
 
 def _unwritable(folder: Path, error: OSError) -> NightReportError:
