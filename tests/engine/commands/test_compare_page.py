@@ -40,6 +40,7 @@ def test_every_duet_stands_in_the_page_and_nothing_is_run() -> None:
     assert "new <b>: only in the head" in page.text
     assert "old: only in the base" in page.text
     assert "</title><script> (aaaaaaaaaaaa) → <b>head</b>: 5 cases: 4 SLOWER, 1 SAME" in page.text
+    assert "turns 5 cases: 4 SLOWER, 1 SAME </title><script> (aaaaaaaaaaaa) → <b>head</b>" in page.text
 
 
 def test_slower_cases_stand_first() -> None:
