@@ -15,7 +15,6 @@ from gpugate.errors import GpugateError
 from gpugate.judging.decide import decider
 from gpugate.report.findings import Finding, autopsies, errors, findings, mutation, skips, tally, warnings, worth
 from gpugate.report.machine import facts, load, yardsticks
-from gpugate.report.night_files import JUNIT, RUN, SUMMARY
 from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
 from gpugate.report.table import Table, columns, escape_cell, plain
 from gpugate.results.case import CaseResult, Remembered
@@ -24,6 +23,7 @@ from gpugate.results.summary import History, Summary
 from gpugate.results.verdict import SEVERITY, Outcome
 from gpugate.store import run_file
 from gpugate.store.json_file import write_atomically
+from gpugate.store.night_files import JUNIT, RUN, SUMMARY
 from gpugate.store.writable_folder import make_writable
 
 # Of everything that grows with the suite so much is shown that all of it stays on one screen.

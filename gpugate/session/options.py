@@ -20,8 +20,8 @@ from gpugate.faults.fault import SPELLING, Fault
 from gpugate.measurement import time_limit
 from gpugate.measurement.settings import Settings
 from gpugate.report.next_step import SET
-from gpugate.report.night_files import RUN
 from gpugate.statistics.policy import DECIDING_PROCESSES
+from gpugate.store.night_files import RUN
 from gpugate.units import MOST_PROCESSES, MOST_SECONDS, parse_count, parse_seconds
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from gpugate.report import terminal
 from gpugate.report.benchmark_bridge import keep_with_benchmark_only
 from gpugate.report.benchmark_bridge import machine_info as describe_machine
 from gpugate.report.night import begin_night, prepare_night, write_night
-from gpugate.report.night_files import JUNIT
 from gpugate.results.run import RunResult
 from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_problems
 from gpugate.session.judged import PerfTests
@@ -43,6 +42,7 @@ from gpugate.session.usage_errors import usage_errors
 from gpugate.session.worker_results import join, pack
 from gpugate.session.xdist_workers import REFUSAL, RESULTS, worker_number
 from gpugate.store import run_file
+from gpugate.store.night_files import JUNIT
 
 NOTHING_BEGAN = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.USAGE_ERROR)
 NOT_RECORDED = "no baseline was written because the session ended early: record again"

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from gpugate import units
 from gpugate.commands.history.level_changes import FALSE_MARKS
-from gpugate.commands.history.nights import CaseNight, Night
 from gpugate.commands.history.trends import MachineHistory, Mark, Step, Trend
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text
+from gpugate.results.night import UNKNOWN, CaseNight, Night
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import pretty, with_header
 
@@ -51,7 +51,7 @@ def text(histories: Sequence[MachineHistory], width: int, colour: bool) -> str:
 def _machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
     nights = history.nights
     span = f"{night_name(nights[0])} to {night_name(nights[-1])}" if len(nights) > 1 else night_name(nights[0])
-    yield Text(f"{history.machine}: {units.number_of(len(nights), 'night')}, {span}", style="bold")
+    yield Text(f"{history.machine}: {units.number_of(len(nights), history.unit)}, {span}", style="bold")
     if history.trends:
         yield from _table(history.trends, width).rich(width)
     yield Text()
@@ -112,9 +112,9 @@ def sparkline(trend: Trend, columns: int, blocks: str = BLOCKS) -> str:
     middle = (min(logs) + max(logs)) / 2
     half = max((max(logs) - min(logs)) / 2, FLATTEST / 2)
     heights = [min(int((value - middle + half) / (2 * half) * len(blocks)), len(blocks) - 1) for value in logs]
-    new = {mark.night.name for mark in trend.marks}
+    new = {mark.night.started for mark in trend.marks}
     drawn = [
-        f"{NEW_LEVEL if night.name in new else ''}{blocks[height]}"
+        f"{NEW_LEVEL if night.started in new else ''}{blocks[height]}"
         for night, height in zip(trend.nights, heights, strict=True)
     ]
     while sum(map(len, drawn)) > columns:
@@ -123,8 +123,9 @@ def sparkline(trend: Trend, columns: int, blocks: str = BLOCKS) -> str:
 
 
 def night_name(night: Night) -> str:
-    """`2026-02-10 03:17`, on the clock of the machine that measured."""
-    return night.started.strftime("%Y-%m-%d %H:%M")
+    """`2026-02-10 03:17 1a2b3c4d5e6f`: on the clock of the machine that measured, and the commit where it is known."""
+    version = "" if night.version == UNKNOWN else f" {night.version}"
+    return f"{night.started:%Y-%m-%d %H:%M}{version}"
 
 
 def describe_mark(mark: Mark) -> str:
@@ -164,7 +165,7 @@ def _limits(history: MachineHistory) -> Iterator[str]:
         of = f" of {lengths[True]} of {all_cases} cases" if lengths[False] else ""
         fewer = "; fewer where -k selects fewer cases" if all_cases > 1 else ""
         yield (
-            f"level changes{of} cannot be detected yet: they need {history.fewest_nights} nights, and "
+            f"level changes{of} cannot be detected yet: they need {history.fewest_nights} {history.unit}s, and "
             f"{'the longest series has' if all_cases > 1 else 'here are'} {longest}{fewer}"
         )
     if lengths[False]:

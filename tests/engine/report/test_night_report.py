@@ -18,12 +18,12 @@ from gpugate.report.night import (
     prepare_night,
     write_night,
 )
-from gpugate.report.night_files import RUN, SUMMARY
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.series import Sweep
 from gpugate.store import run_file
+from gpugate.store.night_files import RUN, SUMMARY
 from tests.conftest import H200
 from tests.support.made_up_nights import timed
 from tests.support.stored_runs import case, every_outcome, stored
