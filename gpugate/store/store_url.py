@@ -39,6 +39,12 @@ def url_of(root: Path) -> str:
     return f"sqlite:///{root.resolve() / STORE_FOLDER / FILE_NAME}"
 
 
+def find_file(url: str) -> Path | None:
+    """The file of a SQLite URL; None for other databases."""
+    name = url.partition("?")[0].removeprefix("sqlite:///")
+    return Path(name) if url.startswith("sqlite:///") and name else None
+
+
 def find_root(start: Path) -> Path:
     """The nearest folder, from `start` upwards, that has a store; `start` where there is none."""
     return next((folder for folder in (start, *start.resolve().parents) if (folder / STORE_FOLDER).is_dir()), start)

@@ -30,17 +30,6 @@ FLATTEST = 0.02  # the share that a line of full height stands for at least: noi
 SPARK_COLUMNS = 42
 NARROWEST_SPARK = 12
 OTHER_COLUMNS = 92  # beside the line: a name of 20, and every number
-COLUMNS = (
-    Column("workload", left=True),
-    Column("optimization", left=True),
-    Column("nights"),
-    Column("per step"),
-    Column("speedup"),
-    Column("interval", rank=1),
-    Column("over nights", left=True),
-    Column("anchor"),
-    Column("last", left=True),
-)
 
 
 def text(histories: Sequence[MachineHistory], width: int, colour: bool) -> str:
@@ -53,7 +42,7 @@ def _machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
     span = f"{night_name(nights[0])} to {night_name(nights[-1])}" if len(nights) > 1 else night_name(nights[0])
     yield Text(f"{history.machine}: {units.number_of(len(nights), history.unit)}, {span}", style="bold")
     if history.trends:
-        yield from _table(history.trends, width).rich(width)
+        yield from _table(history.trends, width, history.unit).rich(width)
     yield Text()
     marks = [(trend, mark) for trend in history.trends for mark in trend.marks]
     for trend, mark in sorted(marks, key=lambda pair: pair[1].night.started):
@@ -67,11 +56,25 @@ def _group(trend: Trend) -> str:
     return f"{trend.workload}/{trend.case_id.rpartition('/')[2]}"
 
 
-def _table(trends: Sequence[Trend], width: int) -> Table:
+def _columns(unit: str) -> tuple[Column, ...]:
+    return (
+        Column("workload", left=True),
+        Column("optimization", left=True),
+        Column(f"{unit}s"),
+        Column("per step"),
+        Column("speedup"),
+        Column("interval", rank=1),
+        Column(f"over {unit}s", left=True),
+        Column("anchor"),
+        Column("last", left=True),
+    )
+
+
+def _table(trends: Sequence[Trend], width: int, unit: str) -> Table:
     spark_columns = min(SPARK_COLUMNS, max(NARROWEST_SPARK, width - OTHER_COLUMNS))
     groups = list(dict.fromkeys(map(_group, trends)))  # a case that was added later comes after other workloads'
     by_group = sorted(trends, key=lambda trend: groups.index(_group(trend)))
-    return Table("", COLUMNS, tuple(_cells(trend, spark_columns) for trend in by_group), grouped=True)
+    return Table("", _columns(unit), tuple(_cells(trend, spark_columns) for trend in by_group), grouped=True)
 
 
 def _cells(trend: Trend, spark_columns: int) -> tuple[str, ...]:
