@@ -71,6 +71,11 @@ COMMANDS = (
         "gpugate.commands.history.command",
     ),
     Command(
+        "store",
+        "the store of all runs: adds the runs of folders",
+        "gpugate.commands.store",
+    ),
+    Command(
         "profile",
         "summary of the measured steps in an Nsight Systems report: kernels, copies, waits, idle gaps, ranges",
         "gpugate.commands.profile",

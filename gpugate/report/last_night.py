@@ -10,7 +10,6 @@ from pathlib import Path
 from gpugate.errors import GpugateError
 from gpugate.judging.decide import decider
 from gpugate.machine.environment import compare, machine_name
-from gpugate.report.night_files import RUN
 from gpugate.report.rows import NOT_JUDGED
 from gpugate.results.case import CaseResult
 from gpugate.results.provenance import Provenance
@@ -19,6 +18,7 @@ from gpugate.results.summary import Summary
 from gpugate.results.verdict import Check, Outcome
 from gpugate.statistics.intervals import Estimate
 from gpugate.store import run_file
+from gpugate.store.night_files import RUN
 
 SHORT_COMMIT = 12  # characters
 

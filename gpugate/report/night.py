@@ -9,11 +9,11 @@ from pathlib import Path
 
 from gpugate.errors import GpugateError
 from gpugate.report.last_night import NoLastNightError, find_changes, find_last_night
-from gpugate.report.night_files import JUNIT, PAGE, RUN, SUMMARY
 from gpugate.report.one_screen import one_screen
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
 from gpugate.store.json_file import write_atomically
+from gpugate.store.night_files import JUNIT, PAGE, RUN, SUMMARY
 from gpugate.store.writable_folder import make_writable
 
 

@@ -10,13 +10,13 @@ from gpugate import units
 from gpugate.judging.decide import decider
 from gpugate.report.findings import Finding, autopsies, errors, findings, mutation, skips, tally, warnings, worth
 from gpugate.report.machine import facts, load, yardsticks
-from gpugate.report.night_files import RUN
 from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
 from gpugate.report.table import Table, columns, escape_cell, plain
 from gpugate.results.case import CaseResult, Remembered
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History, Summary
 from gpugate.results.verdict import SEVERITY, Outcome
+from gpugate.store.night_files import RUN
 
 # Of everything that grows with the suite so much is shown that all of it stays on one screen.
 MAX_WORKLOADS, MAX_FINDINGS, MAX_CAUSES, MAX_MOVES, MAX_KNEES, MAX_REASONS, MAX_IDS = 10, 5, 3, 5, 2, 4, 3

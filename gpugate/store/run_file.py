@@ -38,8 +38,10 @@ FAMILY = "gpugate-"  # which every format of ours begins with
 # 8: the next step of a verdict is an action, which a report words.
 # 9: the reasons of a verdict are codes with facts, from which its sentence is made.
 # 10: the provenance of a run, and duets with the recorded code; the variation of a record as all records of its machine
-# predict it, the noise of its pairs, its usual interval and reference time.
-FORMAT_VERSION = 10
+# predict it, the noise of its pairs, its usual interval and reference time. 11: the memory of the GPU.
+FORMAT_VERSION = 11
+HAS_MEMORY = 11
+OLDEST_READ = 10  # an older run has not all that its verdicts rest on
 
 
 class RunFileError(GpugateError):
@@ -168,9 +170,11 @@ def read(path: Path) -> RunResult:
         document = read_document(path)
         _refuse_another_of_ours(path, document)
         version, body = FILE.open(document)
-        if version < FORMAT_VERSION:
-            older = f"was written by an older gpugate (format {version}, this one reads {FORMAT_VERSION})"
+        if version < OLDEST_READ:
+            older = f"was written by an older gpugate (format {version}, this one reads {OLDEST_READ} and newer)"
             raise RunFileError(f"{path} {older}: measure again")
+        if version < HAS_MEMORY:
+            body["memory_bytes"] = None
         run = from_json(RunResult, body)
         problem = _contradiction(run)
         if problem is not None:

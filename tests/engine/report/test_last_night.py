@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpugate.report.last_night import Flip, LastNight, NoLastNightError, find_changes, find_last_night
-from gpugate.report.night_files import RUN
 from gpugate.results.provenance import Provenance
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Outcome
 from gpugate.store import run_file
+from gpugate.store.night_files import RUN
 from tests.conftest import H200, TWO_CORES
 from tests.support.stored_runs import case, stored
 
@@ -55,7 +56,8 @@ def test_without_an_earlier_night_one_sentence_names_the_machine_and_what_cannot
 def test_a_night_of_another_format_is_named_with_its_reason(tmp_path: Path) -> None:
     night(tmp_path, "older", 6)
     path = tmp_path / "older" / RUN
-    path.write_text(path.read_text(encoding="utf-8").replace('"format_version": 10', '"format_version": 9'))
+    text = path.read_text(encoding="utf-8")
+    path.write_text(re.sub(r'"format_version": \d+', '"format_version": 9', text, count=1), encoding="utf-8")
     with pytest.raises(NoLastNightError, match=r"nothing is compared with it: .*older gpugate"):
         find_last_night(tmp_path / "tonight", tonight())
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from gpugate.report.night import NightReportError, prepare_night, write_night
-from gpugate.report.night_files import PAGE, RUN, SUMMARY
 from gpugate.report.one_screen import MAX_CAUSES, MAX_MOVES, MAX_REASONS, MAX_WORKLOADS, moves, one_screen
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.series import Sweep
 from gpugate.store import run_file
+from gpugate.store.night_files import PAGE, RUN, SUMMARY
 from tests.conftest import H200
 from tests.support.made_up_nights import timed
 from tests.support.stored_runs import case, every_outcome, stored

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from gpugate.report.last_night import LastNight, find_changes
 from gpugate.report.night import write_night
-from gpugate.report.night_files import PAGE
 from gpugate.report.pages.night import night_page
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
@@ -19,6 +18,7 @@ from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, SEVERITY, Outcome, Verdict
 from gpugate.store import run_file
+from gpugate.store.night_files import PAGE
 from tests.support.read_pages import Page, squeeze
 from tests.support.recorded_nights import Faults, recorded_night
 from tests.support.stored_runs import MACHINE, STARTED, case, every_outcome, stored
