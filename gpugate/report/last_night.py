@@ -16,7 +16,6 @@ from gpugate.results.provenance import Provenance
 from gpugate.results.run import RunResult
 from gpugate.results.summary import Summary
 from gpugate.results.verdict import Check, Outcome
-from gpugate.statistics.intervals import Estimate
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN
 
@@ -174,11 +173,7 @@ def _moves(before: Mapping[str, CaseResult], after: Mapping[str, CaseResult]) ->
     apart = [
         one
         for one in found
-        if _are_apart(one.before.speedup, one.after.speedup)
-        or _are_apart(one.before.optimized_ms, one.after.optimized_ms)
+        if not one.before.speedup.overlaps(one.after.speedup)
+        or not one.before.optimized_ms.overlaps(one.after.optimized_ms)
     ]
     return sorted(apart, key=lambda one: -max(abs(one.speedup_change), abs(one.time_change)))
-
-
-def _are_apart(first: Estimate, second: Estimate) -> bool:
-    return first.high < second.low or second.high < first.low

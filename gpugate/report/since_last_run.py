@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from gpugate import units
 from gpugate.results.night import UNKNOWN, CaseNight, Night
-from gpugate.statistics.intervals import Estimate
 
 MOST_CASES = 5  # that moved the furthest; `gpugate history` has all
 
@@ -55,14 +54,10 @@ def _compare(before: CaseNight, now: CaseNight) -> Moved | None:
     words, shares = [], []
     for name, written in (("speedup", units.ratio), ("optimized_ms", units.milliseconds)):
         old, new = before.estimate(name), now.estimate(name)
-        if _overlap(old, new):
+        if old.overlaps(new):
             continue
         share = new.median / old.median - 1
         label = "speedup" if name == "speedup" else "per step"
         words.append(f"{label} {written(old.median)} -> {written(new.median)} ({units.signed_percent(share)})")
         shares.append(abs(share))
     return Moved(now.case_id, ", ".join(words), max(shares)) if words else None
-
-
-def _overlap(one: Estimate, other: Estimate) -> bool:
-    return one.low <= other.high and other.low <= one.high

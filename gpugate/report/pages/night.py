@@ -256,8 +256,9 @@ def _check_row(run: RunResult, case: CaseResult, decided: Decider | None, verdic
 
 
 def _flip_rows(flips: Sequence[Flip]) -> list[FlipRow]:
+    """The flips of one case to one outcome in one row, the most severe first."""
     found: dict[tuple[str, str, str], list[str]] = {}
-    for flip in flips:
+    for flip in sorted(flips, key=lambda flip: SEVERITY.index(flip.after) if flip.after else len(SEVERITY)):
         found.setdefault((flip.case_id, flip.words_before, flip.words_after), []).append(flip.check)
     return [FlipRow(case_id, tuple(checks), before, after) for (case_id, before, after), checks in found.items()]
 

