@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import HANGS_S
+
 MUST_RUN = "GPUGATE_TESTS_MUST_RUN"  # .ci/run sets it: there a missing program is a failure
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 DRIVER = "chromedriver"
@@ -59,6 +61,12 @@ class Browser:
 
     def run(self, script: str, *arguments: object) -> Any:
         return self.driver.execute_script(script, *arguments)
+
+    def wait_until(self, script: str) -> None:
+        """Waits until the script returns a true value. Raises TimeoutException after HANGS_S."""
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        WebDriverWait(self.driver, HANGS_S, poll_frequency=0.05).until(lambda _: self.run(script))
 
     def requests(self) -> list[str]:
         """The addresses that were requested since the last call."""

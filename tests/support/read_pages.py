@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-EMPTY = {"meta", "link", "br", "rect", "circle", "line", "path"}  # elements without an end
+EMPTY = {"meta", "link", "br", "input", "img", "rect", "circle", "line", "path"}  # elements without an end
 BLOCKS = {"td", "th", "dt", "dd", "p", "li", "title", "caption"}
 LOADING = {"src", "srcset", "data", "action", "poster", "background", "xlink:href"}
 

@@ -16,6 +16,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "exit status: 0 printed, 2 no night can be used or an option is wrong; a night that cannot be is named"
     )
+    add_selection(parser)
+    parser.add_argument(
+        "--last",
+        metavar="N",
+        default=str(DEFAULT_LAST),
+        help="show the newest N nights of each machine; marks rest on all (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+    parser.add_argument(
+        "--export",
+        metavar="FORMAT",
+        choices=EXPORTS,
+        help="print all selected nights as csv (a line for each night and case, such as Apache Otava reads) or hud "
+        "(PyTorch HUD's benchmark JSON v3), or the newest one as bencher (Bencher Metric Format)",
+    )
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that `select_nights` reads."""
     parser.add_argument(
         "folders",
         metavar="DIR",
@@ -42,20 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("night", "commit"),
         default="night",
         help="one value for each night, or for each commit that of its middle night (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--last",
-        metavar="N",
-        default=str(DEFAULT_LAST),
-        help="show the newest N nights of each machine; marks rest on all (default: %(default)s)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
-    parser.add_argument(
-        "--export",
-        metavar="FORMAT",
-        choices=EXPORTS,
-        help="print all selected nights as csv (a line for each night and case, such as Apache Otava reads) or hud "
-        "(PyTorch HUD's benchmark JSON v3), or the newest one as bencher (Bencher Metric Format)",
     )
 
 

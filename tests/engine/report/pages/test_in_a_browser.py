@@ -13,15 +13,19 @@ from pathlib import Path
 import pytest
 
 from gpugate.commands.compare.page import compare_page
+from gpugate.commands.history.trends import build_histories
+from gpugate.commands.site.page import write_site
 from gpugate.report.last_night import LastNight, find_changes
 from gpugate.report.pages.night import night_page
 from gpugate.results.run import RunResult
 from tests.engine.commands.test_compare_page import HOSTILE, compared
 from tests.support.browser import Browser, open_browser, require_chromium
 from tests.support.recorded_nights import Faults, recorded_night
+from tests.support.simulated_years import simulated_nights
 from tests.support.stored_runs import MACHINE, STARTED, case
 
 WIDTHS = (390, 1280)
+CASE = 'section[data-case="two-layer-net/all/cuda"]'
 SCREENSHOTS = "GPUGATE_SCREENSHOTS"
 MOST_BYTES = 200_000  # of a picture
 FAULTS = Faults(
@@ -55,6 +59,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, content in contents.items():
         (folder / f"{name}.html").write_bytes(content)
     return {name: folder / f"{name}.html" for name in contents}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of 60 nights of 89 cases on two machines."""
+    nights = simulated_nights(60, second_machine=True)
+    return write_site(tmp_path_factory.mktemp("site"), build_histories(nights, len(nights)))
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -100,14 +111,94 @@ def test_the_picture_of_the_readme_is_of_the_top_of_the_night_page(browser: Brow
     keep_picture("night", browser.picture(1340))
 
 
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_site_draws_fits_is_accessible_and_requests_its_own_files_alone(
+    browser: Browser, site: Path, width: int, dark: bool
+) -> None:
+    browser.show(site.as_uri(), width, dark)
+    browser.run(f"document.querySelector('{CASE}').scrollIntoView()")
+    browser.wait_until(f"return document.querySelector('{CASE} .chart svg') !== null")
+    requested = {url for url in browser.requests() if url != "data:,"}
+    scripts = ("vega/vega.min.js", "vega/vega-lite.min.js", "vega/vega-embed.min.js", "data.js", "trends.js")
+    assert requested == {site.as_uri(), *((site.parent / name).as_uri() for name in scripts)}
+    assert browser.overflow() == 0
+    assert browser.errors() == []
+    assert browser.violations() == []
+
+
+def test_the_filter_stands_in_the_address(browser: Browser, site: Path) -> None:
+    browser.show(f"{site.as_uri()}#case=two-layer-net&machine=nvidia-h200-140-gib-500-w&show=ms", 1280)
+    shown = (
+        "return [...document.querySelectorAll('section.case')].filter(one => !one.hidden).map(one => one.dataset.case)"
+    )
+    assert browser.run(shown) == [
+        f"two-layer-net/{name}/cuda" for name in ("all", "cuda-graph", "no-sync", "pinned-async")
+    ]
+    assert browser.run("return document.getElementById('count').textContent") == "4 of 89 cases"
+    machines = "return [...document.querySelectorAll('tr[data-machine]')].filter(one => !one.hidden).length"
+    assert browser.run(machines) == 89
+    browser.run(
+        "const field = document.getElementById('case');field.value = 'No-Sync'; field.dispatchEvent(new Event('input'))"
+    )
+    assert browser.run(shown) == ["two-layer-net/no-sync/cuda"]
+    assert browser.run("return location.hash") == "#case=No-Sync&machine=nvidia-h200-140-gib-500-w&show=ms"
+    browser.run("location.hash = ''")
+    browser.wait_until("return document.getElementById('count').textContent === '89 of 89 cases'")
+
+
+def test_the_table_beside_a_chart_has_the_same_values(browser: Browser, site: Path) -> None:
+    browser.show(f"{site.as_uri()}#case=two-layer-net/all/", 1280)
+    browser.wait_until(f"return document.querySelector('{CASE} .chart svg') !== null")
+    browser.run(f"document.querySelector('{CASE} details').open = true")
+    browser.wait_until(f"return document.querySelector('{CASE} details tbody') !== null")
+    rows = browser.run(
+        f"const rows = [...document.querySelectorAll('{CASE} details tbody tr')];"
+        "return rows.map(one => [...one.cells].map(cell => cell.textContent))"
+    )
+    drawn = browser.run(f"return document.querySelector('{CASE}').view.view.data('source_0')")
+    nights = simulated_nights(60, second_machine=True)
+    assert len(rows) == len(drawn) == len(nights)
+    wanted = {(f"{one.started:%Y-%m-%d %H:%M}", one.machine): one.cases["two-layer-net/all/cuda"] for one in nights}
+    for when, machine, _, speedup, interval, anchor, ms, *_ in rows:
+        case = wanted[when, machine]
+        assert float(speedup) == pytest.approx(case.speedup.median, rel=2e-3)
+        assert [float(end) for end in interval.split("..")] == pytest.approx(
+            [case.speedup.low, case.speedup.high], rel=2e-3
+        )
+        assert float(anchor) == pytest.approx(case.anchor_speedup, rel=2e-3)
+        assert float(ms) == pytest.approx(case.optimized_ms, rel=2e-3)
+
+
+def test_without_scripts_the_newest_values_stand_in_the_site(browser: Browser, site: Path) -> None:
+    browser.command("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        browser.show(site.as_uri(), 1280)
+        text = browser.driver.find_element("tag name", "body").text
+    finally:
+        browser.command("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert "The charts and the filter need JavaScript." in text
+    assert "two-layer-net/all/cuda" in text
+
+
+def test_the_picture_of_the_readme_is_of_the_trends(browser: Browser, tmp_path: Path) -> None:
+    nights = simulated_nights(260)
+    page = write_site(tmp_path, build_histories(nights, len(nights)))
+    browser.show(f"{page.as_uri()}#case=video/segment/cud", 1280)
+    browser.run("scrollTo(0, 400)")
+    browser.wait_until("return document.querySelectorAll('.chart svg').length === 2")
+    browser.run("scrollTo(0, 0)")
+    keep_picture("trends", browser.picture(1250))
+
+
 def keep_picture(name: str, png: bytes) -> None:
-    """Checks that a picture shows something, and writes it where SCREENSHOTS names a folder, in 64 colours."""
+    """Checks that a picture shows something, and writes it where SCREENSHOTS names a folder, in few colours."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(png)).convert("RGB")
     assert len(image.getcolors(1 << 24)) > 20
     small = io.BytesIO()
-    image.quantize(64, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+    image.quantize(192, dither=Image.Dither.NONE).save(small, "png", optimize=True)
     assert len(small.getvalue()) < MOST_BYTES
     if os.environ.get(SCREENSHOTS):
         Path(os.environ[SCREENSHOTS], f"{name}.png").write_bytes(small.getvalue())
