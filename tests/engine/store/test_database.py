@@ -22,9 +22,10 @@ from gpugate.results.verdict import Outcome
 from gpugate.store import database
 from gpugate.store.database import REVISIONS, TABLES, Selection, StoreError, open_store
 from tests.conftest import H200
+from tests.support import postgresql
 from tests.support.full_disk import files_up_to
 from tests.support.patience import HANGS_S
-from tests.support.postgresql import make_database, require_postgresql, start_cluster
+from tests.support.postgresql import MUST_RUN, make_database, require_postgresql, start_cluster
 
 ROOT = Path(__file__).parents[3]
 FIRST = datetime(2030, 1, 1, 3, 0, tzinfo=timezone(timedelta(hours=2)))
@@ -273,6 +274,17 @@ def test_a_history_makes_no_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"there is no store at .*: measure first, or give folders of nights"):
         open_store(f"sqlite:///{path}", make=False)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_test_without_the_server_skips_with_the_reason_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgresql, "find_programs", lambda: None)
+    monkeypatch.delenv(MUST_RUN, raising=False)
+    missing = "PostgreSQL's server is missing: apt-get install postgresql"
+    with pytest.raises(pytest.skip.Exception, match=missing):
+        require_postgresql()
+    monkeypatch.setenv(MUST_RUN, "1")
+    with pytest.raises(pytest.fail.Exception, match=missing):
+        require_postgresql()
 
 
 def test_no_two_metrics_have_one_number() -> None:
