@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import NamedTuple
 
 from gpugate.machine.environment import Environment
 from gpugate.results.provenance import Provenance
@@ -38,8 +39,7 @@ UNKNOWN = "unknown"
 UNKNOWN_PROVENANCE = Provenance(*[UNKNOWN] * 8)
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(NamedTuple):
     """One number of a case. The bounds are those of its interval; None where it has none."""
 
     value: float
@@ -49,7 +49,8 @@ class Metric:
 
 @dataclass(frozen=True)
 class CaseNight:
-    """One case as one night measured it; times are medians per step. `metrics` has every name of TIMED."""
+    """One case as one night measured it; times are medians per step. `metrics` has every name of TIMED, unless only
+    others were read."""
 
     case_id: str
     outcome: Outcome | None  # the worst of its verdicts

@@ -9,6 +9,7 @@ from gpugate.store.database import Store
 from gpugate.store.night_file import NightError, read_night
 from gpugate.store.night_files import RUN
 
+BATCH = 50  # a commit costs as much as the rows of one or two runs
 NO_NIGHT = "lost+found"  # which every ext4 volume has, for root alone to look into
 
 
@@ -25,23 +26,21 @@ class Added:
 
 
 def add_folder(store: Store, folder: Path) -> Added:
-    """Adds a night, or each night and each run file in a folder of them, in one transaction each.
+    """Adds a night, or each night and each run file in a folder of them, in transactions of BATCH runs.
 
     Raises NightError where the folder cannot be read or has none, and StoreError where the store fails.
     """
-    new, known, refused = 0, [], []
-    for path in _list_runs(folder):
-        name = path.parent.name if path.name == RUN else path.stem
-        try:
-            same = store.add(read_night(path, name))
-        except NightError as error:
-            refused.append(str(error))
-            continue
-        if same is None:
-            new += 1
-        else:
-            known.append(f"{name} is the same run as {same}: delete one of them")
-    return Added(new, tuple(known), tuple(refused))
+    paths, refused, named = _list_runs(folder), list[str](), list[tuple[str, str | None]]()
+    for first in range(0, len(paths), BATCH):
+        nights = []
+        for path in paths[first : first + BATCH]:
+            try:
+                nights.append(read_night(path, path.parent.name if path.name == RUN else path.stem))
+            except NightError as error:
+                refused.append(str(error))
+        named += zip((night.name for night in nights), store.add(*nights), strict=True)
+    known = [f"{name} is the same run as {same}: delete one of them" for name, same in named if same is not None]
+    return Added(len(named) - len(known), tuple(known), tuple(refused))
 
 
 def _list_runs(folder: Path) -> list[Path]:

@@ -17,7 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sql
@@ -28,7 +30,7 @@ from sqlalchemy.pool import StaticPool
 
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import Environment
-from gpugate.results.night import METRIC_CODES, TIMED, CaseNight, Metric, Night
+from gpugate.results.night import METRIC_CODES, CaseNight, Metric, Night
 from gpugate.results.provenance import Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.store.codec import from_json, to_json
@@ -38,6 +40,8 @@ REVISIONS = ("0001",)  # of the tables, the oldest first: one file of `migration
 IN_MEMORY = "sqlite://"
 BUSY_S = 30  # for which a writer waits while another one writes
 CONNECT_S = 10
+MOST_IDS = 1000  # in one statement
+ROWS_AT_ONCE = 10_000
 CREATING_LOCK = 0x67617465  # of PostgreSQL: one process at a time makes the tables
 TABLES = sql.MetaData()
 RUN = sql.Table(
@@ -79,8 +83,13 @@ METRIC = sql.Table(
     sqlite_with_rowid=False,
 )
 REVISION = sql.Table("alembic_version", sql.MetaData(), sql.Column("version_num", sql.String(32), primary_key=True))
+# Statements that are built once: SQLAlchemy takes as long to build them as SQLite to insert a run.
+_FIND_RUN = sql.select(RUN.c.id, RUN.c.name, RUN.c.interrupted).where(RUN.c.key == sql.bindparam("sought"))
+_INSERT_RUN = RUN.insert()
+_VALUES = (RESULT.c.run_id, RESULT.c.case_id, RESULT.c.outcome, *list(METRIC.c)[2:])
 _NAMES = {code: name for name, code in METRIC_CODES.items()}
 _PROVENANCE = tuple(field.name for field in fields(Provenance))
+_PROVENANCE_COLUMNS = slice((_first := list(RUN.c.keys()).index(_PROVENANCE[0])), _first + len(_PROVENANCE))
 
 
 class StoreError(GpugateError):
@@ -89,7 +98,7 @@ class StoreError(GpugateError):
 
 @dataclass(frozen=True)
 class Selection:
-    """The nights and cases to read. None or an empty value selects all; `machine` and `case` select by a part."""
+    """The nights, cases and metrics to read. None or an empty value selects all; `machine` and `case` are parts."""
 
     case: str = ""
     case_id: str | None = None
@@ -115,16 +124,16 @@ class Store:
     def close(self) -> None:
         self._engine.dispose()
 
-    def add(self, night: Night) -> str | None:
-        """Adds a night in one transaction. A night that was cut off is replaced by its whole run.
+    def add(self, *nights: Night) -> list[str | None]:
+        """Adds the nights in one transaction. A night that was cut off is replaced by its whole run.
 
-        Returns the stored name of a night that the store has already, else None.
+        Returns for each night its stored name where the store has it already, else None.
         """
         try:
             with self._begin(writing=True) as connection:
-                return _add(connection, night)
-        except IntegrityError:  # another process added the night meanwhile
-            return night.name
+                return [_add(connection, night) for night in nights]
+        except IntegrityError:  # another process added one of the nights meanwhile
+            return [nights[0].name] if len(nights) == 1 else [name for night in nights for name in self.add(night)]
         except (SQLAlchemyError, OSError) as error:
             raise self._error("written", error) from error
 
@@ -173,7 +182,7 @@ class Store:
             yield connection
 
     def _error(self, done: str, error: Exception) -> StoreError:
-        return StoreError(_sentence(self.name, done, error))
+        return StoreError(_sentence(self._engine.url, done, error))
 
 
 def open_store(url: str, make: bool = True) -> Store:
@@ -190,13 +199,13 @@ def open_store(url: str, make: bool = True) -> Store:
         install = "pip install 'gpugate[postgresql]'" if address.drivername.startswith("postgresql") else "install it"
         raise StoreError(f"{_describe(address)} needs the package {error.name}: {install}") from error
     except OSError as error:
-        raise StoreError(_sentence(_describe(address), "made", error)) from error
+        raise StoreError(_sentence(address, "made", error)) from error
     store = Store(engine)
     try:
         _prepare(store)
     except (SQLAlchemyError, OSError) as error:
         store.close()
-        raise StoreError(_sentence(store.name, "opened", error)) from error
+        raise StoreError(_sentence(address, "opened", error)) from error
     except StoreError:
         store.close()
         raise
@@ -289,9 +298,7 @@ def upgrade(connection: sql.Connection) -> None:
 
 
 def _add(connection: sql.Connection, night: Night) -> str | None:
-    there = connection.execute(
-        sql.select(RUN.c.id, RUN.c.name, RUN.c.interrupted).where(RUN.c.key == night.key)
-    ).one_or_none()
+    there = connection.execute(_FIND_RUN, {"sought": night.key}).one_or_none()
     if there is not None:
         if night.interrupted or not there.interrupted:
             return str(there.name)
@@ -309,8 +316,8 @@ def _add(connection: sql.Connection, night: Night) -> str | None:
         "environment": _to_text(night.environment),
         "source_hashes": json.dumps(dict(night.source_hashes)),
     }
-    connection.execute(RUN.insert().values(row))
-    run_id = connection.execute(sql.select(RUN.c.id).where(RUN.c.key == night.key)).scalar_one()
+    connection.execute(_INSERT_RUN, row)
+    run_id = connection.execute(_FIND_RUN, {"sought": night.key}).one().id
     cases = list(enumerate(night.cases.values()))
     results = [(run_id, number, case.case_id, case.outcome and case.outcome.value) for number, case in cases]
     metrics = [
@@ -373,7 +380,7 @@ def _of_cases(selection: Selection) -> list[sql.ColumnElement[bool]]:
     if selection.case:
         found.append(sql.func.lower(RESULT.c.case_id).contains(selection.case.lower(), autoescape=True))
     if selection.metrics:
-        found.append(METRIC.c.name.in_([METRIC_CODES[name] for name in {*TIMED, *selection.metrics}]))
+        found.append(METRIC.c.name.in_([METRIC_CODES[name] for name in selection.metrics]))
     return found
 
 
@@ -383,30 +390,24 @@ def _read_nights(
     of_cases: Sequence[sql.ColumnElement[bool]],
 ) -> list[Night]:
     runs = connection.execute(sql.select(RUN).where(*of_runs).order_by(RUN.c.started, RUN.c.id)).all()
-    cases: dict[int, dict[str, CaseNight]] = {}
+    cases: dict[int, dict[str, CaseNight]] = {run.id: {} for run in runs}
+    # The numbers of few runs lead the query to them by the primary key; SQLite would begin with all runs of a case.
+    ids = list(cases) if len(runs) <= MOST_IDS else sql.select(RUN.c.id).where(*of_runs)
     rows = connection.execute(
-        sql.select(
-            RESULT.c.run_id,
-            RESULT.c.case_id,
-            RESULT.c.outcome,
-            METRIC.c.name,
-            METRIC.c.value,
-            METRIC.c.low,
-            METRIC.c.high,
-        )
+        sql.select(*_VALUES)
         .join(METRIC, sql.and_(METRIC.c.run_id == RESULT.c.run_id, METRIC.c.number == RESULT.c.number))
-        .join(RUN, RUN.c.id == RESULT.c.run_id)
-        .where(*of_runs, *of_cases)
+        .where(RESULT.c.run_id.in_(ids), *of_cases)
         .order_by(RESULT.c.run_id, RESULT.c.number)
     )
-    for run_id, case_id, outcome, code, value, low, high in rows:
-        of_run = cases.setdefault(run_id, {})
-        case = of_run.get(case_id)
-        if case is None:
-            case = of_run[case_id] = CaseNight(case_id, None if outcome is None else Outcome(outcome), {})
+    of_case, metrics = (0, ""), dict[str, Metric]()
+    for run_id, case_id, outcome, code, value, low, high in chain.from_iterable(rows.partitions(ROWS_AT_ONCE)):
+        if (run_id, case_id) != of_case:
+            of_case, metrics = (run_id, case_id), {}
+            case = CaseNight(case_id, None if outcome is None else Outcome(outcome), metrics)
+            cases.setdefault(run_id, {})[case_id] = case  # of a run that was added meanwhile, too
         if code in _NAMES:  # a newer gpugate may have added another one
-            case.metrics[_NAMES[code]] = Metric(value, low, high)  # type: ignore[index]
-    return [_night_of(run, cases.get(run.id, {})) for run in runs]
+            metrics[_NAMES[code]] = Metric(value, low, high)
+    return [_night_of(run, cases[run.id]) for run in runs]
 
 
 def _night_of(run: Any, cases: Mapping[str, CaseNight]) -> Night:
@@ -416,8 +417,8 @@ def _night_of(run: Any, cases: Mapping[str, CaseNight]) -> Night:
         seed=run.seed,
         machine=run.machine,
         environment=_to_environment(run.environment),
-        source_hashes=json.loads(run.source_hashes),
-        provenance=Provenance(*(getattr(run, name) for name in _PROVENANCE)),
+        source_hashes=_to_hashes(run.source_hashes),
+        provenance=Provenance(*run[_PROVENANCE_COLUMNS]),
         interrupted=run.interrupted,
         cases=cases,
     )
@@ -431,6 +432,11 @@ def _to_text(environment: Environment) -> str:
 def _to_environment(text: str) -> Environment:
     """Most nights have the environment of the night before."""
     return from_json(Environment, json.loads(text), "environment")
+
+
+@lru_cache(maxsize=1024)
+def _to_hashes(text: str) -> Mapping[str, str]:
+    return MappingProxyType(json.loads(text))
 
 
 def _seconds(time: datetime.datetime) -> int:
@@ -447,8 +453,13 @@ def _describe(address: URL) -> str:
     return address.render_as_string(hide_password=True)
 
 
-def _sentence(name: str, done: str, error: Exception) -> str:
-    return f"{name} cannot be {done} ({_first_line(error)}): make room, mend its permissions, or give another store"
+def _sentence(address: URL, done: str, error: Exception) -> str:
+    problem, step = _first_line(error), "make room, mend its permissions, or give another store"
+    if address.get_backend_name() != "sqlite":
+        step = "check the server and the URL, or give another store"
+    elif "not a database" in problem or "malformed" in problem:
+        step = "delete it, then add the files of its runs with gpugate store add"
+    return f"{_describe(address)} cannot be {done} ({problem}): {step}"
 
 
 def _first_line(error: Exception) -> str:
