@@ -163,7 +163,7 @@ def add_options(parser: pytest.Parser) -> None:
     add(
         "--perf-report",
         metavar="DIR",
-        help="write this night to DIR: run.json, junit.xml and the page summary.md (default: nowhere)",
+        help="write this night to DIR: run.json, junit.xml, summary.md and the page night.html (default: nowhere)",
     )
     add(
         "--perf-store",

@@ -46,6 +46,7 @@ def test_the_reach_contains_the_given_share_of_the_strips_whole() -> None:
     strips = [strip(0.0, 0.03)] * 9 + [strip(0.7)]
     assert reach_of(strips) == 1.0
     assert reach_of(strips, covered=0.9) == 0.05
+    assert reach_of(strips[-2:], covered=0.6) == 1.0
     assert reach_of(strips, most=0.5) == 0.5
     assert reach_of([]) == 0.02
 
