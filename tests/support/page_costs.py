@@ -27,7 +27,8 @@ from tests.support.simulated_years import simulated_nights
 TIMES = 5
 NIGHTS = 365
 IN_VIEW = """
-const seen = [...document.querySelectorAll('section.case')].filter(one => one.getBoundingClientRect().top < innerHeight);
+const cases = [...document.querySelectorAll('section.case')];
+const seen = cases.filter(one => one.getBoundingClientRect().top < innerHeight);
 const drawn = seen.every(one => one.querySelector('.chart svg'));
 return drawn ? performance.getEntriesByName('drawn').at(-1).startTime / 1e3 : null;
 """

@@ -35,7 +35,7 @@ from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Sweep
 from gpugate.results.summary import sm_clock_mhz
-from gpugate.results.verdict import SEVERITY, Outcome, Verdict
+from gpugate.results.verdict import SEVERITY, NextStep, Outcome, Verdict
 from gpugate.units import yardstick_label, yardstick_value
 
 MOST_ACTIVITIES = 3  # of a case, in the table of costs
@@ -54,7 +54,7 @@ class FlipRow:
 
 @dataclass(frozen=True)
 class CheckRow:
-    """One verdict that is not PASS, with its reason and the command that repeats it."""
+    """One verdict that is not PASS, with its reason and its next step."""
 
     check: str
     outcome: str
@@ -69,10 +69,10 @@ class Failure:
 
     case_id: str
     worst: str
-    checks: tuple[CheckRow, ...]
+    repeat: str  # the command that measures the case again
+    checks: tuple[CheckRow, ...] = ()
     autopsy: tuple[str, ...] = ()
     error: str = ""
-    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -231,27 +231,26 @@ def _time_strip(case: CaseResult, decided: Decider | None) -> Strip | None:
 def _failures(run: RunResult, decided: Mapping[str, Decider]) -> list[Failure]:
     """The cases with a verdict other than PASS, the worst first, and those that failed, before all others."""
     causes = autopsies(run)
-    found = [
-        Failure(case_id, "FAILED", (), error=error, command=_repeat(run, case_id))
-        for case_id, error in errors(run).items()
-    ]
+    found = [Failure(case_id, "FAILED", _repeat(run, case_id), error=error) for case_id, error in errors(run).items()]
     judged = [case for case in run.cases.values() if any(one.outcome is not Outcome.PASS for one in case.verdicts)]
     for case in sorted(judged, key=lambda case: SEVERITY.index(worst_of(case) or Outcome.INCONCLUSIVE)):
         not_pass = [one for one in case.verdicts if one.outcome is not Outcome.PASS]
         checks = [_check_row(run, case, decided.get(case.case_id), one) for one in not_pass]
         worst = worst_of(case) or Outcome.INCONCLUSIVE
-        found.append(Failure(case.case_id, worst.value, tuple(checks), causes.get(case.case_id, ())))
+        repeat, cause = _repeat(run, case.case_id), causes.get(case.case_id, ())
+        found.append(Failure(case.case_id, worst.value, repeat, tuple(checks), cause))
     return found
 
 
 def _repeat(run: RunResult, case_id: str) -> str:
-    return f'{run.command} -k "{case_id}"'
+    return describe_next_step([Verdict("speedup", case_id, next_step=NextStep.REPEAT)], run)
 
 
 def _check_row(run: RunResult, case: CaseResult, decided: Decider | None, verdict: Verdict) -> CheckRow:
     strips = {"speedup": _speedup_strip, "throughput": _time_strip}
     strip = strips[verdict.check](case, decided) if verdict.check in strips else None
     step = describe_next_step([verdict], run)
+    step = "" if step == _repeat(run, case.case_id) else step  # which the whole case has
     return CheckRow(verdict.check, verdict.outcome.value, verdict.reason, step, strip)
 
 

@@ -19,6 +19,8 @@ from gpugate.report.last_night import LastNight, find_changes
 from gpugate.report.pages.night import night_page
 from gpugate.results.run import RunResult
 from tests.engine.commands.test_compare_page import HOSTILE, compared
+from tests.engine.commands.test_site_command import HOSTILE as HOSTILE_CASES
+from tests.engine.commands.test_site_command import renamed
 from tests.support.browser import Browser, open_browser, require_chromium
 from tests.support.recorded_nights import Faults, recorded_night
 from tests.support.simulated_years import simulated_nights
@@ -168,6 +170,16 @@ def test_the_table_beside_a_chart_has_the_same_values(browser: Browser, site: Pa
         )
         assert float(anchor) == pytest.approx(case.anchor_speedup, rel=2e-3)
         assert float(ms) == pytest.approx(case.optimized_ms, rel=2e-3)
+
+
+def test_hostile_names_are_text_in_charts_too(browser: Browser, tmp_path: Path) -> None:
+    page = write_site(tmp_path, build_histories(renamed(simulated_nights(12)), 12))
+    browser.show(page.as_uri(), 1280)
+    browser.wait_until("return document.querySelectorAll('.chart svg').length > 1")
+    assert browser.errors() == []
+    shown = browser.run("return [...document.querySelectorAll('section.case h3')].map(one => one.textContent)")
+    assert sorted(shown) == sorted(HOSTILE_CASES)
+    assert browser.run("return document.scripts.length") == 5
 
 
 def test_without_scripts_the_newest_values_stand_in_the_site(browser: Browser, site: Path) -> None:
