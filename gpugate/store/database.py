@@ -44,18 +44,20 @@ MOST_IDS = 1000  # in one statement
 ROWS_AT_ONCE = 10_000
 CREATING_LOCK = 0x67617465  # of PostgreSQL: one process at a time makes the tables
 TABLES = sql.MetaData()
+# MySQL wants a length, and an index of one that is not too long.
+NAME = sql.String().with_variant(sql.String(255), "mysql", "mariadb")
 RUN = sql.Table(
     "run",
     TABLES,
     sql.Column("id", sql.Integer, primary_key=True),
-    sql.Column("key", sql.String, nullable=False, unique=True),  # see `Night.key`
-    sql.Column("name", sql.String, nullable=False),
+    sql.Column("key", NAME, nullable=False, unique=True),  # see `Night.key`
+    sql.Column("name", NAME, nullable=False),
     sql.Column("started", sql.BigInteger, nullable=False),  # seconds since 1970 in UTC: the order of runs
-    sql.Column("started_at", sql.String, nullable=False),  # ISO 8601 with the UTC offset
+    sql.Column("started_at", NAME, nullable=False),  # ISO 8601 with the UTC offset
     sql.Column("seed", sql.BigInteger, nullable=False),
-    sql.Column("machine", sql.String, nullable=False),
+    sql.Column("machine", NAME, nullable=False),
     sql.Column("interrupted", sql.Boolean, nullable=False),
-    *(sql.Column(field.name, sql.String) for field in fields(Provenance)),
+    *(sql.Column(field.name, NAME) for field in fields(Provenance)),
     sql.Column("environment", sql.Text, nullable=False),  # JSON
     sql.Column("source_hashes", sql.Text, nullable=False),  # JSON
     sql.Index("run_of_machine", "machine", "started"),
@@ -66,8 +68,8 @@ RESULT = sql.Table(
     TABLES,
     sql.Column("run_id", sql.Integer, sql.ForeignKey("run.id"), primary_key=True, autoincrement=False),
     sql.Column("number", sql.SmallInteger, primary_key=True, autoincrement=False),
-    sql.Column("case_id", sql.String, nullable=False),
-    sql.Column("outcome", sql.String),
+    sql.Column("case_id", NAME, nullable=False),
+    sql.Column("outcome", NAME),
     sql.Index("result_of_case", "case_id", "run_id"),
     sqlite_with_rowid=False,
 )
@@ -214,7 +216,7 @@ def open_store(url: str, make: bool = True) -> Store:
 
 def _create_engine(address: URL, make: bool) -> sql.Engine:
     if address.get_backend_name() != "sqlite":
-        waits = {"connect_timeout": CONNECT_S} if address.get_backend_name() == "postgresql" else {}
+        waits = {"connect_timeout": CONNECT_S} if address.get_driver_name() == "psycopg" else {}
         return sql.create_engine(address, connect_args=waits)
     if address.database in (None, "", ":memory:"):
         engine = sql.create_engine(address, poolclass=StaticPool)
@@ -334,7 +336,7 @@ def _insert_rows(connection: sql.Connection, table: sql.Table, rows: Sequence[tu
     """Inserts rows with a value for each column; by COPY into PostgreSQL, which is five times as fast there."""
     if not rows:
         return
-    if connection.dialect.name == "postgresql":
+    if connection.dialect.driver == "psycopg":
         columns = ", ".join(column.name for column in table.columns)
         cursor = connection.connection.cursor()
         with cursor.copy(f"COPY {table.name} ({columns}) FROM STDIN") as copy:

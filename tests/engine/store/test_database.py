@@ -253,6 +253,17 @@ def test_sqlite_stores_both_kinds_of_tables_in_one_form(tmp_path: Path) -> None:
     assert words[0] == words[1]
 
 
+@pytest.mark.parametrize("name", ["mysql", "mssql", "oracle"])
+def test_other_databases_take_the_tables(name: str) -> None:
+    """Only the statements: no such server is here."""
+    import sqlalchemy as sql
+    from sqlalchemy.dialects import registry
+
+    dialect = registry.load(name)()
+    for table in TABLES.tables.values():
+        assert "CREATE TABLE" in str(sql.schema.CreateTable(table).compile(dialect=dialect))
+
+
 def test_the_tables_of_a_newer_gpugate_are_refused(url: str) -> None:
     import sqlalchemy as sql
 
