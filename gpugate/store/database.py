@@ -6,7 +6,7 @@ that their rows are short: a result has the number of its run and its own number
 and the number of its name, see `gpugate.results.night.METRIC_CODES`. These numbers are the primary keys by which the
 tables are sorted on disk, so that the metrics of a run lie together, and SQLite keeps no row ids beside them.
 
-The store imports sqlalchemy and is imported on use only: no session pays for it before it has measured.
+This module imports sqlalchemy, and other modules import it on use only: a session pays for it once it has measured.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from gpugate.machine.environment import Environment
 from gpugate.results.night import METRIC_CODES, CaseNight, Metric, Night
 from gpugate.results.provenance import Provenance
 from gpugate.results.verdict import Outcome
-from gpugate.store.codec import from_json, to_json
+from gpugate.store.codec import to_json
 from gpugate.store.store_url import EXAMPLE
+from gpugate.store.version import STORE_FOLDER
 
 REVISIONS = ("0001",)  # of the tables, the oldest first: one file of `migrations/versions` each
 IN_MEMORY = "sqlite://"
@@ -233,10 +234,11 @@ def _create_engine(address: URL, make: bool) -> sql.Engine:
 
 
 def _make_folder(folder: Path) -> None:
-    """Makes the folder of a SQLite file; git ignores a new one by a file of its own."""
-    if not folder.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".gitignore").write_text("*\n", encoding="utf-8")  # which ignores this file, too
+    """Makes the folder of a SQLite file. A folder of the store's own name gets a file by which git ignores it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ignore = folder / ".gitignore"
+    if folder.name == STORE_FOLDER and not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")  # which ignores this file, too
 
 
 def _set_up_sqlite(connection: Any, record: object) -> None:
@@ -244,9 +246,8 @@ def _set_up_sqlite(connection: Any, record: object) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute(
-        "PRAGMA synchronous=NORMAL"
-    )  # the last close writes to the disk; a power failure before damages nothing
+    # The last close writes to the disk. A power failure before may lose the newest runs, and damages nothing.
+    cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.close()
 
 
@@ -432,8 +433,9 @@ def _to_text(environment: Environment) -> str:
 
 @lru_cache(maxsize=1024)
 def _to_environment(text: str) -> Environment:
-    """Most nights have the environment of the night before."""
-    return from_json(Environment, json.loads(text), "environment")
+    """Most nights have the environment of the night before. Another gpugate may have stored more fields, or fewer."""
+    stored = json.loads(text)
+    return Environment(**{field.name: stored[field.name] for field in fields(Environment) if field.name in stored})
 
 
 @lru_cache(maxsize=1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -312,6 +313,16 @@ def test_a_test_without_the_server_skips_with_the_reason_and_fails_in_ci(monkeyp
             require_postgresql()
         assert ended.type is outcome
         monkeypatch.setenv(MUST_RUN, "1")
+
+
+def test_an_environment_of_another_gpugate_is_read(tmp_path: Path) -> None:
+    add(f"sqlite:///{tmp_path}/a.sqlite", night())
+    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection, connection:
+        (text,) = connection.execute("SELECT environment FROM run").fetchone()
+        stored = {**json.loads(text), "colour": "red"}
+        del stored["l2_bytes"]
+        connection.execute("UPDATE run SET environment = ?", [json.dumps(stored)])
+    assert read(f"sqlite:///{tmp_path}/a.sqlite") == [night()]
 
 
 def test_no_two_metrics_have_one_number() -> None:
