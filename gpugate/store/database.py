@@ -6,7 +6,7 @@ that their rows are short: a result has the number of its run and its own number
 and the number of its name, see `gpugate.results.night.METRIC_CODES`. These numbers are the primary keys by which the
 tables are sorted on disk, so that the metrics of a run lie together, and SQLite keeps no row ids beside them.
 
-The store imports sqlalchemy and is imported on use only: no session pays for it before it has measured.
+This module imports sqlalchemy, and other modules import it on use only: a session pays for it once it has measured.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from gpugate.machine.environment import Environment
 from gpugate.results.night import METRIC_CODES, CaseNight, Metric, Night
 from gpugate.results.provenance import Provenance
 from gpugate.results.verdict import Outcome
-from gpugate.store.codec import from_json, to_json
+from gpugate.store.codec import to_json
 from gpugate.store.store_url import EXAMPLE
+from gpugate.store.version import STORE_FOLDER
 
 REVISIONS = ("0001",)  # of the tables, the oldest first: one file of `migrations/versions` each
 IN_MEMORY = "sqlite://"
@@ -44,18 +45,20 @@ MOST_IDS = 1000  # in one statement
 ROWS_AT_ONCE = 10_000
 CREATING_LOCK = 0x67617465  # of PostgreSQL: one process at a time makes the tables
 TABLES = sql.MetaData()
+# MySQL wants a length, and an index of one that is not too long.
+NAME = sql.String().with_variant(sql.String(255), "mysql", "mariadb")
 RUN = sql.Table(
     "run",
     TABLES,
     sql.Column("id", sql.Integer, primary_key=True),
-    sql.Column("key", sql.String, nullable=False, unique=True),  # see `Night.key`
-    sql.Column("name", sql.String, nullable=False),
+    sql.Column("key", NAME, nullable=False, unique=True),  # see `Night.key`
+    sql.Column("name", NAME, nullable=False),
     sql.Column("started", sql.BigInteger, nullable=False),  # seconds since 1970 in UTC: the order of runs
-    sql.Column("started_at", sql.String, nullable=False),  # ISO 8601 with the UTC offset
+    sql.Column("started_at", NAME, nullable=False),  # ISO 8601 with the UTC offset
     sql.Column("seed", sql.BigInteger, nullable=False),
-    sql.Column("machine", sql.String, nullable=False),
+    sql.Column("machine", NAME, nullable=False),
     sql.Column("interrupted", sql.Boolean, nullable=False),
-    *(sql.Column(field.name, sql.String) for field in fields(Provenance)),
+    *(sql.Column(field.name, NAME) for field in fields(Provenance)),
     sql.Column("environment", sql.Text, nullable=False),  # JSON
     sql.Column("source_hashes", sql.Text, nullable=False),  # JSON
     sql.Index("run_of_machine", "machine", "started"),
@@ -66,8 +69,8 @@ RESULT = sql.Table(
     TABLES,
     sql.Column("run_id", sql.Integer, sql.ForeignKey("run.id"), primary_key=True, autoincrement=False),
     sql.Column("number", sql.SmallInteger, primary_key=True, autoincrement=False),
-    sql.Column("case_id", sql.String, nullable=False),
-    sql.Column("outcome", sql.String),
+    sql.Column("case_id", NAME, nullable=False),
+    sql.Column("outcome", NAME),
     sql.Index("result_of_case", "case_id", "run_id"),
     sqlite_with_rowid=False,
 )
@@ -214,7 +217,7 @@ def open_store(url: str, make: bool = True) -> Store:
 
 def _create_engine(address: URL, make: bool) -> sql.Engine:
     if address.get_backend_name() != "sqlite":
-        waits = {"connect_timeout": CONNECT_S} if address.get_backend_name() == "postgresql" else {}
+        waits = {"connect_timeout": CONNECT_S} if address.get_driver_name() == "psycopg" else {}
         return sql.create_engine(address, connect_args=waits)
     if address.database in (None, "", ":memory:"):
         engine = sql.create_engine(address, poolclass=StaticPool)
@@ -231,10 +234,11 @@ def _create_engine(address: URL, make: bool) -> sql.Engine:
 
 
 def _make_folder(folder: Path) -> None:
-    """Makes the folder of a SQLite file; git ignores a new one by a file of its own."""
-    if not folder.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".gitignore").write_text("*\n", encoding="utf-8")  # which ignores this file, too
+    """Makes the folder of a SQLite file. A folder of the store's own name gets a file by which git ignores it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ignore = folder / ".gitignore"
+    if folder.name == STORE_FOLDER and not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")  # which ignores this file, too
 
 
 def _set_up_sqlite(connection: Any, record: object) -> None:
@@ -242,9 +246,8 @@ def _set_up_sqlite(connection: Any, record: object) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute(
-        "PRAGMA synchronous=NORMAL"
-    )  # the last close writes to the disk; a power failure before damages nothing
+    # The last close writes to the disk. A power failure before may lose the newest runs, and damages nothing.
+    cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.close()
 
 
@@ -334,7 +337,7 @@ def _insert_rows(connection: sql.Connection, table: sql.Table, rows: Sequence[tu
     """Inserts rows with a value for each column; by COPY into PostgreSQL, which is five times as fast there."""
     if not rows:
         return
-    if connection.dialect.name == "postgresql":
+    if connection.dialect.driver == "psycopg":
         columns = ", ".join(column.name for column in table.columns)
         cursor = connection.connection.cursor()
         with cursor.copy(f"COPY {table.name} ({columns}) FROM STDIN") as copy:
@@ -430,8 +433,9 @@ def _to_text(environment: Environment) -> str:
 
 @lru_cache(maxsize=1024)
 def _to_environment(text: str) -> Environment:
-    """Most nights have the environment of the night before."""
-    return from_json(Environment, json.loads(text), "environment")
+    """Most nights have the environment of the night before. Another gpugate may have stored more fields, or fewer."""
+    stored = json.loads(text)
+    return Environment(**{field.name: stored[field.name] for field in fields(Environment) if field.name in stored})
 
 
 @lru_cache(maxsize=1024)

@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from gpugate.results.night import Night
+from gpugate.session import perf_run
 from gpugate.store.database import open_store
 from gpugate.store.store_url import VARIABLE, url_of
 from tests.support.tiny_project import TinyProject
@@ -71,6 +72,7 @@ def test_another_store_by_its_url(project: TinyProject, monkeypatch: pytest.Monk
     assert project.run(*(["--perf-store", url] if way == "option" else [])).status == 0
     assert len(stored(project, url)) == 1
     assert not (project.path / ".gpugate").exists()
+    assert [path.name for path in (project.path / "elsewhere").iterdir()] == ["all.sqlite"]  # and no file for git
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_another_store_by_its_url(project: TinyProject, monkeypatch: pytest.Monk
     ids=["off", "collect-only", "a fault on purpose", "nothing measured"],
 )
 def test_some_sessions_add_nothing(project: TinyProject, options: list[str]) -> None:
-    project.run(*options)
+    assert project.run(*options).status != pytest.ExitCode.USAGE_ERROR
     assert not (project.path / ".gpugate").exists()
 
 
@@ -99,6 +101,12 @@ def test_the_workers_of_one_session_are_one_run(project: TinyProject) -> None:
     assert ended.status == 0, ended.text
     (night,) = stored(project)
     assert list(night.cases) == [QUICK]
+
+
+def test_a_worker_adds_nothing_of_its_own(project: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perf_run, "remember", lambda run, options: [])  # in the controller alone
+    assert project.run("-n", "1").status == 0
+    assert not (project.path / ".gpugate").exists()
 
 
 @pytest.mark.parametrize("status", [0, 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -253,6 +254,17 @@ def test_sqlite_stores_both_kinds_of_tables_in_one_form(tmp_path: Path) -> None:
     assert words[0] == words[1]
 
 
+@pytest.mark.parametrize("name", ["mysql", "mssql", "oracle"])
+def test_other_databases_take_the_tables(name: str) -> None:
+    """Only the statements: no such server is here."""
+    import sqlalchemy as sql
+    from sqlalchemy.dialects import registry
+
+    dialect = registry.load(name)()
+    for table in TABLES.tables.values():
+        assert "CREATE TABLE" in str(sql.schema.CreateTable(table).compile(dialect=dialect))
+
+
 def test_the_tables_of_a_newer_gpugate_are_refused(url: str) -> None:
     import sqlalchemy as sql
 
@@ -301,6 +313,16 @@ def test_a_test_without_the_server_skips_with_the_reason_and_fails_in_ci(monkeyp
             require_postgresql()
         assert ended.type is outcome
         monkeypatch.setenv(MUST_RUN, "1")
+
+
+def test_an_environment_of_another_gpugate_is_read(tmp_path: Path) -> None:
+    add(f"sqlite:///{tmp_path}/a.sqlite", night())
+    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection, connection:
+        (text,) = connection.execute("SELECT environment FROM run").fetchone()
+        stored = {**json.loads(text), "colour": "red"}
+        del stored["l2_bytes"]
+        connection.execute("UPDATE run SET environment = ?", [json.dumps(stored)])
+    assert read(f"sqlite:///{tmp_path}/a.sqlite") == [night()]
 
 
 def test_no_two_metrics_have_one_number() -> None:
