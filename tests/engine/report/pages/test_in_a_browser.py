@@ -27,6 +27,7 @@ from tests.support.simulated_years import simulated_nights
 from tests.support.stored_runs import MACHINE, STARTED, case
 
 WIDTHS = (390, 1280)
+A4_WIDTH = 688  # CSS pixels between the margins
 CASE = 'section[data-case="two-layer-net/all/cuda"]'
 SCREENSHOTS = "GPUGATE_SCREENSHOTS"
 MOST_BYTES = 200_000  # of a picture
@@ -90,8 +91,13 @@ def test_hostile_names_are_text(browser: Browser, pages: dict[str, Path]) -> Non
     assert browser.run("return document.scripts.length + document.images.length") == 0
 
 
-def test_a_page_prints(browser: Browser, pages: dict[str, Path]) -> None:
-    browser.show(pages["night"].as_uri(), 1280)
+@pytest.mark.parametrize("name", ["night", "compare"])
+def test_a_page_prints_on_a4(browser: Browser, pages: dict[str, Path], name: str) -> None:
+    browser.show(pages[name].as_uri(), A4_WIDTH)
+    browser.command("Emulation.setEmulatedMedia", {"media": "print"})
+    too_wide = browser.overflow()
+    browser.command("Emulation.setEmulatedMedia", {"media": ""})
+    assert too_wide == 0
     assert len(browser.command("Page.printToPDF")["data"]) > 10_000
 
 
