@@ -13,7 +13,7 @@ import pytest
 from gpugate.commands.cli import main
 from gpugate.commands.history.trends import MachineHistory, build_histories
 from gpugate.commands.site.page import DATA, FINE_PARTS, INDEX, LIBRARIES, PARTS, document, site_page, write_site
-from gpugate.results.night import Night
+from gpugate.results.night import Metric, Night
 from tests.support.made_up_nights import nights, speedups
 from tests.support.read_pages import Page, squeeze
 from tests.support.simulated_years import LEVELS, simulated_nights
@@ -91,8 +91,8 @@ def test_software_commits_and_anchors_have_their_nights() -> None:
     found[6:] = [replace(night, environment=replace(night.environment, driver="590.10")) for night in found[6:]]
     name, anchor = next((key, case.anchor_speedup) for key, case in found[0].cases.items())
     assert anchor is not None
-    higher = replace(found[-1].cases[name], metrics={**found[-1].cases[name].metrics})
-    higher.metrics["anchor_speedup"] = replace(higher.metrics["anchor_speedup"], value=2 * anchor)  # type: ignore[index]
+    newest = found[-1].cases[name]
+    higher = replace(newest, metrics={**newest.metrics, "anchor_speedup": Metric(2 * anchor)})
     found[-1] = replace(found[-1], cases={**found[-1].cases, name: higher})
     (machine,) = document(histories(found))["machines"]
     changed = [number for number, night in enumerate(machine["nights"]) if len(night) > 2]
