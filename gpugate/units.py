@@ -83,6 +83,14 @@ def milliseconds(value_ms: float) -> str:
     return f"{value_ms:.{digits + 1}f} ms"
 
 
+def duration(seconds: float) -> str:
+    """Writes a time as `0.4 s`, `52 s`, `12 min` or `1 h 05 min`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
+
+
 def rate(per_second: float, unit: str) -> str:
     """Writes a rate as `788 TFLOP/s` or `4.3 TB/s`; `unit` is the unit without prefix and `/s`."""
     for factor, prefix in _RATE_PREFIXES:

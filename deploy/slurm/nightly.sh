@@ -15,6 +15,8 @@ cd "${SLURM_SUBMIT_DIR:-.}"
 export PATH="$PWD/.venv/bin:$PATH"
 nights="${GPUGATE_NIGHTS:-$HOME/gpugate-nights}"
 night="$nights/$(date -u +%Y-%m-%d)-${SLURM_JOB_ID:-$$}"
+# Nodes share this folder, in which several of them must not write one SQLite file; a fleet gives postgresql://...
+export GPUGATE_STORE="${GPUGATE_STORE:-off}"
 mkdir -p "$night"
 rm -f "$night"/run.json* # of a job that was started again
 

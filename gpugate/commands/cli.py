@@ -71,6 +71,16 @@ COMMANDS = (
         "gpugate.commands.history.command",
     ),
     Command(
+        "site",
+        "the trend of each case over many nights as a page of charts, in a folder that needs no server",
+        "gpugate.commands.site.command",
+    ),
+    Command(
+        "store",
+        "the store of all runs: adds the runs of folders",
+        "gpugate.commands.store",
+    ),
+    Command(
         "profile",
         "summary of the measured steps in an Nsight Systems report: kernels, copies, waits, idle gaps, ranges",
         "gpugate.commands.profile",

@@ -20,7 +20,6 @@ from gpugate.explaining.states_of_case import optimized_side
 from gpugate.judging.decide import decider
 from gpugate.machine.environment import compare
 from gpugate.profiling.capture_index import EXPORT, REPORT
-from gpugate.report.night_files import RUN, run_path
 from gpugate.report.rows import outcome_word, worst_of
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.autopsy import Autopsy
@@ -32,6 +31,7 @@ from gpugate.statistics.intervals import Estimate
 from gpugate.store import run_file
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import pretty, with_header
+from gpugate.store.night_files import RUN, run_path
 
 if TYPE_CHECKING:
     from gpugate.profiling.summary import ProfileSummary

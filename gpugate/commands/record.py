@@ -14,11 +14,11 @@ from pathlib import Path
 
 from gpugate.errors import BaselineError
 from gpugate.machine.environment import differences, machine_name
-from gpugate.report.night_files import find_runs
 from gpugate.results.run import RunResult
 from gpugate.session.options import DEFAULT_BASELINES, DEFAULT_PROCESSES, whole_number
 from gpugate.session.recording import write
 from gpugate.store import baseline, profiles_file, run_file
+from gpugate.store.night_files import find_runs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,6 @@ from rich.text import Text
 from gpugate.errors import GpugateError, ReplayError
 from gpugate.judging.decide_again import Change, decide_again, find_changes
 from gpugate.report.findings import below_floor, interruption, mutation, tally
-from gpugate.report.night_files import RUN, find_runs
 from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
 from gpugate.report.table import Column, Table, columns
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
@@ -27,6 +26,7 @@ from gpugate.results.verdict import SEVERITY
 from gpugate.session.options import share
 from gpugate.store import run_file
 from gpugate.store.json_file import pretty, with_header
+from gpugate.store.night_files import RUN, find_runs
 from gpugate.units import number_of
 
 FORMAT = "gpugate-replay"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from gpugate.errors import GpugateError
 from gpugate.report.findings import tally
-from gpugate.report.night_files import run_path
 from gpugate.store import run_file
+from gpugate.store.night_files import run_path
 
 GREEN, RED = 0, 1
 

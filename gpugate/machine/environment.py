@@ -117,6 +117,17 @@ def machine_name(environment: Environment) -> str:
     return f"{name}-mig" if environment.mig and "mig" not in name.split("-") else name
 
 
+def machine_key(environment: Environment, memory_bytes: int | None) -> str:
+    """Names a machine of a fleet by its product, memory and power limit: `nvidia-h200-140-gib-700-w`.
+
+    Products of one architecture, and one product at another power limit, have other times. What is not known is left
+    out.
+    """
+    memory = [] if memory_bytes is None else [f"{round(memory_bytes / 2**30)}-gib"]
+    power = [] if environment.power_limit_w is None else [f"{round(environment.power_limit_w)}-w"]
+    return "-".join([machine_name(environment), *memory, *power])
+
+
 def compare(then: Environment, now: Environment) -> Match:
     """Compares two environments. Exact: all but the GPU's index is equal. Same device: equal name, kind and MIG, on a
     CPU also equal model and cores.

@@ -20,12 +20,12 @@ from pathlib import Path
 from gpugate.errors import EnvironmentUnfitError, OptionError
 from gpugate.profiling.capture_index import FOLDER_VARIABLE, INNER_PID, OUTER_PID, CaptureIndex, read_index
 from gpugate.profiling.isolated_environment import allowed_variables
-from gpugate.report.night_files import RUN
 from gpugate.session.child_process import program_command
 from gpugate.session.options import Profiling
 from gpugate.session.run_child import start_child
 from gpugate.session.termination import delay_signals, treat_termination_as_ctrl_c
 from gpugate.store.folder_lock import lock_folder
+from gpugate.store.night_files import RUN
 
 FAILED, INTERRUPTED = 1, 2  # pytest's exit statuses
 GRACE_S = 5.0  # for pytest to close what it has open

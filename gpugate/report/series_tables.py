@@ -12,10 +12,10 @@ from gpugate.statistics.intervals import Estimate
 def series_tables(run: RunResult) -> list[Table]:
     """Every ladder, then every sweep; not one of which every point was skipped, since the report lists those."""
     tried = (sweep for sweep in run.sweeps if any(point.speedup is not None for point in sweep.points))
-    return [*map(_ladder, run.ladders), *map(_sweep, tried)]
+    return [*map(ladder_table, run.ladders), *map(sweep_table, tried)]
 
 
-def _ladder(ladder: Ladder) -> Table:
+def ladder_table(ladder: Ladder) -> Table:
     return Table(
         title=f"ladder of {ladder.workload}/{ladder.device_kind}",
         columns=columns("rung", "items", "gain", "interval", "over the bottom", "interval"),
@@ -38,7 +38,8 @@ def _rate(items_per_s: float | None) -> str:
     return "" if items_per_s is None else units.items_per_second(items_per_s)
 
 
-def _sweep(sweep: Sweep) -> Table:
+def sweep_table(sweep: Sweep) -> Table:
+    """Raises ValueError for a sweep of which no point was measured."""
     knee = "no knee: too few points" if sweep.knee is None else f"knee: {sweep.knee}"
     recorded = "" if sweep.recorded_knee is None else f", recorded: {sweep.recorded_knee}"
     return Table(

@@ -9,7 +9,7 @@ from gpugate.measurement.record import Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.provenance import Provenance
 from gpugate.results.series import Ladder, Sweep
-from gpugate.units import NotNegative, Share
+from gpugate.units import Count, NotNegative, Share
 
 
 @dataclass
@@ -34,3 +34,4 @@ class RunResult:
     problems: list[str] = field(default_factory=list)  # why it is red where no test failed
     exit_status: int | None = None  # pytest's; None: it has not ended
     provenance: Provenance | None = None  # None: an older run
+    memory_bytes: Count | None = None  # of the GPU; None: a CPU, or an older run

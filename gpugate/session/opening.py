@@ -55,6 +55,14 @@ def _gpu_uuid(device: torch.device) -> str | None:
     return str(torch.cuda.get_device_properties(device).uuid)  # cuda only
 
 
+def _memory_bytes(device: torch.device) -> int | None:
+    import torch
+
+    if device.type != "cuda":
+        return None
+    return int(torch.cuda.get_device_properties(device).total_memory)  # cuda only
+
+
 def _keep_compiling_quiet() -> None:
     """Detaches pytest from the logger `torch.__trace`: pytest attaches to loggers that do not propagate, and torch then
     logs every compilation there. Failed tests showed hundreds of empty lines."""
@@ -116,6 +124,7 @@ def open_session(
         asked_tolerance=options.tolerance,
         interrupted=True,
         provenance=read_provenance(root, options.result_paths, _gpu_uuid(device)),
+        memory_bytes=_memory_bytes(device),
     )
     session = PerfSession(options, device, root, result, node_ids)
     # What a module that skipped itself would have had is not known.

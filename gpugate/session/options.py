@@ -20,8 +20,10 @@ from gpugate.faults.fault import SPELLING, Fault
 from gpugate.measurement import time_limit
 from gpugate.measurement.settings import Settings
 from gpugate.report.next_step import SET
-from gpugate.report.night_files import RUN
 from gpugate.statistics.policy import DECIDING_PROCESSES
+from gpugate.store.night_files import RUN
+from gpugate.store.store_url import VARIABLE, choose_url, find_file
+from gpugate.store.version import STORE_FOLDER
 from gpugate.units import MOST_PROCESSES, MOST_SECONDS, parse_count, parse_seconds
 
 if TYPE_CHECKING:
@@ -92,6 +94,7 @@ class Options:
     fault: Fault | None = None  # put into every optimized side, on purpose
     tolerance: float | None = None  # the share by which a speedup may fall; None: what the machine resolves
     report_path: Path | None = None  # the directory of this night
+    store_url: str | None = None  # None: this process adds no run to a store
     against: str = OFF  # the version to compare with: off, auto or a git ref
     step_timeout_s: float = time_limit.DEFAULT_S  # of what a side does without an end
     fresh: bool = False  # measures for the process that started it, which judges and shows the proofs
@@ -111,6 +114,8 @@ class Options:
         runs = [path.with_name(f"{path.name}*") for path in self.run_paths]
         if self.report_path is not None:
             runs += [self.report_path, *(path.parent for path in self.report_path.parent.glob(f"*/{RUN}"))]
+        store = None if self.store_url is None else find_file(self.store_url)
+        runs += [] if store is None else [store.with_name(f"{store.name}*")]
         return (self.baselines_path, *runs)
 
 
@@ -158,7 +163,13 @@ def add_options(parser: pytest.Parser) -> None:
     add(
         "--perf-report",
         metavar="DIR",
-        help="write this night to DIR: run.json, junit.xml and the page summary.md (default: nowhere)",
+        help="write this night to DIR: run.json, junit.xml, summary.md and the page night.html (default: nowhere)",
+    )
+    add(
+        "--perf-store",
+        metavar="URL",
+        help="add the run to the store at this SQLAlchemy URL, such as postgresql://user@host/gpugate; off adds it to "
+        f"none (default: {VARIABLE}, else {STORE_FOLDER} in pytest's rootdir)",
     )
     add(
         "--perf-set",
@@ -267,6 +278,7 @@ def read_options(config: pytest.Config) -> Options:
         attempts=whole_number("--perf-attempts", value("perf_attempts")),
         json_path=None if is_worker else _writable("--perf-json", _path(config, value("perf_json"))),
         report_path=None if is_worker else _path(config, value("perf_report")),
+        store_url=None if fresh or is_worker else choose_url(value("perf_store"), config.rootpath),
         baselines_path=_baselines(config),
         settings=_settings(config),
         own_inputs=bool(value("perf_set")) and _are_the_default(config),

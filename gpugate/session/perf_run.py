@@ -22,7 +22,6 @@ from gpugate.report import terminal
 from gpugate.report.benchmark_bridge import keep_with_benchmark_only
 from gpugate.report.benchmark_bridge import machine_info as describe_machine
 from gpugate.report.night import begin_night, prepare_night, write_night
-from gpugate.report.night_files import JUNIT
 from gpugate.results.run import RunResult
 from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_problems
 from gpugate.session.judged import PerfTests
@@ -31,6 +30,7 @@ from gpugate.session.opening import open_session
 from gpugate.session.options import Options, gates_by_settings
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.recording import lock_for_recording, record
+from gpugate.session.remembering import remember
 from gpugate.session.selection import (
     cases_of,
     deselect_other_devices,
@@ -43,6 +43,7 @@ from gpugate.session.usage_errors import usage_errors
 from gpugate.session.worker_results import join, pack
 from gpugate.session.xdist_workers import REFUSAL, RESULTS, worker_number
 from gpugate.store import run_file
+from gpugate.store.night_files import JUNIT
 
 NOTHING_BEGAN = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.USAGE_ERROR)
 NOT_RECORDED = "no baseline was written because the session ended early: record again"
@@ -140,6 +141,8 @@ class PerfRun:
         if capture is not None:
             capture.suspend_global_capture()
         print(f"\nERROR: {sentence}", flush=True)
+        if self.opened is opened:
+            print("\n".join(remember(opened.result, self.options)), flush=True)
         end_daemons()
         os._exit(pytest.ExitCode.INTERRUPTED)
 
@@ -186,8 +189,11 @@ class PerfRun:
         if not interrupted and not recording:
             self._end_red(session, self._problems(session, perf))
         run.exit_status = None if recording else int(session.exitstatus)
-        perf.finish(interrupted)
-        self._write_night(run)
+        try:
+            perf.finish(interrupted)
+            self._write_night(run)
+        finally:  # where no file can be written, the store may have room
+            self._lines.extend(remember(run, self.options))
         if self._worker is not None:
             self._send(RESULTS, pack(run))
         elif recording:
@@ -206,6 +212,7 @@ class PerfRun:
             for path in self.options.run_paths:
                 run_file.write(path, run)
             self._write_night(run)
+            self._lines.extend(remember(run, self.options))
         elif any(cases_of(item) for item in session.items):
             pass  # another plugin measured them, such as that of `gpugate trust`
         elif not self.config.option.collectonly and session.exitstatus == pytest.ExitCode.OK:

@@ -46,6 +46,9 @@ class Estimate:
         """Half the interval's width relative to the median: 0.005 is +-0.5 %."""
         return (self.high - self.low) / (2 * self.median) if self.median else math.inf
 
+    def overlaps(self, other: Estimate) -> bool:
+        return self.low <= other.high and other.low <= self.high
+
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         """A stored median lies in its interval."""

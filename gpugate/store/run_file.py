@@ -15,12 +15,13 @@ import errno
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpugate import __version__
 from gpugate.errors import GpugateError
+from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
@@ -37,12 +38,23 @@ FAMILY = "gpugate-"  # which every format of ours begins with
 # 8: the next step of a verdict is an action, which a report words.
 # 9: the reasons of a verdict are codes with facts, from which its sentence is made.
 # 10: the provenance of a run, and duets with the recorded code; the variation of a record as all records of its machine
-# predict it, the noise of its pairs, its usual interval and reference time.
-FORMAT_VERSION = 10
+# predict it, the noise of its pairs, its usual interval and reference time. 11: the memory of the GPU.
+FORMAT_VERSION = 11
+HAS_MEMORY = 11
+OLDEST_READ = 10  # an older run has not all that its verdicts rest on
 
 
 class RunFileError(GpugateError):
     """A `--perf-json` file cannot be written or read."""
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """The machine of a stored run, and its start."""
+
+    environment: Environment
+    started_at: str
+    interrupted: bool
 
 
 FILE = JsonFile(
@@ -158,14 +170,29 @@ def read(path: Path) -> RunResult:
         document = read_document(path)
         _refuse_another_of_ours(path, document)
         version, body = FILE.open(document)
-        if version < FORMAT_VERSION:
-            older = f"was written by an older gpugate (format {version}, this one reads {FORMAT_VERSION})"
+        if version < OLDEST_READ:
+            older = f"was written by an older gpugate (format {version}, this one reads {OLDEST_READ} and newer)"
             raise RunFileError(f"{path} {older}: measure again")
+        if version < HAS_MEMORY:
+            body["memory_bytes"] = None
         run = from_json(RunResult, body)
         problem = _contradiction(run)
         if problem is not None:
             raise FormatError(problem)
         return replace(run, ladders=ladders(run.cases), sweeps=sweeps(run.cases)) if run.interrupted else run
+
+
+def read_start(path: Path) -> RunStart:
+    """Reads the fields of a run before its cases, whose samples are nearly all of the file. Raises as `read` does."""
+    with FILE.reading(path):
+        lines = []
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                if line.startswith('  "cases":'):  # as `pretty` writes a field of the document
+                    break
+                lines.append(line)
+        body = FILE.open(parse("".join(lines).rstrip().removesuffix(",") + "}"))[1]
+        return from_json(RunStart, {name: body.get(name) for name in ("environment", "started_at", "interrupted")})
 
 
 def read_document(path: Path) -> object:

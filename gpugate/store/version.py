@@ -22,8 +22,17 @@ GIT_S = 600.0
 MOST_READ_BYTES = 2**20  # of a new file, to hash it
 SHORT = 12  # hexadecimal digits of a commit
 CACHE_FOLDER = ".gpugate-cache"
+STORE_FOLDER = ".gpugate"
 # The folders that gpugate and Python make by themselves: no file in them is a change of the code.
-OWN_FOLDERS = (CACHE_FOLDER, "gpugate-trust", "gpugate-nsys", "gpugate-ncu", "gpugate-traces", "__pycache__")
+OWN_FOLDERS = (
+    CACHE_FOLDER,
+    STORE_FOLDER,
+    "gpugate-trust",
+    "gpugate-nsys",
+    "gpugate-ncu",
+    "gpugate-traces",
+    "__pycache__",
+)
 
 
 @dataclass(frozen=True)

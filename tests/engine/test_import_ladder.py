@@ -117,7 +117,7 @@ def test_importing_the_plugin_imports_no_torch() -> None:
 def test_help_loads_nothing_heavy() -> None:
     script = (
         "import sys, pytest; status = pytest.main(['--help', 'perf_tests']); "
-        "heavy = {'pydantic', 'pydantic_core', 'scipy', 'sqlite3', 'torch'}; "
+        "heavy = {'jinja2', 'pydantic', 'pydantic_core', 'scipy', 'sqlalchemy', 'sqlite3', 'torch'}; "
         "sys.exit(status or ' '.join(heavy & set(sys.modules)) or None)"
     )
     # Of this environment nothing: where coverage is measured, coverage itself loads sqlite3.

@@ -71,6 +71,17 @@ def test_the_wheel_names_every_package() -> None:
     assert (ROOT / "gpugate/py.typed").is_file()
 
 
+def test_the_wheel_has_every_file_of_the_pages() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.11 has tomllib")
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
+        "package-data"
+    ]
+    folder = ROOT / "gpugate/report/pages"
+    packed = {path for pattern in patterns["gpugate.report.pages"] for path in folder.glob(pattern)}
+    files = {path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert {path for path in files if path.suffix != ".py"} == packed
+
+
 def test_the_plugin_is_registered_under_the_name_of_its_module() -> None:
     assert PROJECT["project"]["entry-points"]["pytest11"] == {"gpugate.plugin": "gpugate.plugin"}
 

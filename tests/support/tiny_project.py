@@ -51,6 +51,7 @@ SHORT = {"--perf-budget": "0.2", "--perf-attempts": "1"}
 CACHES = {
     ".pytest_cache",
     ".benchmarks",
+    ".gpugate",
     ".gpugate-cache",
     ".gitignore",
     ".lock",

@@ -61,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--json", metavar="FILE", type=Path, help="writes the duets as JSON, too")
     add("--markdown", metavar="FILE", type=Path, help="writes the table as Markdown, too, for a comment")
+    add("--html", metavar="FILE", type=Path, help="writes a page, too, which needs no script and no network")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -98,6 +99,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.markdown:
         with FILE.writing(arguments.markdown):
             write_atomically(arguments.markdown, markdown(compared))
+    if arguments.html:
+        from gpugate.commands.compare.page import compare_page
+
+        with FILE.writing(arguments.html):
+            write_atomically(arguments.html, compare_page(compared))
     return exit_status(compared.duets, compared.problems)
 
 

@@ -120,18 +120,23 @@ def write_interval(ratio: Estimate) -> str:
 
 def _notes(compared: Comparison) -> Iterator[str]:
     for duet in compared.duets:
-        changed = ", ".join(_counter_changes(duet))
+        changed = ", ".join(counter_changes(duet))
         if changed:
             yield f"{duet.case_id}: {changed}"
+    yield from other_notes(compared, compared.problems)
+
+
+def other_notes(compared: Comparison, problems: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Yields the software of both versions, the `problems`, and the cases that are arranged apart or of one version."""
     yield from (f"{version}: {software}" for version, software in compared.software.items())
     together = "both versions do not fit together"
     yield from (f"{name}: one after another: {together}" for name in compared.one_after_another)
-    yield from (f"{name}: not measured: {reason}" for name, reason in compared.problems.items())
+    yield from (f"{name}: not measured: {reason}" for name, reason in (problems or {}).items())
     yield from (f"{name}: only in the head" for name in compared.taken[0].added)
     yield from (f"{name}: only in the base" for name in compared.taken[0].removed)
 
 
-def _counter_changes(duet: Duet) -> Iterator[str]:
+def counter_changes(duet: Duet) -> Iterator[str]:
     """The counts that changed by half a call per step or more: those of a pipeline have fractions."""
     before, after = duet.base.counters, duet.head.counters
     for name in EXACT:

@@ -1,4 +1,4 @@
-"""`gpugate history DIR`: its options, and its exit status, which is 0 where there was something to print."""
+"""`gpugate history [DIR ...]`: its options, the nights that they select, and its exit status."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import argparse
 import sys
 from pathlib import Path
 
+from gpugate.store.store_url import VARIABLE
+
 DEFAULT_LAST = 42  # six weeks
+EXPORTS = ("csv", "hud", "bencher")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "exit status: 0 printed, 2 no night can be used or an option is wrong; a night that cannot be is named"
     )
-    parser.add_argument("folder", metavar="DIR", type=Path, help="its directories, each a night of --perf-report")
-    parser.add_argument("-k", dest="part", metavar="PART", default="", help="only cases with this in their id")
+    add_selection(parser)
     parser.add_argument(
         "--last",
         metavar="N",
@@ -22,26 +24,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show the newest N nights of each machine; marks rest on all (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+    parser.add_argument(
+        "--export",
+        metavar="FORMAT",
+        choices=EXPORTS,
+        help="print all selected nights as csv (a line for each night and case, such as Apache Otava reads) or hud "
+        "(PyTorch HUD's benchmark JSON v3), or the newest one as bencher (Bencher Metric Format)",
+    )
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that `select_nights` reads."""
+    parser.add_argument(
+        "folders",
+        metavar="DIR",
+        nargs="*",
+        type=Path,
+        help="read these instead of the store: each directory in DIR is a night of --perf-report",
+    )
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help=f"read the store at an SQLAlchemy URL (default: {VARIABLE}, else the nearest .gpugate from here upwards)",
+    )
+    parser.add_argument("-k", "--case", metavar="PART", default="", help="only cases with PART in their id")
+    parser.add_argument("--machine", metavar="PART", default="", help="only machines with PART in their name")
+    parser.add_argument("--branch", metavar="NAME", help="only nights of this branch")
+    parser.add_argument(
+        "--between",
+        metavar=("FIRST", "LAST"),
+        nargs=2,
+        help="only nights from FIRST to LAST, inclusive: each a date such as 2026-11-23, or a commit of the store",
+    )
+    parser.add_argument(
+        "--by",
+        choices=("night", "commit"),
+        default="night",
+        help="one value for each night, or for each commit that of its middle night (default: %(default)s)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the trends, and names on stderr each night that cannot be used. Raises HistoryError where none can."""
-    from gpugate.commands.history.nights import HistoryError, read_nights
+    from gpugate.commands.history.exports import export
     from gpugate.commands.history.render import document, text
+    from gpugate.commands.history.selected_nights import select_nights
     from gpugate.commands.history.trends import build_histories
     from gpugate.report.terminal import stdout_takes_colour, terminal_columns
     from gpugate.session.options import whole_number
 
     last = whole_number("--last", arguments.last, DEFAULT_LAST)
-    nights, refused = read_nights(arguments.folder)
+    nights, refused = select_nights(arguments)
     for sentence in refused:
         print(f"gpugate history: {sentence}", file=sys.stderr)
-    if not nights:
-        raise HistoryError(f"none of the {len(refused)} directories of {arguments.folder} is a night that can be used")
-    if not any(arguments.part.lower() in case_id.lower() for night in nights for case_id in night.cases):
-        what = f"has {arguments.part!r} in its id" if arguments.part else "was measured"
-        raise HistoryError(f"no case of {arguments.folder} {what}: give another -k, or other nights")
-    histories = build_histories(nights, arguments.part, last)
+    if arguments.export is not None:
+        sys.stdout.write(export(arguments.export, nights))
+        return 0
+    histories = build_histories(nights, last, arguments.by)
     if arguments.json:
         sys.stdout.write(document(histories, refused))
     else:

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from gpugate import units
 from gpugate.commands.history.level_changes import FALSE_MARKS
-from gpugate.commands.history.nights import CaseNight, Night
 from gpugate.commands.history.trends import MachineHistory, Mark, Step, Trend
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text
+from gpugate.results.night import UNKNOWN, CaseNight, Night
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import pretty, with_header
 
@@ -30,17 +30,6 @@ FLATTEST = 0.02  # the share that a line of full height stands for at least: noi
 SPARK_COLUMNS = 42
 NARROWEST_SPARK = 12
 OTHER_COLUMNS = 92  # beside the line: a name of 20, and every number
-COLUMNS = (
-    Column("workload", left=True),
-    Column("optimization", left=True),
-    Column("nights"),
-    Column("per step"),
-    Column("speedup"),
-    Column("interval", rank=1),
-    Column("over nights", left=True),
-    Column("anchor"),
-    Column("last", left=True),
-)
 
 
 def text(histories: Sequence[MachineHistory], width: int, colour: bool) -> str:
@@ -51,9 +40,9 @@ def text(histories: Sequence[MachineHistory], width: int, colour: bool) -> str:
 def _machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
     nights = history.nights
     span = f"{night_name(nights[0])} to {night_name(nights[-1])}" if len(nights) > 1 else night_name(nights[0])
-    yield Text(f"{history.machine}: {units.number_of(len(nights), 'night')}, {span}", style="bold")
+    yield Text(f"{history.machine}: {units.number_of(len(nights), history.unit)}, {span}", style="bold")
     if history.trends:
-        yield from _table(history.trends, width).rich(width)
+        yield from _table(history.trends, width, history.unit).rich(width)
     yield Text()
     marks = [(trend, mark) for trend in history.trends for mark in trend.marks]
     for trend, mark in sorted(marks, key=lambda pair: pair[1].night.started):
@@ -67,11 +56,25 @@ def _group(trend: Trend) -> str:
     return f"{trend.workload}/{trend.case_id.rpartition('/')[2]}"
 
 
-def _table(trends: Sequence[Trend], width: int) -> Table:
+def _columns(unit: str) -> tuple[Column, ...]:
+    return (
+        Column("workload", left=True),
+        Column("optimization", left=True),
+        Column(f"{unit}s"),
+        Column("per step"),
+        Column("speedup"),
+        Column("interval", rank=1),
+        Column(f"over {unit}s", left=True),
+        Column("anchor"),
+        Column("last", left=True),
+    )
+
+
+def _table(trends: Sequence[Trend], width: int, unit: str) -> Table:
     spark_columns = min(SPARK_COLUMNS, max(NARROWEST_SPARK, width - OTHER_COLUMNS))
     groups = list(dict.fromkeys(map(_group, trends)))  # a case that was added later comes after other workloads'
     by_group = sorted(trends, key=lambda trend: groups.index(_group(trend)))
-    return Table("", COLUMNS, tuple(_cells(trend, spark_columns) for trend in by_group), grouped=True)
+    return Table("", _columns(unit), tuple(_cells(trend, spark_columns) for trend in by_group), grouped=True)
 
 
 def _cells(trend: Trend, spark_columns: int) -> tuple[str, ...]:
@@ -112,9 +115,9 @@ def sparkline(trend: Trend, columns: int, blocks: str = BLOCKS) -> str:
     middle = (min(logs) + max(logs)) / 2
     half = max((max(logs) - min(logs)) / 2, FLATTEST / 2)
     heights = [min(int((value - middle + half) / (2 * half) * len(blocks)), len(blocks) - 1) for value in logs]
-    new = {mark.night.name for mark in trend.marks}
+    new = {mark.night.started for mark in trend.marks}
     drawn = [
-        f"{NEW_LEVEL if night.name in new else ''}{blocks[height]}"
+        f"{NEW_LEVEL if night.started in new else ''}{blocks[height]}"
         for night, height in zip(trend.nights, heights, strict=True)
     ]
     while sum(map(len, drawn)) > columns:
@@ -123,8 +126,9 @@ def sparkline(trend: Trend, columns: int, blocks: str = BLOCKS) -> str:
 
 
 def night_name(night: Night) -> str:
-    """`2026-02-10 03:17`, on the clock of the machine that measured."""
-    return night.started.strftime("%Y-%m-%d %H:%M")
+    """`2026-02-10 03:17 1a2b3c4d5e6f`: on the clock of the machine that measured, and the commit where it is known."""
+    version = "" if night.version == UNKNOWN else f" {night.version}"
+    return f"{night.started:%Y-%m-%d %H:%M}{version}"
 
 
 def describe_mark(mark: Mark) -> str:
@@ -164,7 +168,7 @@ def _limits(history: MachineHistory) -> Iterator[str]:
         of = f" of {lengths[True]} of {all_cases} cases" if lengths[False] else ""
         fewer = "; fewer where -k selects fewer cases" if all_cases > 1 else ""
         yield (
-            f"level changes{of} cannot be detected yet: they need {history.fewest_nights} nights, and "
+            f"level changes{of} cannot be detected yet: they need {history.fewest_nights} {history.unit}s, and "
             f"{'the longest series has' if all_cases > 1 else 'here are'} {longest}{fewer}"
         )
     if lengths[False]:

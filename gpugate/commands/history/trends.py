@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 
 from gpugate.commands.history.level_changes import LevelChange, LevelTest, fewest_values, level_changes, level_of_one
-from gpugate.commands.history.nights import CaseNight, Night
 from gpugate.machine.environment import compare
+from gpugate.results.night import CaseNight, Night, workload_of
 
 SERIES_OF_A_CASE = 2  # its speedup, and the time per step of its optimized side
 SOURCE_CHANGED = "the workload's source changed"
@@ -54,13 +54,17 @@ class Trend:
 
 @dataclass(frozen=True)
 class MachineHistory:
-    """The newest nights of one machine. A series shorter than `fewest_nights` cannot be marked at `level`."""
+    """The newest nights of one machine. A series shorter than `fewest_nights` cannot be marked at `level`.
+
+    `unit` is what one value of a series is of: a night, or a commit.
+    """
 
     machine: str
     nights: tuple[Night, ...]
     trends: tuple[Trend, ...]
     level: float
     fewest_nights: int
+    unit: str = "night"
 
     @property
     def software_changed(self) -> list[tuple[Night, tuple[str, ...]]]:
@@ -69,30 +73,30 @@ class MachineHistory:
         return [(night, differences) for night, differences in pairs if differences]
 
 
-def build_histories(nights: Sequence[Night], part_of_case_id: str, last: int) -> list[MachineHistory]:
-    """Returns one history for each machine, with the cases whose id has the given part.
+def build_histories(nights: Sequence[Night], last: int, unit: str = "night") -> list[MachineHistory]:
+    """Returns one history for each machine.
 
     A history shows the `last` nights, but its marks rest on all nights: each was a look that could have made a mark.
     """
     by_machine: dict[str, list[Night]] = {}
     for night in nights:
         by_machine.setdefault(night.machine, []).append(night)
-    return [_history(machine, own, part_of_case_id.lower(), last) for machine, own in sorted(by_machine.items())]
+    return [_history(machine, own, last, unit) for machine, own in sorted(by_machine.items())]
 
 
-def _history(machine: str, nights: Sequence[Night], part: str, last: int) -> MachineHistory:
-    ids = dict.fromkeys(case_id for night in nights for case_id in night.cases if part in case_id.lower())
+def _history(machine: str, nights: Sequence[Night], last: int, unit: str) -> MachineHistory:
+    ids = dict.fromkeys(case_id for night in nights for case_id in night.cases)
     level = level_of_one(SERIES_OF_A_CASE * len(ids))
     newest = nights[-last:]
     shown = {case_id for night in newest for case_id in night.cases}
     trends = tuple(_trend(case_id, nights, newest[0], level) for case_id in ids if case_id in shown)
-    return MachineHistory(machine, tuple(newest), trends, level, fewest_values(level))
+    return MachineHistory(machine, tuple(newest), trends, level, fewest_values(level), unit)
 
 
 def _trend(case_id: str, nights: Sequence[Night], since: Night, level: float) -> Trend:
     of_case = [(night, night.cases[case_id]) for night in nights if case_id in night.cases]
     own, seen = zip(*of_case, strict=True)
-    workload = seen[-1].workload
+    workload = workload_of(case_id)
     changed = (now for then, now in pairwise(own) if SOURCE_CHANGED in _differences(then, now, workload))
     hidden = own.index(next(night for night in own if night.started >= since.started))
     return Trend(

@@ -29,6 +29,7 @@ from gpugate.store.json_file import parse
 from gpugate.store.version import Version
 from tests.engine.judging.test_duet import CASE, measured, process
 from tests.support.patience import HANGS_S, wait_until
+from tests.support.read_pages import Page
 from tests.support.tiny_project import (
     CONFTEST,
     ROOT,
@@ -160,7 +161,7 @@ def hangs(context):
     for milliseconds, new, step in ((1, "gone", "raise ValueError('no engine')"), (1.05, "new", "return sleeping(1)")):
         text = build.replace("{new}", new).replace("{step}", step)
         versions.commit(milliseconds, promises.format(new=new), text)
-    started = versions.start("HEAD~1", "HEAD", "--json", "made.json", "--markdown", "made.md")
+    started = versions.start("HEAD~1", "HEAD", *["--json", "made.json", "--markdown", "made.md", "--html", "made.html"])
     out, err = started.communicate(timeout=HANGS_S)
     check_no_traceback(out + err)
     return versions, Ended(started.returncode, out), err
@@ -176,6 +177,9 @@ def test_a_slower_side_is_named_and_the_others_are_the_same(compared: tuple[Vers
     assert ratio["low"] < 1.05 < ratio["high"] * 1.005
     assert "2 cases: 1 SLOWER, 1 SAME" in ended.text
     assert "2 cases: 1 SLOWER, 1 SAME" in (versions.tiny.path / "made.md").read_text(encoding="utf-8")
+    page = Page((versions.tiny.path / "made.html").read_bytes())
+    assert page.unsafe == []
+    assert {row[0]: row[1] for row in page.rows}["tiny/quick/cpu"] == "✕ SLOWER"
     assert "process 2 of at most 4: 4 cases\n" in said, "those that were not begun when one died"
     assert "process 3 of at most 5: 3 cases\n" in said, "those that were not begun when one hung, and the open one"
     assert versions.worktrees() == []

@@ -4,6 +4,7 @@ import argparse
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,14 @@ from typing import Any
 import pytest
 
 from gpugate.commands.history import command
-from gpugate.commands.history.nights import HistoryError, read_nights
 from gpugate.commands.history.render import ASCII_BLOCKS, NEW_LEVEL, sparkline
+from gpugate.commands.history.selected_nights import HistoryError
 from gpugate.commands.history.trends import build_histories
 from gpugate.errors import OptionError
+from gpugate.results.night import Night
+from gpugate.store.adding import add_folder
+from gpugate.store.database import IN_MEMORY, Selection, open_store
+from gpugate.store.night_file import NightError
 from tests.conftest import TWO_CORES
 from tests.support.made_up_nights import HASHES, night, nights, speedups, timed
 from tests.support.stored_runs import MACHINE, case
@@ -45,6 +50,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("nights")
     nights(path, {"fused": STEP, "graph": speedups(22, 1.4, seed=1)})
     return path
+
+
+def read_nights(folder: Path, case: str = "") -> tuple[list[Night], tuple[str, ...]]:
+    """The nights of a folder, through a store in memory, and the sentences about those that cannot be used."""
+    with closing(open_store(IN_MEMORY)) as store:
+        added = add_folder(store, folder)
+        return store.read_nights(Selection(case=case)), added.refused
 
 
 def document(history: History, *words: object) -> dict[str, Any]:
@@ -81,7 +93,7 @@ def test_marks_rest_on_all_nights_and_not_only_on_those_that_are_shown(folder: P
 
 
 def test_the_line_is_drawn_up_to_the_newest_night(folder: Path) -> None:
-    (machine,) = build_histories(read_nights(folder)[0], "fused", 100)
+    (machine,) = build_histories(read_nights(folder, "fused")[0], 100)
     (trend,) = machine.trends
     drawn = sparkline(trend, 42, ASCII_BLOCKS)
     before, after = drawn.split(NEW_LEVEL)
@@ -93,7 +105,7 @@ def test_the_line_is_drawn_up_to_the_newest_night(folder: Path) -> None:
 
 def test_noise_does_not_look_like_mountains(tmp_path: Path) -> None:
     nights(tmp_path, {"graph": [1.4, 1.4005, 1.3995, 1.4]})
-    (machine,) = build_histories(read_nights(tmp_path)[0], "", 100)
+    (machine,) = build_histories(read_nights(tmp_path)[0], 100)
     assert set(sparkline(machine.trends[0], 42, ASCII_BLOCKS)) <= set("-~=")
 
 
@@ -156,7 +168,7 @@ def test_a_sick_machine_and_what_was_not_measured_are_no_part_of_a_series(tmp_pa
     ]
     night(tmp_path, 0, cases)
     ((only,), refused) = read_nights(tmp_path)
-    assert (list(only.cases), refused) == (["tiny/fused/cuda"], [])
+    assert (list(only.cases), refused) == (["tiny/fused/cuda"], ())
 
 
 def test_a_night_that_was_cut_off_counts_and_is_told(tmp_path: Path, history: History) -> None:
@@ -273,7 +285,7 @@ def test_a_folder_that_may_not_be_read_is_one_sentence(tmp_path: Path, monkeypat
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "iterdir", refuse)
-    with pytest.raises(HistoryError, match=r"is no folder that can be read \(Permission denied\): give the one whose"):
+    with pytest.raises(NightError, match=r"is no folder that can be read \(Permission denied\): give the one whose"):
         read_nights(tmp_path)
 
 
@@ -308,7 +320,7 @@ def test_nothing_to_print_is_an_error(tmp_path: Path, history: History, words: l
     (tmp_path / "unusable/night").mkdir(parents=True)
     nights(tmp_path / "good", {"fused": [3.0]})
     night(tmp_path / "unmeasured", 0, [])
-    with pytest.raises(HistoryError, match=said):
+    with pytest.raises((HistoryError, NightError), match=said):
         history(tmp_path / words[0], *words[1:])
 
 

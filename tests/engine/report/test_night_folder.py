@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.report.night import NightReportError, begin_night, one_screen, prepare_night, write_night
-from gpugate.report.night_files import JUNIT, RUN, SUMMARY
+from gpugate.report.night import NightReportError, begin_night, prepare_night, write_night
+from gpugate.report.one_screen import one_screen
 from gpugate.results.run import RunResult
+from gpugate.store.night_files import JUNIT, RUN, SUMMARY
 from tests.support.stored_runs import case, stored
 
 

@@ -7,23 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.report.night import (
-    MAX_CAUSES,
-    MAX_MOVES,
-    MAX_REASONS,
-    MAX_WORKLOADS,
-    NightReportError,
-    moves,
-    one_screen,
-    prepare_night,
-    write_night,
-)
-from gpugate.report.night_files import RUN, SUMMARY
+from gpugate.report.night import NightReportError, prepare_night, write_night
+from gpugate.report.one_screen import MAX_CAUSES, MAX_MOVES, MAX_REASONS, MAX_WORKLOADS, moves, one_screen
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.series import Sweep
 from gpugate.store import run_file
+from gpugate.store.night_files import PAGE, RUN, SUMMARY
 from tests.conftest import H200
 from tests.support.made_up_nights import timed
 from tests.support.stored_runs import case, every_outcome, stored
@@ -173,11 +164,11 @@ def test_words_of_others_stay_text(tmp_path: Path) -> None:
     assert r"| a\|b | 1 |" in words
 
 
-def test_both_files_are_written_and_the_run_reads_back(tmp_path: Path, gpu_run: RunResult) -> None:
+def test_all_files_are_written_and_the_run_reads_back(tmp_path: Path, gpu_run: RunResult) -> None:
     write_night(tmp_path, gpu_run)
     assert run_file.read(tmp_path / RUN).started_at == gpu_run.started_at
     assert (tmp_path / SUMMARY).read_text(encoding="utf-8") == one_screen(gpu_run)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [RUN, SUMMARY]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [PAGE, RUN, SUMMARY]
 
 
 @pytest.mark.parametrize("do", [prepare_night, lambda folder: write_night(folder, run_with())])

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from gpugate.measurement.record import Pair, TimedBuild, Yardstick
 from gpugate.report.markdown import results_page
-from gpugate.report.night import one_screen
+from gpugate.report.one_screen import one_screen
 from gpugate.report.rows import results_table, rows
 from gpugate.report.terminal import LOG_COLUMNS, render_text, terminal_columns, text
 from gpugate.results.case import CaseResult, Confirmation

@@ -31,12 +31,13 @@ DEFAULTS = {
     "--against": "auto with --gate, else off",
     "--perf-tolerance": "the smallest fall that the machine can show",
     "--perf-report": "nowhere",
+    "--perf-store": "GPUGATE_STORE, else .gpugate in pytest's rootdir",
     "--explain": "for cases that fail",
     "--nsys": "off",
     "--ncu": "off",
     "--torch-trace": "off",
 }
-HEAVY = {"torch", "numpy", "scipy", "rich", "pynvml", "nvtx", "sqlite3"}
+HEAVY = {"torch", "sqlalchemy", "alembic", "numpy", "scipy", "rich", "pynvml", "nvtx", "sqlite3"}
 
 
 def pytest_apart(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

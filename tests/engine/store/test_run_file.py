@@ -90,7 +90,7 @@ def test_any_json_tool_accepts_it(tmp_path: Path, run: RunResult) -> None:
     run_file.write(path, run)
     subprocess.run([sys.executable, "-m", "json.tool", str(path)], check=True, capture_output=True)
     data = json.loads(path.read_text(), parse_constant=pytest.fail)
-    assert (data["format"], data["format_version"]) == ("gpugate-run", 10)
+    assert (data["format"], data["format_version"]) == ("gpugate-run", 11)
 
 
 def begun(path: Path, run: RunResult) -> RunResult:
@@ -223,13 +223,22 @@ def test_a_link_stays_a_link(tmp_path: Path, run: RunResult) -> None:
     assert run_file.read(tmp_path / "run.json") == run
 
 
+def test_a_run_of_the_format_before_has_no_memory_of_the_gpu(tmp_path: Path, run: RunResult) -> None:
+    path = tmp_path / "run.json"
+    run_file.write(path, replace(run, memory_bytes=None))
+    document = json.loads(path.read_text(encoding="utf-8"))
+    del document["memory_bytes"]
+    path.write_text(json.dumps({**document, "format_version": 10}), encoding="utf-8")
+    assert run_file.read(path) == replace(run, memory_bytes=None)
+
+
 OUTCOMES = " or ".join(", ".join(repr(outcome.value) for outcome in Outcome).rsplit(", ", 1))
 DAMAGE = {
-    ('"format_version": 10', '"format_version": 11'): (
-        "was written by a newer gpugate (format 11, this one reads up to 10): upgrade gpugate or measure again"
+    ('"format_version": 11', '"format_version": 12'): (
+        "was written by a newer gpugate (format 12, this one reads up to 11): upgrade gpugate or measure again"
     ),
-    ('"format_version": 10', '"format_version": 2'): (
-        "was written by an older gpugate (format 2, this one reads 10): measure again"
+    ('"format_version": 11', '"format_version": 2'): (
+        "was written by an older gpugate (format 2, this one reads 10 and newer): measure again"
     ),
     ('"gate": true', '"gate": 1'): (
         "cannot be used because gate is 1, not a valid boolean: write it again with --perf-json"

@@ -4,6 +4,7 @@ from pathlib import Path
 
 RUN = "run.json"  # everything that was measured; until the end with the lines of its cases beside it
 SUMMARY = "summary.md"  # one screen
+PAGE = "night.html"
 JUNIT = "junit.xml"  # pytest's own
 
 

@@ -1,0 +1,105 @@
+"""The nights that the options of `gpugate history` select: of the store, or of folders, added to one in memory."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from gpugate.errors import GpugateError
+from gpugate.results.night import TIMED, UNKNOWN, Night, merge_commits
+from gpugate.store.adding import add_folder
+from gpugate.store.database import IN_MEMORY, Selection, Store, open_store
+from gpugate.store.store_url import VARIABLE, choose_url, find_root
+from gpugate.units import number_of
+
+_SHOWN = (*TIMED, "anchor_speedup")
+_COMMIT = re.compile(r"[0-9a-f]{4,64}")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+class HistoryError(GpugateError):
+    """No night or no case can be shown."""
+
+
+def select_nights(arguments: argparse.Namespace) -> tuple[list[Night], list[str]]:
+    """The selected nights, the oldest first, and a sentence about each one that cannot be used.
+
+    Raises HistoryError where none can be, and NightError and StoreError where folders or the store cannot be read.
+    """
+    if arguments.folders and arguments.store:
+        raise HistoryError("--store and folders were given, and a history is of one of them: leave one out")
+    refused: list[str] = []
+    with closing(_open(arguments.store, bool(arguments.folders))) as store:
+        for folder in arguments.folders:
+            added = add_folder(store, folder)
+            refused += [*added.refused, *added.known]
+        where = _names(arguments.folders) or store.name
+        if store.count_runs() == 0:
+            if refused:
+                raise HistoryError(f"none of the {len(refused)} directories of {where} is a night that can be used")
+            raise HistoryError(f"{where} has no run: measure first, or give folders of nights")
+        nights = store.read_nights(_selection(store, arguments))
+    if not any(night.cases for night in nights):
+        what = f"has {arguments.case!r} in its id" if arguments.case else "was measured"
+        other = "give another -k, or other nights" if len(nights) else "no night is selected, so give other options"
+        raise HistoryError(f"no case of {where} {what}: {other}")
+    if arguments.by == "commit":
+        nights, refused = _merge(nights, refused, where)
+    return nights, refused
+
+
+def _names(folders: Sequence[Path]) -> str:
+    return ", ".join(map(str, folders))
+
+
+def _open(url: str | None, in_memory: bool) -> Store:
+    if in_memory:
+        return open_store(IN_MEMORY)
+    chosen = url or choose_url(None, find_root(Path.cwd()))
+    if chosen is None:
+        raise HistoryError(f"{VARIABLE} is off: give --store URL, or folders of nights")
+    return open_store(chosen, make=False)
+
+
+def _selection(store: Store, arguments: argparse.Namespace) -> Selection:
+    selection = Selection(
+        case=arguments.case,
+        machine=arguments.machine,
+        branch=arguments.branch,
+        metrics=() if arguments.export else _SHOWN,
+    )
+    if arguments.between is None:
+        return selection
+    first, last = (_parse_end(store, word) for word in arguments.between)
+    return replace(selection, since=first[0], until=last[1])
+
+
+def _parse_end(store: Store, word: str) -> tuple[datetime.datetime, datetime.datetime]:
+    """The first and the last moment of a day, of a time or of a commit's nights. Raises HistoryError for neither."""
+    if _COMMIT.fullmatch(word):
+        found = store.find_commit(word)
+        if found is None:
+            raise HistoryError(f"--between {word} is no commit of the store: give one that was measured, or a date")
+        return found
+    try:
+        moment = datetime.datetime.fromisoformat(word).astimezone()
+    except ValueError:
+        raise HistoryError(
+            f"--between {word} is neither a date nor a commit: give one such as 2026-11-23 or 1a2b3c4d5e6f"
+        ) from None
+    day = datetime.timedelta(days=1, seconds=-1) if _DATE.fullmatch(word) else datetime.timedelta()
+    return moment, moment + day
+
+
+def _merge(nights: list[Night], refused: list[str], where: str) -> tuple[list[Night], list[str]]:
+    merged = merge_commits(nights)
+    if not merged:
+        raise HistoryError(f"no night of {where} has a known commit: give --by night")
+    unknown = sum(night.version == UNKNOWN for night in nights)
+    left_out = [f"{number_of(unknown, 'night')} without a known commit left out"] if unknown else []
+    return merged, [*refused, *left_out]

@@ -1,0 +1,1 @@
+"""`gpugate site`: the trend of each case as a page of charts."""

@@ -1,0 +1,201 @@
+"""The files of `gpugate site`: a page, its data, its script and the libraries that draw, in one folder.
+
+The data is a script, since a page of `file:` may read no other file. Numbers are short: a year of nights of 89 cases
+with all files has less than 2 MB.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from gpugate import units
+from gpugate.commands.history.render import describe_mark, night_name
+from gpugate.commands.history.trends import MachineHistory, Mark, Trend
+from gpugate.errors import GpugateError
+from gpugate.report.pages import rendering
+from gpugate.report.pages.rendering import render
+from gpugate.results.night import CaseNight, Night
+from gpugate.store.json_file import write_atomically
+
+INDEX, DATA, SCRIPT = "index.html", "data.js", "trends.js"
+LIBRARIES = "vega"
+# The page runs the scripts of its folder alone, evaluates no text, and loads nothing else.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'"
+)
+DIGITS = 6  # significant ones of a value
+FINE_PARTS = 100_000  # of the middle of a series, in which its values are written
+PARTS = 10_000  # of a value, in which its interval is written
+WIDEST = 99_999  # of such parts
+
+
+class SiteError(GpugateError):
+    """The folder of a site cannot be written."""
+
+
+@dataclass(frozen=True)
+class NewestValue:
+    """The newest night of one case on one machine."""
+
+    machine: str
+    night: str
+    nights: int
+    per_step: str
+    speedup: str
+    interval: str
+    anchor: str
+    outcome: str
+
+
+@dataclass(frozen=True)
+class CaseSection:
+    """A case with its newest value on each machine."""
+
+    case_id: str
+    values: tuple[NewestValue, ...]
+
+
+@dataclass(frozen=True)
+class LevelChange:
+    """A level change in words; the newest one stands first."""
+
+    when: str
+    machine: str
+    case_id: str
+    words: str
+
+
+def write_site(folder: Path, histories: Sequence[MachineHistory]) -> Path:
+    """Writes the files and returns the path of the page. Raises SiteError where the folder cannot be written."""
+    here = Path(rendering.__file__).parent
+    histories = sorted(histories, key=lambda history: -len(history.nights))  # the busiest machine has the plainest line
+    try:
+        (folder / LIBRARIES).mkdir(parents=True, exist_ok=True)
+        for path in sorted((here / LIBRARIES).iterdir()):
+            shutil.copyfile(path, folder / LIBRARIES / path.name)
+        shutil.copyfile(here / SCRIPT, folder / SCRIPT)
+        write_atomically(
+            folder / DATA, f"window.gpugateTrends = {json.dumps(document(histories), separators=(',', ':'))};\n"
+        )
+        write_atomically(folder / INDEX, site_page(histories))
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise SiteError(f"{folder} cannot be written ({problem}): give a folder that can be") from error
+    return folder / INDEX
+
+
+def site_page(histories: Sequence[MachineHistory]) -> bytes:
+    """The page without its data: the newest values and the level changes, which need no script."""
+    sections = _sections(histories)
+    nights = [night for history in histories for night in history.nights]
+    return render(
+        "trends.html",
+        POLICY,
+        machines=[history.machine for history in histories],
+        sections=sections,
+        changes=_level_changes(histories),
+        nights=len(nights),
+        unit=histories[0].unit if histories else "night",
+        first=night_name(min(nights, key=lambda night: night.started)) if nights else "",
+        last=night_name(max(nights, key=lambda night: night.started)) if nights else "",
+        scripts=[*(f"{LIBRARIES}/{name}.min.js" for name in ("vega", "vega-lite", "vega-embed")), DATA, SCRIPT],
+    )
+
+
+def _sections(histories: Sequence[MachineHistory]) -> list[CaseSection]:
+    found: dict[str, list[NewestValue]] = {}
+    for history in histories:
+        for trend in history.trends:
+            found.setdefault(trend.case_id, []).append(_newest(history.machine, trend))
+    return [CaseSection(case_id, tuple(values)) for case_id, values in sorted(found.items())]
+
+
+def _newest(machine: str, trend: Trend) -> NewestValue:
+    last = trend.seen[-1]
+    speedup, anchor = last.speedup, last.anchor_speedup
+    change = "" if anchor is None else units.signed_percent(speedup.median / anchor - 1)
+    return NewestValue(
+        machine=machine,
+        night=night_name(trend.nights[-1]),
+        nights=len(trend.nights),
+        per_step=units.milliseconds(last.optimized_ms),
+        speedup=units.ratio(speedup.median),
+        interval=units.interval(speedup.low, speedup.high),
+        anchor="none" if anchor is None else f"{units.ratio(anchor)} {change}",
+        outcome="not judged" if last.outcome is None else last.outcome.value,
+    )
+
+
+def _level_changes(histories: Sequence[MachineHistory]) -> list[LevelChange]:
+    marks: list[tuple[Mark, LevelChange]] = []
+    for history in histories:
+        for trend in history.trends:
+            for mark in trend.marks:
+                change = LevelChange(night_name(mark.night), history.machine, trend.case_id, describe_mark(mark))
+                marks.append((mark, change))
+    return [change for _, change in sorted(marks, key=lambda pair: pair[0].night.started, reverse=True)]
+
+
+def document(histories: Sequence[MachineHistory]) -> dict[str, Any]:
+    """The data of the charts: by machine its nights, and the series of each case; see trends.js for how it is read."""
+    return {"fineParts": FINE_PARTS, "parts": PARTS, "machines": [_machine(history) for history in histories]}
+
+
+def _machine(history: MachineHistory) -> dict[str, Any]:
+    changed = {night.key: "; ".join(differences) for night, differences in history.software_changed}
+    numbers = {night.key: number for number, night in enumerate(history.nights)}
+    return {
+        "name": history.machine,
+        "nights": [_night(night, changed) for night in history.nights],
+        "cases": {trend.case_id: _series(trend, numbers) for trend in history.trends},
+    }
+
+
+def _night(night: Night, changed: dict[str, str]) -> list[Any]:
+    """The clock of the machine in minutes, as if it were UTC; the version of the code; what changed in the software."""
+    clock = night.started.replace(tzinfo=None)
+    return [clock.isoformat(timespec="minutes"), night.version, *([changed[night.key]] if night.key in changed else [])]
+
+
+def _series(trend: Trend, numbers: dict[str, int]) -> dict[str, Any]:
+    """`at`: the numbers of the nights, where they are not all. An interval is two distances in parts of its value."""
+    at = [numbers[night.key] for night in trend.nights]
+    return {
+        **({} if at == list(range(len(numbers))) else {"at": at}),
+        "speedup": _values(trend.seen, "speedup"),
+        "ms": _values(trend.seen, "optimized_ms"),
+        "anchor": _anchor_steps(trend.seen, at),
+        "marks": [[numbers[mark.night.key], describe_mark(mark)] for mark in trend.marks],
+        "edited": [numbers[night.key] for night in trend.source_changed],
+    }
+
+
+def _values(seen: Sequence[CaseNight], name: str) -> list[Any]:
+    """The middle of the series, and three lists: the distance of each median from the middle, and of both ends from
+    their median."""
+    found = [case.estimate(name) for case in seen]
+    middle = float(f"{median(one.median for one in found):.{DIGITS}g}")
+    return [
+        middle,
+        [round(FINE_PARTS * (one.median / middle - 1)) for one in found],
+        [min(WIDEST, round(PARTS * (1 - one.low / one.median))) for one in found],
+        [min(WIDEST, round(PARTS * (one.high / one.median - 1))) for one in found],
+    ]
+
+
+def _anchor_steps(seen: Sequence[CaseNight], at: Sequence[int]) -> list[list[float | None]]:
+    """The nights on which the anchor became another one, each with the anchor from then on."""
+    steps: list[list[float | None]] = []
+    for number, case in zip(at, seen, strict=True):
+        anchor = case.anchor_speedup
+        value = None if anchor is None else float(f"{anchor:.{DIGITS}g}")
+        if not steps or steps[-1][1] != value:
+            steps.append([number, value])
+    return steps

@@ -1,0 +1,53 @@
+"""`gpugate store add DIR ...`: adds stored runs to the store, which makes it again from its files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from gpugate.store.store_url import VARIABLE, StoreUrlError, choose_url, find_root
+from gpugate.units import number_of
+
+REFUSED = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    text = "adds runs of --perf-report and --perf-json, also those of an older gpugate; a run that is there stays"
+    add = actions.add_parser("add", help=text, description=text)
+    add.add_argument(
+        "folders",
+        metavar="DIR",
+        nargs="+",
+        type=Path,
+        help="a night, or a folder whose directories are nights and whose .json files are runs",
+    )
+    add.add_argument(
+        "--store",
+        metavar="URL",
+        help=f"add to this SQLAlchemy URL (default: {VARIABLE}, else the nearest .gpugate from here upwards)",
+    )
+    add.epilog = "exit status: 0 each run is in the store, 1 some cannot be used, 2 a folder or the store cannot be"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Adds the folders and prints how many runs were new. Raises NightError and StoreError for what cannot be used."""
+    from gpugate.store.adding import add_folder
+    from gpugate.store.database import open_store
+
+    url = arguments.store or choose_url(None, find_root(Path.cwd()))
+    if url is None:
+        raise StoreUrlError(f"{VARIABLE} is off: give --store URL")
+    refused = False
+    with closing(open_store(url)) as store:
+        for folder in arguments.folders:
+            added = add_folder(store, folder)
+            for sentence in added.refused:
+                print(f"gpugate store: {sentence}", file=sys.stderr)
+            refused |= bool(added.refused)
+            there = f", {number_of(len(added.known), 'run')} there already" if added.known else ""
+            print(f"{folder}: {number_of(added.new, 'run')} added{there}")
+        print(f"{store.name}: {number_of(store.count_runs(), 'run')}")
+    return REFUSED if refused else 0

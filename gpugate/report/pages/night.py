@@ -1,0 +1,375 @@
+"""`night.html` of `--perf-report`: one night as one page, which needs no script and no network. It decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from gpugate import units
+from gpugate.judging.decide import Decider, decider
+from gpugate.measurement.record import Measurement
+from gpugate.report.bounds import bounds, reasons
+from gpugate.report.findings import (
+    autopsies,
+    code_comparisons,
+    errors,
+    interruption,
+    mutation,
+    sharpness,
+    skips,
+    tally,
+    warnings,
+)
+from gpugate.report.last_night import Flip, Moved, NightChanges
+from gpugate.report.machine import facts, load
+from gpugate.report.next_step import describe_next_step
+from gpugate.report.one_screen import headline
+from gpugate.report.pages.rendering import render
+from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_interval
+from gpugate.report.rows import verdict_words, worst_of
+from gpugate.report.series_tables import ladder_table, sweep_table
+from gpugate.report.table import Table
+from gpugate.report.whole_runs import whole_runs
+from gpugate.results.case import CaseResult
+from gpugate.results.run import RunResult
+from gpugate.results.series import Ladder, Sweep
+from gpugate.results.summary import sm_clock_mhz
+from gpugate.results.verdict import SEVERITY, NextStep, Outcome, Verdict
+from gpugate.units import yardstick_label, yardstick_value
+
+MOST_ACTIVITIES = 3  # of a case, in the table of costs
+NO_RECORD = "no record"
+
+
+@dataclass(frozen=True)
+class FlipRow:
+    """The checks of a case whose verdicts flipped alike."""
+
+    case_id: str
+    checks: tuple[str, ...]
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class CheckRow:
+    """One verdict that is not PASS, with its reason and its next step."""
+
+    check: str
+    outcome: str
+    reason: str
+    next_step: str
+    strip: Strip | None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case with a verdict that is not PASS, or one that failed before its verdicts; `worst` is the most severe."""
+
+    case_id: str
+    worst: str
+    repeat: str  # the command that measures the case again
+    checks: tuple[CheckRow, ...] = ()
+    autopsy: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class CaseRow:
+    """A measured case: its verdicts by outcome, and its figures against its record."""
+
+    case_id: str
+    verdict: str
+    checks: tuple[tuple[str, str], ...]
+    strip: Strip | None
+    speedup: str
+    interval: str
+    recorded: str
+    allowed: str
+    detectable: str
+    per_step: str
+    recorded_ms: str
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A table whose rows have a bar each: a share of the longest bar."""
+
+    table: Table
+    shares: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class CostRow:
+    """The seconds that one case took in all processes of the run."""
+
+    case_id: str
+    seconds: float
+    share: float
+    processes: int
+    activities: str
+    clock: str
+
+
+def night_page(run: RunResult, changes: NightChanges | None, nothing_to_compare: str = "") -> bytes:
+    """The page of one night. `nothing_to_compare` is the sentence that stands in the place of absent `changes`."""
+    decided = {case.case_id: found for case in run.cases.values() if (found := decider(case)) is not None}
+    rows = [_case_row(case, decided.get(case.case_id)) for case in run.cases.values() if case.verdicts]
+    rows += [_case_row(case, decided.get(case.case_id)) for case in run.cases.values() if _is_unjudged(case)]
+    failures = _failures(run, decided)
+    costs = _costs(run)
+    fault = mutation(run)
+    return render(
+        "night.html",
+        run=run,
+        light=_light(run),
+        headline=headline(run),
+        rest=_rest(run),
+        warned=[*([fault] if fault else []), *run.problems, *warnings(run)],
+        worth=[words for words in (code_comparisons(run), f"{tally(run)}") if words],
+        changes=changes,
+        nothing_to_compare=nothing_to_compare,
+        flips=_flip_rows(changes.flips) if changes else [],
+        moved=[_moved_cells(one) for one in changes.moved] if changes else [],
+        failures=failures,
+        links={failure.case_id: f"f{number}" for number, failure in enumerate(failures, 1)},
+        rows=rows,
+        scale=Scale(reach_of([row.strip for row in rows if row.strip is not None], 0.95, most=0.5), of_roots=True),
+        strip_scale=lambda strip: Scale(reach_of([strip])),
+        ladders=[_ladder_bars(ladder) for ladder in run.ladders],
+        sweeps=[_sweep_bars(sweep) for sweep in run.sweeps if any(point.speedup for point in sweep.points)],
+        skipped=skips(run),
+        errors=errors(run),
+        interrupted=interruption(run),
+        machine=facts(run.environment),
+        load=load(run),
+        provenance=_provenance(run),
+        packages=sorted(run.environment.packages.items()),
+        yardsticks=_yardsticks(run),
+        clocks=_clocks(run),
+        bounds=bounds(run),
+        reasons=reasons(run),
+        whole_runs=whole_runs(run),
+        costs=costs,
+        total=units.duration(sum(row.seconds for row in costs)),
+        duration=units.duration,
+    )
+
+
+def _light(run: RunResult) -> tuple[str, str]:
+    """The state of the whole run, as a class and in words: the answer of `gpugate verdict`."""
+    if run.interrupted:
+        return "open", "interrupted"
+    if run.recording or not run.gate:
+        return "open", "no gate"
+    if run.exit_status is None:
+        return "open", "no exit status"
+    return ("good", "gate green") if run.exit_status == 0 else ("bad", "gate red")
+
+
+def _rest(run: RunResult) -> str:
+    """The machine, the duration and the sharpness: what the first sentence says after the verdict and the cases."""
+    worth = sharpness(run) or "no case has a record, so its sharpness is unknown"
+    return f"on {run.environment.device_name}, in {units.duration(run.wall_s)}; {worth}."
+
+
+def _is_unjudged(case: CaseResult) -> bool:
+    return case.measurement is not None and not case.verdicts
+
+
+def _case_row(case: CaseResult, decided: Decider | None) -> CaseRow:
+    by_outcome: dict[Outcome, list[str]] = {}
+    for verdict in case.verdicts:
+        by_outcome.setdefault(verdict.outcome, []).append(verdict.check)
+    checks = tuple((one.value, ", ".join(by_outcome[one])) for one in SEVERITY if one in by_outcome)
+    allowed, detectable = case.number("speedup_tolerance"), case.detectable_slowdown
+    then, now = case.remembered.current if case.remembered else None, decided.summary if decided else None
+    return CaseRow(
+        case_id=case.case_id,
+        verdict=verdict_words(case).partition(" ")[0] if case.verdicts else "not judged",
+        checks=checks,
+        strip=_speedup_strip(case, decided),
+        speedup=units.ratio(now.speedup.median) if now else "",
+        interval=units.interval(now.speedup.low, now.speedup.high) if now else "",
+        recorded=units.ratio(then.speedup) if then else NO_RECORD,
+        allowed=f"±{units.percent(allowed)}" if allowed is not None else "",
+        detectable=units.percent(detectable) if detectable is not None else "none" if then else "",
+        per_step=units.milliseconds(now.optimized_ms.median) if now else "",
+        recorded_ms=units.milliseconds(then.optimized_ms) if then else "",
+    )
+
+
+def _speedup_strip(case: CaseResult, decided: Decider | None) -> Strip | None:
+    """The speedup against its record, else against its promise; without either, its interval alone."""
+    if decided is None:
+        return None
+    found, minimum = decided.summary.speedup, case.promise.min_speedup if case.promise else None
+    then = case.remembered.current.speedup if case.remembered else minimum
+    shares = relative(found.median, found.low, found.high, then or found.median)
+    allowed = case.number("speedup_tolerance")
+    detectable = case.number("detectable_slowdown")
+    against = "its record" if case.remembered else "its promise" if then else "itself, since it has no record"
+    words = f"speedup against {against}: {write_interval(*shares)}"
+    words += f", tolerated ±{units.percent(allowed)}" if allowed is not None else ""
+    words += f", a slowdown of {units.percent(detectable)} is caught" if detectable is not None else ""
+    return Strip(*shares, allowed, detectable, words)
+
+
+def _time_strip(case: CaseResult, decided: Decider | None) -> Strip | None:
+    if decided is None or case.remembered is None:
+        return None
+    found = decided.summary.optimized_ms
+    shares = relative(found.median, found.low, found.high, case.remembered.current.optimized_ms)
+    allowed, detectable = case.number("time_tolerance"), case.number("detectable_by_time")
+    words = f"time per step against its record: {write_interval(*shares)}"
+    words += f", tolerated ±{units.percent(allowed)}" if allowed is not None else ""
+    words += f", a slowdown of {units.percent(detectable)} is caught" if detectable is not None else ""
+    return Strip(*shares, allowed, detectable, words, less_is_better=True)
+
+
+def _failures(run: RunResult, decided: Mapping[str, Decider]) -> list[Failure]:
+    """The cases with a verdict other than PASS, the worst first, and those that failed, before all others."""
+    causes = autopsies(run)
+    found = [Failure(case_id, "FAILED", _repeat(run, case_id), error=error) for case_id, error in errors(run).items()]
+    judged = [case for case in run.cases.values() if any(one.outcome is not Outcome.PASS for one in case.verdicts)]
+    for case in sorted(judged, key=lambda case: SEVERITY.index(worst_of(case) or Outcome.INCONCLUSIVE)):
+        not_pass = [one for one in case.verdicts if one.outcome is not Outcome.PASS]
+        checks = [_check_row(run, case, decided.get(case.case_id), one) for one in not_pass]
+        worst = worst_of(case) or Outcome.INCONCLUSIVE
+        repeat, cause = _repeat(run, case.case_id), causes.get(case.case_id, ())
+        found.append(Failure(case.case_id, worst.value, repeat, tuple(checks), cause))
+    return found
+
+
+def _repeat(run: RunResult, case_id: str) -> str:
+    return describe_next_step([Verdict("speedup", case_id, next_step=NextStep.REPEAT)], run)
+
+
+def _check_row(run: RunResult, case: CaseResult, decided: Decider | None, verdict: Verdict) -> CheckRow:
+    strips = {"speedup": _speedup_strip, "throughput": _time_strip}
+    strip = strips[verdict.check](case, decided) if verdict.check in strips else None
+    step = describe_next_step([verdict], run)
+    step = "" if step == _repeat(run, case.case_id) else step  # which the whole case has
+    return CheckRow(verdict.check, verdict.outcome.value, verdict.reason, step, strip)
+
+
+def _flip_rows(flips: Sequence[Flip]) -> list[FlipRow]:
+    """The flips of one case to one outcome in one row, the most severe first."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for flip in sorted(flips, key=lambda flip: SEVERITY.index(flip.after) if flip.after else len(SEVERITY)):
+        found.setdefault((flip.case_id, flip.words_before, flip.words_after), []).append(flip.check)
+    return [FlipRow(case_id, tuple(checks), before, after) for (case_id, before, after), checks in found.items()]
+
+
+def _moved_cells(moved: Moved) -> tuple[str, ...]:
+    before, after = moved.before, moved.after
+    return (
+        moved.case_id,
+        f"{units.ratio(before.speedup.median)} → {units.ratio(after.speedup.median)}",
+        units.signed_percent(moved.speedup_change),
+        f"{units.milliseconds(before.optimized_ms.median)} → {units.milliseconds(after.optimized_ms.median)}",
+        units.signed_percent(moved.time_change),
+    )
+
+
+def _ladder_bars(ladder: Ladder) -> Bars:
+    totals = [rung.total.median if rung.total else None for rung in ladder.rungs]
+    return _bars(ladder_table(ladder), totals)
+
+
+def _sweep_bars(sweep: Sweep) -> Bars:
+    return _bars(sweep_table(sweep), [point.speedup for point in sweep.points])
+
+
+def _bars(table: Table, values: Sequence[float | None]) -> Bars:
+    longest = max((value for value in values if value is not None), default=1.0)
+    return Bars(table, tuple(None if value is None else round(100 * value / longest, 1) for value in values))
+
+
+def _provenance(run: RunResult) -> list[tuple[str, str]]:
+    if run.provenance is None:
+        return []
+    found = run.provenance
+    values = {
+        "repository": found.repository,
+        "commit": found.commit,
+        "uncommitted changes": found.changes,
+        "branch": found.branch,
+        "CI job": found.ci_url,
+        "host": found.host,
+        "GPU": found.gpu_uuid,
+        "image": found.container,
+    }
+    return [(name, value) for name, value in values.items() if value]
+
+
+def _yardsticks(run: RunResult) -> list[tuple[str, str, str, str, int]]:
+    """Each yardstick: its median, its lowest and its highest value, and the number of its probes."""
+    names = dict.fromkeys(name for probe in run.yardsticks for name in probe.values)
+    found = []
+    for name in names:
+        values = [probe.values[name] for probe in run.yardsticks if name in probe.values]
+        middle, lowest, highest = (yardstick_value(name, value) for value in (median(values), min(values), max(values)))
+        found.append((yardstick_label(name), middle, lowest, highest, len(values)))
+    return found
+
+
+def _measurements(case: CaseResult) -> Iterator[Measurement]:
+    """All processes that measured the case: this one, its confirmations and its duets."""
+    if case.measurement is not None:
+        yield case.measurement
+    yield from (one.measurement for one in case.attempts if one.measurement is not None)
+    if case.recorded_code is not None:
+        processes = case.recorded_code.processes
+        yield from (one.measured[case.case_id] for one in processes if case.case_id in one.measured)
+
+
+def _clocks(run: RunResult) -> list[str]:
+    """The SM clock over the cases, and the pairs that a slowed clock spoiled."""
+    measured = {case.case_id: case.measurement for case in run.cases.values() if case.measurement is not None}
+    clocks = [clock for one in measured.values() if (clock := sm_clock_mhz(one.pairs)) is not None]
+    lines = []
+    if clocks:
+        lines.append(f"SM clock, median of a case: {min(clocks):.0f} to {max(clocks):.0f} MHz")
+    spoiled = {name: sum(build.discarded for build in one.instances) for name, one in measured.items()}
+    spoiled = {name: pairs for name, pairs in spoiled.items() if pairs}
+    if spoiled:
+        causes = sorted({cause for one in measured.values() for build in one.instances for cause in build.throttled_by})
+        because = f" ({', '.join(causes)})" if causes else ""
+        pairs, cases = units.number_of(sum(spoiled.values()), "pair"), units.list_names(list(spoiled), 3)
+        lines.append(f"{pairs} discarded for a slowed clock{because}: {cases}")
+    elif measured:
+        lines.append("no pair was discarded for a slowed clock")
+    return lines
+
+
+def _costs(run: RunResult) -> list[CostRow]:
+    """The most expensive case first."""
+    found: list[tuple[CaseResult, list[Measurement], float]] = []
+    for case in run.cases.values():
+        processes = list(_measurements(case))
+        if processes:
+            found.append((case, processes, sum(one.wall_s for one in processes)))
+    most = max((seconds for _, _, seconds in found), default=0.0) or 1.0
+    return [
+        CostRow(
+            case.case_id,
+            seconds,
+            round(100 * seconds / most, 1),
+            len(processes),
+            _activities(processes),
+            f"{clock:.0f} MHz" if (clock := sm_clock_mhz(processes[0].pairs)) is not None else "",
+        )
+        for case, processes, seconds in sorted(found, key=lambda one: -one[2])
+    ]
+
+
+def _activities(processes: Sequence[Measurement]) -> str:
+    """`measuring 24 s, building 12 s`: the longest ones."""
+    spent: dict[str, float] = {}
+    for one in processes:
+        for name, seconds in one.spent_s.items():
+            spent[name] = spent.get(name, 0.0) + seconds
+    longest = sorted(spent.items(), key=lambda entry: -entry[1])[:MOST_ACTIVITIES]
+    return ", ".join(f"{name} {units.duration(seconds)}" for name, seconds in longest)

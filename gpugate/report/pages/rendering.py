@@ -1,0 +1,68 @@
+"""Templates filled to whole pages of HTML: one file, no script but a page's own, no request to another host."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from gpugate import __version__, units
+from gpugate.results.verdict import Outcome
+
+# A browser loads nothing: styles stand in the page itself, pictures are inline SVG.
+NOTHING = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+# The state of an outcome is a class, a sign and a word: colour alone says nothing.
+STATES = {
+    Outcome.PASS.value: "good",
+    Outcome.IMPROVED.value: "better",
+    Outcome.REGRESSED.value: "bad",
+    Outcome.WRONG.value: "bad",
+    Outcome.NOT_ENGAGED.value: "bad",
+    "FAILED": "bad",
+    "SLOWER": "bad",
+    "FASTER": "better",
+    "SAME": "good",
+}
+OPEN = "open"  # neither good nor bad: INCONCLUSIVE, NO_BASELINE, ENV_INVALID, UNDECIDED, not judged
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|ms|s|us|min)(?![\w]))")  # the blank between a number and its unit
+SIGNS = {"good": "✓", "better": "▲", "bad": "✕", OPEN: "?"}
+
+
+def render(template: str, policy: str = NOTHING, **values: Any) -> bytes:
+    """Fills a template of this folder. `policy` is the Content Security Policy of the page.
+
+    A character that UTF-8 does not have, such as half of a surrogate pair in a hostile name, becomes a question mark.
+    """
+    page = _environment().get_template(template).render(policy=policy, version=__version__, **values)
+    return page.encode("utf-8", errors="replace")
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["unbroken"] = lambda words: _UNIT.sub("\N{NO-BREAK SPACE}", words)
+    environment.filters["clock"] = _read_clock
+    environment.globals["number_of"] = units.number_of
+    environment.globals["state"] = state
+    environment.globals["sign"] = lambda word: SIGNS[state(word)]
+    return environment
+
+
+def _read_clock(started_at: str) -> str:
+    """`2026-11-23 03:00`, on the clock of the machine that measured."""
+    return datetime.fromisoformat(started_at).strftime("%Y-%m-%d %H:%M")
+
+
+def state(word: str) -> str:
+    """`good`, `better`, `bad` or `open`, of the words of a verdict such as `REGRESSED speedup`."""
+    return STATES.get(word.partition(" ")[0], OPEN)

@@ -1,0 +1,165 @@
+"""A night: one run in the form in which the store keeps it and a history compares it, without samples."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple
+
+from gpugate.machine.environment import Environment
+from gpugate.results.provenance import Provenance
+from gpugate.results.verdict import Outcome
+from gpugate.statistics.intervals import Estimate
+
+# The metrics of a case, each with the number by which the store names it: a number is never given to another metric.
+METRIC_CODES: Mapping[str, int] = MappingProxyType(
+    {
+        "speedup": 1,  # with an interval, as the two times per step
+        "optimized_ms": 2,
+        "reference_ms": 3,
+        "anchor_speedup": 4,
+        "recorded_speedup": 5,
+        "speedup_tolerance": 6,  # the share by which the speedup could fall below the record
+        "kernels": 7,  # per step of the optimized side, as the launches
+        "kernel_launches": 8,
+        "graph_launches": 9,
+        "start_up_s": 10,  # of the optimized side: its build and its first step
+        "peak_bytes": 11,  # device memory of the optimized side at start-up
+        "whole_run_speedup": 12,
+    }
+)
+TIMED = ("speedup", "optimized_ms", "reference_ms")  # which every case has
+SHORT_COMMIT = 12  # hexadecimal digits
+UNKNOWN = "unknown"
+# Of a run that was written before runs had a provenance.
+UNKNOWN_PROVENANCE = Provenance(*[UNKNOWN] * 8)
+
+
+class Metric(NamedTuple):
+    """One number of a case. The bounds are those of its interval; None where it has none."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class CaseNight:
+    """One case as one night measured it; times are medians per step. `metrics` has every name of TIMED, unless only
+    others were read."""
+
+    case_id: str
+    outcome: Outcome | None  # the worst of its verdicts
+    metrics: Mapping[str, Metric]
+
+    @property
+    def workload(self) -> str:
+        return workload_of(self.case_id)
+
+    @property
+    def speedup(self) -> Estimate:
+        return self.estimate("speedup")
+
+    @property
+    def optimized_ms(self) -> float:
+        return self.metrics["optimized_ms"].value
+
+    @property
+    def reference_ms(self) -> float:
+        return self.metrics["reference_ms"].value
+
+    @property
+    def anchor_speedup(self) -> float | None:
+        """None where nothing was recorded."""
+        return self.value("anchor_speedup")
+
+    def value(self, name: str) -> float | None:
+        found = self.metrics.get(name)
+        return None if found is None else found.value
+
+    def estimate(self, name: str) -> Estimate:
+        """A metric with its interval; a metric without one is its own interval. Raises KeyError for an absent one."""
+        found = self.metrics[name]
+        low = found.value if found.low is None else found.low
+        return Estimate(found.value, low, found.value if found.high is None else found.high)
+
+
+@dataclass(frozen=True)
+class Night:
+    """One run. `cases` are those whose times say something: measured, and on a machine that was well."""
+
+    name: str  # of its directory, else the time at which it started
+    started: datetime.datetime  # with the UTC offset
+    seed: int
+    machine: str  # see `machine_key`
+    environment: Environment
+    source_hashes: Mapping[str, str]  # by workload
+    provenance: Provenance
+    interrupted: bool
+    cases: Mapping[str, CaseNight]
+
+    @cached_property
+    def key(self) -> str:
+        """A hash by which a run is recognized, whether it comes from a session or from one of its files."""
+        origin = (self.started.astimezone(datetime.timezone.utc).isoformat(), self.seed, self.machine)
+        parts = (*origin, self.provenance.host, self.provenance.gpu_uuid)
+        return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
+
+    @property
+    def version(self) -> str:
+        """The code that was measured: `1a2b3c4d5e6f`, with a `+` where changes were not committed, or `unknown`."""
+        commit = self.provenance.commit
+        if commit in (None, UNKNOWN):
+            return UNKNOWN
+        return f"{str(commit)[:SHORT_COMMIT]}{'+' if self.provenance.changes else ''}"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of a series: a night, and one case as it measured it."""
+
+    night: Night
+    case: CaseNight
+
+
+def group_series(nights: Sequence[Night]) -> dict[str, dict[str, list[Point]]]:
+    """The series of each case of each machine, in the order of the nights: by machine, then by case id."""
+    series: dict[str, dict[str, list[Point]]] = {}
+    for night in nights:
+        for case_id, case in night.cases.items():
+            series.setdefault(night.machine, {}).setdefault(case_id, []).append(Point(night, case))
+    return series
+
+
+def workload_of(case_id: str) -> str:
+    """`video/decode` of `video/decode/nvdec/cuda`."""
+    return case_id.rsplit("/", 2)[0]
+
+
+def merge_commits(nights: Sequence[Night]) -> list[Night]:
+    """One night for each version of the code on each machine, in the order of their first nights.
+
+    A case is represented by the night with its middle speedup, of an even number by the lower one. Nights of which the
+    commit is not known are left out.
+    """
+    groups: dict[tuple[str, str, str | None], list[Night]] = {}
+    for night in nights:
+        if night.version != UNKNOWN:
+            key = (night.machine, str(night.provenance.commit), night.provenance.changes)
+            groups.setdefault(key, []).append(night)
+    return [_merge(group) for group in groups.values()]
+
+
+def _merge(nights: Sequence[Night]) -> Night:
+    ids = dict.fromkeys(case_id for night in nights for case_id in night.cases)
+    measured = {case_id: [night.cases[case_id] for night in nights if case_id in night.cases] for case_id in ids}
+    cases = {
+        case_id: sorted(found, key=lambda case: case.speedup.median)[(len(found) - 1) // 2]
+        for case_id, found in measured.items()
+    }
+    interrupted = all(night.interrupted for night in nights)
+    return replace(nights[0], name=nights[0].version, interrupted=interrupted, cases=cases)

@@ -1,0 +1,480 @@
+"""The store: every run in three tables of a database, SQLite or another one that SQLAlchemy knows.
+
+`run` has the provenance of a run, `result` its cases, `metric` the numbers of each case. Files stay the truth: the
+store is made again from them by `gpugate store add`. A year of nights of eight machines has 2.6 million metrics, so
+that their rows are short: a result has the number of its run and its own number within the run, and a metric has both
+and the number of its name, see `gpugate.results.night.METRIC_CODES`. These numbers are the primary keys by which the
+tables are sorted on disk, so that the metrics of a run lie together, and SQLite keeps no row ids beside them.
+
+This module imports sqlalchemy, and other modules import it on use only: a session pays for it once it has measured.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import sqlalchemy as sql
+from sqlalchemy import event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import StaticPool
+
+from gpugate.errors import GpugateError
+from gpugate.machine.environment import Environment
+from gpugate.results.night import METRIC_CODES, CaseNight, Metric, Night
+from gpugate.results.provenance import Provenance
+from gpugate.results.verdict import Outcome
+from gpugate.store.codec import to_json
+from gpugate.store.store_url import EXAMPLE
+from gpugate.store.version import STORE_FOLDER
+
+REVISIONS = ("0001",)  # of the tables, the oldest first: one file of `migrations/versions` each
+IN_MEMORY = "sqlite://"
+BUSY_S = 30  # for which a writer waits while another one writes
+CONNECT_S = 10
+MOST_IDS = 1000  # in one statement
+ROWS_AT_ONCE = 10_000
+ROWS_A_STATEMENT = 50
+CREATING_LOCK = 0x67617465  # of PostgreSQL: one process at a time makes the tables
+TABLES = sql.MetaData()
+# MySQL wants a length, and an index of one that is not too long.
+NAME = sql.String().with_variant(sql.String(255), "mysql", "mariadb")
+RUN = sql.Table(
+    "run",
+    TABLES,
+    sql.Column("id", sql.Integer, primary_key=True),
+    sql.Column("key", NAME, nullable=False, unique=True),  # see `Night.key`
+    sql.Column("name", NAME, nullable=False),
+    sql.Column("started", sql.BigInteger, nullable=False),  # seconds since 1970 in UTC: the order of runs
+    sql.Column("started_at", NAME, nullable=False),  # ISO 8601 with the UTC offset
+    sql.Column("seed", sql.BigInteger, nullable=False),
+    sql.Column("machine", NAME, nullable=False),
+    sql.Column("interrupted", sql.Boolean, nullable=False),
+    *(sql.Column(field.name, NAME) for field in fields(Provenance)),
+    sql.Column("environment", sql.Text, nullable=False),  # JSON
+    sql.Column("source_hashes", sql.Text, nullable=False),  # JSON
+    sql.Index("run_of_machine", "machine", "started"),
+    sql.Index("run_of_commit", "commit"),
+)
+RESULT = sql.Table(
+    "result",
+    TABLES,
+    sql.Column("run_id", sql.Integer, sql.ForeignKey("run.id"), primary_key=True, autoincrement=False),
+    sql.Column("number", sql.SmallInteger, primary_key=True, autoincrement=False),
+    sql.Column("case_id", NAME, nullable=False),
+    sql.Column("outcome", NAME),
+    sql.Index("result_of_case", "case_id", "run_id"),
+    sqlite_with_rowid=False,
+)
+METRIC = sql.Table(
+    "metric",
+    TABLES,
+    sql.Column("run_id", sql.Integer, primary_key=True, autoincrement=False),
+    sql.Column("number", sql.SmallInteger, primary_key=True, autoincrement=False),
+    sql.Column("name", sql.SmallInteger, primary_key=True, autoincrement=False),
+    sql.Column("value", sql.Double, nullable=False),
+    sql.Column("low", sql.Double),
+    sql.Column("high", sql.Double),
+    sqlite_with_rowid=False,
+)
+REVISION = sql.Table("alembic_version", sql.MetaData(), sql.Column("version_num", sql.String(32), primary_key=True))
+# Statements that are built once: SQLAlchemy takes as long to build them as SQLite to insert a run.
+_FIND_RUN = sql.select(RUN.c.id, RUN.c.name, RUN.c.interrupted).where(RUN.c.key == sql.bindparam("sought"))
+_INSERT_RUN = RUN.insert()
+_VALUES = (RESULT.c.run_id, RESULT.c.case_id, RESULT.c.outcome, *list(METRIC.c)[2:])
+_NAMES = {code: name for name, code in METRIC_CODES.items()}
+_PROVENANCE = tuple(field.name for field in fields(Provenance))
+_PROVENANCE_COLUMNS = slice((_first := list(RUN.c.keys()).index(_PROVENANCE[0])), _first + len(_PROVENANCE))
+
+
+class StoreError(GpugateError):
+    """The store cannot be opened, read or written."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The nights, cases and metrics to read. None or an empty value selects all; `machine` and `case` are parts."""
+
+    case: str = ""
+    case_id: str | None = None
+    machine: str = ""
+    branch: str | None = None
+    commit: str | None = None  # a beginning of it
+    since: datetime.datetime | None = None
+    until: datetime.datetime | None = None  # inclusive
+    metrics: Sequence[str] = ()
+
+
+class Store:
+    """An open store. The methods raise StoreError where the database fails."""
+
+    def __init__(self, engine: sql.Engine) -> None:
+        self._engine = engine
+
+    @property
+    def name(self) -> str:
+        """The URL without its password; of a SQLite file, the path."""
+        return _describe(self._engine.url)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def add(self, *nights: Night) -> list[str | None]:
+        """Adds the nights in one transaction. A night that was cut off is replaced by its whole run.
+
+        Returns for each night its stored name where the store has it already, else None.
+        """
+        try:
+            with self._begin(writing=True) as connection:
+                return [_add(connection, night) for night in nights]
+        except IntegrityError:  # another process added one of the nights meanwhile
+            return [nights[0].name] if len(nights) == 1 else [name for night in nights for name in self.add(night)]
+        except (SQLAlchemyError, OSError) as error:
+            raise self._error("written", error) from error
+
+    def read_nights(self, selection: Selection = Selection()) -> list[Night]:
+        """The nights of a selection with its cases, the oldest first. A night without such a case is among them."""
+        with self._reading() as connection:
+            return _read_nights(connection, _conditions(connection, selection), _of_cases(selection))
+
+    def read_night_before(self, night: Night) -> Night | None:
+        """The last night before this one that the same host measured on the same machine, with a case of this one."""
+        with self._reading() as connection:
+            at_host = RUN.c.host.is_(None) if night.provenance.host is None else RUN.c.host == night.provenance.host
+            newest = (
+                sql.select(RUN.c.id)
+                .join(RESULT, RESULT.c.run_id == RUN.c.id)
+                .where(RUN.c.machine == night.machine, at_host, RUN.c.started <= _seconds(night.started))
+                .where(RUN.c.key != night.key, RESULT.c.case_id.in_(list(night.cases)))
+                .order_by(RUN.c.started.desc(), RUN.c.id.desc())
+                .limit(1)
+            )
+            found = connection.execute(newest).scalar()
+            return None if found is None else _read_nights(connection, [RUN.c.id == found], [])[0]
+
+    def find_commit(self, beginning: str) -> tuple[datetime.datetime, datetime.datetime] | None:
+        """The times of the first and the last night of a commit; None where the store has none of it."""
+        with self._reading() as connection:
+            times = sql.select(sql.func.min(RUN.c.started), sql.func.max(RUN.c.started))
+            first, last = connection.execute(times.where(_begins(RUN.c.commit, beginning))).one()
+        return None if first is None else (_time(first), _time(last))
+
+    def count_runs(self) -> int:
+        with self._reading() as connection:
+            return int(connection.execute(sql.select(sql.func.count()).select_from(RUN)).scalar_one())
+
+    @contextmanager
+    def _reading(self) -> Iterator[sql.Connection]:
+        try:
+            with self._begin(writing=False) as connection:
+                yield connection
+        except (SQLAlchemyError, OSError) as error:
+            raise self._error("read", error) from error
+
+    @contextmanager
+    def _begin(self, writing: bool) -> Iterator[sql.Connection]:
+        with self._engine.connect().execution_options(gpugate_writes=writing) as connection, connection.begin():
+            yield connection
+
+    def _error(self, done: str, error: Exception) -> StoreError:
+        return StoreError(_sentence(self._engine.url, done, error))
+
+
+def open_store(url: str, make: bool = True) -> Store:
+    """Opens the store at an SQLAlchemy URL, and makes or upgrades its tables.
+
+    Raises StoreError where that fails, and without `make` also where a SQLite file is absent.
+    """
+    try:
+        address = _with_driver(make_url(url))
+        engine = _create_engine(address, make)
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise StoreError(f"{url!r} is no URL of a store ({_first_line(error)}): give one such as {EXAMPLE}") from error
+    except ImportError as error:
+        install = "pip install 'gpugate[postgresql]'" if address.drivername.startswith("postgresql") else "install it"
+        raise StoreError(f"{_describe(address)} needs the package {error.name}: {install}") from error
+    except OSError as error:
+        raise StoreError(_sentence(address, "made", error)) from error
+    store = Store(engine)
+    try:
+        _prepare(store)
+    except (SQLAlchemyError, OSError) as error:
+        store.close()
+        raise StoreError(_sentence(address, "opened", error)) from error
+    except StoreError:
+        store.close()
+        raise
+    return store
+
+
+def _create_engine(address: URL, make: bool) -> sql.Engine:
+    if address.get_backend_name() != "sqlite":
+        waits = {"connect_timeout": CONNECT_S} if address.get_driver_name() == "psycopg" else {}
+        return sql.create_engine(address, connect_args=waits)
+    if address.database in (None, "", ":memory:"):
+        engine = sql.create_engine(address, poolclass=StaticPool)
+    else:
+        path = Path(str(address.database))
+        if not make and not path.exists():
+            raise StoreError(f"there is no store at {path}: measure first, or give folders of nights")
+        if make:
+            _make_folder(path.parent)
+        engine = sql.create_engine(address, connect_args={"timeout": BUSY_S})
+    event.listen(engine, "connect", _set_up_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes the folder of a SQLite file. A folder of the store's own name gets a file by which git ignores it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ignore = folder / ".gitignore"
+    if folder.name == STORE_FOLDER and not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")  # which ignores this file, too
+
+
+def _set_up_sqlite(connection: Any, record: object) -> None:
+    """Lets readers read while a process writes (WAL), and leaves the begin of transactions to `_begin_sqlite`."""
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    # The last close writes to the disk. A power failure before may lose the newest runs, and damages nothing.
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.close()
+
+
+def _begin_sqlite(connection: sql.Connection) -> None:
+    """Python's sqlite3 begins no transaction before it writes, and SQLite refuses a reader that writes too late."""
+    writes = connection.get_execution_options().get("gpugate_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _with_driver(address: URL) -> URL:
+    """A PostgreSQL URL without a driver gets psycopg 3 in every version of SQLAlchemy."""
+    name = "postgresql+psycopg" if address.drivername in ("postgresql", "postgres") else address.drivername
+    return address.set(drivername=name)
+
+
+def _prepare(store: Store) -> None:
+    """Makes the tables of a new store and upgrades older ones. Raises StoreError for those of a newer gpugate."""
+    with store._begin(writing=False) as connection:
+        found = _read_revision(connection)
+    if found == REVISIONS[-1]:
+        return
+    with store._begin(writing=True) as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(sql.select(sql.func.pg_advisory_xact_lock(CREATING_LOCK)))
+        found = _read_revision(connection)  # another process may have been faster
+        if found is None:
+            TABLES.create_all(connection)
+            REVISION.create(connection, checkfirst=True)
+            connection.execute(REVISION.insert().values(version_num=REVISIONS[-1]))
+        elif found not in REVISIONS:
+            raise StoreError(f"{store.name} is of a newer gpugate (tables {found}): upgrade gpugate")
+        elif found != REVISIONS[-1]:
+            upgrade(connection)
+
+
+def _read_revision(connection: sql.Connection) -> str | None:
+    if not sql.inspect(connection).has_table(REVISION.name):
+        return None
+    return connection.execute(sql.select(REVISION.c.version_num)).scalar()
+
+
+def upgrade(connection: sql.Connection) -> None:
+    """Brings the tables to the newest revision, from any older one and from nothing."""
+    from alembic import command  # which a store of the newest revision does not need
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", "gpugate.store:migrations")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def _add(connection: sql.Connection, night: Night) -> str | None:
+    there = connection.execute(_FIND_RUN, {"sought": night.key}).one_or_none()
+    if there is not None:
+        if night.interrupted or not there.interrupted:
+            return str(there.name)
+        for table, column in ((METRIC, METRIC.c.run_id), (RESULT, RESULT.c.run_id), (RUN, RUN.c.id)):
+            connection.execute(table.delete().where(column == there.id))
+    row = {
+        "key": night.key,
+        "name": night.name,
+        "started": _seconds(night.started),
+        "started_at": night.started.isoformat(),
+        "seed": night.seed,
+        "machine": night.machine,
+        "interrupted": night.interrupted,
+        **{name: getattr(night.provenance, name) for name in _PROVENANCE},
+        "environment": _to_text(night.environment),
+        "source_hashes": json.dumps(dict(night.source_hashes)),
+    }
+    connection.execute(_INSERT_RUN, row)
+    run_id = connection.execute(_FIND_RUN, {"sought": night.key}).one().id
+    cases = list(enumerate(night.cases.values()))
+    results = [(run_id, number, case.case_id, case.outcome and case.outcome.value) for number, case in cases]
+    metrics = [
+        (run_id, number, METRIC_CODES[name], metric.value, metric.low, metric.high)
+        for number, case in cases
+        for name, metric in case.metrics.items()
+    ]
+    _insert_rows(connection, RESULT, results)
+    _insert_rows(connection, METRIC, metrics)
+    return None
+
+
+def _insert_rows(connection: sql.Connection, table: sql.Table, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Inserts rows with a value for each column; by COPY into PostgreSQL, which is five times as fast there."""
+    if not rows:
+        return
+    if connection.dialect.driver == "psycopg":
+        columns = ", ".join(column.name for column in table.columns)
+        cursor = connection.connection.cursor()
+        with cursor.copy(f"COPY {table.name} ({columns}) FROM STDIN") as copy:
+            for row in rows:
+                copy.write_row(row)
+    elif connection.dialect.name == "sqlite":
+        # By the driver itself, since SQLAlchemy would convert each row, where nothing is to convert. Statements of one
+        # row would take SQLite half as long again.
+        many = len(rows) // ROWS_A_STATEMENT * ROWS_A_STATEMENT
+        for first, last, size in ((0, many, ROWS_A_STATEMENT), (many, len(rows), 1)):
+            parts = [tuple(chain.from_iterable(rows[start : start + size])) for start in range(first, last, size)]
+            if parts:
+                connection.exec_driver_sql(_insert_of_sqlite(table, size), parts)
+    else:
+        names = [column.name for column in table.columns]
+        connection.execute(table.insert(), [dict(zip(names, row, strict=True)) for row in rows])
+
+
+def _insert_of_sqlite(table: sql.Table, rows: int) -> str:
+    row = f"({', '.join('?' * len(table.columns))})"
+    return f"INSERT INTO {table.name} VALUES {', '.join([row] * rows)}"  # noqa: S608  # names of ours
+
+
+def _conditions(connection: sql.Connection, selection: Selection) -> list[sql.ColumnElement[bool]]:
+    found: list[sql.ColumnElement[bool]] = []
+    if selection.machine:
+        every = connection.execute(sql.select(RUN.c.machine).distinct()).scalars()
+        found.append(RUN.c.machine.in_([name for name in every if selection.machine.lower() in name.lower()]))
+    if selection.branch is not None:
+        found.append(RUN.c.branch == selection.branch)
+    if selection.commit is not None:
+        found.append(_begins(RUN.c.commit, selection.commit))
+    if selection.since is not None:
+        found.append(RUN.c.started >= _seconds(selection.since))
+    if selection.until is not None:
+        found.append(RUN.c.started <= _seconds(selection.until))
+    return found
+
+
+def _begins(column: sql.Column[Any], beginning: str) -> sql.ColumnElement[bool]:
+    """A range, which an index answers; `LIKE` needs a collation of its own for that in PostgreSQL."""
+    return sql.and_(column >= beginning, column < f"{beginning}\U0010ffff")
+
+
+def _of_cases(selection: Selection) -> list[sql.ColumnElement[bool]]:
+    found: list[sql.ColumnElement[bool]] = []
+    if selection.case_id is not None:
+        found.append(RESULT.c.case_id == selection.case_id)
+    if selection.case:
+        found.append(sql.func.lower(RESULT.c.case_id).contains(selection.case.lower(), autoescape=True))
+    if selection.metrics:
+        found.append(METRIC.c.name.in_([METRIC_CODES[name] for name in selection.metrics]))
+    return found
+
+
+def _read_nights(
+    connection: sql.Connection,
+    of_runs: Sequence[sql.ColumnElement[bool]],
+    of_cases: Sequence[sql.ColumnElement[bool]],
+) -> list[Night]:
+    runs = connection.execute(sql.select(RUN).where(*of_runs).order_by(RUN.c.started, RUN.c.id)).all()
+    cases: dict[int, dict[str, CaseNight]] = {run.id: {} for run in runs}
+    # The numbers of few runs lead the query to them by the primary key; SQLite would begin with all runs of a case.
+    ids = list(cases) if len(runs) <= MOST_IDS else sql.select(RUN.c.id).where(*of_runs)
+    rows = connection.execute(
+        sql.select(*_VALUES)
+        .join(METRIC, sql.and_(METRIC.c.run_id == RESULT.c.run_id, METRIC.c.number == RESULT.c.number))
+        .where(RESULT.c.run_id.in_(ids), *of_cases)
+        .order_by(RESULT.c.run_id, RESULT.c.number)
+    )
+    of_case, metrics = (0, ""), dict[str, Metric]()
+    for run_id, case_id, outcome, code, value, low, high in chain.from_iterable(rows.partitions(ROWS_AT_ONCE)):
+        if (run_id, case_id) != of_case:
+            of_case, metrics = (run_id, case_id), {}
+            case = CaseNight(case_id, None if outcome is None else Outcome(outcome), metrics)
+            cases.setdefault(run_id, {})[case_id] = case  # of a run that was added meanwhile, too
+        if code in _NAMES:  # a newer gpugate may have added another one
+            metrics[_NAMES[code]] = Metric(value, low, high)
+    return [_night_of(run, cases[run.id]) for run in runs]
+
+
+def _night_of(run: Any, cases: Mapping[str, CaseNight]) -> Night:
+    return Night(
+        name=run.name,
+        started=datetime.datetime.fromisoformat(run.started_at),
+        seed=run.seed,
+        machine=run.machine,
+        environment=_to_environment(run.environment),
+        source_hashes=_to_hashes(run.source_hashes),
+        provenance=Provenance(*run[_PROVENANCE_COLUMNS]),
+        interrupted=run.interrupted,
+        cases=cases,
+    )
+
+
+def _to_text(environment: Environment) -> str:
+    return json.dumps(to_json(environment))
+
+
+@lru_cache(maxsize=1024)
+def _to_environment(text: str) -> Environment:
+    """Most nights have the environment of the night before. Another gpugate may have stored more fields, or fewer."""
+    stored = json.loads(text)
+    return Environment(**{field.name: stored[field.name] for field in fields(Environment) if field.name in stored})
+
+
+@lru_cache(maxsize=1024)
+def _to_hashes(text: str) -> Mapping[str, str]:
+    return MappingProxyType(json.loads(text))
+
+
+def _seconds(time: datetime.datetime) -> int:
+    return int(time.timestamp())
+
+
+def _time(seconds: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+
+
+def _describe(address: URL) -> str:
+    if address.get_backend_name() == "sqlite":
+        return str(address.database or "the store in memory")
+    return address.render_as_string(hide_password=True)
+
+
+def _sentence(address: URL, done: str, error: Exception) -> str:
+    problem, step = _first_line(error), "make room, mend its permissions, or give another store"
+    if address.get_backend_name() != "sqlite":
+        step = "check the server and the URL, or give another store"
+    elif "not a database" in problem or "malformed" in problem:
+        step = "delete it, then add the files of its runs with gpugate store add"
+    return f"{_describe(address)} cannot be {done} ({problem}): {step}"
+
+
+def _first_line(error: Exception) -> str:
+    """The words of the driver where there are some: SQLAlchemy adds the statement and a link."""
+    cause = getattr(error, "orig", None) or error
+    text = getattr(cause, "strerror", None) or str(cause)
+    return (text.strip().splitlines() or [type(cause).__name__])[0]

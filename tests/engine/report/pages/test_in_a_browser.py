@@ -1,0 +1,222 @@
+"""The pages in a real Chromium: no request leaves them, axe-core finds nothing serious, and they fit their window.
+
+`GPUGATE_SCREENSHOTS=docs/images` also writes the pictures of the README, from the recorded processes of an H200.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpugate.commands.compare.page import compare_page
+from gpugate.commands.history.trends import build_histories
+from gpugate.commands.site.page import write_site
+from gpugate.report.last_night import LastNight, find_changes
+from gpugate.report.pages.night import night_page
+from gpugate.results.run import RunResult
+from tests.engine.commands.test_compare_page import HOSTILE, compared
+from tests.engine.commands.test_site_command import HOSTILE as HOSTILE_CASES
+from tests.engine.commands.test_site_command import renamed
+from tests.support.browser import Browser, open_browser, require_chromium
+from tests.support.recorded_nights import Faults, recorded_night
+from tests.support.simulated_years import simulated_nights
+from tests.support.stored_runs import MACHINE, STARTED, case
+
+WIDTHS = (390, 1280)
+A4_WIDTH = 688  # CSS pixels between the margins
+CASE = 'section[data-case="two-layer-net/all/cuda"]'
+SCREENSHOTS = "GPUGATE_SCREENSHOTS"
+MOST_BYTES = 200_000  # of a picture
+FAULTS = Faults(
+    slower={"two-layer-net/all/cuda": 1.2, "video/segment/cuda-graph/cuda": 0.2},
+    skipped={"video/decode-hevc/nvdec/cuda": "needs the package PyNvVideoCodec: pip install PyNvVideoCodec"},
+    failed={"video/encode/nvjpeg/cuda": "nvjpeg failed while being built: RuntimeError: CUDA out of memory"},
+    packages={"torch": "2.12.0"},
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    require_chromium()
+    with open_browser(tmp_path_factory.mktemp("chromium")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A file for each page, by name."""
+    last, run = recorded_night(2), recorded_night(3, FAULTS, commit="0c3ffab91234")
+    hostile = {name: case(f"{number}", 2.8) for number, name in enumerate(HOSTILE)}
+    for name, made in hostile.items():
+        made.case_id = made.workload = name
+    contents = {
+        "night": night_page(run, find_changes(LastNight("2026-11-24", last), run)),
+        "hostile": night_page(RunResult(MACHINE, STARTED, 1, cases=hostile), None, "no earlier night"),
+        "compare": compare_page(compared()),
+    }
+    folder = tmp_path_factory.mktemp("pages")
+    for name, content in contents.items():
+        (folder / f"{name}.html").write_bytes(content)
+    return {name: folder / f"{name}.html" for name in contents}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of 60 nights of 89 cases on two machines."""
+    nights = simulated_nights(60, second_machine=True)
+    return write_site(tmp_path_factory.mktemp("site"), build_histories(nights, len(nights)))
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["night", "hostile", "compare"])
+def test_a_page_fits_its_window_is_accessible_and_requests_nothing(
+    browser: Browser, pages: dict[str, Path], name: str, width: int, dark: bool
+) -> None:
+    browser.show(pages[name].as_uri(), width, dark)
+    assert browser.overflow() == 0
+    assert {url for url in browser.requests() if url != "data:,"} == {pages[name].as_uri()}
+    assert browser.errors() == []
+    assert browser.violations() == []
+
+
+def test_hostile_names_are_text(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(pages["hostile"].as_uri(), 1280)
+    text = browser.run("return document.body.innerText")
+    assert all(name in text for name in HOSTILE)
+    assert browser.run("return document.scripts.length + document.images.length") == 0
+
+
+@pytest.mark.parametrize("name", ["night", "compare"])
+def test_a_page_prints_on_a4(browser: Browser, pages: dict[str, Path], name: str) -> None:
+    browser.show(pages[name].as_uri(), A4_WIDTH)
+    browser.command("Emulation.setEmulatedMedia", {"media": "print"})
+    too_wide = browser.overflow()
+    browser.command("Emulation.setEmulatedMedia", {"media": ""})
+    assert too_wide == 0
+    assert len(browser.command("Page.printToPDF")["data"]) > 10_000
+
+
+def test_colours_follow_the_scheme_and_print_is_black_on_white(browser: Browser, pages: dict[str, Path]) -> None:
+    read = "const style = getComputedStyle(document.body); return [style.color, style.backgroundColor]"
+    seen = []
+    for dark in (False, True):
+        browser.show(pages["night"].as_uri(), 1280, dark)
+        seen.append(tuple(browser.run(read)))
+    browser.command("Emulation.setEmulatedMedia", {"media": "print"})
+    printed = browser.run(read)
+    browser.command("Emulation.setEmulatedMedia", {"media": ""})
+    assert len(set(seen)) == 2
+    assert printed == ["rgb(0, 0, 0)", "rgb(255, 255, 255)"]
+
+
+def test_the_picture_of_the_readme_is_of_the_top_of_the_night_page(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(pages["night"].as_uri(), 1280)
+    keep_picture("night", browser.picture(1340))
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_site_draws_fits_is_accessible_and_requests_its_own_files_alone(
+    browser: Browser, site: Path, width: int, dark: bool
+) -> None:
+    browser.show(site.as_uri(), width, dark)
+    browser.run(f"document.querySelector('{CASE}').scrollIntoView()")
+    browser.wait_until(f"return document.querySelector('{CASE} .chart svg') !== null")
+    requested = {url for url in browser.requests() if url != "data:,"}
+    scripts = ("vega/vega.min.js", "vega/vega-lite.min.js", "vega/vega-embed.min.js", "data.js", "trends.js")
+    assert requested == {site.as_uri(), *((site.parent / name).as_uri() for name in scripts)}
+    assert browser.overflow() == 0
+    assert browser.errors() == []
+    assert browser.violations() == []
+
+
+def test_the_filter_stands_in_the_address(browser: Browser, site: Path) -> None:
+    browser.show(f"{site.as_uri()}#case=two-layer-net&machine=nvidia-h200-140-gib-500-w&show=ms", 1280)
+    shown = (
+        "return [...document.querySelectorAll('section.case')].filter(one => !one.hidden).map(one => one.dataset.case)"
+    )
+    assert browser.run(shown) == [
+        f"two-layer-net/{name}/cuda" for name in ("all", "cuda-graph", "no-sync", "pinned-async")
+    ]
+    assert browser.run("return document.getElementById('count').textContent") == "4 of 89 cases"
+    machines = "return [...document.querySelectorAll('tr[data-machine]')].filter(one => !one.hidden).length"
+    assert browser.run(machines) == 89
+    browser.run(
+        "const field = document.getElementById('case');field.value = 'No-Sync'; field.dispatchEvent(new Event('input'))"
+    )
+    assert browser.run(shown) == ["two-layer-net/no-sync/cuda"]
+    assert browser.run("return location.hash") == "#case=No-Sync&machine=nvidia-h200-140-gib-500-w&show=ms"
+    browser.run("location.hash = ''")
+    browser.wait_until("return document.getElementById('count').textContent === '89 of 89 cases'")
+
+
+def test_the_table_beside_a_chart_has_the_same_values(browser: Browser, site: Path) -> None:
+    browser.show(f"{site.as_uri()}#case=two-layer-net/all/", 1280)
+    browser.wait_until(f"return document.querySelector('{CASE} .chart svg') !== null")
+    browser.run(f"document.querySelector('{CASE} details').open = true")
+    browser.wait_until(f"return document.querySelector('{CASE} details tbody') !== null")
+    rows = browser.run(
+        f"const rows = [...document.querySelectorAll('{CASE} details tbody tr')];"
+        "return rows.map(one => [...one.cells].map(cell => cell.textContent))"
+    )
+    drawn = browser.run(f"return document.querySelector('{CASE}').view.view.data('source_0')")
+    nights = simulated_nights(60, second_machine=True)
+    assert len(rows) == len(drawn) == len(nights)
+    wanted = {(f"{one.started:%Y-%m-%d %H:%M}", one.machine): one.cases["two-layer-net/all/cuda"] for one in nights}
+    for when, machine, _, speedup, interval, anchor, ms, *_ in rows:
+        case = wanted[when, machine]
+        assert float(speedup) == pytest.approx(case.speedup.median, rel=2e-3)
+        assert [float(end) for end in interval.split("..")] == pytest.approx(
+            [case.speedup.low, case.speedup.high], rel=2e-3
+        )
+        assert float(anchor) == pytest.approx(case.anchor_speedup, rel=2e-3)
+        assert float(ms) == pytest.approx(case.optimized_ms, rel=2e-3)
+
+
+def test_hostile_names_are_text_in_charts_too(browser: Browser, tmp_path: Path) -> None:
+    page = write_site(tmp_path, build_histories(renamed(simulated_nights(12)), 12))
+    browser.show(page.as_uri(), 1280)
+    browser.wait_until("return document.querySelectorAll('.chart svg').length > 1")
+    assert browser.errors() == []
+    shown = browser.run("return [...document.querySelectorAll('section.case h3')].map(one => one.textContent)")
+    assert sorted(shown) == sorted(HOSTILE_CASES)
+    assert browser.run("return document.scripts.length") == 5
+
+
+def test_without_scripts_the_newest_values_stand_in_the_site(browser: Browser, site: Path) -> None:
+    browser.command("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        browser.show(site.as_uri(), 1280)
+        text = browser.driver.find_element("tag name", "body").text
+    finally:
+        browser.command("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert "The charts and the filter need JavaScript." in text
+    assert "two-layer-net/all/cuda" in text
+
+
+def test_the_picture_of_the_readme_is_of_the_trends(browser: Browser, tmp_path: Path) -> None:
+    nights = simulated_nights(260)
+    page = write_site(tmp_path, build_histories(nights, len(nights)))
+    browser.show(f"{page.as_uri()}#case=video/segment/cud", 1280)
+    browser.run("scrollTo(0, 400)")
+    browser.wait_until("return document.querySelectorAll('.chart svg').length === 2")
+    browser.run("scrollTo(0, 0)")
+    keep_picture("trends", browser.picture(1250))
+
+
+def keep_picture(name: str, png: bytes) -> None:
+    """Checks that a picture shows something, and writes it where SCREENSHOTS names a folder, in few colours."""
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(png)).convert("RGB")
+    assert len(image.getcolors(1 << 24)) > 20
+    small = io.BytesIO()
+    image.quantize(192, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+    assert len(small.getvalue()) < MOST_BYTES
+    if os.environ.get(SCREENSHOTS):
+        Path(os.environ[SCREENSHOTS], f"{name}.png").write_bytes(small.getvalue())

@@ -1,0 +1,196 @@
+"""`night.html`: every case and verdict stands in it, whatever the names are, and a browser loads and runs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpugate.judging.decide import decider
+from gpugate.report.last_night import LastNight, find_changes
+from gpugate.report.night import write_night
+from gpugate.report.pages.night import night_page
+from gpugate.results.autopsy import Autopsy
+from gpugate.results.case import CaseResult
+from gpugate.results.reason import Reason, ReasonCode
+from gpugate.results.run import RunResult
+from gpugate.results.verdict import CASE_CHECKS, SEVERITY, Outcome, Verdict
+from gpugate.store import run_file
+from gpugate.store.night_files import PAGE
+from tests.support.read_pages import Page, squeeze
+from tests.support.recorded_nights import Faults, recorded_night
+from tests.support.stored_runs import MACHINE, STARTED, case, every_outcome, stored
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "x" * 300,
+    "a 🚀 b",
+    '"><img src=x onerror=alert(1)>',
+    "{{ 7*7 }}",
+    "&lt;b&gt;",
+    "</style>",
+]
+SLOW = "video/segment/cuda-graph/cuda"
+NAMES = st.one_of(st.sampled_from(HOSTILE), st.text(min_size=1, max_size=300))
+
+
+def read(run: RunResult, **changed: object) -> Page:
+    return Page(night_page(run, None, "no earlier night", **changed))
+
+
+def verdict_of(case_id: str, check: str, outcome: Outcome, problem: str) -> Verdict:
+    return Verdict(check, case_id, outcome, (Reason(ReasonCode.DEVICE_LOST, {"problem": problem}),))  # type: ignore[arg-type]
+
+
+@st.composite
+def hostile_runs(draw: st.DrawFn) -> RunResult:
+    cases: dict[str, CaseResult] = {}
+    for name, kind in draw(
+        st.dictionaries(NAMES, st.sampled_from(["measured", "skipped", "failed"]), max_size=6)
+    ).items():
+        made = case("x", 3.0 if kind == "measured" else None)
+        made.case_id, made.workload = name, draw(NAMES)
+        if kind == "measured":
+            outcomes = draw(st.tuples(*[st.sampled_from(Outcome)] * len(CASE_CHECKS)))
+            pairs = zip(CASE_CHECKS, outcomes, strict=True)
+            made.verdicts = [verdict_of(name, check, outcome, draw(NAMES)) for check, outcome in pairs]
+            made.autopsy = Autopsy(draw(NAMES), "host", draw(NAMES), (draw(NAMES),)) if draw(st.booleans()) else None
+        else:
+            setattr(made, {"skipped": "skipped", "failed": "error"}[kind], draw(NAMES))
+        cases[name] = made
+    return RunResult(replace(MACHINE, device_name=draw(NAMES)), STARTED, 1, cases=cases, command=draw(NAMES))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(hostile_runs())
+def test_every_case_and_verdict_stands_in_the_page_and_nothing_is_run(run: RunResult) -> None:
+    page = read(run)
+    assert page.unsafe == []
+    first_cells = [row[0] for row in page.rows if row]
+    for made in run.cases.values():
+        assert squeeze(made.case_id) in page.text
+        assert squeeze(made.skipped or made.error or "") in page.text
+        outcomes = {one.outcome for one in made.verdicts}
+        checks = "; ".join(
+            f"{outcome.value} {', '.join(one.check for one in made.verdicts if one.outcome is outcome)}"
+            for outcome in SEVERITY
+            if outcome in outcomes
+        )
+        assert not made.verdicts or squeeze(made.case_id + checks) in first_cells
+        for verdict in made.verdicts:
+            assert verdict.outcome is Outcome.PASS or squeeze(f"{verdict.check}: {verdict.reason}") in page.text
+        for line in made.autopsy.sentences if made.autopsy and outcomes != {Outcome.PASS} else ():
+            assert squeeze(line) in page.text
+
+
+def test_half_of_a_surrogate_pair_is_a_question_mark() -> None:
+    made = case("x", None, skipped="no \ud83d here")
+    assert "no ? here" in read(RunResult(MACHINE, STARTED, 1, cases={made.case_id: made})).text
+
+
+def test_the_first_sentence_has_verdict_cases_machine_duration_and_sharpness() -> None:
+    page = read(recorded_night(0, Faults(slower={SLOW: 0.2})))
+    assert "gate red" in page.text
+    sentence = (
+        "Gate: 1 REGRESSED of 89 cases on NVIDIA H200, in 6 min; sharpness: 26 of 89 cases would catch a slowdown"
+    )
+    assert sentence in page.text
+
+
+@pytest.mark.parametrize(
+    ("changed", "light"),
+    [
+        ({"exit_status": 0, "gate": True}, "gate green"),
+        ({"exit_status": 1, "gate": True}, "gate red"),
+        ({"exit_status": 0}, "no gate"),
+        ({"exit_status": 0, "gate": True, "interrupted": True}, "interrupted"),
+        ({"gate": True}, "no exit status"),
+    ],
+)
+def test_the_state_of_the_run_is_that_of_gpugate_verdict(
+    tmp_path: Path, changed: dict[str, object], light: str
+) -> None:
+    assert f"{light} night of" in read(stored(tmp_path / "run.json", case("pass"), **changed)).text
+
+
+def test_a_failure_has_its_reason_its_interval_its_autopsy_and_its_command() -> None:
+    run = recorded_night(0, Faults(slower={SLOW: 0.2}))
+    text = read(run).text.partition("Speedups against their records")[0]
+    found = run.cases[SLOW]
+    assert found.autopsy is not None
+    assert f"✕ REGRESSED speedup: {squeeze(found.verdicts[1].reason)}" in text
+    assert found.remembered is not None
+    decided = decider(found)
+    assert decided is not None
+    change = decided.summary.speedup.median / found.remembered.current.speedup - 1
+    assert f"speedup against its record: {100 * change:.1f} % (" in text
+    assert "), tolerated ±4.9 %, a slowdown of 6.8 % is caught" in text
+    assert "time per step against its record: +" in text
+    assert found.autopsy.sentences[0] in text
+    assert f'next: pytest perf_tests -m gpu --gate -k "{SLOW}" --perf-budget 30' in text
+    assert f'repeat: pytest perf_tests -m gpu --gate -k "{SLOW}"' in text
+
+
+def test_a_case_that_failed_has_its_error_and_the_command_that_repeats_it() -> None:
+    text = read(recorded_night(0, Faults(failed={SLOW: "it ran out of memory"}))).text
+    assert f'✕ FAILED {SLOW} it ran out of memory repeat: pytest perf_tests -m gpu --gate -k "{SLOW}"' in text
+
+
+def test_what_was_not_measured_stands_with_its_reason() -> None:
+    assert f"skipped {SLOW}: no decoder" in read(recorded_night(0, Faults(skipped={SLOW: "no decoder"}))).text
+
+
+def test_machine_yardsticks_clocks_ladders_and_costs_have_their_rows() -> None:
+    page = read(recorded_night(0))
+    assert ["launch latency", "6.5 us", "6.29 us", "9.8 us", "8"] in page.rows
+    assert "SM clock, median of a case: " in page.text
+    assert "ladder of resnet18-training/cuda" in page.text
+    assert "sweep of driving-workers/workers/cuda" in page.text
+    (cost,) = [row for row in page.rows if row[0] == SLOW and "measuring" in row[-1]]
+    assert cost[3] == "1"
+
+
+def test_changes_since_last_night_stand_in_the_page() -> None:
+    last = recorded_night(0, Faults(absent={"two-layer-net/all/cuda"}), commit="a" * 40)
+    faults = Faults({SLOW: 0.3}, {"video/encode/nvjpeg/cuda": "no encoder"}, packages={"torch": "2.12.0"})
+    run = recorded_night(5, faults, commit="b" * 40)
+    page = Page(night_page(run, find_changes(LastNight("2026-11-22", last), run)))
+    assert "Compared with 2026-11-22, begun 2026-11-22 03:00." in page.text
+    assert "software torch 2.11.0 -> 2.12.0 code commit aaaaaaaaaaaa -> bbbbbbbbbbbb" in page.text
+    assert "cases gained two-layer-net/all/cuda cases lost video/encode/nvjpeg/cuda" in page.text
+    assert [SLOW, "speedup, throughput", "PASS → ✕ REGRESSED"] in page.rows
+    (moved,) = [row for row in page.rows if row[0] == SLOW and len(row) == 5]
+    assert float(moved[4].removesuffix(" %")) > 25
+
+
+def test_a_night_is_compared_with_the_newest_one_beside_it(tmp_path: Path) -> None:
+    for number in range(3):
+        folder = tmp_path / f"night-{number}"
+        folder.mkdir()
+        write_night(folder, recorded_night(number, commit=f"commit-{number}"))
+    assert "no earlier night of nvidia-h200 is beside this folder" in (tmp_path / "night-0" / PAGE).read_text().lower()
+    assert "Compared with night-1" in Page((tmp_path / "night-2" / PAGE).read_bytes()).text
+    assert "commit commit-1 -> commit-2" in Page((tmp_path / "night-2" / PAGE).read_bytes()).text
+
+
+def test_a_run_of_every_outcome_and_one_without_a_case_have_pages(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run.json", *every_outcome(), interrupted=True, mutated="slow:5")
+    page = read(run)
+    assert page.unsafe == []
+    assert "MUTATED by slow:5" in page.text
+    assert "interrupted" in page.text
+    assert "Nothing was measured." in read(RunResult(MACHINE, STARTED, 1)).text
+
+
+def test_a_page_of_89_cases_has_at_most_300_kilobytes() -> None:
+    last, run = (recorded_night(number, Faults(slower={SLOW: 0.2 * number})) for number in range(2))
+    assert len(run.cases) == 89
+    assert len(night_page(run, find_changes(LastNight("last", last), run))) <= 300_000
+
+
+def test_a_stored_run_gives_the_same_page(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run.json", *every_outcome())
+    assert night_page(run, None, "x") == night_page(run_file.read(tmp_path / "run.json"), None, "x")

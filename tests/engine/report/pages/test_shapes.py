@@ -1,0 +1,57 @@
+"""Places on a scale: its middle, its ends, what is beyond them, and its ticks."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpugate.report.pages.shapes import Scale, Strip, reach_of
+
+
+def strip(value: float, allowed: float | None = None, **changed: object) -> Strip:
+    return Strip(value, value - 0.01, value + 0.01, allowed, None, "words", **changed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("share", "linear", "of_roots"), [(0.0, 50, 50), (0.2, 98, 98), (-0.2, 2, 2), (0.05, 62, 74), (-9.0, 2, 2)]
+)
+def test_a_share_has_its_place_and_one_beyond_the_scale_stands_at_its_end(
+    share: float, linear: float, of_roots: float
+) -> None:
+    assert Scale(0.2).place(share) == pytest.approx(linear)
+    assert Scale(0.2, of_roots=True).place(share) == pytest.approx(of_roots)
+    assert Scale(0.2).is_beyond(share) is (abs(share) > 0.2)
+
+
+@pytest.mark.parametrize("reach", [0.02, 0.025, 0.05, 0.1, 0.2, 0.5, 2.0])
+def test_ticks_are_round_inside_the_scale_and_few(reach: float) -> None:
+    ticks = Scale(reach).ticks
+    assert len(ticks) in (5, 7)
+    assert (50, "0 %") in ticks
+    assert all(2 <= place <= 98 for place, _ in ticks)
+
+
+def test_ticks_of_roots_have_words_where_there_is_room() -> None:
+    assert [words for _, words in Scale(0.5, of_roots=True).ticks] == [
+        "-50 %",
+        "-10 %",
+        "",
+        "0 %",
+        "",
+        "+10 %",
+        "+50 %",
+    ]
+
+
+def test_the_reach_contains_the_given_share_of_the_strips_whole() -> None:
+    strips = [strip(0.0, 0.03)] * 9 + [strip(0.7)]
+    assert reach_of(strips) == 1.0
+    assert reach_of(strips, covered=0.9) == 0.05
+    assert reach_of(strips[-2:], covered=0.6) == 1.0
+    assert reach_of(strips, most=0.5) == 0.5
+    assert reach_of([]) == 0.02
+
+
+def test_the_detectable_slowdown_is_on_the_bad_side() -> None:
+    assert Strip(0, 0, 0, None, 1.0, "").slowdown == -0.5  # of the speedup, which halves
+    assert Strip(0, 0, 0, None, 1.0, "", less_is_better=True).slowdown == 1.0
+    assert strip(0.0).slowdown is None

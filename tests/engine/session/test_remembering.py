@@ -1,0 +1,144 @@
+"""Every session that measures adds its run to the store, and what the store does never decides a run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from contextlib import closing
+
+import pytest
+
+from gpugate.results.night import Night
+from gpugate.session import perf_run
+from gpugate.store.database import open_store
+from gpugate.store.store_url import VARIABLE, url_of
+from tests.support.tiny_project import TinyProject
+
+QUICK = "tiny/quick/cpu"
+
+
+@pytest.fixture
+def project(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> TinyProject:
+    """A project in which the variable of the store is not set."""
+    monkeypatch.delenv(VARIABLE)
+    return tiny
+
+
+def stored(project: TinyProject, url: str = "") -> list[Night]:
+    with closing(open_store(url or url_of(project.path), make=False)) as store:
+        return store.read_nights()
+
+
+def test_the_second_run_says_what_moved_since_the_first(project: TinyProject) -> None:
+    first, second = project.run(), project.run()
+    project.quick_ms(2)
+    third = project.run()
+    assert [ended.status for ended in (first, second, third)] == [0, 0, 0]
+    assert "since the last run here" not in first.text
+    assert "since the last run here" in second.text
+    moved = next(line for line in third.text.splitlines() if line.startswith(f"  {QUICK}: speedup "))
+    assert moved.endswith(", outside its noise")
+    assert [list(night.cases) for night in stored(project)] == [[QUICK]] * 3
+
+
+def test_git_ignores_the_folder_by_a_file_of_its_own(project: TinyProject) -> None:
+    for words in (["init", "-q"], ["add", "-A"]):
+        subprocess.run(["git", *words], cwd=project.path, check=True)
+    project.run()
+    assert (project.path / ".gpugate/.gitignore").read_text() == "*\n"
+    status = ["git", "status", "--porcelain", "--untracked-files=all", "--ignored=no"]
+    found = subprocess.run(status, cwd=project.path, capture_output=True, text=True, check=True).stdout
+    assert ".gpugate/" not in found
+
+
+def test_a_run_is_the_same_from_its_session_and_from_its_file(project: TinyProject) -> None:
+    project.run("--perf-report", "nights/one")
+    url = f"sqlite:///{project.path}/again.sqlite"
+    from gpugate.store.adding import add_folder
+
+    with closing(open_store(url)) as store:
+        assert add_folder(store, project.path / "nights").new == 1
+        assert store.read_nights() == stored(project)
+        assert add_folder(store, project.path / "nights").new == 0
+    with closing(open_store(url_of(project.path))) as store:
+        assert add_folder(store, project.path / "nights").new == 0
+
+
+@pytest.mark.parametrize("way", ["option", "variable"])
+def test_another_store_by_its_url(project: TinyProject, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    url = f"sqlite:///{project.path}/elsewhere/all.sqlite"
+    if way == "variable":
+        monkeypatch.setenv(VARIABLE, url)
+    assert project.run(*(["--perf-store", url] if way == "option" else [])).status == 0
+    assert len(stored(project, url)) == 1
+    assert not (project.path / ".gpugate").exists()
+    assert [path.name for path in (project.path / "elsewhere").iterdir()] == ["all.sqlite"]  # and no file for git
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--perf-store", "off"],
+        ["--collect-only"],
+        ["--perf-mutate", "slow:1"],
+        ["-k", "cuda"],
+    ],
+    ids=["off", "collect-only", "a fault on purpose", "nothing measured"],
+)
+def test_some_sessions_add_nothing(project: TinyProject, options: list[str]) -> None:
+    assert project.run(*options).status != pytest.ExitCode.USAGE_ERROR
+    assert not (project.path / ".gpugate").exists()
+
+
+def test_the_fresh_processes_of_a_session_add_nothing_of_their_own(project: TinyProject) -> None:
+    ended = project.run_apart("--update-baselines", "-operf_processes=2", "--perf-reason", "the first")
+    assert ended.status == 0, ended.text
+    assert len(stored(project)) == 1
+
+
+def test_the_workers_of_one_session_are_one_run(project: TinyProject) -> None:
+    ended = project.run_apart("-n", "1", "--perf-json", "run.json")
+    assert ended.status == 0, ended.text
+    (night,) = stored(project)
+    assert list(night.cases) == [QUICK]
+
+
+def test_a_worker_adds_nothing_of_its_own(project: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perf_run, "remember", lambda run, options: [])  # in the controller alone
+    assert project.run("-n", "1").status == 0
+    assert not (project.path / ".gpugate").exists()
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_store_that_fails_is_a_warning_and_no_other_status(project: TinyProject, status: int) -> None:
+    (project.path / "broken.sqlite").write_text("no database, " * 1000, encoding="utf-8")
+    options = ["--gate"] if status else []  # which lacks a baseline
+    ended = project.run("--perf-store", f"sqlite:///{project.path}/broken.sqlite", "--perf-json", "run.json", *options)
+    assert ended.status == status
+    (line,) = [line for line in ended.text.splitlines() if "not in the store" in line]
+    assert line.startswith(f"warning: this run is not in the store: {project.path}/broken.sqlite cannot be opened (")
+    assert line.endswith("delete it, then add the files of its runs with gpugate store add")
+    assert json.loads((project.path / "run.json").read_text())["exit_status"] == status
+
+
+def test_an_error_that_nobody_expected_is_a_warning_too(project: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpugate.store import database
+
+    def fail(url: str) -> None:
+        raise RuntimeError("of the driver\nand more")
+
+    monkeypatch.setattr(database, "open_store", fail)
+    ended = project.run()
+    assert ended.status == 0
+    assert (
+        "warning: this run is not in the store (RuntimeError: of the driver): give another --perf-store, or "
+        "--perf-store off"
+    ) in ended.text.splitlines()
+
+
+def test_a_word_that_is_no_url_is_refused_before_anything_is_measured(project: TinyProject) -> None:
+    ended = project.run("--perf-store", "mine")
+    assert ended.status == pytest.ExitCode.USAGE_ERROR
+    assert "ERROR: --perf-store is 'mine': give an SQLAlchemy URL such as postgresql://user@host/gpugate, or off" in (
+        ended.text
+    )

@@ -1,0 +1,329 @@
+"""The store, in SQLite and in PostgreSQL: what is added comes back, and no failure loses or halves a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from gpugate.results.night import METRIC_CODES, TIMED, UNKNOWN_PROVENANCE, CaseNight, Metric, Night
+from gpugate.results.provenance import Provenance
+from gpugate.results.verdict import Outcome
+from gpugate.store import database
+from gpugate.store.database import REVISIONS, TABLES, Selection, StoreError, open_store
+from tests.conftest import H200
+from tests.support import postgresql
+from tests.support.full_disk import files_up_to
+from tests.support.patience import HANGS_S
+from tests.support.postgresql import MUST_RUN, make_database, require_postgresql, start_cluster
+
+ROOT = Path(__file__).parents[3]
+FIRST = datetime(2030, 1, 1, 3, 0, tzinfo=timezone(timedelta(hours=2)))
+CASES = ("tiny/fused/cuda", "video/decode/nvdec/cuda")
+
+
+def night(day: int = 0, cases: Sequence[str] = CASES, **changed: object) -> Night:
+    """The night `day` days after the first, with the commit `a<day>`."""
+    timed = {name: Metric(3.0 + day, 2.9 + day, 3.1 + day) for name in TIMED}
+    metrics = {**timed, "kernels": Metric(57.0), "recorded_speedup": Metric(3.25)}
+    found = Night(
+        name=f"night-{day}",
+        started=FIRST + timedelta(days=day),
+        seed=day,
+        machine="nvidia-h200-140-gib-700-w",
+        environment=H200,
+        source_hashes={"tiny": "0123456789abcdef"},
+        provenance=Provenance(repository="git@a:b.git", commit=f"a{day}", branch="main", host="one", gpu_uuid="GPU-1"),
+        interrupted=False,
+        cases={case_id: CaseNight(case_id, Outcome.PASS, metrics) for case_id in cases},
+    )
+    return replace(found, **changed)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[str]:
+    require_postgresql()
+    with start_cluster() as address:
+        yield address
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a store that does not exist yet."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/.gpugate/store.sqlite"
+    name = f"a{abs(hash(str(tmp_path)))}"
+    return make_database(request.getfixturevalue("cluster"), name)
+
+
+def read(url: str, selection: Selection | None = None) -> list[Night]:
+    with closing(open_store(url)) as store:
+        return store.read_nights(selection or Selection())
+
+
+def add(url: str, *nights: Night) -> list[str | None]:
+    with closing(open_store(url)) as store:
+        return store.add(*nights)
+
+
+def test_a_night_comes_back_as_it_was_the_oldest_first(url: str) -> None:
+    unknown = night(1, provenance=UNKNOWN_PROVENANCE, interrupted=True, cases={})
+    nights = [night(2), night(0), unknown]
+    assert add(url, *nights) == [None] * 3
+    assert read(url) == [night(0), unknown, night(2)]
+
+
+def test_adding_twice_changes_nothing(url: str) -> None:
+    add(url, night())
+    assert add(url, replace(night(), name="a copy", cases={})) == ["night-0"]
+    assert read(url) == [night()]
+
+
+def test_the_whole_run_replaces_the_one_that_was_cut_off(url: str) -> None:
+    add(url, night(cases=CASES[:1], interrupted=True), night(1))
+    assert add(url, night(interrupted=True)) == ["night-0"]
+    assert add(url, night()) == [None]
+    assert read(url) == [night(0), night(1)]
+
+
+@pytest.mark.parametrize(
+    ("selection", "days"),
+    [
+        (Selection(machine="H200"), [0, 1, 2]),
+        (Selection(machine="h100"), []),
+        (Selection(branch="main"), [0, 2]),
+        (Selection(commit="a1"), [1]),
+        (Selection(since=FIRST + timedelta(days=1)), [1, 2]),
+        (Selection(until=FIRST + timedelta(days=1)), [0, 1]),
+    ],
+)
+def test_nights_are_selected(url: str, selection: Selection, days: list[int]) -> None:
+    other = night(1, provenance=replace(night(1).provenance, branch="topic"))
+    add(url, night(0), other, night(2))
+    assert [one.seed for one in read(url, selection)] == days
+
+
+@pytest.mark.parametrize(
+    ("selection", "cases"),
+    [
+        (Selection(case="DECODE"), CASES[1:]),
+        (Selection(case="_"), ()),
+        (Selection(case_id=CASES[0]), CASES[:1]),
+        (Selection(case_id="tiny/fused"), ()),
+    ],
+)
+def test_cases_are_selected_and_a_night_without_one_stays(url: str, selection: Selection, cases: Sequence[str]) -> None:
+    add(url, night())
+    (found,) = read(url, selection)
+    assert tuple(found.cases) == cases
+
+
+def test_only_the_asked_metrics_are_read(url: str) -> None:
+    add(url, night())
+    (found,) = read(url, Selection(metrics=["kernels", "peak_bytes"]))
+    assert found.cases[CASES[0]].metrics == {"kernels": Metric(57.0)}
+
+
+def test_the_night_before_is_of_this_host_this_machine_and_these_cases(url: str) -> None:
+    elsewhere = night(3, provenance=replace(night().provenance, host="two"))
+    add(url, night(0), night(1), night(2, machine="nvidia-h200"), elsewhere, night(4, cases=CASES[1:]), night(9))
+    with closing(open_store(url)) as store:
+        assert store.read_night_before(night(5, cases=CASES[:1])) == night(1)
+        assert store.read_night_before(night(5)) == night(4, cases=CASES[1:])
+        assert store.read_night_before(night(0)) is None
+
+
+def test_the_times_of_a_commit(url: str) -> None:
+    add(url, night(0), night(1), night(4, provenance=night(1).provenance))
+    with closing(open_store(url)) as store:
+        assert store.find_commit("a1") == (night(1).started, night(4).started)
+        assert store.find_commit("b") is None
+
+
+WRITER = """
+    import os, signal, sys
+    from gpugate.store import database
+    from tests.engine.store.test_database import night
+
+    first, dies = int(sys.argv[2]), len(sys.argv) > 3
+    store = database.open_store(sys.argv[1])
+    insert = database._insert_rows
+
+    def die(connection, table, rows):
+        insert(connection, table, rows)
+        if table is database.METRIC:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    database._insert_rows = die if dies else insert
+    for day in range(first, first + 20):
+        assert store.add(night(day)) == [None]
+"""
+
+
+def start_writer(url: str, *words: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), url, *map(str, words)]
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def test_two_writers_at_once_lose_nothing(url: str) -> None:
+    """Both also find a store without tables."""
+    writers = [start_writer(url, 0), start_writer(url, 20)]
+    assert [writer.wait(HANGS_S) for writer in writers] == [0, 0]
+    assert read(url) == [night(day) for day in range(40)]
+
+
+def test_one_process_at_a_time_makes_the_tables_in_postgresql(cluster: str) -> None:
+    import psycopg
+
+    url = make_database(cluster, "made_once")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SELECT pg_advisory_lock(%s)", [database.CREATING_LOCK])
+        writer = start_writer(url, 0)
+        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        while connection.execute(waiting).fetchone() == (0,):
+            assert writer.poll() is None
+            time.sleep(0.01)
+    assert writer.wait(HANGS_S) == 0
+    assert len(read(url)) == 20
+
+
+def test_a_killed_writer_leaves_no_half_of_a_run(url: str) -> None:
+    add(url, night(0))
+    assert start_writer(url, 1, "dies").wait(HANGS_S) == -signal.SIGKILL
+    assert read(url) == [night(0)]
+    assert add(url, night(1)) == [None]
+    assert read(url) == [night(0), night(1)]
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    add(f"sqlite:///{path}", night(0))
+    many = night(1, cases=[f"tiny/{number}/cuda" for number in range(2000)])
+    with closing(open_store(f"sqlite:///{path}")) as store:
+        with files_up_to(path.stat().st_size + 2**16), pytest.raises(StoreError) as refused:
+            store.add(many)
+        assert str(refused.value).startswith(f"{path} cannot be written (")
+        assert str(refused.value).endswith("): make room, mend its permissions, or give another store")
+        assert store.read_nights() == [night(0)]
+        assert store.add(many) == [None]
+    assert read(f"sqlite:///{path}") == [night(0), many]
+
+
+def test_alembic_makes_the_tables_that_the_code_makes(url: str) -> None:
+    """A new store is made without alembic, whose import takes as long as the rest."""
+    import sqlalchemy as sql
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    made = sql.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    if made.dialect.name == "sqlite":
+        database._make_folder(Path(str(made.url.database)).parent)
+    with made.begin() as connection:
+        database.upgrade(connection)
+        assert compare_metadata(MigrationContext.configure(connection), TABLES) == []
+        assert MigrationContext.configure(connection).get_current_revision() == REVISIONS[-1]
+    made.dispose()
+    add(url, night())
+    assert read(url) == [night()]
+
+
+def test_sqlite_stores_both_kinds_of_tables_in_one_form(tmp_path: Path) -> None:
+    import sqlalchemy as sql
+
+    open_store(f"sqlite:///{tmp_path}/ours.sqlite").close()
+    with (migrated := sql.create_engine(f"sqlite:///{tmp_path}/alembic.sqlite")).begin() as connection:
+        database.upgrade(connection)
+    migrated.dispose()
+    words = []
+    for name in ("ours", "alembic"):
+        with closing(sqlite3.connect(tmp_path / f"{name}.sqlite")) as connection:
+            rows = connection.execute("SELECT sql FROM sqlite_master WHERE sql NOT LIKE '%alembic_version%'")
+            words.append(sorted(" ".join(row[0].split()) for row in rows))
+    assert words[0] == words[1]
+
+
+@pytest.mark.parametrize("name", ["mysql", "mssql", "oracle"])
+def test_other_databases_take_the_tables(name: str) -> None:
+    """Only the statements: no such server is here."""
+    import sqlalchemy as sql
+    from sqlalchemy.dialects import registry
+
+    dialect = registry.load(name)()
+    for table in TABLES.tables.values():
+        assert "CREATE TABLE" in str(sql.schema.CreateTable(table).compile(dialect=dialect))
+
+
+def test_the_tables_of_a_newer_gpugate_are_refused(url: str) -> None:
+    import sqlalchemy as sql
+
+    with closing(open_store(url)) as store, store._begin(writing=True) as connection:
+        connection.execute(sql.text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StoreError, match=r"is of a newer gpugate \(tables 9999\): upgrade gpugate"):
+        open_store(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("nonsense://host/a", "'nonsense://host/a' is no URL of a store"),
+        ("sqlite:////proc/none/store.sqlite", "/proc/none/store.sqlite cannot be made (No such file or directory)"),
+        ("postgresql://me:secret@127.0.0.1:1/a", "postgresql+psycopg://me:***@127.0.0.1:1/a cannot be opened ("),
+        ("sqlite:////bin/true", "/bin/true cannot be opened (file is not a database): delete it, then add the files"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_is_one_sentence(url: str, words: str) -> None:
+    with pytest.raises(StoreError) as refused:
+        open_store(url)
+    assert str(refused.value).startswith(words)
+    assert "\n" not in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreError, match=r"needs the package psycopg: pip install 'gpugate\[postgresql\]'"):
+        open_store("postgresql://me@host/a")
+
+
+def test_a_history_makes_no_store(tmp_path: Path) -> None:
+    path = tmp_path / ".gpugate/store.sqlite"
+    with pytest.raises(StoreError, match=r"there is no store at .*: measure first, or give folders of nights"):
+        open_store(f"sqlite:///{path}", make=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_test_without_the_server_skips_with_the_reason_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgresql, "find_programs", lambda: None)
+    monkeypatch.delenv(MUST_RUN, raising=False)
+    missing = "PostgreSQL's server is missing: apt-get install postgresql"
+    for outcome in (pytest.skip.Exception, pytest.fail.Exception):
+        with pytest.raises(BaseException, match=missing) as ended:  # a skip of another kind would skip this test
+            require_postgresql()
+        assert ended.type is outcome
+        monkeypatch.setenv(MUST_RUN, "1")
+
+
+def test_an_environment_of_another_gpugate_is_read(tmp_path: Path) -> None:
+    add(f"sqlite:///{tmp_path}/a.sqlite", night())
+    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection, connection:
+        (text,) = connection.execute("SELECT environment FROM run").fetchone()
+        stored = {**json.loads(text), "colour": "red"}
+        del stored["l2_bytes"]
+        connection.execute("UPDATE run SET environment = ?", [json.dumps(stored)])
+    assert read(f"sqlite:///{tmp_path}/a.sqlite") == [night()]
+
+
+def test_no_two_metrics_have_one_number() -> None:
+    assert len(set(METRIC_CODES.values())) == len(METRIC_CODES)
