@@ -4,8 +4,6 @@
 
 VENV ?= .venv
 ARGS ?=
-# Seconds of sampling for each parameter: a first look takes less than a night, which has pytest's default.
-BUDGET ?= 4
 # Compiling every module of torch at once takes a minute; Python compiles those that are imported.
 INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 PERF_INSTALLED = $(VENV)/.installed-perf
@@ -22,7 +20,7 @@ endif
 .PHONY: perf test lint coverage
 
 perf: $(PERF_INSTALLED)
-	$(VENV)/bin/python -m pytest perf_tests --perf-budget $(BUDGET) $(ARGS)
+	$(VENV)/bin/python -m pytest perf_tests $(ARGS)
 
 # Three workers of one thread each keep two cores busy, since some tests wait for processes. The plugin stays out, since it
 # refuses workers that share a device; the tests that are about it load it. ARGS="-n 0" debugs in one process.

@@ -26,10 +26,6 @@ class GpugateError(Exception):
     """Base of every error that gpugate raises on purpose."""
 
 
-class GpugateWarning(UserWarning):
-    """A verdict that is no failure in a developer's run and one under --gate."""
-
-
 class CatalogueError(GpugateError):
     """A workload or an optimization is declared in a way that cannot be measured."""
 

@@ -31,14 +31,8 @@ def sweep(request: pytest.FixtureRequest) -> JudgedSweep:
 
 @pytest.fixture
 def gate(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
-    """Fails, warns or passes by the verdict's outcome and the policy of the session."""
-    return partial(_tests(request).gate, request.node)
-
-
-@pytest.fixture
-def replayed(request: pytest.FixtureRequest) -> Callable[[Judged], None]:
-    """Hands the recorded samples of the optimized side to pytest-benchmark, where that is active."""
-    return partial(_tests(request).replay, request)
+    """Fails or passes by the verdict's outcome and the mode of the session."""
+    return partial(_tests(request).gate, request)
 
 
 def _tests(request: pytest.FixtureRequest) -> PerfTests:

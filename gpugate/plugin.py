@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpugate.catalogue import catalogue
-from gpugate.fixtures import gate, replayed, sweep, workload
+from gpugate.fixtures import gate, sweep, workload
 from gpugate.profiling.session import ProfilePlugin, outer_run
 from gpugate.session.options import add_options, add_settings, profilers, read_options, words_without_ambiguity
 from gpugate.session.registration import perf_run
@@ -18,7 +18,7 @@ from gpugate.session.selection import parametrize
 from gpugate.session.usage_errors import usage_errors
 from gpugate.session.xdist_workers import REFUSAL, RESULTS, check_workers
 
-__all__ = ["gate", "replayed", "sweep", "workload"]  # fixtures are found in the plugin's namespace
+__all__ = ["gate", "sweep", "workload"]  # fixtures are found in the plugin's namespace
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,8 +45,6 @@ def _start_profiler(config: pytest.Config) -> int | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a CUDA GPU")
-    if not config.pluginmanager.hasplugin("benchmark"):
-        config.addinivalue_line("markers", "benchmark: read by pytest-benchmark, which is not active")
     with usage_errors():
         options = read_options(config)
         check_workers(config, options)

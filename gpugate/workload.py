@@ -45,7 +45,7 @@ def nothing_to_join() -> None:
     """The default of `Side.finish`: an output is complete, in stream order, when its step returns."""
 
 
-def _nothing_to_close() -> None:
+def nothing_to_close() -> None:
     """The default of `Side.close`."""
 
 
@@ -78,7 +78,7 @@ class Side:
     model: torch.nn.Module | None = None
     finish: Callable[[], None] = nothing_to_join
     engaged: Callable[[], str | None] = no_engagement_problem
-    close: Callable[[], None] = _nothing_to_close
+    close: Callable[[], None] = nothing_to_close
     stock_steps: int = 0
     cached_step: Callable[[], object] | None = None
     works_ahead: bool = False

@@ -21,6 +21,7 @@ from gpugate.faults.fault import EXAMPLE, SPELLING, Fault
 from gpugate.judging.decide import decide
 from gpugate.report.table import Column, Table, columns
 from gpugate.results.case import CaseResult, Promise
+from gpugate.results.run import Mode
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.units import percent
 
@@ -125,7 +126,7 @@ def _measure(case: Case, context: Context, budget_s: float, fault: Fault | None)
         promise=Promise(None, optimization.tolerated, None),
     )
     # The autopsy reads from the verdict of the outputs that they are wrong.
-    return replace(result, verdicts=decide(result, recording=False, asked_tolerance=None))
+    return replace(result, verdicts=decide(result, mode=Mode.GATE, asked_tolerance=None))
 
 
 def table(found: Sequence[FaultTrial]) -> str:

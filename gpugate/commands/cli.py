@@ -30,6 +30,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
+    Command("init", "the two files of a first workload and its test, written to a folder", "gpugate.commands.init"),
     Command(
         "doctor",
         "this machine, its packages and profilers, and reasons not to trust a gate run here",

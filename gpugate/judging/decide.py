@@ -20,18 +20,20 @@ from gpugate.judging.times import MOVED, judge_speedup, judge_throughput, judged
 from gpugate.measurement.record import Measurement
 from gpugate.results.case import CaseResult, Promise
 from gpugate.results.reason import Reason, ReasonCode
+from gpugate.results.run import Mode
 from gpugate.results.summary import Summary, summarize_process
 from gpugate.results.verdict import Check, NextStep, Outcome, Verdict
 from gpugate.statistics.intervals import LAST_DIGIT
 from gpugate.statistics.policy import SPARE_PROCESSES
 
 TIMED: tuple[Check, ...] = ("speedup", "throughput")
+OPEN = (Outcome.INCONCLUSIVE, Outcome.UNDECIDED)  # which more pairs may settle
 
 
-def decide(result: CaseResult, recording: bool, asked_tolerance: float | None) -> list[Verdict]:
+def decide(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> list[Verdict]:
     """The four verdicts of a measured case.
 
-    A recording takes a missing baseline for granted. `asked_tolerance` is the share by which the user lets a speedup
+    Only a gate needs a record of the case. `asked_tolerance` is the share by which the user lets a speedup
     fall, None for what the machine can resolve. Raises ValueError for a case that was not measured.
     """
     measurement, promise = result.measurement, result.promise
@@ -42,8 +44,8 @@ def decide(result: CaseResult, recording: bool, asked_tolerance: float | None) -
     summaries = judged_summaries(undisturbed, [result.summarize(one) for one in disturbed])
     first = counted[0] if counted else measurement
     timed = (
-        judge_speedup(first, summaries, promise.min_speedup, result.remembered, asked_tolerance),
-        judge_throughput(first, summaries, result.remembered),
+        judge_speedup(first, summaries, promise.min_speedup, result.remembered, asked_tolerance, mode),
+        judge_throughput(first, summaries, result.remembered, mode),
     )
     impossible = impossible_rate(first, summaries[0], result.size) if summaries else None
     outputs = [judge_equivalence(one, promise.tolerance) for one in (measurement, *confirming)]
@@ -62,8 +64,6 @@ def decide(result: CaseResult, recording: bool, asked_tolerance: float | None) -
     problems = dict.fromkeys(one.problem for one in result.attempts if one.problem)
     unconfirmed = [Reason(ReasonCode.NOT_CONFIRMED, {"problem": problem}) for problem in problems]
     verdicts = [one if one.check == "equivalence" else _with_reasons(one, unconfirmed) for one in verdicts]
-    if recording:
-        verdicts = [_about_to_be_recorded(verdict) for verdict in verdicts]
     return unless_wrong(verdicts)
 
 
@@ -141,7 +141,7 @@ def left_open_by_other_work(result: CaseResult) -> bool:
     """True where other work on the CPU left a time open: more pairs beside that work would not narrow its interval."""
     if not _is_busy_cpu(result):
         return False
-    open_ones = (Outcome.INCONCLUSIVE, Outcome.ENV_INVALID)
+    open_ones = (*OPEN, Outcome.ENV_INVALID)
     timed = [one.outcome for one in result.verdicts if one.check in TIMED and TIMES_CEILING not in one.numbers]
     return Outcome.REGRESSED not in timed and any(outcome in open_ones for outcome in timed)
 
@@ -151,7 +151,7 @@ def _is_busy_cpu(result: CaseResult) -> bool:
 
 
 def wants_more_pairs(result: CaseResult) -> bool:
-    """True where a time is INCONCLUSIVE, which more pairs can settle, or REGRESSED, which more pairs must repeat.
+    """True where a time is open, which more pairs can settle, or REGRESSED, which more pairs must repeat.
 
     A result that is open because the reference moved, or because processes differ, needs another process, and more
     pairs do not make an impossible time possible.
@@ -159,7 +159,7 @@ def wants_more_pairs(result: CaseResult) -> bool:
     timed = [one for one in result.verdicts if one.check in TIMED and TIMES_CEILING not in one.numbers]
     if any(verdict.outcome is Outcome.REGRESSED for verdict in timed):
         return True
-    open_ones = [one for one in timed if one.outcome is Outcome.INCONCLUSIVE and MOVED not in one.numbers]
+    open_ones = [one for one in timed if one.outcome in OPEN and MOVED not in one.numbers]
     return any(_can_narrow(result, one.check) for one in open_ones) and not left_open_by_other_work(result)
 
 
@@ -236,10 +236,3 @@ def _counters(result: CaseResult, promise: Promise, measurements: Sequence[Measu
 
 def _with_reasons(verdict: Verdict, more: Sequence[Reason]) -> Verdict:
     return replace(verdict, reasons=(*verdict.reasons, *more))
-
-
-def _about_to_be_recorded(verdict: Verdict) -> Verdict:
-    """A missing baseline is what a recording is for."""
-    if verdict.outcome is not Outcome.NO_BASELINE:
-        return verdict
-    return replace(verdict, outcome=Outcome.PASS, reasons=(Reason(ReasonCode.BEING_RECORDED),), next_step=None)

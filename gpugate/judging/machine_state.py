@@ -33,10 +33,10 @@ def with_other_work(verdict: Verdict, measurement: Measurement, on_cpu: bool) ->
 
     The next step on a CPU that is loaded or noisy is one that helps there: a larger budget does not.
     """
-    if verdict.outcome not in (Outcome.INCONCLUSIVE, Outcome.ENV_INVALID):
+    if verdict.outcome not in (Outcome.INCONCLUSIVE, Outcome.UNDECIDED, Outcome.ENV_INVALID):
         return verdict
     cores = busy_cores(measurement)
-    noisy = verdict.outcome is Outcome.INCONCLUSIVE and measurement.stopped_because == "noise"
+    noisy = verdict.outcome in (Outcome.INCONCLUSIVE, Outcome.UNDECIDED) and measurement.stopped_because == "noise"
     load = () if cores is None else (Reason(ReasonCode.OTHER_WORK, {"cores": cores}),)
     step = NextStep.FREE_CORES if on_cpu and (cores is not None or noisy) else verdict.next_step
     return replace(verdict, reasons=(*verdict.reasons, *load), next_step=step)

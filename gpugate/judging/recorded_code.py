@@ -19,6 +19,7 @@ from gpugate.statistics.policy import SHARP
 TIMED = ("speedup", "throughput")
 RECORDED = ("recorded", "anchored")  # bounds that a record gives, not a promise
 UNPROVEN = (ReasonCode.MACHINE_CHANGED, ReasonCode.OTHER_CORES)  # which only times suggest: the code may be slower, too
+UNRECORDED = (Outcome.NO_BASELINE, Outcome.PASS, Outcome.UNDECIDED)  # of a time that has no record
 NOT_OPEN = (Outcome.PASS, Outcome.IMPROVED, Outcome.NO_BASELINE)
 
 
@@ -91,8 +92,8 @@ def with_recorded_code(verdict: Verdict, result: CaseResult) -> Verdict:
 
 
 def _with_other_cores(verdict: Verdict, result: CaseResult) -> Verdict:
-    """ENV_INVALID in place of NO_BASELINE where this CPU has a record, but of another number of cores."""
-    missing = verdict.outcome is Outcome.NO_BASELINE and result.remembered is None
+    """ENV_INVALID for a time without a record where this CPU has one, but of another number of cores."""
+    missing = verdict.outcome in UNRECORDED and result.remembered is None
     if not missing or result.cores_changed is None:
         return verdict
     cores: dict[str, Fact] = {"recorded_cores": result.cores_changed.recorded, "cores": result.cores_changed.now}

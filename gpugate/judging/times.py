@@ -10,10 +10,12 @@ from typing import Literal, NamedTuple
 from gpugate.judging.asked_tolerance import smallest_tolerance
 from gpugate.judging.next_step import next_step
 from gpugate.judging.processes import is_disputed, vote
+from gpugate.judging.unrecorded import find_wide_interval, judge_unrecorded
 from gpugate.measurement.record import Measurement
 from gpugate.results.case import Remembered
 from gpugate.results.moved_side import Times, mostly_the_reference
 from gpugate.results.reason import Fact, Reason, ReasonCode
+from gpugate.results.run import Mode
 from gpugate.results.summary import History, Summary
 from gpugate.results.verdict import NextStep, Outcome, Verdict, worst
 from gpugate.statistics.intervals import Estimate
@@ -111,6 +113,7 @@ def judge_speedup(
     minimum: float | None,
     remembered: Remembered | None,
     asked_tolerance: float | None = None,
+    mode: Mode = Mode.GATE,
 ) -> Verdict:
     """The promised minimum, the recorded speedup and the fixed anchor.
 
@@ -122,7 +125,7 @@ def judge_speedup(
         return _not_timed("speedup", measurement)
     speedups = [summary.speedup for summary in summaries]
     speedup = speedups[0]
-    judgements, too_varied = _against_record(summaries, remembered, asked_tolerance)
+    judgements, too_varied = _against_record(summaries, remembered, mode, asked_tolerance)
     if minimum is not None:
         allowed = _promise_tolerance(minimum, remembered)
         kept = votes_on_minimum(speedups, minimum * (1 - allowed))
@@ -136,7 +139,11 @@ def judge_speedup(
     outcome = _inert(measurement, speedup) or worst([judgement.outcome for judgement in judgements])
     blamed = [judgement for judgement in judgements if judgement.outcome is outcome]
     moved = _reference_moved(outcome, summaries, judgements, remembered)
-    if outcome is Outcome.NO_BASELINE and remembered is None:
+    too_wide = find_wide_interval(speedup, remembered, mode)
+    if too_wide is not None and outcome in (Outcome.PASS, Outcome.INCONCLUSIVE):
+        outcome, reasons = Outcome.UNDECIDED, [too_wide, *(judgement.reason for judgement in judgements)]
+        reasons.append(_pairs(measurement, summaries[0]))
+    elif outcome is Outcome.NO_BASELINE and remembered is None:
         reasons = [judgement.reason for judgement in blamed]
     else:
         reasons = [
@@ -208,14 +215,14 @@ def _expected_alarms(remembered: Remembered | None, minimum: float | None) -> di
 
 
 def _against_record(
-    summaries: Sequence[Summary], remembered: Remembered | None, asked_tolerance: float | None
+    summaries: Sequence[Summary], remembered: Remembered | None, mode: Mode, asked_tolerance: float | None
 ) -> tuple[list[_Judgement], list[Reason]]:
     """Against the current record and against the anchor, which a recorded improvement has passed for good.
 
     And at most one reason: which of them vary by so much that no speedup would fall short of them.
     """
     if remembered is None:
-        return [_Judgement(Outcome.NO_BASELINE, Reason(ReasonCode.NO_RECORD))], []
+        return [_Judgement(*judge_unrecorded(mode))], []
     judgements, too_varied = list[_Judgement](), dict[str, Fact]()
     for bound, then in (("recorded", remembered.current), ("anchored", remembered.anchor)):
         allowed = asked_tolerance or then.tolerance(remembered.checks)
@@ -326,7 +333,9 @@ def middle_by_speedup(summaries: Sequence[Summary]) -> Summary:
     return _middle_one(summaries, lambda one: one.speedup.median)
 
 
-def judge_throughput(measurement: Measurement, summaries: Sequence[Summary], remembered: Remembered | None) -> Verdict:
+def judge_throughput(
+    measurement: Measurement, summaries: Sequence[Summary], remembered: Remembered | None, mode: Mode = Mode.GATE
+) -> Verdict:
     """Absolute time of the optimized side against the recorded one: loosely, and more so under other software."""
     case_id = measurement.case_id
     if not summaries:
@@ -334,8 +343,8 @@ def judge_throughput(measurement: Measurement, summaries: Sequence[Summary], rem
     now, reference = summaries[0].optimized_ms, summaries[0].reference_ms
     numbers: dict[str, float | str | None] = {"optimized_ms": now.median, "reference_ms": reference.median}
     if remembered is None:
-        missing, unknown = Outcome.NO_BASELINE, (Reason(ReasonCode.NO_RECORD),)
-        return Verdict("throughput", case_id, missing, unknown, next_step(missing), numbers)
+        missing, unknown = judge_unrecorded(mode)
+        return Verdict("throughput", case_id, missing, (unknown,), next_step(missing), numbers)
     then = remembered.current
     of_time = then.optimized_ms_cv, then.processes
     if remembered.match == "exact":

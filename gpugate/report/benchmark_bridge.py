@@ -26,6 +26,8 @@ PLUGIN = "benchmark"  # the name of pytest-benchmark's entry point
 class Benchmark(Protocol):
     """The used part of pytest-benchmark's fixture `benchmark`."""
 
+    name: str
+    fullname: str
     group: str | None
     extra_info: dict[str, Any]
 
@@ -68,16 +70,23 @@ REPLAY_CLOCK = ReplayClock()
 
 
 def replay(
-    benchmark: Benchmark, samples_s: Sequence[float], clock: ReplayClock, extra_info: Mapping[str, Any], group: str
+    benchmark: Benchmark,
+    samples_s: Sequence[float],
+    clock: ReplayClock,
+    extra_info: Mapping[str, Any],
+    name: str,
+    group: str,
 ) -> None:
-    """Gives `samples_s`, in seconds per step, to pytest-benchmark as the rounds of this test.
+    """Gives `samples_s`, in seconds per step, to pytest-benchmark as the rounds of a benchmark of this name.
 
-    The test must carry `@pytest.mark.benchmark(timer=clock)`. `extra_info` must be JSON-ready. Raises ValueError
-    without samples. Where pytest-benchmark is disabled (--benchmark-disable, xdist) it runs one round and records
-    nothing; --benchmark-cprofile runs one more round than there are samples, of 0 s, which it does not record.
+    The test must carry `@pytest.mark.benchmark(timer=clock)`, which `benchmark_or_none` gives it. `extra_info` must be
+    JSON-ready. Raises ValueError without samples. Where pytest-benchmark is disabled (--benchmark-disable, xdist) it
+    runs one round and records nothing; --benchmark-cprofile runs one more round than there are samples, of 0 s, which
+    it does not record.
     """
     if not samples_s:
         raise ValueError("no samples to replay: measure first")
+    benchmark.name = benchmark.fullname = name
     benchmark.group = group
     benchmark.extra_info.update(extra_info)
     left = iter(samples_s)
@@ -93,6 +102,8 @@ def replay(
 def benchmark_or_none(request: pytest.FixtureRequest) -> Benchmark | None:
     """The fixture `benchmark` of the running test; None without pytest-benchmark, unless asked for, and when skipped.
 
+    Its timer is REPLAY_CLOCK.
+
     Without one of its options its table would only say again, in more columns, what ours says. With --benchmark-skip
     the fixture would skip our test, which judges more than pytest-benchmark shows.
     """
@@ -101,7 +112,12 @@ def benchmark_or_none(request: pytest.FixtureRequest) -> Benchmark | None:
         return None
     if config.getoption("benchmark_skip") and not config.getoption("benchmark_only"):
         return None
+    request.node.add_marker(_replaying(), append=False)
     return cast(Benchmark, request.getfixturevalue("benchmark"))
+
+
+def _replaying() -> pytest.MarkDecorator:
+    return pytest.mark.benchmark(timer=REPLAY_CLOCK)
 
 
 def keep_with_benchmark_only(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
@@ -112,8 +128,9 @@ def keep_with_benchmark_only(config: pytest.Config, items: Sequence[pytest.Item]
     if not (config.pluginmanager.hasplugin(PLUGIN) and config.getoption("benchmark_only")):
         return
     for item in items:
+        item.add_marker(_replaying(), append=False)
         names = getattr(item, "fixturenames", None)
-        if names is not None and "benchmark" not in names:
+        if names is not None and "benchmark" not in names:  # the parameters of one test share the list
             names.append("benchmark")
 
 

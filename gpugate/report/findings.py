@@ -12,6 +12,8 @@ from gpugate.judging.recorded_code import duet_of
 from gpugate.report.next_step import OF_ONE_CASE, advised_step, describe_next_step
 from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
 from gpugate.results.case import CaseResult
+from gpugate.results.reason import ReasonCode
+from gpugate.results.reason_words import describe
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, SEVERITY, NextStep, Outcome, Verdict
 from gpugate.statistics.policy import SHARP
@@ -43,6 +45,37 @@ def findings(run: RunResult) -> list[Finding]:
     return sorted(found, key=lambda finding: SEVERITY.index(finding.outcome))
 
 
+@dataclass(frozen=True)
+class Attention:
+    """One outcome for one reason, of all cases that have it; `reason` is that of the first one, without its
+    circumstances."""
+
+    outcome: Outcome
+    checks: tuple[str, ...]
+    case_ids: tuple[str, ...]
+    reason: str
+    next_step: str
+
+
+def attention(run: RunResult) -> list[Attention]:
+    """Everything that is not PASS, the worst first: the cases of one outcome, one reason code and one step together."""
+    by_code: dict[tuple[Outcome, ReasonCode, NextStep | None], list[Verdict]] = {}
+    for verdict in (verdict for case in run.cases.values() for verdict in case.verdicts):
+        if verdict.outcome is not Outcome.PASS:
+            by_code.setdefault((verdict.outcome, verdict.code, advised_step(verdict, run)), []).append(verdict)
+    found = [
+        Attention(
+            outcome,
+            tuple(dict.fromkeys(one.check for one in verdicts)),
+            tuple(dict.fromkeys(one.case_id for one in verdicts)),
+            describe(verdicts[0].check, verdicts[0].reasons[:1], verdicts[0].numbers),
+            describe_next_step(verdicts, run),
+        )
+        for (outcome, _, _), verdicts in by_code.items()
+    ]
+    return sorted(found, key=lambda one: SEVERITY.index(one.outcome))
+
+
 def _list_checks(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
     checks: dict[str, list[str]] = {}
     for verdict in verdicts:
@@ -57,6 +90,12 @@ def skips(run: RunResult) -> dict[str, list[str]]:
         if case.skipped is not None:
             by_reason.setdefault(case.skipped, []).append(case.case_id)
     return by_reason
+
+
+def describe_absence(case: CaseResult) -> str:
+    """The reason of a skip, and the option by which a gate accepts it, where there is one."""
+    accepted = f"; --allow-missing {','.join(case.lacking)} lets a gate pass without it" if case.lacking else ""
+    return f"{case.skipped}{accepted}"
 
 
 def errors(run: RunResult) -> dict[str, str]:

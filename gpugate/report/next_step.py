@@ -23,8 +23,8 @@ _WORDS: Mapping[NextStep, str] = {
     NextStep.MEASURE_LONGER: "{rerun} --perf-budget 30",
     # On a noisy or shared CPU a longer measurement does not narrow the interval.
     NextStep.FREE_CORES: (
-        "end the other work on this machine, or leave it cores: OMP_NUM_THREADS=1 {rerun}, "
-        "which needs records of as many threads"
+        "end the other work on this machine and repeat: {rerun}; or leave it cores by OMP_NUM_THREADS=1, with "
+        "records of as many threads"
     ),
     NextStep.TRACE: "{rerun} --torch-trace=DIR, which shows what the optimized side runs instead",
     NextStep.TRACE_BOTH_SIDES: (
@@ -56,13 +56,21 @@ def describe_next_step(verdicts: Sequence[Verdict], run: RunResult) -> str:
         return ""
     # The ids of a sweep's points begin as its own does.
     case_ids = [one.case_id.rpartition("/")[0] if one.check == "knee" else one.case_id for one in verdicts]
-    rerun = run.command + _selection(list(dict.fromkeys(case_ids)))
     return _WORDS[step].format(
-        rerun=rerun,
-        record=f"{rerun}{_own_baselines(run.command)} {RECORD} {REASON}",
+        rerun=_describe_rerun(run, case_ids),
+        record=describe_recording(run, case_ids),
         case=case_ids[0],
         commit=next((reason.facts["commit"] for reason in verdicts[0].reasons if "commit" in reason.facts), None),
     )
+
+
+def describe_recording(run: RunResult, case_ids: Sequence[str]) -> str:
+    """The command that records these cases, as their session was started."""
+    return f"{_describe_rerun(run, case_ids)}{_own_baselines(run.command)} {RECORD} {REASON}"
+
+
+def _describe_rerun(run: RunResult, case_ids: Sequence[str]) -> str:
+    return run.command + _selection(list(dict.fromkeys(case_ids)))
 
 
 def advised_step(verdict: Verdict, run: RunResult) -> NextStep | None:

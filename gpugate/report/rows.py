@@ -30,6 +30,7 @@ class Row:
     """The cells of one measured case. `group` is its workload, device and size; `remarks` are sentences
     that its figures need."""
 
+    case: CaseResult
     group: str
     optimization: str
     versus: str  # what it was compared with, empty for the baseline
@@ -137,6 +138,7 @@ def _row(case: CaseResult, measurement: Measurement, decided: Decider, ceiling: 
     other = _other_ratio(summary)
     remarks += [f"{MARK} {case.case_id}: {other}"] if other else []
     return Row(
+        case=case,
         group=f"{case.workload}/{case.device_kind}, {units.number_of(case.size.items, 'item')} per step",
         optimization=case.optimization,
         versus="" if case.compared_with == BASELINE else case.compared_with,

@@ -39,6 +39,8 @@ class ReasonCode(str, Enum):
     GAIN_OF_A_SLOWER_REFERENCE = "gain_of_a_slower_reference"
     DID_NOTHING = "did_nothing"
     NO_RECORD = "no_record"
+    NOT_RECORDED_YET = "not_recorded_yet"
+    INTERVAL_TOO_WIDE = "interval_too_wide"
     TOO_FEW_PROCESSES = "too_few_processes"
     RECORD_VARIES = "record_varies"
     BOUNDS_NOTHING = "bounds_nothing"

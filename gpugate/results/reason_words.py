@@ -42,6 +42,10 @@ _WORDS: Mapping[ReasonCode, str] = {
     ReasonCode.DISPROVED: "{proof}: {problem}",
     # Times.
     ReasonCode.NO_RECORD: "nothing is recorded for this machine yet",
+    ReasonCode.NOT_RECORDED_YET: "not recorded yet",
+    ReasonCode.INTERVAL_TOO_WIDE: (
+        "the interval of the speedup, +-{half_width:percent}, is wider than +-{widest:percent}"
+    ),
     ReasonCode.TOO_FEW_PROCESSES: "a baseline of {processes:.0f} processes, where a gate needs {needed:.0f}",
     ReasonCode.BOUNDS_NOTHING: "a tolerance as large as this bounds nothing",
     ReasonCode.MACHINE_CHANGED: "both sides are slower alike: the machine changed, or what both sides share",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Yardstick
@@ -10,6 +11,15 @@ from gpugate.results.case import CaseResult
 from gpugate.results.provenance import Provenance
 from gpugate.results.series import Ladder, Sweep
 from gpugate.units import Count, NotNegative, Share
+
+
+class Mode(str, Enum):
+    """The purpose of a session: a developer looks, a gate needs records and fails without them, a recording writes
+    them."""
+
+    DEVELOPER = "developer"
+    GATE = "gate"
+    RECORDING = "recording"
 
 
 @dataclass
@@ -35,3 +45,7 @@ class RunResult:
     exit_status: int | None = None  # pytest's; None: it has not ended
     provenance: Provenance | None = None  # None: an older run
     memory_bytes: Count | None = None  # of the GPU; None: a CPU, or an older run
+
+    @property
+    def mode(self) -> Mode:
+        return Mode.RECORDING if self.recording else Mode.GATE if self.gate else Mode.DEVELOPER

@@ -17,8 +17,8 @@ from gpugate.statistics.intervals import (
     Estimate,
     coefficient_of_variation,
     machine_half_width,
-    median_interval,
     robust_spread,
+    time_interval,
     widen,
 )
 from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES
@@ -60,8 +60,8 @@ def summarize(measurement: Measurement, recorded: History | None = None) -> Summ
     return Summary(
         case_id=measurement.case_id,
         speedup=speedup_of(measurement.instances, of_speedup),
-        reference_ms=median_interval([pair.reference_ms for pair in measurement.pairs]),
-        optimized_ms=widen(median_interval([pair.optimized_ms for pair in measurement.pairs]), of_time or 0.0),
+        reference_ms=time_interval([pair.reference_ms for pair in measurement.pairs]),
+        optimized_ms=widen(time_interval([pair.optimized_ms for pair in measurement.pairs]), of_time or 0.0),
         pairs=len(measurement.pairs),
         discarded=sum(build.discarded for build in measurement.instances),
         instances=len(ratios),

@@ -21,6 +21,7 @@ class Outcome(str, Enum):
     WRONG = "WRONG"  # outputs differ: fast and wrong is wrong
     NOT_ENGAGED = "NOT_ENGAGED"  # the optimization silently did not happen
     INCONCLUSIVE = "INCONCLUSIVE"
+    UNDECIDED = "UNDECIDED"  # without a record, the interval of the speedup is too wide to show its size
     NO_BASELINE = "NO_BASELINE"
     ENV_INVALID = "ENV_INVALID"
 
@@ -53,6 +54,7 @@ SEVERITY = (
     Outcome.REGRESSED,
     Outcome.ENV_INVALID,
     Outcome.INCONCLUSIVE,
+    Outcome.UNDECIDED,
     Outcome.NO_BASELINE,
     Outcome.IMPROVED,
     Outcome.PASS,

@@ -34,6 +34,7 @@ from gpugate.measurement.settings import Settings
 from gpugate.measurement.sides import BuiltSide, blame, build_side, pause_garbage_collection, release
 from gpugate.measurement.time_limit import BUILD_SHARE, limit_time
 from gpugate.store.version import CACHE_FOLDER
+from gpugate.store.writable_folder import make_ignored
 from gpugate.workload import Case, Context
 
 PROTOCOL = 1
@@ -67,7 +68,7 @@ class SideServer:
         self._case = self._cases[case]
         workload = self._case.workload
         self._name = f"{self._case.optimization.name} of the {self._version}"
-        self._cache.mkdir(parents=True, exist_ok=True)
+        make_ignored(self._cache)
         self._context = Context(self._device, self._case.size.items, workload.seed, self._cache)
         self._timer = timer_for(self._device, workload.timing)
         with blame(f"inputs of {workload.name} of the {self._version}", "being made", BUILD_SHARE):

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from gpugate.errors import GpugateError, GpugateWarning
+from gpugate.errors import GpugateError
 from gpugate.judging.knee import judge_knee
 from gpugate.judging.machine_state import with_environment
 from gpugate.measurement.progress import Report, silent
 from gpugate.report.benchmark_bridge import REPLAY_CLOCK, benchmark_or_none, replay
+from gpugate.report.findings import describe_absence
 from gpugate.report.live import LiveLine
 from gpugate.report.next_step import describe_next_step
 from gpugate.results.case import CaseResult
@@ -70,11 +70,12 @@ class JudgedSweep:
 
 @dataclass(frozen=True)
 class PerfTests:
-    """The work of the fixtures `workload`, `sweep`, `gate` and `replayed`."""
+    """The work of the fixtures `workload`, `sweep` and `gate`."""
 
     config: pytest.Config
     session: PerfSession
     held: HeldVerdicts
+    replayed: set[str] = field(default_factory=set)  # the cases whose samples pytest-benchmark has
 
     def judge_case(self, case: Case) -> Judged:
         """Measures the case once per session. Skips, naming what is missing, where the machine cannot run it."""
@@ -82,7 +83,7 @@ class PerfTests:
         result = self._measure([case])[case.id]
         if result.skipped is not None:
             if self.session.options.gate and not self.session.accepts_absence(case):
-                return Judged(case, result, absent=f"{case.id} was not measured: {result.skipped}")
+                return Judged(case, result, absent=f"{case.id} was not measured: {describe_absence(result)}")
             pytest.skip(result.skipped)
         return Judged(case, result)
 
@@ -96,7 +97,7 @@ class PerfTests:
             pytest.skip(str(next(iter(results.values())).skipped))
         (found,) = sweeps(results)  # the cases are the points of one
         sick = next((result.environment_problem for result in results.values() if result.environment_problem), None)
-        return JudgedSweep(sweep, with_environment(judge_knee(found), sick))
+        return JudgedSweep(sweep, with_environment(judge_knee(found, session.result.mode), sick))
 
     def _measure(self, cases: Iterable[Case]) -> dict[str, CaseResult]:
         """Measures the cases and returns the results by id; an error fails the test in one sentence."""
@@ -108,28 +109,30 @@ class PerfTests:
             # What `pytest.fail` raises: its own raise would show what led to the error, one message for each.
             raise pytest.fail.Exception(str(error), pytrace=False) from None
 
-    def gate(self, test: pytest.Item, verdict: Verdict) -> None:
-        """Fails, warns or passes by the verdict's outcome and the policy of the session."""
+    def gate(self, request: pytest.FixtureRequest, verdict: Verdict) -> None:
+        """Fails where the verdict is bad, and under --gate where it is not good; the report lists all others."""
         __tracebackhide__ = True
+        test = request.node
+        self._replay(request, verdict.case_id)
         # What `record_property` does: that fixture is missing under `-p no:junitxml`.
         test.user_properties.extend(properties(verdict).items())
         self.held.add(test, verdict)
-        if verdict.good:
-            return
-        if verdict.bad or self.session.options.gate:
+        if verdict.bad or (self.session.options.gate and not verdict.good):
             pytest.fail(sentence(verdict, self.session.result), pytrace=False)
-        warnings.warn(GpugateWarning(sentence(verdict, self.session.result).partition("\n")[0]), stacklevel=2)
 
-    def replay(self, request: pytest.FixtureRequest, judged: Judged) -> None:
-        """Hands the recorded samples of the optimized side to pytest-benchmark, where that is active."""
-        measurement = judged.result.measurement
-        if measurement is None or not measurement.pairs:
+    def _replay(self, request: pytest.FixtureRequest, case_id: str) -> None:
+        """Hands the samples of the optimized side to pytest-benchmark, in the first test that gates the case."""
+        result = self.session.result.cases.get(case_id)
+        pairs = result.measurement.pairs if result is not None and result.measurement is not None else ()
+        if result is None or not pairs or case_id in self.replayed:
             return
+        self.replayed.add(case_id)
         benchmark = benchmark_or_none(request)
         if benchmark is None:
             return
-        samples_s = [pair.optimized_ms / 1e3 for pair in measurement.pairs]
-        replay(benchmark, samples_s, REPLAY_CLOCK, properties(judged.speedup), judged.case.workload.name)
+        samples_s = [pair.optimized_ms / 1e3 for pair in pairs]
+        speedup = next(verdict for verdict in result.verdicts if verdict.check == "speedup")
+        replay(benchmark, samples_s, REPLAY_CLOCK, properties(speedup), case_id, result.workload)
 
 
 def properties(verdict: Verdict) -> dict[str, Any]:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from gpugate.catalogue import Catalogue
 from gpugate.errors import OptionError
 from gpugate.judging.asked_tolerance import refuse_below_floor
-from gpugate.machine.environment import absence_names, describe
-from gpugate.results.run import RunResult
+from gpugate.machine.environment import absence_names, describe, machine_name
+from gpugate.results.run import Mode, RunResult
 from gpugate.session.options import Options
 from gpugate.session.perf_session import PerfSession
-from gpugate.store import baseline
+from gpugate.session.time_plan import TimePlan
+from gpugate.store import baseline, profiles_file
 from gpugate.store.provenance import read_provenance
 from gpugate.workload import Case
 
@@ -95,6 +96,31 @@ def _check_settings(given: Mapping[str, str], selected: Collection[Case]) -> Non
         raise OptionError(f"--perf-set {name}={given[name]} is for none of the selected workloads: {advice}")
 
 
+def _list_machines(baselines: Path) -> list[str]:
+    """The names of the machines that have records."""
+    found = {path.relative_to(baselines).parts[0] for path in baselines.glob("*/**/*.json")}
+    return sorted(found - {profiles_file.FOLDER})
+
+
+def _describe_search(session: PerfSession) -> str | None:
+    """The sentence about a machine without any record, where other machines have some; None for every other machine."""
+    machine, others = machine_name(session.environment), _list_machines(session.options.baselines_path)
+    if session.baselines or machine in others or not others or session.options.update_baselines:
+        return None
+    threads = os.environ.get("OMP_NUM_THREADS")
+    limited = session.device.type == "cpu" and threads is not None
+    because = f" (OMP_NUM_THREADS={threads} counts as so many cores)" if limited else ""
+    return f"this machine is {machine}{because}, and the records are of {', '.join(others)}"
+
+
+def _plan_time(session: PerfSession, selected: Collection[Case]) -> TimePlan | None:
+    """The plan of a developer's run on a CPU; None where the user gave a time, and where records are made or judged."""
+    planned = session.device.type == "cpu" and session.result.mode is Mode.DEVELOPER
+    if not planned or session.options.budget_given:
+        return None
+    return TimePlan(sum(session.can_measure(case) for case in selected))
+
+
 def open_session(
     options: Options, root: Path, catalogue: Catalogue, worker: int | None, node_ids: Mapping[str, str]
 ) -> PerfSession:
@@ -133,6 +159,9 @@ def open_session(
     session.baselines = {} if options.update_baselines else files
     if known is not None:
         session.unused = baseline.find_unused(files, {case.id for case in catalogue.cases()})
+    session.plan = _plan_time(session, selected)
+    if not options.fresh and (searched := _describe_search(session)) is not None:
+        session.notes.add(searched)
     if options.tolerance is not None:
         quiet = replace(session, notes=set())  # notes about a baseline belong to the case that it judges
         refuse_below_floor(options.tolerance, {case.id: quiet.find_record(case) for case in selected})

@@ -90,6 +90,7 @@ class Options:
     command: str  # that selects the same tests with the same baselines
     allow_missing: frozenset[str]
     settings: Mapping[str, str] = field(default_factory=dict)  # by name, which only workloads understand
+    budget_given: bool = True  # False: a developer's run on a CPU plans the time of each case
     own_inputs: bool = False  # settings are given, and the folder of baselines knows nothing of them
     fault: Fault | None = None  # put into every optimized side, on purpose
     tolerance: float | None = None  # the share by which a speedup may fall; None: what the machine resolves
@@ -150,8 +151,8 @@ def add_options(parser: pytest.Parser) -> None:
     add(
         "--perf-budget",
         metavar="SECONDS",
-        default=str(Settings.budget_s),
-        help="sample each case for SECONDS, without the time of its builds (default: %(default)s)",
+        help="sample each case for SECONDS, without the time of its builds (default: "
+        f"{Settings.budget_s:g}; on a CPU, without --gate, all cases share two minutes)",
     )
     add(
         "--perf-attempts",
@@ -265,6 +266,7 @@ def read_options(config: pytest.Config) -> Options:
     value = config.getoption
     _check_together(config)
     fresh = _measures_for_its_parent(config)
+    budget = value("perf_budget")
     is_worker = hasattr(config, "workerinput")  # of xdist, whose controller writes one run for all
     return Options(
         gate=value("gate") and not fresh,
@@ -273,7 +275,8 @@ def read_options(config: pytest.Config) -> Options:
         processes=_processes(config.getini("perf_processes")),
         device=device_name(value("perf_device")),
         seed=_seed(config.getini("perf_seed")),
-        budget_s=seconds("--perf-budget", value("perf_budget")),
+        budget_s=Settings.budget_s if budget is None else seconds("--perf-budget", budget),
+        budget_given=budget is not None,
         step_timeout_s=seconds("perf_step_timeout", config.getini("perf_step_timeout")),
         attempts=whole_number("--perf-attempts", value("perf_attempts")),
         json_path=None if is_worker else _writable("--perf-json", _path(config, value("perf_json"))),

@@ -18,12 +18,14 @@ import pytest
 from gpugate.catalogue import catalogue
 from gpugate.errors import BaselineError, GpugateError, SideError
 from gpugate.measurement.time_limit import end_limits, limit_time
-from gpugate.report import terminal
 from gpugate.report.benchmark_bridge import keep_with_benchmark_only
 from gpugate.report.benchmark_bridge import machine_info as describe_machine
+from gpugate.report.details import details
 from gpugate.report.night import begin_night, prepare_night, write_night
+from gpugate.report.screen import next_command, screen
+from gpugate.report.terminal import render_text, terminal_columns
 from gpugate.results.run import RunResult
-from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_problems
+from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, fault_status, run_problems
 from gpugate.session.judged import PerfTests
 from gpugate.session.left_over import end_daemons, end_left_over
 from gpugate.session.opening import open_session
@@ -32,6 +34,7 @@ from gpugate.session.perf_session import PerfSession
 from gpugate.session.recording import lock_for_recording, record
 from gpugate.session.remembering import remember
 from gpugate.session.selection import (
+    case_of,
     cases_of,
     deselect_other_devices,
     ended_early,
@@ -61,6 +64,7 @@ class PerfRun:
         self._refusal: str | None = None  # of workers
         self._held = HeldVerdicts()
         self._lines: list[str] = []  # printed at the end
+        self._node_ids: set[str] = set()  # of the tests of cases and of sweeps
         self._outdated: list[Path] = []  # earlier runs that this session is to replace
         self._closing = ExitStack()
         self._had_cases = self._began_night = self._recorded = False
@@ -89,8 +93,8 @@ class PerfRun:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         self._had_cases = any(map(cases_of, items))
         deselect_other_devices(self.config, items, self.options.device)
-        asking = [item for item in items if "replayed" in getattr(item, "fixturenames", ())]
-        keep_with_benchmark_only(self.config, asking)
+        first = set(one_node_per_case(items).values())
+        keep_with_benchmark_only(self.config, [item for item in items if item.nodeid in first and case_of(item)])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -98,6 +102,8 @@ class PerfRun:
             self._lines.extend(filter(None, [explain_empty_selection(self.config)]))
         if self.config.option.collectonly or not any(map(cases_of, session.items)):
             return
+        self._node_ids = {item.nodeid for item in session.items if cases_of(item)}
+        self._leave_out_warnings(session)
         try:
             self._open(one_node_per_case(session.items))
         except GpugateError as error:
@@ -188,6 +194,7 @@ class PerfRun:
             self._lines.extend(catalogue.describe_skipped_modules())
         if not interrupted and not recording:
             self._end_red(session, self._problems(session, perf))
+            self._end_with_fault(session, run)
         run.exit_status = None if recording else int(session.exitstatus)
         try:
             perf.finish(interrupted)
@@ -208,6 +215,8 @@ class PerfRun:
         elif run is not None:
             problems, run.problems = run.problems, []
             self._end_red(session, [*problems, *(() if run.interrupted else run_problems(run))])
+            if not run.interrupted:
+                self._end_with_fault(session, run)
             run.exit_status = int(session.exitstatus)
             for path in self.options.run_paths:
                 run_file.write(path, run)
@@ -249,6 +258,16 @@ class PerfRun:
             self._lines.append(f"ERROR: {problem}")
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
+    def _end_with_fault(self, session: pytest.Session, run: RunResult) -> None:
+        """The exit status of a session with a fault, in which a failed test of a case is the fault that was caught."""
+        ours = [*run.cases, *(sweep.id for sweep in run.sweeps)]
+        failed = (node_id for node_id, failed in self._held.failed.items() if failed)
+        others = any(not any(case_id in node_id for case_id in ours) for node_id in failed)
+        ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if run.mutated is None or others or run.problems or not ended:
+            return
+        session.exitstatus = fault_status(run, self._held.list_absent(session.items, run))
+
     def _write_night(self, run: RunResult) -> None:
         if self.options.report_path is not None:
             write_night(self.options.report_path, run)
@@ -268,10 +287,28 @@ class PerfRun:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self.run is not None and self.run.cases:
             terminalreporter.section("gpugate")
-            text = terminal.text(self.run, terminal.terminal_columns(), terminalreporter._tw.hasmarkup)
-            terminalreporter.write(text)
-        for line in self._lines:
+            width, describe = terminal_columns(), details if self._is_verbose else screen
+            parts = describe(self.run, width)
+            terminalreporter.write(render_text(parts, width, terminalreporter._tw.hasmarkup))
+        commands = next_command(self.run) if self.run is not None else ()
+        for line in (*self._lines, *(f"next: {command}" for command in commands)):
             terminalreporter.write_line(line)
+
+    @property
+    def _is_verbose(self) -> bool:
+        return self.config.get_verbosity() > 0
+
+    def _leave_out_warnings(self, session: pytest.Session) -> None:
+        """pytest then prints only the number of warnings; it prints all under `-v`, and beside other tests."""
+        reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
+        if reporter is not None and not self._is_verbose and len(self._node_ids) == len(session.items):
+            reporter.reportchars = reporter.reportchars.replace("w", "")
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """No letter for a case that was not measured: the report has one line for each reason."""
+        silent = report.when == "setup" and report.skipped and not hasattr(report, "wasxfail")
+        ours = report.nodeid in self._node_ids
+        return ("skipped", "", "SKIPPED") if silent and ours and not self._is_verbose else None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:

@@ -55,10 +55,12 @@ from gpugate.session.fresh_process import run_fresh
 from gpugate.session.left_over import await_new_children
 from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.recorded_code import RecordedVersions, choose_ref, compare_code
+from gpugate.session.time_plan import TimePlan
 from gpugate.store import baseline, profiles_file, run_file
 from gpugate.store.codec import from_json, to_json
 from gpugate.store.source_hash import source_hash
 from gpugate.store.version import CACHE_FOLDER
+from gpugate.store.writable_folder import make_ignored
 from gpugate.workload import BASELINE, Case, Context, for_device_class
 
 if TYPE_CHECKING:
@@ -97,6 +99,7 @@ class PerfSession:
     busy_cases: int = 0  # in a row that other work on the CPU left open
     saved_probes: int = 0  # of the yardsticks, how many the JSON file has
     started_s: float = field(default_factory=time.perf_counter)
+    plan: TimePlan | None = None  # of a developer's run on a CPU without a given budget
     versions: RecordedVersions = field(init=False)
 
     def __post_init__(self) -> None:
@@ -118,6 +121,13 @@ class PerfSession:
         if missing is None and case.reference_name != BASELINE:
             missing = missing_needs(case.workload.optimization(case.reference_name).needs, self.environment)
         return missing
+
+    def can_measure(self, case: Case) -> bool:
+        """True for a case that lacks nothing; a need that cannot be checked is an error of its case."""
+        try:
+            return self.missing(case) is None
+        except SideError:
+            return False
 
     def accepts_absence(self, case: Case) -> bool:
         """True where `--allow-missing` covers what the case lacks."""
@@ -154,9 +164,11 @@ class PerfSession:
                 if missing is not None:
                     result.skipped, result.lacking = missing.reason, missing.names
                 else:
-                    self.measuring = case
+                    self.measuring, began_s = case, self._elapsed_s
                     with self._naming_left_over(case):
                         self._measure(case, result, report)
+                    if self.plan is not None:
+                        self.plan.end_case(self._elapsed_s - began_s)
             self.measuring = None
             self.save_case(result)
         return result
@@ -239,15 +251,14 @@ class PerfSession:
 
     def _measure_until_decided(self, case: Case, result: CaseResult, report: Report) -> None:
         """Measures further pairs while a verdict is open, then fresh processes while it is open or before an alarm."""
-        options = self.options
-        settings = Settings(
-            budget_s=options.budget_s, seed=self.result.seed, fault=options.fault, prove=not options.fresh
-        )
+        settings = self._plan_settings()
+        longer = settings.escalate()
         result.measurement = self._measure_here(case, self._shorten(settings), report)
         self._judge(result)
-        if result.measurement.pairs and wants_more_pairs(result):
-            more = self._measure_here(case, settings.escalate(), report)
-            result.measurement = _as_stored(result.measurement.with_more(more), case)
+        measured = result.measurement
+        if measured.pairs and wants_more_pairs(result) and self._has_time_for(longer, measured):
+            more = self._measure_here(case, longer, report)
+            result.measurement = _as_stored(measured.with_more(more), case)
         self._probe("between")
         result.environment_problem = self._environment_problem(result.measurement, result.remembered)
         self._judge(result)
@@ -267,6 +278,21 @@ class PerfSession:
             self._judge(result)
         if self.options.explain or any(verdict.bad for verdict in result.verdicts):
             result.autopsy = self._explain(case, result)
+
+    def _plan_settings(self) -> Settings:
+        options = self.options
+        settings = Settings(
+            budget_s=options.budget_s, seed=self.result.seed, fault=options.fault, prove=not options.fresh
+        )
+        return settings if self.plan is None else self.plan.plan(settings, self._elapsed_s)
+
+    def _has_time_for(self, more: Settings, taken: Measurement) -> bool:
+        """True where the session has the time to measure once more with these settings what took `taken.wall_s`."""
+        return self.plan is None or self.plan.affords(taken.wall_s + more.budget_s, self._elapsed_s)
+
+    @property
+    def _elapsed_s(self) -> float:
+        return time.perf_counter() - self.started_s
 
     def _compare_code(self, case: Case, result: CaseResult, report: Report) -> None:
         """Compares the code of the case with that of its record, where both differ or an alarm is to be explained."""
@@ -362,8 +388,9 @@ class PerfSession:
         with tempfile.TemporaryDirectory(prefix="gpugate-attempt-") as folder:
             json_path = Path(folder) / "run.json"
             try:
-                node_ids, timeout_s = [self.node_ids[case.id]], FRESH_PROCESS_S + 10 * self.options.budget_s
-                run = run_fresh(self.options, self.device, self.root, node_ids, json_path, timeout_s)
+                options = replace(self.options, budget_s=self._plan_settings().budget_s)
+                node_ids, timeout_s = [self.node_ids[case.id]], FRESH_PROCESS_S + 10 * options.budget_s
+                run = run_fresh(options, self.device, self.root, node_ids, json_path, timeout_s)
                 found = run.cases[case.id]
             except FreshProcessError as error:
                 return Confirmation(None, f"{error}: {error.cause}")
@@ -379,7 +406,7 @@ class PerfSession:
     def context(self, case: Case) -> Context:
         """The context that the build functions of the case receive."""
         cache_dir = self.root / CACHE_FOLDER
-        cache_dir.mkdir(parents=True, exist_ok=True)
+        make_ignored(cache_dir)
         return Context(
             device=self.device,
             items=case.size.items,
@@ -397,7 +424,7 @@ class PerfSession:
         pairs = result.measurement is not None and result.measurement.pairs
         result.summary = result.summarize(result.measurement) if result.measurement and pairs else None
         options = self.options
-        result.verdicts = decide(result, options.update_baselines, options.tolerance)
+        result.verdicts = decide(result, self.result.mode, options.tolerance)
 
     def _environment_problem(self, measurement: Measurement, remembered: Remembered | None) -> str | None:
         expected = remembered.yardsticks if remembered and remembered.match == "exact" else self._best_yardsticks()
@@ -469,7 +496,7 @@ class PerfSession:
 
     def save_case(self, result: CaseResult) -> None:
         """Appends a finished case to the JSON file, with the probes since the case before."""
-        self.result.wall_s = time.perf_counter() - self.started_s
+        self.result.wall_s = self._elapsed_s
         probes, self.saved_probes = self.result.yardsticks[self.saved_probes :], len(self.result.yardsticks)
         for path in self.options.run_paths:
             run_file.append(path, result, probes, self.result)
@@ -487,7 +514,7 @@ class PerfSession:
         if self.result.yardsticks:
             last = self.result.yardsticks.pop()
             self.result.yardsticks.append(Yardstick(last.values, "after"))
-        self.result.wall_s = time.perf_counter() - self.started_s
+        self.result.wall_s = self._elapsed_s
         self.result.ladders, self.result.sweeps = ladders(self.result.cases), sweeps(self.result.cases)
         for path in self.options.run_paths:
             run_file.write(path, self.result)

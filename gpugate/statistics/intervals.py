@@ -84,6 +84,17 @@ def median_interval(samples: Sequence[float]) -> Estimate:
     return Estimate(median, float(ordered[below]), float(ordered[count - 1 - below]))
 
 
+def time_interval(samples: Sequence[float]) -> Estimate:
+    """Computes the `median_interval` of positive samples such as times.
+
+    Where there are too few samples, the extremes are widened by their ratio: by their range, an end could be negative.
+    """
+    if not samples or _samples_below(len(samples)) >= 0:
+        return median_interval(samples)
+    low, high = min(samples), max(samples)
+    return Estimate(float(median_of(samples)), low * low / high, high * high / low)
+
+
 @cache
 def _samples_below(count: int) -> int:
     at_most = special.bdtr(np.arange(count + 1), count, 0.5)  # P(Binomial(count, 1/2) <= k)

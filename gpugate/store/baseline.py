@@ -261,7 +261,7 @@ def histories_of(files: Mapping[str, BaselineFile]) -> dict[str, tuple[History, 
 def exclusive(folder: Path) -> Iterator[None]:
     """Locks the folder for this process. Raises BaselineError where another process has the lock, or where the folder
     cannot be written."""
-    with lock_folder(folder, BaselineError):
+    with lock_folder(folder, BaselineError, is_committed=True):
         with FILE.writing(folder):
             hide_own_files(folder.parent)
         yield

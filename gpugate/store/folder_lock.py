@@ -8,23 +8,26 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from gpugate.errors import GpugateError
+from gpugate.store.writable_folder import make_ignored
 
 LOCK_NAME = ".lock"
 
 
 @contextmanager
-def lock_folder(folder: Path, error: type[GpugateError], name: str = "") -> Iterator[None]:
+def lock_folder(folder: Path, error: type[GpugateError], name: str = "", is_committed: bool = False) -> Iterator[None]:
     """Makes the folder and locks it until the block ends. The kernel unlocks the folder of a process that is killed.
 
-    Raises `error` where another process has the lock or the folder cannot be written. `name` (default: the path) begins
-    the sentence.
+    Git ignores the files of a folder that is made, unless it `is_committed`. Raises `error` where another process has
+    the lock or the folder cannot be written. `name` (default: the path) begins the sentence.
     """
     from filelock import FileLock, Timeout  # imports asyncio, which a session without a lock does not need
 
     path, name = folder / LOCK_NAME, name or str(folder)
     with ExitStack() as stack:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            if is_committed:
+                folder.mkdir(parents=True, exist_ok=True)
+            make_ignored(folder)
             stack.enter_context(FileLock(path).acquire(blocking=False))
             path.write_text(str(os.getpid()), encoding="utf-8")
         except Timeout:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpugate.errors import CompareError
-from gpugate.store.writable_folder import is_running
+from gpugate.store.writable_folder import is_running, make_ignored
 
 WORKING_TREE = "."
 MODULES_FILE = ".gitmodules"
@@ -59,8 +59,8 @@ class Version:
 def check_out(name: str, project: Path, cache: Path) -> Iterator[Version]:
     """The version `name` of the project in the folder `project`, until the block ends.
 
-    A folder is taken as it is; any other name is a git ref, which gets a worktree below `cache`. Raises CompareError
-    where the version does not exist or cannot be checked out.
+    A folder is taken as it is; any other name is a git ref, which gets a worktree in `cache`, a folder of the cache
+    folder. Raises CompareError where the version does not exist or cannot be checked out.
     """
     folder = (project / name).resolve()
     if folder.is_dir():
@@ -75,7 +75,8 @@ def check_out(name: str, project: Path, cache: Path) -> Iterator[Version]:
     if git(project, "cat-file", "-e", f"{commit}:{MODULES_FILE}") is not None:
         raise CompareError(f"{name!r} has submodules, which a worktree lacks: give a folder that has them")
     _remove_left_over(project, cache)
-    cache.mkdir(parents=True, exist_ok=True)
+    make_ignored(cache.parent)
+    cache.mkdir(exist_ok=True)
     path = Path(tempfile.mkdtemp(prefix=f"{commit[:SHORT]}-{os.getpid()}-", dir=cache))
     try:
         ended = run_git(project, "worktree", "add", "--quiet", "--detach", "--force", str(path), commit)

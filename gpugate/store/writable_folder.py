@@ -8,12 +8,20 @@ import tempfile
 from pathlib import Path
 
 
+def make_ignored(folder: Path) -> None:
+    """Makes a folder whose files git ignores; a folder that exists stays as it is. Raises OSError where that fails."""
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
+
+
 def make_writable(folder: Path) -> None:
-    """Makes the folder and writes a nameless file in it: permissions do not show /proc or a read-only disk.
+    """Makes the folder, whose files git ignores, and writes a nameless file in it: permissions do not show /proc or a
+    read-only disk.
 
     Raises OSError where one of the two fails.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_ignored(folder)
     with tempfile.TemporaryFile(dir=folder):
         pass
 

@@ -143,7 +143,7 @@ INSTALL = "-m pip install --disable-pip-version-check --no-compile -c constraint
 @pytest.mark.parametrize(
     ("target", "extras", "last"),
     [
-        ("perf", ".[workloads]", "-m pytest perf_tests --perf-budget 4"),
+        ("perf", ".[workloads]", "-m pytest perf_tests"),
         ("test", ".[workloads,dev]", TESTS),
     ],
 )
@@ -157,12 +157,12 @@ def test_a_change_of_what_is_wanted_installs_again(clone: Clone, name: str) -> N
     clone.calls("perf")
     later = (clone.folder / ".venv/.installed-perf").stat().st_mtime + 10
     os.utime(clone.folder / name, (later, later))
-    assert clone.calls("perf") == [f"{INSTALL} .[workloads]", "-m pytest perf_tests --perf-budget 4"]
+    assert clone.calls("perf") == [f"{INSTALL} .[workloads]", "-m pytest perf_tests"]
 
 
 def test_perf_after_test_installs_nothing_and_test_after_perf_the_tools(clone: Clone) -> None:
     clone.calls("test")
-    assert clone.calls("perf") == ["-m pytest perf_tests --perf-budget 4"]
+    assert clone.calls("perf") == ["-m pytest perf_tests"]
     (clone.folder / ".venv/.installed-test").unlink()
     assert clone.calls("test") == [f"{INSTALL} .[workloads,dev]", TESTS]
 
@@ -187,10 +187,7 @@ def test_a_linter_that_objects_stops_the_lint(clone: Clone, name: str) -> None:
 
 
 def test_arguments_and_the_folder_are_passed_on(clone: Clone) -> None:
-    assert (
-        clone.calls("perf", "VENV=other", "ARGS=-m gpu --gate")[-1]
-        == "-m pytest perf_tests --perf-budget 4 -m gpu --gate"
-    )
+    assert clone.calls("perf", "VENV=other", "ARGS=-m gpu --gate")[-1] == "-m pytest perf_tests -m gpu --gate"
     assert (clone.folder / "other/bin/python").exists()
     assert not (clone.folder / ".venv").exists()
 

@@ -23,6 +23,7 @@ from gpugate.measurement.record import Measurement
 from gpugate.measurement.run import measure
 from gpugate.measurement.settings import Settings
 from gpugate.results.case import CaseResult, Promise, Remembered
+from gpugate.results.run import Mode
 from gpugate.results.summary import history
 from gpugate.results.verdict import Verdict
 from gpugate.workload import Case, Context, Side, for_device_class
@@ -94,7 +95,7 @@ def verdicts(case: Case, found: Measurement, recorded: Measurement | None) -> di
     if recorded is not None:
         then = history([recorded.instances] * 5)
         result.remembered = Remembered(then, then, "exact", optimized_counters=recorded.optimized_counters)
-    return {verdict.check: verdict for verdict in decide(result, recording=False, asked_tolerance=None)}
+    return {verdict.check: verdict for verdict in decide(result, mode=Mode.GATE, asked_tolerance=None)}
 
 
 def told(kind: str, workload: str, optimization: str) -> set[str]:

@@ -25,6 +25,7 @@ from gpugate.judging.decide import decide
 from gpugate.judging.decide_again import decide_again
 from gpugate.measurement.record import Measurement, SideCost, TimedBuild
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
+from gpugate.results.run import Mode
 from gpugate.results.summary import History
 from gpugate.results.verdict import Verdict
 from gpugate.statistics.tolerance import time_tolerance
@@ -115,7 +116,7 @@ def _decided(case: Case, measured: list[Measurement], remembered: Remembered) ->
     result.remembered = remembered
     result.summary = result.summarize(measured[0])
     result.attempts = [Confirmation(one) for one in measured[1:]]
-    return decide(result, recording=False, asked_tolerance=None)
+    return decide(result, mode=Mode.GATE, asked_tolerance=None)
 
 
 def _tolerances(remembered: Remembered) -> Json:

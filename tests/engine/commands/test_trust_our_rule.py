@@ -12,6 +12,7 @@ from gpugate.commands.trust.trials import SLOWDOWNS, Trial
 from gpugate.judging.decide import allowed_processes, decide, wants_fresh_process
 from gpugate.measurement.record import Measurement, SideCost, TimedBuild
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
+from gpugate.results.run import Mode
 from gpugate.results.summary import History, history
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES
@@ -46,7 +47,7 @@ def judge_by_gate(trial: Trial, fresh: Sequence[Trial], then: History, checks: i
     result.remembered = Remembered(then, then, "exact", checks=checks)
     waiting = iter(fresh)
     while True:
-        verdicts = decide(result, recording=False, asked_tolerance=None)
+        verdicts = decide(result, mode=Mode.GATE, asked_tolerance=None)
         # The rule is about the ratio: what absolute times say is left out.
         result.verdicts = [replace(one, outcome=Outcome.PASS) if one.check != "speedup" else one for one in verdicts]
         more = len(result.attempts) + 1 < allowed_processes(result, DECIDING_PROCESSES) and wants_fresh_process(result)

@@ -13,6 +13,7 @@ from gpugate.explaining.words import shorten_names
 from gpugate.judging.decide import decide
 from gpugate.measurement.record import Difference, Mismatch, Pair, ProofResult, TimedBuild
 from gpugate.measurement.step_profile import OTHERS, StepProfile
+from gpugate.results.run import Mode
 from gpugate.results.summary import history
 from tests.support import stored_runs
 
@@ -354,7 +355,7 @@ def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
         case = stored_runs.case("fast")
         changed_case = replace(case, measurement=replace(case.measurement, **changed))
         return optimized_side(
-            replace(changed_case, verdicts=decide(changed_case, recording=False, asked_tolerance=None))
+            replace(changed_case, verdicts=decide(changed_case, mode=Mode.GATE, asked_tolerance=None))
         )
 
     off = Difference(0.25, 0.3, None, "fresh inputs")

@@ -25,6 +25,7 @@ from gpugate.measurement.record import Measurement
 from gpugate.measurement.run import measure
 from gpugate.measurement.settings import Settings
 from gpugate.results.case import CaseResult, Promise, Remembered
+from gpugate.results.run import Mode
 from gpugate.results.summary import history
 from gpugate.results.verdict import Check
 from gpugate.workload import TOLERANCE_BY_DTYPE, Build, Case, Context, Optimization, Side, Size, Workload
@@ -147,7 +148,7 @@ def red(case: Case, found: Measurement, clean: Measurement) -> set[Check]:
     result = CaseResult(case.id, "net", "fast", "baseline", case.size, found)
     result.promise = Promise(min_speedup=1.0, tolerance=TOLERANCE_BY_DTYPE["float32"], contract=None)
     result.remembered = Remembered(recorded, recorded, "exact")
-    return {verdict.check for verdict in decide(result, recording=False, asked_tolerance=None) if verdict.bad}
+    return {verdict.check for verdict in decide(result, mode=Mode.GATE, asked_tolerance=None) if verdict.bad}
 
 
 # --- the documented table ---------------------------------------------------------------------------------------------
@@ -215,16 +216,36 @@ def test_a_run_that_makes_no_sense_does_not_begin(tiny: TinyProject, options: li
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "status", "said"),
     [
-        ("wrong:0.5", "WRONG equivalence of tiny/quick/cpu: on fresh inputs, the relative L2 error 5.00e-01"),
-        ("copy", "tiny/quick/cpu: quick failed while being mutated by copy: ValueError: a CPU copies nothing from a"),
+        ("wrong:0.5", 0, "WRONG equivalence of tiny/quick/cpu: on fresh inputs, the relative L2 error 5.00e-01"),
+        ("slow:1", 1, "ERROR: nothing caught slow:1 in tiny/quick/cpu: record a baseline without the fault first"),
+        (
+            "copy",
+            2,
+            "tiny/quick/cpu: quick failed while being mutated by copy: ValueError: a CPU copies",
+        ),
     ],
 )
-def test_a_mutated_run_is_red(tiny: TinyProject, fault: str, said: str) -> None:
+def test_the_exit_status_of_a_fault_is_0_caught_1_missed_2_impossible(
+    tiny: TinyProject, fault: str, status: int, said: str
+) -> None:
     result = tiny.run("--perf-device=cpu", "-k", "outputs", f"--perf-mutate={fault}")
-    assert result.status == pytest.ExitCode.TESTS_FAILED
+    assert result.status == status
     assert said in result.text
+
+
+def test_a_failed_test_of_something_else_is_no_caught_fault(tiny: TinyProject) -> None:
+    tiny.write("perf_tests/test_other.py", "def test_outputs_of_another_kind():\n    raise ValueError\n")
+    assert tiny.run("--perf-device=cpu", "-k", "outputs", "--perf-mutate=wrong:0.5").status == 1
+
+
+def test_a_gate_that_misses_a_case_does_not_count_its_fault_as_caught(tiny: TinyProject) -> None:
+    result = tiny.run("-k", "outputs", "--perf-mutate=wrong:0.5", "--gate", "--perf-device=auto")
+    assert "tiny/quick/cuda was not measured" in result.text
+    assert result.status == 2
+    allowed = tiny.run("-k", "outputs", "--perf-mutate=wrong:0.5", "--gate", "--allow-missing=cuda")
+    assert allowed.status == 0
 
 
 def test_a_mutated_run_without_a_baseline_is_told_to_record_without_the_fault(tiny: TinyProject) -> None:

@@ -18,6 +18,7 @@ from gpugate.judging.times import MOVED
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.reason import ReasonCode
+from gpugate.results.run import Mode
 from gpugate.results.summary import History, Usual
 from gpugate.results.verdict import NextStep, Outcome
 from gpugate.workload import Contract, Limit, Size, Tolerance
@@ -45,13 +46,13 @@ def timed(reference_ms: float, optimized_ms: float) -> Measurement:
     return replace(measured(3.0), instances=instances)
 
 
-def case(first: Measurement, *others: Confirmation, **changed: object) -> CaseResult:
+def case(first: Measurement, *others: Confirmation, mode: Mode = Mode.GATE, **changed: object) -> CaseResult:
     result = CaseResult(CASE_ID, "net", "fast", "baseline", Size(1, 0, 0), first, attempts=list(others))
     result.promise = Promise(1.5, LOOSE, Contract(limits=(Limit("kernels", at_most=58),)))
     result.remembered = Remembered(RECORDED, RECORDED, "exact", optimized_counters=COUNTED)
     for name, value in changed.items():
         setattr(result, name, value)
-    result.verdicts = decide(result, recording=False, asked_tolerance=None)
+    result.verdicts = decide(result, mode, asked_tolerance=None)
     return result
 
 
@@ -269,13 +270,13 @@ def test_a_process_that_died_is_told_where_it_mattered() -> None:
 def test_a_recording_takes_a_missing_baseline_for_granted() -> None:
     new = case(measured(3.0), remembered=None)
     assert outcomes(new)["speedup"] is Outcome.NO_BASELINE
-    assert {verdict.outcome for verdict in decide(new, recording=True, asked_tolerance=None)} == {PASS}
+    assert {verdict.outcome for verdict in decide(new, mode=Mode.RECORDING, asked_tolerance=None)} == {PASS}
 
 
 def test_what_was_not_measured_cannot_be_decided() -> None:
     empty = CaseResult(CASE_ID, "net", "fast", "baseline", Size(1, 0, 0))
     with pytest.raises(ValueError, match="net/fast/cuda was not measured"):
-        decide(empty, recording=False, asked_tolerance=None)
+        decide(empty, mode=Mode.GATE, asked_tolerance=None)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ RECORD = f'{RERUN} --update-baselines --perf-reason "..."'
 WORDS = {
     NextStep.REPEAT: RERUN,
     NextStep.MEASURE_LONGER: f"{RERUN} --perf-budget 30",
-    NextStep.FREE_CORES: f"end the other work on this machine, or leave it cores: OMP_NUM_THREADS=1 {RERUN}, which",
+    NextStep.FREE_CORES: f"end the other work on this machine and repeat: {RERUN}; or leave it cores by",
     NextStep.TRACE: f"{RERUN} --torch-trace=DIR, which shows what the optimized side runs instead",
     NextStep.TRACE_BOTH_SIDES: f"{RERUN} --torch-trace=DIR, which shows what both sides run; if these outputs",
     NextStep.RECORD: RECORD,

@@ -12,6 +12,7 @@ from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, 
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.results.case import CaseResult, Promise
 from gpugate.results.reason import ReasonCode
+from gpugate.results.run import Mode
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import NextStep, Outcome
 from gpugate.workload import Contract, Limit, Size, Tolerance
@@ -65,7 +66,7 @@ def test_more_than_the_bus_carries_is_impossible() -> None:
 def test_a_time_that_is_impossible_is_no_result_and_nothing_is_measured_again_for_it() -> None:
     result = CaseResult(CASE_ID, "net", "fast", "baseline", Size(1, 1e13, 0.0), measured(30.0, 1.0))
     result.promise = Promise(1.5, Tolerance(1e-3, 1e-2), None)
-    result.verdicts = decide(result, recording=False, asked_tolerance=None)
+    result.verdicts = decide(result, mode=Mode.GATE, asked_tolerance=None)
     timed = [verdict for verdict in result.verdicts if verdict.check in ("speedup", "throughput")]
     assert [verdict.outcome for verdict in timed] == [Outcome.INCONCLUSIVE] * 2
     assert [verdict.code for verdict in timed] == [ReasonCode.IMPOSSIBLE_RATE] * 2

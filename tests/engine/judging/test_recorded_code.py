@@ -10,6 +10,7 @@ from gpugate.measurement.record import Measurement
 from gpugate.results.case import CaseResult, Confirmation, CoresChanged, Remembered
 from gpugate.results.duet import DuetProcess, RecordedCode
 from gpugate.results.reason import ReasonCode
+from gpugate.results.run import Mode
 from gpugate.results.summary import History
 from gpugate.results.verdict import NextStep, Outcome
 from tests.conftest import TWO_CORES
@@ -49,7 +50,7 @@ def code(head_ms: float, spread_ms: float = 0.0, **changes: object) -> RecordedC
 
 def with_code(found: CaseResult, compared: RecordedCode) -> CaseResult:
     found.recorded_code = compared
-    found.verdicts = decide(found, recording=False, asked_tolerance=None)
+    found.verdicts = decide(found, mode=Mode.GATE, asked_tolerance=None)
     return found
 
 

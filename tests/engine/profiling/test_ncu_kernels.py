@@ -160,7 +160,7 @@ def test_what_is_no_table_is_one_sentence(said: str, problem: str) -> None:
 
 
 SECRET = "hunter2-of-a-ci-job"
-FOUND = [".lock", "kernels.json", "kernels.md", "kernels.ncu-rep"]
+FOUND = [".gitignore", ".lock", "kernels.json", "kernels.md", "kernels.ncu-rep"]
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def loaded(path: Path) -> types.ModuleType:
 
 
 def artifacts(tiny: TinyProject, name: str = "gpugate-nsys") -> list[str]:
-    return sorted(path.name for path in (tiny.path / name).iterdir())
+    return sorted(path.name for path in (tiny.path / name).iterdir() if path.name != ".gitignore")
 
 
 def test_one_report_per_side_and_no_secret_in_anything(

@@ -41,12 +41,12 @@ TESTS = f"""
 
     SAMPLES_S = {SAMPLES_S!r}
 
-    @pytest.mark.benchmark(timer=REPLAY_CLOCK)
     @pytest.mark.parametrize("side", ["baseline", "cuda-graph"])
     def test_throughput(request, side):
         benchmark = benchmark_or_none(request)
         if benchmark is not None:
-            replay(benchmark, SAMPLES_S, REPLAY_CLOCK, {{"speedup": 4.41, "verdict": "PASS"}}, "net/cuda")
+            extra_info = {{"speedup": 4.41, "verdict": "PASS"}}
+            replay(benchmark, SAMPLES_S, REPLAY_CLOCK, extra_info, f"net/{{side}}", "net/cuda")
 
     def test_something_else():
         pass
@@ -99,7 +99,7 @@ def test_a_saved_run_is_listed_and_compared(project: pytest.Pytester) -> None:
     columns = ("--columns", "min,median,rounds", "--time-unit", "ms")
     compared = project.run(sys.executable, "-m", "pytest_benchmark", "compare", "0001", *columns)
     assert compared.ret == 0
-    compared.stdout.fnmatch_lines(["*benchmark 'net/cuda': 2 tests*", "*test_throughput*cuda-graph*8.1100*5*"])
+    compared.stdout.fnmatch_lines(["*benchmark 'net/cuda': 2 tests*", "*net/cuda-graph*8.1100*5*"])
 
 
 def test_a_second_run_compares_with_the_first_without_a_warning(project: pytest.Pytester) -> None:
@@ -173,13 +173,13 @@ def test_the_clock_runs_again_after_a_replay_that_raised() -> None:
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        replay(Broken(), [1.0], clock, {}, "group")
+        replay(Broken(), [1.0], clock, {}, "name", "group")
     assert clock() > 0.0
 
 
 def test_a_replay_without_samples_is_refused() -> None:
     with pytest.raises(ValueError, match="no samples to replay: measure first"):
-        replay(object(), [], ReplayClock(), {}, "group")  # type: ignore[arg-type]
+        replay(object(), [], ReplayClock(), {}, "name", "group")  # type: ignore[arg-type]
 
 
 def test_machine_info_is_json_and_holds_every_fact() -> None:

@@ -12,7 +12,7 @@ from tests.support.stored_runs import case, stored
 
 
 def contents(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+    return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir() if path.name != ".gitignore"}
 
 
 def test_a_session_without_a_case_says_so_and_leaves_an_earlier_night(tmp_path: Path, gpu_run: RunResult) -> None:
@@ -21,6 +21,7 @@ def test_a_session_without_a_case_says_so_and_leaves_an_earlier_night(tmp_path: 
     (name, words), *others = contents(night).items()
     assert (name, others) == (SUMMARY, [])
     assert words.startswith("**No case began**: none was selected")
+    assert (night / ".gitignore").read_text(encoding="utf-8") == "*\n"
     write_night(night, gpu_run)
     before = contents(night)
     prepare_night(night)

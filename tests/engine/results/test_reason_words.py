@@ -70,6 +70,11 @@ SENTENCES: dict[ReasonCode, tuple[dict[str, Fact], str]] = {
         "the reference, at 36.00 ms instead of 30.00 ms, may hide",
     ),
     ReasonCode.NO_RECORD: ({}, "nothing is recorded for this machine yet"),
+    ReasonCode.NOT_RECORDED_YET: ({}, "not recorded yet"),
+    ReasonCode.INTERVAL_TOO_WIDE: (
+        {"half_width": 0.3, "widest": 0.15},
+        "the interval of the speedup, +-30 %, is wider than +-15 %",
+    ),
     ReasonCode.TOO_FEW_PROCESSES: (
         {"processes": 3, "needed": 5},
         "a baseline of 3 processes, where a gate needs 5",

@@ -439,7 +439,7 @@ def test_a_killed_session_leaves_its_cases_to_every_command(
 
     tiny.workload()
     assert tiny.run("--perf-device=cpu", "--perf-report=nights/1").status == 0
-    assert sorted(path.name for path in night.iterdir()) == ["junit.xml", "night.html", "run.json", "summary.md"]
+    assert sorted(path.name for path in night.iterdir()) == [".gitignore", "junit.xml", "night.html", "run.json", "summary.md"]
 
 
 def test_ctrl_c_while_fresh_processes_record_leaves_no_orphan_and_a_second_recorder_is_refused(
@@ -496,7 +496,7 @@ def test_one_worker_measures_and_the_controller_shows_and_writes(tiny: TinyProje
     assert result.status == 0, result.text
     assert "4 passed, 4 skipped" in result.text
     table = result.text.partition("= gpugate =")[2]
-    assert "1 measured (1 NO_BASELINE), 1 skipped" in table
+    assert "1 measured (1 PASS), 1 skipped" in table
     run = run_file.read(tiny.path / "run.json")
     assert not run.interrupted
     assert set(run.cases) == {"tiny/quick/cpu", "tiny/quick/cuda"}

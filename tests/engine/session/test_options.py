@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.measurement.settings import Settings
 from gpugate.session.options import FRESH_VARIABLE, add_options, read_options
 from gpugate.session.options_page import options_page
 from gpugate.statistics.policy import DECIDING_PROCESSES
@@ -21,7 +20,7 @@ DEFAULTS = {
     "--update-baselines": "off",
     "--perf-reason": "none",
     "--perf-device": "auto",
-    "--perf-budget": str(Settings.budget_s),
+    "--perf-budget": "6; on a CPU, without --gate, all cases share two minutes",
     "--perf-attempts": str(DECIDING_PROCESSES),
     "--perf-json": "nowhere",
     "--perf-set": "none",

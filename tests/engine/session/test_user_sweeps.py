@@ -43,7 +43,7 @@ def swept(tiny: TinyProject) -> TinyProject:
 
 
 def test_a_ladder_and_a_sweep_are_measured_shown_and_written(tiny: TinyProject) -> None:
-    result = swept(tiny).run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs or knee")
+    result = swept(tiny).run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs or knee", "-v")
     assert result.status == 0, result.text
     assert "ladder of tiny/cpu" in result.text
     assert "two: it sleeps for 2 ms" in result.text

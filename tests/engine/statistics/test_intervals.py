@@ -20,6 +20,7 @@ from gpugate.statistics.intervals import (
     order_effect,
     robust_spread,
     speedup_estimate,
+    time_interval,
 )
 from gpugate.statistics.policy import DUET_FLOOR
 from gpugate.statistics.variation import Variation
@@ -228,3 +229,10 @@ def test_shrunk_builds_miss_the_truth_seldom_and_by_less_than_a_duets_floor(spre
         found = speedup_estimate(builds, [True, False, True, False], shrink_builds=True)
         missed += [found.low > 1 + beyond, found.high < 1 / (1 + beyond)]
     assert max(missed) <= ALLOWED_TO_BE_WRONG * DRAWS / (3 if beyond else 1)
+
+
+def test_few_times_have_a_wide_interval_that_stays_positive() -> None:
+    assert time_interval([10.0, 20.0, 40.0]) == Estimate(20.0, 2.5, 160.0)
+    assert time_interval([5.0, 1, 4, 2, 3, 7, 6]) == median_interval([5.0, 1, 4, 2, 3, 7, 6])
+    with pytest.raises(ValueError, match="no samples"):
+        time_interval([])

@@ -7,16 +7,21 @@ import pytest
 from rich.text import Text
 
 from gpugate.measurement.record import Pair, TimedBuild, Yardstick
+from gpugate.report.details import details
 from gpugate.report.markdown import results_page
 from gpugate.report.one_screen import one_screen
 from gpugate.report.rows import results_table, rows
-from gpugate.report.terminal import LOG_COLUMNS, render_text, terminal_columns, text
+from gpugate.report.terminal import LOG_COLUMNS, render_text, terminal_columns
 from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.run import RunResult
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Outcome, Verdict
 
 WIDTHS = [50, 80, 100, 120, LOG_COLUMNS, 200]
+
+
+def text(run: RunResult, width: int, colour: bool) -> str:
+    return render_text(details(run, width), width, colour)
 
 
 def row_of(summary: str, optimization: str) -> list[str]:

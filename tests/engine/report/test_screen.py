@@ -1,0 +1,145 @@
+"""A whole run on one screen, on made-up sessions."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from gpugate.report.findings import attention
+from gpugate.report.screen import MOST_PARAGRAPHS, learned, next_command, screen
+from gpugate.report.terminal import render_text
+from gpugate.results.case import CaseResult
+from gpugate.results.reason import Reason, ReasonCode
+from gpugate.results.run import RunResult
+from gpugate.results.series import Ladder, Rung
+from gpugate.results.verdict import Outcome, Verdict
+from gpugate.statistics.intervals import Estimate
+
+NOT_YET = (Reason(ReasonCode.NOT_RECORDED_YET),)
+LINES = 60 - 12  # of a screen, without the lines of pytest itself
+
+
+def text(run: RunResult, width: int = 100) -> str:
+    return render_text(screen(run, width), width, colour=False)
+
+
+def paragraph(run: RunResult, title: str, width: int = 100) -> list[str]:
+    return text(run, width).partition(f"\n{title}\n")[2].partition("\n\n")[0].splitlines()
+
+
+def many(run: RunResult, workloads: int) -> RunResult:
+    """The cases of the run under many workloads, with a pass and a verdict of every other outcome."""
+    cases = {}
+    for number in range(workloads):
+        for case in run.cases.values():
+            workload = f"workload-{number}-{case.workload}"
+            case_id = f"{workload}/{case.optimization}/{case.device_kind}"
+            cases[case_id] = replace(case, case_id=case_id, workload=workload)
+    return replace(run, cases=cases)
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_no_line_is_wider_than_the_window(gpu_run: RunResult, cpu_run: RunResult, width: int) -> None:
+    for run in (gpu_run, cpu_run):
+        assert max(map(len, text(run, width).splitlines())) <= width
+
+
+def test_the_suite_of_a_cpu_is_one_screen(cpu_run: RunResult) -> None:
+    measured = next(case for case in cpu_run.cases.values() if case.summary is not None)
+    skipped = replace(measured, measurement=None, summary=None, verdicts=[], skipped="needs a CUDA GPU")
+    cases = {f"w-{n}/fast/cpu": replace(measured, case_id=f"w-{n}/fast/cpu", workload=f"w-{n}") for n in range(22)}
+    cases |= {f"w-{n}/fast/cuda": replace(skipped, case_id=f"w-{n}/fast/cuda", workload=f"w-{n}") for n in range(96)}
+    shown = text(replace(cpu_run, cases=cases))
+    assert len(shown.splitlines()) <= LINES
+    assert "not measured\n  96 cases: needs a CUDA GPU\n" in shown
+
+
+def test_the_name_of_a_workload_stands_in_the_first_of_its_rows(gpu_run: RunResult) -> None:
+    rows = text(gpu_run, 140).partition("----\n")[2].partition("\n\n")[0].splitlines()
+    names = [found[0] for row in rows if (found := re.match(r" *\S+", row))]
+    first = next(name for name in names if name.startswith("resnet50-inference/"))
+    below = names[names.index(first) + 1]
+    assert below.lstrip().startswith("/")
+    assert below.index("/") == first.index("/")
+    assert sum(name.startswith("resnet50-inference/") for name in names) == 1
+
+
+def test_the_rungs_of_a_ladder_have_their_product_in_the_table(cpu_run: RunResult) -> None:
+    case = next(case for case in cpu_run.cases.values() if case.summary is not None)
+    assert "ladder" not in text(cpu_run)
+    rung = Rung(case.optimization, 1.0, None, Estimate(3.21, 3.0, 3.4))
+    cpu_run.ladders = [Ladder(case.workload, "cpu", (rung,))]
+    assert "3.21x" in text(cpu_run)
+    assert "ladder: the product of the gains up to this rung" in text(cpu_run)
+
+
+def with_verdicts(run: RunResult, **outcomes: Outcome) -> list[CaseResult]:
+    cases = [case for case in run.cases.values() if case.summary is not None]
+    for case in cases:
+        case.verdicts = [
+            Verdict(check, case.case_id, outcome, NOT_YET)  # type: ignore[arg-type]
+            for check, outcome in outcomes.items()
+        ]
+    return cases
+
+
+def test_one_reason_of_many_cases_needs_attention_once(gpu_run: RunResult) -> None:
+    cases = with_verdicts(gpu_run, speedup=Outcome.NO_BASELINE, throughput=Outcome.NO_BASELINE, counters=Outcome.PASS)
+    (found,) = attention(gpu_run)
+    assert found.checks == ("speedup", "throughput")
+    assert found.case_ids == tuple(case.case_id for case in cases)
+    head = next(line for line in paragraph(gpu_run, "needs attention", 200) if line.startswith("  NO_BASELINE"))
+    assert head.startswith("  NO_BASELINE  speedup, throughput of ")
+    assert head.endswith(f" and {len(cases) - 3} more")
+
+
+def test_the_worst_comes_first_and_the_rest_is_counted(gpu_run: RunResult) -> None:
+    run = many(gpu_run, 1)
+    codes = list(ReasonCode)
+    for number, case in enumerate(run.cases.values()):
+        outcome = Outcome.WRONG if number == 4 else Outcome.INCONCLUSIVE
+        case.error, case.skipped = None, None
+        case.verdicts = [Verdict("counters", case.case_id, outcome, (Reason(ReasonCode.NO_KERNEL_SEEN),))]
+        if number != 4:
+            case.verdicts[0] = replace(case.verdicts[0], reasons=(Reason(ReasonCode.NOT_ENGAGED, {"problem": "p"}),))
+    assert attention(run)[0].outcome is Outcome.WRONG
+    assert len(codes) > MOST_PARAGRAPHS
+    errors = {f"e-{n}/x/cuda": CaseResult(f"e-{n}/x/cuda", f"e-{n}", "x", "baseline", case.size) for n in range(7)}
+    for one in errors.values():
+        one.error = "broken"
+    run.cases |= errors
+    shown = paragraph(run, "needs attention")
+    assert shown[0] == "  FAILED  e-0/x/cuda"
+    assert shown[-1] == "  and 2 more: -v lists all"
+
+
+def test_what_was_learned_counts_by_intervals(gpu_run: RunResult) -> None:
+    cases = [case for case in gpu_run.cases.values() if case.summary is not None]
+    (words, *_) = learned(gpu_run)
+    assert words.startswith(
+        f"faster than their reference here: {len(cases)} of {len(cases)} optimizations, most of all "
+    )
+    assert learned(replace(gpu_run, cases={})) == []
+
+
+def test_the_next_command_records_what_is_not_recorded(gpu_run: RunResult) -> None:
+    cases = with_verdicts(gpu_run, speedup=Outcome.PASS)
+    count = f"({len(cases)} cases not recorded yet)"
+    (command,) = next_command(gpu_run)
+    assert command.endswith(f'--update-baselines --perf-reason "..." {count}')
+    assert next_command(replace(gpu_run, mutated="stale")) == []
+    cases[0].verdicts.append(Verdict("counters", cases[0].case_id, Outcome.INCONCLUSIVE))
+    assert f"({len(cases) - 1} case" in next_command(gpu_run)[0]
+    for case in cases:
+        case.verdicts = [Verdict("speedup", case.case_id, Outcome.PASS, (Reason(ReasonCode.BOUND_HELD),))]
+    assert next_command(gpu_run) == []
+
+
+def test_a_gate_names_the_option_that_accepts_an_absence(cpu_run: RunResult) -> None:
+    case = next(iter(cpu_run.cases.values()))
+    cpu_run.cases["w/fast/cuda"] = replace(
+        case, case_id="w/fast/cuda", measurement=None, summary=None, verdicts=[], skipped="needs one", lacking=("cuda",)
+    )
+    accepted = "needs one; --allow-missing cuda lets a gate pass without it"
+    assert accepted not in text(cpu_run)
+    assert accepted in text(replace(cpu_run, gate=True))
