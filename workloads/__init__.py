@@ -4,8 +4,12 @@ from gpugate.workload import Workload
 from workloads import (
     driving,
     host_preparation,
+    operators,
+    picture_files,
+    requests,
     resnet18_training,
     resnet50_inference,
+    slow_storage,
     streaming,
     two_layer_net,
     video,
@@ -19,4 +23,8 @@ WORKLOADS: tuple[Workload, ...] = (
     *streaming.WORKLOADS,
     *host_preparation.WORKLOADS,
     *video.WORKLOADS,
+    *operators.WORKLOADS,
+    *requests.WORKLOADS,
+    *slow_storage.WORKLOADS,
+    *picture_files.WORKLOADS,
 )

@@ -1,0 +1,145 @@
+"""Operators of a transformer, each by hand and as PyTorch's one operator: fewer passes over memory.
+
+By hand each kernel writes its result to memory, where the next one reads it. The fused operator keeps it in the cache.
+The sizes are for a CPU: a GPU's ladder of fused kernels is `resnet50-inference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gpugate.workload import Build, Context, MakeInput, Optimization, Side, Size, Workload
+
+HEADS, TOKENS, HEAD = 8, 512, 64
+FEATURES = 1024
+VECTORS, VECTOR, IDS_PER_BAG = 200_000, 64, 32
+
+
+def _random(context: Context, index: int) -> torch.Generator:
+    return torch.Generator().manual_seed(1_000_003 * context.seed + index)
+
+
+def heads(context: Context, index: int) -> Tensor:
+    """Queries, keys and values: [3, sequences, heads, tokens, head]."""
+    return torch.randn(3, context.items, HEADS, TOKENS, HEAD, generator=_random(context, index))
+
+
+@torch.inference_mode()
+def attention_by_hand(inputs: Tensor) -> Tensor:
+    """Causal attention that writes the scores of all pairs of tokens to memory, three times."""
+    queries, keys, values = inputs
+    scores = queries @ keys.transpose(-1, -2) / HEAD**0.5
+    later = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1)
+    shares: Tensor = torch.softmax(scores.masked_fill(later, -torch.inf), dim=-1)
+    attended: Tensor = shares @ values
+    return attended
+
+
+@torch.inference_mode()
+def attention_fused(inputs: Tensor) -> Tensor:
+    """Attention over blocks of scores that stay in the cache (Dao et al., FlashAttention, 2022)."""
+    queries, keys, values = inputs
+    return F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+
+
+def rows(context: Context, index: int) -> Tensor:
+    """[rows, features]."""
+    return torch.randn(context.items, FEATURES, generator=_random(context, index))
+
+
+@torch.inference_mode()
+def layer_norm_by_hand(x: Tensor) -> Tensor:
+    """Six passes over the rows."""
+    centred = x - x.mean(dim=-1, keepdim=True)
+    return centred * torch.rsqrt(centred.square().mean(dim=-1, keepdim=True) + 1e-5)
+
+
+@torch.inference_mode()
+def layer_norm_fused(x: Tensor) -> Tensor:
+    return F.layer_norm(x, (FEATURES,), eps=1e-5)
+
+
+def bags(context: Context, index: int) -> Tensor:
+    """Ids of the vectors in each bag: int64 [bags, ids]."""
+    return torch.randint(VECTORS, (context.items, IDS_PER_BAG), generator=_random(context, index))
+
+
+def _vectors(context: Context) -> Tensor:
+    return torch.randn(VECTORS, VECTOR, generator=_random(context, -1))
+
+
+def bag_by_hand(context: Context) -> Side:
+    """Copies the vectors of all bags next to each other, then sums them."""
+    vectors = _vectors(context)
+    return Side(torch.inference_mode()(lambda ids: vectors[ids].sum(dim=1)))
+
+
+def bag_fused(context: Context) -> Side:
+    """Adds each vector to the sum of its bag."""
+    vectors = _vectors(context)
+    return Side(torch.inference_mode()(lambda ids: F.embedding_bag(ids, vectors, mode="sum")))
+
+
+def _attention_size(sequences: int) -> Size:
+    """FLOPs: 2 per multiply-add of two products over all pairs of tokens. Bytes: queries, keys, values and result."""
+    values = sequences * HEADS * TOKENS * HEAD
+    return Size(items=sequences, flops=4.0 * values * TOKENS, bytes=4.0 * 4 * values)
+
+
+def _rows_size(count: int) -> Size:
+    """FLOPs: 8 per value. Bytes: the rows read and written once."""
+    return Size(items=count, flops=8.0 * count * FEATURES, bytes=2 * 4.0 * count * FEATURES)
+
+
+def _bags_size(bags: int) -> Size:
+    """FLOPs: an addition per value. Bytes: ids and vectors read once, sums written once."""
+    values = bags * IDS_PER_BAG * VECTOR
+    return Size(items=bags, flops=values, bytes=4.0 * values + 8.0 * bags * IDS_PER_BAG + 4.0 * bags * VECTOR)
+
+
+def _side(step: Callable[[Tensor], Tensor], context: Context) -> Side:
+    return Side(step)
+
+
+def _workload(name: str, baseline: Build, fused: Build, inputs: MakeInput, size: Size, promise: float) -> Workload:
+    return Workload(
+        f"operator-{name}",
+        baseline,
+        inputs,
+        {"cpu": size},
+        (Optimization("fused", fused, {"cpu": promise}),),
+        cold=False,
+    )
+
+
+WORKLOADS: tuple[Workload, ...] = (
+    _workload(
+        "attention",
+        partial(_side, attention_by_hand),
+        partial(_side, attention_fused),
+        heads,
+        _attention_size(1),
+        promise=1.5,
+    ),
+    _workload(
+        "layer-norm",
+        partial(_side, layer_norm_by_hand),
+        partial(_side, layer_norm_fused),
+        rows,
+        _rows_size(2048),
+        promise=1.3,
+    ),
+    _workload(
+        "embedding-bag",
+        bag_by_hand,
+        bag_fused,
+        bags,
+        _bags_size(2048),
+        promise=1.2,
+    ),
+)
