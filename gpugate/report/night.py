@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpugate.errors import GpugateError
 from gpugate.report.last_night import NoLastNightError, find_changes, find_last_night
-from gpugate.report.one_screen import one_screen
+from gpugate.report.night_summary import night_summary
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
 from gpugate.store.json_file import write_atomically
@@ -55,7 +55,7 @@ def write_night(folder: Path, run: RunResult) -> None:
     """
     run_file.write(folder / RUN, run)
     try:
-        write_atomically(folder / SUMMARY, one_screen(run))
+        write_atomically(folder / SUMMARY, night_summary(run))
         write_atomically(folder / PAGE, _page(folder, run))
     except OSError as error:
         raise _unwritable(folder, error) from error

@@ -24,7 +24,7 @@ from gpugate.report.findings import (
 from gpugate.report.last_night import Flip, Moved, NightChanges
 from gpugate.report.machine import facts, load
 from gpugate.report.next_step import describe_next_step
-from gpugate.report.one_screen import headline
+from gpugate.report.night_summary import headline
 from gpugate.report.pages.rendering import render
 from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_interval
 from gpugate.report.rows import verdict_words, worst_of

@@ -9,7 +9,7 @@ from rich.text import Text
 from gpugate.measurement.record import Pair, TimedBuild, Yardstick
 from gpugate.report.details import details
 from gpugate.report.markdown import results_page
-from gpugate.report.one_screen import one_screen
+from gpugate.report.night_summary import night_summary
 from gpugate.report.rows import results_table, rows
 from gpugate.report.terminal import LOG_COLUMNS, render_text, terminal_columns
 from gpugate.results.case import CaseResult, Confirmation
@@ -214,7 +214,7 @@ def test_other_work_stands_in_the_header(cpu_run: RunResult) -> None:
     said = "other processes kept up to 1.4 CPU cores busy"
     assert re.match(rf"machine .*\nyardsticks .*\nload +{said}\n", text(cpu_run, 140, False))
     assert f"- load: {said}\n" in results_page(cpu_run)
-    assert said in one_screen(cpu_run)
+    assert said in night_summary(cpu_run)
 
 
 def test_without_a_probe_no_yardstick_is_claimed(cpu_run: RunResult) -> None:

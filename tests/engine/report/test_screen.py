@@ -44,7 +44,7 @@ def test_no_line_is_wider_than_the_window(gpu_run: RunResult, cpu_run: RunResult
         assert max(map(len, text(run, width).splitlines())) <= width
 
 
-def test_the_suite_of_a_cpu_is_one_screen(cpu_run: RunResult) -> None:
+def test_the_suite_of_a_cpu_is_night_summary(cpu_run: RunResult) -> None:
     measured = next(case for case in cpu_run.cases.values() if case.summary is not None)
     skipped = replace(measured, measurement=None, summary=None, verdicts=[], skipped="needs a CUDA GPU")
     cases = {f"w-{n}/fast/cpu": replace(measured, case_id=f"w-{n}/fast/cpu", workload=f"w-{n}") for n in range(22)}

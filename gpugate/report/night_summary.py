@@ -24,7 +24,7 @@ WORTH_TELLING = 0.5  # of the tolerance: what moved less is what the machine doe
 _GOOD = (Outcome.PASS, Outcome.IMPROVED)
 
 
-def one_screen(run: RunResult) -> str:
+def night_summary(run: RunResult) -> str:
     """The verdicts by workload, what failed, what moved, what was not measured and why: as GitHub Markdown."""
     fault = mutation(run)
     warned = [*([fault] if fault else []), *run.problems[:MAX_REASONS], *warnings(run)]

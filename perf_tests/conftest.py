@@ -1,0 +1,44 @@
+"""Without -k, a CPU measures the cases whose optimizations pay on a CPU, and two that teach a loss.
+
+The CPU sides of the other workloads run the code of the GPU's ladders, at sizes that say nothing about their speed.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from gpugate.session.selection import cases_of
+
+CHECKED_ONLY = (
+    "driving/",
+    "driving-workers/",
+    "resnet18-training-small/",
+    "streaming-long-compute/",
+    "video/composite/",
+    "video/encode/",
+    "video/end-to-end/",
+    "video/preprocess/",
+)
+_LEFT_OUT = pytest.StashKey[set[str]]()
+
+
+@pytest.hookimpl(trylast=True)  # after -k and -m
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.keyword or any("::" in argument for argument in config.args):
+        return
+    cases = {item: case for item in items for case in cases_of(item)[:1]}
+    left_out = [
+        item for item, case in cases.items() if case.device_kind == "cpu" and case.id.startswith(CHECKED_ONLY)
+    ]
+    if left_out:
+        config.stash[_LEFT_OUT] = {cases[item].id for item in left_out}
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
+    """One line about the cases that are left out."""
+    left_out = config.stash.get(_LEFT_OUT, set())
+    if not left_out:
+        return None
+    return f"left out: {len(left_out)} cases whose CPU sides only check the code; -k selects them, such as -k video"
