@@ -69,7 +69,7 @@ function specOf(name, values, show) {
   const palette = dark.matches ? ON_DARK : COLOURS;
   const scale = { domain: shown, range: shown.map((one) => palette[names.indexOf(one) % palette.length]) };
   const dashes = { domain: shown, range: shown.map((one) => DASHES[names.indexOf(one) % DASHES.length]) };
-  const legend = shown.length > 1 ? { orient: "top", title: null, symbolStrokeWidth: 3, labelLimit: 300 } : null;
+  const legend = shown.length > 1 ? { orient: "top", title: null, symbolStrokeWidth: 3, labelLimit: 300, columns: innerWidth < 720 ? 1 : 0 } : null;
   const x = { field: "time", type: "temporal", scale: { type: "utc" }, axis: { title: null, grid: false, labelFlush: true, tickCount: { expr: "max(2, width / 120)" } } };
   const y = (field) => ({ field, type: "quantitative", scale: { zero: false }, title: TITLES[show], axis: { tickCount: 5 } });
   const color = { field: "machine", type: "nominal", scale, legend };
@@ -120,7 +120,7 @@ function tableOf(name, values) {
     cell.textContent = words;
   }
   const body = table.createTBody();
-  for (const one of [...values].reverse()) {
+  for (const one of [...values].sort((first, second) => second.time - first.time)) {
     const row = body.insertRow();
     const cells = [one.machine, one.version, write(one.speedup), `${write(one.speedup_low)}..${write(one.speedup_high)}`,
       one.anchor ? write(one.anchor) : "", write(one.ms), `${write(one.ms_low)}..${write(one.ms_high)}`,
