@@ -12,6 +12,7 @@ from gpugate.session.selection import cases_of
 CHECKED_ONLY = (
     "driving/",
     "driving-workers/",
+    "host-preparation-expensive/threads-4/",
     "resnet18-training-small/",
     "streaming-long-compute/",
     "video/composite/",
@@ -27,9 +28,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.keyword or any("::" in argument for argument in config.args):
         return
     cases = {item: case for item in items for case in cases_of(item)[:1]}
-    left_out = [
-        item for item, case in cases.items() if case.device_kind == "cpu" and case.id.startswith(CHECKED_ONLY)
-    ]
+    left_out = [item for item, case in cases.items() if case.device_kind == "cpu" and case.id.startswith(CHECKED_ONLY)]
     if left_out:
         config.stash[_LEFT_OUT] = {cases[item].id for item in left_out}
         config.hook.pytest_deselected(items=left_out)

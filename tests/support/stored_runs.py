@@ -21,6 +21,7 @@ MACHINE = replace(H200, packages={**H200.packages, "gpugate": __version__})
 STARTED = "2030-01-02T03:04:05+00:00"
 COUNTED = {"kernel_launches": 1.0, "graph_launches": 0.0, "kernels": 57.0}
 RECORDED = Remembered(*[History(3.0, 0.0002, 30.0, 10.0, 0.001, 5)] * 2, "exact", optimized_counters=COUNTED)
+OF_FEW = replace(RECORDED, current=replace(RECORDED.current, processes=3))
 PROMISE = Promise(1.5, Tolerance(1e-3, 1e-2), Contract(limits=(Limit("kernels", at_most=58),)))
 NO_TENSORRT = "needs the package tensorrt: pip install tensorrt"
 
@@ -65,7 +66,8 @@ def every_outcome() -> list[CaseResult]:
         ),
         case("outvoted", 2.8, attempts=[Confirmation(measured("a", 3.01)), Confirmation(measured("b", 3.0))]),
         case("inconclusive", measurement=measured("tiny/inconclusive/cuda", 2.97, spread=0.05)),
-        case("no-baseline", remembered=None),
+        case("no-baseline", remembered=OF_FEW),
+        case("undecided", remembered=None, measurement=measured("tiny/undecided/cuda", 3.0, spread=0.4)),
         case("env-invalid", 2.5, environment_problem="the machine gave 1 instead of 2"),
         case("wrong", measurement=measured("tiny/wrong/cuda", 3.0, differences=nan)),
         case("unmeasured", measurement=measured("tiny/unmeasured/cuda", 3.0, instances=(), differences=nan)),

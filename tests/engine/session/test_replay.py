@@ -100,7 +100,9 @@ def test_what_was_measured_before_the_device_was_lost_stays_undecided(
         assert to_json(again.cases[CASE.id]) == to_json(judged)
 
 
-@pytest.mark.parametrize("name", ["regressed", "inconclusive", "no-baseline", "wrong", "not-engaged", "env-invalid"])
+@pytest.mark.parametrize(
+    "name", ["regressed", "inconclusive", "undecided", "no-baseline", "wrong", "not-engaged", "env-invalid"]
+)
 def test_what_a_session_decided_is_decided_again_from_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -124,7 +126,8 @@ def test_what_a_session_decided_is_decided_again_from_its_file(
     session.finish(interrupted=False)
     assert Outcome(name.replace("-", "_").upper()) in [verdict.outcome for verdict in judged.verdicts]
     assert (name in ("regressed", "inconclusive")) is bool(judged.attempts)
-    assert any(was_extended(one) for one in judged.verdicts) is (name in ("regressed", "inconclusive", "env-invalid"))
+    extended = ("regressed", "inconclusive", "undecided", "env-invalid")
+    assert any(was_extended(one) for one in judged.verdicts) is (name in extended)
     again = decide_again(run_file.read_to_decide_again(tmp_path / "run.json"))
     document = json.loads((tmp_path / "run.json").read_text())["cases"][CASE.id]
     for verdicts in (again.cases[CASE.id].verdicts, judged.verdicts):
