@@ -1,6 +1,6 @@
-"""Operators of a transformer, each by hand and as PyTorch's one operator: fewer passes over memory.
+"""Operators of a transformer, each by hand and fused by PyTorch or by its compiler: fewer passes over memory.
 
-By hand each kernel writes its result to memory, where the next one reads it. The fused operator keeps it in the cache.
+By hand each kernel writes its result to memory, where the next one reads it. A fused kernel keeps it in registers.
 The sizes are for a CPU: a GPU's ladder of fused kernels is `resnet50-inference`.
 """
 
@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpugate.workload import Build, Context, MakeInput, Optimization, Side, Size, Workload
+from gpugate.workload import Build, Context, MakeInput, Needs, Optimization, Side, Size, Workload
 
 HEADS, TOKENS, HEAD = 8, 512, 64
-FEATURES = 1024
+FEATURES, CLASSES = 1024, 8192
 VECTORS, VECTOR, IDS_PER_BAG = 200_000, 64, 32
+NOTHING = Needs()
+COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
 
 
 def _random(context: Context, index: int) -> torch.Generator:
@@ -64,6 +67,59 @@ def layer_norm_fused(x: Tensor) -> Tensor:
     return F.layer_norm(x, (FEATURES,), eps=1e-5)
 
 
+def activation(x: Tensor) -> Tensor:
+    """GELU, a residual and a gate: thirteen passes over the rows by hand."""
+    y = x + 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x.pow(3))))
+    return y * torch.sigmoid(y)
+
+
+def activation_by_hand(context: Context) -> Side:
+    return Side(torch.inference_mode()(activation))
+
+
+def activation_compiled(context: Context) -> Side:
+    """One loop over the rows, made by torch.compile."""
+
+    def fused(x: Tensor) -> Tensor:
+        return activation(x)
+
+    # Dynamo keeps compiled code with the code object, and gives up after 8: every build needs a code object of its own.
+    fused.__code__ = fused.__code__.replace()
+    return Side(torch.inference_mode()(torch.compile(fused, dynamic=False, fullgraph=True)))
+
+
+@torch.inference_mode()
+def softmax_by_hand(x: Tensor) -> Tensor:
+    """Four passes over the rows."""
+    powers = (x - x.amax(dim=-1, keepdim=True)).exp()
+    return powers / powers.sum(dim=-1, keepdim=True)
+
+
+@torch.inference_mode()
+def softmax_fused(x: Tensor) -> Tensor:
+    return torch.softmax(x, dim=-1)
+
+
+def labelled_rows(context: Context, index: int) -> tuple[Tensor, Tensor]:
+    """Scores [rows, classes], and the right class of each row."""
+    random = _random(context, index)
+    scores = torch.randn(context.items, CLASSES, generator=random)
+    return scores, torch.randint(CLASSES, (context.items,), generator=random)
+
+
+@torch.inference_mode()
+def cross_entropy_by_hand(inputs: tuple[Tensor, Tensor]) -> Tensor:
+    """The whole softmax, of which one class a row is needed."""
+    scores, classes = inputs
+    return -softmax_by_hand(scores).gather(1, classes[:, None]).log()
+
+
+@torch.inference_mode()
+def cross_entropy_fused(inputs: tuple[Tensor, Tensor]) -> Tensor:
+    scores, classes = inputs
+    return F.cross_entropy(scores, classes, reduction="none")[:, None]
+
+
 def bags(context: Context, index: int) -> Tensor:
     """Ids of the vectors in each bag: int64 [bags, ids]."""
     return torch.randint(VECTORS, (context.items, IDS_PER_BAG), generator=_random(context, index))
@@ -91,9 +147,9 @@ def _attention_size(sequences: int) -> Size:
     return Size(items=sequences, flops=4.0 * values * TOKENS, bytes=4.0 * 4 * values)
 
 
-def _rows_size(count: int) -> Size:
+def _rows_size(count: int, features: int = FEATURES, written: int = FEATURES) -> Size:
     """FLOPs: 8 per value. Bytes: the rows read and written once."""
-    return Size(items=count, flops=8.0 * count * FEATURES, bytes=2 * 4.0 * count * FEATURES)
+    return Size(items=count, flops=8.0 * count * features, bytes=4.0 * count * (features + written))
 
 
 def _bags_size(bags: int) -> Size:
@@ -102,22 +158,21 @@ def _bags_size(bags: int) -> Size:
     return Size(items=bags, flops=values, bytes=4.0 * values + 8.0 * bags * IDS_PER_BAG + 4.0 * bags * VECTOR)
 
 
-def _side(step: Callable[[Tensor], Tensor], context: Context) -> Side:
+def _side(step: Callable[[Any], Tensor], context: Context) -> Side:
     return Side(step)
 
 
-def _workload(name: str, baseline: Build, fused: Build, inputs: MakeInput, size: Size, promise: float) -> Workload:
-    return Workload(
-        f"operator-{name}",
-        baseline,
-        inputs,
-        {"cpu": size},
-        (Optimization("fused", fused, {"cpu": promise}),),
-        cold=False,
-    )
+def _workload(
+    name: str, baseline: Build, fused: Build, inputs: MakeInput, size: Size, promise: float, needs: Needs = NOTHING
+) -> Workload:
+    optimization = Optimization("fused", fused, {"cpu": promise}, needs=needs)
+    return Workload(f"operator-{name}", baseline, inputs, {"cpu": size}, (optimization,), cold=False)
 
 
 WORKLOADS: tuple[Workload, ...] = (
+    _workload(
+        "activation", activation_by_hand, activation_compiled, rows, _rows_size(2048), promise=1.5, needs=COMPILER
+    ),
     _workload(
         "attention",
         partial(_side, attention_by_hand),
@@ -133,6 +188,17 @@ WORKLOADS: tuple[Workload, ...] = (
         rows,
         _rows_size(2048),
         promise=1.3,
+    ),
+    _workload(
+        "softmax", partial(_side, softmax_by_hand), partial(_side, softmax_fused), rows, _rows_size(4096), promise=1.3
+    ),
+    _workload(
+        "cross-entropy",
+        partial(_side, cross_entropy_by_hand),
+        partial(_side, cross_entropy_fused),
+        labelled_rows,
+        _rows_size(512, CLASSES, written=1),
+        promise=1.5,
     ),
     _workload(
         "embedding-bag",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gpugate.workload import TOLERANCE_BY_DTYPE, Context, Needs, Optimization, Side, Size, Tolerance, Workload
 
-FILES, WIDTH, HEIGHT, REDUCED = 16, 1024, 768, 4
+FILES, WIDTH, HEIGHT, REDUCED = 4, 1024, 768, 4
 PER_STEP = 4
 QUALITY = 90
 SMALL = (WIDTH // REDUCED, HEIGHT // REDUCED)
