@@ -19,7 +19,7 @@ from gpugate.judging.decide import decide
 from gpugate.measurement.record import Counters, Measurement, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.provenance import Provenance
-from gpugate.results.run import RunResult
+from gpugate.results.run import Mode, RunResult
 from gpugate.results.series_of_cases import ladders, rung_number, sweeps
 from gpugate.results.summary import History
 from gpugate.results.verdict import CASE_CHECKS
@@ -113,10 +113,10 @@ def _judged(case: Case, entry: Entry, histories: tuple[History, History], number
     ]
     result.measurement = measured[0]
     result.summary, result.held = result.summarize(result.measurement), CASE_CHECKS
-    result.verdicts = decide(result, recording=False, asked_tolerance=None)
+    result.verdicts = decide(result, Mode.GATE, asked_tolerance=None)
     if not all(one.good for one in result.verdicts):
         result.attempts = [Confirmation(one) for one in measured[1:]]
-        result.verdicts = decide(result, recording=False, asked_tolerance=None)
+        result.verdicts = decide(result, Mode.GATE, asked_tolerance=None)
     if any(one.bad for one in result.verdicts):
         profiles = profiles_file.load(profiles_file.path_of(FOLDER.parent, FOLDER.name, case.workload.name))
         result.autopsy = explain(result, profiles.cases.get(f"{optimization.name}/{case.device_kind}"))

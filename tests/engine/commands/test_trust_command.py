@@ -89,6 +89,7 @@ def test_it_takes_all_trials_in_fresh_processes_and_reports(
     assert made_up.plans[0].earlier is None
     assert made_up.plans[1].earlier == Conditions(CPU, 2.0, {"toy": "0123"})
     assert sorted(written()) == [
+        ".gitignore",
         ".lock",
         *(f"trials-00{process}.json" for process in range(1, 5)),
         "trust.md",
@@ -169,7 +170,7 @@ def test_an_interruption_before_the_first_trial_leaves_nothing(
     assert main(["trust", *TEN]) == 130
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "process 1: 0 trials so far\ngpugate trust: interrupted\n")
-    assert list(written()) == [".lock"]
+    assert sorted(written()) == [".gitignore", ".lock"]
 
 
 def test_a_process_that_dies_ends_the_run_with_what_was_measured(

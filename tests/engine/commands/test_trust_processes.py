@@ -121,7 +121,7 @@ def test_ctrl_c_reports_and_the_same_command_takes_the_rest(run: Run) -> None:
     assert Counter(trial.slowdown for trial in read_all(run.folder).trials) == wanted_trials(2, SLOWDOWNS[1:])
     assert (run.folder / "trials-001.json").read_bytes() == before
     trials, report = ["trials-001.json", "trials-002.json"], ["trust.md"]
-    assert sorted(path.name for path in run.folder.iterdir()) == [".lock", *trials, *report]
+    assert sorted(path.name for path in run.folder.iterdir()) == [".gitignore", ".lock", *trials, *report]
     assert ": 8 trials of 1 case in 2 fresh processes\n" in (run.folder / "trust.md").read_text(encoding="utf-8")
 
 

@@ -22,11 +22,17 @@ def test_few_cases_get_the_time_of_a_gate_and_many_share_what_is_there() -> None
 
 def test_a_case_gets_what_the_ones_before_it_left() -> None:
     plan = TimePlan(20)
-    assert plan.plan(SETTINGS, 0.0).budget_s == 2.0
-    plan.end_case(took_s=6.0)  # 4 s beside its sampling
-    assert plan.overhead_s == 4.0
-    assert plan.plan(SETTINGS, 5.0).budget_s == (PLANNED_S - 5.0) / 19 - 4.0
+    assert plan.plan(SETTINGS, 0.0).budget_s == PLANNED_S / 20 - FIRST_OVERHEAD_S
+    plan.budget_s = 2.0
+    plan.end_case(took_s=5.0)  # 3 s beside its sampling
+    assert plan.overhead_s == 3.0
+    assert plan.plan(SETTINGS, 5.0).budget_s == (PLANNED_S - 5.0) / 19 - 3.0
     assert plan.plan(SETTINGS, PLANNED_S + 10).budget_s == LEAST_S
+
+
+def test_one_case_that_compiles_for_long_takes_no_time_from_the_others() -> None:
+    plan = TimePlan(20, overheads_s=[20.0, 3.0, 2.0])
+    assert plan.overhead_s == 3.0
 
 
 def test_more_pairs_are_for_a_session_that_has_the_time() -> None:
