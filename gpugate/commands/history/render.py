@@ -183,7 +183,7 @@ def document(histories: Sequence[MachineHistory], refused: Sequence[str]) -> str
 
 
 def _machine_as_json(history: MachineHistory) -> dict[str, Any]:
-    changed = {night.name: list(differences) for night, differences in history.software_changed}
+    changed = {night.key: list(differences) for night, differences in history.software_changed}
     return {
         "machine": history.machine,
         "level": history.level,
@@ -193,7 +193,7 @@ def _machine_as_json(history: MachineHistory) -> dict[str, Any]:
                 "name": night.name,
                 "started_at": night.started.isoformat(),
                 "interrupted": night.interrupted,
-                "changed": changed.get(night.name, []),
+                "changed": changed.get(night.key, []),
             }
             for night in history.nights
         ],
