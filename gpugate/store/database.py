@@ -34,7 +34,7 @@ from gpugate.results.night import METRIC_CODES, CaseNight, Metric, Night
 from gpugate.results.provenance import Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.store.codec import to_json
-from gpugate.store.store_url import EXAMPLE
+from gpugate.store.store_url import EXAMPLE, hide_password
 from gpugate.store.version import STORE_FOLDER
 
 REVISIONS = ("0001",)  # of the tables, the oldest first: one file of `migrations/versions` each
@@ -202,7 +202,8 @@ def open_store(url: str, make: bool = True) -> Store:
         address = _with_driver(make_url(url))
         engine = _create_engine(address, make)
     except (ArgumentError, NoSuchModuleError) as error:
-        raise StoreError(f"{url!r} is no URL of a store ({_first_line(error)}): give one such as {EXAMPLE}") from error
+        problem = f"is no URL of a store ({_first_line(error)})"
+        raise StoreError(f"{hide_password(url)!r} {problem}: give one such as {EXAMPLE}") from error
     except ImportError as error:
         install = "pip install 'gpugate[postgresql]'" if address.drivername.startswith("postgresql") else "install it"
         raise StoreError(f"{_describe(address)} needs the package {error.name}: {install}") from error

@@ -305,6 +305,8 @@ def test_the_tables_of_a_newer_gpugate_are_refused(url: str) -> None:
     ("url", "words"),
     [
         ("nonsense://host/a", "'nonsense://host/a' is no URL of a store"),
+        ("nonsense://me:secret@host/a", "'nonsense://me:***@host/a' is no URL of a store"),
+        ("postgresql//me:secret@host/a", "'postgresql//me:***@host/a' is no URL of a store"),
         ("sqlite:////proc/none/store.sqlite", "/proc/none/store.sqlite cannot be made (No such file or directory)"),
         ("postgresql://me:secret@127.0.0.1:1/a", "postgresql+psycopg://me:***@127.0.0.1:1/a cannot be opened ("),
         ("sqlite:////bin/true", "/bin/true cannot be opened (file is not a database): delete it, then add the files"),
