@@ -26,8 +26,8 @@ from gpugate.report.machine import facts, load
 from gpugate.report.next_step import describe_next_step
 from gpugate.report.night_summary import headline
 from gpugate.report.pages.rendering import render
-from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_interval
-from gpugate.report.rows import verdict_words, worst_of
+from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_change
+from gpugate.report.rows import outcome_word, worst_of
 from gpugate.report.series_tables import ladder_table, sweep_table
 from gpugate.report.table import Table
 from gpugate.report.whole_runs import whole_runs
@@ -132,6 +132,7 @@ def night_page(run: RunResult, changes: NightChanges | None, nothing_to_compare:
         nothing_to_compare=nothing_to_compare,
         flips=_flip_rows(changes.flips) if changes else [],
         moved=[_moved_cells(one) for one in changes.moved] if changes else [],
+        judged=any(case.verdicts for case in run.cases.values()),
         failures=failures,
         links={failure.case_id: f"f{number}" for number, failure in enumerate(failures, 1)},
         rows=rows,
@@ -187,7 +188,7 @@ def _case_row(case: CaseResult, decided: Decider | None) -> CaseRow:
     then, now = case.remembered.current if case.remembered else None, decided.summary if decided else None
     return CaseRow(
         case_id=case.case_id,
-        verdict=verdict_words(case).partition(" ")[0] if case.verdicts else "not judged",
+        verdict=outcome_word(worst_of(case)),
         checks=checks,
         strip=_speedup_strip(case, decided),
         speedup=units.ratio(now.speedup.median) if now else "",
@@ -210,9 +211,7 @@ def _speedup_strip(case: CaseResult, decided: Decider | None) -> Strip | None:
     allowed = case.number("speedup_tolerance")
     detectable = case.number("detectable_slowdown")
     against = "its record" if case.remembered else "its promise" if then else "itself, since it has no record"
-    words = f"speedup against {against}: {write_interval(*shares)}"
-    words += f", tolerated ±{units.percent(allowed)}" if allowed is not None else ""
-    words += f", a slowdown of {units.percent(detectable)} is caught" if detectable is not None else ""
+    words = _describe_strip(f"speedup against {against}", shares, allowed, detectable)
     return Strip(*shares, allowed, detectable, words)
 
 
@@ -222,10 +221,17 @@ def _time_strip(case: CaseResult, decided: Decider | None) -> Strip | None:
     found = decided.summary.optimized_ms
     shares = relative(found.median, found.low, found.high, case.remembered.current.optimized_ms)
     allowed, detectable = case.number("time_tolerance"), case.number("detectable_by_time")
-    words = f"time per step against its record: {write_interval(*shares)}"
+    words = _describe_strip("time per step against its record", shares, allowed, detectable)
+    return Strip(*shares, allowed, detectable, words, less_is_better=True)
+
+
+def _describe_strip(
+    against: str, shares: tuple[float, float, float], allowed: float | None, detectable: float | None
+) -> str:
+    words = f"{against}: {write_change(*shares)}"
     words += f", tolerated ±{units.percent(allowed)}" if allowed is not None else ""
     words += f", a slowdown of {units.percent(detectable)} is caught" if detectable is not None else ""
-    return Strip(*shares, allowed, detectable, words, less_is_better=True)
+    return words
 
 
 def _failures(run: RunResult, decided: Mapping[str, Decider]) -> list[Failure]:

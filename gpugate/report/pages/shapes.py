@@ -97,6 +97,6 @@ def relative(value: float, low: float, high: float, base: float) -> tuple[float,
     return value / base - 1, low / base - 1, high / base - 1
 
 
-def write_interval(value: float, low: float, high: float) -> str:
+def write_change(value: float, low: float, high: float) -> str:
     """`-16.7 % (-17.0 %..-16.3 %)`."""
     return f"{units.signed_percent(value)} ({units.signed_percent(low)}..{units.signed_percent(high)})"
