@@ -21,8 +21,9 @@ from gpugate.report.findings import (
     tally,
     warnings,
 )
-from gpugate.report.last_night import Flip, Moved, NightChanges
+from gpugate.report.last_night import Flip, NightChanges
 from gpugate.report.machine import facts, load
+from gpugate.report.moved_cases import Moved
 from gpugate.report.next_step import describe_next_step
 from gpugate.report.night_summary import headline
 from gpugate.report.pages.rendering import render
@@ -269,13 +270,13 @@ def _flip_rows(flips: Sequence[Flip]) -> list[FlipRow]:
 
 
 def _moved_cells(moved: Moved) -> tuple[str, ...]:
-    before, after = moved.before, moved.after
+    speedup, per_step = moved.speedup, moved.per_step_ms
     return (
         moved.case_id,
-        f"{units.ratio(before.speedup.median)} → {units.ratio(after.speedup.median)}",
-        units.signed_percent(moved.speedup_change),
-        f"{units.milliseconds(before.optimized_ms.median)} → {units.milliseconds(after.optimized_ms.median)}",
-        units.signed_percent(moved.time_change),
+        f"{units.ratio(speedup.before.median)} → {units.ratio(speedup.after.median)}",
+        units.signed_percent(speedup.share),
+        f"{units.milliseconds(per_step.before.median)} → {units.milliseconds(per_step.after.median)}",
+        units.signed_percent(per_step.share),
     )
 
 
