@@ -118,23 +118,6 @@ class Night:
         return f"{str(commit)[:SHORT_COMMIT]}{'+' if self.provenance.changes else ''}"
 
 
-@dataclass(frozen=True)
-class Point:
-    """One value of a series: a night, and one case as it measured it."""
-
-    night: Night
-    case: CaseNight
-
-
-def group_series(nights: Sequence[Night]) -> dict[str, dict[str, list[Point]]]:
-    """The series of each case of each machine, in the order of the nights: by machine, then by case id."""
-    series: dict[str, dict[str, list[Point]]] = {}
-    for night in nights:
-        for case_id, case in night.cases.items():
-            series.setdefault(night.machine, {}).setdefault(case_id, []).append(Point(night, case))
-    return series
-
-
 def workload_of(case_id: str) -> str:
     """`video/decode` of `video/decode/nvdec/cuda`."""
     return case_id.rsplit("/", 2)[0]
