@@ -47,9 +47,9 @@ def screen(run: RunResult, width: int) -> list[RenderableType]:
         *([Text(), *table.rich(width)] if table.rows else []),
         *section("needs attention", _attention_paragraphs(run)),
         *section("autopsy", ([indent(case_id, 2), indent(lines[0], 6)] for case_id, lines in autopsies(run).items())),
-        *section("not measured", ([_cut(line, width)] for line in not_measured(run))),
+        *section("not measured", ([_cut(line, width)] for line in list_skips(run))),
         Text(),
-        *last_lines(run, learned(run)),
+        *last_lines(run, describe_gains(run)),
     ]
 
 
@@ -130,7 +130,7 @@ def _head(word: str, words: str, style: str) -> RenderableType:
     return Padding(Text.assemble((word, style), f"  {words}", overflow="fold"), (0, 0, 0, 2))
 
 
-def not_measured(run: RunResult) -> list[str]:
+def list_skips(run: RunResult) -> list[str]:
     """`96 cases: needs a CUDA GPU, ...`, one line for each reason."""
     skipped = skips(run)
     reasons = {reason: describe_absence(run.cases[ids[0]]) if run.gate else reason for reason, ids in skipped.items()}
@@ -141,7 +141,7 @@ def _cut(words: str, width: int) -> RenderableType:
     return Text(words if cell_len(words) <= width else f"{words[: width - 3]}...", overflow="fold")
 
 
-def learned(run: RunResult) -> list[str]:
+def describe_gains(run: RunResult) -> list[str]:
     """The findings of the run about its optimizations in one or two sentences; none without a time."""
     found = {
         f"{case.workload}/{case.optimization}": one.summary for case in run.cases.values() if (one := decider(case))

@@ -88,8 +88,8 @@ def fault_line(run: RunResult) -> list[RenderableType]:
     return [Text(fault, style="bold red", overflow="fold")] if fault else []
 
 
-def last_lines(run: RunResult, learned: Sequence[str] = ()) -> list[RenderableType]:
-    """The warnings, the fault once more, what the run `learned`, the worth of its verdicts, and the tally."""
+def last_lines(run: RunResult, gains: Sequence[str] = ()) -> list[RenderableType]:
+    """The warnings, the fault once more, the `gains` of optimizations, the worth of its verdicts, and the tally."""
     warned = (Text(words, style="yellow", overflow="fold") for words in warnings(run))
-    words = (Text(line, overflow="fold") for line in (*learned, *worth(run), tally(run)))
+    words = (Text(line, overflow="fold") for line in (*gains, *worth(run), tally(run)))
     return [*warned, *fault_line(run), *words]

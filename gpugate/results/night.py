@@ -40,7 +40,7 @@ UNKNOWN_PROVENANCE = Provenance(*[UNKNOWN] * 8)
 
 
 class Metric(NamedTuple):
-    """One number of a case. The bounds are those of its interval; None where it has none."""
+    """One number of a case. `low` and `high` are the ends of its interval; None: a number without an interval."""
 
     value: float
     low: float | None = None
@@ -90,7 +90,7 @@ class CaseNight:
 
 @dataclass(frozen=True)
 class Night:
-    """One run. `cases` are those whose times say something: measured, and on a machine that was well."""
+    """One run. `cases` has only cases that were measured, on a machine that was well."""
 
     name: str  # of its directory, else the time at which it started
     started: datetime.datetime  # with the UTC offset

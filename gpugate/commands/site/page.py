@@ -64,7 +64,7 @@ class CaseSection:
 
 @dataclass(frozen=True)
 class LevelChange:
-    """A level change in words; the newest one stands first."""
+    """A level change in words."""
 
     when: str
     machine: str
@@ -158,7 +158,7 @@ def _machine(history: MachineHistory) -> dict[str, Any]:
 
 
 def _night(night: Night, changed: dict[str, str]) -> list[Any]:
-    """The clock of the machine in minutes, as if it were UTC; the version of the code; what changed in the software."""
+    """The start on the machine's clock, in minutes; the version of the code; the changes of the software, if any."""
     clock = night.started.replace(tzinfo=None)
     return [clock.isoformat(timespec="minutes"), night.version, *([changed[night.key]] if night.key in changed else [])]
 

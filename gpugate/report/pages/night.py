@@ -171,7 +171,7 @@ def _light(run: RunResult) -> tuple[str, str]:
 
 
 def _rest(run: RunResult) -> str:
-    """The machine, the duration and the sharpness: what the first sentence says after the verdict and the cases."""
+    """The end of the first sentence: the machine, the duration and the sharpness."""
     worth = sharpness(run) or "no case has a record, so its sharpness is unknown"
     return f"on {run.environment.device_name}, in {units.duration(run.wall_s)}; {worth}."
 

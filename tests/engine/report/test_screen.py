@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gpugate.report.findings import attention
-from gpugate.report.screen import learned, next_command, screen
+from gpugate.report.screen import describe_gains, next_command, screen
 from gpugate.report.terminal import render_text
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
@@ -113,11 +113,11 @@ def test_the_worst_comes_first_and_the_rest_is_counted(gpu_run: RunResult) -> No
 
 def test_what_was_learned_counts_by_intervals(gpu_run: RunResult) -> None:
     cases = [case for case in gpu_run.cases.values() if case.summary is not None]
-    (words, *_) = learned(gpu_run)
+    (words, *_) = describe_gains(gpu_run)
     assert words.startswith(
         f"faster than their reference here: {len(cases)} of {len(cases)} optimizations, most of all "
     )
-    assert learned(replace(gpu_run, cases={})) == []
+    assert describe_gains(replace(gpu_run, cases={})) == []
 
 
 def test_the_next_command_records_what_is_not_recorded(gpu_run: RunResult) -> None:
