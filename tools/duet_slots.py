@@ -3,9 +3,10 @@
     python -m tools.duet_slots OUTPUT --slots 12 --cores 2 --minutes 9 < trials.txt
 
 Each line of stdin is a trial: the name of its folder below OUTPUT, then arguments of `gpugate trust --duet`, such as
-`15-s perf_tests -k video/encode --device cpu --budget 15 --slowdowns 5`. A free slot takes the next line, in the order
-of the lines and from the first line again after the last one. At the end of the time what still runs is stopped and
-not kept; the line of a trial that fails is not taken again. With `--gpus` each slot sees the GPU of its own number.
+`15-s perf_tests -k video/encode --device cpu --budget 15 --slowdowns 5`. A free slot takes the next line, and a line
+whose trial ended comes after all others again; a slot that finds no line ends, so give at least as many lines as slots.
+At the end of the time, trials that still run are stopped and not kept; the line of a trial that fails is not taken
+again. With `--gpus` each slot sees the GPU of its own number.
 `gpugate trust --duet --report-only --output FOLDER` reports on a folder.
 """
 
@@ -39,8 +40,7 @@ class Slots:
 
     def work(self, copy: Path, cores: Sequence[int], environment: dict[str, str]) -> None:
         """Takes trials on these cores until the time is over."""
-        while time.monotonic() < self._end_s and self._lines:
-            line = self._lines.popleft()
+        while time.monotonic() < self._end_s and (line := self._take()) is not None:
             name, *words = shlex.split(line)
             with tempfile.TemporaryDirectory() as folder:
                 command = [sys.executable, "-m", "gpugate", "trust", "--duet", *words, "--trials", "1"]
@@ -58,6 +58,13 @@ class Slots:
                     for trial in Path(folder).glob("duets-*.json"):
                         shutil.copy(trial, self._output / name)
 
+    def _take(self) -> str | None:
+        """The next line; None where other slots have taken all of them."""
+        try:
+            return self._lines.popleft()
+        except IndexError:
+            return None
+
     def _run(self, command: Sequence[str], copy: Path, environment: dict[str, str]) -> str | None:
         """Runs the command until the end of the time. Returns the problem of one that was stopped or failed."""
         with subprocess.Popen(
@@ -67,7 +74,10 @@ class Slots:
                 _, errors = child.communicate(timeout=max(self._end_s - time.monotonic(), 0))
             except subprocess.TimeoutExpired:
                 child.terminate()  # the command ends its own children
-                child.communicate(timeout=STOP_S)
+                try:
+                    child.communicate(timeout=STOP_S)
+                except subprocess.TimeoutExpired:
+                    child.kill()
                 return "stopped"
         return f"status {child.returncode}: {errors[-300:]}" if child.returncode else None
 

@@ -1,4 +1,4 @@
-"""`gpugate store add DIR ...`: adds stored runs to the store, which makes it again from its files."""
+"""`gpugate store add DIR ...`: adds the runs of files to the store; a lost store is made again in this way."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The judgement of a value that this machine has not recorded. Pure.
 
-A gate needs records: what has none is NO_BASELINE. In a developer's run a case that keeps its promises passes, and says
-that it is not recorded yet; its interval is then all that is known of the size of its speedup, and must be narrow.
+A gate needs records: a value without one is NO_BASELINE. In a developer's run a case that keeps its promises passes as
+"not recorded yet". The size of its speedup is then known from the interval of this run alone, which must be narrow.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpugate.report.bounds import bounds, reasons
-from gpugate.report.findings import Finding, autopsies, errors, findings, skips, tally, warnings, worth
+from gpugate.report.findings import Finding, autopsies, errors, findings, skips
 from gpugate.report.rows import results_table
 from gpugate.report.series_tables import series_tables
 from gpugate.report.table import STYLES
-from gpugate.report.terminal import fault_line, indent, machine_lines, section
+from gpugate.report.terminal import fault_line, indent, last_lines, machine_lines, section
 from gpugate.report.whole_runs import whole_runs
 from gpugate.results.run import RunResult
 
@@ -32,7 +32,7 @@ def details(run: RunResult, width: int) -> list[RenderableType]:
         *section("skipped", (_reason(reason, ids) for reason, ids in skips(run).items())),
         *section("failed", (_error(case_id, error) for case_id, error in errors(run).items())),
         Text(),
-        *_last_lines(run),
+        *last_lines(run),
     ]
 
 
@@ -57,8 +57,3 @@ def _reason(reason: str, ids: Sequence[str]) -> list[RenderableType]:
 
 def _error(case_id: str, error: str) -> list[RenderableType]:
     return [Padding(Text(case_id, style="bold red", overflow="fold"), (0, 0, 0, 2)), indent(error, 6)]
-
-
-def _last_lines(run: RunResult) -> list[RenderableType]:
-    warned = (Text(words, style="yellow", overflow="fold") for words in warnings(run))
-    return [*warned, *fault_line(run), *(Text(words, overflow="fold") for words in (*worth(run), tally(run)))]

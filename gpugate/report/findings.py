@@ -47,7 +47,7 @@ def findings(run: RunResult) -> list[Finding]:
 
 @dataclass(frozen=True)
 class Attention:
-    """One outcome for one reason, of all cases that have it; `reason` is that of the first one, without its
+    """One outcome for one reason, of all cases that have it; `reason` is the one of the first case, without its
     circumstances."""
 
     outcome: Outcome

@@ -10,16 +10,16 @@ from pathlib import Path
 from gpugate.errors import GpugateError
 from gpugate.judging.decide import decider
 from gpugate.machine.environment import compare, machine_name
+from gpugate.report.moved_cases import Moved, find_moved
 from gpugate.report.rows import NOT_JUDGED
 from gpugate.results.case import CaseResult
+from gpugate.results.night import SHORT_COMMIT
 from gpugate.results.provenance import Provenance
 from gpugate.results.run import RunResult
-from gpugate.results.summary import Summary
 from gpugate.results.verdict import Check, Outcome
+from gpugate.statistics.intervals import Estimate
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN
-
-SHORT_COMMIT = 12  # characters
 
 
 class NoLastNightError(GpugateError):
@@ -50,23 +50,6 @@ class Flip:
     @property
     def words_after(self) -> str:
         return NOT_JUDGED if self.after is None else self.after.value
-
-
-@dataclass(frozen=True)
-class Moved:
-    """A case whose speedup or time has an interval apart from that of last night."""
-
-    case_id: str
-    before: Summary
-    after: Summary
-
-    @property
-    def speedup_change(self) -> float:
-        return self.after.speedup.median / self.before.speedup.median - 1
-
-    @property
-    def time_change(self) -> float:
-        return self.after.optimized_ms.median / self.before.optimized_ms.median - 1
 
 
 @dataclass(frozen=True)
@@ -125,7 +108,7 @@ def find_changes(last: LastNight, run: RunResult) -> NightChanges:
         flips=tuple(_flips(last.run.cases, run.cases)),
         gained=tuple(case_id for case_id in after if case_id not in before),
         lost=tuple(case_id for case_id in before if case_id not in after),
-        moved=tuple(_moves(before, after)),
+        moved=tuple(find_moved(_times(before), _times(after))),
     )
 
 
@@ -163,17 +146,7 @@ def _flips(before: Mapping[str, CaseResult], after: Mapping[str, CaseResult]) ->
             )
 
 
-def _moves(before: Mapping[str, CaseResult], after: Mapping[str, CaseResult]) -> list[Moved]:
-    """The cases that moved beyond the noise of both nights, the furthest first."""
-    found = [
-        Moved(case_id, then.summary, now.summary)
-        for case_id, case in after.items()
-        if case_id in before and (then := decider(before[case_id])) and (now := decider(case))
-    ]
-    apart = [
-        one
-        for one in found
-        if not one.before.speedup.overlaps(one.after.speedup)
-        or not one.before.optimized_ms.overlaps(one.after.optimized_ms)
-    ]
-    return sorted(apart, key=lambda one: -max(abs(one.speedup_change), abs(one.time_change)))
+def _times(cases: Mapping[str, CaseResult]) -> dict[str, tuple[Estimate, Estimate]]:
+    """The speedup and the time per step of each case, of the process that decided."""
+    found = {case_id: decided.summary for case_id, case in cases.items() if (decided := decider(case))}
+    return {case_id: (summary.speedup, summary.optimized_ms) for case_id, summary in found.items()}

@@ -22,14 +22,11 @@ from gpugate.report.findings import (
     describe_absence,
     errors,
     skips,
-    tally,
-    warnings,
-    worth,
 )
 from gpugate.report.next_step import describe_recording
 from gpugate.report.rows import MARK, outcome_word, rows, worst_of
 from gpugate.report.table import STYLES, Column, Table
-from gpugate.report.terminal import fault_line, indent, machine_lines, section
+from gpugate.report.terminal import fault_line, indent, last_lines, machine_lines, section
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
@@ -50,11 +47,9 @@ def screen(run: RunResult, width: int) -> list[RenderableType]:
         *([Text(), *table.rich(width)] if table.rows else []),
         *section("needs attention", _attention_paragraphs(run)),
         *section("autopsy", ([indent(case_id, 2), indent(lines[0], 6)] for case_id, lines in autopsies(run).items())),
-        *section("not measured", ([_cut(line, width)] for line in not_measured(run))),
+        *section("not measured", ([_cut(line, width)] for line in list_skips(run))),
         Text(),
-        *(Text(words, style="yellow", overflow="fold") for words in warnings(run)),
-        *fault_line(run),
-        *(Text(words, overflow="fold") for words in (*learned(run), *worth(run), tally(run))),
+        *last_lines(run, describe_gains(run)),
     ]
 
 
@@ -125,7 +120,7 @@ def _attention_lines(found: Attention) -> list[RenderableType]:
     step = [indent(f"next: {found.next_step}", 4)] if found.next_step else []
     such_as = "such as: " if len(found.case_ids) > 1 else ""
     return [
-        _head(found.outcome.value, f"{checks}{_name_some(found.case_ids)}", STYLES[found.outcome]),
+        _head(found.outcome.value, f"{checks}{units.list_names(found.case_ids, MOST_NAMED)}", STYLES[found.outcome]),
         indent(f"{such_as}{found.reason}", 4),
         *step,
     ]
@@ -135,12 +130,7 @@ def _head(word: str, words: str, style: str) -> RenderableType:
     return Padding(Text.assemble((word, style), f"  {words}", overflow="fold"), (0, 0, 0, 2))
 
 
-def _name_some(names: Sequence[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return f"{', '.join(names[:MOST_NAMED])}{f' and {more} more' if more > 0 else ''}"
-
-
-def not_measured(run: RunResult) -> list[str]:
+def list_skips(run: RunResult) -> list[str]:
     """`96 cases: needs a CUDA GPU, ...`, one line for each reason."""
     skipped = skips(run)
     reasons = {reason: describe_absence(run.cases[ids[0]]) if run.gate else reason for reason, ids in skipped.items()}
@@ -151,7 +141,7 @@ def _cut(words: str, width: int) -> RenderableType:
     return Text(words if cell_len(words) <= width else f"{words[: width - 3]}...", overflow="fold")
 
 
-def learned(run: RunResult) -> list[str]:
+def describe_gains(run: RunResult) -> list[str]:
     """The findings of the run about its optimizations in one or two sentences; none without a time."""
     found = {
         f"{case.workload}/{case.optimization}": one.summary for case in run.cases.values() if (one := decider(case))
@@ -164,7 +154,7 @@ def learned(run: RunResult) -> list[str]:
     if pays:
         words += f", most of all {_best(pays.items())}"
     if costs:
-        words += f"; slower: {len(costs)}, {_name_some(list(costs))}"
+        words += f"; slower: {len(costs)}, {units.list_names(list(costs), MOST_NAMED)}"
     knees = [f"{sweep.workload} is best with {sweep.parameter} {sweep.knee}" for sweep in run.sweeps if sweep.knee]
     return [words, *knees]
 

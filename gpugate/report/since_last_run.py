@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpugate import units
-from gpugate.results.night import UNKNOWN, CaseNight, Night
+from gpugate.report.moved_cases import Moved, find_moved
+from gpugate.results.night import UNKNOWN, Night
+from gpugate.statistics.intervals import Estimate
 
 MOST_CASES = 5  # that moved the furthest; `gpugate history` has all
-
-
-@dataclass(frozen=True)
-class Moved:
-    """A case whose intervals of the two runs do not overlap, in the speedup or in the time per step."""
-
-    case_id: str
-    words: str
-    share: float  # the larger of both changes
 
 
 def describe_moves(before: Night, now: Night) -> list[str]:
@@ -24,8 +15,7 @@ def describe_moves(before: Night, now: Night) -> list[str]:
     shared = [case_id for case_id in now.cases if case_id in before.cases]
     if not shared:
         return []
-    found = [moved for case_id in shared if (moved := _compare(before.cases[case_id], now.cases[case_id]))]
-    found.sort(key=lambda moved: -moved.share)
+    found = find_moved(_times(before), _times(now))
     head = f"since the last run here, {_name(before)}:"
     new = len(now.cases) - len(shared)
     rest = [f"{units.number_of(new, 'case')} not measured then"] if new else []
@@ -33,7 +23,7 @@ def describe_moves(before: Night, now: Night) -> list[str]:
         one = len(shared) == 1
         inside = "its case is inside its noise" if one else f"all {len(shared)} cases are inside their noise"
         return [f"{head} {'; '.join([inside, *rest])}"]
-    lines = [f"  {moved.case_id}: {moved.words}, outside its noise" for moved in found[:MOST_CASES]]
+    lines = [f"  {moved.case_id}: {_describe(moved)}, outside its noise" for moved in found[:MOST_CASES]]
     if len(found) > MOST_CASES:
         rest.insert(0, f"{len(found) - MOST_CASES} more moved (gpugate history has all)")
     others = len(shared) - len(found)
@@ -50,14 +40,16 @@ def _name(night: Night) -> str:
     return f"{night.started:%Y-%m-%d %H:%M} {commit}"
 
 
-def _compare(before: CaseNight, now: CaseNight) -> Moved | None:
-    words, shares = [], []
-    for name, written in (("speedup", units.ratio), ("optimized_ms", units.milliseconds)):
-        old, new = before.estimate(name), now.estimate(name)
-        if old.overlaps(new):
-            continue
-        share = new.median / old.median - 1
-        label = "speedup" if name == "speedup" else "per step"
-        words.append(f"{label} {written(old.median)} -> {written(new.median)} ({units.signed_percent(share)})")
-        shares.append(abs(share))
-    return Moved(now.case_id, ", ".join(words), max(shares)) if words else None
+def _times(night: Night) -> dict[str, tuple[Estimate, Estimate]]:
+    return {case_id: (case.speedup, case.estimate("optimized_ms")) for case_id, case in night.cases.items()}
+
+
+def _describe(moved: Moved) -> str:
+    """`speedup 9.31x -> 8.72x (-6.3 %), per step ...`: only what is outside its noise."""
+    changes = (("speedup", moved.speedup, units.ratio), ("per step", moved.per_step_ms, units.milliseconds))
+    words = (
+        f"{name} {written(one.before.median)} -> {written(one.after.median)} ({units.signed_percent(one.share)})"
+        for name, one, written in changes
+        if not one.is_noise
+    )
+    return ", ".join(words)

@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gpugate.report.findings import mutation
+from gpugate.report.findings import mutation, tally, warnings, worth
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.results.run import RunResult
 
@@ -86,3 +86,10 @@ def fault_line(run: RunResult) -> list[RenderableType]:
     """The fault that the session put into every optimized side, which no reader may miss."""
     fault = mutation(run)
     return [Text(fault, style="bold red", overflow="fold")] if fault else []
+
+
+def last_lines(run: RunResult, gains: Sequence[str] = ()) -> list[RenderableType]:
+    """The warnings, the fault once more, the `gains` of optimizations, the worth of its verdicts, and the tally."""
+    warned = (Text(words, style="yellow", overflow="fold") for words in warnings(run))
+    words = (Text(line, overflow="fold") for line in (*gains, *worth(run), tally(run)))
+    return [*warned, *fault_line(run), *words]

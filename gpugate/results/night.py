@@ -40,7 +40,7 @@ UNKNOWN_PROVENANCE = Provenance(*[UNKNOWN] * 8)
 
 
 class Metric(NamedTuple):
-    """One number of a case. The bounds are those of its interval; None where it has none."""
+    """One number of a case. `low` and `high` are the ends of its interval; None: a number without an interval."""
 
     value: float
     low: float | None = None
@@ -90,7 +90,7 @@ class CaseNight:
 
 @dataclass(frozen=True)
 class Night:
-    """One run. `cases` are those whose times say something: measured, and on a machine that was well."""
+    """One run. `cases` has only cases that were measured, on a machine that was well."""
 
     name: str  # of its directory, else the time at which it started
     started: datetime.datetime  # with the UTC offset
@@ -116,23 +116,6 @@ class Night:
         if commit in (None, UNKNOWN):
             return UNKNOWN
         return f"{str(commit)[:SHORT_COMMIT]}{'+' if self.provenance.changes else ''}"
-
-
-@dataclass(frozen=True)
-class Point:
-    """One value of a series: a night, and one case as it measured it."""
-
-    night: Night
-    case: CaseNight
-
-
-def group_series(nights: Sequence[Night]) -> dict[str, dict[str, list[Point]]]:
-    """The series of each case of each machine, in the order of the nights: by machine, then by case id."""
-    series: dict[str, dict[str, list[Point]]] = {}
-    for night in nights:
-        for case_id, case in night.cases.items():
-            series.setdefault(night.machine, {}).setdefault(case_id, []).append(Point(night, case))
-    return series
 
 
 def workload_of(case_id: str) -> str:

@@ -152,7 +152,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--perf-budget",
         metavar="SECONDS",
         help="sample each case for SECONDS, without the time of its builds (default: "
-        f"{Settings.budget_s:g}; on a CPU, without --gate, all cases share two minutes)",
+        f"{Settings.budget_s:g}; on a CPU, all cases of a run that neither gates nor records share two minutes)",
     )
     add(
         "--perf-attempts",

@@ -287,7 +287,7 @@ class PerfSession:
         return settings if self.plan is None else self.plan.plan(settings, self._elapsed_s)
 
     def _has_time_for(self, more: Settings, taken: Measurement) -> bool:
-        """True where the session has the time to measure once more with these settings what took `taken.wall_s`."""
+        """True where the session has the time for a second measurement of the case, with these settings."""
         return self.plan is None or self.plan.affords(taken.wall_s + more.budget_s, self._elapsed_s)
 
     @property

@@ -41,5 +41,5 @@ class TimePlan:
 
     @property
     def overhead_s(self) -> float:
-        """The time that a case is expected to take beside its sampling; one that compiles for long is no measure."""
+        """The expected time of a case beside its sampling: the median, which one long compilation does not move."""
         return median(self.overheads_s) if self.overheads_s else FIRST_OVERHEAD_S

@@ -1,4 +1,4 @@
-"""Adding the runs of folders to a store, which makes the store again from its files."""
+"""Adding the runs of folders to a store: a lost store is made again in this way."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NO_NIGHT = "lost+found"  # which every ext4 volume has, for root alone to look i
 
 @dataclass(frozen=True)
 class Added:
-    """The number of runs that were new to the store, and a sentence about each other one.
+    """The number of runs that were new to the store, and a sentence about each other run.
 
-    `refused` could not be used, `known` were in the store.
+    The runs of `refused` cannot be used, those of `known` were in the store.
     """
 
     new: int

@@ -34,7 +34,7 @@ from gpugate.results.night import METRIC_CODES, CaseNight, Metric, Night
 from gpugate.results.provenance import Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.store.codec import to_json
-from gpugate.store.store_url import EXAMPLE
+from gpugate.store.store_url import EXAMPLE, hide_password
 from gpugate.store.version import STORE_FOLDER
 
 REVISIONS = ("0001",)  # of the tables, the oldest first: one file of `migrations/versions` each
@@ -134,12 +134,16 @@ class Store:
         Returns for each night its stored name where the store has it already, else None.
         """
         try:
-            with self._begin(writing=True) as connection:
-                return [_add(connection, night) for night in nights]
-        except IntegrityError:  # another process added one of the nights meanwhile
-            return [nights[0].name] if len(nights) == 1 else [name for night in nights for name in self.add(night)]
-        except (SQLAlchemyError, OSError) as error:
+            try:
+                return self._add_together(nights)
+            except IntegrityError:  # another process added one of the nights meanwhile, which is found now
+                return [name for night in nights for name in self._add_together([night])]
+        except (SQLAlchemyError, OSError, self._engine.dialect.loaded_dbapi.Error) as error:  # the driver's, of COPY
             raise self._error("written", error) from error
+
+    def _add_together(self, nights: Sequence[Night]) -> list[str | None]:
+        with self._begin(writing=True) as connection:
+            return [_add(connection, night) for night in nights]
 
     def read_nights(self, selection: Selection = Selection()) -> list[Night]:
         """The nights of a selection with its cases, the oldest first. A night without such a case is among them."""
@@ -198,7 +202,8 @@ def open_store(url: str, make: bool = True) -> Store:
         address = _with_driver(make_url(url))
         engine = _create_engine(address, make)
     except (ArgumentError, NoSuchModuleError) as error:
-        raise StoreError(f"{url!r} is no URL of a store ({_first_line(error)}): give one such as {EXAMPLE}") from error
+        problem = f"is no URL of a store ({_first_line(error)})"
+        raise StoreError(f"{hide_password(url)!r} {problem}: give one such as {EXAMPLE}") from error
     except ImportError as error:
         install = "pip install 'gpugate[postgresql]'" if address.drivername.startswith("postgresql") else "install it"
         raise StoreError(f"{_describe(address)} needs the package {error.name}: {install}") from error
@@ -379,8 +384,11 @@ def _conditions(connection: sql.Connection, selection: Selection) -> list[sql.Co
 
 
 def _begins(column: sql.Column[Any], beginning: str) -> sql.ColumnElement[bool]:
-    """A range, which an index answers; `LIKE` needs a collation of its own for that in PostgreSQL."""
-    return sql.and_(column >= beginning, column < f"{beginning}\U0010ffff")
+    """A range, which an index answers; `LIKE` needs a collation of its own for that in PostgreSQL.
+
+    The column has hexadecimal digits, after which every collation sorts a `g`; some ignore U+10FFFF.
+    """
+    return sql.and_(column >= beginning, column < f"{beginning}g")
 
 
 def _of_cases(selection: Selection) -> list[sql.ColumnElement[bool]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,8 +31,14 @@ def choose_url(given: str | None, root: Path, variables: Mapping[str, str] = os.
     if url == NO_STORE:
         return None
     if "://" not in url:
-        raise StoreUrlError(f"{name} is {url!r}: give an SQLAlchemy URL such as {EXAMPLE}, or {NO_STORE}")
+        step = f"give an SQLAlchemy URL such as {EXAMPLE}, or {NO_STORE}"
+        raise StoreUrlError(f"{name} is {hide_password(url)!r}: {step}")
     return url
+
+
+def hide_password(url: str) -> str:
+    """The URL with `***` for its password, also of a URL that SQLAlchemy cannot read: a log keeps what is printed."""
+    return re.sub(r":(?!/).*@", ":***@", url)
 
 
 def url_of(root: Path) -> str:

@@ -89,7 +89,7 @@ def _cells(trend: Trend, spark_columns: int) -> tuple[str, ...]:
         units.ratio(found.median),
         units.interval(found.low, found.high),
         sparkline(trend, spark_columns, BLOCKS if _can_encode(BLOCKS) else ASCII_BLOCKS),
-        _anchor(last),
+        describe_anchor(last),
         "" if last.outcome is None else last.outcome.value,
     )
 
@@ -102,7 +102,7 @@ def _can_encode(words: str) -> bool:
     return True
 
 
-def _anchor(seen: CaseNight) -> str:
+def describe_anchor(seen: CaseNight) -> str:
     """`11.50x -0.3 %`: the anchor, and where the newest night stands against it."""
     if seen.anchor_speedup is None:
         return ""
@@ -183,7 +183,7 @@ def document(histories: Sequence[MachineHistory], refused: Sequence[str]) -> str
 
 
 def _machine_as_json(history: MachineHistory) -> dict[str, Any]:
-    changed = {night.name: list(differences) for night, differences in history.software_changed}
+    changed = {night.key: list(differences) for night, differences in history.software_changed}
     return {
         "machine": history.machine,
         "level": history.level,
@@ -193,7 +193,7 @@ def _machine_as_json(history: MachineHistory) -> dict[str, Any]:
                 "name": night.name,
                 "started_at": night.started.isoformat(),
                 "interrupted": night.interrupted,
-                "changed": changed.get(night.name, []),
+                "changed": changed.get(night.key, []),
             }
             for night in history.nights
         ],

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from gpugate import units
-from gpugate.commands.history.render import describe_mark, night_name
+from gpugate.commands.history.render import describe_anchor, describe_mark, night_name
 from gpugate.commands.history.trends import MachineHistory, Mark, Trend
 from gpugate.errors import GpugateError
 from gpugate.report.pages import rendering
@@ -64,7 +64,7 @@ class CaseSection:
 
 @dataclass(frozen=True)
 class LevelChange:
-    """A level change in words; the newest one stands first."""
+    """A level change in words."""
 
     when: str
     machine: str
@@ -119,8 +119,7 @@ def _sections(histories: Sequence[MachineHistory]) -> list[CaseSection]:
 
 def _newest(machine: str, trend: Trend) -> NewestValue:
     last = trend.seen[-1]
-    speedup, anchor = last.speedup, last.anchor_speedup
-    change = "" if anchor is None else units.signed_percent(speedup.median / anchor - 1)
+    speedup = last.speedup
     return NewestValue(
         machine=machine,
         night=night_name(trend.nights[-1]),
@@ -128,7 +127,7 @@ def _newest(machine: str, trend: Trend) -> NewestValue:
         per_step=units.milliseconds(last.optimized_ms),
         speedup=units.ratio(speedup.median),
         interval=units.interval(speedup.low, speedup.high),
-        anchor="none" if anchor is None else f"{units.ratio(anchor)} {change}",
+        anchor=describe_anchor(last) or "none",
         outcome="not judged" if last.outcome is None else last.outcome.value,
     )
 
@@ -159,7 +158,7 @@ def _machine(history: MachineHistory) -> dict[str, Any]:
 
 
 def _night(night: Night, changed: dict[str, str]) -> list[Any]:
-    """The clock of the machine in minutes, as if it were UTC; the version of the code; what changed in the software."""
+    """The start on the machine's clock, in minutes; the version of the code; the changes of the software, if any."""
     clock = night.started.replace(tzinfo=None)
     return [clock.isoformat(timespec="minutes"), night.version, *([changed[night.key]] if night.key in changed else [])]
 

@@ -21,13 +21,14 @@ from gpugate.report.findings import (
     tally,
     warnings,
 )
-from gpugate.report.last_night import Flip, Moved, NightChanges
+from gpugate.report.last_night import Flip, NightChanges
 from gpugate.report.machine import facts, load
+from gpugate.report.moved_cases import Moved
 from gpugate.report.next_step import describe_next_step
 from gpugate.report.night_summary import headline
 from gpugate.report.pages.rendering import render
-from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_interval
-from gpugate.report.rows import verdict_words, worst_of
+from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_change
+from gpugate.report.rows import outcome_word, worst_of
 from gpugate.report.series_tables import ladder_table, sweep_table
 from gpugate.report.table import Table
 from gpugate.report.whole_runs import whole_runs
@@ -132,6 +133,7 @@ def night_page(run: RunResult, changes: NightChanges | None, nothing_to_compare:
         nothing_to_compare=nothing_to_compare,
         flips=_flip_rows(changes.flips) if changes else [],
         moved=[_moved_cells(one) for one in changes.moved] if changes else [],
+        judged=any(case.verdicts for case in run.cases.values()),
         failures=failures,
         links={failure.case_id: f"f{number}" for number, failure in enumerate(failures, 1)},
         rows=rows,
@@ -169,7 +171,7 @@ def _light(run: RunResult) -> tuple[str, str]:
 
 
 def _rest(run: RunResult) -> str:
-    """The machine, the duration and the sharpness: what the first sentence says after the verdict and the cases."""
+    """The end of the first sentence: the machine, the duration and the sharpness."""
     worth = sharpness(run) or "no case has a record, so its sharpness is unknown"
     return f"on {run.environment.device_name}, in {units.duration(run.wall_s)}; {worth}."
 
@@ -187,7 +189,7 @@ def _case_row(case: CaseResult, decided: Decider | None) -> CaseRow:
     then, now = case.remembered.current if case.remembered else None, decided.summary if decided else None
     return CaseRow(
         case_id=case.case_id,
-        verdict=verdict_words(case).partition(" ")[0] if case.verdicts else "not judged",
+        verdict=outcome_word(worst_of(case)),
         checks=checks,
         strip=_speedup_strip(case, decided),
         speedup=units.ratio(now.speedup.median) if now else "",
@@ -210,9 +212,7 @@ def _speedup_strip(case: CaseResult, decided: Decider | None) -> Strip | None:
     allowed = case.number("speedup_tolerance")
     detectable = case.number("detectable_slowdown")
     against = "its record" if case.remembered else "its promise" if then else "itself, since it has no record"
-    words = f"speedup against {against}: {write_interval(*shares)}"
-    words += f", tolerated ±{units.percent(allowed)}" if allowed is not None else ""
-    words += f", a slowdown of {units.percent(detectable)} is caught" if detectable is not None else ""
+    words = _describe_strip(f"speedup against {against}", shares, allowed, detectable)
     return Strip(*shares, allowed, detectable, words)
 
 
@@ -222,10 +222,17 @@ def _time_strip(case: CaseResult, decided: Decider | None) -> Strip | None:
     found = decided.summary.optimized_ms
     shares = relative(found.median, found.low, found.high, case.remembered.current.optimized_ms)
     allowed, detectable = case.number("time_tolerance"), case.number("detectable_by_time")
-    words = f"time per step against its record: {write_interval(*shares)}"
+    words = _describe_strip("time per step against its record", shares, allowed, detectable)
+    return Strip(*shares, allowed, detectable, words, less_is_better=True)
+
+
+def _describe_strip(
+    against: str, shares: tuple[float, float, float], allowed: float | None, detectable: float | None
+) -> str:
+    words = f"{against}: {write_change(*shares)}"
     words += f", tolerated ±{units.percent(allowed)}" if allowed is not None else ""
     words += f", a slowdown of {units.percent(detectable)} is caught" if detectable is not None else ""
-    return Strip(*shares, allowed, detectable, words, less_is_better=True)
+    return words
 
 
 def _failures(run: RunResult, decided: Mapping[str, Decider]) -> list[Failure]:
@@ -263,13 +270,13 @@ def _flip_rows(flips: Sequence[Flip]) -> list[FlipRow]:
 
 
 def _moved_cells(moved: Moved) -> tuple[str, ...]:
-    before, after = moved.before, moved.after
+    speedup, per_step = moved.speedup, moved.per_step_ms
     return (
         moved.case_id,
-        f"{units.ratio(before.speedup.median)} → {units.ratio(after.speedup.median)}",
-        units.signed_percent(moved.speedup_change),
-        f"{units.milliseconds(before.optimized_ms.median)} → {units.milliseconds(after.optimized_ms.median)}",
-        units.signed_percent(moved.time_change),
+        f"{units.ratio(speedup.before.median)} → {units.ratio(speedup.after.median)}",
+        units.signed_percent(speedup.share),
+        f"{units.milliseconds(per_step.before.median)} → {units.milliseconds(per_step.after.median)}",
+        units.signed_percent(per_step.share),
     )
 
 

@@ -54,10 +54,10 @@ class Scale:
 
 @dataclass(frozen=True)
 class Strip:
-    """One interval on a scale, beside what it is judged by. Shares of the value at 0; None: not known.
+    """One interval on a scale, beside its tolerance. The numbers are shares of the value at 0; None: not known.
 
-    `allowed` is the tolerated band on either side, `detectable` the smallest slowdown that is caught. `less_is_better`
-    is of times: their bad side is the right one. `words` say it all, for those who do not see it.
+    `allowed` is the tolerated band on either side, `detectable` the smallest slowdown that is caught. With
+    `less_is_better`, as for a time, a value to the right is worse. `words` describe the picture to a screen reader.
     """
 
     value: float
@@ -97,6 +97,6 @@ def relative(value: float, low: float, high: float, base: float) -> tuple[float,
     return value / base - 1, low / base - 1, high / base - 1
 
 
-def write_interval(value: float, low: float, high: float) -> str:
+def write_change(value: float, low: float, high: float) -> str:
     """`-16.7 % (-17.0 %..-16.3 %)`."""
     return f"{units.signed_percent(value)} ({units.signed_percent(low)}..{units.signed_percent(high)})"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpugate.commands.history import command
+from gpugate.commands.history import command, render
 from gpugate.commands.history.render import ASCII_BLOCKS, NEW_LEVEL, sparkline
 from gpugate.commands.history.selected_nights import HistoryError
 from gpugate.commands.history.trends import build_histories
@@ -335,3 +335,11 @@ def test_files_beside_the_nights_are_nobodys_business(tmp_path: Path, history: H
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / ".git").mkdir()
     assert history(tmp_path)[2] == ""
+
+
+def test_nights_of_one_name_have_their_own_changes_in_the_json(folder: Path) -> None:
+    """A job may write each night to a folder of the same name: the store keeps them apart by their keys."""
+    found = [replace(one, name="nightly") for one in read_nights(folder)[0][:3]]
+    found[1:] = [replace(one, environment=replace(one.environment, driver="999")) for one in found[1:]]
+    (machine,) = json.loads(render.document(build_histories(found, 3), ()))["machines"]
+    assert [bool(one["changed"]) for one in machine["nights"]] == [False, True, False]

@@ -98,4 +98,4 @@ def test_a_case_moved_where_the_intervals_of_both_nights_are_apart(tmp_path: Pat
     after = stored(tmp_path / "b.json", case("far", 2.9), case("near", 2.9999), case("further", 2.7))
     (first, second) = find_changes(LastNight("last", before), after).moved
     assert (first.case_id, second.case_id) == ("tiny/further/cuda", "tiny/far/cuda")
-    assert first.speedup_change == pytest.approx(-0.1, abs=1e-3)
+    assert first.speedup.share == pytest.approx(-0.1, abs=1e-3)

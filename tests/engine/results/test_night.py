@@ -1,11 +1,11 @@
-"""Nights: the key of a run, the series of cases, and the nights of one commit as one."""
+"""Nights: the key of a run, and the nights of one commit as one."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta, timezone
 
-from gpugate.results.night import Night, group_series, merge_commits
+from gpugate.results.night import Night, merge_commits
 from tests.engine.report.test_since_last_run import CASE, case, night
 
 
@@ -16,16 +16,6 @@ def test_a_run_keeps_its_key_and_another_run_has_another() -> None:
     host = replace(one, provenance=replace(one.provenance, host="another"))
     others = [replace(one, seed=2), replace(one, machine="nvidia-h100"), host]
     assert len({one.key, *(other.key for other in others)}) == 4
-
-
-def test_a_series_has_the_order_of_the_nights() -> None:
-    nights = [night(case(3.0)), night(case(2.0), case(1.0, case_id="b")), replace(night(case(9.0)), machine="another")]
-    series = group_series(nights)
-    assert {machine: list(cases) for machine, cases in series.items()} == {
-        "nvidia-h200": [CASE, "b"],
-        "another": [CASE],
-    }
-    assert [point.case.speedup.median for point in series["nvidia-h200"][CASE]] == [3.0, 2.0]
 
 
 def of(commit: str | None, speedup: float, **changed: object) -> Night:

@@ -20,7 +20,7 @@ DEFAULTS = {
     "--update-baselines": "off",
     "--perf-reason": "none",
     "--perf-device": "auto",
-    "--perf-budget": "6; on a CPU, without --gate, all cases share two minutes",
+    "--perf-budget": "6; on a CPU, all cases of a run that neither gates nor records share two minutes",
     "--perf-attempts": str(DECIDING_PROCESSES),
     "--perf-json": "nowhere",
     "--perf-set": "none",

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sql
 
 from gpugate.results.night import METRIC_CODES, TIMED, UNKNOWN_PROVENANCE, CaseNight, Metric, Night
 from gpugate.results.provenance import Provenance
@@ -89,6 +90,38 @@ def test_adding_twice_changes_nothing(url: str) -> None:
     add(url, night())
     assert add(url, replace(night(), name="a copy", cases={})) == ["night-0"]
     assert read(url) == [night()]
+
+
+def test_a_night_that_another_process_adds_meanwhile_is_known(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    insert, collisions = database._add, iter([True])
+
+    def collide(connection: sql.Connection, one: Night) -> str | None:
+        if next(collisions, False):
+            raise sql.exc.IntegrityError("INSERT", None, Exception("UNIQUE constraint failed"))
+        return insert(connection, one)
+
+    add(url, night(0))
+    monkeypatch.setattr(database, "_add", collide)
+    assert add(url, night(0), night(1)) == ["night-0", None]
+    assert read(url) == [night(0), night(1)]
+
+
+def test_a_night_that_the_tables_refuse_is_not_reported_as_known(tmp_path: Path) -> None:
+    """SQLite stores NaN as NULL, which the column of a value refuses."""
+    metrics = {name: Metric(float("nan")) for name in TIMED}
+    wrong = night(cases={}, name="wrong")
+    wrong = replace(wrong, cases={CASES[0]: CaseNight(CASES[0], None, metrics)})
+    with pytest.raises(StoreError, match=r"cannot be written .NOT NULL constraint failed: metric\.value"):
+        add(f"sqlite:///{tmp_path}/a.sqlite", wrong)
+    assert read(f"sqlite:///{tmp_path}/a.sqlite") == []
+
+
+def test_an_error_of_the_driver_is_one_sentence(cluster: str) -> None:
+    """COPY into PostgreSQL bypasses SQLAlchemy, which wraps the errors of all other statements."""
+    url = make_database(cluster, "refused_text")
+    with pytest.raises(StoreError, match=r"cannot be written .*NUL"):
+        add(url, night(cases=["tiny/\0/cuda"]))
+    assert read(url) == []
 
 
 def test_the_whole_run_replaces_the_one_that_was_cut_off(url: str) -> None:
@@ -223,7 +256,6 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:
 
 def test_alembic_makes_the_tables_that_the_code_makes(url: str) -> None:
     """A new store is made without alembic, whose import takes as long as the rest."""
-    import sqlalchemy as sql
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
@@ -240,8 +272,6 @@ def test_alembic_makes_the_tables_that_the_code_makes(url: str) -> None:
 
 
 def test_sqlite_stores_both_kinds_of_tables_in_one_form(tmp_path: Path) -> None:
-    import sqlalchemy as sql
-
     open_store(f"sqlite:///{tmp_path}/ours.sqlite").close()
     with (migrated := sql.create_engine(f"sqlite:///{tmp_path}/alembic.sqlite")).begin() as connection:
         database.upgrade(connection)
@@ -257,7 +287,6 @@ def test_sqlite_stores_both_kinds_of_tables_in_one_form(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["mysql", "mssql", "oracle"])
 def test_other_databases_take_the_tables(name: str) -> None:
     """Only the statements: no such server is here."""
-    import sqlalchemy as sql
     from sqlalchemy.dialects import registry
 
     dialect = registry.load(name)()
@@ -266,8 +295,6 @@ def test_other_databases_take_the_tables(name: str) -> None:
 
 
 def test_the_tables_of_a_newer_gpugate_are_refused(url: str) -> None:
-    import sqlalchemy as sql
-
     with closing(open_store(url)) as store, store._begin(writing=True) as connection:
         connection.execute(sql.text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(StoreError, match=r"is of a newer gpugate \(tables 9999\): upgrade gpugate"):
@@ -278,6 +305,8 @@ def test_the_tables_of_a_newer_gpugate_are_refused(url: str) -> None:
     ("url", "words"),
     [
         ("nonsense://host/a", "'nonsense://host/a' is no URL of a store"),
+        ("nonsense://me:secret@host/a", "'nonsense://me:***@host/a' is no URL of a store"),
+        ("postgresql//me:secret@host/a", "'postgresql//me:***@host/a' is no URL of a store"),
         ("sqlite:////proc/none/store.sqlite", "/proc/none/store.sqlite cannot be made (No such file or directory)"),
         ("postgresql://me:secret@127.0.0.1:1/a", "postgresql+psycopg://me:***@127.0.0.1:1/a cannot be opened ("),
         ("sqlite:////bin/true", "/bin/true cannot be opened (file is not a database): delete it, then add the files"),

@@ -182,7 +182,11 @@ def test_a_run_of_every_outcome_and_one_without_a_case_have_pages(tmp_path: Path
     assert page.unsafe == []
     assert "MUTATED by slow:5" in page.text
     assert "interrupted" in page.text
-    assert "Nothing was measured." in read(RunResult(MACHINE, STARTED, 1)).text
+    empty = read(RunResult(MACHINE, STARTED, 1)).text
+    assert "Nothing was judged." in empty
+    assert "Nothing was measured." in empty
+    assert "Every verdict is PASS." not in empty
+    assert "Every verdict is PASS." in read(stored(tmp_path / "pass.json", case("pass"))).text
 
 
 def test_a_page_of_89_cases_has_at_most_300_kilobytes() -> None:
