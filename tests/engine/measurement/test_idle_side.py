@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from gpugate.machine.processes import list_children, list_descendants
+from gpugate.measurement import idle_side
 from gpugate.measurement.both_sides import build_both
 from gpugate.measurement.cold_inputs import make_inputs
 from gpugate.measurement.device_timer import HostTimer
@@ -131,3 +132,19 @@ def test_descendants_are_the_children_of_children_too() -> None:
     finally:
         os.killpg(nested.pid, signal.SIGKILL)
         nested.wait()
+
+
+def test_a_watcher_that_was_ended_is_started_again() -> None:
+    worker = subprocess.Popen(PROGRAM)
+    try:
+        idle_side.stop_workers({worker.pid})
+        watcher = idle_side._start_watcher(os.getpid())
+        watcher.kill()
+        watcher.wait(timeout=60)
+        idle_side.resume_workers({worker.pid})
+        idle_side.stop_workers({worker.pid})
+        wait_until(lambda: state(worker.pid) == "T")
+        assert idle_side._start_watcher(os.getpid()) is not watcher
+    finally:
+        worker.kill()
+        worker.wait(timeout=60)
