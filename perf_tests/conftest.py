@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpugate.session.selection import cases_of
+from gpugate.session.selection import cases_of, deselect
 
 CHECKED_ONLY = (
     "driving/",
@@ -27,11 +27,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.keyword or any("::" in argument for argument in config.args):
         return
     cases = {item: case for item in items for case in cases_of(item)[:1]}
-    left_out = [item for item, case in cases.items() if case.device_kind == "cpu" and case.id.startswith(CHECKED_ONLY)]
-    if left_out:
-        config.stash[_LEFT_OUT] = {cases[item].id for item in left_out}
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    left_out = {item for item, case in cases.items() if case.device_kind == "cpu" and case.id.startswith(CHECKED_ONLY)}
+    config.stash[_LEFT_OUT] = {cases[item].id for item in left_out}
+    deselect(config, items, left_out)
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:

@@ -22,12 +22,11 @@ from gpugate.results.case import CaseResult, Promise
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import Summary, summarize_process
-from gpugate.results.verdict import Check, NextStep, Outcome, Verdict
+from gpugate.results.verdict import OPEN, Check, NextStep, Outcome, Verdict
 from gpugate.statistics.intervals import LAST_DIGIT
 from gpugate.statistics.policy import SPARE_PROCESSES
 
 TIMED: tuple[Check, ...] = ("speedup", "throughput")
-OPEN = (Outcome.INCONCLUSIVE, Outcome.UNDECIDED)  # which more pairs may settle
 
 
 def decide(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> list[Verdict]:

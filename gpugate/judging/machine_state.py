@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpugate import units
 from gpugate.measurement.record import Measurement, Yardstick
 from gpugate.results.reason import Reason, ReasonCode
-from gpugate.results.verdict import NextStep, Outcome, Verdict
+from gpugate.results.verdict import OPEN, NextStep, Outcome, Verdict
 
 MIN_EVENT_SHARE = 0.9  # of a pipeline's window on the host clock that CUDA events around it must cover
 # A machine that lost more than this share of a ceiling is sick. Launch latency is too jumpy to say so.
@@ -33,10 +33,10 @@ def with_other_work(verdict: Verdict, measurement: Measurement, on_cpu: bool) ->
 
     The next step on a CPU that is loaded or noisy is one that helps there: a larger budget does not.
     """
-    if verdict.outcome not in (Outcome.INCONCLUSIVE, Outcome.UNDECIDED, Outcome.ENV_INVALID):
+    if verdict.outcome not in (*OPEN, Outcome.ENV_INVALID):
         return verdict
     cores = busy_cores(measurement)
-    noisy = verdict.outcome in (Outcome.INCONCLUSIVE, Outcome.UNDECIDED) and measurement.stopped_because == "noise"
+    noisy = verdict.outcome in OPEN and measurement.stopped_because == "noise"
     load = () if cores is None else (Reason(ReasonCode.OTHER_WORK, {"cores": cores}),)
     step = NextStep.FREE_CORES if on_cpu and (cores is not None or noisy) else verdict.next_step
     return replace(verdict, reasons=(*verdict.reasons, *load), next_step=step)

@@ -13,8 +13,7 @@ from gpugate.machine.environment import compare, machine_name
 from gpugate.report.moved_cases import Moved, find_moved
 from gpugate.report.rows import NOT_JUDGED
 from gpugate.results.case import CaseResult
-from gpugate.results.night import SHORT_COMMIT
-from gpugate.results.provenance import Provenance
+from gpugate.results.provenance import SHORT_COMMIT, Provenance
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Check, Outcome
 from gpugate.statistics.intervals import Estimate

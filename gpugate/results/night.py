@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from gpugate.machine.environment import Environment
-from gpugate.results.provenance import Provenance
+from gpugate.results.provenance import SHORT_COMMIT, Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.intervals import Estimate
 
@@ -33,7 +33,6 @@ METRIC_CODES: Mapping[str, int] = MappingProxyType(
     }
 )
 TIMED = ("speedup", "optimized_ms", "reference_ms")  # which every case has
-SHORT_COMMIT = 12  # hexadecimal digits
 UNKNOWN = "unknown"
 # Of a run that was written before runs had a provenance.
 UNKNOWN_PROVENANCE = Provenance(*[UNKNOWN] * 8)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SHORT_COMMIT = 12  # hexadecimal digits of a commit that a reader sees
+
 
 @dataclass(frozen=True)
 class Provenance:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from typing import Any
 
 import pytest
@@ -84,9 +84,13 @@ def deselect_other_devices(config: pytest.Config, items: list[pytest.Item], aske
         if not torch.cuda.is_available():
             return
         wanted = "cuda"
-    dropped = [item for item in items if (cases := cases_of(item)) and cases[0].device_kind != wanted]
+    deselect(config, items, {item for item in items if (cases := cases_of(item)) and cases[0].device_kind != wanted})
+
+
+def deselect(config: pytest.Config, items: list[pytest.Item], dropped: Collection[pytest.Item]) -> None:
+    """Takes the dropped items out of `items`, and reports them to pytest."""
     if dropped:
-        config.hook.pytest_deselected(items=dropped)
+        config.hook.pytest_deselected(items=[item for item in items if item in dropped])
         items[:] = [item for item in items if item not in dropped]
 
 

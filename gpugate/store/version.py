@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpugate.errors import CompareError
+from gpugate.results.provenance import SHORT_COMMIT
 from gpugate.store.writable_folder import is_running, make_ignored
 
 WORKING_TREE = "."
@@ -20,7 +21,6 @@ MODULES_FILE = ".gitmodules"
 SUBMODULE = "160000 "  # the mode of a submodule in git's index
 GIT_S = 600.0
 MOST_READ_BYTES = 2**20  # of a new file, to hash it
-SHORT = 12  # hexadecimal digits of a commit
 CACHE_FOLDER = ".gpugate-cache"
 STORE_FOLDER = ".gpugate"
 # The folders that gpugate and Python make by themselves: no file in them is a change of the code.
@@ -50,9 +50,9 @@ class Version:
         if self.commit is None:
             return self.name
         if self.name == self.commit:
-            return self.commit[:SHORT]
+            return self.commit[:SHORT_COMMIT]
         edited = " with uncommitted changes" if self.changes else ""
-        return f"{self.name} ({self.commit[:SHORT]}{edited})"
+        return f"{self.name} ({self.commit[:SHORT_COMMIT]}{edited})"
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def check_out(name: str, project: Path, cache: Path) -> Iterator[Version]:
     _remove_left_over(project, cache)
     make_ignored(cache.parent)
     cache.mkdir(exist_ok=True)
-    path = Path(tempfile.mkdtemp(prefix=f"{commit[:SHORT]}-{os.getpid()}-", dir=cache))
+    path = Path(tempfile.mkdtemp(prefix=f"{commit[:SHORT_COMMIT]}-{os.getpid()}-", dir=cache))
     try:
         ended = run_git(project, "worktree", "add", "--quiet", "--detach", "--force", str(path), commit)
         if ended.returncode != 0:
@@ -121,7 +121,7 @@ def _remove_worktree(project: Path, path: Path) -> None:
 
 def _remove_left_over(project: Path, cache: Path) -> None:
     """Removes the worktrees of processes that were killed."""
-    for path in cache.glob(f"{'[0-9a-f]' * SHORT}-*"):
+    for path in cache.glob(f"{'[0-9a-f]' * SHORT_COMMIT}-*"):
         process = path.name.split("-")[1]
         if process.isdecimal() and not is_running(int(process)):
             _remove_worktree(project, path)

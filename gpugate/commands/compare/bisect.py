@@ -17,10 +17,11 @@ from gpugate.explaining.states_of_case import explain_duet
 from gpugate.judging.bisection import Bisection
 from gpugate.judging.duet import judge_duets, time_ratio
 from gpugate.results.duet import DuetOutcome
+from gpugate.results.provenance import SHORT_COMMIT
 from gpugate.session.duets import BUDGET_S, CACHE, DuetPlan, measure_duets, pytest_words, run_process
 from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.policy import DUET_FLOOR
-from gpugate.store.version import SHORT, Version, check_out, git, suggest_commit
+from gpugate.store.version import Version, check_out, git, suggest_commit
 
 MOST_REPEATS = 3  # of a measurement whose interval contains the border between slower and not
 
@@ -130,7 +131,7 @@ class Search:
         return {culprits[0] - 1, culprits[0] + 1} & measurable
 
     def name(self, commit: int) -> str:
-        return self.commits[commit - 1][:SHORT]
+        return self.commits[commit - 1][:SHORT_COMMIT]
 
     def describe_end(self) -> str:
         return f"{write_change(self._mean_of_ends())} per step"

@@ -16,13 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "exit status: 0 printed, 2 no night can be used or an option is wrong; a night that cannot be is named"
     )
-    add_selection(parser)
-    parser.add_argument(
-        "--last",
-        metavar="N",
-        default=str(DEFAULT_LAST),
-        help="show the newest N nights of each machine; marks rest on all (default: %(default)s)",
-    )
+    add_selection(parser, DEFAULT_LAST)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     parser.add_argument(
         "--export",
@@ -33,8 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that `select_nights` reads."""
+def add_selection(parser: argparse.ArgumentParser, last: int) -> None:
+    """Adds the options that `select_nights` reads, and `--last` with its default."""
+    parser.add_argument(
+        "--last",
+        metavar="N",
+        default=str(last),
+        help="show the newest N nights of each machine; marks rest on all (default: %(default)s)",
+    )
     parser.add_argument(
         "folders",
         metavar="DIR",
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     from gpugate.session.options import whole_number
 
     last = whole_number("--last", arguments.last, DEFAULT_LAST)
-    nights, refused = select_nights(arguments)
+    nights, refused = select_nights(arguments, all_metrics=arguments.export is not None)
     for sentence in refused:
         print(f"gpugate history: {sentence}", file=sys.stderr)
     if arguments.export is not None:

@@ -26,10 +26,11 @@ class HistoryError(GpugateError):
     """No night or no case can be shown."""
 
 
-def select_nights(arguments: argparse.Namespace) -> tuple[list[Night], list[str]]:
+def select_nights(arguments: argparse.Namespace, all_metrics: bool = False) -> tuple[list[Night], list[str]]:
     """The selected nights, the oldest first, and a sentence about each one that cannot be used.
 
-    Raises HistoryError where none can be, and NightError and StoreError where folders or the store cannot be read.
+    They have the metrics of a trend, or `all_metrics`. Raises HistoryError where none can be, and NightError and
+    StoreError where folders or the store cannot be read.
     """
     if arguments.folders and arguments.store:
         raise HistoryError("--store and folders were given, and a history is of one of them: leave one out")
@@ -43,7 +44,7 @@ def select_nights(arguments: argparse.Namespace) -> tuple[list[Night], list[str]
             if refused:
                 raise HistoryError(f"none of the {len(refused)} directories of {where} is a night that can be used")
             raise HistoryError(f"{where} has no run: measure first, or give folders of nights")
-        nights = store.read_nights(_selection(store, arguments))
+        nights = store.read_nights(_selection(store, arguments, all_metrics))
     if not any(night.cases for night in nights):
         what = f"has {arguments.case!r} in its id" if arguments.case else "was measured"
         other = "give another -k, or other nights" if len(nights) else "no night is selected, so give other options"
@@ -66,12 +67,12 @@ def _open(url: str | None, in_memory: bool) -> Store:
     return open_store(chosen, make=False)
 
 
-def _selection(store: Store, arguments: argparse.Namespace) -> Selection:
+def _selection(store: Store, arguments: argparse.Namespace, all_metrics: bool) -> Selection:
     selection = Selection(
         case=arguments.case,
         machine=arguments.machine,
         branch=arguments.branch,
-        metrics=() if arguments.export else _SHOWN,
+        metrics=() if all_metrics else _SHOWN,
     )
     if arguments.between is None:
         return selection

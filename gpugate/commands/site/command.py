@@ -14,13 +14,7 @@ DEFAULT_LAST = 365  # a year
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit status: 0 written, 2 no night can be used, an option is wrong, or DIR cannot be written"
     parser.add_argument("site", metavar="DIR", type=Path, help="the folder to write: open its index.html")
-    add_selection(parser)
-    parser.add_argument(
-        "--last",
-        metavar="N",
-        default=str(DEFAULT_LAST),
-        help="show the newest N nights of each machine; marks rest on all (default: %(default)s)",
-    )
+    add_selection(parser, DEFAULT_LAST)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,7 +25,6 @@ def run(arguments: argparse.Namespace) -> int:
     from gpugate.session.options import whole_number
 
     last = whole_number("--last", arguments.last, DEFAULT_LAST)
-    arguments.export = None
     nights, refused = select_nights(arguments)
     for sentence in refused:
         print(f"gpugate site: {sentence}", file=sys.stderr)
