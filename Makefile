@@ -24,7 +24,8 @@ perf: $(PERF_INSTALLED)
 
 # Three workers of one thread each keep two cores busy, since some tests wait for processes. The plugin stays out, since it
 # refuses workers that share a device; the tests that are about it load it. ARGS="-n 0" debugs in one process.
-TESTS = -m pytest tests -n 3 --dist worksteal -p no:gpugate.plugin $(ARGS)
+# A test that hangs ends its worker after ten minutes, with the stacks of all threads; SIGALRM belongs to the tests.
+TESTS = -m pytest tests -n 3 --dist worksteal -p no:gpugate.plugin --timeout 600 --timeout-method thread $(ARGS)
 test: $(TEST_INSTALLED)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python $(TESTS)
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 def sleeping(daemon: bool) -> multiprocessing.process.BaseProcess:
-    child = FORK.Process(target=time.sleep, args=(3600,), daemon=daemon)
+    child = FORK.Process(target=time.sleep, args=(300,), daemon=daemon)
     child.start()
     return child
 
@@ -62,21 +62,33 @@ def test_one_that_may_outlive_it_goes_on() -> None:
         child.join()
 
 
+def await_command(pid: int) -> None:
+    """Waits until the system shows the command of the child: it shows none while it loads the program."""
+    until = time.monotonic() + HANGS_S
+    while not list_children()[pid] and time.monotonic() < until:
+        time.sleep(0.01)
+
+
 def test_a_child_of_a_side_that_outlives_close_is_named_and_ended_with_the_run() -> None:
-    with subprocess.Popen(["/bin/sleep", "3601"]) as older:
+    older = subprocess.Popen(["/bin/sleep", "301"])
+    try:
+        await_command(older.pid)
         before = list_children()
-        assert before[older.pid] == "/bin/sleep 3601"
-        with end_left_over(), subprocess.Popen(["/bin/sleep", "3602"]) as left:
-            assert await_new_children(before) == {left.pid: "/bin/sleep 3602"}
+        assert before[older.pid] == "/bin/sleep 301"
+        with end_left_over(), subprocess.Popen(["/bin/sleep", "302"]) as left:
+            await_command(left.pid)
+            assert await_new_children(before) == {left.pid: "/bin/sleep 302"}
             left_over._end_named()
         assert left.returncode == -signal.SIGTERM
         assert older.poll() is None
+    finally:
         older.kill()
+        older.wait()
 
 
 def test_workers_that_serve_the_whole_run_are_not_named() -> None:
     multiprocessing.resource_tracker.ensure_running()
-    script = ["-c", "import time; time.sleep(3600)", "/a/torch/_inductor/compile_worker/__main__.py"]
+    script = ["-c", "import time; time.sleep(300)", "/a/torch/_inductor/compile_worker/__main__.py"]
     with subprocess.Popen([sys.executable, *script]) as worker:
         commands = list_children()
         assert worker.pid not in commands
@@ -89,12 +101,12 @@ def test_the_report_names_the_case_whose_process_is_left(tiny: TinyProject) -> N
 import subprocess
 
 def quick(context):
-    child = subprocess.Popen(["/bin/sleep", "3603"])
+    child = subprocess.Popen(["/bin/sleep", "303"])
     Path(__file__).with_name("child").write_text(str(child.pid))
     return sleeping(1)
 """
     tiny.workload(leaves)
     result = tiny.run("--perf-device=cpu", "-k", "outputs")
     child = int((tiny.path / "child").read_text())
-    assert f"tiny/quick/cpu: process {child} (/bin/sleep 3603) outlived close()" in result.text
+    assert f"tiny/quick/cpu: process {child} (/bin/sleep 303) outlived close()" in result.text
     assert not running(child)
