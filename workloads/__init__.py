@@ -4,6 +4,7 @@ from gpugate.workload import Workload
 from workloads import (
     driving,
     host_preparation,
+    llm,
     operators,
     picture_files,
     requests,
@@ -24,6 +25,7 @@ WORKLOADS: tuple[Workload, ...] = (
     *host_preparation.WORKLOADS,
     *video.WORKLOADS,
     *operators.WORKLOADS,
+    *llm.WORKLOADS,
     *requests.WORKLOADS,
     *slow_storage.WORKLOADS,
     *picture_files.WORKLOADS,

@@ -1,0 +1,116 @@
+"""A checkpoint in Hugging Face's format gives its weights, or one sentence with the reason why it does not fit."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from gpugate.workload import Context
+from tests.workloads.llm.conftest import TINY
+from workloads.llm.checkpoint import decoder, load
+from workloads.llm.model import seeded
+
+CPU = torch.device("cpu")
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "tie_word_embeddings": True,
+    "vocab_size": TINY.vocabulary,
+    "hidden_size": TINY.width,
+    "num_hidden_layers": TINY.layers,
+    "num_attention_heads": TINY.heads,
+    "num_key_value_heads": TINY.kv_heads,
+    "intermediate_size": TINY.hidden,
+    "max_position_embeddings": 512,
+    "rope_theta": 500_000.0,
+    "rms_norm_eps": 1e-5,
+}
+
+
+def tensors(seed: int = 9) -> dict[str, torch.Tensor]:
+    model = seeded(TINY, 8, seed, torch.bfloat16, CPU)
+    return {f"model.{name}": value for name, value in model.state_dict().items() if name != "lm_head.weight"}
+
+
+def write(folder: Path, config: dict[str, Any] = CONFIG, **changed: torch.Tensor) -> Path:
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(
+        {**tensors(), **{name.replace("__", "."): value for name, value in changed.items()}},
+        folder / "model.safetensors",
+    )
+    return folder
+
+
+def write_shards(folder: Path) -> Path:
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    names = sorted(tensors())
+    weight_map = {name: f"model-{number % 2 + 1}-of-2.safetensors" for number, name in enumerate(names)}
+    for file in set(weight_map.values()):
+        save_file({name: tensors()[name] for name in names if weight_map[name] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return folder
+
+
+@pytest.mark.parametrize("written", [write, write_shards])
+def test_the_weights_are_those_of_the_files(tmp_path: Path, tiny: Context, written: Callable[[Path], Path]) -> None:
+    settings = {"llm-checkpoint": str(written(tmp_path))}
+    model = decoder(replace(tiny, settings=settings))
+    for name, value in tensors().items():
+        assert model.state_dict()[name.removeprefix("model.")].equal(value.float())
+    assert model.lm_head.weight is model.embed_tokens.weight
+    assert not any(weight.requires_grad for weight in model.parameters())
+
+
+def test_stretched_positions_and_the_epsilon_are_read(tmp_path: Path) -> None:
+    scaling = {"rope_type": "llama3", "factor": 32.0}
+    write(tmp_path, {**CONFIG, "rope_scaling": scaling, "rms_norm_eps": 1e-3})
+    model = load(tmp_path, TINY, 256, torch.float32, CPU)
+    assert not model.cosines.equal(seeded(TINY, 256, 0, torch.float32, CPU).cosines)
+    assert model.norm.eps == 1e-3
+
+
+def message(folder: Path) -> str:
+    with pytest.raises(ValueError, match="cannot be used") as raised:
+        load(folder, TINY, 256, torch.float32, CPU)
+    return str(raised.value).removeprefix(f"--perf-set llm-checkpoint={folder} cannot be used: ")
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        (
+            {"architectures": ["MistralForCausalLM"]},
+            "config.json is of the architecture ['MistralForCausalLM'], not Llama",
+        ),
+        ({"hidden_size": 64}, "config.json has hidden_size 64, and the workload's sizes are of 32"),
+        ({"tie_word_embeddings": False}, "config.json has no tie_word_embeddings"),
+        ({"max_position_embeddings": 128}, "config.json allows 128 tokens, and the workload needs 256"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "config.json has the rope_type yarn, not default or llama3"),
+    ],
+)
+def test_another_config_is_refused(tmp_path: Path, changed: dict[str, Any], problem: str) -> None:
+    assert message(write(tmp_path, {**CONFIG, **changed})).startswith(problem)
+
+
+def test_a_tensor_of_another_shape_or_type_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, model__norm__weight=torch.ones(31))
+    assert message(tmp_path).startswith("norm.weight has the shape (31,), not (32,); ")
+    write(tmp_path, model__norm__weight=torch.ones(32, dtype=torch.int64))
+    assert message(tmp_path).startswith("norm.weight has the type torch.int64, not a floating-point type; ")
+
+
+def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
+    assert message(tmp_path).startswith("config.json cannot be read (FileNotFoundError); ")
+    write_shards(tmp_path)
+    (tmp_path / "model-2-of-2.safetensors").unlink()
+    assert message(tmp_path).startswith("model-2-of-2.safetensors is missing; ")
+    (tmp_path / "model-2-of-2.safetensors").write_bytes(b"no header")
+    assert message(tmp_path).startswith("model-2-of-2.safetensors cannot be read: ")
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    assert message(tmp_path).startswith("model.safetensors.index.json does not name model.")
+    (tmp_path / "config.json").write_text("[1]")
+    assert message(tmp_path).startswith("config.json is no JSON object; ")

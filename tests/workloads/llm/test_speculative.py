@@ -1,0 +1,87 @@
+"""Drafts change the number of the model's steps, never its tokens."""
+
+import pytest
+import torch
+
+from gpugate.errors import DisprovedError
+from gpugate.workload import Context
+from workloads.llm import speculative
+from workloads.llm.speculative import SPAN_TOKENS, Span, count_checks, expected_speedup, span, tokens_per_check
+
+
+def test_the_proof_compares_tokens_and_counts_checks(tiny: Context) -> None:
+    assert speculative.prove_the_tokens(tiny).startswith("the tokens of the model alone, ")
+
+
+def test_tokens_are_those_of_the_model_alone_in_any_order(tiny: Context) -> None:
+    alone, drafted = speculative.one_by_one(tiny), speculative.speculative(tiny)
+    for index in (4, 1, 3, 1):
+        expected = alone.step(span(tiny, index))
+        assert drafted.step(span(tiny, index)).equal(expected)
+        assert expected.shape == (1, SPAN_TOKENS)
+
+
+def test_drafts_that_nobody_checks_are_disproved(tiny: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = speculative.likeliest
+
+    def trusting(logits: torch.Tensor) -> torch.Tensor:
+        return real(logits) if logits.shape[1] in (1, 128) else trusted(logits)
+
+    def trusted(logits: torch.Tensor) -> torch.Tensor:
+        return torch.cat((drafts.pop(), real(logits)[:, -1:]), dim=1)
+
+    drafts: list[torch.Tensor] = []
+    script = speculative.scripted
+
+    def scripted(*arguments: object) -> torch.Tensor:
+        drafts.append(script(*arguments))  # type: ignore[arg-type]
+        return drafts[-1]
+
+    monkeypatch.setattr(speculative, "scripted", scripted)
+    monkeypatch.setattr(speculative, "likeliest", trusting)
+    with pytest.raises(DisprovedError, match="drafts were accepted unchecked"):
+        speculative.prove_the_tokens(tiny)
+
+
+def test_the_model_runs_once_for_each_check_of_the_script(tiny: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    side = speculative.speculative(tiny)
+    checks: list[int] = []
+    real = speculative.likeliest
+
+    def counted(logits: torch.Tensor) -> torch.Tensor:
+        checks.append(logits.shape[1])
+        return real(logits)
+
+    monkeypatch.setattr(speculative, "likeliest", counted)
+    inputs = span(tiny, 2)
+    side.step(inputs)
+    assert len(checks) == count_checks(inputs.right)
+    assert sum(checks) > SPAN_TOKENS
+
+
+@pytest.mark.parametrize(("right", "checks"), [(True, 7), (False, SPAN_TOKENS)])
+def test_checks_of_a_draft_that_is_always_or_never_right(right: bool, checks: int) -> None:
+    assert count_checks(torch.full((SPAN_TOKENS,), right)) == checks
+
+
+def test_the_mean_of_tokens_a_check_is_that_of_the_formula() -> None:
+    random = torch.Generator().manual_seed(0)
+    counted = [count_checks(torch.rand(SPAN_TOKENS, generator=random) < 0.8) for _ in range(2000)]
+    mean = SPAN_TOKENS * len(counted) / sum(counted)
+    assert mean == pytest.approx(
+        tokens_per_check(0.8, speculative.DRAFTED), rel=0.06
+    )  # less: a span ends within a draft
+    assert mean < tokens_per_check(0.8, speculative.DRAFTED)
+
+
+def test_the_speedup_by_the_formula() -> None:
+    assert tokens_per_check(0.5, 1) == pytest.approx(1.5)
+    assert expected_speedup(0.8, 4, 0.0) == pytest.approx(3.3616)
+    assert expected_speedup(0.8, 4, 0.1) == pytest.approx(3.3616 / 1.4)
+
+
+def test_spans_end_within_the_text(tiny: Context) -> None:
+    for index in range(200):
+        inputs = span(tiny, index)
+        assert isinstance(inputs, Span)
+        assert 128 <= int(inputs.start) <= 256 - SPAN_TOKENS - 1

@@ -1,0 +1,194 @@
+"""Decoding and prefilling of a large language model: its ladder, speculative decoding, prompts, and a sweep of batches.
+
+One token reads every weight once, so memory bandwidth bounds decoding, and launches where they take longer. Weights are
+random and seeded. On a GPU the model has 1.24 B weights in bf16, on a CPU 21 M in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from gpugate.workload import (
+    BASELINE,
+    TOLERANCE_BY_DTYPE,
+    Build,
+    Contract,
+    DeviceKind,
+    Limit,
+    Needs,
+    Optimization,
+    Point,
+    Proof,
+    Size,
+    Tolerance,
+    Workload,
+)
+from workloads.llm import batches, prefill, rungs, speculative
+from workloads.llm.checkpoint import CHECKPOINT_SETTING
+from workloads.llm.model import LLAMA_1B, SMALL, Shape
+from workloads.llm.proofs import compare_with_fp32
+from workloads.llm.tokens import NEW_TOKENS, PROMPT_TOKENS, token
+
+LARGE_BATCH, BATCHES = 16, (1, 4, 16)
+BATCHES_ON_CPU = {1: 0.9, 4: 1.5, 16: 3.0}  # the least speedup over passes of one sequence
+PROMPT_ON_GPU, PROMPT_ON_CPU = 2048, 256
+MIDDLE = PROMPT_TOKENS + NEW_TOKENS // 2
+
+
+def decoding_size(shape: Shape, bytes_per_value: int, batch: int, tokens: int = 1) -> Size:
+    """Items: `tokens` of each of `batch` sequences, one after the other.
+
+    FLOPs: 2 per weight, and attention over half of the new tokens. Bytes: all weights, the keys and values that are
+    there, both once a token.
+    """
+    flops = 2.0 * shape.weights + shape.attention_flops(MIDDLE)
+    values = shape.weights + batch * shape.cached_values(MIDDLE)
+    return Size(batch * tokens, flops=flops * batch * tokens, bytes=float(bytes_per_value * values * tokens))
+
+
+def prompt_size(shape: Shape, bytes_per_value: int, tokens: int) -> Size:
+    """FLOPs: 2 per weight and token, the logits of the last token alone, and attention over half of the tokens."""
+    table = shape.vocabulary * shape.width
+    flops = 2.0 * (tokens * (shape.weights - table) + table) + tokens * shape.attention_flops(tokens // 2)
+    return Size(tokens, flops=flops, bytes=float(bytes_per_value * shape.weights))
+
+
+COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
+AMPERE, ADA = Needs(compute_capability=(8, 0)), Needs(compute_capability=(8, 9))
+TORCHAO = Needs(("torchao",), (8, 0), install="pip install torchao")
+
+TOLERANCE: Mapping[str, Tolerance] = {
+    "float32": TOLERANCE_BY_DTYPE["float32"],
+    "bfloat16": Tolerance(relative_l2=3e-2, max_error=1e-1),
+    "int8": Tolerance(relative_l2=5e-2, max_error=1.5e-1),
+    "fp8": Tolerance(relative_l2=1.5e-1, max_error=3e-1),
+}
+ROUNDING = 1e-4  # of the caches against the whole text at once, both in FP32
+SAME_TOKENS = {"float32": Tolerance(relative_l2=0, max_error=0)}
+NO_WAIT = Limit("synchronizing_calls", at_most=0)
+ONE_GRAPH = (Limit("graph_launches", at_least=1, at_most=1), Limit("kernel_launches", at_most=2))
+
+
+def _rung(
+    name: str, build: Build, promise: Mapping[str, float], below: str, dtype: str, needs: Needs, *engaged: Limit
+) -> Optimization:
+    return Optimization(
+        name,
+        build,
+        promise,
+        dtype,
+        compared_with=below,
+        needs=needs,
+        tolerance=TOLERANCE,
+        contract={"cuda": Contract(engaged=(*engaged, NO_WAIT))},
+    )
+
+
+def _proved(rung: Optimization) -> Optimization:
+    largest = rung.tolerated.relative_l2 if rung.dtype != "float32" else ROUNDING
+    return replace(rung, proofs=(Proof("agrees-with-fp32", partial(compare_with_fp32, rung.build, largest)),))
+
+
+def _cuda(promise: float) -> Mapping[str, float]:
+    return {"cuda": promise}
+
+
+def _cpu(promise: float) -> Mapping[str, float]:
+    return {"cpu": promise}
+
+
+ON_GPU = (
+    _proved(_rung("static", rungs.static, _cuda(1.0), BASELINE, "bfloat16", AMPERE)),
+    _rung("compiled", rungs.compiled, _cuda(1.2), "static", "bfloat16", AMPERE),
+    _rung("cuda-graph", rungs.whole_step, _cuda(1.2), "compiled", "bfloat16", AMPERE, *ONE_GRAPH),
+    _proved(_rung("int8", rungs.int8, _cuda(1.1), "cuda-graph", "int8", AMPERE, *ONE_GRAPH)),
+    _rung("int8-torchao", rungs.int8_torchao, _cuda(1.1), "cuda-graph", "int8", TORCHAO, *ONE_GRAPH),
+    _proved(_rung("fp8", rungs.fp8, _cuda(1.1), "cuda-graph", "fp8", ADA, *ONE_GRAPH)),
+    _proved(_rung("paged", rungs.paged, _cuda(0.7), "static", "bfloat16", AMPERE)),
+    _rung("flash", rungs.flash, _cuda(0.9), "static", "bfloat16", AMPERE),
+)
+ON_CPU = (
+    _proved(_rung("static", rungs.static, _cpu(0.9), BASELINE, "float32", Needs())),
+    _rung("compiled", rungs.compiled, _cpu(0.95), "static", "float32", COMPILER),
+    _rung("whole-step", rungs.whole_step, _cpu(0.9), "compiled", "float32", COMPILER),
+    _proved(_rung("int8", rungs.int8, _cpu(1.5), "static", "int8", Needs())),
+    _proved(_rung("paged", rungs.paged, _cpu(0.7), "static", "float32", Needs())),
+)
+
+
+def _decoding(name: str, sizes: Mapping[DeviceKind, Size], ladder: tuple[Optimization, ...]) -> Workload:
+    return Workload(name, rungs.growing, token, sizes, ladder, cold=False, ladder=True, settings=CHECKPOINT_SETTING)
+
+
+def _prompt(name: str, sizes: Mapping[DeviceKind, Size], ladder: tuple[Optimization, ...]) -> Workload:
+    return Workload(
+        name, prefill.by_hand, prefill.prompt, sizes, ladder, cold=False, ladder=True, settings=CHECKPOINT_SETTING
+    )
+
+
+def _batch_point(batch: int, dtype: str, promise: Mapping[str, float], needs: Needs) -> Optimization:
+    build = partial(batches.in_batches, batch=batch)
+    rung = _rung(f"batch-{batch}", build, promise, BASELINE, dtype, needs)
+    return replace(rung, point=Point("batch-size", batch))
+
+
+def _batches(name: str, sizes: Mapping[DeviceKind, Size], points: tuple[Optimization, ...]) -> Workload:
+    baseline = partial(batches.in_batches, batch=1)
+    return Workload(name, baseline, batches.tokens, sizes, points, cold=False, settings=CHECKPOINT_SETTING)
+
+
+SPECULATIVE = Optimization(
+    "scripted-draft",
+    speculative.speculative,
+    {"cuda": 1.5, "cpu": 1.2},
+    tolerance=SAME_TOKENS,
+    proofs=(Proof("tokens-of-the-model-alone", speculative.prove_the_tokens),),
+)
+
+WORKLOADS: tuple[Workload, ...] = (
+    _decoding("llm-decode", {"cuda": decoding_size(LLAMA_1B, 2, 1)}, ON_GPU),
+    _decoding("llm-decode-batch16", {"cuda": decoding_size(LLAMA_1B, 2, LARGE_BATCH)}, ON_GPU),
+    _decoding("llm-decode-small", {"cpu": decoding_size(SMALL, 4, 1)}, ON_CPU),
+    Workload(
+        "llm-speculative",
+        speculative.one_by_one,
+        speculative.span,
+        {
+            "cuda": decoding_size(LLAMA_1B, 2, 1, speculative.SPAN_TOKENS),
+            "cpu": decoding_size(SMALL, 4, 1, speculative.SPAN_TOKENS),
+        },
+        (SPECULATIVE,),
+        cold=False,
+        timing="pipeline",  # the host waits for the number of accepted tokens
+        settings=CHECKPOINT_SETTING,
+    ),
+    _prompt(
+        "llm-prefill",
+        {"cuda": prompt_size(LLAMA_1B, 2, PROMPT_ON_GPU)},
+        (
+            _rung("fused-attention", prefill.fused, _cuda(1.0), BASELINE, "bfloat16", AMPERE),
+            _rung("compiled", prefill.compiled, _cuda(1.0), "fused-attention", "bfloat16", AMPERE),
+            _rung("fp8", prefill.fp8, _cuda(1.1), "compiled", "fp8", ADA),
+        ),
+    ),
+    _prompt(
+        "llm-prefill-small",
+        {"cpu": prompt_size(SMALL, 4, PROMPT_ON_CPU)},
+        (
+            _rung("fused-attention", prefill.fused, _cpu(0.9), BASELINE, "float32", Needs()),
+            _rung("compiled", prefill.compiled, _cpu(0.9), "fused-attention", "float32", COMPILER),
+        ),
+    ),
+    _batches(
+        "llm-batch",
+        {"cuda": decoding_size(LLAMA_1B, 2, batches.SEQUENCES)},
+        tuple(_batch_point(batch, "bfloat16", _cuda(0.9), AMPERE) for batch in BATCHES),
+    ),
+    _batches(
+        "llm-batch-small",
+        {"cpu": decoding_size(SMALL, 4, batches.SEQUENCES)},
+        tuple(_batch_point(batch, "float32", _cpu(promise), Needs()) for batch, promise in BATCHES_ON_CPU.items()),
+    ),
+)

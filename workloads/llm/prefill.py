@@ -1,0 +1,105 @@
+"""A prompt in one step: thousands of tokens share each weight that is read, so arithmetic decides, not memory."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from gpugate.workload import Context, Side
+from workloads.llm.caches import PromptByHand, PromptFused
+from workloads.llm.checkpoint import decoder
+from workloads.llm.rungs import compile_blocks, not_one_graph
+from workloads.llm.tokens import shape
+
+FP8 = torch.float8_e4m3fn
+
+
+def prompt(context: Context, index: int) -> Tensor:
+    """int64 [1, items]."""
+    random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    return torch.randint(shape(context).vocabulary, (1, context.items), generator=random).to(context.device)
+
+
+def by_hand(context: Context) -> Side:
+    """Attention writes the scores of all pairs of tokens to memory."""
+    model = decoder(context, context.items)
+    caches, positions = [PromptByHand()] * shape(context).layers, torch.arange(context.items, device=context.device)
+
+    @torch.inference_mode()
+    def step(ids: Tensor) -> Tensor:
+        logits: Tensor = model(ids, positions, caches, last_only=True)[:, 0]
+        return logits
+
+    return Side(step, model)
+
+
+def fused(context: Context) -> Side:
+    """Attention is one fused kernel, which keeps the scores on the chip."""
+    model = decoder(context, context.items)
+    caches, positions = [PromptFused()] * shape(context).layers, torch.arange(context.items, device=context.device)
+
+    @torch.inference_mode()
+    def step(ids: Tensor) -> Tensor:
+        logits: Tensor = model(ids, positions, caches, last_only=True)[:, 0]
+        return logits
+
+    return Side(step, model)
+
+
+def compiled(context: Context) -> Side:
+    """torch.compile of a layer, once for all layers."""
+    model = decoder(context, context.items)
+    caches, positions = [PromptFused()] * shape(context).layers, torch.arange(context.items, device=context.device)
+    graphs = compile_blocks(model)
+
+    @torch.inference_mode()
+    def step(ids: Tensor) -> Tensor:
+        logits: Tensor = model(ids, positions, caches, last_only=True)[:, 0]
+        return logits
+
+    return Side(step, model, engaged=partial(not_one_graph, graphs))
+
+
+def fp8(context: Context) -> Side:  # cuda only
+    """Products of fp8 weights and fp8 activations; the table of embeddings and its product stay in bf16."""
+    model = decoder(context, context.items)
+    for part in model.layers.modules():
+        for name, linear in list(part.named_children()):
+            if isinstance(linear, nn.Linear):
+                setattr(part, name, Fp8Linear(linear))
+    caches, positions = [PromptFused()] * shape(context).layers, torch.arange(context.items, device=context.device)
+    graphs = compile_blocks(model)
+
+    @torch.inference_mode()
+    def step(ids: Tensor) -> Tensor:
+        logits: Tensor = model(ids, positions, caches, last_only=True)[:, 0]
+        return logits
+
+    return Side(step, engaged=partial(not_one_graph, graphs))
+
+
+class Fp8Linear(nn.Module):
+    """The product of two fp8 matrices with one scale each; the scale of the activations is chosen in each step."""
+
+    weight: Tensor
+    scale: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        scale = scale_of(linear.weight)
+        self.register_buffer("weight", (linear.weight.float() / scale).to(FP8))
+        self.register_buffer("scale", scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, scale = x.flatten(0, -2), scale_of(x)
+        product: Tensor = torch._scaled_mm(
+            (rows.float() / scale).to(FP8), self.weight.t(), scale_a=scale, scale_b=self.scale, out_dtype=x.dtype
+        )
+        return product.reshape(*x.shape[:-1], -1)
+
+
+def scale_of(values: Tensor) -> Tensor:
+    """float32 []: the largest value becomes the largest of fp8."""
+    return values.abs().amax().float() / torch.finfo(FP8).max

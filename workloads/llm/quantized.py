@@ -1,0 +1,51 @@
+"""Matrices of one byte a value, int8 or fp8, with a scale for each row: a token reads half of the bytes of bf16."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+INT8, FP8 = torch.int8, torch.float8_e4m3fn
+
+
+class QuantizedLinear(nn.Module):
+    """y = (W x) * scale; a compiler makes one kernel of it, which widens each value as it reads it."""
+
+    weight: Tensor
+    scale: Tensor
+
+    def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
+        super().__init__()
+        largest = 127.0 if dtype is INT8 else torch.finfo(dtype).max
+        scale = linear.weight.float().abs().amax(dim=1, keepdim=True) / largest
+        scaled = linear.weight.float() / scale
+        self.register_buffer("weight", (scaled.round() if dtype is INT8 else scaled).to(dtype))
+        self.register_buffer("scale", scale[:, 0].to(linear.weight.dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type == "cpu" and self.weight.dtype is INT8:
+            # A kernel that is fast for activations in bf16 alone; the compiler fails on it (torch 2.11).
+            rows, scale = x.flatten(0, -2).to(torch.bfloat16), self.scale.to(torch.bfloat16)
+            product: Tensor = torch._weight_int8pack_mm(rows, self.weight, scale)
+            return product.reshape(*x.shape[:-1], -1).to(x.dtype)
+        return F.linear(x, self.weight.to(x.dtype)) * self.scale
+
+
+def quantize(model: nn.Module, dtype: torch.dtype) -> None:
+    """Replaces every matrix, but not the table of embeddings, of which a token reads one row."""
+    for name, part in list(model.named_children()):
+        if isinstance(part, nn.Linear):
+            setattr(model, name, QuantizedLinear(part, dtype))
+        else:
+            quantize(part, dtype)
+
+
+def not_quantized(model: nn.Module, dtype: torch.dtype) -> str | None:
+    """Names the matrices that are of another type, or None."""
+    others = [
+        name
+        for name, part in model.named_modules()
+        if isinstance(part, nn.Linear) or (isinstance(part, QuantizedLinear) and part.weight.dtype != dtype)
+    ]
+    return f"{', '.join(others)}: the weights are not {dtype}" if others else None

@@ -1,0 +1,131 @@
+"""Speculative decoding: a draft proposes tokens, and the model checks them all in one step (Leviathan et al., 2023).
+
+The draft is a script: each of its tokens is the model's own with a seeded probability, else another one. It costs no
+time, so the speedup is the most that a draft of this acceptance can give. The tokens are those of the model alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpugate.errors import DisprovedError
+from gpugate.workload import Context, Side
+from workloads.llm.caches import StaticCache
+from workloads.llm.checkpoint import decoder
+from workloads.llm.model import Decoder
+from workloads.llm.rungs import static_caches
+from workloads.llm.tokens import CONTEXT_TOKENS, PROMPT_TOKENS, shape, text
+
+SPAN_TOKENS = 32  # of one step
+DRAFTED, ACCEPTANCE = 4, 0.8
+
+
+class Span(NamedTuple):
+    """A part of the text, on the host: its first position, int64 [1], and where the draft is right, bool [tokens]."""
+
+    start: Tensor
+    right: Tensor
+
+
+def span(context: Context, index: int) -> Span:
+    random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    last = CONTEXT_TOKENS - SPAN_TOKENS - PROMPT_TOKENS
+    start = PROMPT_TOKENS + torch.randint(last, (1,), generator=random)
+    return Span(start, torch.rand(SPAN_TOKENS, generator=random) < ACCEPTANCE)
+
+
+def one_by_one(context: Context) -> Side:
+    """The model's likeliest token, SPAN_TOKENS times."""
+    model, caches = decoder(context), static_caches(context, 1)
+    known = continued(context, model, caches)
+
+    @torch.inference_mode()
+    def step(inputs: Span) -> Tensor:
+        start, ids = int(inputs.start), []
+        latest = known[:, start : start + 1]
+        for position in range(start, start + SPAN_TOKENS):
+            latest = likeliest(model(latest, torch.tensor([position], device=context.device), caches))
+            ids.append(latest)
+        return torch.cat(ids, dim=1).float()
+
+    return Side(step, model)
+
+
+def speculative(context: Context) -> Side:
+    """The model reads its weights once for a token and all drafts after it."""
+    model, caches = decoder(context), static_caches(context, 1)
+    known = continued(context, model, caches)
+
+    @torch.inference_mode()
+    def step(inputs: Span) -> Tensor:
+        start, right = int(inputs.start), inputs.right.to(context.device)
+        latest, done, count = known[:, start : start + 1], [], 0
+        while count < SPAN_TOKENS:
+            drafted = min(DRAFTED, SPAN_TOKENS - count - 1)  # no token beyond the span, whose cache the next step reads
+            at = start + count
+            draft = scripted(context, known[:, at + 1 : at + 1 + drafted], right[count : count + drafted])
+            positions = torch.arange(at, at + drafted + 1, device=context.device)
+            own = likeliest(model(torch.cat((latest, draft), dim=1), positions, caches))  # [1, drafted + 1]
+            accepted = int((own[:, :-1] == draft).cumprod(dim=1).sum())
+            done.append(own[:, : accepted + 1])
+            latest, count = own[:, accepted : accepted + 1], count + accepted + 1
+        return torch.cat(done, dim=1).float()
+
+    return Side(step, model)
+
+
+def scripted(context: Context, tokens: Tensor, right: Tensor) -> Tensor:
+    """The tokens where the draft is right, and another one elsewhere."""
+    return torch.where(right, tokens, (tokens + 1) % shape(context).vocabulary)
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    return logits.argmax(dim=-1)
+
+
+@torch.inference_mode()
+def continued(context: Context, model: Decoder, caches: list[StaticCache]) -> Tensor:
+    """The prompt and the model's likeliest tokens after it: int64 [1, CONTEXT_TOKENS + 1]; fills the caches."""
+    ids = text(context, 1)[:, :PROMPT_TOKENS].to(context.device)
+    positions = torch.arange(CONTEXT_TOKENS, device=context.device)
+    ids = torch.cat((ids, likeliest(model(ids, positions[:PROMPT_TOKENS], caches, last_only=True))), dim=1)
+    for position in range(PROMPT_TOKENS, CONTEXT_TOKENS):
+        ids = torch.cat((ids, likeliest(model(ids[:, -1:], positions[position : position + 1], caches))), dim=1)
+    return ids
+
+
+def count_checks(right: Tensor) -> int:
+    """The model's steps for a span, counted from the script alone."""
+    count = checks = 0
+    while count < SPAN_TOKENS:
+        drafted = min(DRAFTED, SPAN_TOKENS - count - 1)
+        count += int(right[count : count + drafted].long().cumprod(dim=0).sum()) + 1
+        checks += 1
+    return checks
+
+
+def tokens_per_check(acceptance: float, drafted: int) -> float:
+    """The mean number of tokens that one check yields: (1 - p^(k + 1)) / (1 - p) (Leviathan et al., 2023, eq. 1)."""
+    return (1 - acceptance ** (drafted + 1)) / (1 - acceptance)
+
+
+def expected_speedup(acceptance: float, drafted: int, draft_cost: float) -> float:
+    """Of a draft whose token costs `draft_cost` of the model's, where a check costs no more than one token."""
+    return tokens_per_check(acceptance, drafted) / (draft_cost * drafted + 1)
+
+
+def prove_the_tokens(context: Context) -> str:
+    """Compares the tokens of spans, and the number of checks, with those of the model alone and of the script."""
+    alone, drafted = one_by_one(context), speculative(context)
+    checks = 0
+    for index in range(8):
+        inputs = span(context, 2**31 + index)
+        if not alone.step(inputs).equal(drafted.step(inputs)):
+            raise DisprovedError(f"span {index} has other tokens than the model alone: drafts were accepted unchecked")
+        checks += count_checks(inputs.right)
+    mean = 8 * SPAN_TOKENS / checks
+    formula = tokens_per_check(ACCEPTANCE, DRAFTED)
+    return f"the tokens of the model alone, {mean:.2f} a check (without an end of the span {formula:.2f})"

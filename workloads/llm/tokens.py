@@ -1,0 +1,49 @@
+"""The text that a decoder continues: seeded tokens, one more of which each step computes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpugate.workload import Context
+from workloads.llm.model import LLAMA_1B, SMALL, Shape
+
+PROMPT_TOKENS, NEW_TOKENS = 128, 128
+CONTEXT_TOKENS = PROMPT_TOKENS + NEW_TOKENS
+
+
+class Token(NamedTuple):
+    """The tokens at one position of all sequences: ids int64 [batch, 1], and their position int64 [1].
+
+    A growing cache needs the position on the host, other caches need it on the device.
+    """
+
+    ids: Tensor
+    position: Tensor
+    host_position: Tensor
+
+
+def shape(context: Context) -> Shape:
+    return SMALL if context.device.type == "cpu" else LLAMA_1B
+
+
+def dtype(context: Context) -> torch.dtype:
+    return torch.float32 if context.device.type == "cpu" else torch.bfloat16
+
+
+def text(context: Context, batch: int) -> Tensor:
+    """int64 [batch, CONTEXT_TOKENS] on the CPU: the same for each side of a comparison."""
+    random = torch.Generator().manual_seed(context.seed)
+    return torch.randint(shape(context).vocabulary, (batch, CONTEXT_TOKENS), generator=random)
+
+
+def token_at(context: Context, position: int) -> Token:
+    ids, host_position = text(context, context.items)[:, position : position + 1], torch.tensor([position])
+    return Token(ids.to(context.device, copy=True), host_position.to(context.device, copy=True), host_position)
+
+
+def token(context: Context, index: int) -> Token:
+    """A token at one of the new positions: its logits depend on no other step, since the text before it is given."""
+    return token_at(context, PROMPT_TOKENS + (NEW_TOKENS // 2 + 37 * index) % NEW_TOKENS)
