@@ -1,4 +1,4 @@
-"""Without -k, a CPU measures the cases whose optimizations pay on a CPU, and two that teach a loss.
+"""Without -k, a CPU measures the cases whose optimizations pay on a CPU, and few that teach a loss.
 
 The CPU sides of the other workloads run the code of the GPU's ladders, at sizes that say nothing about their speed, or
 take too long for a first look.
@@ -43,4 +43,4 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
     left_out = config.stash.get(_LEFT_OUT, set())
     if not left_out:
         return None
-    return f"left out: {len(left_out)} cases whose CPU sides only check the code; -k selects them, such as -k video"
+    return f"left out: {len(left_out)} cases whose CPU sides only check the code or take long; -k selects them, such as -k video"

@@ -31,7 +31,7 @@ def test_few_cases_without_a_keyword_and_a_line_about_the_others() -> None:
     assert len(found) <= 18
     assert sum(promise < 1 for promise in promises) <= 4
     left_out = len(all_cases()) - len(found)
-    assert f"left out: {left_out} cases whose CPU sides only check the code; -k selects them" in output
+    assert f"left out: {left_out} cases whose CPU sides only check the code or take long; -k selects them" in output
 
 
 def test_a_keyword_selects_the_others_too() -> None:
