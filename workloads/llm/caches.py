@@ -76,6 +76,8 @@ class FlashCache(StaticCache):  # cuda only
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
+        if len(positions) > 1:
+            return super().attend(queries, keys, values, positions)
         self.keys.index_copy_(2, positions, keys)
         self.values.index_copy_(2, positions, values)
         keys, values = self.keys[:, :, : self.length], self.values[:, :, : self.length]

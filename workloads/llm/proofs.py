@@ -10,7 +10,7 @@ from workloads.llm.caches import PromptByHand
 from workloads.llm.checkpoint import decoder
 from workloads.llm.tokens import CONTEXT_TOKENS, PROMPT_TOKENS, text, token_at
 
-POSITIONS = range(PROMPT_TOKENS, CONTEXT_TOKENS, 4)
+POSITIONS = range(PROMPT_TOKENS, CONTEXT_TOKENS, 8)
 
 
 def compare_with_fp32(build: Build, largest: float, context: Context) -> str:

@@ -1,7 +1,7 @@
 """The rungs of decoding: each changes how one token is computed, and none changes its logits beyond rounding.
 
-`context.items` is the batch. A side first computes the whole text, token by token with its own step, which fills its
-caches as a conversation does.
+`context.items` is the batch. A side first reads the prompt in one pass, and then computes all new tokens with its own
+step, which fills its caches as a conversation does.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor, fx
 from gpugate.workload import Context, Side
 from workloads.llm.caches import BLOCK, FlashCache, GrowingCache, PagedCache, StaticCache
 from workloads.llm.checkpoint import decoder
-from workloads.llm.model import Decoder
+from workloads.llm.model import Cache, Decoder
 from workloads.llm.quantized import FP8, INT8, not_quantized, quantize
-from workloads.llm.tokens import CONTEXT_TOKENS, Token, dtype, shape, token_at
+from workloads.llm.tokens import CONTEXT_TOKENS, PROMPT_TOKENS, Token, dtype, shape, text, token_at
 from workloads.parts.graph_capture import recorded
 
 Graphs = Sequence[fx.GraphModule]
@@ -28,6 +28,7 @@ def growing(context: Context) -> Side:
     """Every token makes all caches one token longer, by torch.cat."""
     model = decoder(context)
     caches = [GrowingCache(shape(context), context.items, dtype(context), context.device) for _ in model.layers]
+    read_prompt(context, model, caches)
 
     @torch.inference_mode()
     def step(token: Token) -> Tensor:
@@ -42,6 +43,7 @@ def growing(context: Context) -> Side:
 def static(context: Context) -> Side:
     """The caches have memory for the whole context, and attention is one fused kernel."""
     model, caches = decoder(context), static_caches(context, context.items)
+    read_prompt(context, model, caches)
 
     @torch.inference_mode()
     def step(token: Token) -> Tensor:
@@ -54,6 +56,7 @@ def static(context: Context) -> Side:
 def compiled(context: Context) -> Side:
     """torch.compile of a layer, once for all layers: loops between the matrix products in place of small kernels."""
     model, caches = decoder(context), static_caches(context, context.items)
+    read_prompt(context, model, caches)
     graphs = compile_blocks(model)
 
     @torch.inference_mode()
@@ -67,6 +70,7 @@ def compiled(context: Context) -> Side:
 def whole_step(context: Context) -> Side:
     """One program a token: a CUDA graph of the compiled layers; on a CPU all layers are compiled together."""
     model, caches = decoder(context), static_caches(context, context.items)
+    read_prompt(context, model, caches)
     if context.device.type == "cuda":
         return graphed(context, model, caches)  # cuda only
     run, graphs = compile_once(lambda ids, position: model(ids, position, caches))
@@ -83,6 +87,7 @@ def int8(context: Context) -> Side:
     """Weights in int8 with a scale for each row; on a GPU within a graph, on a CPU without a compiler."""
     model, caches = decoder(context), static_caches(context, context.items)
     quantize(model, INT8)
+    read_prompt(context, model, caches)
     if context.device.type == "cuda":
         return graphed(context, model, caches, INT8)  # cuda only
 
@@ -100,6 +105,7 @@ def int8_torchao(context: Context) -> Side:  # cuda only
 
     model, caches = decoder(context), static_caches(context, context.items)
     quantize_(model, Int8WeightOnlyConfig())
+    read_prompt(context, model, caches)
     return graphed(context, model, caches)
 
 
@@ -107,6 +113,7 @@ def fp8(context: Context) -> Side:  # cuda only
     """Weights in fp8 (e4m3) with a scale for each row, within a graph."""
     model, caches = decoder(context), static_caches(context, context.items)
     quantize(model, FP8)
+    read_prompt(context, model, caches)
     return graphed(context, model, caches, FP8)
 
 
@@ -118,6 +125,7 @@ def paged(context: Context) -> Side:
     )
     table = order.view(context.items, -1).to(context.device)
     caches = [PagedCache(shape(context), table, dtype(context)) for _ in model.layers]
+    read_prompt(context, model, caches)
 
     @torch.inference_mode()
     def step(token: Token) -> Tensor:
@@ -133,6 +141,7 @@ def flash(context: Context) -> Side:  # cuda only
     caches = [
         FlashCache(shape(context), context.items, CONTEXT_TOKENS, dtype(context), context.device) for _ in model.layers
     ]
+    read_prompt(context, model, caches)
 
     @torch.inference_mode()
     def step(token: Token) -> Tensor:
@@ -149,9 +158,15 @@ def static_caches(context: Context, batch: int) -> list[StaticCache]:
     return [StaticCache(size, batch, CONTEXT_TOKENS, dtype(context), context.device) for _ in range(size.layers)]
 
 
+@torch.inference_mode()
+def read_prompt(context: Context, model: Decoder, caches: Sequence[Cache]) -> None:
+    ids = text(context, context.items)[:, :PROMPT_TOKENS].to(context.device)
+    model(ids, torch.arange(PROMPT_TOKENS, device=context.device), caches, last_only=True)
+
+
 def filled(context: Context, side: Side) -> Side:
-    """Computes the text with the side's own step."""
-    for position in range(CONTEXT_TOKENS):
+    """Computes the new tokens of the text with the side's own step."""
+    for position in range(PROMPT_TOKENS, CONTEXT_TOKENS):
         side.step(token_at(context, position))
     return side
 

@@ -21,6 +21,7 @@ from workloads.llm.tokens import CONTEXT_TOKENS, PROMPT_TOKENS, shape, text
 
 SPAN_TOKENS = 32  # of one step
 DRAFTED, ACCEPTANCE = 4, 0.8
+PROVED_SPANS = 3
 
 
 class Span(NamedTuple):
@@ -121,11 +122,11 @@ def prove_the_tokens(context: Context) -> str:
     """Compares the tokens of spans, and the number of checks, with those of the model alone and of the script."""
     alone, drafted = one_by_one(context), speculative(context)
     checks = 0
-    for index in range(8):
+    for index in range(PROVED_SPANS):
         inputs = span(context, 2**31 + index)
         if not alone.step(inputs).equal(drafted.step(inputs)):
             raise DisprovedError(f"span {index} has other tokens than the model alone: drafts were accepted unchecked")
         checks += count_checks(inputs.right)
-    mean = 8 * SPAN_TOKENS / checks
+    mean = PROVED_SPANS * SPAN_TOKENS / checks
     formula = tokens_per_check(ACCEPTANCE, DRAFTED)
     return f"the tokens of the model alone, {mean:.2f} a check (without an end of the span {formula:.2f})"
