@@ -29,12 +29,11 @@ from workloads.llm import batches, prefill, rungs, speculative
 from workloads.llm.checkpoint import CHECKPOINT_SETTING
 from workloads.llm.model import LLAMA_1B, SMALL, Shape
 from workloads.llm.proofs import compare_with_fp32
-from workloads.llm.tokens import NEW_TOKENS, PROMPT_TOKENS, token
+from workloads.llm.tokens import MIDDLE, token
 
 LARGE_BATCH, BATCHES = 16, (1, 4, 16)
 BATCHES_ON_CPU = {1: 0.9, 4: 1.5, 16: 3.0}  # the least speedup over passes of one sequence
 PROMPT_ON_GPU, PROMPT_ON_CPU = 2048, 256
-MIDDLE = PROMPT_TOKENS + NEW_TOKENS // 2
 
 
 def decoding_size(shape: Shape, bytes_per_value: int, batch: int, tokens: int = 1) -> Size:
@@ -156,7 +155,7 @@ WORKLOADS: tuple[Workload, ...] = (
         speculative.one_by_one,
         speculative.span,
         {
-            "cuda": decoding_size(LLAMA_1B, 2, 1, speculative.SPAN_TOKENS),
+            "cuda": decoding_size(LLAMA_1B, 4, 1, speculative.SPAN_TOKENS),
             "cpu": decoding_size(SMALL, 4, 1, speculative.SPAN_TOKENS),
         },
         (SPECULATIVE,),

@@ -9,33 +9,31 @@ from torch import Tensor
 from gpugate.workload import Context, Side
 from workloads.llm.checkpoint import decoder
 from workloads.llm.rungs import static_caches
-from workloads.llm.tokens import PROMPT_TOKENS, shape, text
+from workloads.llm.tokens import MIDDLE, shape, text
 
 SEQUENCES = 16
-POSITION = PROMPT_TOKENS + 64
 
 
 def tokens(context: Context, index: int) -> Tensor:
-    """The token at POSITION of each sequence: int64 [sequences, 1]."""
+    """The token at MIDDLE of each sequence: int64 [sequences, 1]."""
     random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
     return torch.randint(shape(context).vocabulary, (SEQUENCES, 1), generator=random).to(context.device)
 
 
 def in_batches(context: Context, batch: int) -> Side:
-    """`SEQUENCES / batch` passes; each batch has caches of its own, with the text before POSITION."""
+    """`SEQUENCES / batch` passes; each batch has caches of its own, with the text before MIDDLE."""
     model = decoder(context)
-    before = text(context, SEQUENCES)[:, :POSITION].to(context.device)
+    before = text(context, SEQUENCES)[:, :MIDDLE].to(context.device)
     parts = [static_caches(context, batch) for _ in range(SEQUENCES // batch)]
-    positions = torch.arange(POSITION + 1, device=context.device)
+    positions = torch.arange(MIDDLE + 1, device=context.device)
     with torch.inference_mode():
         for caches, ids in zip(parts, before.chunk(len(parts)), strict=True):
-            model(ids, positions[:POSITION], caches, last_only=True)
+            model(ids, positions[:MIDDLE], caches, last_only=True)
 
     @torch.inference_mode()
     def step(inputs: Tensor) -> Tensor:
         logits = [
-            model(ids, positions[POSITION:], caches)
-            for caches, ids in zip(parts, inputs.chunk(len(parts)), strict=True)
+            model(ids, positions[MIDDLE:], caches) for caches, ids in zip(parts, inputs.chunk(len(parts)), strict=True)
         ]
         return torch.cat(logits)[:, 0]
 

@@ -164,10 +164,9 @@ def frequencies(shape: Shape) -> Tensor:
 
 
 def seeded(shape: Shape, context_tokens: int, seed: int, dtype: torch.dtype, device: torch.device) -> Decoder:
-    """A decoder with random weights: every part adds values of unit size, and attention looks at few tokens.
+    """A decoder with random weights, of which every part adds values of unit size.
 
-    Small embeddings leave the result to the layers. Large queries make some scores much larger than others, as
-    training does: with even attention, a wrong mask among 256 tokens would change the logits by less than rounding.
+    Embeddings are small, so that the layers decide the logits: otherwise the likeliest token would be the last one.
     """
     with device:
         model = Decoder(shape, context_tokens)
@@ -177,6 +176,5 @@ def seeded(shape: Shape, context_tokens: int, seed: int, dtype: torch.dtype, dev
             if weight.dim() == 1:
                 weight.fill_(1)
             else:
-                scale = 0.02 if "embed" in name else weight.shape[1] ** -0.5 * (3 if "q_proj" in name else 1)
-                weight.normal_(0, scale, generator=random)
+                weight.normal_(0, 0.02 if "embed" in name else weight.shape[1] ** -0.5, generator=random)
     return model.to(dtype).eval().requires_grad_(False)

@@ -1,7 +1,6 @@
 """The rungs of decoding: each changes how one token is computed, and none changes its logits beyond rounding.
 
-`context.items` is the batch. A side first reads the prompt in one pass, and then computes all new tokens with its own
-step, which fills its caches as a conversation does.
+`context.items` is the batch. A side reads the text in one pass while it is built; a step computes the token after it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from workloads.llm.caches import BLOCK, FlashCache, GrowingCache, PagedCache, St
 from workloads.llm.checkpoint import decoder
 from workloads.llm.model import Cache, Decoder
 from workloads.llm.quantized import FP8, INT8, not_quantized, quantize
-from workloads.llm.tokens import CONTEXT_TOKENS, PROMPT_TOKENS, Token, dtype, shape, text, token_at
+from workloads.llm.tokens import CONTEXT_TOKENS, MIDDLE, Token, dtype, shape, text
 from workloads.parts.graph_capture import recorded
 
 Graphs = Sequence[fx.GraphModule]
@@ -28,7 +27,7 @@ def growing(context: Context) -> Side:
     """Every token makes all caches one token longer, by torch.cat."""
     model = decoder(context)
     caches = [GrowingCache(shape(context), context.items, dtype(context), context.device) for _ in model.layers]
-    read_prompt(context, model, caches)
+    read_text(context, model, caches)
 
     @torch.inference_mode()
     def step(token: Token) -> Tensor:
@@ -37,26 +36,26 @@ def growing(context: Context) -> Side:
         logits: Tensor = model(token.ids, token.position, caches)[:, 0]
         return logits
 
-    return filled(context, Side(step, model))
+    return Side(step, model)
 
 
 def static(context: Context) -> Side:
     """The caches have memory for the whole context, and attention is one fused kernel."""
     model, caches = decoder(context), static_caches(context, context.items)
-    read_prompt(context, model, caches)
+    read_text(context, model, caches)
 
     @torch.inference_mode()
     def step(token: Token) -> Tensor:
         logits: Tensor = model(token.ids, token.position, caches)[:, 0]
         return logits
 
-    return filled(context, Side(step, model))
+    return Side(step, model)
 
 
 def compiled(context: Context) -> Side:
     """torch.compile of a layer, once for all layers: loops between the matrix products in place of small kernels."""
     model, caches = decoder(context), static_caches(context, context.items)
-    read_prompt(context, model, caches)
+    read_text(context, model, caches)
     graphs = compile_blocks(model)
 
     @torch.inference_mode()
@@ -64,13 +63,13 @@ def compiled(context: Context) -> Side:
         logits: Tensor = model(token.ids, token.position, caches)[:, 0]
         return logits
 
-    return filled(context, Side(step, model, engaged=partial(not_one_graph, graphs)))
+    return Side(step, model, engaged=partial(not_one_graph, graphs))
 
 
 def whole_step(context: Context) -> Side:
     """One program a token: a CUDA graph of the compiled layers; on a CPU all layers are compiled together."""
     model, caches = decoder(context), static_caches(context, context.items)
-    read_prompt(context, model, caches)
+    read_text(context, model, caches)
     if context.device.type == "cuda":
         return graphed(context, model, caches)  # cuda only
     run, graphs = compile_once(lambda ids, position: model(ids, position, caches))
@@ -80,14 +79,14 @@ def whole_step(context: Context) -> Side:
         logits: Tensor = run(token.ids, token.position)[:, 0]
         return logits
 
-    return filled(context, Side(step, model, engaged=partial(not_one_graph, graphs)))
+    return Side(step, model, engaged=partial(not_one_graph, graphs))
 
 
 def int8(context: Context) -> Side:
     """Weights in int8 with a scale for each row; on a GPU within a graph, on a CPU without a compiler."""
     model, caches = decoder(context), static_caches(context, context.items)
     quantize(model, INT8)
-    read_prompt(context, model, caches)
+    read_text(context, model, caches)
     if context.device.type == "cuda":
         return graphed(context, model, caches, INT8)  # cuda only
 
@@ -96,7 +95,7 @@ def int8(context: Context) -> Side:
         logits: Tensor = model(token.ids, token.position, caches)[:, 0]
         return logits
 
-    return filled(context, Side(step, engaged=partial(not_quantized, model, INT8)))
+    return Side(step, engaged=partial(not_quantized, model, INT8))
 
 
 def int8_torchao(context: Context) -> Side:  # cuda only
@@ -105,7 +104,7 @@ def int8_torchao(context: Context) -> Side:  # cuda only
 
     model, caches = decoder(context), static_caches(context, context.items)
     quantize_(model, Int8WeightOnlyConfig())
-    read_prompt(context, model, caches)
+    read_text(context, model, caches)
     return graphed(context, model, caches)
 
 
@@ -113,7 +112,7 @@ def fp8(context: Context) -> Side:  # cuda only
     """Weights in fp8 (e4m3) with a scale for each row, within a graph."""
     model, caches = decoder(context), static_caches(context, context.items)
     quantize(model, FP8)
-    read_prompt(context, model, caches)
+    read_text(context, model, caches)
     return graphed(context, model, caches, FP8)
 
 
@@ -125,14 +124,14 @@ def paged(context: Context) -> Side:
     )
     table = order.view(context.items, -1).to(context.device)
     caches = [PagedCache(shape(context), table, dtype(context)) for _ in model.layers]
-    read_prompt(context, model, caches)
+    read_text(context, model, caches)
 
     @torch.inference_mode()
     def step(token: Token) -> Tensor:
         logits: Tensor = model(token.ids, token.position, caches)[:, 0]
         return logits
 
-    return filled(context, Side(step, model))
+    return Side(step, model)
 
 
 def flash(context: Context) -> Side:  # cuda only
@@ -141,7 +140,7 @@ def flash(context: Context) -> Side:  # cuda only
     caches = [
         FlashCache(shape(context), context.items, CONTEXT_TOKENS, dtype(context), context.device) for _ in model.layers
     ]
-    read_prompt(context, model, caches)
+    read_text(context, model, caches)
 
     @torch.inference_mode()
     def step(token: Token) -> Tensor:
@@ -150,25 +149,18 @@ def flash(context: Context) -> Side:  # cuda only
         logits: Tensor = model(token.ids, token.position, caches)[:, 0]
         return logits
 
-    return filled(context, Side(step, model))
+    return Side(step, model)
 
 
-def static_caches(context: Context, batch: int) -> list[StaticCache]:
-    size = shape(context)
-    return [StaticCache(size, batch, CONTEXT_TOKENS, dtype(context), context.device) for _ in range(size.layers)]
+def static_caches(context: Context, batch: int, precision: torch.dtype | None = None) -> list[StaticCache]:
+    size, precision = shape(context), precision or dtype(context)
+    return [StaticCache(size, batch, CONTEXT_TOKENS, precision, context.device) for _ in range(size.layers)]
 
 
 @torch.inference_mode()
-def read_prompt(context: Context, model: Decoder, caches: Sequence[Cache]) -> None:
-    ids = text(context, context.items)[:, :PROMPT_TOKENS].to(context.device)
-    model(ids, torch.arange(PROMPT_TOKENS, device=context.device), caches, last_only=True)
-
-
-def filled(context: Context, side: Side) -> Side:
-    """Computes the new tokens of the text with the side's own step."""
-    for position in range(PROMPT_TOKENS, CONTEXT_TOKENS):
-        side.step(token_at(context, position))
-    return side
+def read_text(context: Context, model: Decoder, caches: Sequence[Cache]) -> None:
+    ids = text(context, context.items)[:, :MIDDLE].to(context.device)
+    model(ids, torch.arange(MIDDLE, device=context.device), caches, last_only=True)
 
 
 def compile_once(work: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], Graphs]:
@@ -227,4 +219,4 @@ def graphed(
     def engaged() -> str | None:
         return not_one_graph(graphs) or (None if weights is None else not_quantized(model, weights))
 
-    return filled(context, Side(step, None if weights else model, engaged=engaged))
+    return Side(step, None if weights else model, engaged=engaged)

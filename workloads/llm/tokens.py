@@ -1,4 +1,4 @@
-"""The text that a decoder continues: seeded tokens, one more of which each step computes."""
+"""The text that a decoder has read, and the token whose logits a step computes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from workloads.llm.model import LLAMA_1B, SMALL, Shape
 
 PROMPT_TOKENS, NEW_TOKENS = 128, 128
 CONTEXT_TOKENS = PROMPT_TOKENS + NEW_TOKENS
+MIDDLE = PROMPT_TOKENS + NEW_TOKENS // 2  # a step here reads as many keys and values as the mean of all new tokens
 
 
 class Token(NamedTuple):
@@ -39,11 +40,12 @@ def text(context: Context, batch: int) -> Tensor:
     return torch.randint(shape(context).vocabulary, (batch, CONTEXT_TOKENS), generator=random)
 
 
-def token_at(context: Context, position: int) -> Token:
-    ids, host_position = text(context, context.items)[:, position : position + 1], torch.tensor([position])
+def token_at(context: Context, ids: Tensor, position: int) -> Token:
+    host_position = torch.tensor([position])
     return Token(ids.to(context.device, copy=True), host_position.to(context.device, copy=True), host_position)
 
 
 def token(context: Context, index: int) -> Token:
-    """A token at one of the new positions: its logits depend on no other step, since the text before it is given."""
-    return token_at(context, PROMPT_TOKENS + (NEW_TOKENS // 2 + 37 * index) % NEW_TOKENS)
+    """A random token at the position MIDDLE of each sequence: a step overwrites what the step before it has cached."""
+    random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    return token_at(context, torch.randint(shape(context).vocabulary, (context.items, 1), generator=random), MIDDLE)
