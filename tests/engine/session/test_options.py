@@ -23,6 +23,8 @@ DEFAULTS = {
     "--perf-budget": "6; on a CPU, all cases of a run that neither gates nor records share two minutes",
     "--perf-attempts": str(DECIDING_PROCESSES),
     "--perf-json": "nowhere",
+    "--perf-shard": "all cases",
+    "--perf-durations": "each case counts as equally long",
     "--perf-set": "none",
     "--perf-baselines": "baselines of pytest's rootdir",
     "--allow-missing": "none",
