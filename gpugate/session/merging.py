@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -54,7 +54,7 @@ def merge(shards: Sequence[ShardRun]) -> RunResult:
     joined = replace(
         first.run,
         started_at=min((run.started_at for run in runs), key=datetime.datetime.fromisoformat),
-        interrupted=any(run.interrupted for run in runs) or _find_missing(shards) != [],
+        interrupted=any(run.interrupted for run in runs) or _find_missing(shards, cases) != [],
         cases={case_id: cases[case_id] for case_id in first.shard.cases if case_id in cases},
         yardsticks=[probe for run in runs for probe in run.yardsticks],
         source_hashes=dict(chain.from_iterable(run.source_hashes.items() for run in runs)),
@@ -143,15 +143,17 @@ def _join_cases(shards: Sequence[ShardRun]) -> dict[str, CaseResult]:
     return {case_id: case for case_id, (_, case) in found.items()}
 
 
-def _find_missing(shards: Sequence[ShardRun]) -> list[int]:
+def _find_missing(shards: Sequence[ShardRun], cases: Container[str]) -> list[int]:
+    """The numbers of the missing shards; none where no case is absent, since a shard of few cases may have none."""
     there = {one.shard.number for one in shards}
-    return [number for number in range(1, shards[0].shard.count + 1) if number not in there]
+    complete = all(case_id in cases for case_id in shards[0].shard.cases)
+    return [] if complete else [number for number in range(1, shards[0].shard.count + 1) if number not in there]
 
 
 def _describe_missing(shards: Sequence[ShardRun], cases: Mapping[str, CaseResult]) -> Iterator[str]:
     """Writes a sentence for each shard that is missing or was cut off, and one about the cases that no shard has."""
     count = shards[0].shard.count
-    for number in _find_missing(shards):
+    for number in _find_missing(shards, cases):
         yield f"shard {number} of {count} is missing: measure it with --perf-shard {number}/{count}, and merge again"
     for one in shards:
         if one.run.interrupted or one.run.exit_status is None:

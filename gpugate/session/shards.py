@@ -64,15 +64,15 @@ def select_shard(
     """The shard with the cases of all selected tests, and the tests that belong to other shards.
 
     All tests of a case stay together, and so do the points of a sweep. A test without a case belongs to every shard.
-    Raises OptionError for more shards than groups of cases.
+    Raises OptionError for a shard that would have no case.
     """
     cases = {case.id: case.optimization.point for item in items for case in cases_of(item)}
     planned = [PlannedCase(case_id, group_name(case_id, point)) for case_id, point in cases.items()]
     groups = group_cases(planned, known_s)
-    if groups and shard.count > len(groups):
+    if groups and shard.number > len(groups):
         raise OptionError(
-            f"{OPTION} {shard.number}/{shard.count} divides {len(groups)} cases, of which the points of a sweep count "
-            f"as one: give {len(groups)} shards at most"
+            f"{OPTION} {shard.number}/{shard.count} has no case, since the selected ones make {len(groups)} groups, of "
+            f"which a sweep is one: give {len(groups)} shards at most"
         )
     own = {case_id for group in divide(groups, shard.count)[shard.number - 1] for case_id in group.cases}
     others = {item for item in items if (found := cases_of(item)) and found[0].id not in own}

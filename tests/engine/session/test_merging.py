@@ -118,6 +118,14 @@ def test_missing_shards_are_named_with_their_cases_and_leave_the_night_without_a
     assert (found.interrupted, found.exit_status, len(found.cases)) == (True, 1, 2)
 
 
+def test_a_missing_shard_that_would_have_no_case_is_no_problem(tmp_path: Path) -> None:
+    night = whole_night(tmp_path / "whole.json", case("a"), case("b"), exit_status=0)
+    empty, *others = sorted(split(night, 3), key=lambda one: len(one.run.cases))
+    assert empty.run.cases == {}
+    found = merge(others)
+    assert (found.problems, found.interrupted, found.exit_status) == ([], False, 0)
+
+
 def test_a_shard_that_was_cut_off_leaves_the_night_without_a_verdict(tmp_path: Path) -> None:
     first, second = split(whole_night(tmp_path / "whole.json", case("a"), case("b"), exit_status=0), 2)
     killed = changed(second, cases={}, interrupted=True, exit_status=None)

@@ -113,9 +113,12 @@ def group_of(item: Any) -> str:
     return str(case.id if point is None else f"{case.workload.name}/{point.sweep}/cpu")
 
 
-def test_more_shards_than_cases_are_refused() -> None:
-    with pytest.raises(OptionError, match=r"--perf-shard 1/999 divides \d+ cases, .*: give \d+ shards at most"):
-        select_shard(seeded_items(random.Random(3)), Shard(1, 999), {})  # noqa: S311
+def test_of_more_shards_than_cases_the_last_ones_have_none_and_are_refused() -> None:
+    items = seeded_items(random.Random(3))  # noqa: S311
+    _, others = select_shard(items, Shard(1, 999), {})
+    assert len({group_of(item) for item in items if item.parameter and item not in others}) == 1
+    with pytest.raises(OptionError, match=r"--perf-shard 999/999 has no case, .* make \d+ groups, .*: give \d+ shards"):
+        select_shard(items, Shard(999, 999), {})
 
 
 def test_shards_of_a_project_measure_each_case_once_and_store_nothing(tiny: TinyProject) -> None:
@@ -158,7 +161,7 @@ def test_durations_of_a_run_balance_the_shards(tiny: TinyProject) -> None:
     ("options", "said"),
     [
         (["--perf-shard=3/2"], "ERROR: --perf-shard 3/2 is shard 3 of 2, which is not there: give one from 1/2 to 2/2"),
-        (["--perf-shard=2/2"], "ERROR: --perf-shard 2/2 divides 1 cases"),
+        (["--perf-shard=2/2"], "ERROR: --perf-shard 2/2 has no case, since the selected ones make 1 groups"),
         (["--perf-durations=night"], "ERROR: --perf-durations night balances shards: give --perf-shard too"),
         (["--perf-shard=1/1", "--update-baselines"], "ERROR: --perf-shard 1/1 divides a workload, and"),
     ],
