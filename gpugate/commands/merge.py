@@ -9,7 +9,7 @@ from pathlib import Path
 from gpugate.report.findings import tally
 from gpugate.report.night import prepare_night, write_night
 from gpugate.report.night_summary import headline
-from gpugate.session.merging import MergeError, ShardRun, merge, shard_run
+from gpugate.session.merging import MergeError, ShardRun, check_shard, merge
 from gpugate.store import run_file
 from gpugate.store.night_files import run_path
 
@@ -58,4 +58,4 @@ def _is_there(path: Path) -> bool:
 def _read(path: Path) -> ShardRun:
     if run_file.is_outdated(path):
         raise MergeError(f"{path} is outdated, because a later run ended before its first case: measure again")
-    return shard_run(path, run_file.read_to_decide_again(path))
+    return check_shard(path, run_file.read_to_decide_again(path))

@@ -85,16 +85,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the plan. Raises OptionError for a number that cannot be used, and PlanError where no case is stored."""
     option, text = ("--gpus", arguments.gpus) if arguments.shards is None else ("--shards", arguments.shards)
     count, plan = whole_number(option, text, example=4), plan_host if arguments.shards is None else plan_shards
-    stored = _read_files(arguments.paths) if arguments.paths else _read_store(arguments.store)
-    if not any(one.cases for one in stored):
+    found = _read_files(arguments.paths) if arguments.paths else _read_store(arguments.store)
+    stored = [one for one in found if one.cases]
+    if not stored:
         where = ", ".join(map(str, arguments.paths)) or "the store"
         raise PlanError(f"{where} has no measured case: measure first, or give other runs")
     machine = max(stored, key=lambda one: one.started).machine
-    cases, known_s = newest([one for one in stored if one.machine == machine])
+    cases, known_s = take_newest([one for one in stored if one.machine == machine])
     groups = group_cases(cases, known_s)
-    planned = Planned(
-        machine, len(cases), len(known_s), plan(groups, count), {n: plan(groups, n).night_s for n in FLEETS}
-    )
+    fleets = {gpus: plan(groups, gpus).night_s for gpus in FLEETS}
+    planned = Planned(machine, len(cases), len(known_s), plan(groups, count), fleets)
     if arguments.json:
         sys.stdout.write(pretty(with_header(FORMAT, FORMAT_VERSION, document(planned))) + "\n")
     else:
@@ -115,7 +115,7 @@ class Planned:
     night_s: dict[int, float]
 
 
-def newest(stored: Sequence[StoredCases]) -> tuple[list[PlannedCase], dict[str, float]]:
+def take_newest(stored: Sequence[StoredCases]) -> tuple[list[PlannedCase], dict[str, float]]:
     """The cases of all runs, and the seconds of each in its newest run that knows them."""
     cases: dict[str, PlannedCase] = {}
     known_s: dict[str, float] = {}

@@ -35,7 +35,7 @@ class ShardRun:
     shard: Shard
 
 
-def shard_run(path: Path, run: RunResult) -> ShardRun:
+def check_shard(path: Path, run: RunResult) -> ShardRun:
     """Raises MergeError for a run that is no shard."""
     if run.shard is None:
         raise MergeError(f"{path} is a whole night, measured without --perf-shard: give the shards of one night")

@@ -131,6 +131,9 @@ def test_runs_of_another_machine_do_not_count(nights: Path, capsys: pytest.Captu
     night(nights, 2, [timed("x", 1)], environment=replace(MACHINE, device_name="NVIDIA H100"))
     found = plan(capsys, str(nights), "--gpus", "1")
     assert (found["machine"], found["gpus"][0]["cases"]) == ("nvidia-h100", ["tiny/x/cuda"])
+    unmeasured = [case("skipped", None, skipped="no")]
+    night(nights, 3, unmeasured, environment=replace(MACHINE, device_name="NVIDIA A100"))
+    assert plan(capsys, str(nights), "--gpus", "1")["machine"] == "nvidia-h100"
 
 
 def test_what_cannot_be_planned_is_one_sentence(

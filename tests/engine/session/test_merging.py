@@ -14,7 +14,7 @@ from gpugate.results.run import RunResult
 from gpugate.results.shard import Shard
 from gpugate.session.fleet_plan import PlannedCase, divide, group_cases, group_name
 from gpugate.session.held_verdicts import NOTHING_MEASURED, run_problems
-from gpugate.session.merging import MergeError, ShardRun, merge, shard_run
+from gpugate.session.merging import MergeError, ShardRun, check_shard, merge
 from gpugate.store import run_file
 from gpugate.workload import Point
 from tests.support.stored_runs import MACHINE, NO_TENSORRT, RECORDED, case, every_outcome, measured, stored
@@ -52,7 +52,7 @@ def split(night: RunResult, count: int, seed: int = 0) -> list[ShardRun]:
             ladders=[],
             sweeps=[],
         )
-        found.append(shard_run(Path(f"{number}/run.json"), run))
+        found.append(check_shard(Path(f"{number}/run.json"), run))
     return found
 
 
@@ -71,7 +71,7 @@ def test_merged_shards_are_the_night_of_one_process_digit_for_digit(tmp_path: Pa
         # Through their files, which have the digits that verdicts rest on.
         for one in shards:
             run_file.write(tmp_path / f"{one.shard.number}.json", one.run)
-        again = [shard_run(one.path, run_file.read(tmp_path / f"{one.shard.number}.json")) for one in shards]
+        again = [check_shard(one.path, run_file.read(tmp_path / f"{one.shard.number}.json")) for one in shards]
         run_file.write(tmp_path / "merged.json", merge(again))
         assert (tmp_path / "merged.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
 
@@ -214,4 +214,4 @@ def test_shards_that_were_judged_with_other_baselines_are_refused(tmp_path: Path
 
 def test_a_whole_night_is_no_shard(tmp_path: Path) -> None:
     with pytest.raises(MergeError, match=r"whole\.json is a whole night, measured without --perf-shard: give the"):
-        shard_run(tmp_path / "whole.json", whole_night(tmp_path / "whole.json", case("a")))
+        check_shard(tmp_path / "whole.json", whole_night(tmp_path / "whole.json", case("a")))
