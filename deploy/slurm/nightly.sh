@@ -1,30 +1,33 @@
 #!/usr/bin/env bash
-# One gate on one GPU of a Slurm cluster, from the root of the checkout, whose environment `make` has made:
-#   sbatch deploy/slurm/nightly.sh [further words for pytest]
+# One gate on several GPUs of a Slurm cluster, from the root of the checkout, whose environment `make` has made. Each task
+# of this array measures a shard of the night on one GPU, and merge.sh makes one night of all shards:
+#   job=$(sbatch --parsable deploy/slurm/nightly.sh [further words for pytest])
+#   sbatch --dependency=afterany:"$job" deploy/slurm/merge.sh "$job"
 #SBATCH --job-name=gpugate-nightly
+#SBATCH --array=1-4
 #SBATCH --gpus=1
 #SBATCH --exclusive
 #SBATCH --time=04:00:00
 #SBATCH --signal=INT@120
-#SBATCH --output=gpugate-nightly-%j.log
-# --exclusive: the whole node, since neighbours share its cores, its memory and its power.
+#SBATCH --output=gpugate-nightly-%A-%a.log
+# --array: as many tasks as there are GPUs to use; sbatch --array=1-8 gives another number.
+# --exclusive: the whole node for each task, since neighbours share its cores, its memory and its power.
 # --signal: two minutes before the limit the step gets what Ctrl-C sends, and keeps what it has measured.
 set -euo pipefail
 
 cd "${SLURM_SUBMIT_DIR:-.}"
 export PATH="$PWD/.venv/bin:$PATH"
-nights="${GPUGATE_NIGHTS:-$HOME/gpugate-nights}"
-night="$nights/$(date -u +%Y-%m-%d)-${SLURM_JOB_ID:-$$}"
-# Nodes share this folder, in which several of them must not write one SQLite file; a fleet gives postgresql://...
-export GPUGATE_STORE="${GPUGATE_STORE:-off}"
-mkdir -p "$night"
-rm -f "$night"/run.json* # of a job that was started again
+night="${GPUGATE_NIGHTS:-$HOME/gpugate-nights}/slurm-$SLURM_ARRAY_JOB_ID"
+shard="$night/shards/$SLURM_ARRAY_TASK_ID"
+mkdir -p "$shard"
+rm -f "$shard"/run.json* # of a task that was started again
 
-srun --ntasks=1 --gpus=1 gpugate doctor | tee "$night/doctor.txt"
+srun --ntasks=1 --gpus=1 gpugate doctor | tee "$shard/doctor.txt"
 
+# GPUGATE_DURATIONS: an earlier night, whose durations balance the shards; all tasks have it as it was submitted.
 status=0
-srun --ntasks=1 --gpus=1 pytest perf_tests -m gpu --gate --perf-report "$night" "$@" || status=$?
+srun --ntasks=1 --gpus=1 pytest perf_tests -m gpu --gate --perf-shard slurm --perf-durations "${GPUGATE_DURATIONS:-}" \
+  --perf-report "$shard" "$@" || status=$?
 # A process that ended itself with 0 has judged nothing: what it stored decides.
-((status)) || gpugate verdict "$night" || status=$?
-gpugate history "$nights" || true
-exit "$status" # which Slurm then shows as the job's
+((status)) || gpugate verdict "$shard" || status=$?
+exit "$status" # which Slurm then shows as the task's

@@ -62,6 +62,12 @@ COMMANDS = (
         "gpugate.commands.verdict",
     ),
     Command(
+        "plan",
+        "the cases of a night on several GPUs or shards, and the time that the night takes",
+        "gpugate.commands.plan",
+    ),
+    Command("merge", "one night of the shards that several GPUs measured", "gpugate.commands.merge"),
+    Command(
         "record",
         "baselines from runs that are stored already, each of a process of its own, without a GPU",
         "gpugate.commands.record",

@@ -68,8 +68,8 @@ class NightChanges:
 def find_last_night(folder: Path, run: RunResult) -> LastNight:
     """Reads the newest earlier night of the same machine beside `folder`, the folder of the night of `run`.
 
-    Recordings, runs with a fault on purpose and runs that were cut off do not count. Raises NoLastNightError where
-    there is no night, or none that can be read.
+    Recordings, runs with a fault on purpose, shards and runs that were cut off do not count. Raises NoLastNightError
+    where there is no night, or none that can be read.
     """
     machine, started = machine_name(run.environment), datetime.datetime.fromisoformat(run.started_at)
     found, unreadable = list[tuple[datetime.datetime, Path]](), list[str]()
@@ -88,7 +88,7 @@ def find_last_night(folder: Path, run: RunResult) -> LastNight:
             earlier = run_file.read(path)
         except GpugateError as error:
             raise NoLastNightError(f"last night cannot be read, so nothing is compared with it: {error}") from error
-        if not earlier.recording and earlier.mutated is None:
+        if not earlier.recording and earlier.mutated is None and earlier.shard is None:
             return LastNight(path.parent.name, earlier)
     raise NoLastNightError(
         f"no earlier night of {machine} is beside this folder, so nothing is compared with last night"

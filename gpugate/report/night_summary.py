@@ -56,6 +56,7 @@ def headline(run: RunResult) -> str:
     words += [units.number_of(len(run.problems), "problem")] if run.problems else []
     words += [f"exit status {run.exit_status}"] if run.exit_status and not words else []
     kind = "gate" if run.gate else "run without --gate"
+    kind += f", shard {run.shard}" if run.shard is not None else ""
     if not outcomes and not failed:
         measured = any(case.measurement is not None for case in run.cases.values())
         return f"{kind}: nothing was {'judged' if measured else 'measured'}"

@@ -103,5 +103,23 @@ class CaseResult:
         return min((one for one in known if one is not None), default=None)
 
     @property
+    def measurements(self) -> tuple[Measurement, ...]:
+        """The measurements of all processes of the case: of this one, its confirmations and its duets."""
+        found = [self.measurement, *(one.measurement for one in self.attempts)]
+        duets = self.recorded_code.processes if self.recorded_code is not None else ()
+        found += [one.measured.get(self.case_id) for one in duets]
+        return tuple(one for one in found if one is not None)
+
+    @property
+    def duration_s(self) -> float:
+        """The time that all processes of the case measured, without their start; 0 for a case that is not measured."""
+        return sum(one.wall_s for one in self.measurements)
+
+    @property
+    def host_fed(self) -> bool:
+        """True where the times contain work of the host, so that no other case may run there."""
+        return self.measurement is not None and self.measurement.timer == "host clock"
+
+    @property
     def device_kind(self) -> str:
         return self.case_id.rpartition("/")[2]

@@ -30,6 +30,8 @@ METRIC_CODES: Mapping[str, int] = MappingProxyType(
         "start_up_s": 10,  # of the optimized side: its build and its first step
         "peak_bytes": 11,  # device memory of the optimized side at start-up
         "whole_run_speedup": 12,
+        "duration_s": 13,  # of measuring the case in all its processes
+        "host_fed": 14,  # 1 where the times contain work of the host; other cases have no such metric
     }
 )
 TIMED = ("speedup", "optimized_ms", "reference_ms")  # which every case has

@@ -10,6 +10,7 @@ from gpugate.measurement.record import Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.provenance import Provenance
 from gpugate.results.series import Ladder, Sweep
+from gpugate.results.shard import Shard
 from gpugate.units import Count, NotNegative, Share
 
 
@@ -45,6 +46,7 @@ class RunResult:
     exit_status: int | None = None  # pytest's; None: it has not ended
     provenance: Provenance | None = None  # None: an older run
     memory_bytes: Count | None = None  # of the GPU; None: a CPU, or an older run
+    shard: Shard | None = None  # None: a whole night
 
     @property
     def mode(self) -> Mode:

@@ -151,6 +151,7 @@ def open_session(
         interrupted=True,
         provenance=read_provenance(root, options.result_paths, _gpu_uuid(device)),
         memory_bytes=_memory_bytes(device),
+        shard=options.shard,
     )
     session = PerfSession(options, device, root, result, node_ids)
     # What a module that skipped itself would have had is not known.

@@ -20,6 +20,8 @@ from gpugate.faults.fault import SPELLING, Fault
 from gpugate.measurement import time_limit
 from gpugate.measurement.settings import Settings
 from gpugate.report.next_step import SET
+from gpugate.results.shard import Shard
+from gpugate.session.shards import COUNT_VARIABLE, KUBERNETES, SLURM, parse_shard
 from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store.night_files import RUN
 from gpugate.store.store_url import VARIABLE, choose_url, find_file
@@ -101,6 +103,8 @@ class Options:
     fresh: bool = False  # measures for the process that started it, which judges and shows the proofs
     explain: bool = False  # an autopsy of every case, not only of those that fail
     profiling: Profiling | None = None  # what is taken instead of measurements
+    shard: Shard | None = None  # that is measured; None: all selected cases
+    durations_path: Path | None = None  # the run whose durations balance the shards
 
     @property
     def run_paths(self) -> tuple[Path, ...]:
@@ -171,6 +175,19 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="URL",
         help="add the run to the store at this SQLAlchemy URL, such as postgresql://user@host/gpugate; off adds it to "
         f"none (default: {VARIABLE}, else {STORE_FOLDER} in pytest's rootdir)",
+    )
+    add(
+        "--perf-shard",
+        metavar="I/N",
+        help=f"measure shard I of N, from 1/N to N/N, of the selected cases; {SLURM} and {KUBERNETES} read both from "
+        f"the variables of an array or of an Indexed Job that sets {COUNT_VARIABLE}; gpugate merge makes one night of "
+        "all shards (default: all cases)",
+    )
+    add(
+        "--perf-durations",
+        metavar="PATH",
+        help="balance the shards by the durations of the cases in this run or night, the same one for every shard "
+        "(default: each case counts as equally long)",
     )
     add(
         "--perf-set",
@@ -267,6 +284,8 @@ def read_options(config: pytest.Config) -> Options:
     _check_together(config)
     fresh = _measures_for_its_parent(config)
     budget = value("perf_budget")
+    # A fresh process has the case of its parent, whose shard may stand in the project's own settings.
+    shard = None if fresh or value("perf_shard") is None else parse_shard(value("perf_shard"))
     is_worker = hasattr(config, "workerinput")  # of xdist, whose controller writes one run for all
     return Options(
         gate=value("gate") and not fresh,
@@ -281,7 +300,7 @@ def read_options(config: pytest.Config) -> Options:
         attempts=whole_number("--perf-attempts", value("perf_attempts")),
         json_path=None if is_worker else _writable("--perf-json", _path(config, value("perf_json"))),
         report_path=None if is_worker else _path(config, value("perf_report")),
-        store_url=None if fresh or is_worker else choose_url(value("perf_store"), config.rootpath),
+        store_url=None if fresh or is_worker or shard else choose_url(value("perf_store"), config.rootpath),
         baselines_path=_baselines(config),
         settings=_settings(config),
         own_inputs=bool(value("perf_set")) and _are_the_default(config),
@@ -293,6 +312,8 @@ def read_options(config: pytest.Config) -> Options:
         fresh=fresh,
         explain=value("explain"),
         profiling=_profiling(config),
+        shard=shard,
+        durations_path=_path(config, value("perf_durations")),
     )
 
 
@@ -364,6 +385,7 @@ def _check_together(config: pytest.Config) -> None:
     """Raises OptionError for options that contradict or do nothing without another."""
     _check_own(config)
     _check_allowed(config)
+    _check_shard(config)
     if not config.getoption("update_baselines"):
         if config.getoption("perf_reason"):
             raise OptionError("--perf-reason is for the record: give --update-baselines too")
@@ -392,6 +414,16 @@ def _check_allowed(config: pytest.Config) -> None:
     names = config.getoption("allow_missing")
     if names and not config.getoption("gate") and not _measures_for_its_parent(config):
         raise OptionError(f"--allow-missing {names} has an effect only with --gate: give --gate too")
+
+
+def _check_shard(config: pytest.Config) -> None:
+    shard, durations = config.getoption("perf_shard"), config.getoption("perf_durations")
+    if shard is None and durations:
+        raise OptionError(f"--perf-durations {durations} balances shards: give --perf-shard too")
+    if shard is not None and config.getoption("update_baselines"):
+        raise OptionError(
+            f"--perf-shard {shard} divides a workload, and --update-baselines records whole ones: record without shards"
+        )
 
 
 def _command(config: pytest.Config) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,17 +37,19 @@ from gpugate.session.remembering import remember
 from gpugate.session.selection import (
     case_of,
     cases_of,
+    deselect,
     deselect_other_devices,
     ended_early,
     explain_empty_selection,
     one_node_per_case,
 )
+from gpugate.session.shards import select_shard
 from gpugate.session.termination import treat_termination_as_ctrl_c
 from gpugate.session.usage_errors import usage_errors
 from gpugate.session.worker_results import join, pack
 from gpugate.session.xdist_workers import REFUSAL, RESULTS, worker_number
 from gpugate.store import run_file
-from gpugate.store.night_files import JUNIT
+from gpugate.store.night_files import JUNIT, run_path
 
 NOTHING_BEGAN = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.USAGE_ERROR)
 NOT_RECORDED = "no baseline was written because the session ended early: record again"
@@ -98,6 +101,10 @@ class PerfRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
+        try:
+            self._leave_other_shards(session.items)
+        except GpugateError as error:
+            self._refuse(session, error)
         if not session.items and self._had_cases:
             self._lines.extend(filter(None, [explain_empty_selection(self.config)]))
         if self.config.option.collectonly or not any(map(cases_of, session.items)):
@@ -107,11 +114,23 @@ class PerfRun:
         try:
             self._open(one_node_per_case(session.items))
         except GpugateError as error:
-            if self._worker is None:
-                raise pytest.UsageError(str(error)) from None
-            # xdist makes an internal error of what a worker raises: every worker refuses, and has no test to run.
-            self._send(REFUSAL, str(error))
-            session.items.clear()
+            self._refuse(session, error)
+
+    def _refuse(self, session: pytest.Session, error: GpugateError) -> None:
+        if self._worker is None:
+            raise pytest.UsageError(str(error)) from None
+        # xdist makes an internal error of what a worker raises: every worker refuses, and has no test to run.
+        self._send(REFUSAL, str(error))
+        session.items.clear()
+
+    def _leave_other_shards(self, items: list[pytest.Item]) -> None:
+        """Deselects the tests of other shards, after `-k`, `-m` and all hooks have selected the tests of the night."""
+        shard, path = self.options.shard, self.options.durations_path
+        if shard is not None:
+            known_s = {} if path is None else run_file.read_durations(run_path(path))
+            shard, others = select_shard(items, shard, known_s)
+            self.options = replace(self.options, shard=shard)
+            deselect(self.config, items, others)
 
     def _open(self, node_ids: Mapping[str, str]) -> None:
         self._begin_night()

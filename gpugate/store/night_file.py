@@ -121,6 +121,8 @@ def _metrics(case: Mapping[str, Any], where: str) -> Iterator[tuple[str, Metric]
         ),
         "peak_bytes": _find(case, "measurement", "optimized_cost", "peak_bytes"),
         "start_up_s": _start_up_s(case),
+        "duration_s": _duration_s(case),
+        "host_fed": 1.0 if _is_host_fed(case) else None,
         **{
             name: _find(case, "measurement", "optimized_counters", name)
             for name in ("kernels", "kernel_launches", "graph_launches", "whole_run_speedup")
@@ -133,6 +135,25 @@ def _start_up_s(case: Mapping[str, Any]) -> float | None:
     parts = [_find(case, "measurement", "optimized_cost", name) for name in ("build_s", "first_step_s")]
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None
+
+
+def _duration_s(case: Mapping[str, Any]) -> float | None:
+    """See `CaseResult.duration_s`."""
+    code = case.get("recorded_code")
+    duets = code.get("processes") if isinstance(code, dict) else None
+    found = [_find(one, "measurement", "wall_s") for one in (case, *_entries(case.get("attempts")))]
+    found += [_find(duet, "measured", str(case.get("case_id")), "wall_s") for duet in _entries(duets)]
+    return sum(one for one in found if one is not None) or None
+
+
+def _entries(data: object) -> list[Any]:
+    return data if isinstance(data, list) else []
+
+
+def _is_host_fed(case: Mapping[str, Any]) -> bool:
+    """See `CaseResult.host_fed`."""
+    measurement = case.get("measurement")
+    return isinstance(measurement, dict) and measurement.get("timer") == "host clock"
 
 
 def _find(data: object, *path: str) -> float | None:

@@ -39,8 +39,10 @@ FAMILY = "gpugate-"  # which every format of ours begins with
 # 9: the reasons of a verdict are codes with facts, from which its sentence is made.
 # 10: the provenance of a run, and duets with the recorded code; the variation of a record as all records of its machine
 # predict it, the noise of its pairs, its usual interval and reference time. 11: the memory of the GPU.
-FORMAT_VERSION = 11
+# 12: the shard of a night that a run is.
+FORMAT_VERSION = 12
 HAS_MEMORY = 11
+HAS_SHARD = 12
 OLDEST_READ = 10  # an older run has not all that its verdicts rest on
 
 
@@ -175,11 +177,18 @@ def read(path: Path) -> RunResult:
             raise RunFileError(f"{path} {older}: measure again")
         if version < HAS_MEMORY:
             body["memory_bytes"] = None
+        if version < HAS_SHARD:
+            body["shard"] = None
         run = from_json(RunResult, body)
         problem = _contradiction(run)
         if problem is not None:
             raise FormatError(problem)
         return replace(run, ladders=ladders(run.cases), sweeps=sweeps(run.cases)) if run.interrupted else run
+
+
+def read_durations(path: Path) -> dict[str, float]:
+    """Reads the seconds of each measured case of a run, by its id. Raises as `read` does."""
+    return {case_id: case.duration_s for case_id, case in read(path).cases.items() if case.duration_s}
 
 
 def read_start(path: Path) -> RunStart:

@@ -17,21 +17,47 @@ from tests.support.patience import HANGS_S, wait_until
 yaml = pytest.importorskip("yaml", reason="needs PyYAML, which the extra dev brings")
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-CLAIM, CRON = yaml.safe_load_all((DEPLOY / "kubernetes/nightly.yaml").read_text(encoding="utf-8"))
-JOB: dict[str, Any] = CRON["spec"]["jobTemplate"]["spec"]
-POD: dict[str, Any] = JOB["template"]["spec"]
-(GATE,) = POD["containers"]
-(CHECKOUT,) = POD["initContainers"]
+CLAIM, CRON, MERGE_CRON = yaml.safe_load_all((DEPLOY / "kubernetes/nightly.yaml").read_text(encoding="utf-8"))
+JOB, MERGE_JOB = (cron["spec"]["jobTemplate"]["spec"] for cron in (CRON, MERGE_CRON))
+POD, MERGE_POD = (job["template"]["spec"] for job in (JOB, MERGE_JOB))
+(GATE,), (MERGE,) = POD["containers"], MERGE_POD["containers"]
+(CHECKOUT,), (MERGE_CHECKOUT,) = POD["initContainers"], MERGE_POD["initContainers"]
 VOLUMES = {volume["name"]: volume for volume in POD["volumes"]}
 MOUNTS = {mount["mountPath"]: mount for mount in GATE["volumeMounts"]}
 GPU = "nvidia.com/gpu"
 
 
 def test_a_night_is_tried_once_and_alone_and_ends() -> None:
-    assert CRON["spec"]["concurrencyPolicy"] == "Forbid"
-    assert JOB["backoffLimit"] == 0
-    assert POD["restartPolicy"] == "Never"
-    assert 0 < JOB["activeDeadlineSeconds"] <= 6 * 3600
+    assert {cron["spec"]["concurrencyPolicy"] for cron in (CRON, MERGE_CRON)} == {"Forbid"}
+    assert (JOB["backoffLimitPerIndex"], "backoffLimit" in JOB, MERGE_JOB["backoffLimit"]) == (0, False, 0)
+    assert {pod["restartPolicy"] for pod in (POD, MERGE_POD)} == {"Never"}
+    assert 0 < JOB["activeDeadlineSeconds"] < MERGE_JOB["activeDeadlineSeconds"] <= 6 * 3600
+
+
+def test_every_pod_has_a_shard_of_the_volume_that_all_of_them_share() -> None:
+    assert JOB["completionMode"] == "Indexed"
+    shards = {
+        str(JOB["completions"]),
+        str(JOB["parallelism"]),
+        *(read_variables(one)["GPUGATE_SHARDS"] for one in BOTH),
+    }
+    assert len(shards) == 1
+    assert CLAIM["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def test_the_job_that_merges_begins_in_the_minute_of_the_shards_with_the_same_code() -> None:
+    schedules = {(cron["spec"]["schedule"], cron["spec"]["timeZone"]) for cron in (CRON, MERGE_CRON)}
+    assert len(schedules) == 1
+    assert MERGE_CHECKOUT["env"] == CHECKOUT["env"]
+    assert {one["image"] for one in (MERGE, MERGE_CHECKOUT, CHECKOUT)} == {GATE["image"]}
+    assert GPU not in MERGE["resources"]["limits"]
+
+
+BOTH = (GATE, MERGE)
+
+
+def read_variables(container: dict[str, Any]) -> dict[str, str | None]:
+    return {variable["name"]: variable.get("value") for variable in container["env"]}
 
 
 def test_the_gate_has_one_gpu_and_cores_of_its_own() -> None:
@@ -63,14 +89,20 @@ def test_a_run_stores_the_image_and_compares_with_the_recorded_code() -> None:
 
 
 def test_every_mount_has_its_volume() -> None:
-    mounted = {mount["name"] for container in (GATE, CHECKOUT) for mount in container["volumeMounts"]}
-    assert mounted == set(VOLUMES)
+    for pod in (POD, MERGE_POD):
+        containers = [*pod["containers"], *pod["initContainers"]]
+        mounted = {mount["name"] for container in containers for mount in container["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in pod["volumes"]}
 
 
-@pytest.mark.parametrize("container", [GATE, CHECKOUT], ids=lambda container: container["name"])
-def test_no_container_has_a_privilege(container: dict[str, Any]) -> None:
-    assert POD["securityContext"]["runAsNonRoot"] is True
-    assert POD["automountServiceAccountToken"] is False
+@pytest.mark.parametrize(
+    ("pod", "container"),
+    [(POD, GATE), (POD, CHECKOUT), (MERGE_POD, MERGE), (MERGE_POD, MERGE_CHECKOUT)],
+    ids=lambda value: value.get("name", ""),
+)
+def test_no_container_has_a_privilege(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["automountServiceAccountToken"] is False
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -88,19 +120,22 @@ def test_the_image_is_nvidias_of_a_fixed_release_and_not_root() -> None:
     assert GATE["image"].rpartition(":")[2] in base
 
 
-def stand_ins(folder: Path, gate: int, doctor: int = 0, verdict: int = 0) -> dict[str, str]:
+def stand_ins(folder: Path, gate: int = 0, doctor: int = 0, verdict: int = 0, merge: int = 0) -> dict[str, str]:
     """An environment in whose PATH srun runs what it is given, and pytest and gpugate only write down their words."""
-    statuses = f"case $1 in doctor) exit {doctor};; verdict) exit {verdict};; esac;"
+    statuses = f"case $1 in doctor) exit {doctor};; verdict) exit {verdict};; merge) exit {merge};; esac;"
     programs = {
         "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
         "gpugate": f'echo gpugate "$@" >> "$CALLS"; {statuses} exit 2',
+        "sleep": "exit 0",
         "pytest": f'for word; do echo "[$word]" >> "$CALLS"; done; exit {gate}',
     }
     for name, body in programs.items():
         (folder / name).write_text(f"#!/bin/sh\n{body}\n")
         (folder / name).chmod(0o755)
-    nights = {"GPUGATE_NIGHTS": str(folder / "nights"), "SLURM_JOB_ID": "17", "SLURM_SUBMIT_DIR": str(folder)}
-    return {"PATH": f"{folder}:{os.environ['PATH']}", "CALLS": str(folder / "calls"), "HOSTNAME": "pod", **nights}
+    nights = {"GPUGATE_NIGHTS": str(folder / "nights"), "SLURM_SUBMIT_DIR": str(folder)}
+    task = {"SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3", "GPUGATE_DURATIONS": "/nights/before"}
+    pod = {"JOB_NAME": "gpugate-nightly-17", "JOB_COMPLETION_INDEX": "3", "GPUGATE_SHARDS": "2"}
+    return {"PATH": f"{folder}:{os.environ['PATH']}", "CALLS": str(folder / "calls"), **nights, **task, **pod}
 
 
 def catches(pid: int, number: signal.Signals) -> bool:
@@ -114,7 +149,7 @@ def test_a_pod_that_ends_tells_pytest_and_waits_for_it(tmp_path: Path, kind: str
     *command, script = GATE["command"] if kind == "pod" else image_command(tmp_path)
     here = script.replace("/nights", str(tmp_path / "nights")) if kind == "pod" else script
     environment = stand_ins(tmp_path, gate=0)
-    slow = 'trap "echo told >> $CALLS; exit 2" TERM\ntouch begun\nwhile :; do sleep 0.02; done\n'
+    slow = 'trap "echo told >> $CALLS; exit 2" TERM\ntouch begun\nwhile :; do /bin/sleep 0.02; done\n'
     (tmp_path / "pytest").write_text(f"#!/bin/sh\n{slow}")
     pod = subprocess.Popen([*command, here], cwd=tmp_path, env=environment, start_new_session=True)
     try:
@@ -124,8 +159,15 @@ def test_a_pod_that_ends_tells_pytest_and_waits_for_it(tmp_path: Path, kind: str
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pod.pid, signal.SIGKILL)  # and what a failed test has left
-    history = [f"gpugate history {tmp_path}/nights"] if kind == "pod" else []
-    assert (tmp_path / "calls").read_text().splitlines()[1:] == ["told", *history]
+    assert (tmp_path / "calls").read_text().splitlines()[1:] == ["told"]
+    assert (SHARD in [str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("ended")]) is (kind == "pod")
+
+
+SHARD = "nights/night-17/shards/3"  # of the pod; the task of Slurm has a night of another name
+
+
+def shard_of(run: Any) -> str:
+    return SHARD if run is kubernetes else SHARD.replace("night-17", "slurm-17")
 
 
 def slurm(folder: Path, *words: str, **statuses: int) -> int:
@@ -162,40 +204,82 @@ def test_the_image_ends_as_its_gate_and_with_the_verdict_of_the_night(
 
 
 @pytest.mark.parametrize("run", [slurm, kubernetes])
-def test_a_job_that_is_started_again_begins_without_its_older_run(tmp_path: Path, run: Any) -> None:
-    run(tmp_path, gate=0)
-    (night,) = (tmp_path / "nights").iterdir()
+def test_a_shard_that_is_started_again_begins_without_its_older_run(tmp_path: Path, run: Any) -> None:
+    run(tmp_path)
     for name in ("run.json", "run.json.cases"):
-        (night / name).touch()
-    run(tmp_path, gate=0)
-    nights = list((tmp_path / "nights").iterdir())  # two, where midnight came between
-    assert len(nights) == 2 or list(night.glob("run.json*")) == []
+        (tmp_path / shard_of(run) / name).touch()
+    run(tmp_path)
+    assert list((tmp_path / shard_of(run)).glob("run.json*")) == []
 
 
 @pytest.mark.parametrize("run", [slurm, kubernetes])
 @pytest.mark.parametrize("status", [0, 1, 5, 130])
-def test_the_status_is_the_gates_and_the_history_cannot_change_it(tmp_path: Path, run: Any, status: int) -> None:
+def test_the_status_of_a_shard_is_its_gates(tmp_path: Path, run: Any, status: int) -> None:
     assert run(tmp_path, gate=status) == status
-    doctor, *gate, history = (tmp_path / "calls").read_text().splitlines()
+    doctor, *gate = (tmp_path / "calls").read_text().splitlines()
     assert doctor == "gpugate doctor"
     assert {"[--gate]", "[gpu]", "[--perf-report]"} <= set(gate)
-    assert history == f"gpugate history {tmp_path}/nights"
-    (night,) = (tmp_path / "nights").iterdir()
-    assert f"[{night}]" in gate
-    assert (night / "doctor.txt").exists()
+    assert gate[gate.index("[--perf-durations]") :][:2] == ["[--perf-durations]", "[/nights/before]"]
+    assert f"[{'slurm' if run is slurm else 'kubernetes'}]" == gate[gate.index("[--perf-shard]") + 1]
+    assert f"[{tmp_path / shard_of(run)}]" in gate
+    assert (tmp_path / shard_of(run) / "doctor.txt").exists()
 
 
 @pytest.mark.parametrize("run", [slurm, kubernetes])
 @pytest.mark.parametrize("verdict", [0, 1, 2])
-def test_a_gate_that_ended_with_0_is_green_only_by_the_verdict_of_its_night(
+def test_a_gate_that_ended_with_0_is_green_only_by_the_verdict_of_its_shard(
     tmp_path: Path, run: Any, verdict: int
 ) -> None:
-    assert run(tmp_path, gate=0, verdict=verdict) == verdict
-    (night,) = (tmp_path / "nights").iterdir()
-    assert (tmp_path / "calls").read_text().splitlines()[-2:] == [
-        f"gpugate verdict {night}",
+    assert run(tmp_path, verdict=verdict) == verdict
+    assert (tmp_path / "calls").read_text().splitlines()[-1] == f"gpugate verdict {tmp_path / shard_of(run)}"
+
+
+def merge_by_slurm(folder: Path, **statuses: int) -> int:
+    command = ["bash", str(DEPLOY / "slurm/merge.sh"), "17;cluster"]
+    return subprocess.run(command, env=stand_ins(folder, **statuses), capture_output=True, check=False).returncode
+
+
+def merge_by_kubernetes(folder: Path, **statuses: int) -> int:
+    *command, script = MERGE["command"]
+    here = script.replace("/nights", str(folder / "nights"))
+    environment = {**stand_ins(folder, **statuses), "JOB_NAME": "gpugate-merge-17"}
+    return subprocess.run([*command, here], env=environment, capture_output=True, check=False).returncode
+
+
+@pytest.mark.parametrize(("run", "merge"), [(slurm, merge_by_slurm), (kubernetes, merge_by_kubernetes)])
+@pytest.mark.parametrize("status", [0, 1, 2])
+def test_shards_are_merged_where_they_are_and_the_history_cannot_change_the_status(
+    tmp_path: Path, run: Any, merge: Any, status: int
+) -> None:
+    run(tmp_path)
+    shard = tmp_path / shard_of(run)
+    (shard.parent / "4").mkdir()
+    (shard.parent / "4/ended").touch()
+    (tmp_path / "calls").unlink()
+    assert merge(tmp_path, merge=status) == status
+    assert (tmp_path / "calls").read_text().splitlines() == [
+        f"gpugate merge {shard} {shard.parent}/4 --output {shard.parents[1]}",
         f"gpugate history {tmp_path}/nights",
     ]
+
+
+@pytest.mark.parametrize(("ended", "minutes"), [(2, 0), (1, 250), (0, 250)])
+def test_the_job_that_merges_waits_until_all_shards_have_ended_or_their_time_is_over(
+    tmp_path: Path, ended: int, minutes: int
+) -> None:
+    for number in range(ended):
+        (tmp_path / f"nights/night-17/shards/{number}").mkdir(parents=True)
+        (tmp_path / f"nights/night-17/shards/{number}/ended").touch()
+    environment = stand_ins(tmp_path)
+    (tmp_path / "sleep").write_text('#!/bin/sh\necho "$1" >> "$CALLS.slept"\n')
+    *command, script = MERGE["command"]
+    here = script.replace("/nights", str(tmp_path / "nights"))
+    given = {**environment, "JOB_NAME": "gpugate-merge-17"}
+    assert subprocess.run([*command, here], env=given, capture_output=True, check=False).returncode == 0
+    slept = tmp_path / "calls.slept"
+    assert (slept.read_text().split() if slept.exists() else []) == ["60"] * minutes
+    assert minutes * 60 + 300 < MERGE_JOB["activeDeadlineSeconds"]
+    assert JOB["activeDeadlineSeconds"] < 250 * 60
 
 
 @pytest.mark.parametrize("run", [slurm, kubernetes])
@@ -205,5 +289,5 @@ def test_a_machine_that_the_doctor_would_not_trust_is_not_measured(tmp_path: Pat
 
 
 def test_words_behind_the_slurm_script_are_pytests(tmp_path: Path) -> None:
-    assert slurm(tmp_path, "-k", "two words", gate=0) == 0
+    assert slurm(tmp_path, "-k", "two words") == 0
     assert "[-k]\n[two words]\n" in (tmp_path / "calls").read_text()

@@ -24,7 +24,8 @@ TEXTS = {path.name: path.read_text(encoding="utf-8") for path in PATHS}
 WORKFLOWS: dict[str, dict[Any, Any]] = {name: yaml.safe_load(text) for name, text in TEXTS.items()}
 NIGHTLY = WORKFLOWS["nightly-gpu.yml"]
 COMPARE, COMMENT = WORKFLOWS["compare.yml"], WORKFLOWS["compare-comment.yml"]
-STEPS: dict[str, dict[str, Any]] = {step["name"]: step for step in NIGHTLY["jobs"]["gate"]["steps"] if "name" in step}
+GATE, MERGE = (NIGHTLY["jobs"][name] for name in ("gate", "merge"))
+STEPS, MERGE_STEPS = ({step["name"]: step for step in job["steps"] if "name" in step} for job in (GATE, MERGE))
 TRIGGERS = True  # YAML 1.1 reads the key `on` so
 
 
@@ -98,21 +99,36 @@ def test_labels_of_our_own_are_declared() -> None:
     assert ours == set(declared["self-hosted-runner"]["labels"])
 
 
-def test_the_night_goes_doctor_gate_autopsy_profiles_summary_artifact() -> None:
-    doctor, gate, autopsy, profiles, *always = list(STEPS)[-6:]
+def test_a_shard_goes_doctor_gate_autopsy_profiles_artifact_and_the_night_merge_summary_artifact() -> None:
+    doctor, gate, autopsy, profiles, keep = list(STEPS)[-5:]
     assert STEPS[doctor]["run"].startswith("gpugate doctor")
     assert "--gate" in STEPS[gate]["run"]
     assert STEPS[autopsy]["if"] == STEPS[profiles]["if"] == "failure() && steps.gate.outcome == 'failure'"
     assert "--nsys=" in STEPS[profiles]["run"]
     assert STEPS[profiles]["continue-on-error"] is True  # they decide nothing
-    assert all(STEPS[name]["if"].startswith("always()") for name in always)
-    assert STEPS[always[-1]]["with"]["retention-days"] == 90
+    *_, download, merge, summary, keep_night = MERGE_STEPS
+    assert (download, merge) == ("Download the shards", "Merge")
+    always = [STEPS[keep], *(MERGE_STEPS[name] for name in (summary, keep_night))]
+    assert all(step["if"].startswith("always()") for step in always)
+    assert all(step["with"]["retention-days"] == 90 for step in (always[0], always[-1]))
     assert [name for name in STEPS if "--explain" in STEPS[name].get("run", "")] == [autopsy]
 
 
 def test_steps_leave_the_job_time_to_tell() -> None:
-    limits = [step["timeout-minutes"] for step in NIGHTLY["jobs"]["gate"]["steps"] if "timeout-minutes" in step]
-    assert sum(limits) + 20 <= NIGHTLY["jobs"]["gate"]["timeout-minutes"]  # the first night installs 5 GB
+    for job in (GATE, MERGE):
+        limits = [step["timeout-minutes"] for step in job["steps"] if "timeout-minutes" in step]
+        assert sum(limits) + 20 <= job["timeout-minutes"]  # the first night installs 5 GB
+
+
+def test_a_red_shard_ends_no_other_one_and_all_are_merged_under_the_names_of_their_folders() -> None:
+    assert GATE["strategy"]["fail-fast"] is False
+    assert (MERGE["needs"], MERGE["if"]) == ("gate", "!cancelled()")
+    kept, taken = STEPS["Keep the shard"]["with"], MERGE_STEPS["Download the shards"]["with"]
+    assert (kept["path"], kept["overwrite"]) == ("${{ runner.temp }}/shards", True)
+    assert (taken["path"], taken["merge-multiple"]) == ("${{ env.NIGHT }}/shards", True)
+    assert kept["name"].startswith(taken["pattern"].rstrip("*"))
+    shards = GATE["strategy"]["matrix"]["shard"]
+    assert shards == list(range(1, len(shards) + 1))
 
 
 def test_every_option_that_a_night_uses_exists() -> None:
@@ -121,13 +137,13 @@ def test_every_option_that_a_night_uses_exists() -> None:
         word for text in files for word in re.findall(r"(?<!\S)(--(?:perf-[a-z]+|gate|explain|allow-missing))", text)
     }
     options = (ROOT / "gpugate/session/options.py").read_text(encoding="utf-8")
-    assert {"--gate", "--explain", "--perf-report", "--allow-missing"} == used
+    assert {"--gate", "--explain", "--perf-report", "--allow-missing", "--perf-shard", "--perf-durations"} == used
     assert sorted(word for word in used if f'"{word}"' not in options) == []
 
 
 def ran(name: str, folder: Path, **programs: str) -> "subprocess.CompletedProcess[str]":
-    """A step of the night, see `run_script`."""
-    return run_script(STEPS[name]["run"], folder, programs)
+    """A step of a shard or of the merge, see `run_script`."""
+    return run_script({**MERGE_STEPS, **STEPS}[name]["run"], folder, programs)
 
 
 def run_script(
@@ -144,6 +160,7 @@ def run_script(
     (folder / "runner_temp").mkdir(exist_ok=True)
     files["RUNNER_TEMP"] = str(folder / "runner_temp")
     given = {"PATH": f"{folder}:{os.environ['PATH']}", "SELECT": "a or b", "ALLOW_MISSING": "nvenc", **files}
+    given |= {"SHARD": "1", "SHARDS": "2", "DURATIONS": ""}
     run_ids = {"GITHUB_RUN_ID": "17", "GITHUB_RUN_ATTEMPT": "2"}
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)]
     environment = {**given, **run_ids, **variables}
@@ -158,6 +175,21 @@ def test_a_night_has_a_directory_of_its_own(tmp_path: Path) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\d-17-2", Path(said["NIGHT"]).name)
 
 
+def test_a_shard_has_a_directory_of_its_own(tmp_path: Path) -> None:
+    assert ran("A directory for this shard", tmp_path).returncode == 0
+    assert (tmp_path / "github_env").read_text() == f"NIGHT={tmp_path}/runner_temp/shards/1\n"
+    assert (tmp_path / "runner_temp/shards/1").is_dir()
+
+
+@pytest.mark.parametrize("status", [0, 1, 2])
+def test_the_status_of_the_merge_is_that_of_the_night(tmp_path: Path, status: int) -> None:
+    for number in (1, 2):
+        (tmp_path / f"night/shards/{number}").mkdir(parents=True)
+    ended = ran("Merge", tmp_path, gpugate=f'echo "$@"; exit {status}')
+    night = tmp_path / "night"
+    assert (ended.returncode, ended.stdout) == (status, f"merge {night}/shards/1 {night}/shards/2 --output {night}\n")
+
+
 @pytest.mark.parametrize("status", [0, 1])
 def test_the_doctor_is_kept_and_stops_what_he_would_not_trust(tmp_path: Path, status: int) -> None:
     (tmp_path / "night").mkdir()
@@ -170,6 +202,7 @@ def test_the_gates_status_is_the_steps(tmp_path: Path, status: int) -> None:
     ended = ran("Gate", tmp_path, pytest=f'for word; do echo "[$word]"; done; exit {status}', gpugate="exit 0")
     assert ended.returncode == status
     assert "[-k]\n[a or b]\n[--gate]\n[--allow-missing]\n[nvenc]\n[--perf-report]" in ended.stdout
+    assert "[--perf-shard]\n[1/2]\n[--perf-durations]\n[]\n" in ended.stdout
 
 
 @pytest.mark.parametrize("verdict", [0, 1, 2])
@@ -200,19 +233,20 @@ def test_what_the_autopsy_sees_pass_is_profiled_nevertheless(tmp_path: Path) -> 
 
 
 def test_the_summary_is_the_nights(tmp_path: Path) -> None:
-    (tmp_path / "night").mkdir()
+    for number in (1, 2):
+        (tmp_path / f"night/shards/{number}").mkdir(parents=True)
+        (tmp_path / f"night/shards/{number}/doctor.txt").write_text(f"looked at {number}\n")
     (tmp_path / "night/summary.md").write_text("### gate: all good\n")
-    (tmp_path / "night/doctor.txt").write_text("looked at it\n")
     assert ran("Summary", tmp_path, gpugate='echo "$1 of nights"').returncode == 0
     said = (tmp_path / "github_step_summary").read_text()
     assert said.startswith("### gate: all good\n")
-    assert "```text\nlooked at it\n```" in said
+    assert "```text\nlooked at 1\nlooked at 2\n```" in said
     assert "```text\nhistory of nights\n```" in said
 
 
-def test_a_night_that_did_not_begin_has_a_summary_too(tmp_path: Path) -> None:
+def test_a_night_without_a_shard_has_a_summary_too(tmp_path: Path) -> None:
     assert ran("Summary", tmp_path, gpugate="exit 2").returncode == 0
-    assert (tmp_path / "github_step_summary").read_text().startswith("The gate did not begin")
+    assert (tmp_path / "github_step_summary").read_text().startswith("No shard was merged")
 
 
 def find_step(workflow: dict[Any, Any], name: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -322,16 +322,6 @@ def _yardsticks(run: RunResult) -> list[tuple[str, str, str, str, int]]:
     return found
 
 
-def _measurements(case: CaseResult) -> Iterator[Measurement]:
-    """All processes that measured the case: this one, its confirmations and its duets."""
-    if case.measurement is not None:
-        yield case.measurement
-    yield from (one.measurement for one in case.attempts if one.measurement is not None)
-    if case.recorded_code is not None:
-        processes = case.recorded_code.processes
-        yield from (one.measured[case.case_id] for one in processes if case.case_id in one.measured)
-
-
 def _clocks(run: RunResult) -> list[str]:
     """The SM clock over the cases, and the pairs that a slowed clock spoiled."""
     measured = {case.case_id: case.measurement for case in run.cases.values() if case.measurement is not None}
@@ -353,11 +343,7 @@ def _clocks(run: RunResult) -> list[str]:
 
 def _costs(run: RunResult) -> list[CostRow]:
     """The most expensive case first."""
-    found: list[tuple[CaseResult, list[Measurement], float]] = []
-    for case in run.cases.values():
-        processes = list(_measurements(case))
-        if processes:
-            found.append((case, processes, sum(one.wall_s for one in processes)))
+    found = [(case, case.measurements, case.duration_s) for case in run.cases.values() if case.measurements]
     most = max((seconds for _, _, seconds in found), default=0.0) or 1.0
     return [
         CostRow(

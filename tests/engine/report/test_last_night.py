@@ -11,6 +11,7 @@ import pytest
 from gpugate.report.last_night import Flip, LastNight, NoLastNightError, find_changes, find_last_night
 from gpugate.results.provenance import Provenance
 from gpugate.results.run import RunResult
+from gpugate.results.shard import Shard
 from gpugate.results.verdict import Outcome
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN
@@ -37,6 +38,7 @@ def test_it_is_the_newest_earlier_night_of_the_same_machine_beside_the_folder(tm
     night(tmp_path, "cut-off", 8, interrupted=True)
     night(tmp_path, "with-a-fault", 8, mutated="slow:5")
     night(tmp_path, "a-recording", 8, recording=True)
+    night(tmp_path, "a-shard", 8, shard=Shard(1, 2))
     night(tmp_path, "tonight", 9)
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / RUN).write_text("{", encoding="utf-8")

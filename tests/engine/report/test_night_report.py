@@ -13,6 +13,7 @@ from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.series import Sweep
+from gpugate.results.shard import Shard
 from gpugate.store import run_file
 from gpugate.store.night_files import PAGE, RUN, SUMMARY
 from tests.conftest import H200
@@ -40,6 +41,8 @@ def test_the_headline_says_whether_it_is_a_gate_and_what_is_bad(gpu_run: RunResu
     )
     assert night_summary(run_with(timed("fused", 3.0))).startswith("### run without --gate: nothing was judged\n")
     assert night_summary(run_with(gate=True)).startswith("### gate: nothing was measured\n")
+    of_shard = night_summary(run_with(gate=True, shard=Shard(1, 4)))
+    assert of_shard.startswith("### gate, shard 1 of 4: nothing was measured\n")
 
 
 def test_a_night_without_a_finding_is_all_good(tmp_path: Path) -> None:

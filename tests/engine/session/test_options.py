@@ -23,6 +23,8 @@ DEFAULTS = {
     "--perf-budget": "6; on a CPU, all cases of a run that neither gates nor records share two minutes",
     "--perf-attempts": str(DECIDING_PROCESSES),
     "--perf-json": "nowhere",
+    "--perf-shard": "all cases",
+    "--perf-durations": "each case counts as equally long",
     "--perf-set": "none",
     "--perf-baselines": "baselines of pytest's rootdir",
     "--allow-missing": "none",
@@ -200,15 +202,16 @@ def test_a_folder_of_baselines_is_seen_from_where_pytest_was_started_and_the_def
     assert read_options(config).baselines_path == pytester.path / folder
 
 
-def test_a_fresh_process_may_have_what_a_gate_accepts_from_the_projects_settings(
+def test_a_fresh_process_may_have_what_a_gate_accepts_and_a_shard_from_the_projects_settings(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(FRESH_VARIABLE, f"{os.getppid()}:0f1e")
-    pytester.makeini("[pytest]\naddopts = --gate --allow-missing=nvenc")
+    pytester.makeini("[pytest]\naddopts = --gate --allow-missing=nvenc --perf-shard=2/2")
     config = pytester.parseconfig("-p", "gpugate.plugin", "--perf-fresh=0f1e")
     options = read_options(config)
     assert (options.gate, options.update_baselines, options.fresh) == (False, False, True)
     assert options.allow_missing == {"nvenc"}
+    assert options.shard is None  # its one case is of the shard of its parent
 
 
 @pytest.mark.parametrize("held", ["--gate", "--update-baselines"])

@@ -31,6 +31,9 @@ def test_the_metrics_of_a_case(tmp_path: Path) -> None:
     cases = document["cases"]
     cases[CASE]["verdicts"] = [{"outcome": "PASS", "numbers": {"speedup_tolerance": 0.02}}]
     cases[CASE]["measurement"]["optimized_cost"] = {"build_s": 1.5, "first_step_s": 0.5, "peak_bytes": 4096}
+    cases[CASE]["measurement"]["wall_s"] = 8.5
+    cases[CASE]["attempts"] = [{"measurement": {"wall_s": 4.0}}, {"measurement": None}]
+    cases[CASE]["recorded_code"] = {"processes": [{"measured": {CASE: {"wall_s": 2.5}}}, {"measured": {}}]}
     edit(path, cases=cases)
     (found,) = read_night(path, "one").cases.values()
     summary = cases[CASE]["summary"]
@@ -44,7 +47,18 @@ def test_the_metrics_of_a_case(tmp_path: Path) -> None:
         "graph_launches": Metric(0.0),
         "start_up_s": Metric(2.0),
         "peak_bytes": Metric(4096.0),
+        "duration_s": Metric(15.0),
+        "host_fed": Metric(1.0),
     }
+
+
+def test_a_case_on_the_clock_of_the_gpu_is_not_host_fed(tmp_path: Path) -> None:
+    path = night(tmp_path, 0, [timed("fused", 3.0)]) / "run.json"
+    cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
+    cases[CASE]["measurement"]["timer"] = "cuda events"
+    edit(path, cases=cases)
+    (found,) = read_night(path, "one").cases.values()
+    assert found.metrics.keys().isdisjoint({"host_fed", "duration_s"})
 
 
 def by_name(estimate: dict[str, float]) -> dict[str, float]:
@@ -56,6 +70,8 @@ def test_what_only_newer_formats_have_may_be_anything(tmp_path: Path, junk: obje
     path = night(tmp_path, 0, [timed("fused", 3.0)]) / "run.json"
     cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
     cases[CASE]["measurement"] = junk
+    cases[CASE]["attempts"] = [junk]
+    cases[CASE]["recorded_code"] = junk
     cases[CASE]["remembered"]["current"]["speedup"] = junk
     edit(path, cases=cases)
     (found,) = read_night(path, "one").cases.values()

@@ -90,7 +90,7 @@ def test_any_json_tool_accepts_it(tmp_path: Path, run: RunResult) -> None:
     run_file.write(path, run)
     subprocess.run([sys.executable, "-m", "json.tool", str(path)], check=True, capture_output=True)
     data = json.loads(path.read_text(), parse_constant=pytest.fail)
-    assert (data["format"], data["format_version"]) == ("gpugate-run", 11)
+    assert (data["format"], data["format_version"]) == ("gpugate-run", 12)
 
 
 def begun(path: Path, run: RunResult) -> RunResult:
@@ -234,10 +234,10 @@ def test_a_run_of_the_format_before_has_no_memory_of_the_gpu(tmp_path: Path, run
 
 OUTCOMES = " or ".join(", ".join(repr(outcome.value) for outcome in Outcome).rsplit(", ", 1))
 DAMAGE = {
-    ('"format_version": 11', '"format_version": 12'): (
-        "was written by a newer gpugate (format 12, this one reads up to 11): upgrade gpugate or measure again"
+    ('"format_version": 12', '"format_version": 13'): (
+        "was written by a newer gpugate (format 13, this one reads up to 12): upgrade gpugate or measure again"
     ),
-    ('"format_version": 11', '"format_version": 2'): (
+    ('"format_version": 12', '"format_version": 2'): (
         "was written by an older gpugate (format 2, this one reads 10 and newer): measure again"
     ),
     ('"gate": true', '"gate": 1'): (

@@ -1,0 +1,118 @@
+"""The plan of a night on several GPUs: which GPU measures which cases. Pure.
+
+The longest group of cases goes first, each to the GPU that is free first (LPT: Graham, Bounds on multiprocessing timing
+anomalies, SIAM J. Appl. Math. 17, 1969). No plan for n GPUs is shorter than the larger one of the longest group and the
+sum over n. LPT is at most 4/3 - 1/(3n) times as long as the shortest plan. Where the GPU that ends last has k groups,
+its last one is its shortest, so that the plan takes at most k / (k - 1) times the bound: ten percent more from eleven
+groups on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpugate.workload import Point
+
+EQUAL_S = 1.0  # of each case, where the duration of none is known
+
+
+@dataclass(frozen=True)
+class PlannedCase:
+    """A case of a night to plan. `together` is the name of its group: the case itself, or its sweep.
+
+    The times of a `host_fed` case contain work of the host, such as loading data, so that no other case may run there.
+    """
+
+    case_id: str
+    together: str
+    host_fed: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases that one GPU measures: a single case, or all points of a sweep, since its knee needs each of them."""
+
+    name: str
+    cases: tuple[str, ...]
+    duration_s: float
+    host_fed: bool = False
+
+
+@dataclass(frozen=True)
+class FleetPlan:
+    """The groups of each GPU, which run side by side, and those that run `alone` on the host, one after another."""
+
+    gpus: tuple[tuple[Group, ...], ...]
+    alone: tuple[Group, ...] = ()
+
+    @property
+    def makespan_s(self) -> float:
+        """The time until the last GPU is done, without the groups that run alone."""
+        return max(map(total_s, self.gpus))
+
+    @property
+    def bound_s(self) -> float:
+        """The time that no plan of these groups on so many GPUs can be shorter than."""
+        groups = [group for share in self.gpus for group in share]
+        return max(max((group.duration_s for group in groups), default=0.0), total_s(groups) / len(self.gpus))
+
+    @property
+    def night_s(self) -> float:
+        """The time of the whole night, in which the groups that run alone come after the others."""
+        return self.makespan_s + total_s(self.alone)
+
+
+def total_s(groups: Iterable[Group]) -> float:
+    return sum(group.duration_s for group in groups)
+
+
+def group_name(case_id: str, point: Point | None) -> str:
+    """The name of the sweep that a point belongs to, as its test has it; of any other case its own id."""
+    if point is None:
+        return case_id
+    workload, _, kind = case_id.rsplit("/", 2)
+    return f"{workload}/{point.sweep}/{kind}"
+
+
+def group_cases(cases: Iterable[PlannedCase], known_s: Mapping[str, float]) -> list[Group]:
+    """Groups the cases, in their order. A case without a known duration gets the median of those that have one."""
+    together: dict[str, list[PlannedCase]] = {}
+    for case in cases:
+        together.setdefault(case.together, []).append(case)
+    planned = [case.case_id for group in together.values() for case in group]
+    known = [known_s[case_id] for case_id in planned if case_id in known_s]
+    usual_s = statistics.median(known) if known else EQUAL_S
+    return [
+        Group(
+            name,
+            tuple(case.case_id for case in group),
+            sum(known_s.get(case.case_id, usual_s) for case in group),
+            any(case.host_fed for case in group),
+        )
+        for name, group in together.items()
+    ]
+
+
+def divide(groups: Sequence[Group], count: int) -> tuple[tuple[Group, ...], ...]:
+    """Divides the groups by LPT into `count` shares. Equal input gives equal shares, whatever the order of groups."""
+    shares: list[list[Group]] = [[] for _ in range(count)]
+    free_at = [(0.0, number) for number in range(count)]
+    for group in sorted(groups, key=lambda group: (-group.duration_s, group.name)):
+        busy_s, number = heapq.heappop(free_at)
+        shares[number].append(group)
+        heapq.heappush(free_at, (busy_s + group.duration_s, number))
+    return tuple(map(tuple, shares))
+
+
+def plan_host(groups: Sequence[Group], gpus: int) -> FleetPlan:
+    """The plan of one host with several GPUs: host-fed groups run alone, all others side by side."""
+    alone = tuple(group for group in groups if group.host_fed)
+    return FleetPlan(divide([group for group in groups if not group.host_fed], gpus), alone)
+
+
+def plan_shards(groups: Sequence[Group], count: int) -> FleetPlan:
+    """The plan of `--perf-shard` with a host and a GPU for each shard, so that no group disturbs another one."""
+    return FleetPlan(divide(groups, count))

@@ -1,0 +1,171 @@
+"""One night made of its shards: the check that they belong together, and the verdicts of all their cases. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain, pairwise
+from pathlib import Path
+
+from gpugate.errors import GpugateError
+from gpugate.judging.decide_again import decide_again, find_changes
+from gpugate.machine.environment import differences, machine_key
+from gpugate.results.case import CaseResult
+from gpugate.results.provenance import Provenance
+from gpugate.results.run import RunResult
+from gpugate.results.shard import Shard
+from gpugate.session.held_verdicts import run_problems
+from gpugate.units import list_names
+
+ALL_GOOD, SOME_BAD = 0, 1  # exit statuses of a merged night, as those of pytest
+MOST_NAMED = 5  # cases in one sentence
+
+
+class MergeError(GpugateError):
+    """Runs are not the shards of one night."""
+
+
+@dataclass(frozen=True)
+class ShardRun:
+    """A stored run that measured one shard of a night."""
+
+    path: Path
+    run: RunResult
+    shard: Shard
+
+
+def check_shard(path: Path, run: RunResult) -> ShardRun:
+    """Raises MergeError for a run that is no shard."""
+    if run.shard is None:
+        raise MergeError(f"{path} is a whole night, measured without --perf-shard: give the shards of one night")
+    return ShardRun(path, run, run.shard)
+
+
+def merge(shards: Sequence[ShardRun]) -> RunResult:
+    """The night of these shards, judged again as a whole. What is missing in it is among its problems.
+
+    Raises MergeError for shards of different nights, and for a shard or a case that is there twice.
+    """
+    shards = sorted(shards, key=lambda one: one.shard.number)
+    _check_together(shards)
+    runs, first = [one.run for one in shards], shards[0]
+    cases = _join_cases(shards)
+    joined = replace(
+        first.run,
+        started_at=min((run.started_at for run in runs), key=datetime.datetime.fromisoformat),
+        interrupted=any(run.interrupted for run in runs) or _find_missing(shards, cases) != [],
+        cases={case_id: cases[case_id] for case_id in first.shard.cases if case_id in cases},
+        yardsticks=[probe for run in runs for probe in run.yardsticks],
+        source_hashes=dict(chain.from_iterable(run.source_hashes.items() for run in runs)),
+        wall_s=max(run.wall_s for run in runs),
+        provenance=_common_provenance([run.provenance for run in runs if run.provenance is not None]),
+        shard=None,
+    )
+    night = decide_again(joined)
+    changed = dict.fromkeys(change.case_id for change in find_changes(joined, night))
+    night.problems = [
+        *dict.fromkeys(problem for run in runs for problem in run.problems if problem not in run_problems(run)),
+        *_describe_missing(shards, cases),
+        *([f"the whole night judges {list_names(list(changed), MOST_NAMED)} otherwise"] if changed else []),
+    ]
+    night.problems += [] if night.interrupted else run_problems(night)
+    statuses = [SOME_BAD if run.exit_status is None else run.exit_status for run in runs]
+    night.exit_status = SOME_BAD if night.problems else max(statuses, default=ALL_GOOD)
+    return night
+
+
+def _check_together(shards: Sequence[ShardRun]) -> None:
+    first = shards[0]
+    facts = _facts(first)
+    for other in shards[1:]:
+        for name, value in _facts(other).items():
+            if value != facts[name]:
+                raise MergeError(
+                    f"{other.path} has the {name} {value}, and {first.path} has {facts[name]}: merge the shards of one "
+                    "night"
+                )
+        if other.shard.cases != first.shard.cases:
+            raise MergeError(f"{other.path} divides other cases than {first.path}: give every shard the same selection")
+        changed = differences([first.run.environment, other.run.environment])
+        if changed:
+            raise MergeError(
+                f"the software or the machine of {other.path} and {first.path} differs ({', '.join(changed)}): merge "
+                "shards of one machine type and image"
+            )
+    for one, next_one in pairwise(shards):
+        if one.shard.number == next_one.shard.number:
+            raise MergeError(f"{one.path} and {next_one.path} are both shard {one.shard}: leave one out")
+    _check_budget(shards)
+
+
+def _facts(one: ShardRun) -> Mapping[str, object]:
+    """The facts that the shards of one night have in common, each with its name."""
+    run, origin = one.run, one.run.provenance or Provenance()
+    facts = {
+        "commit": origin.commit,
+        "hash of uncommitted changes": origin.changes,
+        "image": origin.container,
+        "machine": machine_key(run.environment, run.memory_bytes),
+        "number of shards": one.shard.count,
+        "option --gate": run.gate,
+        "option --perf-tolerance": run.asked_tolerance,
+        "fault": run.mutated,
+        "command": run.command,
+    }
+    return {name: "none" if value is None else value for name, value in facts.items()}
+
+
+def _check_budget(shards: Sequence[ShardRun]) -> None:
+    """Raises MergeError where verdicts share the false alarms of a night with other numbers of checks.
+
+    A record of any case of the machine counts, whichever shard measures the case.
+    """
+    remembered = [case.remembered for one in shards for case in one.run.cases.values()]
+    checks = sorted({one.checks for one in remembered if one is not None})
+    if len(checks) > 1:
+        raise MergeError(
+            f"the shards were judged with records for {' and '.join(map(str, checks))} checks a night: give every "
+            "shard the same baselines"
+        )
+
+
+def _join_cases(shards: Sequence[ShardRun]) -> dict[str, CaseResult]:
+    found: dict[str, tuple[ShardRun, CaseResult]] = {}
+    for one in shards:
+        for case_id, case in one.run.cases.items():
+            if case_id in found:
+                raise MergeError(
+                    f"{one.path} and {found[case_id][0].path} both measured {case_id}: give every shard the same "
+                    "--perf-durations"
+                )
+            found[case_id] = (one, case)
+    return {case_id: case for case_id, (_, case) in found.items()}
+
+
+def _find_missing(shards: Sequence[ShardRun], cases: Container[str]) -> list[int]:
+    """The numbers of the missing shards; none where no case is absent, since a shard of few cases may have none."""
+    there = {one.shard.number for one in shards}
+    complete = all(case_id in cases for case_id in shards[0].shard.cases)
+    return [] if complete else [number for number in range(1, shards[0].shard.count + 1) if number not in there]
+
+
+def _describe_missing(shards: Sequence[ShardRun], cases: Mapping[str, CaseResult]) -> Iterator[str]:
+    """Writes a sentence for each shard that is missing or was cut off, and one about the cases that no shard has."""
+    count = shards[0].shard.count
+    for number in _find_missing(shards, cases):
+        yield f"shard {number} of {count} is missing: measure it with --perf-shard {number}/{count}, and merge again"
+    for one in shards:
+        if one.run.interrupted or one.run.exit_status is None:
+            yield f"shard {one.shard} in {one.path} was cut off: measure it again, and merge again"
+    absent = [case_id for case_id in shards[0].shard.cases if case_id not in cases]
+    if absent:
+        yield f"no shard measured {list_names(absent, MOST_NAMED)}"
+
+
+def _common_provenance(found: Sequence[Provenance]) -> Provenance | None:
+    """The values that all shards have; a night of several hosts has no host of its own."""
+    if not found:
+        return None
+    values = {field.name: {getattr(one, field.name) for one in found} for field in fields(Provenance)}
+    return Provenance(**{name: next(iter(those)) if len(those) == 1 else None for name, those in values.items()})

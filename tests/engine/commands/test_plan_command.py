@@ -1,0 +1,151 @@
+"""`gpugate plan`: the cases of stored runs on several GPUs or shards."""
+
+import json
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpugate.commands.cli import main
+from gpugate.results.case import CaseResult, Confirmation
+from gpugate.store.adding import add_folder
+from gpugate.store.database import open_store
+from gpugate.workload import Point
+from tests.support.made_up_nights import night
+from tests.support.stored_runs import MACHINE, case, measured
+
+
+def timed(name: str, wall_s: float, **changed: Any) -> CaseResult:
+    """A case that was measured for `wall_s` seconds, on the clock of the GPU where nothing else is given."""
+    found = case(name)
+    measurement = measured(found.case_id, 3.0, wall_s=wall_s, timer="cuda events")
+    found.measurement = replace(measurement, **{key: changed.pop(key) for key in ("timer",) if key in changed})
+    found.summary = found.summarize(found.measurement)
+    return replace(found, **changed)
+
+
+@pytest.fixture
+def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two nights of a GPU; in the later one a case takes longer, another one is new, and one was not measured."""
+    monkeypatch.setenv("COLUMNS", "140")
+    folder = tmp_path / "nights"
+    night(folder, 0, [timed("a", 60), timed("b", 120), timed("host", 600, timer="host clock")])
+    night(folder, 1, [timed("a", 300), timed("c", 240), case("skipped", None, skipped="no")])
+    return folder
+
+
+def plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["plan", *words, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_each_case_has_the_duration_of_its_newest_run_and_host_fed_cases_run_alone(
+    nights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = plan(capsys, str(nights), "--gpus", "2")
+    assert (found["format"], found["format_version"]) == ("gpugate-plan", 1)
+    assert found["gpus"] == [
+        {"duration_s": 300, "cases": ["tiny/a/cuda"]},
+        {"duration_s": 360, "cases": ["tiny/c/cuda", "tiny/b/cuda"]},
+    ]
+    assert found["alone"] == {"duration_s": 600, "cases": ["tiny/host/cuda"]}
+    assert (found["makespan_s"], found["bound_s"], found["night_s"]) == (360, 330, 960)
+    assert found["fleets"] == [
+        {"gpus": gpus, "night_s": night_s} for gpus, night_s in ((1, 1260), (2, 960), (4, 900), (8, 900))
+    ]
+    assert (found["machine"], found["cases"], found["cases_with_duration"]) == ("nvidia-h200", 4, 4)
+
+
+def test_a_shard_has_its_own_host(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = plan(capsys, str(nights), "--shards", "2")
+    assert [share["duration_s"] for share in found["gpus"]] == [600, 660]
+    assert (found["alone"]["cases"], found["night_s"]) == ([], 660)
+
+
+def test_the_plan_in_words(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(nights), "--gpus", "2"]) == 0
+    said = capsys.readouterr().out
+    assert [line for line in said.splitlines()[:6] if not line.startswith("-")] == [
+        "GPU      time  cases",
+        "1       5 min  tiny/a/cuda",
+        "2       6 min  tiny/c/cuda",
+        "               tiny/b/cuda",
+        "alone  10 min  tiny/host/cuda",
+    ]
+    assert "4 cases of nvidia-h200, without the start of their processes\n" in said
+    assert "side by side 6 min, 1.09 times the bound of 6 min, the larger one of the longest case and the sum" in said
+    assert "host-fed cases run alone on the host, 10 min: the night takes 16 min\n" in said
+    assert said.splitlines()[-1].split() == ["night", "21", "min", "16", "min", "15", "min", "15", "min"]
+
+
+def test_the_store_gives_the_same_plan_as_its_files(
+    nights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/store.sqlite"
+    with closing(open_store(url)) as store:
+        add_folder(store, nights)
+    of_files = plan(capsys, str(nights), "--gpus", "2")
+    assert plan(capsys, "--store", url, "--gpus", "2") == of_files
+    monkeypatch.setenv("GPUGATE_STORE", url)
+    assert plan(capsys, "--gpus", "2") == of_files
+
+
+def test_confirmations_count_as_part_of_their_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    further = [Confirmation(measured("tiny/a/cuda", 3.0, wall_s=30)), Confirmation(None, "it ended with status 3")]
+    path = night(tmp_path, 0, [timed("a", 60, attempts=further)])
+    assert plan(capsys, str(path), "--gpus", "1")["night_s"] == 90
+    url = f"sqlite:///{tmp_path}/store.sqlite"
+    with closing(open_store(url)) as store:
+        add_folder(store, path)
+    assert plan(capsys, "--store", url, "--gpus", "1")["night_s"] == 90
+
+
+def test_the_points_of_a_sweep_are_in_one_shard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    points = [timed(f"batch-{size}", 10, point=Point("batch", size)) for size in (1, 2, 4)]
+    path = night(tmp_path, 0, [*points, timed("a", 20)])
+    shares = plan(capsys, str(path / "run.json"), "--shards", "2")["gpus"]
+    assert [len(share["cases"]) for share in shares] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ((0, 0), "no duration is known: each case counts as 1 s, so that times are numbers of cases"),
+        ((0, 60), "1 case without a known duration: each counts as the median of the others"),
+    ],
+)
+def test_a_plan_without_durations_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seconds: tuple[float, float], said: str
+) -> None:
+    path = night(tmp_path, 0, [timed(name, wall_s) for name, wall_s in zip("ab", seconds, strict=True)])
+    assert main(["plan", str(path), "--gpus", "2"]) == 0
+    assert said in capsys.readouterr().out
+    found = plan(capsys, str(path), "--gpus", "2")
+    assert [share["duration_s"] for share in found["gpus"]] == [max(seconds) or 1] * 2
+
+
+def test_runs_of_another_machine_do_not_count(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    night(nights, 2, [timed("x", 1)], environment=replace(MACHINE, device_name="NVIDIA H100"))
+    found = plan(capsys, str(nights), "--gpus", "1")
+    assert (found["machine"], found["gpus"][0]["cases"]) == ("nvidia-h100", ["tiny/x/cuda"])
+    unmeasured = [case("skipped", None, skipped="no")]
+    night(nights, 3, unmeasured, environment=replace(MACHINE, device_name="NVIDIA A100"))
+    assert plan(capsys, str(nights), "--gpus", "1")["machine"] == "nvidia-h100"
+
+
+def test_what_cannot_be_planned_is_one_sentence(
+    tmp_path: Path, nights: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUGATE_STORE", "off")
+    empty = night(tmp_path, 0, [case("skipped", None, skipped="no")])
+    words = [["--gpus", "2"], [str(nights), "--gpus", "0"], [str(empty), "--shards", "2"], ["nowhere", "--gpus", "2"]]
+    assert [main(["plan", *one]) for one in words] == [2] * 4
+    assert capsys.readouterr().err.splitlines() == [
+        "gpugate plan: GPUGATE_STORE is off: give --store URL, or runs",
+        "gpugate plan: --gpus is '0': give a whole number from 1 to 10000, such as 4",
+        f"gpugate plan: {empty} has no measured case: measure first, or give other runs",
+        "gpugate plan: nowhere cannot be read (No such file or directory): give a file that --perf-json wrote",
+    ]

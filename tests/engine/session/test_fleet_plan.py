@@ -1,0 +1,109 @@
+"""The plan of a night: longest first, close to its bound, with sweeps whole and host-fed cases alone."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from gpugate.session.fleet_plan import (
+    EQUAL_S,
+    Group,
+    PlannedCase,
+    divide,
+    group_cases,
+    group_name,
+    plan_host,
+    plan_shards,
+    total_s,
+)
+from gpugate.workload import Point
+
+FLEETS = 1000
+FEWEST_A_GPU = 10  # groups of cases; with fewer of equal length, one GPU has up to twice the work of another
+
+
+def groups(*durations_s: float, host_fed: Sequence[int] = ()) -> list[Group]:
+    """Groups of one case each, named `a`, `b` and so on."""
+    names = [chr(ord("a") + number) for number in range(len(durations_s))]
+    pairs = zip(names, durations_s, strict=True)
+    return [Group(name, (name,), seconds, number in host_fed) for number, (name, seconds) in enumerate(pairs)]
+
+
+def names(shares: Sequence[Sequence[Group]]) -> list[str]:
+    return ["".join(group.name for group in share) for share in shares]
+
+
+def seeded_fleet(seed: int) -> tuple[list[Group], int]:
+    """A fleet of up to 16 GPUs with ten to forty groups for each; lognormal durations spread as recorded ones do."""
+    draw = random.Random(seed)  # noqa: S311  # the same fleets in every run of the tests
+    gpus, spread = draw.randint(1, 16), draw.uniform(0.0, 1.2)
+    count = gpus * draw.randint(FEWEST_A_GPU, 40) + draw.randint(0, gpus - 1)
+    return [Group(f"{number}", (f"{number}",), 20 * draw.lognormvariate(0, spread)) for number in range(count)], gpus
+
+
+def test_the_longest_goes_first_to_the_gpu_that_is_free_first() -> None:
+    assert names(divide(groups(1, 5, 4, 3, 3), 2)) == ["be", "cda"]
+    assert names(divide(groups(2, 2, 2, 2), 2)) == ["ac", "bd"]
+
+
+def test_a_seeded_fleet_takes_at_most_a_tenth_longer_than_its_bound() -> None:
+    worst = 0.0
+    for seed in range(FLEETS):
+        found, gpus = seeded_fleet(seed)
+        plan = plan_host(found, gpus)
+        assert sorted(group.name for share in plan.gpus for group in share) == sorted(group.name for group in found)
+        assert plan.bound_s == pytest.approx(
+            max(max(group.duration_s for group in found), sum(group.duration_s for group in found) / gpus)
+        )
+        worst = max(worst, plan.makespan_s / plan.bound_s)
+    assert 1 <= worst <= 1.1
+
+
+def test_few_cases_may_not_fill_the_gpus_whatever_the_plan() -> None:
+    plan = plan_host(groups(1, 1, 1, 1, 1), 4)
+    assert (plan.makespan_s, plan.bound_s) == (2, 1.25)
+
+
+def test_equal_input_gives_equal_shares_in_whatever_order_it_comes() -> None:
+    found, gpus = seeded_fleet(7)
+    assert divide(found, gpus) == divide(found[::-1], gpus)
+    assert divide(groups(*[1.0] * 9), 4) == divide(groups(*[1.0] * 9)[::-1], 4)
+
+
+def test_host_fed_cases_run_alone_after_the_others() -> None:
+    plan = plan_host(groups(3, 2, 9, 1, host_fed=[2]), 2)
+    assert names([*plan.gpus, plan.alone]) == ["a", "bd", "c"]
+    assert (plan.makespan_s, plan.bound_s, plan.night_s) == (3, 3, 12)
+
+
+def test_a_shard_has_a_host_of_its_own_so_that_host_fed_cases_need_no_phase() -> None:
+    plan = plan_shards(groups(3, 2, 9, 1, host_fed=[2]), 2)
+    assert names(plan.gpus) == ["c", "abd"]
+    assert (plan.alone, plan.night_s) == ((), 9)
+
+
+def test_more_gpus_than_cases_leave_some_idle() -> None:
+    plan = plan_host(groups(3, 2), 4)
+    assert names(plan.gpus) == ["a", "b", "", ""]
+    assert plan.makespan_s == plan.bound_s == 3
+
+
+def test_the_points_of_a_sweep_stay_together_and_one_host_fed_point_makes_all_of_them_host_fed() -> None:
+    points = [PlannedCase(f"net/batch-{size}/cuda", "net/batch/cuda", size == 8) for size in (8, 16)]
+    known = {"net/batch-8/cuda": 3.0, "net/batch-16/cuda": 5.0, "net/fast/cuda": 1.0}
+    assert group_cases([points[0], PlannedCase("net/fast/cuda", "net/fast/cuda"), points[1]], known) == [
+        Group("net/batch/cuda", ("net/batch-8/cuda", "net/batch-16/cuda"), 8.0, host_fed=True),
+        Group("net/fast/cuda", ("net/fast/cuda",), 1.0),
+    ]
+
+
+def test_the_name_of_a_group_is_that_of_the_sweeps_test() -> None:
+    assert group_name("video/decode/batch-8/cuda", Point("batch", 8)) == "video/decode/batch/cuda"
+    assert group_name("video/decode/nvdec/cuda", None) == "video/decode/nvdec/cuda"
+
+
+def test_a_case_without_a_duration_counts_as_the_median_of_the_others_or_as_all_do() -> None:
+    cases = [PlannedCase(name, name) for name in "abcd"]
+    known = {"a": 1.0, "b": 5.0, "c": 9.0, "gone": 1000.0}
+    assert [group.duration_s for group in group_cases(cases, known)] == [1.0, 5.0, 9.0, 5.0]
+    assert total_s(group_cases(cases, {})) == 4 * EQUAL_S

@@ -1,0 +1,173 @@
+"""`--perf-shard`: the shard that a value names, and a session that measures only its cases."""
+
+import json
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpugate.catalogue import Catalogue
+from gpugate.errors import OptionError
+from gpugate.results.shard import Shard
+from gpugate.session.selection import FIXTURE, SWEEP_FIXTURE, cases_of
+from gpugate.session.shards import parse_shard, select_shard
+from gpugate.workload import Case, Optimization, Point, Size, SweepCases, Workload
+from tests.support.tiny_project import TinyProject, check_no_traceback
+
+ARRAY = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "4"}
+POD = {"JOB_COMPLETION_INDEX": "0", "GPUGATE_SHARDS": "4"}
+THREE = """
+    Optimization("one", quick, {"cpu": 0.01}),
+    Optimization("two", quick, {"cpu": 0.01}),
+    Optimization("three", quick, {"cpu": 0.01})
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "number"),
+    [
+        ("1/4", {}, 1),
+        ("4/4", {}, 4),
+        ("slurm", ARRAY, 3),
+        ("slurm", {**ARRAY, "SLURM_ARRAY_TASK_ID": "5"}, 1),
+        ("slurm", {**ARRAY, "SLURM_ARRAY_TASK_ID": "11", "SLURM_ARRAY_TASK_STEP": "2"}, 4),
+        ("kubernetes", POD, 1),
+        ("kubernetes", {**POD, "JOB_COMPLETION_INDEX": "3"}, 4),
+    ],
+)
+def test_a_shard_is_named_by_numbers_or_by_the_variables_of_a_scheduler(
+    text: str, variables: dict[str, str], number: int
+) -> None:
+    assert parse_shard(text, variables) == Shard(number, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "said"),
+    [
+        ("5/4", {}, "--perf-shard 5/4 is shard 5 of 4, which is not there: give one from 1/4 to 4/4"),
+        ("0/4", {}, "--perf-shard 0/4 is shard 0 of 4"),
+        ("1/0", {}, "--perf-shard 1/0 is shard 1 of 0, which is not there: give one such as 1/4"),
+        ("half", {}, "--perf-shard is 'half': give I/N, such as 1/4, slurm or kubernetes"),
+        ("", {}, "--perf-shard is '': give I/N"),
+        ("slurm", {}, "needs the variable SLURM_ARRAY_TASK_MIN, which is not set: submit it by sbatch --array=1-4"),
+        ("slurm", {**ARRAY, "SLURM_ARRAY_TASK_COUNT": "x"}, "in the variable SLURM_ARRAY_TASK_COUNT, which is 'x'"),
+        ("slurm", {**ARRAY, "SLURM_ARRAY_TASK_ID": "9"}, "slurm (task 9 of an array from 5 on) is shard 5 of 4"),
+        ("slurm", {**ARRAY, "SLURM_ARRAY_TASK_ID": "4"}, "slurm (task 4 of an array from 5 on) is shard 0 of 4"),
+        ("kubernetes", {"GPUGATE_SHARDS": "4"}, "needs the variable JOB_COMPLETION_INDEX, which is not set: make it a"),
+        ("kubernetes", {**POD, "JOB_COMPLETION_INDEX": "4"}, "kubernetes (index 4, GPUGATE_SHARDS 4) is shard 5 of 4"),
+    ],
+)
+def test_a_shard_that_is_not_there_is_one_sentence(text: str, variables: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        parse_shard(text, variables)
+    assert said in str(refused.value)
+
+
+class Item:
+    """A test as pytest has it; `parameter` is its case or its sweep, None of a test of no case."""
+
+    def __init__(self, parameter: Case | SweepCases | None = None) -> None:
+        name = FIXTURE if isinstance(parameter, Case) else SWEEP_FIXTURE
+        self.parameter = parameter
+        self.callspec = None if parameter is None else SimpleNamespace(params={name: parameter})
+
+
+def seeded_items(draw: random.Random) -> list[Any]:
+    """Four tests of each case, one of each sweep, and one of no case."""
+    catalogue = Catalogue()
+    sides: Any = (lambda context: None, lambda context, index: None)
+    for number in range(draw.randint(1, 4)):
+        points = [Point("batch", 2**power) for power in range(draw.randint(0, 5))]
+        swept = [Optimization(f"batch-{one.value}", sides[0], {"cpu": 1.0}, point=one) for one in points]
+        single = [Optimization(f"one-{index}", sides[0], {"cpu": 1.0}) for index in range(draw.randint(1, 9))]
+        catalogue.register(Workload(f"net-{number}", *sides, {"cpu": Size(1, 1, 1)}, (*single, *swept)))
+    catalogue.load()
+    return [*map(Item, [*catalogue.cases() * 4, *catalogue.sweeps()]), Item()]
+
+
+def test_each_case_is_in_exactly_one_shard_with_all_of_its_tests_and_its_sweep() -> None:
+    for seed in range(200):
+        draw = random.Random(seed)  # noqa: S311  # the same tests in every run
+        items = seeded_items(draw)
+        of_cases = [item for item in items if item.parameter is not None]
+        ids = {case.id for item in of_cases for case in cases_of(item)}
+        known = {case_id: draw.uniform(0.1, 50) for case_id in sorted(ids) if draw.random() < 0.7}
+        count = draw.randint(1, len(set(map(group_of, of_cases))))
+        found = dict[str, int]()
+        for number in range(1, count + 1):
+            shard, others = select_shard(items, Shard(number, count), known)
+            assert (shard, others) == select_shard(items, Shard(number, count), dict(reversed(known.items())))
+            assert (shard.number, shard.count, set(shard.cases)) == (number, count, ids)
+            assert others <= set(of_cases)
+            for item in set(of_cases) - others:
+                assert found.setdefault(group_of(item), number) == number
+        assert found.keys() == set(map(group_of, of_cases))
+        assert set(found.values()) == set(range(1, count + 1))
+
+
+def group_of(item: Any) -> str:
+    """The sweep of a point and of a test of a sweep, else the case."""
+    case = item.parameter
+    point = case.optimization.point if isinstance(case, Case) else None
+    return str(case.id if point is None else f"{case.workload.name}/{point.sweep}/cpu")
+
+
+def test_of_more_shards_than_cases_the_last_ones_have_none_and_are_refused() -> None:
+    items = seeded_items(random.Random(3))  # noqa: S311
+    _, others = select_shard(items, Shard(1, 999), {})
+    assert len({group_of(item) for item in items if item.parameter and item not in others}) == 1
+    with pytest.raises(OptionError, match=r"--perf-shard 999/999 has no case, .* make \d+ groups, .*: give \d+ shards"):
+        select_shard(items, Shard(999, 999), {})
+
+
+def test_shards_of_a_project_measure_each_case_once_and_store_nothing(tiny: TinyProject) -> None:
+    tiny.workload(optimizations=THREE)
+    measured = []
+    for number in (1, 2):
+        run = (
+            "--perf-device=cpu",
+            f"--perf-shard={number}/2",
+            f"--perf-json={number}.json",
+            "--perf-store=sqlite:///s",
+        )
+        ended = tiny.run(*run, "-k", "one or two")
+        assert ended.status == 0, ended.text
+        stored = tiny.json(f"{number}.json")
+        assert stored["shard"] == {"number": number, "count": 2, "cases": ["tiny/one/cpu", "tiny/two/cpu"]}
+        measured += stored["cases"]
+    assert sorted(measured) == ["tiny/one/cpu", "tiny/two/cpu"]
+    assert not (tiny.path / "s").exists()
+
+
+def test_durations_of_a_run_balance_the_shards(tiny: TinyProject) -> None:
+    tiny.workload(optimizations=THREE)
+    assert tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs").status == 0
+    text = tiny.json()
+    for name, seconds in (("one", 1.0), ("two", 10.0), ("three", 2.0)):
+        text["cases"][f"tiny/{name}/cpu"]["measurement"]["wall_s"] = seconds
+    tiny.write("night/run.json", json.dumps(text))
+    ended = tiny.run("--perf-device=cpu", "--perf-shard=1/2", "--perf-durations=night", "--collect-only", "-q")
+    assert "[tiny/two/cpu]" in ended.text
+    assert "[tiny/one/cpu]" not in ended.text
+    assert "[tiny/three/cpu]" not in ended.text
+    missing = tiny.run("--perf-device=cpu", "--perf-shard=1/2", "--perf-durations=nowhere")
+    assert missing.status == pytest.ExitCode.USAGE_ERROR
+    assert "nowhere cannot be read (No such file or directory): give a file that --perf-json wrote" in missing.text
+    check_no_traceback(missing.text)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--perf-shard=3/2"], "ERROR: --perf-shard 3/2 is shard 3 of 2, which is not there: give one from 1/2 to 2/2"),
+        (["--perf-shard=2/2"], "ERROR: --perf-shard 2/2 has no case, since the selected ones make 1 groups"),
+        (["--perf-durations=night"], "ERROR: --perf-durations night balances shards: give --perf-shard too"),
+        (["--perf-shard=1/1", "--update-baselines"], "ERROR: --perf-shard 1/1 divides a workload, and"),
+    ],
+)
+def test_what_cannot_be_a_shard_is_one_sentence(tiny: TinyProject, options: list[str], said: str) -> None:
+    ended = tiny.run("--perf-device=cpu", *options)
+    assert ended.status == pytest.ExitCode.USAGE_ERROR
+    assert said in ended.text
+    check_no_traceback(ended.text)
