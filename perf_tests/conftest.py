@@ -43,4 +43,5 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
     left_out = config.stash.get(_LEFT_OUT, set())
     if not left_out:
         return None
-    return f"left out: {len(left_out)} cases whose CPU sides only check the code or take long; -k selects them, such as -k video"
+    why = "whose CPU sides only check the code or take long"
+    return f"left out: {len(left_out)} cases {why}; -k selects them, such as -k video"

@@ -28,7 +28,7 @@ NOTES = """
 def rows_of(name: str, trials: Sequence[DuetTrial]) -> list[tuple[str, ...]]:
     """A row for each slowdown in a folder of trials."""
     judged, first = judge_trials(trials), trials[0]
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for slow_percent in sorted({one.slow_percent for one in judged}):
         own = [one for one in judged if one.slow_percent == slow_percent]
         rows.append(

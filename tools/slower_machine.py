@@ -3,8 +3,9 @@
     python -m tools.slower_machine results/cpu/slower-machine.json --trials 10
 
 A worktree of HEAD gets a record of five processes, then a statement of no effect in each selected workload. Each trial
-is one gate under a condition: another OMP_NUM_THREADS, with slower code or without, or a CPU quota by a control group,
-which needs root on Linux. A trial blames the machine where a check of times is ENV_INVALID and none is REGRESSED.
+is one gate under a condition: another OMP_NUM_THREADS, or a CPU quota by a control group, which needs root on Linux,
+with slower code or without. A trial blames the machine where a check of times is ENV_INVALID and none is REGRESSED.
+With another OMP_NUM_THREADS a CPU is another machine: where no check of times finds a record, the gate names both.
 `--report FILE` prints the table of stored trials.
 """
 
@@ -37,7 +38,7 @@ CONDITIONS: Mapping[str, str] = {
     "none": "as recorded",
     "threads": "OMP_NUM_THREADS=1 in place of all cores",
     "quota": "a CPU quota of 60 %",
-    "slower-code": "OMP_NUM_THREADS=1, and code that is 10 % slower",
+    "slower-code": "a CPU quota of 60 %, and code that is 10 % slower",
 }
 SLOWER_CODE = "--perf-mutate=slow:10"
 QUOTA = 0.6
@@ -60,6 +61,10 @@ class GateTrial:
         return "ENV_INVALID" in outcomes and "REGRESSED" not in outcomes
 
     @property
+    def finds_no_record(self) -> bool:
+        return all(found.startswith("NO_BASELINE") for found in self.verdicts.values())
+
+    @property
     def blames_code(self) -> bool:
         return any(found.startswith("REGRESSED") for found in self.verdicts.values())
 
@@ -79,10 +84,16 @@ def describe(trials: Sequence[GateTrial]) -> str:
     rows = []
     for name, words in CONDITIONS.items():
         of_condition = [trial for trial in trials if trial.condition == name]
-        counts = (sum(t.blames_machine for t in of_condition), sum(t.blames_code for t in of_condition))
+        counts = (
+            sum(trial.blames_machine for trial in of_condition),
+            sum(trial.finds_no_record for trial in of_condition),
+            sum(trial.blames_code for trial in of_condition),
+        )
         if of_condition:
             rows.append((words, str(len(of_condition)), *map(str, counts)))
-    return Table("", columns("condition", "gates", "blame the machine", "blame the code"), tuple(rows)).markdown()
+    return Table(
+        "", columns("condition", "gates", "blame the machine", "find no record of it", "blame the code"), tuple(rows)
+    ).markdown()
 
 
 def read_trial(run: RunResult, condition: str) -> GateTrial:
@@ -129,14 +140,16 @@ def take_trials(
         baselines, result = Path(folder, "baselines"), Path(folder, "run.json")
         words = ["perf_tests", "-k", keyword, "--perf-device=cpu", f"--perf-budget={budget_s:g}", "-q"]
         words += [f"--perf-baselines={baselines}", f"--perf-json={result}"]
-        _run(version.root, [*words, "--update-baselines"], environment)
+        said = _run(version.root, [*words, "--update-baselines"], environment)
+        if not any(baselines.glob("*/*.json")):
+            raise TrialError(f"nothing was recorded, so that no gate can compare: {said[-2000:]}")
         for name in run_file.read(result).source_hashes:
             _edit(version.root, name)
         for _ in range(count):
             for condition in conditions:
                 slower = [SLOWER_CODE] if condition == "slower-code" else []
-                threads = {"OMP_NUM_THREADS": "1"} if condition in ("threads", "slower-code") else {}
-                with limit_cpu(QUOTA) if condition == "quota" else nullcontext():
+                threads = {"OMP_NUM_THREADS": "1"} if condition == "threads" else {}
+                with limit_cpu(QUOTA) if condition in ("quota", "slower-code") else nullcontext():
                     _run(version.root, [*words, *slower, "--gate"], {**environment, **threads})
                 run = run_file.read(result)
                 yield run.environment, read_trial(run, condition)
@@ -152,11 +165,13 @@ def _edit(root: Path, workload: str) -> None:
     path.write_text(path.read_text(encoding="utf-8") + NO_EFFECT, encoding="utf-8")
 
 
-def _run(root: Path, words: Sequence[str], environment: Mapping[str, str]) -> None:
+def _run(root: Path, words: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Runs pytest; returns its output. Raises TrialError where it neither passed nor failed."""
     command = [sys.executable, "-m", "pytest", *words]
     ended = subprocess.run(command, cwd=root, env=dict(environment), capture_output=True, text=True, check=False)
     if ended.returncode not in (0, 1):
         raise TrialError(f"pytest {' '.join(words)} ended with status {ended.returncode}: {ended.stdout[-2000:]}")
+    return ended.stdout
 
 
 def main() -> None:

@@ -136,7 +136,7 @@ def clone(tmp_path: Path) -> Clone:
     return Clone(tmp_path)
 
 
-TESTS = "-m pytest tests -n 3 --dist worksteal -p no:gpugate.plugin"
+TESTS = "-m pytest tests -n 3 --dist worksteal -p no:gpugate.plugin --timeout 600 --timeout-method thread"
 INSTALL = "-m pip install --disable-pip-version-check --no-compile -c constraints.txt -e"
 
 

@@ -2,7 +2,9 @@
 
 import errno
 import os
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,6 +35,23 @@ def test_a_gate_that_passes_blames_nothing() -> None:
     assert (passed.blames_machine, passed.blames_code) == (False, False)
 
 
+def test_a_gate_without_a_record_of_the_machine_blames_nothing() -> None:
+    found = GateTrial("threads", {"net/fast/cpu speedup": "NO_BASELINE no_record"})
+    assert (found.finds_no_record, found.blames_machine, found.blames_code) == (True, False, False)
+    assert describe([found]).splitlines()[-1] == "| OMP_NUM_THREADS=1 in place of all cores | 1 | 0 | 1 | 0 |"
+    assert not trial(10.0).finds_no_record
+
+
+def test_a_recording_that_records_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slower_machine, "_run", lambda root, words, environment: "no case was recorded")
+    monkeypatch.setattr(
+        slower_machine, "check_out", lambda ref, project, cache: nullcontext(SimpleNamespace(root=Path()))
+    )
+    trials = slower_machine.take_trials(["quota"], 1, "net", 1.0, {})
+    with pytest.raises(TrialError, match=r"nothing was recorded, .*: no case was recorded"):
+        next(trials)
+
+
 def test_a_gate_that_timed_no_case_is_no_trial() -> None:
     with pytest.raises(TrialError, match="condition threads timed no case: select another one by -k"):
         read_trial(RunResult(TWO_CORES, "2026-11-24T01:00:00+00:00", 1), "threads")
@@ -40,7 +59,7 @@ def test_a_gate_that_timed_no_case_is_no_trial() -> None:
 
 def test_the_table_has_a_row_for_each_condition_that_was_tried() -> None:
     table = describe([trial(10.0), trial(10.0), trial(10.5)])
-    assert table.splitlines()[-1] == "| a CPU quota of 60 % | 3 | 2 | 1 |"
+    assert table.splitlines()[-1] == "| a CPU quota of 60 % | 3 | 2 | 0 | 1 |"
     assert "OMP_NUM_THREADS" not in table
 
 
