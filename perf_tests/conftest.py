@@ -22,7 +22,7 @@ CHECKED_ONLY = (
     "picture-files/threads-2/",
     "resnet18-training-small/",
     "resnet50-inference/",
-    "streaming-long-compute/",
+    "streaming-",
     "video/",
 )
 _LEFT_OUT = pytest.StashKey[set[str]]()

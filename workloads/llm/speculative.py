@@ -20,8 +20,8 @@ from workloads.llm.model import Decoder
 from workloads.llm.rungs import static_caches
 from workloads.llm.tokens import PROMPT_TOKENS, shape, text
 
-SPAN_TOKENS = 16  # of one step
-TEXT_TOKENS = PROMPT_TOKENS + 4 * SPAN_TOKENS
+SPAN_TOKENS = 8  # of one step
+TEXT_TOKENS = PROMPT_TOKENS + 6 * SPAN_TOKENS
 DRAFTED, ACCEPTANCE = 4, 0.8
 PROVED_SPANS = 2
 
