@@ -4,7 +4,8 @@ import os
 
 from gpugate.catalogue import register_module
 
-# Inductor otherwise starts Python to try AVX2 and AVX-512 in each process that compiles: 11 s of its first compilation.
+# Inductor otherwise compiles and loads a try of AVX2 and AVX-512 in each process that compiles: 11 s of its first
+# compilation. The processor's flags name both, and every C++ compiler that builds torch's headers knows them.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 pytest_plugins = ["gpugate.plugin"]

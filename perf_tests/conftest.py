@@ -1,4 +1,4 @@
-"""Without -k, a CPU measures the cases whose optimizations pay on a CPU, and few that teach a loss.
+"""Without -k, a CPU measures the cases whose optimizations pay on a CPU, and few that make it slower.
 
 The CPU sides of the other workloads run the code of the GPU's ladders, at sizes that say nothing about their speed, or
 take too long for a first look.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gpugate.workload import Context, Side
 from workloads.llm.checkpoint import decoder
-from workloads.llm.rungs import static_caches
+from workloads.llm.rungs import make_static_caches
 from workloads.llm.tokens import MIDDLE, shape, text
 
 SEQUENCES = 16
@@ -24,7 +24,7 @@ def in_batches(context: Context, batch: int) -> Side:
     """`SEQUENCES / batch` passes; each batch has caches of its own, with the text before MIDDLE."""
     model = decoder(context)
     before = text(context, SEQUENCES)[:, :MIDDLE].to(context.device)
-    parts = [static_caches(context, batch) for _ in range(SEQUENCES // batch)]
+    parts = [make_static_caches(context, batch) for _ in range(SEQUENCES // batch)]
     positions = torch.arange(MIDDLE + 1, device=context.device)
     with torch.inference_mode():
         for caches, ids in zip(parts, before.chunk(len(parts)), strict=True):

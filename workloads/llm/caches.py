@@ -1,4 +1,4 @@
-"""Attention caches of one layer: one that grows, two of a fixed size, one of blocks, and none for a whole prompt."""
+"""Attention caches of one layer: a growing cache, two of fixed size, a paged cache, and attention without a cache."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from torch import Tensor
 from workloads.llm.model import Shape
 
 BLOCK = 16  # tokens
+UNWRITTEN = 100.0  # a step that reads memory that no step wrote gets wrong logits, in any precision
 
 
 class GrowingCache:
     """Each token copies all keys and values to a tensor that is longer by one; attention writes all its scores.
 
-    `length` is the number of tokens before the new ones: the caller sets it, since the host must know it.
+    The caller sets `length`, the number of tokens before the new ones: slicing needs it on the host.
     """
 
     def __init__(self, shape: Shape, batch: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -44,7 +45,7 @@ class StaticCache:
 
     def __init__(self, shape: Shape, batch: int, context_tokens: int, dtype: torch.dtype, device: torch.device) -> None:
         size = (batch, shape.kv_heads, context_tokens, shape.head)
-        self.keys, self.values = (torch.zeros(size, dtype=dtype, device=device) for _ in range(2))
+        self.keys, self.values = (torch.full(size, UNWRITTEN, dtype=dtype, device=device) for _ in range(2))
         self.tokens = torch.arange(context_tokens, device=device)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
@@ -66,9 +67,9 @@ def grouped_attention(queries: Tensor, keys: Tensor, values: Tensor, seen: Tenso
 
 
 class FlashCache(StaticCache):  # cuda only
-    """Attention of one new token by the platform's flash kernel, which gets the tokens up to it instead of a mask.
+    """Attention of one new token by the platform's flash kernel, which gets the tokens up to it and needs no mask.
 
-    `length` is the number of tokens with the new one: the caller sets it.
+    The caller sets `length`, the number of tokens with the new one.
     """
 
     length = 0
@@ -86,14 +87,15 @@ class FlashCache(StaticCache):  # cuda only
 
 
 class PagedCache:
-    """Blocks of 16 tokens anywhere in memory; `table` has the block of each stretch of a sequence (Kwon et al., 2023).
+    """Blocks of 16 tokens anywhere in memory; `table[sequence, n]` is the block of tokens 16 n to 16 n + 15.
 
-    Attention gathers the blocks of each sequence first. `table` is int64 [batch, blocks of a sequence].
+    Attention gathers the blocks of each sequence first. `table` is int64 [batch, blocks of a sequence] (Kwon et al.,
+    PagedAttention, 2023).
     """
 
     def __init__(self, shape: Shape, table: Tensor, dtype: torch.dtype) -> None:
         size = (table.numel(), shape.kv_heads, BLOCK, shape.head)
-        self.keys, self.values = (torch.zeros(size, dtype=dtype, device=table.device) for _ in range(2))
+        self.keys, self.values = (torch.full(size, UNWRITTEN, dtype=dtype, device=table.device) for _ in range(2))
         self.table, self.tokens = table, torch.arange(table.shape[1] * BLOCK, device=table.device)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
@@ -101,9 +103,9 @@ class PagedCache:
         self.keys[blocks, :, places] = keys.transpose(1, 2)  # [batch, new, kv_heads, head]
         self.values[blocks, :, places] = values.transpose(1, 2)
         seen = self.tokens <= positions[:, None]
-        return grouped_attention(queries, self._gathered(self.keys), self._gathered(self.values), seen)
+        return grouped_attention(queries, self._gather(self.keys), self._gather(self.values), seen)
 
-    def _gathered(self, blocks: Tensor) -> Tensor:
+    def _gather(self, blocks: Tensor) -> Tensor:
         return blocks[self.table].transpose(1, 2).flatten(2, 3)  # [batch, kv_heads, tokens, head]
 
 

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from gpugate.workload import Context
 from workloads.llm import tokens
-from workloads.llm.model import Decoder, Shape, seeded
+from workloads.llm.model import Decoder, Shape, make_decoder
 
 CHECKPOINT_SETTING = {"llm-checkpoint": "a folder with config.json and *.safetensors of a Llama of the same shape"}
+LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 CONFIG, INDEX, SINGLE = "config.json", "model.safetensors.index.json", "model.safetensors"
 
 
@@ -26,7 +28,7 @@ def decoder(context: Context, context_tokens: int = tokens.CONTEXT_TOKENS, dtype
     """
     own, precision = context.settings.get("llm-checkpoint"), dtype or tokens.dtype(context)
     if own is None:
-        return seeded(tokens.shape(context), context_tokens, context.seed, precision, context.device)
+        return make_decoder(tokens.shape(context), context_tokens, context.seed, precision, context.device)
     return load(Path(own), tokens.shape(context), context_tokens, precision, context.device)
 
 
@@ -41,8 +43,8 @@ def load(folder: Path, wanted: Shape, context_tokens: int, dtype: torch.dtype, d
         found = weights[name]
         if found.shape != value.shape:
             raise _error(folder, f"{name} has the shape {tuple(found.shape)}, not {tuple(value.shape)}")
-        if not found.is_floating_point():
-            raise _error(folder, f"{name} has the type {found.dtype}, not a floating-point type")
+        if found.dtype not in FLOATS:
+            raise _error(folder, f"{name} has the type {found.dtype}, not one of {', '.join(map(str, FLOATS))}")
         value.copy_(found)
     return model.to(dtype).eval().requires_grad_(False)
 
@@ -65,18 +67,37 @@ def _shape(folder: Path, wanted: Shape, context_tokens: int) -> Shape:
     for name, number in numbers.items():
         if config.get(name) != number:
             raise _error(folder, f"{CONFIG} has {name} {config.get(name)}, and the workload's sizes are of {number}")
-    if config.get("max_position_embeddings", 0) < context_tokens:
-        most = config.get("max_position_embeddings")
+    fixed = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+    for name, value in fixed.items():
+        if config.get(name, value) != value:
+            raise _error(folder, f"{CONFIG} has {name} {config[name]}, and this decoder has {value}")
+    most = config.get("max_position_embeddings")
+    if not isinstance(most, int) or most < context_tokens:
         raise _error(folder, f"{CONFIG} allows {most} tokens, and the workload needs {context_tokens}")
-    scaling = config.get("rope_scaling") or {"rope_type": "default"}
-    if scaling.get("rope_type") not in ("default", "llama3"):
-        raise _error(folder, f"{CONFIG} has the rope_type {scaling.get('rope_type')}, not default or llama3")
-    return replace(
-        wanted,
-        rope_base=config.get("rope_theta", 10_000.0),
-        rope_factor=scaling.get("factor", 1.0),
-        norm_eps=config.get("rms_norm_eps", 1e-6),
-    )
+    base, factor = _rope(folder, config)
+    return replace(wanted, rope_base=base, rope_factor=factor, norm_eps=config.get("rms_norm_eps", 1e-6))
+
+
+def _rope(folder: Path, config: dict[str, Any]) -> tuple[float, float]:
+    """The base of rotary positions and the factor of their stretching.
+
+    Older configs have `rope_theta` and `rope_scaling`, newer ones `rope_parameters` with both.
+    """
+    found = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(found, dict):
+        raise _error(folder, f"{CONFIG} has rope_scaling {found!r}, which is no JSON object")
+    base = found.get("rope_theta", config.get("rope_theta"))
+    if not isinstance(base, int | float):
+        raise _error(folder, f"{CONFIG} has no rope_theta")
+    kind = found.get("rope_type", found.get("type", "default"))
+    if kind == "default":
+        return float(base), 1.0
+    if kind != "llama3":
+        raise _error(folder, f"{CONFIG} has the rope_type {kind}, not default or llama3")
+    for name, value in LLAMA3_ROPE.items():
+        if found.get(name) != value:
+            raise _error(folder, f"{CONFIG} has {name} {found.get(name)}, and this decoder has {value}")
+    return float(base), float(found.get("factor", 1.0))
 
 
 def _weights(folder: Path, names: Collection[str]) -> dict[str, Tensor]:
@@ -84,23 +105,25 @@ def _weights(folder: Path, names: Collection[str]) -> dict[str, Tensor]:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
-        raise _error(folder, "safetensors is not installed", "run pip install safetensors") from error
+        raise _error(folder, "safetensors is not installed", "run pip install 'gpugate[workloads]'") from error
 
     if (folder / INDEX).exists():
-        file_of = _json(folder / INDEX, folder).get("weight_map", {})
+        file_of = _json(folder / INDEX, folder).get("weight_map")
+        if not isinstance(file_of, dict):
+            raise _error(folder, f"{INDEX} has no weight_map")
     else:
         file_of = {f"model.{name}": SINGLE for name in names}
     weights = {}
     for name in names:
         shard = file_of.get(f"model.{name}")
-        if shard is None:
-            raise _error(folder, f"{INDEX} does not name model.{name}")
+        if not isinstance(shard, str):
+            raise _error(folder, f"{INDEX} names no file for model.{name}")
         if not (folder / Path(shard).name).is_file():
             raise _error(folder, f"{shard} is missing")
         try:
             with safe_open(folder / Path(shard).name, framework="pt") as tensors:
                 weights[name] = tensors.get_tensor(f"model.{name}")
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise _error(folder, f"{shard} cannot be read: {' '.join(str(error).split())[:120]}") from error
     return weights
 

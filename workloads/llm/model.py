@@ -1,6 +1,6 @@
 """A decoder of the Llama shape: RMSNorm, rotary positions, grouped-query attention, SwiGLU, one table of embeddings.
 
-The model computes the tokens that it gets; an attention cache keeps the keys and values of the tokens before them.
+The model computes logits for its input tokens; a cache stores the keys and values of earlier tokens.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Cache(Protocol):
     """The keys and values of earlier tokens in one layer."""
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
-        """Keeps the new keys and values; returns what each new token reads from all tokens up to itself.
+        """Stores the new keys and values; returns the attention of each new token over all tokens up to itself.
 
         queries [batch, heads, new, head], keys and values [batch, kv_heads, new, head], positions int64 [new].
         """
@@ -76,7 +76,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], positions: Tensor, cache: Cache) -> Tensor:
         queries, keys, values = (self._heads(part(x)) for part in (self.q_proj, self.k_proj, self.v_proj))
-        attended = cache.attend(turned(queries, turn), turned(keys, turn), values, positions)
+        attended = cache.attend(rotate(queries, turn), rotate(keys, turn), values, positions)
         joined: Tensor = self.o_proj(attended.transpose(1, 2).flatten(2))  # [batch, new, width]
         return joined
 
@@ -84,7 +84,7 @@ class Attention(nn.Module):
         return x.reshape(*x.shape[:2], -1, self.shape.head).transpose(1, 2)  # [batch, heads, new, head]
 
 
-def turned(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     """Turns the pairs (i, i + head / 2) of each head by the angles of its position (Su et al., RoFormer, 2021)."""
     cosine, sine = turn  # [new, head]
     left, right = x.chunk(2, dim=-1)
@@ -163,8 +163,8 @@ def frequencies(shape: Shape) -> Tensor:
     return angles * (kept + (1 - kept) / shape.rope_factor)
 
 
-def seeded(shape: Shape, context_tokens: int, seed: int, dtype: torch.dtype, device: torch.device) -> Decoder:
-    """A decoder with random weights, of which every part adds values of unit size.
+def make_decoder(shape: Shape, context_tokens: int, seed: int, dtype: torch.dtype, device: torch.device) -> Decoder:
+    """A decoder with random weights, whose layers have outputs of about unit variance.
 
     Embeddings are small, so that the layers decide the logits: otherwise the likeliest token would be the last one. The
     largest weight of a row is 1.7 standard deviations: one scale a row then leaves int8 small errors.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gpugate.workload import Context, Side
 from workloads.llm.caches import PromptByHand, PromptFused
 from workloads.llm.checkpoint import decoder
-from workloads.llm.rungs import compile_blocks, not_one_graph
+from workloads.llm.rungs import compile_blocks, describe_graph_problem
 from workloads.llm.tokens import shape
 
 FP8 = torch.float8_e4m3fn
@@ -59,7 +59,7 @@ def compiled(context: Context) -> Side:
         logits: Tensor = model(ids, positions, caches, last_only=True)[:, 0]
         return logits
 
-    return Side(step, model, engaged=partial(not_one_graph, graphs))
+    return Side(step, model, engaged=partial(describe_graph_problem, graphs))
 
 
 def fp8(context: Context) -> Side:  # cuda only
@@ -77,7 +77,7 @@ def fp8(context: Context) -> Side:  # cuda only
         logits: Tensor = model(ids, positions, caches, last_only=True)[:, 0]
         return logits
 
-    return Side(step, engaged=partial(not_one_graph, graphs))
+    return Side(step, engaged=partial(describe_graph_problem, graphs))
 
 
 class Fp8Linear(nn.Module):

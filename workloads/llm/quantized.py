@@ -18,7 +18,7 @@ class QuantizedLinear(nn.Module):
     def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
         super().__init__()
         largest = 127.0 if dtype is INT8 else torch.finfo(dtype).max
-        scale = linear.weight.float().abs().amax(dim=1, keepdim=True) / largest
+        scale = linear.weight.float().abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / largest
         scaled = linear.weight.float() / scale
         self.register_buffer("weight", (scaled.round() if dtype is INT8 else scaled).to(dtype))
         self.register_buffer("scale", scale[:, 0].to(linear.weight.dtype))
@@ -33,7 +33,7 @@ class QuantizedLinear(nn.Module):
 
 
 def quantize(model: nn.Module, dtype: torch.dtype) -> None:
-    """Replaces every matrix, but not the table of embeddings, of which a token reads one row."""
+    """Replaces every linear layer, and keeps the table of embeddings: a token reads only one row of it."""
     for name, part in list(model.named_children()):
         if isinstance(part, nn.Linear):
             setattr(model, name, QuantizedLinear(part, dtype))
@@ -41,7 +41,7 @@ def quantize(model: nn.Module, dtype: torch.dtype) -> None:
             quantize(part, dtype)
 
 
-def not_quantized(model: nn.Module, dtype: torch.dtype) -> str | None:
+def describe_type_problem(model: nn.Module, dtype: torch.dtype) -> str | None:
     """Names the matrices that are of another type, or None."""
     others = [
         name
@@ -49,3 +49,13 @@ def not_quantized(model: nn.Module, dtype: torch.dtype) -> str | None:
         if isinstance(part, nn.Linear) or (isinstance(part, QuantizedLinear) and part.weight.dtype != dtype)
     ]
     return f"{', '.join(others)}: the weights are not {dtype}" if others else None
+
+
+def describe_plain_weights(model: nn.Module) -> str | None:
+    """Names the matrices whose weights are plain tensors, which another library did not quantize, or None."""
+    plain = [
+        name
+        for name, part in model.named_modules()
+        if isinstance(part, nn.Linear) and type(part.weight.data) is torch.Tensor
+    ]
+    return f"{', '.join(plain)}: the weights are plain tensors" if plain else None

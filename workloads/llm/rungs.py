@@ -16,7 +16,7 @@ from gpugate.workload import Context, Side
 from workloads.llm.caches import BLOCK, FlashCache, GrowingCache, PagedCache, StaticCache
 from workloads.llm.checkpoint import decoder
 from workloads.llm.model import Cache, Decoder
-from workloads.llm.quantized import FP8, INT8, not_quantized, quantize
+from workloads.llm.quantized import FP8, INT8, describe_plain_weights, describe_type_problem, quantize
 from workloads.llm.tokens import CONTEXT_TOKENS, MIDDLE, Token, dtype, shape, text
 from workloads.parts.graph_capture import recorded
 
@@ -41,7 +41,7 @@ def growing(context: Context) -> Side:
 
 def static(context: Context) -> Side:
     """The caches have memory for the whole context, and attention is one fused kernel."""
-    model, caches = decoder(context), static_caches(context, context.items)
+    model, caches = decoder(context), make_static_caches(context, context.items)
     read_text(context, model, caches)
 
     @torch.inference_mode()
@@ -54,7 +54,7 @@ def static(context: Context) -> Side:
 
 def compiled(context: Context) -> Side:
     """torch.compile of a layer, once for all layers: loops between the matrix products in place of small kernels."""
-    model, caches = decoder(context), static_caches(context, context.items)
+    model, caches = decoder(context), make_static_caches(context, context.items)
     read_text(context, model, caches)
     graphs = compile_blocks(model)
 
@@ -63,15 +63,15 @@ def compiled(context: Context) -> Side:
         logits: Tensor = model(token.ids, token.position, caches)[:, 0]
         return logits
 
-    return Side(step, model, engaged=partial(not_one_graph, graphs))
+    return Side(step, model, engaged=partial(describe_graph_problem, graphs))
 
 
 def whole_step(context: Context) -> Side:
     """One program a token: a CUDA graph of the compiled layers; on a CPU all layers are compiled together."""
-    model, caches = decoder(context), static_caches(context, context.items)
+    model, caches = decoder(context), make_static_caches(context, context.items)
     read_text(context, model, caches)
     if context.device.type == "cuda":
-        return graphed(context, model, caches)  # cuda only
+        return capture_step(context, model, caches)  # cuda only
     run, graphs = compile_once(lambda ids, position: model(ids, position, caches))
 
     @torch.inference_mode()
@@ -79,41 +79,41 @@ def whole_step(context: Context) -> Side:
         logits: Tensor = run(token.ids, token.position)[:, 0]
         return logits
 
-    return Side(step, model, engaged=partial(not_one_graph, graphs))
+    return Side(step, model, engaged=partial(describe_graph_problem, graphs))
 
 
 def int8(context: Context) -> Side:
     """Weights in int8 with a scale for each row; on a GPU within a graph, on a CPU without a compiler."""
-    model, caches = decoder(context), static_caches(context, context.items)
+    model, caches = decoder(context), make_static_caches(context, context.items)
     quantize(model, INT8)
     read_text(context, model, caches)
     if context.device.type == "cuda":
-        return graphed(context, model, caches, INT8)  # cuda only
+        return capture_step(context, model, caches, partial(describe_type_problem, model, INT8))  # cuda only
 
     @torch.inference_mode()
     def step(token: Token) -> Tensor:
         logits: Tensor = model(token.ids, token.position, caches)[:, 0]
         return logits
 
-    return Side(step, engaged=partial(not_quantized, model, INT8))
+    return Side(step, engaged=partial(describe_type_problem, model, INT8))
 
 
 def int8_torchao(context: Context) -> Side:  # cuda only
     """Weights in int8 by torchao, within a graph."""
     from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
-    model, caches = decoder(context), static_caches(context, context.items)
+    model, caches = decoder(context), make_static_caches(context, context.items)
     quantize_(model, Int8WeightOnlyConfig())
     read_text(context, model, caches)
-    return graphed(context, model, caches)
+    return capture_step(context, model, caches, partial(describe_plain_weights, model))
 
 
 def fp8(context: Context) -> Side:  # cuda only
     """Weights in fp8 (e4m3) with a scale for each row, within a graph."""
-    model, caches = decoder(context), static_caches(context, context.items)
+    model, caches = decoder(context), make_static_caches(context, context.items)
     quantize(model, FP8)
     read_text(context, model, caches)
-    return graphed(context, model, caches, FP8)
+    return capture_step(context, model, caches, partial(describe_type_problem, model, FP8))
 
 
 def paged(context: Context) -> Side:
@@ -152,7 +152,7 @@ def flash(context: Context) -> Side:  # cuda only
     return Side(step, model)
 
 
-def static_caches(context: Context, batch: int, precision: torch.dtype | None = None) -> list[StaticCache]:
+def make_static_caches(context: Context, batch: int, precision: torch.dtype | None = None) -> list[StaticCache]:
     size, precision = shape(context), precision or dtype(context)
     return [StaticCache(size, batch, CONTEXT_TOKENS, precision, context.device) for _ in range(size.layers)]
 
@@ -164,19 +164,23 @@ def read_text(context: Context, model: Decoder, caches: Sequence[Cache]) -> None
 
 
 def compile_once(work: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], Graphs]:
-    """`work` by torch.compile, for one form of its arguments, and the list of the graphs that get compiled."""
+    """Compiles `work` for one set of argument shapes; returns the compiled function and the list of compiled graphs.
+
+    On a GPU, coordinate descent tuning makes a product with one row a loop of the compiler, which widens int8 and fp8
+    weights while it reads them; otherwise they would be widened in memory first.
+    """
     from torch._inductor.compile_fx import compile_fx
 
     graphs: list[fx.GraphModule] = []
 
     def backend(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Any:
         graphs.append(graph)
-        return compile_fx(graph, examples)
+        return compile_fx(graph, examples, config_patches={"coordinate_descent_tuning": examples[0].is_cuda})
 
     def run(*arguments: Any) -> Tensor:
         return work(*arguments)
 
-    # Dynamo keeps compiled code with the code object, and gives up after 8: every build needs a code object of its own.
+    # Dynamo stops compiling a code object after 8 compilations, so each build gets its own code object.
     run.__code__ = run.__code__.replace()
     return torch.compile(run, backend=backend, dynamic=False, fullgraph=True), graphs
 
@@ -186,22 +190,24 @@ def compile_blocks(model: Decoder) -> Graphs:
     return graphs
 
 
-def not_one_graph(graphs: Graphs) -> str | None:
+def describe_graph_problem(graphs: Graphs) -> str | None:
     return None if len(graphs) == 1 else f"{len(graphs)} graphs were compiled, not 1: the step ran eagerly or again"
 
 
-def graphed(
-    context: Context, model: Decoder, caches: Sequence[StaticCache], weights: torch.dtype | None = None
-) -> Side:  # cuda only
-    """The step with compiled layers as a CUDA graph, which reads its token from memory of its own."""
-    graphs = compile_blocks(model)
+def capture_step(
+    context: Context,
+    model: Decoder,
+    caches: Sequence[StaticCache],
+    describe_weights: Callable[[], str | None] = lambda: None,
+) -> Side:
+    """The whole step, compiled, as a CUDA graph that reads its token from memory of its own."""
+    run, graphs = compile_once(lambda ids, position: model(ids, position, caches))
     ids = torch.zeros(context.items, 1, dtype=torch.int64, device=context.device)
-    position = torch.zeros(1, dtype=torch.int64, device=context.device)
+    position = torch.full((1,), MIDDLE, device=context.device)  # the warm-up of a capture writes where every step does
 
     @torch.inference_mode()
     def compute() -> Tensor:
-        logits: Tensor = model(ids, position, caches)[:, 0]
-        return logits
+        return run(ids, position)[:, 0]
 
     replay = compute
     if context.capture_graphs:
@@ -216,7 +222,4 @@ def graphed(
         position.copy_(token.position, non_blocking=True)
         return replay()
 
-    def engaged() -> str | None:
-        return not_one_graph(graphs) or (None if weights is None else not_quantized(model, weights))
-
-    return Side(step, None if weights else model, engaged=engaged)
+    return Side(step, engaged=lambda: describe_graph_problem(graphs) or describe_weights())

@@ -1,7 +1,7 @@
 """Speculative decoding: a draft proposes tokens, and the model checks them all in one step (Leviathan et al., 2023).
 
-The draft is a script: each of its tokens is the model's own with a seeded probability, else another one. It costs no
-time, so the speedup is the most that a draft of this acceptance can give. The tokens are those of the model alone:
+The draft is scripted: each of its tokens equals the model's with a seeded probability, and otherwise differs. It costs
+no time, so the speedup is the most that a draft of this acceptance can give. The tokens are those of the model alone:
 FP32 on every device, since in bf16 a step of one token and a step of five round differently, and two tokens may tie.
 """
 
@@ -17,7 +17,7 @@ from gpugate.workload import Context, Side
 from workloads.llm.caches import StaticCache
 from workloads.llm.checkpoint import decoder
 from workloads.llm.model import Decoder
-from workloads.llm.rungs import static_caches
+from workloads.llm.rungs import make_static_caches
 from workloads.llm.tokens import PROMPT_TOKENS, shape, text
 
 SPAN_TOKENS = 8  # of one step
@@ -41,15 +41,15 @@ def span(context: Context, index: int) -> Span:
 
 def one_by_one(context: Context) -> Side:
     """The model's likeliest token, SPAN_TOKENS times."""
-    model, caches = decoder(context, dtype=torch.float32), static_caches(context, 1, torch.float32)
-    known = continued(context, model, caches)
+    model, caches = decoder(context, dtype=torch.float32), make_static_caches(context, 1, torch.float32)
+    known = continue_greedily(context, model, caches)
 
     @torch.inference_mode()
     def step(inputs: Span) -> Tensor:
         start, ids = int(inputs.start), []
         latest = known[:, start : start + 1]
         for position in range(start, start + SPAN_TOKENS):
-            latest = likeliest(model(latest, torch.tensor([position], device=context.device), caches))
+            latest = pick_likeliest(model(latest, torch.tensor([position], device=context.device), caches))
             ids.append(latest)
         return torch.cat(ids, dim=1).float()
 
@@ -58,8 +58,8 @@ def one_by_one(context: Context) -> Side:
 
 def speculative(context: Context) -> Side:
     """The model reads its weights once for a token and all drafts after it."""
-    model, caches = decoder(context, dtype=torch.float32), static_caches(context, 1, torch.float32)
-    known = continued(context, model, caches)
+    model, caches = decoder(context, dtype=torch.float32), make_static_caches(context, 1, torch.float32)
+    known = continue_greedily(context, model, caches)
 
     @torch.inference_mode()
     def step(inputs: Span) -> Tensor:
@@ -68,9 +68,9 @@ def speculative(context: Context) -> Side:
         while count < SPAN_TOKENS:
             drafted = min(DRAFTED, SPAN_TOKENS - count - 1)  # no token beyond the span, whose cache the next step reads
             at = start + count
-            draft = scripted(context, known[:, at + 1 : at + 1 + drafted], right[count : count + drafted])
+            draft = draft_tokens(context, known[:, at + 1 : at + 1 + drafted], right[count : count + drafted])
             positions = torch.arange(at, at + drafted + 1, device=context.device)
-            own = likeliest(model(torch.cat((latest, draft), dim=1), positions, caches))  # [1, drafted + 1]
+            own = pick_likeliest(model(torch.cat((latest, draft), dim=1), positions, caches))  # [1, drafted + 1]
             accepted = int((own[:, :-1] == draft).cumprod(dim=1).sum())
             done.append(own[:, : accepted + 1])
             latest, count = own[:, accepted : accepted + 1], count + accepted + 1
@@ -79,28 +79,28 @@ def speculative(context: Context) -> Side:
     return Side(step, model)
 
 
-def scripted(context: Context, tokens: Tensor, right: Tensor) -> Tensor:
+def draft_tokens(context: Context, tokens: Tensor, right: Tensor) -> Tensor:
     """The tokens where the draft is right, and another one elsewhere."""
     return torch.where(right, tokens, (tokens + 1) % shape(context).vocabulary)
 
 
-def likeliest(logits: Tensor) -> Tensor:
+def pick_likeliest(logits: Tensor) -> Tensor:
     return logits.argmax(dim=-1)
 
 
 @torch.inference_mode()
-def continued(context: Context, model: Decoder, caches: list[StaticCache]) -> Tensor:
+def continue_greedily(context: Context, model: Decoder, caches: list[StaticCache]) -> Tensor:
     """The prompt and the model's likeliest tokens after it: int64 [1, TEXT_TOKENS + 1]; fills the caches."""
     ids = text(context, 1)[:, :PROMPT_TOKENS].to(context.device)
     positions = torch.arange(TEXT_TOKENS, device=context.device)
-    ids = torch.cat((ids, likeliest(model(ids, positions[:PROMPT_TOKENS], caches, last_only=True))), dim=1)
+    ids = torch.cat((ids, pick_likeliest(model(ids, positions[:PROMPT_TOKENS], caches, last_only=True))), dim=1)
     for position in range(PROMPT_TOKENS, TEXT_TOKENS):
-        ids = torch.cat((ids, likeliest(model(ids[:, -1:], positions[position : position + 1], caches))), dim=1)
+        ids = torch.cat((ids, pick_likeliest(model(ids[:, -1:], positions[position : position + 1], caches))), dim=1)
     return ids
 
 
 def count_checks(right: Tensor) -> int:
-    """The model's steps for so many tokens, counted from the script alone."""
+    """Counts the model's steps for `len(right)` tokens from the script alone."""
     count = checks = 0
     while count < len(right):
         drafted = min(DRAFTED, len(right) - count - 1)
@@ -115,7 +115,7 @@ def tokens_per_check(acceptance: float, drafted: int) -> float:
 
 
 def expected_speedup(acceptance: float, drafted: int, draft_cost: float) -> float:
-    """Of a draft whose token costs `draft_cost` of the model's, where a check costs no more than one token."""
+    """The speedup by a draft whose token costs `draft_cost` of the model's, where a check costs as much as a token."""
     return tokens_per_check(acceptance, drafted) / (draft_cost * drafted + 1)
 
 

@@ -12,7 +12,7 @@ from workloads.llm.model import LLAMA_1B, SMALL, Shape
 
 PROMPT_TOKENS, NEW_TOKENS = 128, 128
 CONTEXT_TOKENS = PROMPT_TOKENS + NEW_TOKENS
-MIDDLE = PROMPT_TOKENS + NEW_TOKENS // 2  # a step here reads as many keys and values as the mean of all new tokens
+MIDDLE = PROMPT_TOKENS + NEW_TOKENS // 2  # here a step reads as many keys and values as the average new token
 
 
 class Token(NamedTuple):
@@ -35,7 +35,7 @@ def dtype(context: Context) -> torch.dtype:
 
 
 def text(context: Context, batch: int) -> Tensor:
-    """int64 [batch, CONTEXT_TOKENS] on the CPU: the same for each side of a comparison."""
+    """Random ids, int64 [batch, CONTEXT_TOKENS], on the CPU; all sides of a comparison get equal ones."""
     random = torch.Generator().manual_seed(context.seed)
     return torch.randint(shape(context).vocabulary, (batch, CONTEXT_TOKENS), generator=random)
 

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 
 from gpugate.workload import Context
 from tests.workloads.llm.conftest import TINY
-from workloads.llm.checkpoint import decoder, load
-from workloads.llm.model import seeded
+from workloads.llm.checkpoint import LLAMA3_ROPE, decoder, load
+from workloads.llm.model import make_decoder
 
 CPU = torch.device("cpu")
 CONFIG = {
@@ -32,7 +32,7 @@ CONFIG = {
 
 
 def tensors(seed: int = 9) -> dict[str, torch.Tensor]:
-    model = seeded(TINY, 8, seed, torch.bfloat16, CPU)
+    model = make_decoder(TINY, 8, seed, torch.bfloat16, CPU)
     return {f"model.{name}": value for name, value in model.state_dict().items() if name != "lm_head.weight"}
 
 
@@ -66,10 +66,13 @@ def test_the_weights_are_those_of_the_files(tmp_path: Path, tiny: Context, writt
 
 
 def test_stretched_positions_and_the_epsilon_are_read(tmp_path: Path) -> None:
-    scaling = {"rope_type": "llama3", "factor": 32.0}
+    scaling = {"rope_type": "llama3", "factor": 32.0, **LLAMA3_ROPE}
     write(tmp_path, {**CONFIG, "rope_scaling": scaling, "rms_norm_eps": 1e-3})
     model = load(tmp_path, TINY, 256, torch.float32, CPU)
-    assert not model.cosines.equal(seeded(TINY, 256, 0, torch.float32, CPU).cosines)
+    without = {name: value for name, value in CONFIG.items() if name != "rope_theta"}
+    write(tmp_path, {**without, "rope_parameters": {"rope_theta": 500_000.0, **scaling}})
+    assert load(tmp_path, TINY, 256, torch.float32, CPU).cosines.equal(model.cosines)
+    assert not model.cosines.equal(make_decoder(TINY, 256, 0, torch.float32, CPU).cosines)
     assert model.norm.eps == 1e-3
 
 
@@ -89,6 +92,15 @@ def message(folder: Path) -> str:
         ({"hidden_size": 64}, "config.json has hidden_size 64, and the workload's sizes are of 32"),
         ({"tie_word_embeddings": False}, "config.json has no tie_word_embeddings"),
         ({"max_position_embeddings": 128}, "config.json allows 128 tokens, and the workload needs 256"),
+        ({"max_position_embeddings": None}, "config.json allows None tokens, and the workload needs 256"),
+        ({"hidden_act": "gelu"}, "config.json has hidden_act gelu, and this decoder has silu"),
+        ({"attention_bias": True}, "config.json has attention_bias True, and this decoder has False"),
+        ({"rope_theta": None}, "config.json has no rope_theta"),
+        ({"rope_scaling": "yarn"}, "config.json has rope_scaling 'yarn', which is no JSON object"),
+        (
+            {"rope_scaling": {"rope_type": "llama3", **LLAMA3_ROPE, "high_freq_factor": 2.0}},
+            "config.json has high_freq_factor 2.0, and this decoder has 4.0",
+        ),
         ({"rope_scaling": {"rope_type": "yarn"}}, "config.json has the rope_type yarn, not default or llama3"),
     ],
 )
@@ -100,7 +112,7 @@ def test_a_tensor_of_another_shape_or_type_is_refused(tmp_path: Path) -> None:
     write(tmp_path, model__norm__weight=torch.ones(31))
     assert message(tmp_path).startswith("norm.weight has the shape (31,), not (32,); ")
     write(tmp_path, model__norm__weight=torch.ones(32, dtype=torch.int64))
-    assert message(tmp_path).startswith("norm.weight has the type torch.int64, not a floating-point type; ")
+    assert message(tmp_path).startswith("norm.weight has the type torch.int64, not one of torch.float32, ")
 
 
 def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
@@ -111,6 +123,8 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "model-2-of-2.safetensors").write_bytes(b"no header")
     assert message(tmp_path).startswith("model-2-of-2.safetensors cannot be read: ")
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {}}')
-    assert message(tmp_path).startswith("model.safetensors.index.json does not name model.")
+    assert message(tmp_path).startswith("model.safetensors.index.json names no file for model.")
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    assert message(tmp_path).startswith("model.safetensors.index.json has no weight_map; ")
     (tmp_path / "config.json").write_text("[1]")
     assert message(tmp_path).startswith("config.json is no JSON object; ")

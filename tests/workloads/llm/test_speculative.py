@@ -22,7 +22,7 @@ def test_tokens_are_those_of_the_model_alone_in_any_order(tiny: Context) -> None
 
 
 def test_drafts_that_nobody_checks_are_disproved(tiny: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = speculative.likeliest
+    real = speculative.pick_likeliest
 
     def trusting(logits: torch.Tensor) -> torch.Tensor:
         return real(logits) if logits.shape[1] in (1, 128) else trusted(logits)
@@ -31,14 +31,14 @@ def test_drafts_that_nobody_checks_are_disproved(tiny: Context, monkeypatch: pyt
         return torch.cat((drafts.pop(), real(logits)[:, -1:]), dim=1)
 
     drafts: list[torch.Tensor] = []
-    script = speculative.scripted
+    script = speculative.draft_tokens
 
-    def scripted(*arguments: object) -> torch.Tensor:
+    def keep_drafts(*arguments: object) -> torch.Tensor:
         drafts.append(script(*arguments))  # type: ignore[arg-type]
         return drafts[-1]
 
-    monkeypatch.setattr(speculative, "scripted", scripted)
-    monkeypatch.setattr(speculative, "likeliest", trusting)
+    monkeypatch.setattr(speculative, "draft_tokens", keep_drafts)
+    monkeypatch.setattr(speculative, "pick_likeliest", trusting)
     with pytest.raises(DisprovedError, match="drafts were accepted unchecked"):
         speculative.prove_the_tokens(tiny)
 
@@ -46,13 +46,13 @@ def test_drafts_that_nobody_checks_are_disproved(tiny: Context, monkeypatch: pyt
 def test_the_model_runs_once_for_each_check_of_the_script(tiny: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     side = speculative.speculative(tiny)
     checks: list[int] = []
-    real = speculative.likeliest
+    real = speculative.pick_likeliest
 
     def counted(logits: torch.Tensor) -> torch.Tensor:
         checks.append(logits.shape[1])
         return real(logits)
 
-    monkeypatch.setattr(speculative, "likeliest", counted)
+    monkeypatch.setattr(speculative, "pick_likeliest", counted)
     inputs = span(tiny, 2)
     side.step(inputs)
     assert len(checks) == count_checks(inputs.right)
