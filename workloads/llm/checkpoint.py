@@ -113,16 +113,19 @@ def _weights(folder: Path, names: Collection[str]) -> dict[str, Tensor]:
             raise _error(folder, f"{INDEX} has no weight_map")
     else:
         file_of = {f"model.{name}": SINGLE for name in names}
-    weights = {}
+    names_of: dict[str, list[str]] = {}
     for name in names:
         shard = file_of.get(f"model.{name}")
         if not isinstance(shard, str):
             raise _error(folder, f"{INDEX} names no file for model.{name}")
-        if not (folder / Path(shard).name).is_file():
+        names_of.setdefault(Path(shard).name, []).append(name)
+    weights = {}
+    for shard, own in names_of.items():
+        if not (folder / shard).is_file():
             raise _error(folder, f"{shard} is missing")
         try:
-            with safe_open(folder / Path(shard).name, framework="pt") as tensors:
-                weights[name] = tensors.get_tensor(f"model.{name}")
+            with safe_open(folder / shard, framework="pt") as tensors:
+                weights.update({name: tensors.get_tensor(f"model.{name}") for name in own})
         except (SafetensorError, OSError) as error:
             raise _error(folder, f"{shard} cannot be read: {' '.join(str(error).split())[:120]}") from error
     return weights

@@ -10,16 +10,14 @@ from torch import Tensor, nn
 from gpugate.workload import Context, Side
 from workloads.llm.caches import PromptByHand, PromptFused
 from workloads.llm.checkpoint import decoder
+from workloads.llm.quantized import FP8, replace_linear_layers
 from workloads.llm.rungs import compile_blocks, describe_graph_problem
-from workloads.llm.tokens import shape
-
-FP8 = torch.float8_e4m3fn
+from workloads.llm.tokens import draw_ids, shape
 
 
 def prompt(context: Context, index: int) -> Tensor:
     """int64 [1, items]."""
-    random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
-    return torch.randint(shape(context).vocabulary, (1, context.items), generator=random).to(context.device)
+    return draw_ids(context, index, 1, context.items)
 
 
 def by_hand(context: Context) -> Side:
@@ -65,10 +63,7 @@ def compiled(context: Context) -> Side:
 def fp8(context: Context) -> Side:  # cuda only
     """Products of fp8 weights and fp8 activations; the table of embeddings and its product stay in bf16."""
     model = decoder(context, context.items)
-    for part in model.layers.modules():
-        for name, linear in list(part.named_children()):
-            if isinstance(linear, nn.Linear):
-                setattr(part, name, Fp8Linear(linear))
+    replace_linear_layers(model.layers, Fp8Linear)
     caches, positions = [PromptFused()] * shape(context).layers, torch.arange(context.items, device=context.device)
     graphs = compile_blocks(model)
 

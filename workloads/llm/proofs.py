@@ -35,5 +35,5 @@ def whole_text_logits(context: Context, ids: torch.Tensor) -> torch.Tensor:
     """float32 [batch, tokens, vocabulary] for ids [batch, tokens], without any cache."""
     model = decoder(context, dtype=torch.float32)
     positions = torch.arange(ids.shape[1], device=context.device)
-    logits: torch.Tensor = model(ids.to(context.device), positions, [PromptByHand()] * len(model.layers))
+    logits: torch.Tensor = model(ids, positions, [PromptByHand()] * len(model.layers))
     return logits

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -34,11 +36,15 @@ class QuantizedLinear(nn.Module):
 
 def quantize(model: nn.Module, dtype: torch.dtype) -> None:
     """Replaces every linear layer, and keeps the table of embeddings: a token reads only one row of it."""
+    replace_linear_layers(model, lambda linear: QuantizedLinear(linear, dtype))
+
+
+def replace_linear_layers(model: nn.Module, replace: Callable[[nn.Linear], nn.Module]) -> None:
     for name, part in list(model.named_children()):
         if isinstance(part, nn.Linear):
-            setattr(model, name, QuantizedLinear(part, dtype))
+            setattr(model, name, replace(part))
         else:
-            quantize(part, dtype)
+            replace_linear_layers(part, replace)
 
 
 def describe_type_problem(model: nn.Module, dtype: torch.dtype) -> str | None:

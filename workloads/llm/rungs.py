@@ -27,7 +27,7 @@ def growing(context: Context) -> Side:
     """Every token makes all caches one token longer, by torch.cat."""
     model = decoder(context)
     caches = [GrowingCache(shape(context), context.items, dtype(context), context.device) for _ in model.layers]
-    read_text(context, model, caches)
+    read_text(model, caches, text(context, context.items))
 
     @torch.inference_mode()
     def step(token: Token) -> Tensor:
@@ -42,7 +42,7 @@ def growing(context: Context) -> Side:
 def static(context: Context) -> Side:
     """The caches have memory for the whole context, and attention is one fused kernel."""
     model, caches = decoder(context), make_static_caches(context, context.items)
-    read_text(context, model, caches)
+    read_text(model, caches, text(context, context.items))
 
     @torch.inference_mode()
     def step(token: Token) -> Tensor:
@@ -55,7 +55,7 @@ def static(context: Context) -> Side:
 def compiled(context: Context) -> Side:
     """torch.compile of a layer, once for all layers: loops between the matrix products in place of small kernels."""
     model, caches = decoder(context), make_static_caches(context, context.items)
-    read_text(context, model, caches)
+    read_text(model, caches, text(context, context.items))
     graphs = compile_blocks(model)
 
     @torch.inference_mode()
@@ -67,9 +67,9 @@ def compiled(context: Context) -> Side:
 
 
 def whole_step(context: Context) -> Side:
-    """One program a token: a CUDA graph of the compiled layers; on a CPU all layers are compiled together."""
+    """One program a token: all layers are compiled together, and are one CUDA graph on a GPU."""
     model, caches = decoder(context), make_static_caches(context, context.items)
-    read_text(context, model, caches)
+    read_text(model, caches, text(context, context.items))
     if context.device.type == "cuda":
         return capture_step(context, model, caches)  # cuda only
     run, graphs = compile_once(lambda ids, position: model(ids, position, caches))
@@ -86,7 +86,7 @@ def int8(context: Context) -> Side:
     """Weights in int8 with a scale for each row; on a GPU within a graph, on a CPU without a compiler."""
     model, caches = decoder(context), make_static_caches(context, context.items)
     quantize(model, INT8)
-    read_text(context, model, caches)
+    read_text(model, caches, text(context, context.items))
     if context.device.type == "cuda":
         return capture_step(context, model, caches, partial(describe_type_problem, model, INT8))  # cuda only
 
@@ -104,7 +104,7 @@ def int8_torchao(context: Context) -> Side:  # cuda only
 
     model, caches = decoder(context), make_static_caches(context, context.items)
     quantize_(model, Int8WeightOnlyConfig())
-    read_text(context, model, caches)
+    read_text(model, caches, text(context, context.items))
     return capture_step(context, model, caches, partial(describe_plain_weights, model))
 
 
@@ -112,7 +112,7 @@ def fp8(context: Context) -> Side:  # cuda only
     """Weights in fp8 (e4m3) with a scale for each row, within a graph."""
     model, caches = decoder(context), make_static_caches(context, context.items)
     quantize(model, FP8)
-    read_text(context, model, caches)
+    read_text(model, caches, text(context, context.items))
     return capture_step(context, model, caches, partial(describe_type_problem, model, FP8))
 
 
@@ -124,7 +124,7 @@ def paged(context: Context) -> Side:
     )
     table = order.view(context.items, -1).to(context.device)
     caches = [PagedCache(shape(context), table, dtype(context)) for _ in model.layers]
-    read_text(context, model, caches)
+    read_text(model, caches, text(context, context.items))
 
     @torch.inference_mode()
     def step(token: Token) -> Tensor:
@@ -140,7 +140,7 @@ def flash(context: Context) -> Side:  # cuda only
     caches = [
         FlashCache(shape(context), context.items, CONTEXT_TOKENS, dtype(context), context.device) for _ in model.layers
     ]
-    read_text(context, model, caches)
+    read_text(model, caches, text(context, context.items))
 
     @torch.inference_mode()
     def step(token: Token) -> Tensor:
@@ -158,9 +158,9 @@ def make_static_caches(context: Context, batch: int, precision: torch.dtype | No
 
 
 @torch.inference_mode()
-def read_text(context: Context, model: Decoder, caches: Sequence[Cache]) -> None:
-    ids = text(context, context.items)[:, :MIDDLE].to(context.device)
-    model(ids, torch.arange(MIDDLE, device=context.device), caches, last_only=True)
+def read_text(model: Decoder, caches: Sequence[Cache], ids: Tensor) -> None:
+    """Fills the caches with the tokens before MIDDLE of the text `ids`."""
+    model(ids[:, :MIDDLE], torch.arange(MIDDLE, device=ids.device), caches, last_only=True)
 
 
 def compile_once(work: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], Graphs]:

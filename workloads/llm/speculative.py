@@ -18,7 +18,7 @@ from workloads.llm.caches import StaticCache
 from workloads.llm.checkpoint import decoder
 from workloads.llm.model import Decoder
 from workloads.llm.rungs import make_static_caches
-from workloads.llm.tokens import PROMPT_TOKENS, shape, text
+from workloads.llm.tokens import PROMPT_TOKENS, make_generator, shape, text
 
 SPAN_TOKENS = 8  # of one step
 TEXT_TOKENS = PROMPT_TOKENS + 6 * SPAN_TOKENS
@@ -34,7 +34,7 @@ class Span(NamedTuple):
 
 
 def span(context: Context, index: int) -> Span:
-    random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    random = make_generator(context, index)
     start = torch.randint(PROMPT_TOKENS, TEXT_TOKENS - SPAN_TOKENS, (1,), generator=random)
     return Span(start, torch.rand(SPAN_TOKENS, generator=random) < ACCEPTANCE)
 
@@ -91,7 +91,7 @@ def pick_likeliest(logits: Tensor) -> Tensor:
 @torch.inference_mode()
 def continue_greedily(context: Context, model: Decoder, caches: list[StaticCache]) -> Tensor:
     """The prompt and the model's likeliest tokens after it: int64 [1, TEXT_TOKENS + 1]; fills the caches."""
-    ids = text(context, 1)[:, :PROMPT_TOKENS].to(context.device)
+    ids = text(context, 1)[:, :PROMPT_TOKENS]
     positions = torch.arange(TEXT_TOKENS, device=context.device)
     ids = torch.cat((ids, pick_likeliest(model(ids, positions[:PROMPT_TOKENS], caches, last_only=True))), dim=1)
     for position in range(PROMPT_TOKENS, TEXT_TOKENS):

@@ -34,18 +34,29 @@ def dtype(context: Context) -> torch.dtype:
     return torch.float32 if context.device.type == "cpu" else torch.bfloat16
 
 
-def text(context: Context, batch: int) -> Tensor:
-    """Random ids, int64 [batch, CONTEXT_TOKENS], on the CPU; all sides of a comparison get equal ones."""
+def make_generator(context: Context, index: int) -> torch.Generator:
+    """The random numbers of input set `index`."""
+    return torch.Generator().manual_seed(1_000_003 * context.seed + index)
+
+
+def draw_ids(context: Context, index: int, sequences: int, tokens: int) -> Tensor:
+    """Random ids of input set `index`: int64 [sequences, tokens] on the context's device."""
+    random = make_generator(context, index)
+    return torch.randint(shape(context).vocabulary, (sequences, tokens), generator=random).to(context.device)
+
+
+def text(context: Context, sequences: int) -> Tensor:
+    """Random ids, int64 [sequences, CONTEXT_TOKENS], on the context's device, equal for all sides."""
     random = torch.Generator().manual_seed(context.seed)
-    return torch.randint(shape(context).vocabulary, (batch, CONTEXT_TOKENS), generator=random)
+    ids = torch.randint(shape(context).vocabulary, (sequences, CONTEXT_TOKENS), generator=random)
+    return ids.to(context.device)
 
 
 def token_at(context: Context, ids: Tensor, position: int) -> Token:
     host_position = torch.tensor([position])
-    return Token(ids.to(context.device, copy=True), host_position.to(context.device, copy=True), host_position)
+    return Token(ids.clone(), host_position.to(context.device, copy=True), host_position)
 
 
 def token(context: Context, index: int) -> Token:
     """A random token at the position MIDDLE of each sequence: a step overwrites what the step before it has cached."""
-    random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
-    return token_at(context, torch.randint(shape(context).vocabulary, (context.items, 1), generator=random), MIDDLE)
+    return token_at(context, draw_ids(context, index, context.items, 1), MIDDLE)

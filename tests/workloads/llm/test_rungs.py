@@ -18,7 +18,7 @@ from workloads.llm import caches, rungs
 from workloads.llm.model import Decoder
 from workloads.llm.proofs import compare_with_fp32
 from workloads.llm.quantized import QuantizedLinear
-from workloads.llm.tokens import token
+from workloads.llm.tokens import text, token
 
 SMALL = next(workload for workload in llm.WORKLOADS if workload.name == "llm-decode-small")
 STATIC, INT8 = SMALL.optimization("static"), SMALL.optimization("int8")
@@ -160,7 +160,7 @@ def test_the_capture_of_a_graph_leaves_the_text_in_the_cache(tiny: Context, monk
     monkeypatch.setattr(rungs, "compile_once", lambda work: (work, [None]))
     caches_of_text = rungs.make_static_caches(tiny, tiny.items)
     model = rungs.decoder(tiny)
-    rungs.read_text(tiny, model, caches_of_text)
+    rungs.read_text(model, caches_of_text, text(tiny, tiny.items))
     side = rungs.capture_step(tiny, model, caches_of_text)
     assert difference(tiny, side, logits(tiny, rungs.growing(tiny))) <= STATIC.tolerated.relative_l2
     assert side.engaged() is None
