@@ -6,11 +6,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
 
-from gpugate.commands.trust.duet_report import JudgedCase, judge_trials
+from gpugate.commands.trust.duet_report import JudgedCase, count_alarms, judge_trials
 from gpugate.commands.trust.duets import DuetTrial, read_duets
 from gpugate.report.table import Table, columns
 from gpugate.store.json_file import write_atomically
@@ -25,25 +24,26 @@ NOTES = """
 """
 
 
-def rows_of(name: str, trials: Sequence[DuetTrial]) -> list[tuple[str, ...]]:
-    """A row for each slowdown in a folder of trials."""
-    judged, first = judge_trials(trials), trials[0]
-    rows: list[tuple[str, ...]] = []
+def find_folders() -> list[Path]:
+    """The folders of trials below results/."""
+    return sorted({path.parent for path in RESULTS.glob("*/duets/*/duets-*.json")})
+
+
+def rows_of(name: str, first: DuetTrial, judged: Sequence[JudgedCase]) -> Iterator[tuple[str, ...]]:
+    """A row for each slowdown in a folder of trials, of which `first` is one."""
     for slow_percent in sorted({one.slow_percent for one in judged}):
         own = [one for one in judged if one.slow_percent == slow_percent]
-        rows.append(
-            (
-                f"[{name}]({name}/trust.md)",
-                str(first.busy_cores),
-                f"{first.conditions.budget_s:g}",
-                f"{slow_percent:g} %",
-                f"{sum(one.alarm for one in own)} of {len(own)}",
-                str(sum(one.outcome.value == "UNDECIDED" for one in own)),
-                _count_alarmed_cases(own) if slow_percent else "",
-                f"{median(one.wall_s for one in own):.3g}",
-            )
+        counted = count_alarms(name, own)
+        yield (
+            f"[{name}]({name}/trust.md)",
+            str(first.busy_cores),
+            f"{first.conditions.budget_s:g}",
+            f"{slow_percent:g} %",
+            f"{counted.alarms.alarms} of {counted.alarms.trials}",
+            str(counted.undecided),
+            _count_alarmed_cases(own) if slow_percent else "",
+            f"{counted.median_s:.3g}",
         )
-    return rows
 
 
 def _count_alarmed_cases(judged: Sequence[JudgedCase]) -> str:
@@ -54,8 +54,9 @@ def _count_alarmed_cases(judged: Sequence[JudgedCase]) -> str:
 
 def describe(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> str:
     """The page: one row for each folder and slowdown, and the false alarms of all A/A trials together."""
-    rows = [row for name, trials in folders for row in rows_of(name, trials)]
-    unchanged = [one for _, trials in folders for one in judge_trials(trials) if not one.slow_percent]
+    judged = [(name, trials[0], judge_trials(trials)) for name, trials in folders]
+    rows = [row for one in judged for row in rows_of(*one)]
+    unchanged = [one for _, _, cases in judged for one in cases if not one.slow_percent]
     counted = f"{sum(one.alarm for one in unchanged)} of {len(unchanged)}"
     cases = len({one.case_id for one in unchanged})
     table = Table("", COLUMNS, tuple(rows)).markdown()
@@ -65,8 +66,7 @@ def describe(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> str:
 
 
 def main() -> None:
-    folders = sorted({path.parent for path in RESULTS.glob("*/duets/*/duets-*.json")})
-    read = [(folder.relative_to(RESULTS).as_posix(), read_duets(folder)) for folder in folders]
+    read = [(folder.relative_to(RESULTS).as_posix(), read_duets(folder)) for folder in find_folders()]
     write_atomically(PAGE, describe(read))
 
 

@@ -34,7 +34,7 @@ from gpugate.session.options import whole_number
 from gpugate.store import run_file
 from gpugate.store.json_file import pretty, with_header
 from gpugate.store.night_files import RUN, find_runs
-from gpugate.store.store_url import VARIABLE, choose_url, find_root
+from gpugate.store.store_url import VARIABLE, find_url
 from gpugate.units import duration, number_of
 
 FORMAT = "gpugate-plan"
@@ -145,7 +145,7 @@ def _of_run(stored: RunResult) -> StoredCases:
 def _read_store(given: str | None) -> list[StoredCases]:
     from gpugate.store.database import Selection, open_store  # which imports sqlalchemy: run files need none
 
-    url = given or choose_url(None, find_root(Path.cwd()))
+    url = find_url(given)
     if url is None:
         raise PlanError(f"{VARIABLE} is off: give --store URL, or runs")
     with closing(open_store(url, make=False)) as store:

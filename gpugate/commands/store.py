@@ -7,7 +7,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from gpugate.store.store_url import VARIABLE, StoreUrlError, choose_url, find_root
+from gpugate.store.store_url import VARIABLE, StoreUrlError, find_url
 from gpugate.units import number_of
 
 REFUSED = 1
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from gpugate.store.adding import add_folder
     from gpugate.store.database import open_store
 
-    url = arguments.store or choose_url(None, find_root(Path.cwd()))
+    url = find_url(arguments.store)
     if url is None:
         raise StoreUrlError(f"{VARIABLE} is off: give --store URL")
     refused = False

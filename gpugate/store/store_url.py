@@ -36,6 +36,11 @@ def choose_url(given: str | None, root: Path, variables: Mapping[str, str] = os.
     return url
 
 
+def find_url(given: str | None) -> str | None:
+    """The URL that a command was given, else that of the variable or of the nearest project; None where it is off."""
+    return given or choose_url(None, find_root(Path.cwd()))
+
+
 def hide_password(url: str) -> str:
     """The URL with `***` for its password, also of a URL that SQLAlchemy cannot read: a log keeps what is printed."""
     return re.sub(r":(?!/).*@", ":***@", url)

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from gpugate.commands.trust.duets import DuetTrial, read_duets
-from tools.duet_figures import PAGE, RESULTS, describe
+from tools.duet_figures import PAGE, RESULTS, describe, find_folders
 
 FOLDER = RESULTS / "h100/duets/16-cores"
 
@@ -20,7 +20,7 @@ def rows(page: str) -> list[str]:
 
 
 def test_the_page_is_of_the_trials_that_are_there() -> None:
-    folders = sorted({path.parent for path in RESULTS.glob("*/duets/*/duets-*.json")})
+    folders = find_folders()
     assert len({line.split("|")[1] for line in rows(PAGE.read_text(encoding="utf-8"))}) == len(folders)
     for folder in folders:
         trials = len(list(folder.glob("duets-*.json")))

@@ -14,7 +14,7 @@ from gpugate.errors import GpugateError
 from gpugate.results.night import TIMED, UNKNOWN, Night, merge_commits
 from gpugate.store.adding import add_folder
 from gpugate.store.database import IN_MEMORY, Selection, Store, open_store
-from gpugate.store.store_url import VARIABLE, choose_url, find_root
+from gpugate.store.store_url import VARIABLE, find_url
 from gpugate.units import number_of
 
 _SHOWN = (*TIMED, "anchor_speedup")
@@ -61,7 +61,7 @@ def _names(folders: Sequence[Path]) -> str:
 def _open(url: str | None, in_memory: bool) -> Store:
     if in_memory:
         return open_store(IN_MEMORY)
-    chosen = url or choose_url(None, find_root(Path.cwd()))
+    chosen = find_url(url)
     if chosen is None:
         raise HistoryError(f"{VARIABLE} is off: give --store URL, or folders of nights")
     return open_store(chosen, make=False)

@@ -80,11 +80,11 @@ def analyse_duets(judged: Sequence[JudgedCase]) -> dict[float, list[DuetTrust]]:
         if len(groups) > 1:
             sets += [(f"{name}, {len(some)} cases", some) for name, some in groups.items() if len(some) > 1]
         sets += [(f"all {len(cases)} cases", cases)] if len(cases) > 1 else []
-        found[slow_percent] = [_trust(name, [one for one in own if one.case_id in some]) for name, some in sets]
+        found[slow_percent] = [count_alarms(name, [one for one in own if one.case_id in some]) for name, some in sets]
     return found
 
 
-def _trust(name: str, judged: Sequence[JudgedCase]) -> DuetTrust:
+def count_alarms(name: str, judged: Sequence[JudgedCase]) -> DuetTrust:
     by_trial: dict[int, list[bool]] = {}
     for one in judged:
         by_trial.setdefault(one.trial, []).append(one.alarm)
