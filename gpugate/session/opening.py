@@ -160,6 +160,7 @@ def open_session(
     session.baselines = {} if options.update_baselines else files
     if known is not None:
         session.unused = baseline.find_unused(files, {case.id for case in catalogue.cases()})
+    session.proofs.compute_keys(selected)
     session.plan = _plan_time(session, selected)
     if not options.fresh and (searched := _describe_search(session)) is not None:
         session.notes.add(searched)
