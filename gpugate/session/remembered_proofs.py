@@ -96,7 +96,7 @@ class RememberedProofs:
         from gpugate.measurement.proofs import run_proofs
 
         names = [proof.name for proof in case.optimization.proofs]
-        code = [case.id, repr(case.size), case.workload.seed, names, proof_hash(case, run_proofs)]
+        code = [case.id, case.workload.seed, names, proof_hash(case, run_proofs)]
         environment = to_json(replace(self.run.environment, gpu_index=None))
         text = json.dumps([code, environment, self._installed], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -37,6 +37,10 @@ SENTENCES: dict[ReasonCode, tuple[dict[str, Fact], str]] = {
     ),
     ReasonCode.STEPS_AGREE: ({"steps": 33}, "the sums of 33 further steps agree"),
     ReasonCode.PROVEN: ({"proof": "it learns", "words": "98 % right"}, "it learns: 98 % right"),
+    ReasonCode.PROVEN_BEFORE: (
+        {"proof": "it learns", "words": "98 % right", "proved_on": "2026-11-23"},
+        "it learns: 98 % right (proved on 2026-11-23)",
+    ),
     ReasonCode.OUTPUT_NOT_COMPARABLE: (
         {"when": "fresh inputs", "problem": "it returned NaN"},
         "on fresh inputs, it returned NaN",
