@@ -180,7 +180,6 @@ def test_a_captured_step_keeps_the_text_and_the_memory_that_its_graph_reads(
     tiny: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_capture(monkeypatch)
-    monkeypatch.setattr(rungs, "compile_once", lambda work: (work, [None]))
 
     def build() -> Side:
         caches_of_text, model = rungs.make_static_caches(tiny, tiny.items), rungs.decoder(tiny)
