@@ -44,8 +44,13 @@ def decoding_size(shape: Shape, bytes_per_value: int, batch: int, tokens: int = 
     keys and values of each sequence.
     """
     flops = 2.0 * shape.weights + shape.attention_flops(MIDDLE)
+    return Size(batch * tokens, flops=flops * batch * tokens, bytes=bytes_of_step(shape, bytes_per_value, batch))
+
+
+def bytes_of_step(shape: Shape, bytes_per_value: int, batch: int, narrow: int = 0) -> float:
+    """All weights, of which `narrow` have one byte, and the keys and values of `batch` sequences."""
     values = shape.weights + batch * shape.cached_values(MIDDLE)
-    return Size(batch * tokens, flops=flops * batch * tokens, bytes=float(bytes_per_value * values))
+    return float(bytes_per_value * (values - narrow) + narrow)
 
 
 def prompt_size(shape: Shape, bytes_per_value: int, tokens: int) -> Size:
@@ -99,21 +104,31 @@ def _cpu(promise: float) -> Mapping[str, float]:
     return {"cpu": promise}
 
 
-ON_GPU = (
-    _with_proof(_rung("static", rungs.static, _cuda(1.0), BASELINE, "bfloat16", AMPERE)),
-    _rung("compiled", rungs.compiled, _cuda(1.2), "static", "bfloat16", AMPERE),
-    _rung("cuda-graph", rungs.whole_step, _cuda(1.2), "compiled", "bfloat16", AMPERE, *ONE_GRAPH),
-    _with_proof(_rung("int8", rungs.int8, _cuda(1.1), "cuda-graph", "int8", AMPERE, *ONE_GRAPH)),
-    _rung("int8-torchao", rungs.int8_torchao, _cuda(1.1), "cuda-graph", "int8", TORCHAO, *ONE_GRAPH),
-    _with_proof(_rung("fp8", rungs.fp8, _cuda(1.1), "cuda-graph", "fp8", ADA, *ONE_GRAPH)),
-    _with_proof(_rung("paged", rungs.paged, _cuda(0.7), "static", "bfloat16", AMPERE)),
-    _rung("flash", rungs.flash, _cuda(0.9), "static", "bfloat16", AMPERE),
-)
+def on_gpu(batch: int) -> tuple[Optimization, ...]:
+    in_int8 = bytes_of_step(LLAMA_1B, 2, batch, narrow=LLAMA_1B.weights)
+    in_fp8 = bytes_of_step(LLAMA_1B, 2, batch, narrow=LLAMA_1B.weights - LLAMA_1B.attention_weights)
+    ladder = (
+        _rung("static", rungs.static, _cuda(1.0), BASELINE, "bfloat16", AMPERE),
+        _rung("compiled", rungs.compiled, _cuda(1.2), "static", "bfloat16", AMPERE),
+        _rung("cuda-graph", rungs.whole_step, _cuda(1.2), "compiled", "bfloat16", AMPERE, *ONE_GRAPH),
+        replace(_rung("int8", rungs.int8, _cuda(1.1), "cuda-graph", "int8", AMPERE, *ONE_GRAPH), bytes=in_int8),
+        replace(
+            _rung("int8-torchao", rungs.int8_torchao, _cuda(1.1), "cuda-graph", "int8", TORCHAO, *ONE_GRAPH),
+            bytes=in_int8,
+        ),
+        replace(_rung("fp8", rungs.fp8, _cuda(1.1), "cuda-graph", "fp8", ADA, *ONE_GRAPH), bytes=in_fp8),
+        _rung("paged", rungs.paged, _cuda(0.7), "static", "bfloat16", AMPERE),
+        _rung("flash", rungs.flash, _cuda(0.9), "static", "bfloat16", AMPERE),
+    )
+    return tuple(map(_with_proof, ladder))
+
+
+INT8_ON_CPU = bytes_of_step(SMALL, 4, 1, narrow=SMALL.weights)
 ON_CPU = (
     _with_proof(_rung("static", rungs.static, _cpu(0.9), BASELINE, "float32", Needs())),
     _rung("compiled", rungs.compiled, _cpu(0.95), "static", "float32", COMPILER),
     _rung("whole-step", rungs.whole_step, _cpu(0.9), "compiled", "float32", COMPILER),
-    _with_proof(_rung("int8", rungs.int8, _cpu(1.5), "static", "int8", Needs())),
+    _with_proof(replace(_rung("int8", rungs.int8, _cpu(1.5), "static", "int8", Needs()), bytes=INT8_ON_CPU)),
     _with_proof(_rung("paged", rungs.paged, _cpu(0.7), "static", "float32", Needs())),
 )
 
@@ -148,8 +163,8 @@ SPECULATIVE = Optimization(
 )
 
 WORKLOADS: tuple[Workload, ...] = (
-    _decoding("llm-decode", {"cuda": decoding_size(LLAMA_1B, 2, 1)}, ON_GPU),
-    _decoding("llm-decode-batch16", {"cuda": decoding_size(LLAMA_1B, 2, LARGE_BATCH)}, ON_GPU),
+    _decoding("llm-decode", {"cuda": decoding_size(LLAMA_1B, 2, 1)}, on_gpu(1)),
+    _decoding("llm-decode-batch16", {"cuda": decoding_size(LLAMA_1B, 2, LARGE_BATCH)}, on_gpu(LARGE_BATCH)),
     _decoding("llm-decode-small", {"cpu": decoding_size(SMALL, 4, 1)}, ON_CPU),
     Workload(
         "llm-speculative",
