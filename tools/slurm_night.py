@@ -55,17 +55,21 @@ def measure(nights: Path) -> tuple[Path, Mapping[str, EndedJob]]:
 
 
 def describe(jobs: Mapping[str, EndedJob], runs: Sequence[RunResult]) -> str:
-    """The page: one row for each shard and for the merged night, in the order of the jobs."""
+    """The page: one row for each shard and for the merged night, in the order of the jobs.
+
+    Raises ValueError for shards that do not have each case of the night exactly once.
+    """
+    *shards, night = runs
+    if sorted(case_id for run in shards for case_id in run.cases) != sorted(night.cases):
+        raise ValueError(f"the {len(shards)} shards do not have each case of the night exactly once")
     rows = tuple(
         (name, job.state, str(job.status), str(len(run.cases)), tally(run))
         for (name, job), run in zip(jobs.items(), runs, strict=True)
     )
     head = columns("job", "state", "exit status", "cases", "measured")
-    *shards, night = runs
-    once = sorted(case_id for run in shards for case_id in run.cases) == sorted(night.cases)
-    words = "Each case of the night is in exactly one shard" if once else "THE SHARDS DO NOT HAVE EACH CASE ONCE"
-    load = f"{os.cpu_count()} CPU cores, load {os.getloadavg()[1]:.1f} over the last five minutes"
-    return f"{HEAD}{Table('', head, rows).markdown()}\n\nThe night: {headline(night)}. {words}. Measured on {load}.\n"
+    where = f"{os.cpu_count()} CPU cores, load {os.getloadavg()[1]:.1f} over the last five minutes"
+    words = f"The night: {headline(night)}. Each case is in exactly one shard. Measured on {where}."
+    return f"{HEAD}{Table('', head, rows).markdown()}\n\n{words}\n"
 
 
 def main() -> None:
