@@ -21,6 +21,10 @@ from workloads.llm.tokens import CONTEXT_TOKENS, MIDDLE, Token, dtype, shape, te
 from workloads.parts.graph_capture import recorded
 
 Graphs = Sequence[fx.GraphModule]
+# The first makes a product with one row a loop of the compiler, which widens int8 and fp8 weights while it reads them;
+# otherwise they would be widened in memory first. The second computes an input of such a loop once, not again for each
+# row of the weights: sigmoid is so dear that on an H100 the product after SwiGLU read its weights at half of the rate.
+ON_GPU = {"coordinate_descent_tuning": True, "realize_reads_threshold": 1}
 
 
 def growing(context: Context) -> Side:
@@ -170,8 +174,7 @@ def read_text(model: Decoder, caches: Sequence[Cache], ids: Tensor) -> None:
 def compile_once(work: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], Graphs]:
     """Compiles `work` for one set of argument shapes; returns the compiled function and the list of compiled graphs.
 
-    On a GPU, coordinate descent tuning makes a product with one row a loop of the compiler, which widens int8 and fp8
-    weights while it reads them; otherwise they would be widened in memory first.
+    On a GPU, ON_GPU changes the compiler's choices.
     """
     from torch._inductor.compile_fx import compile_fx
 
@@ -179,7 +182,7 @@ def compile_once(work: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], Gr
 
     def backend(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Any:
         graphs.append(graph)
-        return compile_fx(graph, examples, config_patches={"coordinate_descent_tuning": examples[0].is_cuda})
+        return compile_fx(graph, examples, config_patches=ON_GPU if examples[0].is_cuda else {})
 
     def run(*arguments: Any) -> Tensor:
         return work(*arguments)
@@ -206,8 +209,7 @@ def capture_step(
 ) -> Side:
     """The whole step as a CUDA graph that reads its token from memory of its own.
 
-    A layer is compiled once for all layers, and the product with the table apart: the compilation of a whole step took
-    five times as long, for the same kernels.
+    A layer is compiled once for all layers, and the product with the table apart.
     """
     layers = compile_blocks(model)
     model.lm_head.forward, table = compile_once(model.lm_head.forward)  # type: ignore[method-assign]
