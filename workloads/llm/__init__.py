@@ -168,8 +168,8 @@ SPECULATIVE = Optimization(
 
 WORKLOADS: tuple[Workload, ...] = (
     _decoding("llm-decode", {"cuda": decoding_size(LLAMA_1B, 2, 1)}, _on_gpu(*NARROW)),
-    # Without int8 and fp8: for several rows and int8 weights torch 2.11 has a kernel that took 28 times as long on an H100,
-    # and fp8 weights are widened in memory.
+    # Without int8 and fp8: for several rows and int8 weights, torch 2.11 has a kernel that took 28 times as long on an
+    # H100, and fp8 weights are widened in memory.
     _decoding("llm-decode-batch16", {"cuda": decoding_size(LLAMA_1B, 2, LARGE_BATCH)}, _on_gpu()),
     _decoding("llm-decode-small", {"cpu": decoding_size(SMALL, 4, 1)}, ON_CPU),
     Workload(
