@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     import torch
 
     from gpugate.measurement.workload_cache import WorkloadCache
+    from gpugate.session.ranks import RankJob
 
 _LOG = logging.getLogger(__name__)
 LONGEST_COMMAND = 80  # characters
@@ -370,12 +371,25 @@ class PerfSession:
         from gpugate.measurement.workload_cache import WorkloadCache
 
         self.cache = self.cache or WorkloadCache()
-        found = measure(case, self.context(case), settings, report, self.cache)
+        with self._ranks(case) as ranks:
+            found = measure(case, replace(self.context(case), ranks=ranks), settings, report, self.cache)
         found = self._with_ceilings(found, case)
         if found.pairs and impossible_rate(found, summarize(found), case.size):
             self._probe("between")  # one bad probe makes no side too fast
             found = self._with_ceilings(found, case)
         return _as_stored(with_bus_share(found, self.result.yardsticks[-1].values), case)
+
+    @contextmanager
+    def _ranks(self, case: Case) -> Iterator[RankJob | None]:
+        """Starts the ranks of a case that spans GPUs, and ends them."""
+        if not case.spans_gpus:
+            yield None
+            return
+        from gpugate.measurement.ranks import count_ranks
+        from gpugate.session.ranks import RankJob
+
+        with RankJob(count_ranks(case.optimization.needs, self.device), self.device) as ranks:
+            yield ranks
 
     def _with_ceilings(self, found: Measurement, case: Case) -> Measurement:
         from gpugate.measurement.cold_inputs import most_cached_bytes
