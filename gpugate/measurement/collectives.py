@@ -6,31 +6,33 @@ end. The counts are those of rank 0.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.profiler import record_function
 
 from gpugate.measurement.counters import profiled_events, run_profiler
+from gpugate.measurement.cuda_calls import COMMUNICATION
+from gpugate.measurement.device_timer import timer_for
 from gpugate.measurement.ranks import Job
 from gpugate.measurement.sides import BuiltSide, blame, synchronize
 from gpugate.measurement.trace import Event, length, union
 
-COUNTED_STEPS, FLUSH_STEPS = 5, 2
+COUNTED_STEPS, FLUSH_STEPS, ALONE = 5, 2, 10
 STEP = "gpugate: step of all ranks"
-_COLLECTIVE = re.compile(r"(gloo|nccl):(?!barrier)")
+_CALL = re.compile(r"c10d::(?!barrier|monitored_barrier)")
+_TRANSFER = re.compile(r"(gloo|nccl):(?!barrier)")
 _NODE = re.compile(r"autograd::engine::evaluate_function: (?!torch::autograd::AccumulateGrad)")
-_BYTES = {"float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2, "long int": 8, "int": 4}
+_BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "int": 4, "Float": 4, "BFloat16": 2, "Half": 2, "Int": 4}
 
 
 def count_collectives(side: BuiltSide, job: Job, inputs: Sequence[Any]) -> dict[str, float]:
-    """Counts the collectives of a few steps, by the names of gpugate.counter_names. Nothing is timed.
-
-    Raises SideError where steps differ in the number of their collectives.
-    """
+    """Counts the collectives of a few steps, by the names of gpugate.counter_names, all ranks under the profiler."""
     side.flags.apply()
     with blame(side.name, "having its collectives counted"):
         side.run_steps(inputs, FLUSH_STEPS)
@@ -44,7 +46,21 @@ def count_collectives(side: BuiltSide, job: Job, inputs: Sequence[Any]) -> dict[
     waits_ms = [own["communication_ms"], *(one["communication_ms"] for one in others)]
     lag_ms = max(waits_ms) - min(waits_ms)
     counted = {name: own[name] / COUNTED_STEPS for name in ("collectives", "collective_bytes", "early_collectives")}
-    return {"ranks": float(job.count), **counted, "rank_lag": lag_ms / max(own["steps_ms"], 1e-6)}
+    found = {"ranks": float(job.count), **counted, "rank_lag": lag_ms / max(own["steps_ms"], 1e-6)}
+    if side.device.type != "cuda" or not own["collectives"] or own["all_reduces"] < own["collectives"]:
+        return found
+    byte_count = int(own["collective_bytes"] / own["collectives"])  # cuda only
+    job.announce("all_reduce_alone", byte_count=byte_count)  # cuda only
+    alone_ms = all_reduce_alone_ms(side.device, byte_count)  # cuda only
+    # The rank for which the others wait shows how long a transfer takes without a wait.
+    return {**found, "collective_bus_share": own["collectives"] * alone_ms / max(min(waits_ms), 1e-6)}  # cuda only
+
+
+def all_reduce_alone_ms(device: torch.device, byte_count: int) -> float:
+    """Measures an all-reduce by itself, the yardstick of this minute: the best of several, which all ranks run."""
+    values, timer = torch.zeros(max(1, byte_count // 4), device=device), timer_for(device, "device")
+    dist.all_reduce(values)
+    return min(timer.time_ms(lambda: dist.all_reduce(values)) for _ in range(ALONE))
 
 
 @contextmanager
@@ -58,35 +74,37 @@ def watch_collectives(device: torch.device) -> Iterator[dict[str, float]]:
 
 
 def read_collectives(events: Sequence[Event]) -> dict[str, float]:
-    """Sums over a whole trace. `early_collectives` began before the last gradient of their step was computed."""
+    """Sums over a whole trace. `early_collectives` were asked for before the last gradient of their step was computed:
+    when a collective runs depends on chance, and its place among the calls of a step does not."""
     ranges = [event for event in events if event.get("cat") == "user_annotation" and event.get("ph") == "X"]
-    found = [event for event in ranges if _COLLECTIVE.match(event["name"])]
+    calls = [event for event in events if _CALL.match(str(event.get("name", ""))) and event.get("cat") == "cpu_op"]
+    transfers = [event for event in ranges if _TRANSFER.match(event["name"])]
     steps = [event for event in ranges if event["name"] == STEP]
     nodes = [event["ts"] for event in events if _NODE.match(str(event.get("name", "")))]
     # Kernels of NCCL are what runs; its ranges on the host end when the collective is enqueued.
-    kernels = [event for event in events if event.get("cat") == "kernel" and "nccl" in event["name"].lower()]
+    kernels = [event for event in events if event.get("cat") == "kernel" and COMMUNICATION.search(event["name"])]
     early = 0
     for step in steps:
         last = max((ts for ts in nodes if step["ts"] <= ts <= step["ts"] + step["dur"]), default=0.0)
-        early += sum(step["ts"] <= event["ts"] < last for event in found)
+        early += sum(step["ts"] <= call["ts"] < last for call in calls)
     return {
-        "collectives": float(len(found)),
-        "collective_bytes": float(sum(map(_bytes, found))),
+        "collectives": float(len(calls)),
+        "all_reduces": float(sum("allreduce" in call["name"] for call in calls)),
+        "collective_bytes": float(_bytes_of_nccl(events) or sum(map(_bytes, transfers))),
         "early_collectives": float(early),
-        "communication_ms": length(union(kernels or found)) / 1e3,
+        "communication_ms": length(union(kernels or transfers)) / 1e3,
         "steps_ms": length(union(steps)) / 1e3,
     }
+
+
+def _bytes_of_nccl(events: Sequence[Event]) -> int:
+    """The bytes of the inputs of all collectives, by the events that NCCL's backend adds; 0 for another backend."""
+    found = [event.get("args", {}) for event in events if event.get("name") == "record_param_comms"]
+    return sum(int(one["In msg nelems"]) * _BYTES.get(one.get("dtype"), 0) for one in found if "In msg nelems" in one)
 
 
 def _bytes(event: Event) -> int:
     """The bytes of the input of one collective on this rank."""
     arguments: Mapping[str, Any] = event.get("args", {})
     forms, kinds = arguments.get("Input Dims", []), arguments.get("Input type", [])
-    return sum(_numel(form) * _BYTES[kind] for form, kind in zip(forms, kinds, strict=True) if kind in _BYTES)
-
-
-def _numel(form: Sequence[int]) -> int:
-    total = 1
-    for size in form:
-        total *= size
-    return total
+    return sum(math.prod(form) * _BYTES[kind] for form, kind in zip(forms, kinds, strict=True) if kind in _BYTES)

@@ -254,7 +254,7 @@ class PerfSession:
         """Measures further pairs while a verdict is open, then fresh processes while it is open or before an alarm."""
         settings = self._plan_settings()
         longer = settings.escalate()
-        result.measurement = self._measure_here(case, self._shorten(settings), report)
+        result.measurement = self._measure_here(case, self._shorten(settings, case), report)
         self._judge(result)
         measured = result.measurement
         if measured.pairs and wants_more_pairs(result) and self._has_time_for(longer, measured):
@@ -349,9 +349,10 @@ class PerfSession:
         folder, workload = self.options.baselines_path, case.workload.name
         return baseline.find_other_cores(folder, self.environment, workload, _key(case))
 
-    def _shorten(self, settings: Settings) -> Settings:
+    def _shorten(self, settings: Settings, case: Case) -> Settings:
         """The settings for a machine that could not answer; a record is made of whole measurements alone."""
-        if self.busy_cases < BUSY_CASES or self.options.update_baselines:
+        shares_cores = case.spans_gpus and case.device_kind == "cpu"  # its times are not judged
+        if self.options.update_baselines or not (shares_cores or self.busy_cases >= BUSY_CASES):
             return settings
         return replace(settings, budget_s=min(settings.budget_s, BUSY_BUDGET_S))
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from gpugate.faults.fault import OF_RANKS, Fault
 from gpugate.faults.mutate import apply
-from gpugate.measurement.collectives import watch_collectives
+from gpugate.measurement.collectives import all_reduce_alone_ms, watch_collectives
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.session.ranks import join
 from gpugate.workload import Build, Context, Side
@@ -75,6 +75,9 @@ class RankServer:
     def report(self) -> dict[str, float]:
         self._watching.close()
         return dict(self._found)
+
+    def all_reduce_alone(self, byte_count: int) -> None:
+        all_reduce_alone_ms(self._device, byte_count)
 
     def leave(self) -> None:
         dist.destroy_process_group()

@@ -11,7 +11,7 @@ from torchvision.models.resnet import Bottleneck, ResNet
 
 CLASSES = 1000
 IMAGE, SMALL_IMAGE = 224, 32
-WORDS, SMALL_WORDS = 32_768, 512
+WORDS, SMALL_WORDS = 32_768, 2048
 TOKENS, SMALL_TOKENS = 512, 16
 
 
@@ -36,7 +36,7 @@ def make(name: str, device: torch.device) -> nn.Module:
     torch.manual_seed(0)
     on_gpu = device.type == "cuda"
     if name == "transformer":
-        words, width, heads, layers = (WORDS, 768, 12, 8) if on_gpu else (SMALL_WORDS, 64, 4, 4)
+        words, width, heads, layers = (WORDS, 768, 12, 8) if on_gpu else (SMALL_WORDS, 128, 4, 4)
         return Language(words, width, heads, layers).to(device)
     norm = partial(nn.BatchNorm2d, track_running_stats=False)
     if on_gpu:
