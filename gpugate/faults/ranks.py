@@ -60,7 +60,8 @@ def _is_last_rank() -> bool:
 def _change_replicas(kind: str) -> Iterator[list[DistributedDataParallel]]:
     """Inside, each new replica has the fault; yields the replicas that were made."""
     changed: list[DistributedDataParallel] = []
-    make, register = DistributedDataParallel.__init__, DistributedDataParallel.register_comm_hook
+    replica_class: Any = DistributedDataParallel
+    make, register = replica_class.__init__, replica_class.register_comm_hook
 
     def make_faulty(replica: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         if kind == "one-bucket":
@@ -70,22 +71,26 @@ def _change_replicas(kind: str) -> Iterator[list[DistributedDataParallel]]:
 
     def register_faulty(replica: DistributedDataParallel, state: object, hook: Hook) -> None:
         hooked.append(replica)
-        register(replica, state, _HOOKS[kind](hook) if kind in _HOOKS else hook)
+        register(replica, state, _change(kind, hook) if kind in _HOOKS else hook)
 
     hooked: list[DistributedDataParallel] = []
-    DistributedDataParallel.__init__ = make_faulty  # type: ignore[method-assign]
-    DistributedDataParallel.register_comm_hook = register_faulty  # type: ignore[method-assign]
+    replica_class.__init__, replica_class.register_comm_hook = make_faulty, register_faulty
     try:
         yield changed
         for replica in changed:
             if replica not in hooked and kind in _HOOKS:
-                register(replica, None, _HOOKS[kind](_average))
+                register(replica, None, _change(kind, _average))
     finally:
-        DistributedDataParallel.__init__ = make  # type: ignore[method-assign]
-        DistributedDataParallel.register_comm_hook = register  # type: ignore[method-assign]
+        replica_class.__init__, replica_class.register_comm_hook = make, register
 
 
-def _average(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _change(kind: str, hook: Hook) -> Hook:
+    changed = _HOOKS[kind](hook)
+    changed.__annotations__ = {}  # torch rejects annotations that are strings, as they all are in this file
+    return changed
+
+
+def _average(state: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
     """The reduction of a replica that has no hook."""
     return _sum(bucket.buffer().div_(dist.get_world_size()))
 
@@ -104,7 +109,7 @@ def _without_average(hook: Hook) -> Hook:
 def _without_last_rank(hook: Hook) -> Hook:
     """The last rank sends zeros, as `torch.distributed.algorithms.Join` does for a rank that has no input."""
 
-    def reduce(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def reduce(state: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         if _is_last_rank():
             bucket.buffer().zero_()
         return hook(state, bucket)
@@ -114,9 +119,9 @@ def _without_last_rank(hook: Hook) -> Hook:
 
 def _without_overlap(hook: Hook) -> Hook:
     """The hook of each bucket runs when the last bucket is ready."""
-    waiting: list[tuple[Any, dist.GradBucket, torch.futures.Future[torch.Tensor]]] = []
+    waiting: list[tuple[Any, Any, torch.futures.Future[torch.Tensor]]] = []
 
-    def reduce(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def reduce(state: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         device = bucket.buffer().device
         waiting.append((state, bucket, torch.futures.Future(devices=[device] if device.type == "cuda" else None)))
         promised = waiting[-1][2]

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 
 from gpugate.workload import Needs, Side, nothing_to_join
 
@@ -61,6 +62,12 @@ class RankedSide(Side):
     def step(self, step: Callable[[Any], torch.Tensor]) -> None:
         self._side.step = step
 
+    def align(self) -> None:
+        """Lets every rank finish its steps: a timed block does not wait for what another rank has left of the last."""
+        self.job.announce("align")
+        with self.job.blame_ranks():
+            await_all_ranks()
+
     def _finish(self) -> None:
         self.job.announce("finish", side=self._number)
         with self.job.blame_ranks():
@@ -71,6 +78,14 @@ class RankedSide(Side):
             self._closed = True
             self._side.close()
             self.job.announce("close", side=self._number)
+
+
+def await_all_ranks() -> None:
+    """Returns when the steps of all ranks are done, on the host and on the device."""
+    on_gpu = dist.get_backend() == "nccl"
+    dist.all_reduce(torch.zeros(1, device="cuda" if on_gpu else "cpu"))
+    if on_gpu:
+        torch.cuda.synchronize()  # cuda only
 
 
 def _numbers(inputs: Any) -> Sequence[Any]:

@@ -19,6 +19,7 @@ from gpugate.errors import SideError
 from gpugate.measurement import time_limit
 from gpugate.measurement.difference import PLAIN_TENSORS
 from gpugate.measurement.process_state import restore_process_state
+from gpugate.measurement.ranks import RankedSide
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
@@ -108,6 +109,8 @@ class BuiltSide:
         self.flags.apply()
         with blame(self.name, "running timed steps"), pause_garbage_collection():
             self.take_stock(inputs)
+            if isinstance(self.side, RankedSide):
+                self.side.align()
             block_ms = time_ms(lambda: self.run_steps(inputs, steps))
         return block_ms / steps
 

@@ -167,15 +167,11 @@ def counters(activity: Activity) -> dict[str, float]:
 
 def _exposed(kernels: Sequence[Event], device: Sequence[Event]) -> dict[str, float]:
     """The share of the window in which a kernel of NCCL runs and no other one; nothing where none of NCCL runs."""
-    ours, others = [], []
-    for kernel in kernels:
-        (ours if COMMUNICATION.search(kernel["name"]) else others).append(kernel)
-    if not ours:
-        return {}
-    spans = union(ours)
+    spans = union([kernel for kernel in kernels if COMMUNICATION.search(kernel["name"])])
+    others = union([kernel for kernel in kernels if not COMMUNICATION.search(kernel["name"])])
     window = union(device)
-    exposed = length(spans) - _overlap(spans, union(others))
-    return {"exposed_communication": exposed / (window[-1][1] - window[0][0])}
+    exposed = length(spans) - _overlap(spans, others)
+    return {"exposed_communication": exposed / (window[-1][1] - window[0][0])} if spans else {}
 
 
 def _copies_by_direction(copies: Sequence[Event]) -> dict[str, float]:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from gpugate.faults.fault import OF_RANKS, Fault
 from gpugate.faults.mutate import apply
 from gpugate.measurement.collectives import all_reduce_alone_ms, watch_collectives
+from gpugate.measurement.ranks import await_all_ranks
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.session.ranks import join
 from gpugate.workload import Build, Context, Side
@@ -60,6 +61,9 @@ class RankServer:
 
     def finish(self, side: int) -> None:
         self._use(side).finish()
+
+    def align(self) -> None:
+        await_all_ranks()
 
     def close(self, side: int) -> None:
         built, _ = self._sides.pop(side)

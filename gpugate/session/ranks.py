@@ -2,9 +2,10 @@
 
 The engine measures rank 0 as it measures any side: pairs, order, outputs, counters and faults need no second form. A
 step is announced in one line on a socket of each other rank, which does the same step of its own side. The lines are
-read in order, so that the ranks need no barrier: rank 0 may be many steps ahead, as on a GPU, where its host enqueues.
-The collectives of the step itself keep the ranks together, and the reference, which has none, leaves them apart. An
-announcement takes 10 us of rank 0 per other rank, in both sides of a pair alike.
+read in order, so that a step needs no barrier: rank 0 may be many steps ahead, as on a GPU, where its host enqueues.
+The collectives of the step itself keep the ranks together; the reference, which has none, leaves them apart, so before
+each timed block all ranks wait for each other. An announcement takes 10 us of rank 0 per other rank, in both sides of a
+pair alike.
 
 A process meets the others at a file in a fresh temporary folder. A rank that fails or ends is the end of the job: the
 others are killed, and what rank 0 waits for is aborted, so that its error names the rank and the cause.
@@ -31,7 +32,7 @@ import torch.distributed as dist
 
 from gpugate.errors import FreshProcessError, RankError
 from gpugate.faults.mutate import FaultyBuild
-from gpugate.measurement.ranks import RankedSide
+from gpugate.measurement.ranks import RankedSide, await_all_ranks
 from gpugate.session.child_process import module_command
 from gpugate.session.run_child import Ended, kill_group, start_child
 from gpugate.workload import Build, Context, Side
@@ -113,9 +114,10 @@ class RankJob:
         with ExitStack() as undo:
             undo.push(self.__exit__)
             folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gpugate-ranks-")))
-            orders = {"file": str(folder / "rendezvous"), "timeout_s": self._timeout_s, "torch": torch.__version__}
-            if Path(orders["file"]).exists():
-                raise RankError(f"the rendezvous file {orders['file']} is left of another job: remove it")
+            file = str(folder / "rendezvous")
+            orders = {"file": file, "timeout_s": self._timeout_s, "torch": torch.__version__}
+            if Path(file).exists():
+                raise RankError(f"the rendezvous file {file} is left of another job: remove it")
             self._stack.enter_context(_variables({**_NCCL, **_of_rank(0, self.count)}))
             for number in range(1, self.count):
                 device = _device_of(number, self._device)
@@ -124,7 +126,7 @@ class RankJob:
             threading.Thread(target=self._watch, name="gpugate-ranks", daemon=True).start()
             self._ask_all("join")  # each has imported torch, so that the time-out is that of the meeting alone
             with self.blame_ranks():
-                join(orders["file"], 0, self.count, self._device, self._timeout_s)
+                join(file, 0, self.count, self._device, self._timeout_s)
             self._stack.callback(_leave)
             undo.pop_all()
         return self
@@ -134,6 +136,11 @@ class RankJob:
         with suppress(RankError):
             self.announce("leave")
         self._stack.close()
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The ids of the processes of the other ranks."""
+        return [rank.child.pid for rank in self._others]
 
     def announce(self, do: str, **arguments: object) -> None:
         if self._failure is not None:
@@ -241,7 +248,7 @@ def join(file: str, rank: int, count: int, device: torch.device, timeout_s: floa
         timeout=timedelta(seconds=timeout_s),
         device_id=device if device.type == "cuda" else None,
     )
-    dist.all_reduce(torch.zeros(1, device=device))  # NCCL connects at the first collective
+    await_all_ranks()  # NCCL connects at the first collective
 
 
 def _leave() -> None:

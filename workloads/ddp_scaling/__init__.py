@@ -87,7 +87,7 @@ def _rung(
     byte_share: float | None = 1,
 ) -> Optimization:
     """`limits` hold on a GPU. `byte_share` is None where the bytes depend on the number of ranks."""
-    contract = {}
+    contract: dict[str, Contract] = {}
     for kind, number in zip(DEVICE_KINDS, NUMBER[model][counted_as], strict=True):
         byte_count = None if byte_share is None else int(byte_share * GRADIENT_BYTES[model][kind])
         overlaps = counted_as != "all-reduce-afterwards"

@@ -28,7 +28,8 @@ class Language(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """The logits [batch, tokens, words] of int64 [batch, tokens]."""
         later = nn.Transformer.generate_square_subsequent_mask(ids.shape[1], ids.device)
-        return self.logits(self.layers(self.words(ids), mask=later, is_causal=True))
+        logits: Tensor = self.logits(self.layers(self.words(ids), mask=later, is_causal=True))
+        return logits
 
 
 def make(name: str, device: torch.device) -> nn.Module:
@@ -39,9 +40,9 @@ def make(name: str, device: torch.device) -> nn.Module:
         words, width, heads, layers = (WORDS, 768, 12, 8) if on_gpu else (SMALL_WORDS, 128, 4, 4)
         return Language(words, width, heads, layers).to(device)
     norm = partial(nn.BatchNorm2d, track_running_stats=False)
-    if on_gpu:
-        return ResNet(Bottleneck, [3, 4, 6, 3], num_classes=CLASSES, norm_layer=norm).to(device)
-    return ResNet(Bottleneck, [1, 1, 1, 1], num_classes=CLASSES, width_per_group=8, norm_layer=norm).to(device)
+    blocks, width = ([3, 4, 6, 3], 64) if on_gpu else ([1, 1, 1, 1], 8)
+    network: nn.Module = ResNet(Bottleneck, blocks, num_classes=CLASSES, width_per_group=width, norm_layer=norm)
+    return network.to(device)
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
