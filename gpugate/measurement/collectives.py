@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -37,10 +38,9 @@ def count_collectives(side: BuiltSide, job: Job, inputs: Sequence[Any]) -> dict[
     with blame(side.name, "having its collectives counted"):
         side.run_steps(inputs, FLUSH_STEPS)
         with job.watch() as others, watch_collectives(side.device) as own:
-            for number in range(COUNTED_STEPS):
-                with record_function(STEP):
+            for number in range(COUNTED_STEPS + 1):
+                with whole_step(side.device):
                     side.side.step(inputs[number % len(inputs)])
-                synchronize(side.device)
         side.side.finish()
         synchronize(side.device)
     waits_ms = [own["communication_ms"], *(one["communication_ms"] for one in others)]
@@ -64,6 +64,14 @@ def all_reduce_alone_ms(device: torch.device, byte_count: int) -> float:
 
 
 @contextmanager
+def whole_step(device: torch.device) -> Iterator[None]:
+    """Marks a step, with all that it enqueues, in the profile."""
+    with record_function(STEP):
+        yield
+        synchronize(device)
+
+
+@contextmanager
 def watch_collectives(device: torch.device) -> Iterator[dict[str, float]]:
     """Runs the profiler inside; afterwards the dictionary has counts and times of all that ran."""
     found: dict[str, float] = {}
@@ -74,27 +82,34 @@ def watch_collectives(device: torch.device) -> Iterator[dict[str, float]]:
 
 
 def read_collectives(events: Sequence[Event]) -> dict[str, float]:
-    """Sums over a whole trace. `early_collectives` were asked for before the last gradient of their step was computed:
-    when a collective runs depends on chance, and its place among the calls of a step does not."""
-    ranges = [event for event in events if event.get("cat") == "user_annotation" and event.get("ph") == "X"]
-    calls = [event for event in events if _CALL.match(str(event.get("name", ""))) and event.get("cat") == "cpu_op"]
-    transfers = [event for event in ranges if _TRANSFER.match(event["name"])]
-    steps = [event for event in ranges if event["name"] == STEP]
-    nodes = [event["ts"] for event in events if _NODE.match(str(event.get("name", "")))]
-    # Kernels of NCCL are what runs; its ranges on the host end when the collective is enqueued.
-    kernels = [event for event in events if event.get("cat") == "kernel" and COMMUNICATION.search(event["name"])]
-    early = 0
+    """Sums over all marked steps of a trace but the last: a transfer reports its end in a thread of its own, and after
+    the last step perhaps too late for the profiler.
+
+    `early_collectives` were asked for before the last gradient of their step was computed: when a collective runs
+    depends on chance, and its place among the calls of a step does not.
+    """
+    steps = sorted((event for event in events if event.get("name") == STEP and event.get("ph") == "X"), key=_start)[:-1]
+    found: Counter[str] = Counter()
     for step in steps:
-        last = max((ts for ts in nodes if step["ts"] <= ts <= step["ts"] + step["dur"]), default=0.0)
-        early += sum(step["ts"] <= call["ts"] < last for call in calls)
-    return {
-        "collectives": float(len(calls)),
-        "all_reduces": float(sum("allreduce" in call["name"] for call in calls)),
-        "collective_bytes": float(_bytes_of_nccl(events) or sum(map(_bytes, transfers))),
-        "early_collectives": float(early),
-        "communication_ms": length(union(kernels or transfers)) / 1e3,
-        "steps_ms": length(union(steps)) / 1e3,
-    }
+        inside = [one for one in events if one.get("ph") == "X" and 0 <= one["ts"] - step["ts"] <= step["dur"]]
+        calls = [one for one in inside if one.get("cat") == "cpu_op" and _CALL.match(one["name"])]
+        transfers = [one for one in inside if one.get("cat") == "user_annotation" and _TRANSFER.match(one["name"])]
+        # Kernels of NCCL are what runs; its ranges on the host end when the collective is enqueued.
+        kernels = [one for one in inside if one.get("cat") == "kernel" and COMMUNICATION.search(one["name"])]
+        last = max((one["ts"] for one in inside if _NODE.match(one["name"])), default=0.0)
+        found["collectives"] += len(calls)
+        found["all_reduces"] += sum("allreduce" in call["name"] for call in calls)
+        found["early_collectives"] += sum(call["ts"] < last for call in calls)
+        found["collective_bytes"] += _bytes_of_nccl(inside) or sum(map(_bytes, transfers))
+        found["communication_us"] += length(union(kernels or transfers))
+        found["steps_us"] += step["dur"]
+    names = ("collectives", "all_reduces", "early_collectives", "collective_bytes")
+    times = {"communication_ms": found["communication_us"] / 1e3, "steps_ms": found["steps_us"] / 1e3}
+    return {**{name: float(found[name]) for name in names}, **times}
+
+
+def _start(event: Event) -> float:
+    return float(event["ts"])
 
 
 def _bytes_of_nccl(events: Sequence[Event]) -> int:

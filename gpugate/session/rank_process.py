@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from gpugate.faults.fault import OF_RANKS, Fault
 from gpugate.faults.mutate import apply
-from gpugate.measurement.collectives import all_reduce_alone_ms, watch_collectives
+from gpugate.measurement.collectives import all_reduce_alone_ms, watch_collectives, whole_step
 from gpugate.measurement.ranks import await_all_ranks
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.session.ranks import join
@@ -34,7 +34,7 @@ class RankServer:
         self._sides: dict[int, tuple[Side, TorchFlags]] = {}
         self._current = 0  # the side whose flags are set
         self._watching = ExitStack()
-        self._found: dict[str, float] = {}
+        self._watched, self._found = False, dict[str, float]()
 
     def join(self) -> None:
         if torch.__version__ != self._orders["torch"]:
@@ -57,7 +57,8 @@ class RankServer:
         self._sides[side], self._current = (built, TorchFlags.current()), side
 
     def step(self, side: int, inputs: Any) -> None:
-        self._use(side).step(torch.tensor(inputs))
+        with whole_step(self._device) if self._watched else nullcontext():
+            self._use(side).step(torch.tensor(inputs))
 
     def finish(self, side: int) -> None:
         self._use(side).finish()
@@ -74,10 +75,11 @@ class RankServer:
             torch.cuda.empty_cache()  # cuda only
 
     def watch(self) -> None:
-        self._found = self._watching.enter_context(watch_collectives(self._device))
+        self._watched, self._found = True, self._watching.enter_context(watch_collectives(self._device))
 
     def report(self) -> dict[str, float]:
         self._watching.close()
+        self._watched = False
         return dict(self._found)
 
     def all_reduce_alone(self, byte_count: int) -> None:

@@ -97,7 +97,7 @@ class _Rank:
 
 
 class RankJob:
-    """The job of one case, from the start of its ranks to their end. `ranks()` makes one."""
+    """The job of one case, from the start of its ranks to their end. `timeout_s` limits a collective and an answer."""
 
     def __init__(self, count: int, device: torch.device, timeout_s: float = TIMEOUT_S) -> None:
         self.count = count
@@ -124,7 +124,9 @@ class RankJob:
                 rank_orders = {**orders, "rank": number, "count": self.count, "device": str(device)}
                 self._others.append(_Rank(self._stack, number, rank_orders, _of_rank(number, self.count)))
             threading.Thread(target=self._watch, name="gpugate-ranks", daemon=True).start()
-            self._ask_all("join")  # each has imported torch, so that the time-out is that of the meeting alone
+            self._ask_all(
+                "join", max(TIMEOUT_S, self._timeout_s)
+            )  # each has imported torch, so that the time-out is that of the meeting alone
             with self.blame_ranks():
                 join(file, 0, self.count, self._device, self._timeout_s)
             self._stack.callback(_leave)
@@ -170,7 +172,7 @@ class RankJob:
         self.announce("watch")
         found: list[Mapping[str, float]] = []
         yield found
-        found += self._ask_all("report")
+        found += self._ask_all("report", self._timeout_s)
 
     @contextmanager
     def blame_ranks(self) -> Iterator[None]:
@@ -186,7 +188,7 @@ class RankJob:
                 raise RankError(late) from error
             raise
 
-    def _ask_all(self, do: str) -> list[dict[str, Any]]:
+    def _ask_all(self, do: str, timeout_s: float) -> list[dict[str, Any]]:
         """Announces a request that every rank answers; returns the replies by rank."""
         self._replies.clear()
         self.announce(do)
@@ -195,12 +197,12 @@ class RankJob:
             return self._failure is not None or len(self._replies) == len(self._others)
 
         with self._changed:
-            came = self._changed.wait_for(is_over, self._timeout_s)
+            came = self._changed.wait_for(is_over, timeout_s)
         if self._failure is not None:
             raise RankError(self._failure)
         if not came:
             missing = [str(rank.number) for rank in self._others if rank.number not in self._replies]
-            raise RankError(f"rank {', '.join(missing)} did not answer within {self._timeout_s:g} s: look at its load")
+            raise RankError(f"rank {', '.join(missing)} did not answer within {timeout_s:g} s: look at its load")
         return [self._replies[rank.number] for rank in self._others]
 
     def _watch(self) -> None:

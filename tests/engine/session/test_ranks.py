@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ from tests.support.tiny_project import running
 
 CPU = torch.device("cpu")
 CONTEXT = Context(CPU, items=1, seed=0, cache_dir=Path())
-ENDING_S = 5.0
 # Starts a job, writes the ids of its ranks, and waits for a step that does not end.
 LEADER = """
 import sys
@@ -69,11 +67,9 @@ def test_every_rank_does_each_step_of_a_side_that_each_of_them_built() -> None:
 def test_a_rank_that_ends_ends_all_with_its_own_error(how: str, words: str) -> None:
     with RankJob(3, CPU) as job:
         side = job.build(partial(rank_sides.ending, how=how), CONTEXT)
-        started = monotonic()
         with failing_with(words):
             side.step(torch.tensor([1]))
         wait_until(lambda: not any(map(running, job.process_ids)))
-        assert monotonic() - started < 10 * ENDING_S  # and not the time-out of a collective
         with failing_with(words):
             side.step(torch.tensor([2]))
 
@@ -84,17 +80,17 @@ def test_a_build_that_fails_on_one_rank_is_the_error_of_all() -> None:
 
 
 def test_a_rank_that_skips_a_collective_is_found_at_the_time_limit() -> None:
-    with RankJob(2, CPU, timeout_s=20) as job:
+    with RankJob(2, CPU, timeout_s=3) as job:
         side = job.build(partial(rank_sides.ending, how="skipped"), CONTEXT)
-        with failing_with("a collective did not end within 20 s: a rank skipped it, or is that slow"):
+        with failing_with("a collective did not end within 3 s: a rank skipped it, or is that slow"):
             side.step(torch.tensor([1]))
 
 
 def test_a_rank_that_does_not_answer_is_named() -> None:
-    with RankJob(2, CPU, timeout_s=20) as job:
+    with RankJob(2, CPU, timeout_s=3) as job:
         job.announce("build", side=1, module=rank_sides.__name__, name="idle_for_ever", keywords={}, fault=None,
                      items=1, seed=0, cache="", settings={})  # fmt: skip
-        with failing_with("rank 1 did not answer within 20 s"), job.watch():
+        with failing_with("rank 1 did not answer within 3 s"), job.watch():
             pass
         ids = job.process_ids
     assert not any(map(running, ids))
