@@ -37,6 +37,9 @@ def _parameters(config: pytest.Config, name: str) -> list[Any]:
 
 def _marks(config: pytest.Config, asked: Case | SweepCases) -> list[pytest.MarkDecorator]:
     marks = [pytest.mark.gpu] if asked.device_kind == "cuda" else []
+    cases = (asked,) if isinstance(asked, Case) else asked.cases
+    gpus = max(case.optimization.needs.gpus for case in cases)
+    marks += [pytest.mark.multi_gpu(gpus)] if gpus > 1 else []
     return marks + ([pytest.mark.xdist_group(asked.id)] if config.pluginmanager.hasplugin("xdist") else [])
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import ProofResult
 from gpugate.results.run import RunResult
 from gpugate.session.remembered_proofs import RememberedProofs
 from gpugate.store.store_url import VARIABLE
-from gpugate.workload import Case, Context, Optimization, Proof, Side, Size, Workload
+from gpugate.workload import Case, Context, Needs, Optimization, Proof, Side, Size, Workload
 from tests.support.tiny_project import QUICK, TinyProject
 
 NOW = "2026-11-23T02:00:05+01:00"
@@ -33,8 +34,8 @@ def show(context: Context) -> str:
     return "98 %"
 
 
-def a_case(seed: int = 0, items: int = 4, proof: Proof = Proof("it learns", show)) -> Case:  # noqa: B008  # frozen
-    optimization = Optimization("fast", build, {"cuda": 1.0}, proofs=(proof,))
+def a_case(seed: int = 0, items: int = 4, proof: Proof = Proof("it learns", show), needs: Needs = Needs()) -> Case:  # noqa: B008  # frozen
+    optimization = Optimization("fast", build, {"cuda": 1.0}, proofs=(proof,), needs=needs)
     sizes = {"cuda": Size(items, 1.0, 1.0)}
     return Case(
         Workload("net", build, lambda context, index: index, sizes, (optimization,), seed=seed), optimization, "cuda"
@@ -73,6 +74,15 @@ def test_a_proof_is_remembered_with_the_start_of_its_run(folder: Path, days: flo
 
 def test_another_gpu_of_the_host_is_the_same_machine(folder: Path) -> None:
     assert proofs_in(folder, environment=replace(H200, gpu_index=3)).recall(a_case())
+
+
+def test_another_number_of_ranks_forgets_the_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = a_case(needs=Needs(gpus=2))
+    for gpus, recalled in ((2, False), (2, True), (4, False)):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        proofs = proofs_in(tmp_path, case=case)
+        assert bool(proofs.recall(case)) == recalled
+        proofs.keep(case, LEARNED)
 
 
 ANEW: dict[str, dict[str, Any]] = {
