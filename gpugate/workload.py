@@ -7,7 +7,7 @@ function per optimization. This module does not import torch, so that a declarat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -221,6 +221,7 @@ class Optimization:
     keys of `min_speedup` say on which kinds of device the optimization runs. `compared_with` names the baseline or
     another optimization of the same workload. `dtype` is the precision it computes in and picks the tolerance.
     `min_speedup_why` is the reason why `min_speedup` is less than 0.8 of the recorded speedup, or below a target.
+    `bytes` replaces the bytes of the workload's size, where a step of the optimization must move fewer.
     """
 
     name: str
@@ -235,6 +236,7 @@ class Optimization:
     point: Point | None = None
     why: str = ""  # the physics in one sentence, where a reader of the figures needs it, such as the cause of a loss
     min_speedup_why: str = ""
+    bytes: NotNegative | None = None
 
     @property
     def tolerated(self) -> Tolerance:
@@ -294,7 +296,8 @@ class Case:
 
     @property
     def size(self) -> Size:
-        return self.workload.sizes[self.device_kind]
+        size, own = self.workload.sizes[self.device_kind], self.optimization.bytes
+        return size if own is None else replace(size, bytes=own)
 
     @property
     def spans_gpus(self) -> bool:
