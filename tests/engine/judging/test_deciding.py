@@ -377,9 +377,6 @@ def test_cpu_counters_that_processes_dispute_ask_a_third_one_and_an_unchecked_co
         assert (outcomes(found)["counters"], wants_fresh_process(found)) == (INCONCLUSIVE, asked)
 
 
-@pytest.mark.parametrize(
-    ("stopped_because", "kind", "helps"), [("noise", "cpu", True), ("budget", "cpu", False), ("noise", "cuda", False)]
-)
 def test_no_time_is_judged_where_ranks_share_a_cpu_and_all_else_is() -> None:
     for speedup in (0.5, 3.0, 9.0):
         result = case(measured(speedup, ranks=2.0), case_id="net/fast/cpu")
@@ -398,6 +395,9 @@ def test_no_time_is_judged_where_ranks_share_a_cpu_and_all_else_is() -> None:
     assert outcomes(case(measured(3.0, error=1.0, ranks=2.0), case_id="net/fast/cpu"))["equivalence"] is Outcome.WRONG
 
 
+@pytest.mark.parametrize(
+    ("stopped_because", "kind", "helps"), [("noise", "cpu", True), ("budget", "cpu", False), ("noise", "cuda", False)]
+)
 def test_noise_that_stopped_changing_on_a_cpu_asks_for_a_quieter_machine_and_no_larger_budget(
     stopped_because: str, kind: str, helps: bool
 ) -> None:
