@@ -21,10 +21,6 @@ from workloads.llm.tokens import CONTEXT_TOKENS, MIDDLE, Token, dtype, shape, te
 from workloads.parts.graph_capture import recorded
 
 Graphs = Sequence[fx.GraphModule]
-# The first makes a product with one row a loop of the compiler, which widens int8 and fp8 weights while it reads them;
-# otherwise they would be widened in memory first. The second computes an input of such a loop once, not again for each
-# row of the weights: sigmoid is so dear that on an H100 the product after SwiGLU read its weights at half of the rate.
-ON_GPU = {"coordinate_descent_tuning": True, "realize_reads_threshold": 1}
 
 
 def growing(context: Context) -> Side:
@@ -174,7 +170,8 @@ def read_text(model: Decoder, caches: Sequence[Cache], ids: Tensor) -> None:
 def compile_once(work: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], Graphs]:
     """Compiles `work` for one set of argument shapes; returns the compiled function and the list of compiled graphs.
 
-    On a GPU, ON_GPU changes the compiler's choices.
+    On a GPU, coordinate descent tuning makes a product with one row a loop of the compiler, which widens int8 and fp8
+    weights while it reads them; otherwise they would be widened in memory first.
     """
     from torch._inductor.compile_fx import compile_fx
 
@@ -182,7 +179,7 @@ def compile_once(work: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], Gr
 
     def backend(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Any:
         graphs.append(graph)
-        return compile_fx(graph, examples, config_patches=ON_GPU if examples[0].is_cuda else {})
+        return compile_fx(graph, examples, config_patches={"coordinate_descent_tuning": examples[0].is_cuda})
 
     def run(*arguments: Any) -> Tensor:
         return work(*arguments)
