@@ -88,7 +88,9 @@ def read_collectives(events: Sequence[Event]) -> dict[str, float]:
     `early_collectives` were asked for before the last gradient of their step was computed: when a collective runs
     depends on chance, and its place among the calls of a step does not.
     """
-    steps = sorted((event for event in events if event.get("name") == STEP and event.get("ph") == "X"), key=_start)[:-1]
+    # The marks of the host: a GPU has each mark a second time, in its own line of the trace.
+    marks = (event for event in events if event.get("name") == STEP and event.get("cat") == "user_annotation")
+    steps = sorted(marks, key=_start)[:-1]
     found = dict.fromkeys(FOUND, 0.0)
     for step in steps:
         inside = [one for one in events if one.get("ph") == "X" and 0 <= one["ts"] - step["ts"] <= step["dur"]]

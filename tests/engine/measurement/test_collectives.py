@@ -67,6 +67,11 @@ def test_nccl_reports_bytes_by_its_own_events_and_its_time_by_kernels() -> None:
     assert (found["collective_bytes"], found["communication_ms"]) == (1000, pytest.approx(0.040))
 
 
+def test_a_step_counts_once_though_a_gpu_marks_it_too() -> None:
+    on_gpu = [event(STEP, start, 90, "gpu_user_annotation") for start in (5, 205, 405)]
+    assert read_collectives([*STEPS, *on_gpu]) == read_collectives(STEPS)
+
+
 def test_a_barrier_carries_no_gradient() -> None:
     barrier = event("c10d::barrier", 25, 1)
     assert read_collectives([*STEPS, barrier])["collectives"] == read_collectives(STEPS)["collectives"] == 4
