@@ -1,4 +1,4 @@
-"""Collectives of a made-up trace are counted by step, with their bytes, and those that begin before the last gradient."""
+"""The collectives of a made-up trace are counted by step, with their bytes and those before the last gradient."""
 
 from collections.abc import Mapping
 from typing import Any
