@@ -185,8 +185,8 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="DAYS",
         default=str(DEFAULT_PROOF_DAYS),
         help="remember for DAYS that the proofs of a case succeeded, while its code, the software and the machine are "
-        "the same; 0 shows all proofs anew (default: %(default)s; nothing with --perf-store off, --perf-set or "
-        "--perf-mutate)",
+        "the same; 0 shows all proofs anew, and --perf-store off, --perf-set and --perf-mutate remember none (default: "
+        "%(default)s)",
     )
     add(
         "--perf-shard",
