@@ -54,12 +54,13 @@ def _list_fields(noun: type) -> str:
     (body,) = ast.parse(inspect.getsource(noun)).body
     assert isinstance(body, ast.ClassDef)  # noqa: S101  # for mypy
     fields = [ast.unparse(one) for one in body.body if isinstance(one, ast.AnnAssign)]
-    lines = (re.sub(r"field\(default_factory=(lambda: )?(\w+).*\)", _write_default, one) for one in fields)
+    lines = (re.sub(r"field\(default(_factory)?=(lambda: )?(\w+).*\)", _write_default, one) for one in fields)
     return "".join(f"\n    {line}," for line in lines) + "\n"
 
 
 def _write_default(found: re.Match[str]) -> str:
-    return found[2] if found[1] else "{}"
+    factory, name, value = found.groups()
+    return "{}" if factory and not name else str(value)
 
 
 def main(arguments: list[str]) -> int:
