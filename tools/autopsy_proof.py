@@ -1,7 +1,8 @@
 """`python -m tools.autopsy_proof` counts the known faults whose autopsy names the right cause.
 
 Every fault of `--perf-mutate` is put into the optimized side of every case that can show it. The same process measures
-the sound side first, and the autopsy compares the faulty side with it.
+the sound side first, and the autopsy compares the faulty side with it. Cases that span GPUs, and their faults, are left
+out: they need a job of ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from gpugate.errors import SideError, TrustError
 from gpugate.explaining.autopsy import autopsy
 from gpugate.explaining.states_of_case import optimized_side
-from gpugate.faults.fault import EXAMPLE, SPELLING, Fault
+from gpugate.faults.fault import EXAMPLE, OF_RANKS, SPELLING, Fault
 from gpugate.judging.decide import decide
 from gpugate.report.table import Column, Table, columns
 from gpugate.results.case import CaseResult, Promise
@@ -44,6 +45,7 @@ NAMES: Mapping[str, Collection[str]] = {
 }
 ON_A_CPU: Mapping[str, Collection[str]] = {**NAMES, "slow": ("host",)}  # where the work is the host's
 SIZES = {**EXAMPLE, "slow": "slow:20", "wrong": "wrong:0.1"}  # well above what two measurements differ by
+KINDS = tuple(kind for kind in SPELLING if kind not in OF_RANKS)
 GOAL = 0.9
 
 
@@ -87,7 +89,7 @@ def take_trials(cases: Sequence[Case], context_of: Mapping[str, Context], budget
         except SideError as error:
             yield FaultTrial("none", case.id, failed=str(error))
             continue
-        for kind in SPELLING:
+        for kind in KINDS:
             fault = Fault.parse(SIZES.get(kind, kind))
             try:
                 faulty = _measure(case, context_of[case.id], budget_s, fault)
@@ -210,7 +212,7 @@ def _select(modules: Sequence[str], device: str, words: str, folder: Path) -> tu
     for case in catalogue.cases():
         needs = [case.optimization.needs]
         needs += [case.workload.optimization(case.reference_name).needs] if case.reference_name != BASELINE else []
-        able = all(missing_needs(one, environment) is None for one in needs)
+        able = all(one.gpus < 2 and missing_needs(one, environment) is None for one in needs)
         if able and case.device_kind == wanted.type and words in case.id:
             cases.append(case)
     contexts = {case.id: Context(wanted, case.size.items, case.workload.seed, folder) for case in cases}
