@@ -22,22 +22,18 @@ def parametrize(metafunc: pytest.Metafunc) -> bool:
     """
     names = [name for name in (FIXTURE, SWEEP_FIXTURE) if _asks_for_ours(metafunc, name)]
     for name in names:
-        metafunc.parametrize(name, _parameters(metafunc.config, name), indirect=True, scope="session")
+        metafunc.parametrize(name, _parameters(name), indirect=True, scope="session")
     return bool(names)
 
 
-def _parameters(config: pytest.Config, name: str) -> list[Any]:
+def _parameters(name: str) -> list[Any]:
     try:
         catalogue.load()
     except GpugateError as error:
         raise pytest.Collector.CollectError(str(error)) from None
     found: Sequence[Case | SweepCases] = catalogue.cases() if name == FIXTURE else catalogue.sweeps()
-    return [pytest.param(one, id=one.id, marks=_marks(config, one)) for one in found]
-
-
-def _marks(config: pytest.Config, asked: Case | SweepCases) -> list[pytest.MarkDecorator]:
-    marks = [pytest.mark.gpu] if asked.device_kind == "cuda" else []
-    return marks + ([pytest.mark.xdist_group(asked.id)] if config.pluginmanager.hasplugin("xdist") else [])
+    marks = {"cuda": [pytest.mark.gpu], "cpu": []}
+    return [pytest.param(one, id=one.id, marks=marks[one.device_kind]) for one in found]
 
 
 def _asks_for_ours(metafunc: pytest.Metafunc, name: str) -> bool:
@@ -68,6 +64,11 @@ def cases_of(item: pytest.Item) -> tuple[Case, ...]:
 def _parameter(item: pytest.Item, name: str) -> Any:
     callspec = getattr(item, "callspec", None)
     return callspec.params.get(name) if callspec is not None else None
+
+
+def gpus_of(item: pytest.Item) -> int:
+    """The GPUs that the mark `multi_gpu(n)` of a test names; 1 without the mark."""
+    return max((int(mark.args[0]) for mark in item.iter_markers("multi_gpu") if mark.args), default=1)
 
 
 def deselect_other_devices(config: pytest.Config, items: list[pytest.Item], asked: str) -> None:
