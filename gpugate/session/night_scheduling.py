@@ -30,6 +30,7 @@ class NightScheduling:
         self._waiting: dict[Any, list[str]] = {}  # tests that a node has, and has not ended
         self._side_by_side: deque[list[str]] = deque()
         self._alone: deque[list[str]] = deque()
+        self._left: dict[int, list[str]] = {}  # by the place of a worker that died
         self._planned = False
 
     @property
@@ -43,13 +44,13 @@ class NightScheduling:
     @property
     def tests_finished(self) -> bool:
         """True where no node needs another test, though some may wait for the word that there is none."""
-        if not self._planned or self._side_by_side or self._alone:
+        if not self._planned or self._side_by_side or self._alone or self._left:
             return False
         return all(len(tests) < FEWEST_WAITING for tests in self._waiting.values())
 
     @property
     def has_pending(self) -> bool:
-        return bool(self._side_by_side or self._alone or any(self._waiting.values()))
+        return bool(self._side_by_side or self._alone or self._left or any(self._waiting.values()))
 
     def add_node(self, node: Any) -> None:
         self._waiting[node] = []
@@ -68,15 +69,17 @@ class NightScheduling:
         raise NotImplementedError
 
     def remove_node(self, node: Any) -> str | None:
-        """Takes out a node that has ended. Of one that died, its first waiting test failed, and the rest goes to the
-        worker that replaces it."""
+        """Takes out a node that has ended. Of one that died, its first waiting test failed.
+
+        Its other tests wait for the worker that replaces it, which knows the finished cases: no other one does.
+        """
         waiting = self._waiting.pop(node)
         if not waiting:
-            self._feed_all()
+            if self._planned and node not in self.workers.dead:  # another one replaces a dead one, and is fed then
+                self._feed_all()
             return None
         if waiting[1:]:
-            queue = self._alone if self.workers.is_host(node) else self._side_by_side
-            queue.appendleft(waiting[1:])
+            self._left[self.workers.place(node)] = waiting[1:]
         return waiting[0]
 
     def schedule(self) -> None:
@@ -112,18 +115,19 @@ class NightScheduling:
         """Gives the node the next groups, or the word that no further one comes."""
         if node.shutting_down:
             return
-        is_host = self.workers.is_host(node)
+        place, is_host = self.workers.place(node), self.workers.is_host(node)
         if is_host and self._alone and self._is_shared():
             return
         queue, waiting = self._alone if is_host else self._side_by_side, self._waiting[node]
-        while queue and len(waiting) < FEWEST_WAITING:
-            tests = queue.popleft()
+        while (queue or self._left.get(place)) and len(waiting) < FEWEST_WAITING:
+            tests = self._left.pop(place, None) or queue.popleft()
             waiting.extend(tests)
             node.send_runtest_some([self._collected[node].index(test) for test in tests])
         if not queue:
             node.shutdown()
 
     def _is_shared(self) -> bool:
-        """True while a worker of a GPU measures, or starts to replace one that died."""
+        """True while a worker of a GPU measures, or is to replace one that died."""
         others = {*self._waiting, *self.workers.starting}
-        return bool(self._side_by_side) or not all(map(self.workers.is_host, others))
+        left = self._left.keys() - {len(self.workers.gpus)}
+        return bool(self._side_by_side or left) or not all(map(self.workers.is_host, others))

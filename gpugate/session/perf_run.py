@@ -268,7 +268,7 @@ class PerfRun:
     def _with_lost_cases(self, run: RunResult | None) -> RunResult | None:
         """The run of all workers with the cases of those that died and of the run that was resumed: its file has both."""
         workers = self.config.stash.get(WORKERS, None)
-        if workers is None or not (workers.began and (workers.died or self.options.resume)):
+        if workers is None or not (workers.began and (workers.dead or self.options.resume)):
             return run
         stored = run_file.read(workers.orders.paths[0])
         found = join(replace(stored, interrupted=False), run or replace(stored, cases={}))

@@ -151,7 +151,7 @@ class Workers:
     folder: Path = field(init=False)
     starting: set[Any] = field(default_factory=set)  # nodes of xdist that have not collected yet
     began: bool = False  # the files of the run
-    died: bool = False  # at least one worker
+    dead: set[Any] = field(default_factory=set)  # nodes that ended before they had finished
 
     def __post_init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="gpugate-workers-")
@@ -188,9 +188,13 @@ class Workers:
             orders = replace(orders, gpus=share.gpus or ",".join(self.gpus), host_cores=len(usable_cores()))
         node.workerinput[ORDERS] = json.dumps(asdict(orders))
 
+    def place(self, node: Any) -> int:
+        """The number of a worker, from 0 on, which one that replaces it has too; that of the host is the last one."""
+        return next(place for place, spec in enumerate(node.nodemanager.specs) if spec is node.gateway.spec)
+
     def is_host(self, node: Any) -> bool:
         """True for the worker that sees all GPUs and has all cores."""
-        return node.gateway.spec is node.nodemanager.specs[-1]
+        return self.place(node) == len(self.gpus)
 
     @pytest.hookimpl(trylast=True)  # after the folder of the night has been cleared
     def pytest_xdist_node_collection_finished(self, node: Any) -> None:
@@ -206,7 +210,8 @@ class Workers:
 
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
         self.starting.discard(node)
-        self.died = self.died or error is not None
+        if error is not None:
+            self.dead.add(node)
 
     def pytest_xdist_make_scheduler(self) -> Any:
         from gpugate.session.night_scheduling import NightScheduling  # with xdist
