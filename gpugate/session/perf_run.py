@@ -266,7 +266,7 @@ class PerfRun:
                 run_file.clear_mark(path)
 
     def _with_lost_cases(self, run: RunResult | None) -> RunResult | None:
-        """The run of all workers with the cases of those that died and of the run that was resumed: its file has both."""
+        """The run of all workers with the cases of dead ones and of the run that was resumed, which its file has."""
         workers = self.config.stash.get(WORKERS, None)
         if workers is None or not (workers.began and (workers.dead or self.options.resume)):
             return run
