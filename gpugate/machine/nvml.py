@@ -38,6 +38,8 @@ def near_cores(name: str) -> frozenset[int]:
             handle = _query(nvml, nvml.nvmlDeviceGetHandleByIndex, int(name))
         else:
             handle = _query(nvml, nvml.nvmlDeviceGetHandleByUUID, name)
+        if handle is None:
+            return frozenset()
         gpu = _query(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
         words = _query(nvml, nvml.nvmlDeviceGetCpuAffinity, gpu, MOST_CORES // 64) or ()
     return frozenset(core for core in range(64 * len(words)) if words[core // 64] >> core % 64 & 1)

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import pytest
 
-from gpugate.results.fleet_plan import longest_first
-
-if TYPE_CHECKING:
-    from gpugate.session.xdist_workers import Workers
+from gpugate.results.fleet_plan import Group, longest_first
 
 # A worker of xdist begins a test once it knows the next one, or that there is none.
 FEWEST_WAITING = 2
+
+
+class Workers(Protocol):
+    """The workers of one host. `starting` and `dead` are nodes: a worker as xdist has it."""
+
+    gpus: tuple[str, ...]
+    starting: set[Any]
+    dead: set[Any]
+
+    def place(self, node: Any) -> int: ...
+
+    def is_host(self, node: Any) -> bool: ...
+
+    def plan(self) -> tuple[list[Group], dict[str, str]]: ...
 
 
 class NightScheduling:
     """The longest group goes first, to the worker that is free first. Groups that run alone come after the others: the
     worker of the host gets them once each worker of a GPU has ended, and has left its memory and its cores.
 
-    A node is a worker as xdist has it. Its tests are numbered as it collected them.
+    The tests of a node are numbered as it collected them.
     """
 
     def __init__(self, workers: Workers) -> None:

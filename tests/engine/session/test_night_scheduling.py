@@ -136,7 +136,7 @@ def test_each_test_runs_once_and_a_group_on_one_worker_with_what_is_alone_on_the
         host = Host(draw.randint(2, 4), seeded_groups(draw), plain=draw.randint(0, 3))
         host.finish(draw)
         assert sorted(test for test, _ in host.ran) == sorted(host.tests)
-        where = {test: spec for test, spec in host.ran}
+        where = dict(host.ran)
         for group in host.groups:
             specs = {where[f"{case}[{test}]"] for case in group.cases for test in range(TESTS_OF_A_CASE)}
             assert len(specs) == 1

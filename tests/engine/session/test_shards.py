@@ -162,7 +162,7 @@ def test_durations_of_a_run_balance_the_shards(tiny: TinyProject) -> None:
     [
         (["--perf-shard=3/2"], "ERROR: --perf-shard 3/2 is shard 3 of 2, which is not there: give one from 1/2 to 2/2"),
         (["--perf-shard=2/2"], "ERROR: --perf-shard 2/2 has no case, since the selected ones make 1 groups"),
-        (["--perf-durations=night"], "ERROR: --perf-durations night balances shards: give --perf-shard too"),
+        (["--perf-durations=night"], "ERROR: --perf-durations night balances shards and workers: give --perf-shard or"),
         (["--perf-shard=1/1", "--update-baselines"], "ERROR: --perf-shard 1/1 divides a workload, and"),
     ],
 )
