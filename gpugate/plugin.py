@@ -16,7 +16,8 @@ from gpugate.session.options import add_options, add_settings, profilers, read_o
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import parametrize
 from gpugate.session.usage_errors import usage_errors
-from gpugate.session.xdist_workers import REFUSAL, RESULTS, WORKERS, count_workers, start_workers
+from gpugate.session.worker_orders import REFUSAL, RESULTS
+from gpugate.session.xdist_workers import WORKERS, count_workers, start_workers
 
 __all__ = ["gate", "sweep", "workload"]  # fixtures are found in the plugin's namespace
 

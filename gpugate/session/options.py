@@ -22,7 +22,7 @@ from gpugate.measurement.settings import Settings
 from gpugate.report.next_step import SET
 from gpugate.results.shard import Shard
 from gpugate.session.shards import COUNT_VARIABLE, KUBERNETES, SLURM, parse_shard
-from gpugate.session.xdist_workers import Orders, orders_of
+from gpugate.session.worker_orders import Orders, orders_of
 from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store.night_files import RUN
 from gpugate.store.store_url import VARIABLE, choose_url, find_file

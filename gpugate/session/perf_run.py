@@ -48,8 +48,9 @@ from gpugate.session.selection import (
 from gpugate.session.shards import plan_case, select_shard
 from gpugate.session.termination import treat_termination_as_ctrl_c
 from gpugate.session.usage_errors import usage_errors
+from gpugate.session.worker_orders import REFUSAL, RESULTS, CollectedTests
 from gpugate.session.worker_results import join, pack, unpack
-from gpugate.session.xdist_workers import REFUSAL, RESULTS, WORKERS, CollectedTests
+from gpugate.session.xdist_workers import WORKERS
 from gpugate.store import run_file
 from gpugate.store.json_file import write_atomically
 from gpugate.store.night_files import JUNIT, run_path

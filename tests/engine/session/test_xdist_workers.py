@@ -17,12 +17,11 @@ from gpugate.results.run import RunResult
 from gpugate.session import xdist_workers
 from gpugate.session.opening import choose_device
 from gpugate.session.options import Options
+from gpugate.session.worker_orders import CollectedTests, orders_of
 from gpugate.session.worker_results import join, pack, unpack
 from gpugate.session.xdist_workers import (
-    CollectedTests,
     Workers,
     count_workers,
-    orders_of,
     start_workers,
 )
 from gpugate.store import run_file
