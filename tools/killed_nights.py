@@ -229,11 +229,20 @@ def kill_shards(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
 
 
 def kill_workers(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
-    """Kills of the workers of one session, each of which another one replaces."""
+    """Kills of the workers of one session, each of which another one replaces.
+
+    xdist ends the session where a worker is killed in the moment of its start: the session is resumed.
+    """
     night, own = Night(folder, MORE_SINGLE, pretend_gpus=True), ["night"]
-    pid = night.start("-n", "auto", "--max-worker-restart=9999", "--perf-report=night")
-    while (status := wait(pid, draw.uniform(0.2, BETWEEN_S) if most else HANGS_S)) is None:
-        workers = children(pid)
+    options = ("-n", "auto", "--max-worker-restart=9999", "--perf-report=night")
+    pid, status = night.start(*options), None
+    while status is None:
+        status = wait(pid, draw.uniform(0.2, BETWEEN_S) if most else HANGS_S)
+        require(most or status is not None, "the session does not end")
+        if status == pytest.ExitCode.INTERNAL_ERROR:
+            night.check(own, most=GPUS)
+            pid, status = night.start(*options), None
+        workers = children(pid) if status is None else []
         if workers and night.journal():
             measuring = [worker for worker in workers if night.doing(worker) != BEFORE]
             worker = draw.choice(measuring if measuring and draw.random() > EARLY else workers)

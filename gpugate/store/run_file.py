@@ -81,7 +81,6 @@ def begin(path: Path, run: RunResult) -> None:
     Raises as `write` does.
     """
     write(path, replace(run, interrupted=True, ladders=[], sweeps=[]))
-    _append(path, {"started_at": run.started_at, "seed": run.seed})
 
 
 def append(path: Path, case: CaseResult, yardsticks: Sequence[Yardstick], run: RunResult) -> None:
@@ -97,7 +96,7 @@ def append(path: Path, case: CaseResult, yardsticks: Sequence[Yardstick], run: R
         "source_hashes": {} if source_hash is None else {case.workload: source_hash},
         "wall_s": run.wall_s,
     }
-    _append(path, part)
+    _append(path, {"started_at": run.started_at, "seed": run.seed}, part)
 
 
 def remove(path: Path) -> None:
@@ -142,13 +141,15 @@ def _beside(path: Path, ending: str) -> Path:
     return target.with_name(f"{target.name}.{ending}")
 
 
-def _append(path: Path, part: Mapping[str, Any]) -> None:
-    line = json.dumps(part, allow_nan=False).encode() + b"\n"
+def _append(path: Path, head: Mapping[str, Any], part: Mapping[str, Any]) -> None:
+    """Appends a part as a line; the first line of a file is the head of its session."""
+    first, line = (json.dumps(one, allow_nan=False).encode() + b"\n" for one in (head, part))
     with FILE.writing(path):
         descriptor = os.open(_lines_beside(path), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # which ends with the process, even a killed one
             before = _drop_cut_off(descriptor)
+            line = line if before else first + line
             try:
                 if os.write(descriptor, line) < len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
