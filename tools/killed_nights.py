@@ -243,9 +243,10 @@ def kill_workers(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]
             night.check(own, most=GPUS)
             pid, status = night.start(*options), None
         workers = children(pid) if status is None else []
+        early = draw.random() < EARLY
+        workers = [worker for worker in workers if early or night.doing(worker) != BEFORE]
         if workers and night.journal():
-            measuring = [worker for worker in workers if night.doing(worker) != BEFORE]
-            worker = draw.choice(measuring if measuring and draw.random() > EARLY else workers)
+            worker = draw.choice(workers)
             doing = night.doing(worker)
             os.kill(worker, signal.SIGKILL)
             wait_for_end(worker)
@@ -264,7 +265,8 @@ def kill_controllers(folder: Path, draw: random.Random, most: int) -> Iterator[K
         status = night.wait(pid, draw, most)
         if status is None:
             workers = children(pid)
-            during = ", ".join(sorted(night.doing(worker) for worker in workers))
+            doing = Counter(night.doing(worker) for worker in workers)
+            during = ", ".join(f"{number} {words}" for words, number in sorted(doing.items())) or "no worker yet"
             kill_session(pid)
             for worker in workers:
                 wait_for_end(worker)
@@ -338,14 +340,18 @@ def main(words: Sequence[str]) -> int:
         prog="python -m tools.killed_nights", description="Kills nights at random moments."
     )
     for kind, number in KILLS.items():
-        parser.add_argument(f"--{kind}s", type=int, default=number, help=f"kills of a {kind} (default: {number})")
+        text = f"kills of a {kind}; 0 keeps those that the file has (default: {number})"
+        parser.add_argument(f"--{kind}s", type=int, default=number, help=text)
     parser.add_argument("--seed", type=int, default=1, help="draws the moments (default: 1)")
     parser.add_argument("--output", type=Path, default=DATA, help=f"the file of the kills (default: {DATA})")
     arguments = parser.parse_args(words)
-    draw = random.Random(arguments.seed)  # noqa: S311  # moments, no secrets
+    stored = json.loads(arguments.output.read_text(encoding="utf-8"))["kills"] if arguments.output.exists() else []
     kills: list[Kill] = []
     for kind in KINDS:
-        for kill in kill_nights(kind, getattr(arguments, f"{kind}s"), draw):
+        draw = random.Random(f"{arguments.seed} {kind}")  # noqa: S311  # moments, no secrets
+        number = getattr(arguments, f"{kind}s")
+        kills += [] if number else [Kill(**kill) for kill in stored if kill["killed"] == kind]
+        for kill in kill_nights(kind, number, draw):
             kills.append(kill)
             print(len(kills), *asdict(kill).values(), flush=True)
     lines = ",\n".join(json.dumps(asdict(kill)) for kill in kills)

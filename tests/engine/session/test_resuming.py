@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.verdict import Outcome, Verdict
 from gpugate.session.resuming import is_finished
 from gpugate.workload import Size
+from tests.conftest import case, measured
 from tests.engine.session.test_shards import THREE
 from tests.support.tiny_project import TinyProject, check_no_traceback
 
@@ -23,8 +25,8 @@ def cut_off(tiny: TinyProject, change: Callable[[dict[str, Any]], object] = lamb
     """Makes run.json a run that was cut off before its last case; `change` edits it further."""
     run = tiny.json()
     run.update(interrupted=True, exit_status=None)
-    for case in run["cases"].values():
-        case["measurement"]["wall_s"] = OTHER_S
+    for of_case in run["cases"].values():
+        of_case["measurement"]["wall_s"] = OTHER_S
     del run["cases"]["tiny/three/cpu"]
     change(run)
     tiny.write("run.json", json.dumps(run))
@@ -41,23 +43,23 @@ def measured_run(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def measured(tiny: TinyProject, measured_run: str) -> TinyProject:
+def stored(tiny: TinyProject, measured_run: str) -> TinyProject:
     tiny.workload(optimizations=THREE)
     tiny.write("run.json", measured_run)
     return tiny
 
 
-def test_a_run_that_was_cut_off_measures_what_it_lacks(measured: TinyProject) -> None:
-    before = cut_off(measured, lambda run: run.update(wall_s=1000.0))
-    ended = measured.run(*RESUME)
+def test_a_run_that_was_cut_off_measures_what_it_lacks(stored: TinyProject) -> None:
+    before = cut_off(stored, lambda run: run.update(wall_s=1000.0))
+    ended = stored.run(*RESUME)
     assert ended.status == 0, ended.text
     assert "12 passed" in ended.text
-    run = measured.json()
+    run = stored.json()
     assert (run["interrupted"], run["exit_status"]) == (False, 0)
     assert {name: run[name] for name in ("started_at", "seed")} == {
         name: before[name] for name in ("started_at", "seed")
     }
-    times = {name: case["measurement"]["wall_s"] for name, case in run["cases"].items()}
+    times = {name: of_case["measurement"]["wall_s"] for name, of_case in run["cases"].items()}
     assert times.pop("tiny/three/cpu") != OTHER_S
     assert times == {"tiny/one/cpu": OTHER_S, "tiny/two/cpu": OTHER_S}
     assert run["cases"]["tiny/one/cpu"]["verdicts"] == before["cases"]["tiny/one/cpu"]["verdicts"]
@@ -98,15 +100,15 @@ def test_without_a_run_it_begins(tiny: TinyProject) -> None:
     ],
 )
 def test_another_run_is_not_resumed(
-    measured: TinyProject, change: Callable[[dict[str, Any]], object], options: tuple[str, ...], said: str
+    stored: TinyProject, change: Callable[[dict[str, Any]], object], options: tuple[str, ...], said: str
 ) -> None:
-    cut_off(measured, change)
-    before = (measured.path / "run.json").read_bytes()
-    ended = measured.run(*RESUME, *options)
+    cut_off(stored, change)
+    before = (stored.path / "run.json").read_bytes()
+    ended = stored.run(*RESUME, *options)
     assert ended.status == pytest.ExitCode.USAGE_ERROR
     assert said in ended.text
     check_no_traceback(ended.text)
-    assert (measured.path / "run.json").read_bytes() == before
+    assert (stored.path / "run.json").read_bytes() == before
 
 
 def test_other_baselines_are_not_those_of_the_finished_cases(tiny: TinyProject, recorded_project: TinyProject) -> None:
@@ -141,9 +143,10 @@ def test_a_case_that_came_to_nothing_is_measured_again() -> None:
     lost = Verdict("speedup", "a/b/cuda", Outcome.ENV_INVALID, (Reason(ReasonCode.DEVICE_LOST, {"problem": "gone"}),))
     cases = {
         "cut off": CaseResult("a/b/cuda", "a", "b", "baseline", size),
-        "device lost": CaseResult("a/b/cuda", "a", "b", "baseline", size, verdicts=[lost]),
+        "device lost": replace(measured(case("a/b/cuda", size), 2.0, 1.0, {}), verdicts=[lost]),
+        "measured": measured(case("a/b/cuda", size), 2.0, 1.0, {}),
         "failed": CaseResult("a/b/cuda", "a", "b", "baseline", size, error="out of memory"),
         "skipped": CaseResult("a/b/cuda", "a", "b", "baseline", size, skipped="needs a GPU"),
     }
-    finished = {name: is_finished(case) for name, case in cases.items()}
-    assert finished == {"cut off": False, "device lost": False, "failed": True, "skipped": True}
+    finished = {name: is_finished(one) for name, one in cases.items()}
+    assert finished == {"cut off": False, "device lost": False, "measured": True, "failed": True, "skipped": True}
