@@ -1,5 +1,6 @@
 # make perf: measure and judge. make test: the engine's own tests. make lint: style, types and deployment files.
-# make coverage: the tests again, much slower; they must reach 90 % of what a CPU can. Each works alone on a fresh clone.
+# make coverage: the tests again, much slower; they must reach 90 % of what a CPU can. make test-slurm: the array of
+# deploy/slurm alone, on a Slurm that the test starts. Each works alone on a fresh clone.
 # ARGS goes to pytest: make perf ARGS="-m gpu --gate". PYTHON chooses the interpreter, VENV the environment's folder.
 
 VENV ?= .venv
@@ -17,7 +18,7 @@ PYTHONS = $(PYTHON)
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: perf test lint coverage
+.PHONY: perf test test-slurm lint coverage
 
 perf: $(PERF_INSTALLED)
 	$(VENV)/bin/python -m pytest perf_tests $(ARGS)
@@ -28,6 +29,10 @@ perf: $(PERF_INSTALLED)
 TESTS = -m pytest tests -n 3 --dist worksteal -p no:gpugate.plugin --timeout 600 --timeout-method thread $(ARGS)
 test: $(TEST_INSTALLED)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python $(TESTS)
+
+# As a part of `make test`, this test is skipped where Slurm is missing.
+test-slurm: $(TEST_INSTALLED)
+	GPUGATE_TESTS_MUST_RUN=1 $(VENV)/bin/python -m pytest tests/engine/test_slurm_night.py -p no:gpugate.plugin $(ARGS)
 
 coverage: $(TEST_INSTALLED)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m coverage run $(TESTS)

@@ -31,14 +31,34 @@ COUNTER_MEANING: Mapping[str, str] = {
     "grown_bytes": "device memory that a step leaves allocated, in bytes",
     "autotuned": "1 where cuDNN chose its algorithms by timing them, which another process may end otherwise",
     "peak_bytes": "peak device memory of the side, in bytes",
+    "ranks": "processes of the job, one for each GPU",
+    "collectives": "collectives between ranks, such as the all-reduce of a bucket",
+    "collective_bytes": "bytes of the inputs of collectives on one rank",
+    "early_collectives": "collectives that begin before the backward pass computes its last gradient",
+    "rank_lag": "time for which other ranks wait for the slowest one, as a share of a step, under the profiler",
+    "exposed_communication": "share of a step in which a collective runs and no other kernel",
+    "collective_bus_share": "bus bandwidth of a step's collectives, as a share of an all-reduce by itself",
     "minor_faults": "page faults of this process that needed no disk, in a timed step",
     "major_faults": "page faults of this process that waited for a disk, in a timed step",
     "voluntary_switches": "context switches of this process to wait for something, in a timed step",
     "involuntary_switches": "context switches of this process forced by other work on its cores, in a timed step",
     "other_cores": "cores that other processes kept busy while both sides were timed",
 }
-# The operating system counts these, on every machine. The others are counted on CUDA only.
-CPU_COUNTERS = frozenset({"minor_faults", "major_faults", "voluntary_switches", "involuntary_switches", "other_cores"})
+# These are counted on every machine, by the operating system or between ranks. The others are counted on CUDA only.
+CPU_COUNTERS = frozenset(
+    {
+        "ranks",
+        "collectives",
+        "collective_bytes",
+        "early_collectives",
+        "rank_lag",
+        "minor_faults",
+        "major_faults",
+        "voluntary_switches",
+        "involuntary_switches",
+        "other_cores",
+    }
+)
 COUNTER_NAMES = tuple(COUNTER_MEANING)
 # A sick machine makes these worse, like times. The others count events, which it does not change.
 OF_TIME = frozenset(
@@ -53,6 +73,9 @@ OF_TIME = frozenset(
         "bus_share",
         "data_path_efficiency",
         "whole_run_speedup",
+        "rank_lag",
+        "exposed_communication",
+        "collective_bus_share",
         "major_faults",
         "voluntary_switches",
         "involuntary_switches",

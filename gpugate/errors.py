@@ -69,6 +69,10 @@ class FreshProcessError(GpugateError):
         return str(named[-1][1] or named[-1][2]) if named else "".join(lines[-1:])
 
 
+class RankError(GpugateError):
+    """A rank of a job failed or ended, or the ranks did not meet."""
+
+
 class DisprovedError(GpugateError):
     """A proof of an optimization failed; the message names the problem and its size."""
 

@@ -47,6 +47,7 @@ def _start_profiler(config: pytest.Config) -> int | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a CUDA GPU")
+    config.addinivalue_line("markers", "multi_gpu(n): spans n GPUs or more, on a CPU n processes")
     with usage_errors():
         options = read_options(config)
         start_workers(config, options)

@@ -7,9 +7,9 @@ function per optimization. This module does not import torch, so that a declarat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from gpugate.errors import CatalogueError
 from gpugate.units import Natural, NotNegative, Share
@@ -23,6 +23,13 @@ DEVICE_KINDS: tuple[DeviceKind, ...] = ("cuda", "cpu")
 _Entry = TypeVar("_Entry")
 
 
+class Ranks(Protocol):
+    """The processes of one job, a rank each: this process is rank 0, and every other rank repeats its calls."""
+
+    def build(self, build: Build, context: Context) -> Side:
+        """Builds the side on every rank; each later step of the returned side is a step of every rank."""
+
+
 @dataclass(frozen=True)
 class Context:
     """The argument of a build function.
@@ -30,7 +37,7 @@ class Context:
     `cache_dir` exists and outlives the session: compiled engines go there. `settings` holds the user's `--perf-set
     NAME=VALUE` by name; the names are those that the selected workloads declare. Where `capture_graphs` is False, a
     build function that captures CUDA graphs runs its steps without graphs: it reads the field at each build, so that
-    the fault `no-graph` works.
+    the fault `no-graph` works. `ranks` is the job of a case that spans GPUs: `torch.distributed` is initialized then.
     """
 
     device: torch.device
@@ -39,6 +46,7 @@ class Context:
     cache_dir: Path
     capture_graphs: bool = True
     settings: Mapping[str, str] = field(default_factory=dict, hash=False)
+    ranks: Ranks | None = field(default=None, compare=False)
 
 
 def nothing_to_join() -> None:
@@ -72,6 +80,9 @@ class Side:
     returns when they have as much ready as at its last return, so that counted work ends with it. `round_steps` is the
     period of work that not every step does, such as closing a file: on a GPU a block has whole rounds, where a round
     takes 1.5 s at most.
+
+    `expected_step` is for a baseline whose step leaves work out on purpose, such as the communication between GPUs: it
+    computes, on rank 0 alone and never timed, the output that the optimizations must give.
     """
 
     step: Callable[[Any], torch.Tensor]
@@ -83,6 +94,7 @@ class Side:
     cached_step: Callable[[], object] | None = None
     works_ahead: bool = False
     round_steps: int = 1
+    expected_step: Callable[[Any], torch.Tensor] | None = None
 
 
 Build = Callable[[Context], Side]
@@ -122,7 +134,10 @@ class Engine:
 class Needs:
     """Requirements of an optimization. `install` is the next step for a missing package.
 
-    `engine` is looked for on a GPU, once all other needs are met.
+    `engine` is looked for on a GPU, once all other needs are met. With `gpus` above 1 the case spans GPUs: both sides
+    are built on every rank of a job, which has a process for each of 2, 4 or 8 visible GPUs, and on a CPU two
+    processes. The build functions are then functions of a module, or a `partial` of one with values that JSON has, and
+    the inputs are tensors of integers on the host.
     """
 
     packages: tuple[str, ...] = ()
@@ -131,6 +146,7 @@ class Needs:
     cpp_compiler: bool = False
     install: str = ""
     engine: Engine | None = None
+    gpus: Natural = 1
 
 
 @dataclass(frozen=True)
@@ -205,6 +221,7 @@ class Optimization:
     keys of `min_speedup` say on which kinds of device the optimization runs. `compared_with` names the baseline or
     another optimization of the same workload. `dtype` is the precision it computes in and picks the tolerance.
     `min_speedup_why` is the reason why `min_speedup` is less than 0.8 of the recorded speedup, or below a target.
+    `bytes` replaces the bytes of the workload's size, where a step of the optimization must move fewer.
     """
 
     name: str
@@ -219,6 +236,7 @@ class Optimization:
     point: Point | None = None
     why: str = ""  # the physics in one sentence, where a reader of the figures needs it, such as the cause of a loss
     min_speedup_why: str = ""
+    bytes: NotNegative | None = None
 
     @property
     def tolerated(self) -> Tolerance:
@@ -278,7 +296,12 @@ class Case:
 
     @property
     def size(self) -> Size:
-        return self.workload.sizes[self.device_kind]
+        size, own = self.workload.sizes[self.device_kind], self.optimization.bytes
+        return size if own is None else replace(size, bytes=own)
+
+    @property
+    def spans_gpus(self) -> bool:
+        return self.optimization.needs.gpus > 1
 
     @property
     def reference_name(self) -> str:

@@ -2,6 +2,7 @@
 
 from gpugate.workload import Workload
 from workloads import (
+    ddp_scaling,
     driving,
     host_preparation,
     llm,
@@ -29,4 +30,5 @@ WORKLOADS: tuple[Workload, ...] = (
     *requests.WORKLOADS,
     *slow_storage.WORKLOADS,
     *picture_files.WORKLOADS,
+    *ddp_scaling.WORKLOADS,
 )

@@ -21,7 +21,13 @@ SPELLING: Mapping[str, str] = {
     "stale": "stale",
     "leak": "leak",
     "skip-work": "skip-work",
+    "one-bucket": "one-bucket",
+    "no-overlap": "no-overlap",
+    "no-average": "no-average",
+    "skip-rank": "skip-rank",
+    "slow-rank": "slow-rank",
 }
+OF_RANKS = ("one-bucket", "no-overlap", "no-average", "skip-rank", "slow-rank")  # of cases that span GPUs
 EXAMPLE: Mapping[str, str] = {"slow": "slow:5", "wrong": "wrong:0.01"}
 LARGEST: Mapping[str, float] = {"slow": 1000.0}  # beyond it a run would seem to hang
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpugate.errors import SideError
 from gpugate.faults.building import break_graphs, disable_graphs, use_pageable_memory
 from gpugate.faults.every_step import copy_output, launch_more, leak_memory, return_stale_output, synchronize_every_step
-from gpugate.faults.fault import Fault
+from gpugate.faults.fault import OF_RANKS, Fault
 from gpugate.faults.output import make_output_wrong, skip_work
+from gpugate.faults.ranks import put_into_ranks
 from gpugate.faults.slow import slow_down
 from gpugate.workload import Build, Case, Context, Side
 
@@ -31,6 +33,8 @@ def why_not(fault: Fault, case: Case, device: torch.device) -> str | None:
     """Returns the reason why `case` cannot have the fault, as far as it is known before building; None if it may."""
     if device.type != "cuda" and fault.kind in NOT_ON_A_CPU:
         return NOT_ON_A_CPU[fault.kind]
+    if fault.kind in OF_RANKS and not case.spans_gpus:
+        return f"{fault.kind} is a fault between GPUs, and this case runs on one device"
     if fault.kind == "skip-work" and case.size.items < 2:
         return "there is no half of 1 item per step"
     return None
@@ -51,9 +55,21 @@ def mutate(case: Case, fault: Fault, device: torch.device) -> Case:
     return replace(case, workload=replace(case.workload, optimizations=optimizations), optimization=faulty)
 
 
+@dataclass(frozen=True)
+class FaultyBuild:
+    """A build function whose side has the fault. Another rank of a job puts the fault into its own build."""
+
+    fault: Fault
+    build: Build  # without the fault
+    _faulty: Build
+
+    def __call__(self, context: Context) -> Side:
+        return self._faulty(context)
+
+
 def apply(fault: Fault, build: Build) -> Build:
     """Returns a build function whose side has the fault."""
-    return _FAULTS[fault.kind](build, fault.amount)
+    return FaultyBuild(fault, build, _FAULTS[fault.kind](build, fault.amount))
 
 
 def _afterwards(change: Callable[[Context, Side], Side]) -> Callable[[Build, float], Build]:
@@ -73,4 +89,5 @@ _FAULTS: Mapping[str, Callable[[Build, float], Build]] = {
     "stale": _afterwards(return_stale_output),
     "leak": _afterwards(leak_memory),
     "skip-work": lambda build, _: skip_work(build),
+    **{kind: partial(put_into_ranks, kind) for kind in OF_RANKS},
 }

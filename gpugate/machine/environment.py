@@ -165,7 +165,9 @@ def absence_names(needs: Needs) -> set[str]:
     packages = {name for needed in needs.packages for name in (needed, *_IMPLIED_PACKAGES.get(needed, ()))}
     engine = {needs.engine.name} if needs.engine is not None else set()
     compiler = {"c++"} if needs.cpp_compiler else set()
-    return packages | {name.removeprefix("torch_") for name in packages} | engine | compiler | set(needs.cpu_flags)
+    gpus = {"gpus"} if needs.gpus > 1 else set()
+    names = packages | {name.removeprefix("torch_") for name in packages}
+    return names | engine | compiler | gpus | set(needs.cpu_flags)
 
 
 def _missing(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]]:
@@ -185,6 +187,14 @@ def _missing_on_gpu(needs: Needs, environment: Environment) -> Iterator[tuple[st
     if tuple(int(part) for part in has.split(".")) < needs.compute_capability:
         wanted = ".".join(str(part) for part in needs.compute_capability)
         yield "compute-capability", f"needs compute capability {wanted} and this GPU has {has}: run it on a newer GPU"
+    if needs.gpus > 1 and (visible := _visible_gpus()) < needs.gpus:
+        yield "gpus", f"needs {needs.gpus} GPUs and torch sees {visible}: run it on a machine with more"
+
+
+def _visible_gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def _missing_engine(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]]:

@@ -81,7 +81,7 @@ def _count_once(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequen
         for number, (side, its_steps) in enumerate(zip(sides, steps, strict=True)):
             with blame(side.name, "being counted"):
                 _run_window(side, inputs, its_steps, _window(number))
-    events = _events(profiler)
+    events = profiled_events(profiler)
     return [read_activity(events, its_steps, _window(number)) for number, its_steps in enumerate(steps)]
 
 
@@ -135,7 +135,7 @@ def kernels_by_join(side: BuiltSide, inputs: Sequence[Any], steps: int) -> Seque
                 for length in lengths:
                     side.run_steps(inputs, length)
             synchronize(side.device)
-    events = _events(profiler)
+    events = profiled_events(profiler)
     detach(side.device)
     activities = [read_activity(events, steps, _window(number)) for number in range(3)]
     lost = any(map(trace.lost_kernels, activities))
@@ -150,7 +150,8 @@ def detach(device: torch.device) -> None:
             sleep(DETACH_PAUSE_S)
 
 
-def _events(profiler: profile | cpu_profile) -> list[dict[str, Any]]:
+def profiled_events(profiler: profile | cpu_profile) -> list[dict[str, Any]]:
+    """All events of a finished profile, as its trace has them."""
     with tempfile.TemporaryDirectory(prefix="gpugate-trace-") as folder:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))

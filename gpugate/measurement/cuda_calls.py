@@ -22,6 +22,8 @@ TENSOR_CORES = re.compile(
 # race of algorithms whose winner can differ between processes.
 FRAMEWORK = re.compile(r"\bat::|\btriton_|\bc10::")
 
+COMMUNICATION = re.compile(r"nccl", re.IGNORECASE)
+
 
 def plain(name: str) -> str:
     """Strips the suffix of a call: `cudaLaunchKernel_ptsz_v7000` becomes `cudaLaunchKernel`, as programs write it."""

@@ -76,7 +76,7 @@ def hidden_state_problem(optimized: BuiltSide, inputs: Inputs, tolerated: float)
 
 
 def _baseline_output(baseline: BuiltSide, inputs: Any) -> torch.Tensor:
-    output = baseline.output_for(inputs)
+    output = baseline.output_for(inputs, expected=True)
     problem = problem_with(output, output)
     if problem is not None:
         raise SideError(BASELINE, "computing an output", ValueError(problem))

@@ -14,6 +14,7 @@ from gpugate.faults.mutate import mutate
 from gpugate.measurement import counters, trace
 from gpugate.measurement.both_sides import BothSides, build_both
 from gpugate.measurement.cold_inputs import Inputs, check_untouched, exchange_used, make_inputs, new_set, same_form
+from gpugate.measurement.collectives import count_collectives
 from gpugate.measurement.cpu_counters import CpuCounters
 from gpugate.measurement.device_timer import Timer, timer_for
 from gpugate.measurement.gpu_clock import ReadClock, clock_reader
@@ -33,6 +34,7 @@ from gpugate.measurement.pairing import CoolDown, Pairing
 from gpugate.measurement.process_state import functions_read_once, restore_variables
 from gpugate.measurement.progress import Doing, Progress, Report, Spent
 from gpugate.measurement.proofs import run_proofs
+from gpugate.measurement.ranks import RankedSide
 from gpugate.measurement.record import (
     Counters,
     Difference,
@@ -406,6 +408,8 @@ def _count(run: _Run, both: BothSides) -> tuple[CountedSide, CountedSide]:
             if has_counters:
                 run.report_progress("watching", side.name)
                 of_side = counters.collect(side, activity, inputs, run.timer, step_ms)
+            if isinstance(side.side, RankedSide):
+                of_side |= count_collectives(side, side.side.job, inputs)
             counted[side.name] = CountedSide(of_side, profile, signature)
     ours = counted[optimized.name]
     if run.settings.fault is not None:

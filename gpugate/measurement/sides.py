@@ -19,6 +19,7 @@ from gpugate.errors import SideError
 from gpugate.measurement import time_limit
 from gpugate.measurement.difference import PLAIN_TENSORS
 from gpugate.measurement.process_state import restore_process_state
+from gpugate.measurement.ranks import RankedSide
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
@@ -108,14 +109,19 @@ class BuiltSide:
         self.flags.apply()
         with blame(self.name, "running timed steps"), pause_garbage_collection():
             self.take_stock(inputs)
+            if isinstance(self.side, RankedSide):
+                self.side.align()
             block_ms = time_ms(lambda: self.run_steps(inputs, steps))
         return block_ms / steps
 
-    def output_for(self, inputs: Any) -> torch.Tensor:
-        """Runs one step, joins it, and returns a copy of its output that no later step can overwrite."""
+    def output_for(self, inputs: Any, expected: bool = False) -> torch.Tensor:
+        """Runs one step, joins it, and returns a copy of its output that no later step can overwrite.
+
+        With `expected`, the step is `Side.expected_step` where the side has one.
+        """
         self.flags.apply()
         with blame(self.name, "computing an output"):
-            output = self.side.step(inputs)
+            output = ((expected and self.side.expected_step) or self.side.step)(inputs)
             self.side.finish()
             synchronize(self.device)
             with torch.inference_mode(False):  # a clone made in inference mode would stay an inference tensor
@@ -144,7 +150,7 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
     with blame(name, "being closed"), ExitStack() as undo:
         started = perf_counter()
         with blame(name, "being built", BUILD_SHARE):
-            side = _check_side(build(context))
+            side = _check_side(build(context) if context.ranks is None else context.ranks.build(build, context))
             undo.callback(side.close)
             synchronize(context.device)
             flags = TorchFlags.current()
@@ -165,9 +171,9 @@ def _check_side(side: object) -> Side:
     """Returns the side that a build function made. Raises TypeError, naming the mistake, for any other object."""
     if not isinstance(side, Side):
         raise TypeError(f"its build function returned {reprlib.repr(side)}: return a gpugate.workload.Side")
-    for name in ("step", "finish", "engaged", "close", "cached_step"):
+    for name in ("step", "finish", "engaged", "close", "cached_step", "expected_step"):
         given = getattr(side, name)
-        if not (callable(given) or (name == "cached_step" and given is None)):
+        if not (callable(given) or (name in ("cached_step", "expected_step") and given is None)):
             raise TypeError(f"{name} of its Side is {reprlib.repr(given)}, which cannot be called: give a function")
     return side
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpugate.measurement.cuda_calls import FRAMEWORK, GRAPH_LAUNCH, LAUNCH, SYNCHRONIZING, TENSOR_CORES
+from gpugate.measurement.cuda_calls import COMMUNICATION, FRAMEWORK, GRAPH_LAUNCH, LAUNCH, SYNCHRONIZING, TENSOR_CORES
 
 OURS = "gpugate: "
 WINDOW = f"{OURS}counted steps"
@@ -161,7 +161,17 @@ def counters(activity: Activity) -> dict[str, float]:
         "kernel_fraction": _share(kernel_spans, device),
         "copy_fraction": _share(copy_spans, device),
         "overlap_fraction": _overlap(copy_spans, kernel_spans) / length(copy_spans) if copy_spans else 0.0,
+        **_exposed(activity.kernels, device),
     }
+
+
+def _exposed(kernels: Sequence[Event], device: Sequence[Event]) -> dict[str, float]:
+    """The share of the window in which a kernel of NCCL runs and no other one; nothing where none of NCCL runs."""
+    spans = union([kernel for kernel in kernels if COMMUNICATION.search(kernel["name"])])
+    others = union([kernel for kernel in kernels if not COMMUNICATION.search(kernel["name"])])
+    window = union(device)
+    exposed = length(spans) - _overlap(spans, others)
+    return {"exposed_communication": exposed / (window[-1][1] - window[0][0])} if spans else {}
 
 
 def _copies_by_direction(copies: Sequence[Event]) -> dict[str, float]:

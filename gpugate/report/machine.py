@@ -7,6 +7,7 @@ from statistics import median
 
 from gpugate import units
 from gpugate.machine.environment import Environment
+from gpugate.measurement.ceilings import BANDWIDTH
 from gpugate.results.run import RunResult
 from gpugate.units import YARDSTICK_RATES, yardstick_label, yardstick_value
 
@@ -49,10 +50,19 @@ def load(run: RunResult) -> list[str]:
 
 def fastest_matmul(values: Mapping[str, float]) -> tuple[str, float] | None:
     """Name and FLOP/s of the fastest matmul yardstick: the ceiling of this machine; None without one."""
+    return _fastest(values, "FLOP", ("matmul",))
+
+
+def fastest_copy(values: Mapping[str, float]) -> tuple[str, float] | None:
+    """Name and bytes/s of the copy within the memory of the device, reads and writes together; None without one."""
+    return _fastest(values, "B", tuple(BANDWIDTH.values()))
+
+
+def _fastest(values: Mapping[str, float], wanted: str, prefixes: tuple[str, ...]) -> tuple[str, float] | None:
     known = {
         name: value * factor
         for name, value in values.items()
         for suffix, factor, unit in YARDSTICK_RATES
-        if unit == "FLOP" and name.startswith("matmul") and name.endswith(suffix) and value > 0
+        if unit == wanted and name.startswith(prefixes) and name.endswith(suffix) and value > 0
     }
     return max(known.items(), key=lambda pair: pair[1]) if known else None

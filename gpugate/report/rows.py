@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpugate import units
 from gpugate.judging.decide import Decider, decider
 from gpugate.measurement.record import Counters, Measurement
-from gpugate.report.machine import fastest_matmul, medians
+from gpugate.report.machine import fastest_copy, fastest_matmul, medians
 from gpugate.report.table import Column, Table
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
@@ -41,7 +41,7 @@ class Row:
     interval: str
     detectable: str  # the smallest slowdown that is caught; empty without a baseline
     verdict: str
-    of_matmul: str
+    of_ceiling: str
     kernels: str
     launches: str
     compiling: str
@@ -70,10 +70,9 @@ def verdict_words(case: CaseResult) -> str:
 
 def rows(run: RunResult) -> list[Row]:
     """The rows of all measured cases, those of one workload next to each other."""
-    ceiling = fastest_matmul(medians(run))
-    flops_per_second = ceiling[1] if ceiling else None
+    rates = medians(run)
     found = [
-        _row(case, case.measurement, decided, flops_per_second)
+        _row(case, case.measurement, decided, rates)
         for case in run.cases.values()
         if case.measurement and (decided := decider(case))
     ]
@@ -99,9 +98,10 @@ def _columns(run: RunResult, found: Sequence[Row]) -> dict[str, Column]:
     none = f"; {UNDETECTABLE}: the record varies so much that only a promise is a sure bound" if unbounded else ""
     mde = f"MDE: minimum detectable effect, the smallest slowdown that a gate catches 95 times in 100{none}"
     paired = "speedup: reference time over optimized time, from pairs; each end of the interval holds at 99 %"
-    ceiling = fastest_matmul(medians(run))
-    name = yardstick_label(ceiling[0]) if ceiling else ""
-    matmul = f"matmul: achieved FLOP/s over {name}, the fastest matmul of this machine"
+    matmul, copy = fastest_matmul(medians(run)), fastest_copy(medians(run))
+    rates = [f"FLOP/s over {yardstick_label(matmul[0])}"] if matmul else []
+    rates += [f"bytes/s over {yardstick_label(copy[0])} (copy)"] if copy else []
+    share = f"ceiling: achieved {' or '.join(rates)}{', the larger share' if len(rates) > 1 else ''}"
     counted = "kernels, launches: of one step of the optimized side"
     start_up = "start-up: building the optimized side, and its first step: compilation, workers, buffers"
     return {
@@ -114,7 +114,7 @@ def _columns(run: RunResult, found: Sequence[Row]) -> dict[str, Column]:
         "interval": Column("interval", rank=7),
         "detectable": Column("MDE", note=mde),
         "verdict": Column("verdict", left=True),
-        "of_matmul": Column("matmul", rank=2, note=matmul),
+        "of_ceiling": Column("ceiling", rank=2, note=share),
         "kernels": Column("kernels", rank=4, note=counted),
         "launches": Column("launches", rank=3, note=counted),
         "compiling": Column("start-up", rank=1, note=start_up),
@@ -132,7 +132,7 @@ def _because(run: RunResult) -> str:
     return f" ({'; '.join(reasons)})" if reasons else ""
 
 
-def _row(case: CaseResult, measurement: Measurement, decided: Decider, ceiling: float | None) -> Row:
+def _row(case: CaseResult, measurement: Measurement, decided: Decider, rates: Mapping[str, float]) -> Row:
     summary = decided.summary
     remarks = [] if decided.processes == 1 else [f"{case.case_id}: {_whose(decided.processes)}"]
     other = _other_ratio(summary)
@@ -149,7 +149,7 @@ def _row(case: CaseResult, measurement: Measurement, decided: Decider, ceiling: 
         interval=units.interval(summary.speedup.low, summary.speedup.high),
         detectable=_detectable(case),
         verdict=verdict_words(case),
-        of_matmul=_share(case, summary, ceiling),
+        of_ceiling=_share(case, summary, rates),
         kernels=_counter(measurement.optimized_counters, "kernels"),
         launches=_launches(measurement),
         compiling=f"{measurement.optimized_cost.compile_s:.1f} s",
@@ -183,11 +183,15 @@ def _detectable(case: CaseResult) -> str:
     return UNDETECTABLE if found is None else units.percent(found)
 
 
-def _share(case: CaseResult, summary: Summary, ceiling: float | None) -> str:
-    """Achieved FLOP/s over the fastest matmul of this machine; empty where either is not known."""
-    if ceiling is None or case.size.flops <= 0:
+def _share(case: CaseResult, summary: Summary, rates: Mapping[str, float]) -> str:
+    """`40 %` of the matmul or `62 % copy`: the larger share that a step has of a ceiling; empty where none is known."""
+    seconds = summary.optimized_ms.median / 1e3
+    work = {"": (case.size.flops, fastest_matmul(rates)), " copy": (case.size.bytes, fastest_copy(rates))}
+    shares = {name: done / seconds / ceiling[1] for name, (done, ceiling) in work.items() if ceiling and done > 0}
+    if not shares:
         return ""
-    return units.percent(case.size.flops / (summary.optimized_ms.median / 1e3) / ceiling)
+    name = max(shares, key=shares.__getitem__)
+    return f"{units.percent(shares[name])}{name}"
 
 
 def _counter(counters: Counters, name: str) -> str:

@@ -37,6 +37,7 @@ class ReasonCode(str, Enum):
     UNDECIDED = "undecided"
     PROCESSES_DISAGREE = "processes_disagree"
     GAIN_OF_A_SLOWER_REFERENCE = "gain_of_a_slower_reference"
+    RANKS_SHARE_CORES = "ranks_share_cores"
     DID_NOTHING = "did_nothing"
     NO_RECORD = "no_record"
     NOT_RECORDED_YET = "not_recorded_yet"

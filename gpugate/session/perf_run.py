@@ -42,7 +42,6 @@ from gpugate.session.selection import (
     deselect_other_devices,
     ended_early,
     explain_empty_selection,
-    gpus_of,
     one_node_per_case,
 )
 from gpugate.session.shards import plan_case, select_shard
@@ -155,8 +154,7 @@ class PerfRun:
         if self.options.worker is None or self.opened is None:
             return
         cases = {item.nodeid: cases_of(item) for item in items}
-        gpus = {case.id: gpus_of(item) for item in items for case in cases[item.nodeid]}
-        planned = {case.id: plan_case(case, gpus[case.id]) for found in cases.values() for case in found}
+        planned = {case.id: plan_case(case) for found in cases.values() for case in found}
         groups = {node_id: planned[found[0].id].together for node_id, found in cases.items() if found}
         run = replace(self.opened.result, cases=self.opened.finished)
         tests = CollectedTests(machine_name(run.environment), tuple(planned.values()), groups, pack(run))

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     import torch
 
     from gpugate.measurement.workload_cache import WorkloadCache
+    from gpugate.session.ranks import RankJob
 
 _LOG = logging.getLogger(__name__)
 LONGEST_COMMAND = 80  # characters
@@ -257,7 +258,7 @@ class PerfSession:
         """Measures further pairs while a verdict is open, then fresh processes while it is open or before an alarm."""
         settings = self._plan_settings()
         longer = settings.escalate()
-        result.measurement = self._measure_here(case, self._shorten(settings), report)
+        result.measurement = self._measure_here(case, self._shorten(settings, case), report)
         self._judge(result)
         measured = result.measurement
         if measured.pairs and wants_more_pairs(result) and self._has_time_for(longer, measured):
@@ -352,9 +353,10 @@ class PerfSession:
         folder, workload = self.options.baselines_path, case.workload.name
         return baseline.find_other_cores(folder, self.environment, workload, _key(case))
 
-    def _shorten(self, settings: Settings) -> Settings:
+    def _shorten(self, settings: Settings, case: Case) -> Settings:
         """The settings for a machine that could not answer; a record is made of whole measurements alone."""
-        if self.busy_cases < BUSY_CASES or self.options.update_baselines:
+        shares_cores = case.spans_gpus and case.device_kind == "cpu"  # its times are not judged
+        if self.options.update_baselines or not (shares_cores or self.busy_cases >= BUSY_CASES):
             return settings
         return replace(settings, budget_s=min(settings.budget_s, BUSY_BUDGET_S))
 
@@ -374,12 +376,25 @@ class PerfSession:
         from gpugate.measurement.workload_cache import WorkloadCache
 
         self.cache = self.cache or WorkloadCache()
-        found = measure(case, self.context(case), settings, report, self.cache)
+        with self._ranks(case) as ranks:
+            found = measure(case, replace(self.context(case), ranks=ranks), settings, report, self.cache)
         found = self._with_ceilings(found, case)
         if found.pairs and impossible_rate(found, summarize(found), case.size):
             self._probe("between")  # one bad probe makes no side too fast
             found = self._with_ceilings(found, case)
         return _as_stored(with_bus_share(found, self.result.yardsticks[-1].values), case)
+
+    @contextmanager
+    def _ranks(self, case: Case) -> Iterator[RankJob | None]:
+        """Starts the ranks of a case that spans GPUs, and ends them."""
+        if not case.spans_gpus:
+            yield None
+            return
+        from gpugate.measurement.ranks import count_ranks
+        from gpugate.session.ranks import RankJob
+
+        with RankJob(count_ranks(case.optimization.needs, self.device), self.device) as ranks:
+            yield ranks
 
     def _with_ceilings(self, found: Measurement, case: Case) -> Measurement:
         from gpugate.measurement.cold_inputs import most_cached_bytes

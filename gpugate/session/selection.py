@@ -32,8 +32,14 @@ def _parameters(name: str) -> list[Any]:
     except GpugateError as error:
         raise pytest.Collector.CollectError(str(error)) from None
     found: Sequence[Case | SweepCases] = catalogue.cases() if name == FIXTURE else catalogue.sweeps()
-    marks = {"cuda": [pytest.mark.gpu], "cpu": []}
-    return [pytest.param(one, id=one.id, marks=marks[one.device_kind]) for one in found]
+    return [pytest.param(one, id=one.id, marks=_marks(one)) for one in found]
+
+
+def _marks(asked: Case | SweepCases) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.gpu] if asked.device_kind == "cuda" else []
+    cases = (asked,) if isinstance(asked, Case) else asked.cases
+    gpus = max(case.optimization.needs.gpus for case in cases)
+    return marks + ([pytest.mark.multi_gpu(gpus)] if gpus > 1 else [])
 
 
 def _asks_for_ours(metafunc: pytest.Metafunc, name: str) -> bool:
@@ -64,11 +70,6 @@ def cases_of(item: pytest.Item) -> tuple[Case, ...]:
 def _parameter(item: pytest.Item, name: str) -> Any:
     callspec = getattr(item, "callspec", None)
     return callspec.params.get(name) if callspec is not None else None
-
-
-def gpus_of(item: pytest.Item) -> int:
-    """The GPUs that the mark `multi_gpu(n)` of a test names; 1 without the mark."""
-    return max((int(mark.args[0]) for mark in item.iter_markers("multi_gpu") if mark.args), default=1)
 
 
 def deselect_other_devices(config: pytest.Config, items: list[pytest.Item], asked: str) -> None:

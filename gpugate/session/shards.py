@@ -60,10 +60,11 @@ def _read(option: str, name: str, variables: Mapping[str, str], step: str) -> in
     return int(text)
 
 
-def plan_case(case: Case, gpus: int = 1) -> PlannedCase:
+def plan_case(case: Case) -> PlannedCase:
     """The facts that place a case in a plan; the host feeds each pipeline, and everything on a CPU."""
     host_fed = case.device_kind == "cpu" or case.workload.timing == "pipeline"
-    return PlannedCase(case.id, group_name(case.id, case.optimization.point), host_fed, gpus)
+    together = group_name(case.id, case.optimization.point)
+    return PlannedCase(case.id, together, host_fed, case.optimization.needs.gpus)
 
 
 def select_shard(

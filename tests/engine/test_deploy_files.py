@@ -234,6 +234,15 @@ def test_a_gate_that_ended_with_0_is_green_only_by_the_verdict_of_its_shard(
     assert (tmp_path / "calls").read_text().splitlines()[-1] == f"gpugate verdict {tmp_path / shard_of(run)}"
 
 
+def test_a_night_of_slurm_without_the_gate_asks_neither_the_doctor_nor_for_a_verdict(tmp_path: Path) -> None:
+    environment = {**stand_ins(tmp_path, doctor=1, verdict=1), "GPUGATE_GATE": "off"}
+    assert subprocess.run(["bash", str(DEPLOY / "slurm/nightly.sh")], env=environment, check=False).returncode == 0
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls[:3] == ["[perf_tests]", "[--perf-shard]", "[slurm]"]
+    assert not {"[--gate]", "[gpu]"} & set(calls)
+    assert calls[-1] == f"[{tmp_path / shard_of(slurm)}]"
+
+
 def merge_by_slurm(folder: Path, **statuses: int) -> int:
     command = ["bash", str(DEPLOY / "slurm/merge.sh"), "17;cluster"]
     return subprocess.run(command, env=stand_ins(folder, **statuses), capture_output=True, check=False).returncode

@@ -145,6 +145,7 @@ INSTALL = "-m pip install --disable-pip-version-check --no-compile -c constraint
     [
         ("perf", ".[workloads]", "-m pytest perf_tests"),
         ("test", ".[workloads,dev]", TESTS),
+        ("test-slurm", ".[workloads,dev]", "-m pytest tests/engine/test_slurm_night.py -p no:gpugate.plugin"),
     ],
 )
 def test_each_target_works_alone_and_installs_once(clone: Clone, target: str, extras: str, last: str) -> None:

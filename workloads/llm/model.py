@@ -39,8 +39,12 @@ class Shape:
     @property
     def weights(self) -> int:
         """The values of all matrices, which every token reads once; 0.01 % more are in the norms."""
-        attention = 2 * self.width * (self.width + self.kv_width)
-        return self.layers * (attention + 3 * self.width * self.hidden) + self.vocabulary * self.width
+        return self.attention_weights + self.layers * 3 * self.width * self.hidden + self.vocabulary * self.width
+
+    @property
+    def attention_weights(self) -> int:
+        """The values of the matrices of attention, in all layers."""
+        return self.layers * 2 * self.width * (self.width + self.kv_width)
 
     def cached_values(self, tokens: int) -> int:
         """The keys and values of so many tokens."""

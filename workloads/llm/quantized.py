@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 INT8, FP8 = torch.int8, torch.float8_e4m3fn
+ATTENTION = "self_attn"  # the part of a layer that fp8 leaves in bf16
 
 
 class QuantizedLinear(nn.Module):
@@ -34,25 +35,26 @@ class QuantizedLinear(nn.Module):
         return F.linear(x, self.weight.to(x.dtype)) * self.scale
 
 
-def quantize(model: nn.Module, dtype: torch.dtype) -> None:
-    """Replaces every linear layer, and keeps the table of embeddings: a token reads only one row of it."""
-    replace_linear_layers(model, lambda linear: QuantizedLinear(linear, dtype))
+def quantize(model: nn.Module, dtype: torch.dtype, kept: str = "") -> None:
+    """Replaces every linear layer outside parts named `kept`; the table of embeddings stays: a token reads one row."""
+    replace_linear_layers(model, lambda linear: QuantizedLinear(linear, dtype), kept)
 
 
-def replace_linear_layers(model: nn.Module, replace: Callable[[nn.Linear], nn.Module]) -> None:
+def replace_linear_layers(model: nn.Module, replace: Callable[[nn.Linear], nn.Module], kept: str = "") -> None:
     for name, part in list(model.named_children()):
         if isinstance(part, nn.Linear):
             setattr(model, name, replace(part))
-        else:
-            replace_linear_layers(part, replace)
+        elif name != kept:
+            replace_linear_layers(part, replace, kept)
 
 
-def describe_type_problem(model: nn.Module, dtype: torch.dtype) -> str | None:
-    """Names the matrices that are of another type, or None."""
+def describe_type_problem(model: nn.Module, dtype: torch.dtype, kept: str = "") -> str | None:
+    """Names the matrices outside parts named `kept` that are of another type, or None."""
     others = [
         name
         for name, part in model.named_modules()
-        if isinstance(part, nn.Linear) or (isinstance(part, QuantizedLinear) and part.weight.dtype != dtype)
+        if (isinstance(part, nn.Linear) or (isinstance(part, QuantizedLinear) and part.weight.dtype != dtype))
+        and kept not in name.split(".")[:-1]
     ]
     return f"{', '.join(others)}: the weights are not {dtype}" if others else None
 

@@ -73,7 +73,7 @@ def test_machine_and_yardsticks_come_first_with_medians_and_units(gpu_run: RunRe
 
 def test_a_row_says_times_rate_speedup_verdict_share_counters_and_compilation(gpu_run: RunResult) -> None:
     summary = text(gpu_run, LOG_COLUMNS, False)
-    heading = "optimization reference optimized items speedup interval verdict matmul kernels launches start-up"
+    heading = "optimization reference optimized items speedup interval verdict ceiling kernels launches start-up"
     assert row_of(summary, "optimization") == heading.split()
     row = row_of(summary, "cudnn-fused")
     expected = [
@@ -181,7 +181,7 @@ def test_narrow_windows_drop_the_least_important_columns_and_say_so(gpu_run: Run
     summary = text(gpu_run, 80, False)
     kept = "optimization optimized speedup interval verdict"
     assert row_of(summary, "optimization") == kept.split()
-    assert "left out at 80 columns: reference, items, matmul, kernels, launches, start-up" in summary
+    assert "left out at 80 columns: reference, items, ceiling, kernels, launches, start-up" in summary
     assert "left out" not in text(gpu_run, LOG_COLUMNS, False)
 
 
@@ -198,12 +198,18 @@ def test_one_case_without_counters_says_not_measured_in_its_row(gpu_run: RunResu
     assert row_of(text(gpu_run, 200, False), "inductor-fp16").count("not measured") == 2
 
 
-def test_the_share_is_printed_only_with_a_matmul_yardstick(gpu_run: RunResult) -> None:
+def test_the_share_of_the_nearer_ceiling_is_printed_where_a_yardstick_is_known(gpu_run: RunResult) -> None:
     assert "33 %" in text(gpu_run, 200, False)
-    gpu_run.yardsticks = [Yardstick({"device_copy_gb_per_s": 4300.0, "something_else": 3.0})]
+    gpu_run.yardsticks = [Yardstick({"something_else": 3.0})]
+    assert "ceiling" not in text(gpu_run, 200, False)
+    fused = gpu_run.cases["resnet50-inference/cudnn-fused/cuda"]
+    assert fused.summary is not None
+    half = 0.5 * 4.3e12 * fused.summary.optimized_ms.median / 1e3
+    gpu_run.cases[fused.case_id] = replace(fused, size=replace(fused.size, bytes=half))
+    gpu_run.yardsticks = [Yardstick({"device_copy_gb_per_s": 4300.0, "matmul_bf16_tflops": 788.0})]
     summary = text(gpu_run, 200, False)
-    assert "matmul" not in summary
-    assert "device copy 4.3 TB/s, something else 3" in summary
+    assert "50 % copy" in row_of(summary, "cudnn-fused")
+    assert "ceiling: achieved FLOP/s over matmul bf16 or bytes/s over device copy (copy), the larger share" in summary
 
 
 def test_other_work_stands_in_the_header(cpu_run: RunResult) -> None:
@@ -222,9 +228,9 @@ def test_without_a_probe_no_yardstick_is_claimed(cpu_run: RunResult) -> None:
     assert "yardsticks" not in text(cpu_run, 120, False)
 
 
-def test_a_workload_without_operations_has_an_empty_share(cpu_run: RunResult) -> None:
+def test_a_workload_without_operations_and_bytes_has_an_empty_share(cpu_run: RunResult) -> None:
     net = cpu_run.cases["two-layer-net/inductor/cpu"]
-    net.size = replace(net.size, flops=0.0)
+    net.size = replace(net.size, flops=0.0, bytes=0.0)
     summary = text(cpu_run, 120, False)
     assert len(row_of(summary, "channels-last")) == len(row_of(summary, "inductor")) + 1
 

@@ -16,7 +16,6 @@ import json
 import os
 from dataclasses import replace
 
-import pytest
 import torch
 
 from gpugate.machine import nvml
@@ -26,12 +25,11 @@ plan_case = perf_run.plan_case
 nvml.visible_gpus = lambda: ["GPU-a", "GPU-b"]
 nvml.near_cores = lambda name: frozenset()
 opening.choose_device = lambda asked, of_worker=None: torch.device("cpu")
-perf_run.plan_case = lambda case, gpus: replace(plan_case(case, gpus), host_fed=case.optimization.name == "fed")
-
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if "spans" in item.nodeid:
-            item.add_marker(pytest.mark.multi_gpu(2))
+perf_run.plan_case = lambda case: replace(
+    plan_case(case),
+    host_fed=case.optimization.name == "fed",
+    gpus=2 if case.optimization.name == "spans" else 1,
+)
 
 def pytest_runtest_setup(item):
     with open("ran", "a") as file:

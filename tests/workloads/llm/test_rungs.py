@@ -1,9 +1,11 @@
 """Each rung decodes the same tokens, and each check catches the faults that it is for."""
 
+import gc
 import re
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +15,14 @@ from torch import Tensor
 from gpugate.catalogue import check
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Optimization, Side, Workload
+from tests.workloads.llm.conftest import TINY
 from workloads import llm
-from workloads.llm import caches, rungs
+from workloads.llm import batches, caches, prefill, rungs
 from workloads.llm.model import Decoder
 from workloads.llm.proofs import compare_with_fp32
-from workloads.llm.quantized import QuantizedLinear
-from workloads.llm.tokens import text, token
+from workloads.llm.quantized import ATTENTION, FP8, QuantizedLinear, describe_type_problem, quantize
+from workloads.llm.quantized import INT8 as INT8_TYPE
+from workloads.llm.tokens import CONTEXT_TOKENS, MIDDLE, text, token
 
 SMALL = next(workload for workload in llm.WORKLOADS if workload.name == "llm-decode-small")
 STATIC, INT8 = SMALL.optimization("static"), SMALL.optimization("int8")
@@ -150,20 +154,89 @@ def test_a_step_that_runs_eagerly_in_secret_is_named(tiny: Context, monkeypatch:
     assert rungs.compiled(tiny).engaged() == "0 graphs were compiled, not 1: the step ran eagerly or again"
 
 
-def test_the_capture_of_a_graph_leaves_the_text_in_the_cache(tiny: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    def record(work: Callable[[], Tensor], stream: object) -> tuple[SimpleNamespace, Tensor]:
-        logits = [work() for _ in range(4)][-1].clone()
-        return SimpleNamespace(replay=lambda: logits.copy_(work())), logits
+class FakeGraph:
+    """A graph that, as a real one, knows the work that it captured by nothing but its memory."""
+
+    def __init__(self, work: Callable[[], Tensor]) -> None:
+        self.logits = [work() for _ in range(4)][-1].clone()
+        self.work = weakref.ref(work)
+
+    def replay(self) -> None:
+        work = self.work()
+        assert work is not None, "the memory of the captured work was freed"
+        self.logits.copy_(work())
+
+
+def fake_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    def record(work: Callable[[], Tensor], stream: object) -> tuple[FakeGraph, Tensor]:
+        graph = FakeGraph(work)
+        return graph, graph.logits
 
     monkeypatch.setattr(rungs, "recorded", record)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
-    monkeypatch.setattr(rungs, "compile_once", lambda work: (work, [None]))
-    caches_of_text = rungs.make_static_caches(tiny, tiny.items)
-    model = rungs.decoder(tiny)
-    rungs.read_text(model, caches_of_text, text(tiny, tiny.items))
-    side = rungs.capture_step(tiny, model, caches_of_text)
+
+
+def test_a_captured_step_keeps_the_text_and_the_memory_that_its_graph_reads(
+    tiny: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_capture(monkeypatch)
+
+    def build() -> Side:
+        caches_of_text, model = rungs.make_static_caches(tiny, tiny.items), rungs.decoder(tiny)
+        rungs.read_text(model, caches_of_text, text(tiny, tiny.items))
+        return rungs.capture_step(tiny, model, caches_of_text)
+
+    side = build()
+    gc.collect()
     assert difference(tiny, side, logits(tiny, rungs.growing(tiny))) <= STATIC.tolerated.relative_l2
     assert side.engaged() is None
+
+
+def test_captured_prompts_and_passes_give_the_logits_of_their_inputs(
+    tiny: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_capture(monkeypatch)
+    prompts, passes = replace(tiny, items=24), replace(tiny, items=1)
+    alone = batches.in_batches(passes, 1)
+    together = batches.capture_passes(passes, batches.in_batches(passes, 8).step)
+    plain = prefill.fused(prompts)
+    captured = prefill.capture_prompt(
+        prompts, prefill.decoder(prompts, 24), [torch.fx.GraphModule({}, torch.fx.Graph())]
+    )
+    gc.collect()
+    for index in (0, 1):
+        ids = batches.tokens(passes, index)
+        torch.testing.assert_close(together.step(ids), alone.step(ids))
+        ids = prefill.prompt(prompts, index)
+        torch.testing.assert_close(captured.step(ids), plain.step(ids))
+
+
+def test_the_bytes_of_a_token_are_those_of_the_matrices_and_the_cache(tiny: Context) -> None:
+    def stored(narrow: torch.dtype | None, kept: str = "") -> int:
+        model, caches_of_text = rungs.decoder(tiny), rungs.make_static_caches(tiny, tiny.items)
+        if narrow is not None:
+            quantize(model, narrow, kept)
+            del model.embed_tokens  # a token reads one row of it
+        read = sum(part.nbytes for name, part in model.state_dict().items() if name != "embed_tokens.weight")
+        cached = sum(cache.keys.nbytes + cache.values.nbytes for cache in caches_of_text)
+        return read + cached * MIDDLE // CONTEXT_TOKENS
+
+    scales = 4 * (TINY.layers * (2 * TINY.width + 2 * TINY.kv_width + 2 * TINY.hidden + TINY.width) + TINY.vocabulary)
+    norms = 4 * TINY.width * (2 * TINY.layers + 1)
+    fp8 = TINY.weights - TINY.attention_weights
+    assert stored(None) == llm.bytes_of_step(TINY, 4, tiny.items) + norms
+    assert stored(INT8_TYPE) == llm.bytes_of_step(TINY, 4, tiny.items, narrow=TINY.weights) + norms + scales
+    assert stored(FP8, ATTENTION) < llm.bytes_of_step(TINY, 4, tiny.items, narrow=fp8) + norms + scales
+
+
+def test_fp8_leaves_the_matrices_of_attention_and_names_others(tiny: Context) -> None:
+    model = rungs.decoder(tiny)
+    quantize(model, FP8, kept=ATTENTION)
+    assert describe_type_problem(model, FP8, kept=ATTENTION) is None
+    assert describe_type_problem(model, FP8) == (
+        ", ".join(f"layers.{layer}.self_attn.{name}_proj" for layer in range(TINY.layers) for name in "qkvo")
+        + ": the weights are not torch.float8_e4m3fn"
+    )
 
 
 def test_int8_names_matrices_that_kept_their_type(tiny: Context, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,126 @@
+"""The process of a rank other than 0: it repeats what rank 0 announces, in lines of JSON, until the socket closes."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gpugate.faults.fault import OF_RANKS, Fault
+from gpugate.faults.mutate import apply
+from gpugate.measurement.collectives import all_reduce_alone_ms, watch_collectives, whole_step
+from gpugate.measurement.ranks import await_all_ranks
+from gpugate.measurement.torch_flags import TorchFlags
+from gpugate.session.ranks import join
+from gpugate.workload import Build, Context, Side
+
+
+class RankServer:
+    """The sides of this rank. Each method without an underscore is what rank 0 may announce."""
+
+    def __init__(self, orders: Mapping[str, Any]) -> None:
+        self._orders, self._device = orders, torch.device(orders["device"])
+        self._sides: dict[int, tuple[Side, TorchFlags]] = {}
+        self._current = 0  # the side whose flags are set
+        self._watching = ExitStack()
+        self._watched, self._found = False, dict[str, float]()
+
+    def join(self) -> None:
+        if torch.__version__ != self._orders["torch"]:
+            ours, theirs = torch.__version__, self._orders["torch"]
+            raise ValueError(f"it has torch {ours}, and rank 0 has {theirs}: give both one environment")
+
+    def meet(self) -> None:
+        orders = self._orders
+        join(orders["file"], orders["rank"], orders["count"], self._device, orders["timeout_s"])
+
+    def build(
+        self, side: int, module: str, name: str, keywords: Mapping[str, Any], fault: str | None, **context: Any
+    ) -> None:
+        TorchFlags().apply()
+        build: Build = partial(getattr(importlib.import_module(module), name), **keywords)
+        if fault is not None and Fault.parse(fault).kind in OF_RANKS:
+            build = apply(Fault.parse(fault), build)
+        cache_dir = Path(context.pop("cache"))
+        built = build(Context(device=self._device, cache_dir=cache_dir, **context))
+        self._sides[side], self._current = (built, TorchFlags.current()), side
+
+    def step(self, side: int, inputs: Any) -> None:
+        with whole_step(self._device) if self._watched else nullcontext():
+            self._use(side).step(torch.tensor(inputs))
+
+    def finish(self, side: int) -> None:
+        self._use(side).finish()
+
+    def align(self) -> None:
+        await_all_ranks()
+
+    def close(self, side: int) -> None:
+        built, _ = self._sides.pop(side)
+        built.close()
+        del built
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()  # cuda only
+
+    def watch(self) -> None:
+        self._watched, self._found = True, self._watching.enter_context(watch_collectives(self._device))
+
+    def report(self) -> dict[str, float]:
+        self._watching.close()
+        self._watched = False
+        return dict(self._found)
+
+    def all_reduce_alone(self, byte_count: int) -> None:
+        all_reduce_alone_ms(self._device, byte_count)
+
+    def leave(self) -> None:
+        dist.destroy_process_group()
+
+    def _use(self, side: int) -> Side:
+        built, flags = self._sides[side]
+        if side != self._current:
+            flags.apply()
+            self._current = side
+        return built
+
+
+def main(words: Sequence[str]) -> None:
+    orders = json.loads(words[0])
+    server = RankServer(orders)
+    with socket.socket(fileno=orders["socket"]).makefile("rw", encoding="utf-8") as stream:
+        for line in stream:
+            request = json.loads(line)
+            do = request.pop("do")
+            try:
+                reply = getattr(server, do)(**request)
+            except BaseException as error:
+                text = (str(error).strip().splitlines() or ["no message"])[0]
+                _send(stream, {"error": f"{type(error).__name__}: {text}"})
+                os._exit(1)
+            if do in ("join", "report"):
+                _send(stream, reply or {})
+            if do == "join":
+                server.meet()
+            if do == "leave":
+                return
+
+
+def _send(stream: Any, reply: Mapping[str, Any]) -> None:
+    stream.write(json.dumps(reply) + "\n")
+    stream.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,303 @@
+"""A job of ranks: this process is rank 0, and every other rank is a child process that repeats its calls.
+
+The engine measures rank 0 as it measures any side: pairs, order, outputs, counters and faults need no second form. A
+step is announced in one line on a socket of each other rank, which does the same step of its own side. The lines are
+read in order, so that a step needs no barrier: rank 0 may be many steps ahead, as on a GPU, where its host enqueues.
+The collectives of the step itself keep the ranks together; the reference, which has none, leaves them apart, so before
+each timed block all ranks wait for each other. An announcement takes 10 us of rank 0 per other rank, in both sides of a
+pair alike.
+
+A process meets the others at a file in a fresh temporary folder. A rank that fails or ends is the end of the job: the
+others are killed, and what rank 0 waits for is aborted, so that its error names the rank and the cause.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+import torch.distributed as dist
+
+from gpugate.errors import FreshProcessError, RankError
+from gpugate.faults.mutate import FaultyBuild
+from gpugate.measurement.ranks import RankedSide, await_all_ranks
+from gpugate.session.child_process import module_command
+from gpugate.session.run_child import Ended, kill_group, start_child
+from gpugate.workload import Build, Context, Side
+
+TIMEOUT_S = 60.0  # to meet, and of a collective
+POLL_S = 0.1
+CAUSE_S = 4.0  # for the cause to arrive, once communication failed
+CLOSING_S = 2.0
+LAST_LINES = 8
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+# Abort communicators after a time-out or an error, and let this process live: it has the results of the night.
+_NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2"}
+
+
+class _Rank:
+    """The process of one other rank, until `stack` closes."""
+
+    def __init__(self, stack: ExitStack, number: int, orders: Mapping[str, Any], variables: Mapping[str, str]) -> None:
+        self.number = number
+        self._log: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        self.socket, theirs = socket.socketpair()
+        stack.enter_context(self.socket)
+        with theirs:
+            words = [json.dumps({**orders, "socket": theirs.fileno()})]
+            streams = {"stdin": subprocess.DEVNULL, "stdout": self._log, "stderr": self._log}
+            command = module_command("gpugate.session.rank_process", words)
+            environment = {**os.environ, **variables}
+            started = start_child(command, env=environment, pass_fds=[theirs.fileno()], **streams)
+            self.child = stack.enter_context(started)
+        self._received = b""
+        stack.callback(self._close)
+
+    def send(self, line: bytes) -> None:
+        with suppress(OSError):  # the end of the process is found by its watcher, with its cause
+            self.socket.sendall(line)
+
+    def receive(self) -> list[dict[str, Any]]:
+        """The replies that have come; empty where the process closed the socket."""
+        with suppress(ConnectionResetError):
+            part = self.socket.recv(2**16)
+            *lines, self._received = (self._received + part).split(b"\n")
+            return [json.loads(line) for line in lines] if part else []
+        return []
+
+    def end(self) -> str:
+        """Waits until the process has ended, or kills it; returns how it ended, with the line that names the cause."""
+        try:
+            status = self.child.wait(CLOSING_S)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            status = self.child.wait()
+        self._log.seek(0)
+        ended = Ended(status, self._log.read().decode(errors="replace"))
+        cause = FreshProcessError("", "\n".join(ended.last_lines(LAST_LINES))).cause if status > 0 else ""
+        return f"rank {self.number} {ended.reason}{f': {cause}' if cause else ''}"
+
+    def _close(self) -> None:
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        with suppress(subprocess.TimeoutExpired):
+            self.child.wait(CLOSING_S)
+
+
+class RankJob:
+    """The job of one case, from the start of its ranks to their end. `timeout_s` limits a collective and an answer."""
+
+    def __init__(self, count: int, device: torch.device, timeout_s: float = TIMEOUT_S) -> None:
+        self.count = count
+        self._device, self._timeout_s = device, timeout_s
+        self._stack = ExitStack()
+        self._others: list[_Rank] = []
+        self._replies: dict[int, dict[str, Any]] = {}
+        self._changed = threading.Condition()
+        self._failure: str | None = None
+        self._closing = False
+        self._sides = 0
+
+    def __enter__(self) -> RankJob:
+        with ExitStack() as undo:
+            undo.push(self.__exit__)
+            folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gpugate-ranks-")))
+            file = str(folder / "rendezvous")
+            orders = {"file": file, "timeout_s": self._timeout_s, "torch": torch.__version__}
+            if Path(file).exists():
+                raise RankError(f"the rendezvous file {file} is left of another job: remove it")
+            self._stack.enter_context(_variables({**_NCCL, **_of_rank(0, self.count)}))
+            for number in range(1, self.count):
+                device = _device_of(number, self._device)
+                rank_orders = {**orders, "rank": number, "count": self.count, "device": str(device)}
+                self._others.append(_Rank(self._stack, number, rank_orders, _of_rank(number, self.count)))
+            threading.Thread(target=self._watch, name="gpugate-ranks", daemon=True).start()
+            self._ask_all(
+                "join", max(TIMEOUT_S, self._timeout_s)
+            )  # each has imported torch, so that the time-out is that of the meeting alone
+            with self.blame_ranks():
+                join(file, 0, self.count, self._device, self._timeout_s)
+            self._stack.callback(_leave)
+            undo.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._closing = True
+        with suppress(RankError):
+            self.announce("leave")
+        self._stack.close()
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The ids of the processes of the other ranks."""
+        return [rank.child.pid for rank in self._others]
+
+    def announce(self, do: str, **arguments: object) -> None:
+        if self._failure is not None:
+            raise RankError(self._failure)
+        line = json.dumps({"do": do, **arguments}).encode() + b"\n"
+        for rank in self._others:
+            rank.send(line)
+
+    def build(self, build: Build, context: Context) -> Side:
+        """Builds the side on every rank. Raises RankError for a build function that another process cannot import."""
+        self._sides += 1
+        number = self._sides
+        self.announce(
+            "build",
+            side=number,
+            **_describe(build),
+            items=context.items,
+            seed=context.seed,
+            cache=str(context.cache_dir),
+            settings=dict(context.settings),
+        )
+        with self.blame_ranks():
+            return RankedSide(build(context), self, number)
+
+    @contextmanager
+    def watch(self) -> Iterator[list[Mapping[str, float]]]:
+        self.announce("watch")
+        found: list[Mapping[str, float]] = []
+        yield found
+        found += self._ask_all("report", self._timeout_s)
+
+    @contextmanager
+    def blame_ranks(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            with self._changed:
+                self._changed.wait_for(lambda: self._failure is not None, CAUSE_S)
+            if self._failure is not None:
+                raise RankError(self._failure) from error
+            if "imed out" in str(error):
+                late = f"a collective did not end within {self._timeout_s:g} s: a rank skipped it, or is that slow"
+                raise RankError(late) from error
+            raise
+
+    def _ask_all(self, do: str, timeout_s: float) -> list[dict[str, Any]]:
+        """Announces a request that every rank answers; returns the replies by rank."""
+        self._replies.clear()
+        self.announce(do)
+
+        def is_over() -> bool:
+            return self._failure is not None or len(self._replies) == len(self._others)
+
+        with self._changed:
+            came = self._changed.wait_for(is_over, timeout_s)
+        if self._failure is not None:
+            raise RankError(self._failure)
+        if not came:
+            missing = [str(rank.number) for rank in self._others if rank.number not in self._replies]
+            raise RankError(f"rank {', '.join(missing)} did not answer within {timeout_s:g} s: look at its load")
+        return [self._replies[rank.number] for rank in self._others]
+
+    def _watch(self) -> None:
+        """Reads the replies, in a thread of its own, until the job ends or a rank fails."""
+        while not self._closing:
+            try:
+                ready = select.select([rank.socket for rank in self._others], [], [], POLL_S)[0]
+            except (OSError, ValueError):  # closed
+                return
+            for rank in self._others:
+                if rank.socket in ready:
+                    replies = rank.receive()
+                    problem = next((str(reply["error"]) for reply in replies if "error" in reply), None)
+                    if problem is not None or not replies:
+                        self._fail(rank, problem)
+                        return
+                    with self._changed:
+                        self._replies[rank.number] = replies[-1]
+                        self._changed.notify_all()
+
+    def _fail(self, rank: _Rank, problem: str | None) -> None:
+        """Ends the job: the first cause is kept, the other ranks are killed, and rank 0 waits for nothing any more."""
+        if self._closing:
+            return
+        failure = f"rank {rank.number}: {problem}" if problem is not None else rank.end()
+        with self._changed:
+            self._failure = failure
+            self._changed.notify_all()
+        for other in self._others:
+            kill_group(other.child.pid)
+        if self._device.type == "cuda":
+            with suppress(Exception):  # cuda only
+                dist.distributed_c10d._abort_process_group()  # else the kernel of a collective waits without end
+
+
+def join(file: str, rank: int, count: int, device: torch.device, timeout_s: float) -> None:
+    """Meets the other ranks at the file; all are there when it returns."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # cuda only
+    dist.init_process_group(
+        BACKENDS[device.type],
+        init_method=f"file://{file}",
+        rank=rank,
+        world_size=count,
+        timeout=timedelta(seconds=timeout_s),
+        device_id=device if device.type == "cuda" else None,
+    )
+    await_all_ranks()  # NCCL connects at the first collective
+
+
+def _leave() -> None:
+    with suppress(Exception):  # an aborted group
+        dist.destroy_process_group()
+
+
+def _device_of(rank: int, first: torch.device) -> torch.device:
+    """The device of a rank: rank 0 has the first, the others the remaining GPUs in order."""
+    if first.type != "cuda":
+        return first
+    others = [index for index in range(torch.cuda.device_count()) if index != (first.index or 0)]  # cuda only
+    return torch.device("cuda", others[rank - 1])  # cuda only
+
+
+def _of_rank(rank: int, count: int) -> dict[str, str]:
+    """The variables of torchrun. On a CPU the ranks share the cores."""
+    threads = max(1, len(os.sched_getaffinity(0)) // count)
+    shared = {} if rank == 0 else {"OMP_NUM_THREADS": str(threads)}
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), **shared}
+
+
+@contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _describe(build: Build) -> dict[str, Any]:
+    """Describes a build function so that another process finds it: its module, its name and its keyword values."""
+    fault = None
+    if isinstance(build, FaultyBuild):
+        fault, build = str(build.fault), build.build
+    keywords: Mapping[str, Any] = {}
+    function: Any = build
+    if isinstance(build, partial):
+        function, keywords = build.func, build.keywords
+        if build.args:
+            raise RankError(f"{build} has values without names: name them, other ranks build it from JSON")
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "?")
+    if module is None or not name.isidentifier():
+        raise RankError(f"other ranks cannot import {name}: make it a function of a module")
+    return {"module": module, "name": name, "keywords": dict(keywords), "fault": fault}

@@ -1,0 +1,76 @@
+"""Collectives of a made-up trace are counted by step, with their bytes, and those that begin before the last gradient."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gpugate.measurement.collectives import STEP, read_collectives
+
+Trace = list[Mapping[str, Any]]
+
+
+def event(name: str, ts: float, dur: float, cat: str = "cpu_op", **args: object) -> Mapping[str, Any]:
+    return {"ph": "X", "name": name, "ts": ts, "dur": dur, "cat": cat, "args": args}
+
+
+def node(name: str, ts: float) -> Mapping[str, Any]:
+    return event(f"autograd::engine::evaluate_function: {name}", ts, 1)
+
+
+def gloo(ts: float, dur: float, count: int, kind: str = "float") -> Mapping[str, Any]:
+    named: dict[str, Any] = {"Input Dims": [[count]], "Input type": [kind]}
+    return event("gloo:all_reduce", ts, dur, "user_annotation", **named)
+
+
+def step(start: float) -> Trace:
+    """Two all-reduces; the second one is asked for by the node that accumulates the last gradient."""
+    return [
+        event(STEP, start, 100, "user_annotation"),
+        node("ConvolutionBackward0", start + 10),
+        event("c10d::allreduce_", start + 20, 1),
+        node("ConvolutionBackward0", start + 30),
+        node("torch::autograd::AccumulateGrad", start + 40),
+        event("c10d::allreduce_", start + 41, 1),
+    ]
+
+
+STEPS: Trace = [*step(0), *step(200), *step(400)]
+
+
+def test_the_last_step_is_not_counted() -> None:
+    found = read_collectives([*STEPS, gloo(22, 20, 1000), gloo(42, 10, 24), gloo(222, 30, 1000), gloo(422, 9, 1)])
+    assert found == {
+        "collectives": 4,
+        "all_reduces": 4,
+        "early_collectives": 2,
+        "collective_bytes": 4 * 2024,
+        "communication_ms": pytest.approx(0.060),
+        "steps_ms": pytest.approx(0.200),
+    }
+
+
+def test_bytes_are_those_of_the_type_that_crosses() -> None:
+    assert read_collectives([*STEPS, gloo(22, 1, 10, "c10::BFloat16")])["collective_bytes"] == 20
+
+
+def test_nccl_reports_bytes_by_its_own_events_and_its_time_by_kernels() -> None:
+    of_nccl: dict[str, Any] = {"In msg nelems": 500, "dtype": "BFloat16"}
+    trace = [
+        *STEPS,
+        event("nccl:all_reduce", 21, 1, "user_annotation", **{"Input Dims": [[7]], "Input type": ["float"]}),
+        event("record_param_comms", 21, 1, **of_nccl),
+        event("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 30, 40, "kernel", **of_nccl),
+        event("volta_sgemm", 30, 60, "kernel"),
+    ]
+    found = read_collectives(trace)
+    assert (found["collective_bytes"], found["communication_ms"]) == (1000, pytest.approx(0.040))
+
+
+def test_a_barrier_carries_no_gradient() -> None:
+    barrier = event("c10d::barrier", 25, 1)
+    assert read_collectives([*STEPS, barrier])["collectives"] == read_collectives(STEPS)["collectives"] == 4
+
+
+def test_a_trace_without_steps_has_nothing() -> None:
+    assert set(read_collectives([gloo(1, 2, 3)]).values()) == {0}

@@ -1,0 +1,152 @@
+"""The ranks of a job do the same steps, and none outlives a failure of another."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gpugate.errors import RankError
+from gpugate.session.ranks import RankJob
+from gpugate.workload import Context, Side
+from tests.support import rank_sides
+from tests.support.patience import wait_until
+from tests.support.tiny_project import running
+
+CPU = torch.device("cpu")
+CONTEXT = Context(CPU, items=1, seed=0, cache_dir=Path())
+# Starts a job, writes the ids of its ranks, and waits for a step that does not end.
+LEADER = """
+import sys
+from functools import partial
+from pathlib import Path
+import torch
+from gpugate.session.ranks import RankJob
+from gpugate.workload import Context
+from tests.support import rank_sides
+
+with RankJob(2, torch.device("cpu")) as job:
+    Path(sys.argv[1]).write_text(str(job.process_ids[0]))
+    side = job.build(partial(rank_sides.ending, how="skipped"), Context(torch.device("cpu"), 1, 0, Path()))
+    side.step(torch.tensor([1]))
+"""
+
+
+@contextmanager
+def failing_with(words: str) -> Iterator[None]:
+    with pytest.raises(RankError) as caught:
+        yield
+    assert words in str(caught.value)
+
+
+def test_every_rank_does_each_step_of_a_side_that_each_of_them_built() -> None:
+    with RankJob(3, CPU) as job:
+        side = job.build(partial(rank_sides.adding, factor=10), CONTEXT)
+        other = job.build(rank_sides.adding, CONTEXT)
+        assert [side.step(torch.tensor([number])).item() for number in (1, 2)] == [60, 120]
+        assert other.step(torch.tensor([1])).item() == 6
+        side.close()
+        assert other.step(torch.tensor([2])).item() == 12
+        assert (os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ["LOCAL_RANK"]) == ("0", "3", "0")
+        ids = job.process_ids
+    assert "WORLD_SIZE" not in os.environ
+    assert not any(map(running, ids))
+
+
+@pytest.mark.parametrize(
+    ("how", "words"), [("killed", "rank 1 was killed by SIGKILL"), ("failed", "rank 1: ValueError: no luck")]
+)
+def test_a_rank_that_ends_ends_all_with_its_own_error(how: str, words: str) -> None:
+    with RankJob(3, CPU) as job:
+        side = job.build(partial(rank_sides.ending, how=how), CONTEXT)
+        with failing_with(words):
+            side.step(torch.tensor([1]))
+        wait_until(lambda: not any(map(running, job.process_ids)))
+        with failing_with(words):
+            side.step(torch.tensor([2]))
+
+
+def test_a_build_that_fails_on_one_rank_is_the_error_of_all() -> None:
+    with RankJob(2, CPU) as job, failing_with("rank 1: ValueError: no luck"):
+        job.build(rank_sides.failing_build, CONTEXT)
+
+
+def test_a_rank_that_skips_a_collective_is_found_at_the_time_limit() -> None:
+    with RankJob(2, CPU, timeout_s=3) as job:
+        side = job.build(partial(rank_sides.ending, how="skipped"), CONTEXT)
+        with failing_with("a collective did not end within 3 s: a rank skipped it, or is that slow"):
+            side.step(torch.tensor([1]))
+
+
+def test_a_rank_that_does_not_answer_is_named() -> None:
+    with RankJob(2, CPU, timeout_s=3) as job:
+        job.announce("build", side=1, module=rank_sides.__name__, name="idle_for_ever", keywords={}, fault=None,
+                     items=1, seed=0, cache="", settings={})  # fmt: skip
+        with failing_with("rank 1 did not answer within 3 s"), job.watch():
+            pass
+        ids = job.process_ids
+    assert not any(map(running, ids))
+
+
+def test_no_rank_outlives_a_leader_that_is_killed(tmp_path: Path) -> None:
+    ids = tmp_path / "ids"
+    with subprocess.Popen([sys.executable, "-c", LEADER, str(ids)], env={**os.environ, "PYTHONPATH": "."}) as leader:
+        wait_until(lambda: ids.exists() and ids.read_text() != "")
+        follower = int(ids.read_text())
+        assert running(follower)
+        leader.send_signal(signal.SIGKILL)
+    wait_until(lambda: not running(follower))
+
+
+def test_ranks_of_different_torches_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = torch.__version__
+    monkeypatch.setattr(torch, "__version__", "9.9")
+    with failing_with(f"rank 1: ValueError: it has torch {ours}, and rank 0 has 9.9: give both one environment"):
+        RankJob(2, CPU).__enter__()
+
+
+def test_a_rendezvous_file_of_another_job_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rendezvous").touch()
+
+    class LeftBehind:
+        def __init__(self, **_: Any) -> None: ...
+
+        def __enter__(self) -> str:
+            return str(tmp_path)
+
+        def __exit__(self, *error: object) -> None: ...
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", LeftBehind)
+    with failing_with(f"the rendezvous file {tmp_path}/rendezvous is left of another job: remove it"):
+        RankJob(2, CPU).__enter__()
+
+
+def local(context: Context) -> Side:
+    return Side(lambda inputs: inputs)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda context: local(context), "other ranks cannot import <lambda>: make it a function of a module"),
+        (partial(local, CONTEXT), "has values without names: name them"),
+    ],
+)
+def test_a_build_that_no_other_process_finds_is_refused(build: Any, words: str) -> None:
+    with RankJob(2, CPU) as job, failing_with(words):
+        job.build(build, CONTEXT)
+
+
+def test_a_step_takes_whole_numbers_on_the_host() -> None:
+    with RankJob(2, CPU) as job:
+        side = job.build(rank_sides.adding, CONTEXT)
+        with pytest.raises(TypeError, match="takes a tensor of integers on the host"):
+            side.step(torch.ones(1))

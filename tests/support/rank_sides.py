@@ -1,0 +1,48 @@
+"""Sides of a job of ranks, for tests: another process imports their build functions."""
+
+import os
+import signal
+import time
+
+import torch
+import torch.distributed as dist
+
+from gpugate.workload import Context, Side
+
+
+def adding(context: Context, factor: int = 1) -> Side:
+    """Each step adds the input, times the rank plus one, over all ranks."""
+
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        found = inputs.double() * factor * (dist.get_rank() + 1)
+        dist.all_reduce(found)
+        return found
+
+    return Side(step)
+
+
+def failing_build(context: Context) -> Side:
+    if dist.get_rank() == 1:
+        raise ValueError("no luck")
+    dist.all_reduce(torch.zeros(1))
+    return Side(lambda inputs: inputs)
+
+
+def ending(context: Context, how: str) -> Side:
+    """On rank 1 a step ends the process, fails, or skips the sum for which rank 0 waits."""
+
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        if dist.get_rank() == 1 and how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if dist.get_rank() == 1 and how == "failed":
+            raise ValueError("no luck")
+        if dist.get_rank() == 0 or how != "skipped":
+            dist.all_reduce(torch.zeros(1))
+        return inputs
+
+    return Side(step)
+
+
+def idle_for_ever(context: Context) -> Side:
+    time.sleep(600)
+    return Side(lambda inputs: inputs)

@@ -1,0 +1,138 @@
+"""Each rung averages the gradients of two processes by exactly its collectives, and the faults between ranks show."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from gpugate.catalogue import check
+from gpugate.faults.fault import OF_RANKS, Fault
+from gpugate.faults.mutate import apply, mutate
+from gpugate.judging.counters import broken_limit
+from gpugate.measurement.collectives import all_reduce_alone_ms, count_collectives
+from gpugate.measurement.difference import difference
+from gpugate.measurement.ranks import RankedSide
+from gpugate.measurement.sides import build_side
+from gpugate.session.ranks import RankJob
+from gpugate.workload import BASELINE, Case, Context, Side, Workload
+from workloads.ddp_scaling import GRADIENT_BYTES, WORKLOADS, rungs
+from workloads.ddp_scaling.models import draw, make
+
+CPU = torch.device("cpu")
+INPUTS = [torch.tensor([7]), torch.tensor([8])]
+RESNET, TRANSFORMER = WORKLOADS
+CASES = [Case(workload, each, "cpu") for workload in WORKLOADS for each in workload.optimizations]
+
+
+@pytest.fixture(scope="module")
+def job() -> Iterator[RankJob]:
+    with RankJob(2, CPU) as started:
+        yield started
+
+
+def context(case: Case, job: RankJob | None) -> Context:
+    return Context(CPU, case.size.items, 0, Path(), ranks=job)
+
+
+def expected_output(case: Case, job: RankJob) -> torch.Tensor:
+    baseline = build_side(BASELINE, case.workload.baseline, context(case, job), INPUTS[0])
+    output = baseline.output_for(INPUTS[0], expected=True)
+    baseline.close()
+    return output
+
+
+def problems(case: Case, job: RankJob) -> set[str]:
+    """What an output or a counter of the optimized side breaks."""
+    expected = expected_output(case, job)
+    side = build_side(case.optimization.name, case.optimization.build, context(case, job), INPUTS[0])
+    off = difference(side.output_for(INPUTS[0]), expected, "fresh inputs")
+    allowed = case.optimization.tolerated
+    found = {"output"} if off.relative_l2 > allowed.relative_l2 or off.max_error > allowed.max_error else set()
+    assert isinstance(side.side, RankedSide)
+    counted = count_collectives(side, side.side.job, INPUTS)
+    side.close()
+    contract = case.optimization.contract["cpu"]
+    limits = [*contract.engaged, *contract.limits]
+    return found | {limit.counter for limit in limits if broken_limit(limit, counted, {}) is not None}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_a_rung_gives_the_gradient_of_the_whole_batch_by_its_collectives(case: Case, job: RankJob) -> None:
+    assert problems(case, job) - {"rank_lag"} == set()  # a lag is a time
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "found"),
+    [
+        ("one-bucket", "overlap", {"collectives", "early_collectives"}),
+        ("no-overlap", "overlap", {"early_collectives"}),
+        ("no-overlap", "bf16-gradients", {"early_collectives"}),
+        ("no-average", "overlap", {"output"}),
+        ("skip-rank", "overlap", {"output"}),
+        ("skip-rank", "bf16-gradients", {"output"}),
+        ("slow-rank", "fsdp2", {"rank_lag"}),
+    ],
+)
+def test_a_fault_between_ranks_shows(kind: str, name: str, found: set[str], job: RankJob) -> None:
+    case = mutate(Case(RESNET, RESNET.optimization(name), "cpu"), Fault(kind), CPU)
+    assert problems(case, job) - ({"rank_lag"} - found) == found
+
+
+def test_a_side_without_replicas_cannot_have_a_fault_of_them() -> None:
+    build = apply(Fault("one-bucket"), lambda context: Side(lambda inputs: inputs))
+    with pytest.raises(ValueError, match="one-bucket needs a side that uses DistributedDataParallel"):
+        build(context(CASES[0], None))
+
+
+def test_the_table_of_faults_names_each() -> None:
+    text = Path("docs/verdicts.md").read_text(encoding="utf-8")
+    assert [kind for kind in OF_RANKS if f"`{kind}`" not in text] == []
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_the_workloads_can_be_measured_as_declared(workload: Workload) -> None:
+    check(workload)
+    assert {case.optimization.needs.gpus for case in CASES} == {2}
+
+
+def test_a_side_without_ranks_says_where_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
+    with pytest.raises(RuntimeError, match="needs a job of ranks, which a run of pytest starts"):
+        rungs.overlap(context(CASES[0], None), "resnet50")
+
+
+@pytest.mark.parametrize("name", GRADIENT_BYTES)
+def test_every_rank_has_the_same_weights_and_its_own_part_of_the_batch(name: str) -> None:
+    model, again = make(name, CPU), make(name, CPU)
+    weights = list(model.parameters())
+    assert sum(weight.numel() for weight in weights) * 4 == GRADIENT_BYTES[name]["cpu"]
+    assert all(map(torch.equal, weights, again.parameters()))
+    assert not list(model.buffers())
+    parts = [draw(name, 2, number, rank, CPU)[0] for number, rank in ((0, 0), (0, 1), (1, 0))]
+    assert not any(parts[0].equal(other) for other in parts[1:])
+    assert parts[0].equal(draw(name, 2, 0, 0, CPU)[0])
+
+
+def test_on_a_gpu_the_models_have_the_gradients_that_the_table_counts() -> None:
+    on_gpu = torch.device("cuda")
+    with torch.device("meta"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nn.Module, "to", lambda model, device: model)
+        found = {name: 4 * sum(weight.numel() for weight in make(name, on_gpu).parameters()) for name in GRADIENT_BYTES}
+    assert found == {name: size["cuda"] for name, size in GRADIENT_BYTES.items()}
+
+
+def test_an_all_reduce_by_itself_takes_its_time(job: RankJob) -> None:
+    job.announce("all_reduce_alone", byte_count=4096)
+    assert all_reduce_alone_ms(CPU, 4096) > 0
+
+
+def test_a_later_step_of_a_rung_does_not_depend_on_the_steps_before(job: RankJob) -> None:
+    case = replace(CASES[0], optimization=RESNET.optimization("bucket-view"))
+    side = build_side("bucket-view", case.optimization.build, context(case, job), INPUTS[0])
+    first = side.output_for(INPUTS[0])
+    assert not side.output_for(INPUTS[1]).equal(first)
+    assert difference(side.output_for(INPUTS[0]), first, "fresh inputs").relative_l2 < 1e-6
+    side.close()

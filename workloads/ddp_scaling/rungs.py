@@ -1,0 +1,183 @@
+"""One training step on every rank, without the update: forward, backward, and the gradients of all ranks averaged.
+
+Each rung spells its step out. Its output is the averaged gradient of all weights, float32 [weights]. A step takes the
+number of a batch, and each rank draws its own part of that batch: the work of a rank does not depend on the number of
+ranks, which is weak scaling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from gpugate.workload import Context, Side
+from workloads.ddp_scaling.models import blocks_of, draw, loss, make
+
+NO_RANKS = "it needs a job of ranks, which a run of pytest starts: measure it by pytest perf_tests -k ddp-scaling"
+
+
+def batch_number(context: Context, index: int) -> Tensor:
+    """The number of a batch, int64 [1] on the host."""
+    return torch.tensor([index])
+
+
+def no_sync(context: Context, model: str) -> Side:
+    """The same job without communication: each rank keeps its own gradient. What a step should cost at best."""
+    network = _network(context, model)
+    replica = DistributedDataParallel(network, **_on(context))
+    ranks = dist.get_world_size()
+
+    def step(number: Tensor) -> Tensor:
+        network.zero_grad()
+        with replica.no_sync():
+            loss(replica, *_batch(context, model, number)).backward()  # type: ignore[no-untyped-call]
+        return _gradient(network.parameters())
+
+    def whole_batch_on_one(number: Tensor) -> Tensor:
+        """The gradient of the whole batch, by one process: the parts of all ranks one after another."""
+        network.zero_grad()
+        for rank in range(ranks):
+            part = draw(model, context.items, int(number), rank, context.device)
+            (loss(network, *part) / ranks).backward()  # type: ignore[no-untyped-call]
+        return _gradient(network.parameters())
+
+    return Side(step, expected_step=whole_batch_on_one)
+
+
+def all_reduce_afterwards(context: Context, model: str) -> Side:
+    """Averages each weight's gradient once the backward pass is over: nothing overlaps."""
+    network = _network(context, model)
+    ranks = dist.get_world_size()
+
+    def step(number: Tensor) -> Tensor:
+        network.zero_grad()
+        loss(network, *_batch(context, model, number)).backward()  # type: ignore[no-untyped-call]
+        for weight in network.parameters():
+            dist.all_reduce(_gradient_of(weight))
+            _gradient_of(weight).div_(ranks)
+        return _gradient(network.parameters())
+
+    return Side(step)
+
+
+def overlap(context: Context, model: str) -> Side:
+    """DDP as it comes: a bucket of gradients is reduced while the backward pass computes the next bucket."""
+    network = _network(context, model)
+    replica = DistributedDataParallel(network, **_on(context))
+
+    def step(number: Tensor) -> Tensor:
+        network.zero_grad()
+        loss(replica, *_batch(context, model, number)).backward()  # type: ignore[no-untyped-call]
+        return _gradient(network.parameters())
+
+    return Side(step)
+
+
+def buckets(context: Context, model: str, megabytes: float) -> Side:
+    """Small buckets start early and cost a launch each; large ones carry more per launch and leave a longer end."""
+    network = _network(context, model)
+    replica = DistributedDataParallel(network, bucket_cap_mb=megabytes, **_on(context))
+
+    def step(number: Tensor) -> Tensor:
+        network.zero_grad()
+        loss(replica, *_batch(context, model, number)).backward()  # type: ignore[no-untyped-call]
+        return _gradient(network.parameters())
+
+    return Side(step)
+
+
+def bucket_view(context: Context, model: str) -> Side:
+    """Gradients live in the buckets: no copy into a bucket and none back, and no second memory for them."""
+    network = _network(context, model)
+    replica = DistributedDataParallel(network, gradient_as_bucket_view=True, **_on(context))
+
+    def step(number: Tensor) -> Tensor:
+        network.zero_grad()
+        loss(replica, *_batch(context, model, number)).backward()  # type: ignore[no-untyped-call]
+        return _gradient(network.parameters())
+
+    return Side(step)
+
+
+def bf16_gradients(context: Context, model: str) -> Side:
+    """Buckets cross the wire in bf16: half of the bytes, and 8 bits of mantissa."""
+    network = _network(context, model)
+    replica = DistributedDataParallel(network, gradient_as_bucket_view=True, **_on(context))
+    replica.register_comm_hook(None, bf16_compress_hook)
+
+    def step(number: Tensor) -> Tensor:
+        network.zero_grad()
+        loss(replica, *_batch(context, model, number)).backward()  # type: ignore[no-untyped-call]
+        return _gradient(network.parameters())
+
+    return Side(step)
+
+
+def static_graph(context: Context, model: str) -> Side:
+    """DDP learns the order of gradients once and trusts it afterwards."""
+    network = _network(context, model)
+    replica = DistributedDataParallel(network, gradient_as_bucket_view=True, static_graph=True, **_on(context))
+
+    def step(number: Tensor) -> Tensor:
+        network.zero_grad()
+        loss(replica, *_batch(context, model, number)).backward()  # type: ignore[no-untyped-call]
+        return _gradient(network.parameters())
+
+    return Side(step)
+
+
+def fsdp2(context: Context, model: str) -> Side:
+    """Each rank keeps its share of weights and gradients: less memory, and the weights cross the wire too.
+
+    The shares of the last step are gathered in `finish`, once in a block: a training step does not gather them.
+    """
+    network = _network(context, model)
+    for block in blocks_of(network):
+        fully_shard(block)
+    fully_shard(network)
+    whole = torch.empty(sum(weight.numel() for weight in network.parameters()), device=context.device)
+
+    def step(number: Tensor) -> Tensor:
+        network.zero_grad()
+        loss(network, *_batch(context, model, number)).backward()  # type: ignore[no-untyped-call]
+        return whole
+
+    def gather() -> None:
+        whole.copy_(_gradient(network.parameters()))
+
+    return Side(step, finish=gather)
+
+
+def _network(context: Context, model: str) -> nn.Module:
+    if not dist.is_initialized():
+        raise RuntimeError(NO_RANKS)
+    torch.backends.cudnn.deterministic = True  # rounding by chance would be larger than what a lost rank changes
+    return make(model, context.device)
+
+
+def _on(context: Context) -> dict[str, Any]:
+    return {"device_ids": [context.device]} if context.device.type == "cuda" else {}
+
+
+def _batch(context: Context, model: str, number: Tensor) -> tuple[Tensor, Tensor]:
+    """This rank's part of the batch."""
+    return draw(model, context.items, int(number), dist.get_rank(), context.device)
+
+
+def _gradient_of(weight: nn.Parameter) -> Tensor:
+    if weight.grad is None:
+        raise RuntimeError("a weight got no gradient")
+    return weight.grad
+
+
+def _gradient(weights: Iterable[nn.Parameter]) -> Tensor:
+    """The gradients of all weights as one vector; of shares, after a gather."""
+    grads = [_gradient_of(weight) for weight in weights]
+    return torch.cat([getattr(grad, "full_tensor", lambda grad=grad: grad)().flatten() for grad in grads])
