@@ -318,7 +318,7 @@ def page(kills: Sequence[Kill], seed: int) -> str:
         of_kind = [kill for kill in kills if kill.killed == kind]
         during = Counter(kill.during for kill in of_kind)
         lost = Counter(kill.lost for kill in of_kind)
-        said = "; ".join(f"{number} {words}" for words, number in sorted(during.items()))
+        said = "; ".join(f"{number}: {words}" for words, number in sorted(during.items()))
         rows.append(
             (kind, str(len(of_kind)), said, ", ".join(f"{number} x {cases}" for cases, number in sorted(lost.items())))
         )
@@ -331,7 +331,8 @@ the end of each night every case was there, and had been measured once besides t
 
 {table}
 
-`2 x 1` is two kills that lost one case each. A kill of a controller ends its workers too, each with its running case.
+`2: in a case` is two kills of a process that measured a case, `2 x 1` two kills that lost one case each. A kill of a
+controller ends its workers too, each with its running case.
 """
 
 
