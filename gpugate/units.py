@@ -91,6 +91,11 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
 
 
+def date_of(time: str) -> str:
+    """`2026-11-23` of a time in ISO 8601, such as `2026-11-23T02:00:05+01:00`."""
+    return time.partition("T")[0]
+
+
 def rate(per_second: float, unit: str) -> str:
     """Writes a rate as `788 TFLOP/s` or `4.3 TB/s`; `unit` is the unit without prefix and `/s`."""
     for factor, prefix in _RATE_PREFIXES:

@@ -192,9 +192,9 @@ class Contract:
 class Proof:
     """A test of a fact beyond the outputs of steps, such as "the network still learns" or "no frame is lost".
 
-    `show` runs once in every measurement of the optimization, before its times, and returns its result in words
+    `show` runs once in a measurement of the optimization, before its times, and returns its result in words
     ("accuracy 98.1 % after 60 steps"). Where the fact is not true, it raises DisprovedError with the problem and its
-    size: the verdict is then WRONG.
+    size: the verdict is then WRONG. A success is remembered for `--perf-proof-days`, see docs/verdicts.md.
     """
 
     name: str

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 from gpugate.judging.next_step import next_step
-from gpugate.measurement.record import Difference, Measurement, StepChecks
+from gpugate.measurement.record import Difference, Measurement, ProofResult, StepChecks
 from gpugate.measurement.settings import REMEMBERS
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.verdict import NextStep, Outcome, Verdict
+from gpugate.units import date_of
 from gpugate.workload import Tolerance
 
 LEFT_OUT = 0.5  # of a step's work: one step of three is a third, and a join may cost as much as a step
@@ -41,8 +42,15 @@ def judge_equivalence(measurement: Measurement, allowed: Tolerance) -> Verdict:
         return Verdict("equivalence", case_id, Outcome.WRONG, (problems[0],), step, numbers)
     good = [Reason(ReasonCode.OUTPUTS_AGREE, {"allowed": allowed.relative_l2})]
     good += [Reason(ReasonCode.STEPS_AGREE, {"steps": checks.steps})] if checks else []
-    good += [Reason(ReasonCode.PROVEN, {"proof": proof.name, "words": proof.words}) for proof in proofs]
+    good += [_proven(proof) for proof in proofs]
     return Verdict("equivalence", case_id, Outcome.PASS, tuple(good), numbers=numbers)
+
+
+def _proven(proof: ProofResult) -> Reason:
+    facts = {"proof": proof.name, "words": proof.words}
+    if proof.proved_at is None:
+        return Reason(ReasonCode.PROVEN, facts)
+    return Reason(ReasonCode.PROVEN_BEFORE, {**facts, "proved_on": date_of(proof.proved_at)})
 
 
 def _step_problems(checks: StepChecks) -> list[Reason]:

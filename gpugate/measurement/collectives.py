@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +24,7 @@ from gpugate.measurement.sides import BuiltSide, blame, synchronize
 from gpugate.measurement.trace import Event, length, union
 
 COUNTED_STEPS, FLUSH_STEPS, ALONE = 5, 2, 10
+FOUND = ("collectives", "all_reduces", "early_collectives", "collective_bytes", "communication_ms", "steps_ms")
 STEP = "gpugate: step of all ranks"
 _CALL = re.compile(r"c10d::(?!barrier|monitored_barrier)")
 _TRANSFER = re.compile(r"(gloo|nccl):(?!barrier)")
@@ -88,8 +88,10 @@ def read_collectives(events: Sequence[Event]) -> dict[str, float]:
     `early_collectives` were asked for before the last gradient of their step was computed: when a collective runs
     depends on chance, and its place among the calls of a step does not.
     """
-    steps = sorted((event for event in events if event.get("name") == STEP and event.get("ph") == "X"), key=_start)[:-1]
-    found: Counter[str] = Counter()
+    # The marks of the host: a GPU has each mark a second time, in its own line of the trace.
+    marks = (event for event in events if event.get("name") == STEP and event.get("cat") == "user_annotation")
+    steps = sorted(marks, key=_start)[:-1]
+    found = dict.fromkeys(FOUND, 0.0)
     for step in steps:
         inside = [one for one in events if one.get("ph") == "X" and 0 <= one["ts"] - step["ts"] <= step["dur"]]
         calls = [one for one in inside if one.get("cat") == "cpu_op" and _CALL.match(one["name"])]
@@ -101,11 +103,9 @@ def read_collectives(events: Sequence[Event]) -> dict[str, float]:
         found["all_reduces"] += sum("allreduce" in call["name"] for call in calls)
         found["early_collectives"] += sum(call["ts"] < last for call in calls)
         found["collective_bytes"] += _bytes_of_nccl(inside) or sum(map(_bytes, transfers))
-        found["communication_us"] += length(union(kernels or transfers))
-        found["steps_us"] += step["dur"]
-    names = ("collectives", "all_reduces", "early_collectives", "collective_bytes")
-    times = {"communication_ms": found["communication_us"] / 1e3, "steps_ms": found["steps_us"] / 1e3}
-    return {**{name: float(found[name]) for name in names}, **times}
+        found["communication_ms"] += length(union(kernels or transfers)) / 1e3
+        found["steps_ms"] += step["dur"] / 1e3
+    return found
 
 
 def _start(event: Event) -> float:

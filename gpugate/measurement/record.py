@@ -170,11 +170,15 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class ProofResult:
-    """The result of a proof: the words that it returned, or the `problem` for which it failed."""
+    """The result of a proof: the words that it returned, or the `problem` for which it failed.
+
+    `proved_at` is the start of the earlier run that showed a remembered proof, in ISO 8601; None: this run showed it.
+    """
 
     name: str
     words: str = ""
     problem: str | None = None
+    proved_at: str | None = None
 
 
 Resemblance = Literal["", "zeros", "not finite", "step before", "other input", "unreadable", "unknown"]

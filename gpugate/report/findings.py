@@ -17,7 +17,7 @@ from gpugate.results.reason_words import describe
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, SEVERITY, NextStep, Outcome, Verdict
 from gpugate.statistics.policy import SHARP
-from gpugate.units import number_of, percent
+from gpugate.units import date_of, number_of, percent
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,20 @@ def tally(run: RunResult) -> str:
 
 
 def worth(run: RunResult) -> list[str]:
-    """The worth of a run's verdicts, a sentence each: its sharpness, and the duets with the recorded code."""
-    return [words for words in (sharpness(run), code_comparisons(run)) if words]
+    """The worth of a run's verdicts, a sentence each: its sharpness, its duets with the recorded code, and the dates of
+    remembered proofs."""
+    return [words for words in (sharpness(run), code_comparisons(run), remembered_proofs(run)) if words]
+
+
+def remembered_proofs(run: RunResult) -> str | None:
+    """The number of proofs by the date of the run that showed them; None where this run showed all of its proofs."""
+    proofs = [proof for case in run.cases.values() if case.measurement for proof in case.measurement.proofs]
+    before = Counter(date_of(proof.proved_at) for proof in proofs if proof.proved_at is not None)
+    if not before:
+        return None
+    words = [f"{count} proved on {date}" for date, count in sorted(before.items())]
+    now = len(proofs) - before.total()
+    return f"proofs: {', '.join([*words, *([f'{now} in this run'] if now else [])])}"
 
 
 def code_comparisons(run: RunResult) -> str | None:

@@ -19,6 +19,7 @@ class ReasonCode(str, Enum):
     OUTPUTS_AGREE = "outputs_agree"
     STEPS_AGREE = "steps_agree"
     PROVEN = "proven"
+    PROVEN_BEFORE = "proven_before"  # by an earlier run, of the same code on this machine
     OUTPUT_NOT_COMPARABLE = "output_not_comparable"
     RELATIVE_ERROR_TOO_LARGE = "relative_error_too_large"
     LARGEST_ERROR_TOO_LARGE = "largest_error_too_large"

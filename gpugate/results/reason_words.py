@@ -29,6 +29,7 @@ _WORDS: Mapping[ReasonCode, str] = {
     ),
     ReasonCode.STEPS_AGREE: "the sums of {steps:.0f} further steps agree",
     ReasonCode.PROVEN: "{proof}: {words}",
+    ReasonCode.PROVEN_BEFORE: "{proof}: {words} (proved on {proved_on})",
     ReasonCode.OUTPUT_NOT_COMPARABLE: "on {when}, {problem}",
     ReasonCode.RELATIVE_ERROR_TOO_LARGE: "on {when}, the relative L2 error {found:.2e} exceeds {allowed:.1e}",
     ReasonCode.LARGEST_ERROR_TOO_LARGE: "on {when}, the largest error {found:.2e} exceeds {allowed:.1e}",

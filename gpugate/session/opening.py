@@ -171,6 +171,7 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     session.baselines = {} if options.update_baselines else files
     if known is not None:
         session.unused = baseline.find_unused(files, {case.id for case in catalogue.cases()})
+    session.proofs.compute_keys(selected)
     if options.resume:
         resume(session, selected)
     session.plan = _plan_time(session, selected)

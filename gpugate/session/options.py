@@ -25,6 +25,7 @@ from gpugate.session.shards import COUNT_VARIABLE, KUBERNETES, SLURM, parse_shar
 from gpugate.session.worker_orders import Orders, orders_of
 from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store.night_files import RUN
+from gpugate.store.proof_file import proofs_folder
 from gpugate.store.store_url import VARIABLE, choose_url, find_file
 from gpugate.store.version import STORE_FOLDER
 from gpugate.units import MOST_PROCESSES, MOST_SECONDS, parse_count, parse_seconds
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 MOST_SEED_DIGITS = 18  # what 64 bits hold
 DEFAULT_PROCESSES, DEFAULT_ON_SEVERAL_GPUS = 5, 11
 DEFAULT_BASELINES = "baselines"
+DEFAULT_PROOF_DAYS = 7
 AUTO, OFF = "auto", "off"  # values of --against; any other value is a git ref
 # The process that starts this one to measure for it sets `PID:TOKEN`, and gives the random TOKEN as an option too.
 FRESH_VARIABLE, FRESH_OPTION = "GPUGATE_FRESH_PROCESS", "--perf-fresh"
@@ -99,6 +101,8 @@ class Options:
     tolerance: float | None = None  # the share by which a speedup may fall; None: what the machine resolves
     report_path: Path | None = None  # the directory of this night
     store_url: str | None = None  # None: this process adds no run to a store
+    proofs_path: Path | None = None  # the folder of remembered proofs; None: none is remembered
+    proof_days: int = DEFAULT_PROOF_DAYS
     against: str = OFF  # the version to compare with: off, auto or a git ref
     step_timeout_s: float = time_limit.DEFAULT_S  # of what a side does without an end
     fresh: bool = False  # measures for the process that started it, which judges and shows the proofs
@@ -183,6 +187,14 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="URL",
         help="add the run to the store at this SQLAlchemy URL, such as postgresql://user@host/gpugate; off adds it to "
         f"none (default: {VARIABLE}, else {STORE_FOLDER} in pytest's rootdir)",
+    )
+    add(
+        "--perf-proof-days",
+        metavar="DAYS",
+        default=str(DEFAULT_PROOF_DAYS),
+        help="remember for DAYS that the proofs of a case succeeded, while its code, the software and the machine are "
+        "the same; 0 shows all proofs anew, and --perf-store off, --perf-set and --perf-mutate remember none (default: "
+        "%(default)s)",
     )
     add(
         "--perf-shard",
@@ -300,6 +312,7 @@ def read_options(config: pytest.Config) -> Options:
     budget = value("perf_budget")
     # A fresh process has the case of its parent, whose shard may stand in the project's own settings.
     shard = None if fresh or value("perf_shard") is None else parse_shard(value("perf_shard"))
+    store_url = None if fresh else choose_url(value("perf_store"), config.rootpath)
     is_worker = hasattr(config, "workerinput")  # of xdist, whose controller writes one run for all
     worker = orders_of(config)
     return Options(
@@ -315,7 +328,9 @@ def read_options(config: pytest.Config) -> Options:
         attempts=whole_number("--perf-attempts", value("perf_attempts")),
         json_path=None if is_worker else _writable("--perf-json", _path(config, value("perf_json"))),
         report_path=None if is_worker else _path(config, value("perf_report")),
-        store_url=None if fresh or is_worker or shard else choose_url(value("perf_store"), config.rootpath),
+        store_url=None if is_worker or shard else store_url,
+        proofs_path=_proofs_path(config, store_url),
+        proof_days=_proof_days(value("perf_proof_days")),
         baselines_path=_baselines(config),
         settings=_settings(config),
         own_inputs=bool(value("perf_set")) and _are_the_default(config),
@@ -531,6 +546,21 @@ def whole_number(option: str, text: str, example: int = DEFAULT_PROCESSES) -> in
     if number is None:
         allowed = f"a whole number from 1 to {MOST_PROCESSES}"
         raise OptionError(f"{option} is {reprlib.repr(text)}: give {allowed}, such as {example}")
+    return number
+
+
+def _proofs_path(config: pytest.Config, store_url: str | None) -> Path | None:
+    """The folder of remembered proofs. A fault is no proof, and nothing shows that a user's own data did not change."""
+    own = config.getoption("perf_mutate") is not None or config.getoption("perf_set")
+    return None if store_url is None or own else proofs_folder(store_url, config.rootpath)
+
+
+def _proof_days(text: str) -> int:
+    """Raises OptionError for anything else than a whole number from 0 to MOST_PROCESSES."""
+    number = 0 if text == "0" else parse_count(text)
+    if number is None:
+        allowed = f"a whole number of days from 0 to {MOST_PROCESSES}"
+        raise OptionError(f"--perf-proof-days is {reprlib.repr(text)}: give {allowed}, such as {DEFAULT_PROOF_DAYS}")
     return number
 
 

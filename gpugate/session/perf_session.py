@@ -38,7 +38,7 @@ from gpugate.machine.processes import list_children
 from gpugate.measurement.bus_share import with_bus_share
 from gpugate.measurement.ceilings import with_ceilings
 from gpugate.measurement.progress import Progress, Report, silent
-from gpugate.measurement.record import Measurement, Yardstick
+from gpugate.measurement.record import Measurement, ProofResult, Yardstick
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.measurement.whole_run import with_whole_run
@@ -55,9 +55,11 @@ from gpugate.session.fresh_process import run_fresh
 from gpugate.session.left_over import await_new_children
 from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.recorded_code import RecordedVersions, choose_ref, compare_code
+from gpugate.session.remembered_proofs import RememberedProofs
 from gpugate.session.time_plan import TimePlan
 from gpugate.store import baseline, profiles_file, run_file
 from gpugate.store.codec import from_json, to_json
+from gpugate.store.proof_file import ProofFileError
 from gpugate.store.source_hash import source_hash
 from gpugate.store.version import CACHE_FOLDER
 from gpugate.store.writable_folder import make_ignored
@@ -104,8 +106,10 @@ class PerfSession:
     started_s: float = field(default_factory=time.perf_counter)
     plan: TimePlan | None = None  # of a developer's run on a CPU without a given budget
     versions: RecordedVersions = field(init=False)
+    proofs: RememberedProofs = field(init=False)
 
     def __post_init__(self) -> None:
+        self.proofs = RememberedProofs(self.options.proofs_path, self.options.proof_days, self.result)
         self.versions = RecordedVersions(self.root, self.options.result_paths)
 
     @property
@@ -376,13 +380,24 @@ class PerfSession:
         from gpugate.measurement.workload_cache import WorkloadCache
 
         self.cache = self.cache or WorkloadCache()
+        proved = self.proofs.recall(case) if settings.prove else ()
+        settings = replace(settings, prove=settings.prove and not proved)
         with self._ranks(case) as ranks:
             found = measure(case, replace(self.context(case), ranks=ranks), settings, report, self.cache)
+        found = replace(found, proofs=proved) if proved else found
+        if settings.prove:
+            self._keep_proofs(case, found.proofs)
         found = self._with_ceilings(found, case)
         if found.pairs and impossible_rate(found, summarize(found), case.size):
             self._probe("between")  # one bad probe makes no side too fast
             found = self._with_ceilings(found, case)
         return _as_stored(with_bus_share(found, self.result.yardsticks[-1].values), case)
+
+    def _keep_proofs(self, case: Case, proofs: tuple[ProofResult, ...]) -> None:
+        try:
+            self.proofs.keep(case, proofs)
+        except ProofFileError as error:  # what was measured must not be lost by it
+            self.notes.add(f"warning: proofs are not remembered: {error}")
 
     @contextmanager
     def _ranks(self, case: Case) -> Iterator[RankJob | None]:

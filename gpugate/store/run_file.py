@@ -41,10 +41,11 @@ FAMILY = "gpugate-"  # which every format of ours begins with
 # 9: the reasons of a verdict are codes with facts, from which its sentence is made.
 # 10: the provenance of a run, and duets with the recorded code; the variation of a record as all records of its machine
 # predict it, the noise of its pairs, its usual interval and reference time. 11: the memory of the GPU.
-# 12: the shard of a night that a run is.
-FORMAT_VERSION = 12
+# 12: the shard of a night that a run is. 13: the run that showed a remembered proof.
+FORMAT_VERSION = 13
 HAS_MEMORY = 11
 HAS_SHARD = 12
+HAS_PROOF_DATES = 13
 OLDEST_READ = 10  # an older run has not all that its verdicts rest on
 
 
@@ -195,11 +196,21 @@ def read(path: Path) -> RunResult:
             body["memory_bytes"] = None
         if version < HAS_SHARD:
             body["shard"] = None
+        if version < HAS_PROOF_DATES:
+            _date_proofs(body.get("cases"))
         run = from_json(RunResult, body)
         problem = _contradiction(run)
         if problem is not None:
             raise FormatError(problem)
         return replace(run, ladders=ladders(run.cases), sweeps=sweeps(run.cases)) if run.interrupted else run
+
+
+def _date_proofs(data: Any) -> None:
+    """Marks every proof below `data`, of a run that remembered none, as shown by that run itself."""
+    for name, value in data.items() if isinstance(data, dict) else ():
+        if name == "proofs" and isinstance(value, list):
+            data[name] = [{"proved_at": None, **one} if isinstance(one, dict) else one for one in value]
+        _date_proofs(value)
 
 
 def read_durations(path: Path) -> dict[str, float]:

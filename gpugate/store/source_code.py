@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -63,12 +63,15 @@ class _Module:
     binding: dict[str, list[int]]  # the statements that bind a name
 
 
-def collect_code(functions: Iterable[tuple[str, str, Path]]) -> Code:
+def collect_code(
+    functions: Iterable[tuple[str, str, Path]], find_root: Callable[[str], Path | None] = lambda package: None
+) -> Code:
     """Collects the statements that define `functions`: for each a module, a top-level name in it, and its file.
 
-    A name that the module does not bind, such as a lambda's, stands for the whole module.
+    A name that the module does not bind, such as a lambda's, stands for the whole module. `find_root` returns the
+    parent folder of a further top-level package to follow, and None for a package of which only the names count.
     """
-    walk = _Walk()
+    walk = _Walk(find_root)
     for module, name, path in functions:
         walk.start(module, name, path)
     return walk.code
@@ -77,21 +80,35 @@ def collect_code(functions: Iterable[tuple[str, str, Path]]) -> Code:
 class _Walk:
     """A walk from statement to statement along names; `code` has each reached statement once."""
 
-    def __init__(self) -> None:
+    def __init__(self, find_root: Callable[[str], Path | None]) -> None:
         self.code = Code()
-        self._roots: dict[str, Path] = {}  # the parent folder of each top-level package
+        self._find_root = find_root
+        self._roots: dict[str, Path | None] = {}  # the parent folder of each top-level package; None: not followed
+        self._files: dict[str, Path | None] = {}
         self._modules: dict[str, _Module | None] = {}
         self._seen: set[tuple[str, int]] = set()
 
     def start(self, module: str, name: str, path: Path) -> None:
         package = path.parent if path.name == "__init__.py" else path
-        self._roots.setdefault(module.split(".")[0], package.parents[module.count(".")])
+        if self._roots.get(module.split(".")[0]) is None:
+            self._roots[module.split(".")[0]] = package.parents[module.count(".")]
         if not self._reach(module, (name,)):
             self._reach_all(module)
 
+    def _root(self, module: str) -> Path | None:
+        package = module.split(".")[0]
+        if package not in self._roots:
+            self._roots[package] = self._find_root(package)
+        return self._roots[package]
+
     def _file(self, module: str) -> Path | None:
         """Finds the file of a module of these packages; None for a module of another package."""
-        root = self._roots.get(module.split(".")[0])
+        if module not in self._files:
+            self._files[module] = self._find_file(module)
+        return self._files[module]
+
+    def _find_file(self, module: str) -> Path | None:
+        root = self._root(module)
         if root is None:
             return None
         path = root.joinpath(*module.split("."))
@@ -111,7 +128,7 @@ class _Walk:
         return _parse(path.read_text(encoding="utf-8"), package)
 
     def _is_module(self, name: str) -> bool:
-        root = self._roots.get(name.split(".")[0])
+        root = self._root(name)
         return self._file(name) is not None or (root is not None and root.joinpath(*name.split(".")).is_dir())
 
     def _reach_all(self, module: str) -> None:
@@ -147,7 +164,7 @@ class _Walk:
 
     def _follow(self, name: str, target: str, parts: tuple[str, ...], annotates: bool) -> None:
         """Follows an import of `name`: `target` is a module, or a module and a name in it."""
-        if target.split(".")[0] not in self._roots:
+        if self._root(target) is None:
             if not annotates:
                 self.code.imported.add(f"{name} = {target}")
             return

@@ -1,21 +1,25 @@
-"""A hash of the code of a workload's functions: it distinguishes an edited workload from a slower machine."""
+"""Hashes of code: of a workload's functions, so that an edit is no slower machine, and of an optimization's proofs."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
+from types import CellType
 from typing import Any
 
-from gpugate.store.source_code import collect_code
-from gpugate.workload import Workload
+from gpugate.store.source_code import Code, collect_code
+from gpugate.workload import Case, Workload
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_INSTALLED = ("site-packages", "dist-packages")
 
 
 def source_hash(workload: Workload) -> str:
@@ -24,19 +28,76 @@ def source_hash(workload: Workload) -> str:
     The work is the code of the workload's functions (see `gpugate.store.source_code`), their arguments in
     `functools.partial`, and the items per step. Promises, contracts, comments, docstrings and module names are no work.
     """
-    functions = _functions(workload)
-    code = collect_code(roots(workload))
-    parts = [*sorted(code.statements), *sorted(code.imported), repr([_words(function) for function in functions])]
+    return _hash(collect_code(roots(workload)), _functions(workload), workload)
+
+
+def proof_hash(case: Case, run_proofs: Callable[..., Any]) -> str:
+    """Computes the hash of the work of the case's workload, of its proofs, and of `run_proofs`, which runs them.
+
+    A missed edit would be a wrong proof, not only a wrong note. So the code is followed into every package that is not
+    installed, since a version does not show its edits, and functions count with the values that they captured.
+    """
+    functions = [*_functions(case.workload), *(proof.show for proof in case.optimization.proofs), run_proofs]
+    packages, values = _packages(functions), _with_captured(functions)
+    places = _places(values, lambda package: package in packages or _find_uninstalled(package) is not None)
+    return _hash(collect_code(places, _find_uninstalled), values, case.workload)
+
+
+def _hash(code: Code, values: Sequence[Any], workload: Workload) -> str:
+    parts = [*sorted(code.statements), *sorted(code.imported), repr([_words(value) for value in values])]
     parts.append(repr(sorted((kind, size.items) for kind, size in workload.sizes.items())))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _find_uninstalled(package: str) -> Path | None:
+    """The parent folder of a top-level package that is neither installed nor a part of Python; None for the others."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    folders = spec.submodule_search_locations
+    path = Path(folders[0]) if folders else Path(spec.origin or "")
+    is_python = path.is_relative_to(sysconfig.get_path("stdlib"))
+    return None if is_python or not path.exists() or set(_INSTALLED) & set(path.parts) else path.parent
 
 
 def roots(workload: Workload) -> list[tuple[str, str, Path]]:
     """Lists the functions and classes of the workload's own packages, each as module, top-level name and file."""
     functions = _functions(workload)
-    packages = {_package(_unwrap_partial(function)) for function in functions}
-    found = {one for one in map(_place, _within(functions)) if one is not None and one[0].split(".")[0] in packages}
+    packages = _packages(functions)
+    return _places(functions, packages.__contains__)
+
+
+def _places(values: Sequence[Any], is_own: Callable[[str], bool]) -> list[tuple[str, str, Path]]:
+    found = {one for one in map(_place, _within(values)) if one is not None and is_own(one[0].split(".")[0])}
     return sorted(found)
+
+
+def _packages(functions: Sequence[Any]) -> set[str]:
+    return {_package(_unwrap_partial(function)) for function in functions}
+
+
+def _with_captured(functions: Sequence[Any]) -> list[Any]:
+    """Lists functions and, behind them, the values in their closures, their defaults and the objects of their methods,
+    also those of functions among these values."""
+    values, seen = list(functions), set[int]()
+    for value in values:  # which grows meanwhile
+        for function in _within(value):
+            if id(function) not in seen:
+                seen.add(id(function))
+                values += _captured(function)
+    return values
+
+
+def _captured(function: Any) -> list[Any]:
+    inner = inspect.unwrap(function)
+    cells = getattr(inner, "__closure__", None) or ()
+    defaults = [getattr(inner, "__defaults__", None), getattr(inner, "__kwdefaults__", None)]
+    instance = getattr(inner, "__self__", None)
+    captured = [cell.cell_contents for cell in cells if cell != CellType()]  # which has no contents yet
+    return [*captured, *defaults, getattr(instance, "__dict__", None) if inspect.ismethod(inner) else None]
 
 
 def _functions(workload: Workload) -> list[Any]:

@@ -29,9 +29,11 @@ def failing_build(context: Context) -> Side:
 
 
 def ending(context: Context, how: str) -> Side:
-    """On rank 1 a step ends the process, fails, or skips the sum for which rank 0 waits."""
+    """On rank 1 a step ends the process, fails, or skips the sum for which rank 0 waits; rank 2 hangs."""
 
     def step(inputs: torch.Tensor) -> torch.Tensor:
+        if dist.get_rank() == 2:
+            time.sleep(600)
         if dist.get_rank() == 1 and how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if dist.get_rank() == 1 and how == "failed":

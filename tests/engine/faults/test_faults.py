@@ -14,7 +14,7 @@ import torch
 
 from gpugate.errors import OptionError, SideError
 from gpugate.faults import slow
-from gpugate.faults.fault import SPELLING, Fault
+from gpugate.faults.fault import OF_RANKS, SPELLING, Fault
 from gpugate.faults.mutate import mutate
 from gpugate.faults.slow import slow_down
 from gpugate.judging.decide import decide
@@ -159,7 +159,15 @@ def test_the_table_has_every_fault() -> None:
     assert all(f"| `{spelling}` |" in FAULT_TABLE for spelling in SPELLING.values())
 
 
-@pytest.mark.parametrize("kind", SPELLING)
+@pytest.mark.parametrize("kind", OF_RANKS)
+def test_a_case_on_one_device_cannot_have_a_fault_between_ranks(kind: str, clock: Clock) -> None:
+    found = shown(case_of(partial(eager, clock), partial(fused, clock)), Fault(kind))
+    assert isinstance(found, SideError)
+    assert str(found.cause) == f"{kind} is a fault between GPUs, and this case runs on one device"
+
+
+# tests/workloads/ddp_scaling has those between ranks
+@pytest.mark.parametrize("kind", [kind for kind in SPELLING if kind not in OF_RANKS])
 def test_the_table_is_true_on_a_cpu(kind: str, clock: Clock) -> None:
     case = case_of(partial(eager, clock), partial(compiled if kind == "graph-break" else fused, clock))
     found = shown(case, FAULTS[kind])

@@ -377,6 +377,24 @@ def test_cpu_counters_that_processes_dispute_ask_a_third_one_and_an_unchecked_co
         assert (outcomes(found)["counters"], wants_fresh_process(found)) == (INCONCLUSIVE, asked)
 
 
+def test_no_time_is_judged_where_ranks_share_a_cpu_and_all_else_is() -> None:
+    for speedup in (0.5, 3.0, 9.0):
+        result = case(measured(speedup, ranks=2.0), case_id="net/fast/cpu")
+        assert outcomes(result) == {
+            "equivalence": PASS,
+            "speedup": INCONCLUSIVE,
+            "throughput": INCONCLUSIVE,
+            "counters": PASS,
+        }
+        assert {verdict.code for verdict in result.verdicts[1:3]} == {ReasonCode.RANKS_SHARE_CORES}
+        assert {verdict.next_step for verdict in result.verdicts[1:3]} == {NextStep.USE_CUDA}
+        assert not wants_more_pairs(result)
+        assert not wants_fresh_process(result)
+    assert outcomes(case(measured(0.5, ranks=2.0)))["speedup"] is REGRESSED
+    assert outcomes(case(measured(3.0, ranks=2.0, kernels=59.0), case_id="net/fast/cpu"))["counters"] is REGRESSED
+    assert outcomes(case(measured(3.0, error=1.0, ranks=2.0), case_id="net/fast/cpu"))["equivalence"] is Outcome.WRONG
+
+
 @pytest.mark.parametrize(
     ("stopped_because", "kind", "helps"), [("noise", "cpu", True), ("budget", "cpu", False), ("noise", "cuda", False)]
 )

@@ -89,3 +89,9 @@ def test_a_proof_that_fails_is_wrong_and_one_that_holds_is_named() -> None:
 def test_no_output_is_no_verdict() -> None:
     verdict = judge_equivalence(Measurement("net/fast/cpu", (), "budget", (), COST, COST), ALLOWED)
     assert (verdict.outcome, verdict.code) == (Outcome.INCONCLUSIVE, ReasonCode.NO_OUTPUT_COMPARED)
+
+
+def test_a_remembered_proof_is_named_with_the_date_of_its_run() -> None:
+    before = ProofResult("whole", "all frames", proved_at="2026-11-23T02:00:05+01:00")
+    (reason,) = [one for one in judged(proofs=(before,)).reasons if one.code is ReasonCode.PROVEN_BEFORE]
+    assert reason.facts == {"proof": "whole", "words": "all frames", "proved_on": "2026-11-23"}

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gpugate.machine import environment
-from gpugate.machine.environment import Environment, Match, Missing, compare, machine_name, missing_needs
+from gpugate.machine.environment import Environment, Match, Missing, absence_names, compare, machine_name, missing_needs
 from gpugate.machine.nvml import foreign_processes, gpu_count, near_cores, visible_gpus
 from gpugate.workload import Engine, Needs
 
@@ -314,6 +314,18 @@ def cpuinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_first_thing_that_is_missing_is_named(needs: Needs, machine: Environment, missing: Missing | None) -> None:
     assert missing_needs(needs, machine) == missing
+
+
+def test_gpus_are_counted_for_a_case_that_spans_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = Needs(gpus=2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    missing = Missing(("gpus",), "needs 2 GPUs and torch sees 1: run it on a machine with more")
+    assert missing_needs(needs, H200) == missing
+    assert absence_names(needs) == {"gpus"}
+    assert missing.allowed_by({"gpus"})
+    assert missing_needs(needs, CPU) is None
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert missing_needs(needs, H200) is None
 
 
 def test_an_engine_is_looked_for_on_a_gpu_once_all_else_is_there() -> None:

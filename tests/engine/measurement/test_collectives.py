@@ -1,4 +1,4 @@
-"""Collectives of a made-up trace are counted by step, with their bytes, and those that begin before the last gradient."""
+"""The collectives of a made-up trace are counted by step, with their bytes and those before the last gradient."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -65,6 +65,11 @@ def test_nccl_reports_bytes_by_its_own_events_and_its_time_by_kernels() -> None:
     ]
     found = read_collectives(trace)
     assert (found["collective_bytes"], found["communication_ms"]) == (1000, pytest.approx(0.040))
+
+
+def test_a_step_counts_once_though_a_gpu_marks_it_too() -> None:
+    on_gpu = [event(STEP, start, 90, "gpu_user_annotation") for start in (5, 205, 405)]
+    assert read_collectives([*STEPS, *on_gpu]) == read_collectives(STEPS)
 
 
 def test_a_barrier_carries_no_gradient() -> None:

@@ -298,6 +298,15 @@ def test_the_same_kernels_on_more_streams_have_another_signature() -> None:
     assert signature(in_a_row) != signature(activity(*launches, kernel(1, stream=7), kernel(2, stream=8)))
 
 
+def test_communication_is_exposed_while_no_other_kernel_runs() -> None:
+    calls = [call("cudaLaunchKernel", number) for number in (1, 2, 3)]
+    compute, hidden = kernel(1, ts=1000, dur=100), kernel(2, ts=1050, dur=30, name="ncclDevKernel_AllReduce", stream=8)
+    late = kernel(3, ts=1090, dur=60, name="ncclDevKernel_AllReduce", stream=8)
+    assert counted(activity(*calls, compute, hidden, late))["exposed_communication"] == pytest.approx(50 / 150)
+    assert counted(activity(*calls, compute, hidden))["exposed_communication"] == 0
+    assert "exposed_communication" not in counted(activity(*calls, compute))
+
+
 def test_windows_of_one_trace_are_read_apart() -> None:
     second = {**WINDOW_EVENT, "name": "second", "ts": 3000.0}
     events = [

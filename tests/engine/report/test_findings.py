@@ -1,8 +1,10 @@
-"""The worth of a run in two sentences: its sharpness, and the duets with the recorded code."""
+"""The worth of a run: its sharpness, its duets with the recorded code, and the dates of remembered proofs."""
+
+from dataclasses import replace
 
 import pytest
 
-from gpugate.measurement.record import Measurement
+from gpugate.measurement.record import Measurement, ProofResult
 from gpugate.report.findings import worth
 from gpugate.results.case import CaseResult
 from gpugate.results.duet import RecordedCode
@@ -45,3 +47,16 @@ def test_a_duet_makes_a_blunt_case_sharp(compared: list[RecordedCode], sharp: in
 
 def test_a_run_without_records_is_worth_nothing() -> None:
     assert worth(run_of(case(GOOD, remembered=None))) == []
+
+
+def proven(*dates: str | None) -> CaseResult:
+    times = [None if date is None else f"{date}T02:00:05+01:00" for date in dates]
+    proofs = tuple(ProofResult("it learns", "98 %", proved_at=time) for time in times)
+    return case(replace(GOOD, proofs=proofs), remembered=None)
+
+
+def test_remembered_proofs_are_counted_by_date() -> None:
+    run = run_of(proven("2026-11-22", None), proven("2026-11-20", "2026-11-22"), proven())
+    assert worth(run) == ["proofs: 1 proved on 2026-11-20, 2 proved on 2026-11-22, 1 in this run"]
+    assert worth(run_of(proven("2026-11-20"))) == ["proofs: 1 proved on 2026-11-20"]
+    assert worth(run_of(proven(None))) == []

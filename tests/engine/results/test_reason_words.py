@@ -37,6 +37,10 @@ SENTENCES: dict[ReasonCode, tuple[dict[str, Fact], str]] = {
     ),
     ReasonCode.STEPS_AGREE: ({"steps": 33}, "the sums of 33 further steps agree"),
     ReasonCode.PROVEN: ({"proof": "it learns", "words": "98 % right"}, "it learns: 98 % right"),
+    ReasonCode.PROVEN_BEFORE: (
+        {"proof": "it learns", "words": "98 % right", "proved_on": "2026-11-23"},
+        "it learns: 98 % right (proved on 2026-11-23)",
+    ),
     ReasonCode.OUTPUT_NOT_COMPARABLE: (
         {"when": "fresh inputs", "problem": "it returned NaN"},
         "on fresh inputs, it returned NaN",
@@ -103,6 +107,7 @@ SENTENCES: dict[ReasonCode, tuple[dict[str, Fact], str]] = {
         {"recorded_cores": 2, "cores": 1},
         "the record was measured on 2 of the CPU's cores and this run on 1: their times cannot be compared",
     ),
+    ReasonCode.RANKS_SHARE_CORES: ({}, "the ranks share the cores of one CPU: their times say nothing about GPUs"),
     ReasonCode.NO_PAIRS: ({}, "no pair of blocks was measured"),
     ReasonCode.NOT_TIMED: (PROBLEM, "not timed: the copy ran at 60 %"),
     ReasonCode.IMPOSSIBLE_RATE: (

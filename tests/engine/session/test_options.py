@@ -23,6 +23,7 @@ DEFAULTS = {
     "--perf-budget": "6; on a CPU, all cases of a run that neither gates nor records share two minutes",
     "--perf-attempts": str(DECIDING_PROCESSES),
     "--perf-json": "nowhere",
+    "--perf-proof-days": "7",
     "--perf-shard": "all cases",
     "--perf-durations": "those of the store for workers; for shards each case counts as equally long",
     "--perf-resume": "off",

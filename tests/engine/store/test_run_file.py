@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.machine.environment import Environment
-from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
+from gpugate.measurement.record import Difference, Measurement, Pair, ProofResult, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
@@ -91,7 +91,7 @@ def test_any_json_tool_accepts_it(tmp_path: Path, run: RunResult) -> None:
     run_file.write(path, run)
     subprocess.run([sys.executable, "-m", "json.tool", str(path)], check=True, capture_output=True)
     data = json.loads(path.read_text(), parse_constant=pytest.fail)
-    assert (data["format"], data["format_version"]) == ("gpugate-run", 12)
+    assert (data["format"], data["format_version"]) == ("gpugate-run", 13)
 
 
 def empty(run: RunResult) -> RunResult:
@@ -289,12 +289,23 @@ def test_a_run_of_the_format_before_has_no_memory_of_the_gpu(tmp_path: Path, run
     assert run_file.read(path) == replace(run, memory_bytes=None)
 
 
+def test_the_proofs_of_an_older_run_are_its_own(tmp_path: Path, run: RunResult) -> None:
+    path, one = tmp_path / "run.json", run.cases["net/tf32/cpu"]
+    assert one.measurement is not None
+    one.measurement = replace(one.measurement, proofs=(ProofResult("it learns", "98 %"),))
+    run_file.write(path, run)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    del document["cases"]["net/tf32/cpu"]["measurement"]["proofs"][0]["proved_at"]
+    path.write_text(json.dumps({**document, "format_version": 12}), encoding="utf-8")
+    assert run_file.read(path) == run
+
+
 OUTCOMES = " or ".join(", ".join(repr(outcome.value) for outcome in Outcome).rsplit(", ", 1))
 DAMAGE = {
-    ('"format_version": 12', '"format_version": 13'): (
-        "was written by a newer gpugate (format 13, this one reads up to 12): upgrade gpugate or measure again"
+    ('"format_version": 13', '"format_version": 14'): (
+        "was written by a newer gpugate (format 14, this one reads up to 13): upgrade gpugate or measure again"
     ),
-    ('"format_version": 12', '"format_version": 2'): (
+    ('"format_version": 13', '"format_version": 2'): (
         "was written by an older gpugate (format 2, this one reads 10 and newer): measure again"
     ),
     ('"gate": true', '"gate": 1'): (

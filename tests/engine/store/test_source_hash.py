@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,8 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpugate.store.source_hash import source_hash
-from gpugate.workload import Context, Contract, Limit, Optimization, Side, Size, Workload
+from gpugate.measurement.proofs import run_proofs
+from gpugate.store.source_hash import proof_hash, source_hash
+from gpugate.workload import Case, Context, Contract, Limit, Optimization, Proof, Side, Size, Workload
 from workloads.resnet18_training import WORKLOADS
 
 
@@ -86,3 +89,71 @@ def test_it_is_the_same_in_every_process(tmp_path: Path) -> None:
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=root, env=environment
     )
     assert elsewhere.stdout.strip() == source_hash(WORKLOADS[0])
+
+
+PROOF = """
+from functools import wraps
+from learning import lessons
+
+def remind(function):
+    @wraps(function)
+    def wrapped(*words):
+        return function(*words)
+
+    return wrapped
+
+def make_show(words, *helpers):
+    @remind
+    def show(context, least=0.97):
+        return f"{words} after {lessons()} lessons with {helpers}"  # a comment
+
+    return show
+"""
+LESSONS = "def lessons():\n    return 7\n\ndef other():\n    return 1\n"
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the module of a proof, and another that it uses: neither is installed."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "proving.py").write_text(PROOF)
+    (tmp_path / "learning.py").write_text(LESSONS)
+    return tmp_path
+
+
+def hash_of(*captured: object, run: Callable[..., object] = run_proofs, **promises: object) -> str:
+    """The hash of a proof of `proving`, which is loaded anew, with the values that it captures."""
+    for name in ("proving", "learning"):
+        sys.modules.pop(name, None)
+    show = importlib.import_module("proving").make_show(*captured)
+    optimization = replace(FAST, proofs=(Proof("it learns", show),), **promises)  # type: ignore[arg-type]
+    return proof_hash(Case(replace(WORKLOAD, optimizations=(optimization,)), optimization, "cpu"), run)
+
+
+def test_no_promise_and_no_comment_changes_the_hash_of_a_proof(modules: Path) -> None:
+    before = hash_of("98 %")
+    (modules / "proving.py").write_text(PROOF.replace("a comment", "another"))
+    (modules / "learning.py").write_text(LESSONS.replace("return 1", "return 2"))
+    assert hash_of("98 %", min_speedup={"cpu": 2.0}) == before
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [("proving", "after", "in"), ("proving", "0.97", "0.9"), ("learning", "7", "8"), ("proving", "*words", "*others")],
+    ids=["its code", "a default", "code that is not installed", "a decorator"],
+)
+def test_an_edit_changes_the_hash_of_a_proof(modules: Path, module: str, old: str, new: str) -> None:
+    before, path = hash_of("98 %"), modules / f"{module}.py"
+    path.write_text(path.read_text().replace(old, new))
+    assert hash_of("98 %") != before
+
+
+@pytest.mark.parametrize("other", [("99 %",), ("98 %", once), ("98 %", partial(once, 1)), ("98 %", Plan())])
+def test_another_captured_value_changes_the_hash_of_a_proof(modules: Path, other: tuple[object, ...]) -> None:
+    assert hash_of(*other) != hash_of("98 %")
+
+
+def test_other_code_that_runs_proofs_and_another_build_change_the_hash_of_a_proof(modules: Path) -> None:
+    before = hash_of("98 %")
+    assert hash_of("98 %", run=once) != before
+    assert hash_of("98 %", build=partial(build, Plan(batch=16))) != before
