@@ -16,7 +16,8 @@ from gpugate.session.options import add_options, add_settings, profilers, read_o
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import parametrize
 from gpugate.session.usage_errors import usage_errors
-from gpugate.session.xdist_workers import REFUSAL, RESULTS, check_workers
+from gpugate.session.worker_orders import REFUSAL, RESULTS
+from gpugate.session.xdist_workers import WORKERS, count_workers, start_workers
 
 __all__ = ["gate", "sweep", "workload"]  # fixtures are found in the plugin's namespace
 
@@ -30,7 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     words, started_in = [str(word) for word in config.invocation_params.args], config.invocation_params.dir
     at_home = config.inipath is not None and started_in.is_relative_to(config.inipath.parent)
-    if not at_home and (clear := words_without_ambiguity(words)) != words:
+    is_worker = hasattr(config, "workerinput")  # of xdist, whose controller may just have made DIR
+    if not at_home and not is_worker and (clear := words_without_ambiguity(words)) != words:
         catalogue.allow_replacement()
         return int(pytest.main(clear, plugins=config.invocation_params.plugins))
     return _start_profiler(config)
@@ -48,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "multi_gpu(n): spans n GPUs or more, on a CPU n processes")
     with usage_errors():
         options = read_options(config)
-        check_workers(config, options)
+        start_workers(config, options)
         if options.profiling is not None:
             config.pluginmanager.register(ProfilePlugin(options))
         if options.gate or options.run_paths:
@@ -61,8 +63,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    return count_workers(config.getoption("perf_device"))
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """The controller of xdist collects no test: it learns of perf tests when a worker that has some ends."""
     output = getattr(node, "workeroutput", {})
-    if {RESULTS, REFUSAL} & output.keys():
+    if {RESULTS, REFUSAL} & output.keys() or node.config.stash[WORKERS].began:
         perf_run(node.config).receive(output)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,45 +13,22 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from gpugate.errors import GpugateError
-from gpugate.machine.environment import machine_name
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
-from gpugate.results.night import Night
-from gpugate.results.run import RunResult
-from gpugate.session.fleet_plan import (
-    FleetPlan,
-    Group,
-    PlannedCase,
-    group_cases,
-    group_name,
-    plan_host,
-    plan_shards,
-    total_s,
-)
+from gpugate.results.fleet_plan import FLEETS, FleetPlan, Group, group_cases, plan_host, plan_shards, total_s
 from gpugate.session.options import whole_number
-from gpugate.store import run_file
+from gpugate.session.stored_durations import StoredCases, read_files, read_store, take_newest
 from gpugate.store.json_file import pretty, with_header
-from gpugate.store.night_files import RUN, find_runs
 from gpugate.store.store_url import VARIABLE, find_url
 from gpugate.units import duration, number_of
 
 FORMAT = "gpugate-plan"
 # History: 1: the groups of each GPU and of the host, the makespan and its bound, and nights on other numbers of GPUs.
 FORMAT_VERSION = 1
-FLEETS = (1, 2, 4, 8)  # numbers of GPUs whose nights are compared
 
 
 class PlanError(GpugateError):
     """There is no case to plan."""
-
-
-@dataclass(frozen=True)
-class StoredCases:
-    """The cases that one stored run measured, each with its seconds where they are known."""
-
-    started: datetime.datetime
-    machine: str
-    cases: tuple[tuple[PlannedCase, float | None], ...]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the plan. Raises OptionError for a number that cannot be used, and PlanError where no case is stored."""
     option, text = ("--gpus", arguments.gpus) if arguments.shards is None else ("--shards", arguments.shards)
     count, plan = whole_number(option, text, example=4), plan_host if arguments.shards is None else plan_shards
-    found = _read_files(arguments.paths) if arguments.paths else _read_store(arguments.store)
+    found = read_files(arguments.paths) if arguments.paths else _read_store(arguments.store)
     stored = [one for one in found if one.cases]
     if not stored:
         where = ", ".join(map(str, arguments.paths)) or "the store"
@@ -104,6 +79,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _read_store(given: str | None) -> list[StoredCases]:
+    url = find_url(given)
+    if url is None:
+        raise PlanError(f"{VARIABLE} is off: give --store URL, or runs")
+    return read_store(url)
+
+
 @dataclass(frozen=True)
 class Planned:
     """A plan, the number of its cases and of those whose duration is known, and the night on other fleets."""
@@ -113,53 +95,6 @@ class Planned:
     known: int
     plan: FleetPlan
     night_s: dict[int, float]
-
-
-def take_newest(stored: Sequence[StoredCases]) -> tuple[list[PlannedCase], dict[str, float]]:
-    """The cases of all runs, and the seconds of each in its newest run that knows them."""
-    cases: dict[str, PlannedCase] = {}
-    known_s: dict[str, float] = {}
-    for one in sorted(stored, key=lambda one: one.started):
-        for case, seconds in one.cases:
-            cases[case.case_id] = case
-            if seconds is not None:
-                known_s[case.case_id] = seconds
-    return list(cases.values()), known_s
-
-
-def _read_files(paths: Sequence[Path]) -> list[StoredCases]:
-    found = [path / RUN if (path / RUN).is_file() else path for path in paths]
-    return [_of_run(run_file.read(path)) for each in found for path in find_runs(each)]
-
-
-def _of_run(stored: RunResult) -> StoredCases:
-    measured = (case for case in stored.cases.values() if case.measurement is not None)
-    cases = tuple(
-        (PlannedCase(case.case_id, group_name(case.case_id, case.point), case.host_fed), case.duration_s or None)
-        for case in measured
-    )
-    started = datetime.datetime.fromisoformat(stored.started_at)
-    return StoredCases(started, machine_name(stored.environment), cases)
-
-
-def _read_store(given: str | None) -> list[StoredCases]:
-    from gpugate.store.database import Selection, open_store  # which imports sqlalchemy: run files need none
-
-    url = find_url(given)
-    if url is None:
-        raise PlanError(f"{VARIABLE} is off: give --store URL, or runs")
-    with closing(open_store(url, make=False)) as store:
-        # Each case has a speedup, also one whose duration an older gpugate did not store.
-        nights = store.read_nights(Selection(metrics=("speedup", "duration_s", "host_fed")))
-    return [_of_night(night) for night in nights]
-
-
-def _of_night(night: Night) -> StoredCases:
-    cases = tuple(
-        (PlannedCase(name, name, case.value("host_fed") == 1), case.value("duration_s"))
-        for name, case in night.cases.items()
-    )
-    return StoredCases(night.started, machine_name(night.environment), cases)
 
 
 def document(planned: Planned) -> dict[str, Any]:

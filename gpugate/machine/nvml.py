@@ -1,4 +1,4 @@
-"""The GPUs of this machine as NVML reports them, without torch: their number, processes and settings."""
+"""The GPUs of this machine as NVML reports them, without torch: their names, cores, processes and settings."""
 
 from __future__ import annotations
 
@@ -8,14 +8,41 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+MOST_CORES = 4096  # of a host, whose mask NVML fills
+
 
 def gpu_count() -> int:
     """Counts the GPUs that CUDA would show to this process, without importing torch; 0 where NVML is absent."""
+    names = visible_gpus()
+    return 1 if any(map(_is_slice, names)) else len(names)
+
+
+def visible_gpus() -> list[str]:
+    """Lists the GPUs and MIG slices that CUDA_VISIBLE_DEVICES leaves, each as its value for a process of its own.
+
+    Without the variable the names are UUIDs. The list is empty where NVML is absent.
+    """
     with _nvml() as nvml:
         if nvml is None:
-            return 0
+            return []
         uuids = [_uuid(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
-    return len(_visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES")))
+    return _visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def near_cores(name: str) -> frozenset[int]:
+    """Reads the cores on the NUMA node of a GPU that `visible_gpus` names; empty where NVML does not report them."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return frozenset()
+        if name.isdecimal():
+            handle = _query(nvml, nvml.nvmlDeviceGetHandleByIndex, int(name))
+        else:
+            handle = _query(nvml, nvml.nvmlDeviceGetHandleByUUID, name)
+        if handle is None:
+            return frozenset()
+        gpu = _query(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
+        words = _query(nvml, nvml.nvmlDeviceGetCpuAffinity, gpu, MOST_CORES // 64) or ()
+    return frozenset(core for core in range(64 * len(words)) if words[core // 64] >> core % 64 & 1)
 
 
 def foreign_processes(gpu_index: int) -> list[int]:
@@ -89,25 +116,30 @@ def _uuid(nvml: Any, index: int) -> str:
     return str(_query(nvml, nvml.nvmlDeviceGetUUID, handle) or "")
 
 
+def _is_slice(name: str) -> bool:
+    return name.startswith("MIG-")
+
+
 def _visible(uuids: list[str], variable: str | None) -> list[str]:
     """Selects the GPUs in CUDA_VISIBLE_DEVICES: CUDA stops at the first unknown entry and refuses a repeated one."""
     if variable is None:
         return uuids
-    seen: list[str] = []
-    for entry in (part.strip() for part in variable.split(",")):
-        if entry.startswith("MIG-"):
-            return [entry]  # CUDA shows one slice to a process
+    entries = [part.strip() for part in variable.split(",")]
+    if _is_slice(entries[0]):  # CUDA shows one slice to a process, so that each needs a process of its own
+        return list(dict.fromkeys(filter(_is_slice, entries)))
+    found: dict[int, str] = {}
+    for entry in entries:
         if entry.isdecimal() and int(entry) < len(uuids):
-            found = str(int(entry))
+            index, name = int(entry), entry
         else:
-            matches = [str(index) for index, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
+            matches = [index for index, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
             if len(matches) != 1:
                 break
-            found = matches[0]
-        if found in seen:
+            index, name = matches[0], uuids[matches[0]]
+        if index in found:
             return []
-        seen.append(found)
-    return seen
+        found[index] = name
+    return list(found.values())
 
 
 def _without_this_process(pids: list[int]) -> list[int]:

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpugate.report.bounds import bounds, reasons
+from gpugate.report.cost import list_longest
 from gpugate.report.findings import Finding, autopsies, errors, findings, skips
 from gpugate.report.rows import results_table
 from gpugate.report.series_tables import series_tables
@@ -30,6 +31,7 @@ def details(run: RunResult, width: int) -> list[RenderableType]:
         *section("not PASS", (_finding(finding) for finding in findings(run))),
         *section("autopsy", (_autopsy(case_id, lines) for case_id, lines in autopsies(run).items())),
         *section("skipped", (_reason(reason, ids) for reason, ids in skips(run).items())),
+        *section("most expensive", ([indent(words, 2)] for words in list_longest(run))),
         *section("failed", (_error(case_id, error) for case_id, error in errors(run).items())),
         Text(),
         *last_lines(run),

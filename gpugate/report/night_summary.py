@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gpugate import units
 from gpugate.judging.decide import decider
+from gpugate.report.cost import describe_cost, list_longest
 from gpugate.report.findings import Finding, autopsies, errors, findings, mutation, skips, tally, warnings, worth
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
@@ -41,6 +42,8 @@ def night_summary(run: RunResult) -> str:
         _list_moves(run),
         _list("Not measured", list(_list_unmeasured(run)), MAX_REASONS),
         [plain(words) for words in worth(run)],
+        [plain(words) for words in describe_cost(run)],
+        [f"Most expensive: {plain(', '.join(longest))}"] if (longest := list_longest(run)) else [],
         [f"{plain(tally(run))}. Every number: `python -m gpugate.report {RUN}`"],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"

@@ -17,6 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from gpugate.report.cost import describe_cost
 from gpugate.report.findings import mutation, tally, warnings, worth
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.results.run import RunResult
@@ -89,7 +90,9 @@ def fault_line(run: RunResult) -> list[RenderableType]:
 
 
 def last_lines(run: RunResult, gains: Sequence[str] = ()) -> list[RenderableType]:
-    """The warnings, the fault once more, the `gains` of optimizations, the worth of its verdicts, and the tally."""
+    """The warnings, the fault once more, the `gains` of optimizations, the worth of verdicts, the cost of a gate, and
+    the tally."""
     warned = (Text(words, style="yellow", overflow="fold") for words in warnings(run))
-    words = (Text(line, overflow="fold") for line in (*gains, *worth(run), tally(run)))
+    cost = describe_cost(run) if run.gate else []
+    words = (Text(line, overflow="fold") for line in (*gains, *worth(run), *cost, tally(run)))
     return [*warned, *fault_line(run), *words]

@@ -49,7 +49,7 @@ def program_command(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
 
 
-def _end_with(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Makes the kernel kill this process when its parent ends. Does nothing on systems other than Linux."""
     if sys.platform == "linux":
         import ctypes
@@ -77,7 +77,7 @@ def _run_module(engine: str, paths: str, module: str, words: Sequence[str]) -> N
 
 
 if __name__ == "__main__":
-    _end_with(int(sys.argv[1]))
+    end_with_parent(int(sys.argv[1]))
     if sys.argv[2] == "-m":
         _run_module(sys.argv[3], sys.argv[4], sys.argv[5], sys.argv[6:])
     else:

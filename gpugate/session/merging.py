@@ -59,7 +59,7 @@ def merge(shards: Sequence[ShardRun]) -> RunResult:
         yardsticks=[probe for run in runs for probe in run.yardsticks],
         source_hashes=dict(chain.from_iterable(run.source_hashes.items() for run in runs)),
         wall_s=max(run.wall_s for run in runs),
-        provenance=_common_provenance([run.provenance for run in runs if run.provenance is not None]),
+        provenance=common_provenance([run.provenance for run in runs if run.provenance is not None]),
         shard=None,
     )
     night = decide_again(joined)
@@ -77,9 +77,9 @@ def merge(shards: Sequence[ShardRun]) -> RunResult:
 
 def _check_together(shards: Sequence[ShardRun]) -> None:
     first = shards[0]
-    facts = _facts(first)
+    facts = facts_of_night(first.run)
     for other in shards[1:]:
-        for name, value in _facts(other).items():
+        for name, value in facts_of_night(other.run).items():
             if value != facts[name]:
                 raise MergeError(
                     f"{other.path} has the {name} {value}, and {first.path} has {facts[name]}: merge the shards of one "
@@ -99,15 +99,15 @@ def _check_together(shards: Sequence[ShardRun]) -> None:
     _check_budget(shards)
 
 
-def _facts(one: ShardRun) -> Mapping[str, object]:
-    """The facts that the shards of one night have in common, each with its name."""
-    run, origin = one.run, one.run.provenance or Provenance()
+def facts_of_night(run: RunResult) -> Mapping[str, object]:
+    """The facts that the runs of one night have in common, each with its name."""
+    origin = run.provenance or Provenance()
     facts = {
         "commit": origin.commit,
         "hash of uncommitted changes": origin.changes,
         "image": origin.container,
         "machine": machine_key(run.environment, run.memory_bytes),
-        "number of shards": one.shard.count,
+        "number of shards": None if run.shard is None else run.shard.count,
         "option --gate": run.gate,
         "option --perf-tolerance": run.asked_tolerance,
         "fault": run.mutated,
@@ -163,7 +163,7 @@ def _describe_missing(shards: Sequence[ShardRun], cases: Mapping[str, CaseResult
         yield f"no shard measured {list_names(absent, MOST_NAMED)}"
 
 
-def _common_provenance(found: Sequence[Provenance]) -> Provenance | None:
+def common_provenance(found: Sequence[Provenance]) -> Provenance | None:
     """The values that all shards have; a night of several hosts has no host of its own."""
     if not found:
         return None

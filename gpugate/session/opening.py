@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from gpugate.catalogue import Catalogue
 from gpugate.errors import OptionError
 from gpugate.judging.asked_tolerance import refuse_below_floor
-from gpugate.machine.environment import absence_names, describe, machine_name
+from gpugate.machine.environment import Environment, absence_names, describe, machine_name
 from gpugate.results.run import Mode, RunResult
 from gpugate.session.options import Options
 from gpugate.session.perf_session import PerfSession
+from gpugate.session.resuming import resume
 from gpugate.session.time_plan import TimePlan
 from gpugate.store import baseline, profiles_file
 from gpugate.store.provenance import read_provenance
@@ -27,19 +28,22 @@ if TYPE_CHECKING:
     import torch
 
 
-def choose_device(asked: str, worker: int | None = None) -> torch.device:
+def choose_device(asked: str, of_worker: str | None = None) -> torch.device:
     """The device to measure on: the one that the user names, else CUDA where there is a GPU, else the CPU.
 
-    `worker` is the number of an xdist worker: each gets a GPU of its own. Raises OptionError for a GPU that is not
-    there.
+    `of_worker` names the GPUs that one of several workers was given. Raises OptionError for a GPU that is not there.
     """
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if of_worker is not None and count == 0:
+        raise OptionError(
+            f"a worker was given the GPU {of_worker}, which torch does not see: leave it out of CUDA_VISIBLE_DEVICES"
+        )
     if asked == "cpu" or (asked == "auto" and count == 0):
         return torch.device("cpu")
     index = asked.partition(":")[2]
-    number = int(index) if index else (worker or 0)
+    number = int(index) if index else 0
     if number >= count:
         there = f"torch sees {count} GPU(s)" if count else "torch sees no GPU"
         raise OptionError(f"there is no device {asked!r}, {there}: use auto, cpu or an index that is there")
@@ -121,28 +125,35 @@ def _plan_time(session: PerfSession, selected: Collection[Case]) -> TimePlan | N
     return TimePlan(sum(session.can_measure(case) for case in selected))
 
 
-def open_session(
-    options: Options, root: Path, catalogue: Catalogue, worker: int | None, node_ids: Mapping[str, str]
-) -> PerfSession:
+def _describe_host(device: torch.device, options: Options) -> Environment:
+    """The environment of the whole host: a worker has a share of its cores, and its night has all of them."""
+    found, worker = describe(device), options.worker
+    if worker is None or worker.host_cores is None or device.type == "cpu":
+        return found
+    return replace(found, cpu_count=worker.host_cores)  # cuda only
+
+
+def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: Mapping[str, str]) -> PerfSession:
     """Describes the device and reads its baselines, all of which must be of the catalogue's workloads.
 
     Raises OptionError for a device that is not there, for a name in `--allow-missing` that nothing can lack, for one in
-    `--perf-set` that no selected workload knows and for a tolerance below what the baselines of the selected cases
-    resolve, and BaselineError for a file that cannot be trusted.
+    `--perf-set` that no selected workload knows, for a tolerance below what the baselines of the selected cases
+    resolve and for a run that cannot be resumed, and BaselineError for a file that cannot be trusted.
     """
     _check_allowed(options.allow_missing, _absence_names(catalogue))
     selected = [case for case in catalogue.cases() if case.id in node_ids]
     if not options.fresh:  # a fresh process has all settings of its parent, and only some of its cases
         _check_settings(options.settings, selected)
-    device = choose_device(options.device, worker)
+    worker = options.worker
+    device = choose_device(options.device, None if worker is None else worker.gpus)
     _keep_compiling_quiet()
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     seed = secrets.randbits(32) if options.seed is None else options.seed
     # Interrupted until `finish` changes it: a killed process leaves a file that is marked as interrupted.
     result = RunResult(
-        environment=describe(device),
-        started_at=now,
-        seed=seed,
+        environment=_describe_host(device, options),
+        started_at=now if worker is None else worker.started_at,
+        seed=seed if worker is None else worker.seed,
         command=options.command,
         gate=options.gate,
         recording=options.update_baselines,
@@ -161,6 +172,8 @@ def open_session(
     if known is not None:
         session.unused = baseline.find_unused(files, {case.id for case in catalogue.cases()})
     session.proofs.compute_keys(selected)
+    if options.resume:
+        resume(session, selected)
     session.plan = _plan_time(session, selected)
     if not options.fresh and (searched := _describe_search(session)) is not None:
         session.notes.add(searched)

@@ -22,6 +22,7 @@ from gpugate.measurement.settings import Settings
 from gpugate.report.next_step import SET
 from gpugate.results.shard import Shard
 from gpugate.session.shards import COUNT_VARIABLE, KUBERNETES, SLURM, parse_shard
+from gpugate.session.worker_orders import Orders, orders_of
 from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store.night_files import RUN
 from gpugate.store.proof_file import proofs_folder
@@ -108,13 +109,20 @@ class Options:
     explain: bool = False  # an autopsy of every case, not only of those that fail
     profiling: Profiling | None = None  # what is taken instead of measurements
     shard: Shard | None = None  # that is measured; None: all selected cases
-    durations_path: Path | None = None  # the run whose durations balance the shards
+    durations_path: Path | None = None  # the run whose durations balance the shards or the workers
+    resume: bool = False  # from the finished cases of the run that is there
+    worker: Orders | None = None  # of xdist; None: this process writes its run itself
 
     @property
     def run_paths(self) -> tuple[Path, ...]:
         """The files of the run, written case by case, so that a session that is killed keeps its finished cases."""
         night = None if self.report_path is None else self.report_path / RUN
         return tuple(path for path in (self.json_path, night) if path is not None)
+
+    @property
+    def case_paths(self) -> tuple[Path, ...]:
+        """The files of the run to which this process adds its cases; a worker adds them to those of its controller."""
+        return self.run_paths if self.worker is None else self.worker.paths
 
     @property
     def result_paths(self) -> tuple[Path, ...]:
@@ -198,8 +206,14 @@ def add_options(parser: pytest.Parser) -> None:
     add(
         "--perf-durations",
         metavar="PATH",
-        help="balance the shards by the durations of the cases in this run or night, the same one for every shard "
-        "(default: each case counts as equally long)",
+        help="balance the shards, or the workers of -n, by the durations of the cases in this run or night, the same "
+        "one for every shard (default: those of the store for workers; for shards each case counts as equally long)",
+    )
+    add(
+        "--perf-resume",
+        action="store_true",
+        help="go on from the finished cases of the run in --perf-report or --perf-json that was cut off; without one, "
+        "begin (default: off)",
     )
     add(
         "--perf-set",
@@ -300,6 +314,7 @@ def read_options(config: pytest.Config) -> Options:
     shard = None if fresh or value("perf_shard") is None else parse_shard(value("perf_shard"))
     store_url = None if fresh else choose_url(value("perf_store"), config.rootpath)
     is_worker = hasattr(config, "workerinput")  # of xdist, whose controller writes one run for all
+    worker = orders_of(config)
     return Options(
         gate=value("gate") and not fresh,
         update_baselines=value("update_baselines") and not fresh,
@@ -329,6 +344,8 @@ def read_options(config: pytest.Config) -> Options:
         profiling=_profiling(config),
         shard=shard,
         durations_path=_path(config, value("perf_durations")),
+        resume=not fresh and (value("perf_resume") if worker is None else worker.resume),
+        worker=worker,
     )
 
 
@@ -401,6 +418,7 @@ def _check_together(config: pytest.Config) -> None:
     _check_own(config)
     _check_allowed(config)
     _check_shard(config)
+    _check_resumed(config)
     if not config.getoption("update_baselines"):
         if config.getoption("perf_reason"):
             raise OptionError("--perf-reason is for the record: give --update-baselines too")
@@ -433,12 +451,22 @@ def _check_allowed(config: pytest.Config) -> None:
 
 def _check_shard(config: pytest.Config) -> None:
     shard, durations = config.getoption("perf_shard"), config.getoption("perf_durations")
-    if shard is None and durations:
-        raise OptionError(f"--perf-durations {durations} balances shards: give --perf-shard too")
+    workers = config.getoption("tx", None) or hasattr(config, "workerinput")
+    if shard is None and durations and not workers:
+        raise OptionError(f"--perf-durations {durations} balances shards and workers: give --perf-shard or -n auto too")
     if shard is not None and config.getoption("update_baselines"):
         raise OptionError(
             f"--perf-shard {shard} divides a workload, and --update-baselines records whole ones: record without shards"
         )
+
+
+def _check_resumed(config: pytest.Config) -> None:
+    if not config.getoption("perf_resume"):
+        return
+    if config.getoption("update_baselines"):
+        raise OptionError("--update-baselines records whole sessions: record without --perf-resume")
+    if not config.getoption("perf_report") and not config.getoption("perf_json") and FRESH_VARIABLE not in os.environ:
+        raise OptionError("--perf-resume goes on with a run: give its --perf-report or --perf-json")
 
 
 def _command(config: pytest.Config) -> str:

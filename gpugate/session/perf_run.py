@@ -18,6 +18,7 @@ import pytest
 
 from gpugate.catalogue import catalogue
 from gpugate.errors import BaselineError, GpugateError, SideError
+from gpugate.machine.environment import machine_name
 from gpugate.measurement.time_limit import end_limits, limit_time
 from gpugate.report.benchmark_bridge import keep_with_benchmark_only
 from gpugate.report.benchmark_bridge import machine_info as describe_machine
@@ -43,12 +44,14 @@ from gpugate.session.selection import (
     explain_empty_selection,
     one_node_per_case,
 )
-from gpugate.session.shards import select_shard
+from gpugate.session.shards import plan_case, select_shard
 from gpugate.session.termination import treat_termination_as_ctrl_c
 from gpugate.session.usage_errors import usage_errors
-from gpugate.session.worker_results import join, pack
-from gpugate.session.xdist_workers import REFUSAL, RESULTS, worker_number
+from gpugate.session.worker_orders import REFUSAL, RESULTS, CollectedTests
+from gpugate.session.worker_results import join, pack, unpack
+from gpugate.session.xdist_workers import WORKERS
 from gpugate.store import run_file
+from gpugate.store.json_file import write_atomically
 from gpugate.store.night_files import JUNIT, run_path
 
 NOTHING_BEGAN = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.USAGE_ERROR)
@@ -62,7 +65,7 @@ class PerfRun:
         self.config, self.options = config, options
         self.opened: PerfSession | None = None  # once the session measures
         self.tests: PerfTests | None = None  # of `opened`
-        self._worker = worker_number(config)
+        self._is_worker = hasattr(config, "workerinput")
         self._of_workers: RunResult | None = None
         self._refusal: str | None = None  # of workers
         self._held = HeldVerdicts()
@@ -88,7 +91,7 @@ class PerfRun:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Marks an earlier run, which must not pass for this one if this session dies before its first case."""
-        if not self.config.option.collectonly:
+        if not self.config.option.collectonly and not self.options.resume:
             with usage_errors():
                 self._outdated = [path for path in self.options.run_paths if run_file.mark_outdated(path)]
 
@@ -113,11 +116,12 @@ class PerfRun:
         self._leave_out_warnings(session)
         try:
             self._open(one_node_per_case(session.items))
+            self._describe_tests(session.items)
         except GpugateError as error:
             self._refuse(session, error)
 
     def _refuse(self, session: pytest.Session, error: GpugateError) -> None:
-        if self._worker is None:
+        if not self._is_worker:
             raise pytest.UsageError(str(error)) from None
         # xdist makes an internal error of what a worker raises: every worker refuses, and has no test to run.
         self._send(REFUSAL, str(error))
@@ -136,7 +140,7 @@ class PerfRun:
         self._begin_night()
         self._closing.enter_context(end_left_over())
         self._closing.enter_context(treat_termination_as_ctrl_c())
-        opened = open_session(self.options, self.config.rootpath, catalogue, self._worker, node_ids)
+        opened = open_session(self.options, self.config.rootpath, catalogue, node_ids)
         if self.options.update_baselines:
             self._closing.enter_context(lock_for_recording(opened))
         self._closing.enter_context(limit_time(self.options.step_timeout_s, partial(self._end_hung_run, opened)))
@@ -145,11 +149,22 @@ class PerfRun:
         if not self.options.gate:
             self._lines.extend(opened.problems())
 
+    def _describe_tests(self, items: Sequence[pytest.Item]) -> None:
+        """Writes the facts for the plan of the controller, in a worker."""
+        if self.options.worker is None or self.opened is None:
+            return
+        cases = {item.nodeid: cases_of(item) for item in items}
+        planned = {case.id: plan_case(case) for found in cases.values() for case in found}
+        groups = {node_id: planned[found[0].id].together for node_id, found in cases.items() if found}
+        run = replace(self.opened.result, cases=self.opened.finished)
+        tests = CollectedTests(machine_name(run.environment), tuple(planned.values()), groups, pack(run))
+        write_atomically(Path(self.options.worker.tests_path), tests.text())
+
     def _begin_night(self) -> None:
         """Clears an earlier night in the folder only now, when selected cases begin."""
         if self.options.report_path is not None and not self._began_night:
             self._began_night = True
-            begin_night(self.options.report_path)
+            begin_night(self.options.report_path, self.options.resume)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
@@ -187,7 +202,7 @@ class PerfRun:
         """Takes the results of a worker of xdist, or the reason of its refusal."""
         self._refusal = output.get(REFUSAL, self._refusal)
         if RESULTS in output:
-            self._of_workers = join(self._of_workers, output[RESULTS])
+            self._of_workers = join(self._of_workers, unpack(output[RESULTS]))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -220,14 +235,14 @@ class PerfRun:
             self._write_night(run)
         finally:  # where no file can be written, the store may have room
             self._lines.extend(remember(run, self.options))
-        if self._worker is not None:
+        if self._is_worker:
             self._send(RESULTS, pack(run))
         elif recording:
             self._record(perf, interrupted)
 
     def _finish_without_cases(self, session: pytest.Session) -> None:
         """The end of a session that measured nothing itself: the controller of xdist, or one of plain tests alone."""
-        run = self._of_workers
+        run = self._of_workers = self._with_lost_cases(self._of_workers)
         if self._refusal is not None:
             self._lines.append(f"ERROR: {self._refusal}")
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
@@ -249,10 +264,20 @@ class PerfRun:
             for path in self._outdated:
                 run_file.clear_mark(path)
 
+    def _with_lost_cases(self, run: RunResult | None) -> RunResult | None:
+        """The run of all workers with the cases of dead ones and of the run that was resumed, which its file has."""
+        workers = self.config.stash.get(WORKERS, None)
+        if workers is None or not (workers.began and (workers.dead or self.options.resume)):
+            return run
+        stored = run_file.read(workers.orders.paths[0])
+        found = join(replace(stored, interrupted=False), run or replace(stored, cases={}))
+        missing = [case_id for case_id in workers.case_ids if case_id not in found.cases]
+        return replace(found, yardsticks=stored.yardsticks, interrupted=found.interrupted or bool(missing))
+
     def _finish_plain(self, session: pytest.Session) -> None:
         gate = self.options.gate
         problems = [*catalogue.describe_skipped_modules(), *([NOTHING_MEASURED] if gate else [])]
-        if gate and self._worker is None and not gates_by_settings(self.config):
+        if gate and not self._is_worker and not gates_by_settings(self.config):
             self._end_red(session, problems)
         else:
             self._lines.extend(problems)
@@ -260,12 +285,12 @@ class PerfRun:
     def _problems(self, session: pytest.Session, perf: PerfSession) -> list[str]:
         """The problems that make a session red without a failed test; a worker of xdist counts its own tests only."""
         found: list[str] = []
-        of_worker = self._worker is not None
         if self.options.gate:
-            items = [item for item in session.items if item.nodeid in self._held.failed] if of_worker else session.items
+            ran = [item for item in session.items if item.nodeid in self._held.failed]
+            items = ran if self._is_worker else session.items
             found += [*self._held.problems(items, perf.result, perf.accepts_absence), *perf.problems()]
             found += catalogue.describe_skipped_modules()
-        if not of_worker:
+        if not self._is_worker:
             found += run_problems(perf.result)
         return found
 

@@ -101,6 +101,8 @@ class PerfSession:
     cache: WorkloadCache | None = None  # of the workload that was measured last
     busy_cases: int = 0  # in a row that other work on the CPU left open
     saved_probes: int = 0  # of the yardsticks, how many the JSON file has
+    finished: dict[str, CaseResult] = field(default_factory=dict)  # of the run that is resumed
+    resumed_probes: int = 0  # of the yardsticks, how many are of that run
     started_s: float = field(default_factory=time.perf_counter)
     plan: TimePlan | None = None  # of a developer's run on a CPU without a given budget
     versions: RecordedVersions = field(init=False)
@@ -145,7 +147,7 @@ class PerfSession:
     def case_result(self, case: Case) -> CaseResult:
         """The result of this case; a new one holds no measurement yet."""
         if case.id not in self.result.cases:
-            self.result.cases[case.id] = CaseResult(
+            self.result.cases[case.id] = self.finished.get(case.id) or CaseResult(
                 case_id=case.id,
                 workload=case.workload.name,
                 optimization=case.optimization.name,
@@ -209,7 +211,7 @@ class PerfSession:
             if self.capture is not None:
                 result.skipped = self.capture(case, self.context(case))
                 return
-            if not self.result.yardsticks:
+            if len(self.result.yardsticks) == self.resumed_probes:
                 self._probe("before")
             self._measure_until_decided(case, result, report)
         except KeyboardInterrupt:
@@ -236,6 +238,8 @@ class PerfSession:
         if self.measuring is not None:
             result, sentence = self.case_result(self.measuring), f"{self.measuring.id}: {_error_sentence(error)}"
             result.error, result.measurement, result.summary, result.verdicts = _error_sentence(error), None, None, []
+            if self.options.worker is not None:
+                self.save_case(result)
         self.finish(interrupted=True)
         paths = " and ".join(str(path) for path in self.options.run_paths)
         kept = f"; what was measured is in {paths}" if paths else ""
@@ -528,7 +532,7 @@ class PerfSession:
         """Appends a finished case to the JSON file, with the probes since the case before."""
         self.result.wall_s = self._elapsed_s
         probes, self.saved_probes = self.result.yardsticks[self.saved_probes :], len(self.result.yardsticks)
-        for path in self.options.run_paths:
+        for path in self.options.case_paths:
             run_file.append(path, result, probes, self.result)
 
     def problems(self) -> Iterator[str]:

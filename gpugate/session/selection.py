@@ -22,25 +22,24 @@ def parametrize(metafunc: pytest.Metafunc) -> bool:
     """
     names = [name for name in (FIXTURE, SWEEP_FIXTURE) if _asks_for_ours(metafunc, name)]
     for name in names:
-        metafunc.parametrize(name, _parameters(metafunc.config, name), indirect=True, scope="session")
+        metafunc.parametrize(name, _parameters(name), indirect=True, scope="session")
     return bool(names)
 
 
-def _parameters(config: pytest.Config, name: str) -> list[Any]:
+def _parameters(name: str) -> list[Any]:
     try:
         catalogue.load()
     except GpugateError as error:
         raise pytest.Collector.CollectError(str(error)) from None
     found: Sequence[Case | SweepCases] = catalogue.cases() if name == FIXTURE else catalogue.sweeps()
-    return [pytest.param(one, id=one.id, marks=_marks(config, one)) for one in found]
+    return [pytest.param(one, id=one.id, marks=_marks(one)) for one in found]
 
 
-def _marks(config: pytest.Config, asked: Case | SweepCases) -> list[pytest.MarkDecorator]:
+def _marks(asked: Case | SweepCases) -> list[pytest.MarkDecorator]:
     marks = [pytest.mark.gpu] if asked.device_kind == "cuda" else []
     cases = (asked,) if isinstance(asked, Case) else asked.cases
     gpus = max(case.optimization.needs.gpus for case in cases)
-    marks += [pytest.mark.multi_gpu(gpus)] if gpus > 1 else []
-    return marks + ([pytest.mark.xdist_group(asked.id)] if config.pluginmanager.hasplugin("xdist") else [])
+    return marks + ([pytest.mark.multi_gpu(gpus)] if gpus > 1 else [])
 
 
 def _asks_for_ours(metafunc: pytest.Metafunc, name: str) -> bool:

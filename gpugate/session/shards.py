@@ -9,12 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpugate.errors import OptionError
+from gpugate.results.fleet_plan import PlannedCase, divide, group_cases, group_name
 from gpugate.results.shard import Shard
-from gpugate.session.fleet_plan import PlannedCase, divide, group_cases, group_name
 from gpugate.session.selection import cases_of
 
 if TYPE_CHECKING:
     import pytest
+
+    from gpugate.workload import Case
 
 OPTION = "--perf-shard"
 SLURM, KUBERNETES = "slurm", "kubernetes"
@@ -58,6 +60,13 @@ def _read(option: str, name: str, variables: Mapping[str, str], step: str) -> in
     return int(text)
 
 
+def plan_case(case: Case) -> PlannedCase:
+    """The facts that place a case in a plan; the host feeds each pipeline, and everything on a CPU."""
+    host_fed = case.device_kind == "cpu" or case.workload.timing == "pipeline"
+    together = group_name(case.id, case.optimization.point)
+    return PlannedCase(case.id, together, host_fed, case.optimization.needs.gpus)
+
+
 def select_shard(
     items: Sequence[pytest.Item], shard: Shard, known_s: Mapping[str, float]
 ) -> tuple[Shard, set[pytest.Item]]:
@@ -66,8 +75,8 @@ def select_shard(
     All tests of a case stay together, and so do the points of a sweep. A test without a case belongs to every shard.
     Raises OptionError for a shard that would have no case.
     """
-    cases = {case.id: case.optimization.point for item in items for case in cases_of(item)}
-    planned = [PlannedCase(case_id, group_name(case_id, point)) for case_id, point in cases.items()]
+    cases = {case.id: case for item in items for case in cases_of(item)}
+    planned = [plan_case(case) for case in cases.values()]
     groups = group_cases(planned, known_s)
     if groups and shard.number > len(groups):
         raise OptionError(

@@ -7,6 +7,7 @@ import json
 
 from gpugate.results.run import RunResult
 from gpugate.results.series_of_cases import ladders, sweeps
+from gpugate.session.merging import common_provenance
 from gpugate.store.codec import from_json, to_json
 from gpugate.store.json_file import parse
 
@@ -16,9 +17,12 @@ def pack(run: RunResult) -> str:
     return json.dumps(to_json(run))
 
 
-def join(so_far: RunResult | None, packed: str) -> RunResult:
+def unpack(packed: str) -> RunResult:
+    return from_json(RunResult, parse(packed))
+
+
+def join(so_far: RunResult | None, run: RunResult) -> RunResult:
     """The results of one more worker, joined with those of the workers before."""
-    run = from_json(RunResult, parse(packed))
     if so_far is None:
         return run
     cases = {**so_far.cases, **run.cases}
@@ -32,4 +36,5 @@ def join(so_far: RunResult | None, packed: str) -> RunResult:
         interrupted=so_far.interrupted or run.interrupted,
         problems=list(dict.fromkeys([*so_far.problems, *run.problems])),
         wall_s=max(so_far.wall_s, run.wall_s),
+        provenance=common_provenance([one.provenance for one in (so_far, run) if one.provenance is not None]),
     )

@@ -1,45 +1,191 @@
-"""Under pytest-xdist: at most one worker per GPU, each with a GPU of its own."""
+"""Under pytest-xdist: a worker for each GPU, with a share of the cores, and one for the host, which sees all GPUs."""
 
 from __future__ import annotations
 
+import datetime
+import json
+import os
+import secrets
+import tempfile
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from gpugate.errors import OptionError
+import pytest
+
+from gpugate.errors import GpugateError, OptionError
 from gpugate.machine import nvml
+from gpugate.machine.cores import first_threads, share_cores, usable_cores
+from gpugate.results.fleet_plan import Group, group_cases
+from gpugate.session.child_process import end_with_parent
+from gpugate.session.worker_orders import ORDERS, Orders, read_tests
 
 if TYPE_CHECKING:
-    import pytest
-
     from gpugate.session.options import Options
 
-# In the output of a worker, which xdist brings to the controller: its results, or the reason of its refusal.
-RESULTS, REFUSAL = "gpugate", "gpugate-refusal"
+GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
+HOST = "host"  # the id of the worker that sees all GPUs
+# In a new worker, before it imports anything: threads and processes that it starts later have these cores too.
+PIN = "import os; os.sched_setaffinity(0, channel.receive())"
 
 
-def worker_number(config: pytest.Config) -> int | None:
-    """0 for worker gw0 and so on; None in the controller and without xdist."""
-    worker_id = getattr(config, "workerinput", {}).get("workerid")
-    return None if worker_id is None else int(worker_id.removeprefix("gw"))
+WORKERS: pytest.StashKey[Workers] = pytest.StashKey()  # in the controller
 
 
-def check_workers(config: pytest.Config, options: Options) -> None:
-    """Raises OptionError for more workers than GPUs, and for recording in any worker: neither is a measurement."""
-    workers = _worker_count(config.getoption("tx", None) or ())
-    if not workers or worker_number(config) is not None:
+def count_workers(device: str) -> int:
+    """The workers of `-n auto`: one for each GPU that CUDA_VISIBLE_DEVICES leaves, and one on a machine without any."""
+    return max(1, len(nvml.visible_gpus())) if device in ("auto", "cuda") else 1
+
+
+def start_workers(config: pytest.Config, options: Options) -> None:
+    """Prepares the workers of `-n` in the controller; in a worker, makes it end with the controller.
+
+    Raises OptionError for more workers than GPUs, and for recording in any worker: neither is a measurement.
+    """
+    if hasattr(config, "workerinput"):
+        end_with_parent(os.getppid())
         return
-    gpus = nvml.gpu_count()
+    workers = _worker_count(config.getoption("tx", None) or ())
+    if not workers:
+        return
+    gpus = nvml.visible_gpus()
     # A worker takes the GPU of its own number; a device that was named is one device for all of them.
-    if workers > (max(1, gpus) if options.device in ("auto", "cuda") else 1):
-        where = f"on {gpus} GPU(s)" if options.device == "auto" else f"on {options.device}, with {gpus} GPU(s) here"
-        raise OptionError(f"-n {workers} would run {workers} tests at once {where}, which is no measurement: use -n 0")
+    if workers > (max(1, len(gpus)) if options.device in ("auto", "cuda") else 1):
+        where = f"on {len(gpus)} GPU(s)"
+        where = where if options.device == "auto" else f"on {options.device}, with {len(gpus)} GPU(s) here"
+        raise OptionError(
+            f"-n {workers} would run {workers} tests at once {where}, which is no measurement: use -n auto"
+        )
     if options.update_baselines:
         raise OptionError(f"--update-baselines with -n {workers} would record workers that share a host: use -n 0")
     if workers > 1:
-        config.option.dist = "loadgroup"  # all tests of a case in one worker, which measures it once
+        config.option.tx = [*config.option.tx, f"popen//id={HOST}"]
+    config.stash[WORKERS] = Workers(options, tuple(gpus[:workers]) if workers > 1 else ())
+    config.pluginmanager.register(config.stash[WORKERS])
 
 
 def _worker_count(specs: Sequence[str]) -> int:
     """The number of workers in xdist's `--tx`, where `3*popen` means three."""
     counts = (spec.partition("*")[0] if "*" in spec else "1" for spec in specs)
     return sum(int(count) if count.isdecimal() else 1 for count in counts)
+
+
+@dataclass(frozen=True)
+class Share:
+    """The GPUs that a worker sees, as CUDA_VISIBLE_DEVICES, and its cores."""
+
+    gpus: str | None
+    cores: tuple[int, ...]
+
+
+def share_host(gpus: Sequence[str]) -> list[Share]:
+    """A share of this host for each GPU, and after them all of it, for the worker of the host."""
+    usable = usable_cores()
+    cores = share_cores(usable, [nvml.near_cores(gpu) for gpu in gpus], first_threads(usable))
+    shares = [Share(gpu, tuple(sorted(own))) for gpu, own in zip(gpus, cores, strict=True)]
+    return [*shares, Share(os.environ.get(GPU_VARIABLE), tuple(sorted(usable)))]
+
+
+@dataclass(eq=False)
+class Workers:
+    """The plugin of the controller: hooks of xdist that start its workers. `gpus` is empty for a single worker."""
+
+    options: Options
+    gpus: tuple[str, ...]
+    folder: Path = field(init=False)
+    starting: set[Any] = field(default_factory=set)  # nodes of xdist that have not collected yet
+    began: bool = False  # the files of the run
+    dead: set[Any] = field(default_factory=set)  # nodes that ended before they had finished
+
+    def __post_init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="gpugate-workers-")
+        self.folder = Path(self._folder.name)
+        seed = secrets.randbits(32) if self.options.seed is None else self.options.seed
+        now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        # A run without a file has one here for as long as it runs: a worker that is killed leaves its cases in it.
+        paths = self.options.run_paths or (self.folder / "run.json",)
+        self.orders = Orders(str(self.folder / "tests.json"), tuple(str(path.resolve()) for path in paths), now, seed)
+
+    @property
+    def tests_path(self) -> Path:
+        return Path(self.orders.tests_path)
+
+    def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
+        self._shares = {id(spec): share for spec, share in zip(specs, share_host(self.gpus), strict=True)}
+        for spec in specs:
+            gpus = self._shares[id(spec)].gpus
+            if self.gpus and gpus is not None:
+                spec.env[GPU_VARIABLE] = gpus
+
+    def pytest_xdist_newgateway(self, gateway: Any) -> None:
+        """A worker that replaces a dead one has its spec, and therefore its share."""
+        if self.gpus:
+            channel = gateway.remote_exec(PIN)
+            channel.send(self._shares[id(gateway.spec)].cores)
+            channel.waitclose()
+
+    def pytest_configure_node(self, node: Any) -> None:
+        self.starting.add(node)
+        orders = replace(self.orders, resume=self.options.resume or self.began)
+        if self.gpus:
+            share = self._shares[id(node.gateway.spec)]
+            orders = replace(orders, gpus=share.gpus or ",".join(self.gpus), host_cores=len(usable_cores()))
+        node.workerinput[ORDERS] = json.dumps(asdict(orders))
+
+    def place(self, node: Any) -> int:
+        """The number of a worker, from 0 on, which one that replaces it has too; that of the host is the last one."""
+        return next(place for place, spec in enumerate(node.nodemanager.specs) if spec is node.gateway.spec)
+
+    def is_host(self, node: Any) -> bool:
+        """True for the worker that sees all GPUs and has all cores."""
+        return self.place(node) == len(self.gpus)
+
+    @pytest.hookimpl(trylast=True)  # after the folder of the night has been cleared
+    def pytest_xdist_node_collection_finished(self, node: Any) -> None:
+        self.starting.discard(node)
+        tests = None if self.began else read_tests(self.tests_path)
+        if tests is not None:
+            from gpugate.session.worker_results import unpack
+            from gpugate.store import run_file  # with pydantic
+
+            self.began = True
+            for path in self.orders.paths:
+                run_file.begin(path, unpack(tests.run))
+
+    def pytest_testnodedown(self, node: Any, error: object | None) -> None:
+        self.starting.discard(node)
+        if error is not None:
+            self.dead.add(node)
+
+    def pytest_xdist_make_scheduler(self) -> Any:
+        from gpugate.session.night_scheduling import NightScheduling  # with xdist
+
+        return NightScheduling(self) if self.gpus else None
+
+    @property
+    def case_ids(self) -> tuple[str, ...]:
+        """The cases that the workers collected."""
+        tests = read_tests(self.tests_path)
+        return () if tests is None else tuple(case.case_id for case in tests.cases)
+
+    def plan(self) -> tuple[list[Group], dict[str, str]]:
+        """The groups of the collected cases with their known durations, and the group of each test."""
+        tests = read_tests(self.tests_path)
+        if tests is None:
+            return [], {}
+        return group_cases(tests.cases, self._read_durations(tests.machine)), tests.groups
+
+    def _read_durations(self, machine: str) -> dict[str, float]:
+        """Durations on a machine from --perf-durations, else from the store; none where neither is there."""
+        from gpugate.session.stored_durations import read_files, read_store, take_newest  # with pydantic
+
+        path, url = self.options.durations_path, self.options.store_url
+        try:
+            stored = read_files([path]) if path is not None else read_store(url) if url is not None else []
+        except GpugateError:  # a night without durations is planned too
+            return {}
+        return take_newest([one for one in stored if one.machine == machine])[1]
+
+    def pytest_unconfigure(self) -> None:
+        self._folder.cleanup()

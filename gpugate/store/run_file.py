@@ -2,7 +2,8 @@
 
 While a session runs, the file contains its beginning, marked as interrupted, and each finished case is one line that is
 appended to `<file>.cases` beside it: a case costs as much at the end of a session as at its start. The end of the
-session writes one whole file and removes the lines. Every reader joins both, so a killed session keeps its cases.
+session writes one whole file and removes the lines. Every reader joins both, so a killed session keeps its cases. The
+workers of a session append to the same lines; a resumed session begins with the cases that are there.
 
 From the start of a session until its first case the file of an earlier session stays, with `<file>.outdated` beside it:
 where the session dies meanwhile, the earlier run is no answer to a question about the later one.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import errno
+import fcntl
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -75,9 +77,11 @@ FILE = JsonFile(
 
 
 def begin(path: Path, run: RunResult) -> None:
-    """Writes the file of a session that begins, marked as interrupted, without a case. Raises as `write` does."""
-    write(path, replace(run, interrupted=True, cases={}, yardsticks=[], ladders=[], sweeps=[]))
-    _append(path, {"started_at": run.started_at, "seed": run.seed})
+    """Writes the file of a session that begins, marked as interrupted, with the finished cases of one that is resumed.
+
+    Raises as `write` does.
+    """
+    write(path, replace(run, interrupted=True, ladders=[], sweeps=[]))
 
 
 def append(path: Path, case: CaseResult, yardsticks: Sequence[Yardstick], run: RunResult) -> None:
@@ -93,7 +97,7 @@ def append(path: Path, case: CaseResult, yardsticks: Sequence[Yardstick], run: R
         "source_hashes": {} if source_hash is None else {case.workload: source_hash},
         "wall_s": run.wall_s,
     }
-    _append(path, part)
+    _append(path, {"started_at": run.started_at, "seed": run.seed}, part)
 
 
 def remove(path: Path) -> None:
@@ -138,12 +142,15 @@ def _beside(path: Path, ending: str) -> Path:
     return target.with_name(f"{target.name}.{ending}")
 
 
-def _append(path: Path, part: Mapping[str, Any]) -> None:
-    line = json.dumps(part, allow_nan=False).encode() + b"\n"
+def _append(path: Path, head: Mapping[str, Any], part: Mapping[str, Any]) -> None:
+    """Appends a part as a line; the first line of a file is the head of its session."""
+    first, line = (json.dumps(one, allow_nan=False).encode() + b"\n" for one in (head, part))
     with FILE.writing(path):
-        descriptor = os.open(_lines_beside(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        descriptor = os.open(_lines_beside(path), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            before = os.fstat(descriptor).st_size
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # which ends with the process, even a killed one
+            before = _drop_cut_off(descriptor)
+            line = line if before else first + line
             try:
                 if os.write(descriptor, line) < len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -153,6 +160,15 @@ def _append(path: Path, part: Mapping[str, Any]) -> None:
                 raise
         finally:
             os.close(descriptor)
+
+
+def _drop_cut_off(descriptor: int) -> int:
+    """Removes the beginning of a line whose writer was killed, and returns the size of the lines before it."""
+    size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        size = os.pread(descriptor, size, 0).rfind(b"\n") + 1
+        os.ftruncate(descriptor, size)
+    return size
 
 
 def write(path: Path, run: RunResult) -> None:
@@ -221,7 +237,7 @@ def read_document(path: Path) -> object:
     Raises OSError, UnicodeDecodeError and FormatError.
     """
     document = parse(path.read_text(encoding="utf-8"))
-    if not isinstance(document, dict) or document.get("interrupted") is not True or document.get("cases"):
+    if not isinstance(document, dict) or document.get("interrupted") is not True:
         return document
     try:
         *lines, _cut_off = _lines_beside(path).read_bytes().split(b"\n")
@@ -230,8 +246,12 @@ def read_document(path: Path) -> object:
     parts = [_part(line, f"line {number} of {_lines_beside(path).name}") for number, line in enumerate(lines, 1)]
     if not parts or any(parts[0].get(name) != document.get(name) for name in ("started_at", "seed")):
         return document  # the lines of an earlier session
-    whole: dict[str, Any] = {**document, "cases": {}, "source_hashes": {}, "yardsticks": []}
+    whole: dict[str, Any] = {**document}
+    for name, kind in {"cases": dict, "source_hashes": dict, "yardsticks": list}.items():
+        whole[name] = kind(document.get(name, ()))
     for part in parts[1:]:
+        if part["cases"].keys() <= document.get("cases", {}).keys():
+            continue  # a session was killed between writing its whole file and removing the lines
         for name in ("cases", "source_hashes"):
             whole[name].update(part[name])
         whole["yardsticks"] += part["yardsticks"]

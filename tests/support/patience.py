@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def started_once(begun: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -
     """Starts the time limit of a hanging program once the program has begun, so that a slow start does not count."""
 
     class Begun(subprocess.Popen[str]):
-        def __init__(self, *arguments: object, **more: object) -> None:
+        def __init__(self, *arguments: Any, **more: Any) -> None:
             super().__init__(*arguments, **more)
             wait_until(begun)
 

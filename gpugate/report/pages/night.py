@@ -10,6 +10,7 @@ from gpugate import units
 from gpugate.judging.decide import Decider, decider
 from gpugate.measurement.record import Measurement
 from gpugate.report.bounds import bounds, reasons
+from gpugate.report.cost import describe_cost, most_expensive
 from gpugate.report.findings import (
     autopsies,
     code_comparisons,
@@ -155,7 +156,7 @@ def night_page(run: RunResult, changes: NightChanges | None, nothing_to_compare:
         reasons=reasons(run),
         whole_runs=whole_runs(run),
         costs=costs,
-        total=units.duration(sum(row.seconds for row in costs)),
+        cost=" ".join(describe_cost(run)),
         duration=units.duration,
     )
 
@@ -344,8 +345,8 @@ def _clocks(run: RunResult) -> list[str]:
 
 def _costs(run: RunResult) -> list[CostRow]:
     """The most expensive case first."""
-    found = [(case, case.measurements, case.duration_s) for case in run.cases.values() if case.measurements]
-    most = max((seconds for _, _, seconds in found), default=0.0) or 1.0
+    found = [(case, case.measurements, case.duration_s) for case in most_expensive(run)]
+    most = found[0][2] if found and found[0][2] else 1.0
     return [
         CostRow(
             case.case_id,
@@ -355,7 +356,7 @@ def _costs(run: RunResult) -> list[CostRow]:
             _activities(processes),
             f"{clock:.0f} MHz" if (clock := sm_clock_mhz(processes[0].pairs)) is not None else "",
         )
-        for case, processes, seconds in sorted(found, key=lambda one: -one[2])
+        for case, processes, seconds in found
     ]
 
 

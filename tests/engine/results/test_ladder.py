@@ -14,7 +14,7 @@ from gpugate.results.series import Ladder
 from gpugate.results.series_of_cases import knee, ladders, rung_number, sweeps
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Outcome
-from gpugate.session.worker_results import join, pack
+from gpugate.session.worker_results import join, pack, unpack
 from gpugate.statistics.intervals import Estimate
 from gpugate.workload import BASELINE, Optimization, Point, Side, Size, Workload
 from tests.support.stored_runs import MACHINE, RECORDED, STARTED, case
@@ -156,6 +156,6 @@ def test_rungs_that_two_workers_measured_make_one_ladder() -> None:
     so_far = None
     for one in three_rungs().values():
         run = RunResult(MACHINE, STARTED, seed=1, cases={one.case_id: one}, ladders=ladders({one.case_id: one}))
-        so_far = join(so_far, pack(run))
+        so_far = join(so_far, unpack(pack(run)))
     assert so_far is not None
     assert [one.name for one in only(so_far.ladders).rungs] == ["baseline", "workers", "pinned", "fp16"]

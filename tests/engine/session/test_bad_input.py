@@ -481,7 +481,7 @@ def quick(context):
 def test_more_workers_than_gpus_are_refused(tiny: TinyProject) -> None:
     result = tiny.run("-n", "2")
     assert result.status == pytest.ExitCode.USAGE_ERROR
-    words = "-n 2 would run 2 tests at once on 0 GPU(s), which is no measurement: use -n 0"
+    words = "-n 2 would run 2 tests at once on 0 GPU(s), which is no measurement: use -n auto"
     assert refusal(result.text) == f"ERROR: {words}"
 
 

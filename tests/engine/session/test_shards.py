@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 
 from gpugate.catalogue import Catalogue
 from gpugate.errors import OptionError
+from gpugate.results.fleet_plan import PlannedCase
 from gpugate.results.shard import Shard
 from gpugate.session.selection import FIXTURE, SWEEP_FIXTURE, cases_of
-from gpugate.session.shards import parse_shard, select_shard
-from gpugate.workload import Case, Optimization, Point, Size, SweepCases, Workload
+from gpugate.session.shards import parse_shard, plan_case, select_shard
+from gpugate.workload import Case, Needs, Optimization, Point, Size, SweepCases, Workload
 from tests.support.tiny_project import TinyProject, check_no_traceback
 
 ARRAY = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "4"}
@@ -113,6 +115,24 @@ def group_of(item: Any) -> str:
     return str(case.id if point is None else f"{case.workload.name}/{point.sweep}/cpu")
 
 
+def test_a_case_is_planned_by_what_feeds_it_and_by_its_gpus() -> None:
+    sides: Any = (lambda context: None, lambda context, index: None)
+    both = {"cpu": Size(1, 1, 1), "cuda": Size(1, 1, 1)}
+    one = Optimization("one", sides[0], {"cpu": 1.0, "cuda": 1.0}, point=Point("batch", 8))
+    spans = Optimization("spans", sides[0], {"cuda": 1.0}, needs=Needs(gpus=2))
+    catalogue = Catalogue()
+    catalogue.register(Workload("net", *sides, both, (one, spans)))
+    catalogue.register(Workload("fed", *sides, both, (replace(one, point=None),), timing="pipeline"))
+    catalogue.load()
+    assert {plan_case(case) for case in catalogue.cases()} == {
+        PlannedCase("net/one/cuda", "net/batch/cuda"),
+        PlannedCase("net/one/cpu", "net/batch/cpu", host_fed=True),
+        PlannedCase("net/spans/cuda", "net/spans/cuda", gpus=2),
+        PlannedCase("fed/one/cuda", "fed/one/cuda", host_fed=True),
+        PlannedCase("fed/one/cpu", "fed/one/cpu", host_fed=True),
+    }
+
+
 def test_of_more_shards_than_cases_the_last_ones_have_none_and_are_refused() -> None:
     items = seeded_items(random.Random(3))  # noqa: S311
     _, others = select_shard(items, Shard(1, 999), {})
@@ -162,7 +182,7 @@ def test_durations_of_a_run_balance_the_shards(tiny: TinyProject) -> None:
     [
         (["--perf-shard=3/2"], "ERROR: --perf-shard 3/2 is shard 3 of 2, which is not there: give one from 1/2 to 2/2"),
         (["--perf-shard=2/2"], "ERROR: --perf-shard 2/2 has no case, since the selected ones make 1 groups"),
-        (["--perf-durations=night"], "ERROR: --perf-durations night balances shards: give --perf-shard too"),
+        (["--perf-durations=night"], "ERROR: --perf-durations night balances shards and workers: give --perf-shard or"),
         (["--perf-shard=1/1", "--update-baselines"], "ERROR: --perf-shard 1/1 divides a workload, and"),
     ],
 )

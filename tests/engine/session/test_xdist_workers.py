@@ -1,5 +1,7 @@
 """Workers of pytest-xdist on made-up machines: at most one for each GPU, and a case stays with one of them."""
 
+import os
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,16 +9,26 @@ from typing import Any
 
 import pytest
 
-from gpugate.catalogue import Catalogue
 from gpugate.errors import OptionError
 from gpugate.machine import nvml
+from gpugate.results.fleet_plan import PlannedCase
+from gpugate.results.provenance import Provenance
 from gpugate.results.run import RunResult
-from gpugate.session import selection
+from gpugate.session import xdist_workers
+from gpugate.session.opening import choose_device
 from gpugate.session.options import Options
-from gpugate.session.worker_results import join, pack
-from gpugate.session.xdist_workers import check_workers
-from gpugate.workload import Context, Optimization, Side, Size, Workload
+from gpugate.session.worker_orders import CollectedTests, orders_of
+from gpugate.session.worker_results import join, pack, unpack
+from gpugate.session.xdist_workers import (
+    Workers,
+    count_workers,
+    start_workers,
+)
+from gpugate.store import run_file
+from gpugate.store.database import open_store
+from gpugate.store.night_file import night_of
 from tests.conftest import TWO_CORES
+from tests.support.tiny_project import without_gpu
 
 OPTIONS = Options(
     gate=False,
@@ -34,15 +46,33 @@ OPTIONS = Options(
 )
 
 
-def config(*tx: str, **more: Any) -> Any:
+class Config(SimpleNamespace):
     """The form of `-n` in pytest's configuration: `--tx`, once for each worker or with their number."""
-    options = {"tx": list(tx)}
-    return SimpleNamespace(getoption=lambda name, default: options[name], option=SimpleNamespace(dist="load"), **more)
+
+    def __init__(self, *tx: str, **more: Any) -> None:
+        self.stash: dict[Any, Any] = {}
+        self.registered: list[Any] = []
+        manager = SimpleNamespace(register=self.registered.append)
+        super().__init__(option=SimpleNamespace(tx=list(tx)), pluginmanager=manager, **more)
+
+    def getoption(self, name: str, default: object) -> Any:
+        return getattr(self.option, name)
+
+
+class Node(SimpleNamespace):
+    """A worker as its controller has it, which is one of its kind."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+def config(*tx: str, **more: Any) -> Any:
+    return Config(*tx, **more)
 
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
-    return lambda count: monkeypatch.setattr(nvml, "gpu_count", lambda: count)
+    monkeypatch.setattr(nvml, "near_cores", lambda name: frozenset())
+    return lambda count: monkeypatch.setattr(nvml, "visible_gpus", lambda: [f"GPU-{n}" for n in range(count)])
 
 
 @pytest.mark.parametrize(
@@ -67,36 +97,112 @@ def test_there_are_no_more_workers_than_devices(gpus, tx, count: int, device: st
     gpus(count)
     options = replace(OPTIONS, device=device)
     if refused is None:
-        check_workers(config(*tx), options)
+        start_workers(config(*tx), options)
         return
     with pytest.raises(OptionError) as caught:
-        check_workers(config(*tx), options)
+        start_workers(config(*tx), options)
     assert str(caught.value).startswith(refused)
 
 
-@pytest.mark.parametrize(("tx", "dist"), [((), "load"), (("popen",), "load"), (("2*popen",), "loadgroup")])
-def test_several_workers_share_the_tests_by_case(gpus, tx, dist: str) -> None:
+@pytest.mark.parametrize(
+    ("device", "count", "workers"), [("auto", 0, 1), ("auto", 4, 4), ("cuda", 2, 2), ("cpu", 4, 1)]
+)
+def test_n_auto_is_a_worker_for_each_gpu_or_one(gpus, device: str, count: int, workers: int) -> None:
+    gpus(count)
+    assert count_workers(device) == workers
+
+
+@pytest.mark.parametrize(("tx", "started"), [((), []), (("popen",), ["popen"])])
+def test_one_worker_has_the_whole_host_and_the_order_of_xdist(gpus, tx, started: list[str]) -> None:
     gpus(2)
     asked = config(*tx)
-    check_workers(asked, OPTIONS)
-    assert asked.option.dist == dist
+    start_workers(asked, OPTIONS)
+    assert asked.option.tx == started
+    assert [workers.pytest_xdist_make_scheduler() for workers in asked.registered] == [None] * len(started)
+
+
+def test_each_of_several_workers_sees_its_gpu_and_the_last_one_the_host(gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-0,GPU-1,GPU-2")
+    monkeypatch.setattr(xdist_workers, "usable_cores", lambda: frozenset(range(8)))
+    monkeypatch.setattr(xdist_workers, "first_threads", lambda cores: {core: core % 4 for core in cores})
+    asked = config("2*popen")
+    start_workers(asked, replace(OPTIONS, seed=7))
+    assert asked.option.tx == ["2*popen", "popen//id=host"]
+    (workers,) = asked.registered
+    specs = [SimpleNamespace(env={}) for _ in range(3)]
+    workers.pytest_xdist_setupnodes(specs)
+    assert [spec.env for spec in specs] == [
+        {"CUDA_VISIBLE_DEVICES": gpus} for gpus in ("GPU-0", "GPU-1", "GPU-0,GPU-1,GPU-2")
+    ]
+    found = []
+    for spec in specs:
+        pinned: list[Any] = []
+        channel = SimpleNamespace(send=pinned.append, waitclose=lambda: None)
+        gateway = SimpleNamespace(spec=spec, remote_exec=lambda source, channel=channel: channel)
+        workers.pytest_xdist_newgateway(gateway)
+        node = Node(gateway=gateway, nodemanager=SimpleNamespace(specs=specs), workerinput={})
+        workers.pytest_configure_node(node)
+        orders = orders_of(SimpleNamespace(workerinput=node.workerinput))
+        assert orders is not None
+        assert (orders.seed, orders.host_cores, orders.resume) == (7, 8, False)
+        found.append((*pinned, orders.gpus, workers.is_host(node)))
+    assert found == [
+        ((0, 1, 4, 5), "GPU-0", False),
+        ((2, 3, 6, 7), "GPU-1", False),
+        (tuple(range(8)), "GPU-0,GPU-1,GPU-2", True),
+    ]
+    workers.pytest_unconfigure()
+    assert not workers.folder.exists()
+
+
+def test_a_worker_refuses_a_gpu_that_torch_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_gpu(monkeypatch)
+    assert choose_device("auto").type == "cpu"
+    with pytest.raises(
+        OptionError, match="a worker was given the GPU GPU-3, which torch does not see: leave it out of"
+    ):
+        choose_device("auto", "GPU-3")
 
 
 def test_workers_do_not_record(gpus) -> None:
     gpus(2)
     recording = replace(OPTIONS, update_baselines=True)
-    check_workers(config(), recording)
+    start_workers(config(), recording)
     with pytest.raises(OptionError, match=r"--update-baselines with -n 1 would record workers .* use -n 0"):
-        check_workers(config("popen"), recording)
+        start_workers(config("popen"), recording)
 
 
-def test_a_worker_checks_nothing_of_its_own(gpus) -> None:
+def test_a_worker_checks_nothing_of_its_own_and_ends_with_its_controller(gpus, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(0)
-    check_workers(config("8*popen", workerinput={"workerid": "gw3"}), OPTIONS)
+    parents: list[int] = []
+    monkeypatch.setattr(xdist_workers, "end_with_parent", parents.append)
+    start_workers(config("8*popen", workerinput={"workerid": "gw3"}), OPTIONS)
+    assert parents == [os.getppid()]
 
 
-def build(context: Context) -> Side:
-    return Side(lambda inputs: inputs)
+@pytest.mark.parametrize("known", ["file", "store", "damaged"])
+def test_the_plan_of_workers_has_the_durations_of_a_run_or_of_the_store(
+    gpus, tmp_path: Path, gpu_run: RunResult, known: str
+) -> None:
+    gpus(2)
+    measured = [case for case in gpu_run.cases.values() if case.measurement is not None][:2]
+    for case, seconds in zip(measured, (3.0, 40.0), strict=True):
+        case.measurement = replace(case.measurement, wall_s=seconds)  # type: ignore[type-var]
+    gpu_run.provenance = Provenance()
+    run_file.write(tmp_path / "run.json", gpu_run)
+    url = f"sqlite:///{tmp_path / 'store.sqlite'}"
+    with closing(open_store(url)) as store:
+        store.add(night_of(gpu_run, ""))
+    paths = {"file": tmp_path / "run.json", "store": None, "damaged": tmp_path / "store.sqlite"}
+    workers = Workers(replace(OPTIONS, durations_path=paths[known], store_url=url), ("GPU-0", "GPU-1"))
+    cases = tuple(PlannedCase(case.case_id, case.case_id) for case in measured)
+    groups = {f"test[{case.case_id}]": case.case_id for case in measured}
+    assert workers.plan() == ([], {})
+    workers.tests_path.write_text(CollectedTests("nvidia-h200", cases, groups, "").text(), encoding="utf-8")
+    planned, of_tests = workers.plan()
+    assert of_tests == groups
+    assert [group.duration_s for group in planned] == ([1.0, 1.0] if known == "damaged" else [3.0, 40.0])
 
 
 def test_what_workers_say_of_a_gate_is_joined_and_said_once() -> None:
@@ -104,30 +210,6 @@ def test_what_workers_say_of_a_gate_is_joined_and_said_once() -> None:
     for name, problem in (("1", "the absence of a"), ("2", "the error of b")):
         of_worker = RunResult(TWO_CORES, f"2030-01-01T00:00:0{name}+00:00", seed=1)
         of_worker.problems = ["module 'c' skipped itself", problem]
-        run = join(run, pack(of_worker))
+        run = join(run, unpack(pack(of_worker)))
     assert run is not None
     assert run.problems == ["module 'c' skipped itself", "the absence of a", "the error of b"]
-
-
-@pytest.mark.parametrize("has_xdist", [True, False])
-def test_all_tests_of_a_case_are_one_group_of_xdist(monkeypatch: pytest.MonkeyPatch, has_xdist: bool) -> None:
-    fast = Optimization("fast", build, {"cuda": 1.0, "cpu": 1.0})
-    sizes = {"cuda": Size(1, 0, 0), "cpu": Size(1, 0, 0)}
-    known = Catalogue()
-    monkeypatch.setattr(
-        known, "load", lambda: known._add(Workload("net", build, lambda _, index: index, sizes, (fast,)))
-    )
-    monkeypatch.setattr(selection, "catalogue", known)
-    made: list[Any] = []
-    ours = SimpleNamespace(func=SimpleNamespace(__module__="gpugate.fixtures"))
-    metafunc: Any = SimpleNamespace(
-        fixturenames=["workload"],
-        definition=SimpleNamespace(iter_markers=lambda name: ()),
-        _arg2fixturedefs={"workload": [ours]},
-        config=SimpleNamespace(pluginmanager=SimpleNamespace(hasplugin=lambda name: has_xdist and name == "xdist")),
-        parametrize=lambda name, parameters, **_: made.extend(parameters),
-    )
-    selection.parametrize(metafunc)
-    marks = {parameter.id: {mark.name: mark.args for mark in parameter.marks} for parameter in made}
-    group = [{"xdist_group": (case_id,)} if has_xdist else {} for case_id in ("net/fast/cuda", "net/fast/cpu")]
-    assert marks == {"net/fast/cuda": {"gpu": (), **group[0]}, "net/fast/cpu": group[1]}

@@ -22,6 +22,7 @@ from gpugate.store import run_file
 from gpugate.store.run_file import RunFileError
 from gpugate.workload import Size
 
+PARENT = os.getpid()
 SIZE = Size(items=64, flops=1e9, bytes=1e6)
 
 
@@ -93,9 +94,14 @@ def test_any_json_tool_accepts_it(tmp_path: Path, run: RunResult) -> None:
     assert (data["format"], data["format_version"]) == ("gpugate-run", 13)
 
 
+def empty(run: RunResult) -> RunResult:
+    """The run before its first case."""
+    return replace(run, cases={}, yardsticks=[], source_hashes={}, wall_s=0.0)
+
+
 def begun(path: Path, run: RunResult) -> RunResult:
     """The run as `--perf-json` has it when a process is killed after its last case; the probe is of the last one."""
-    run_file.begin(path, run)
+    run_file.begin(path, empty(run))
     *before, last = run.cases.values()
     for case in before:
         run_file.append(path, case, [], run)
@@ -105,8 +111,8 @@ def begun(path: Path, run: RunResult) -> RunResult:
 
 def test_it_is_whole_after_every_case(tmp_path: Path, run: RunResult) -> None:
     path = tmp_path / "run.json"
-    run_file.begin(path, run)
-    assert run_file.read(path) == replace(run, cases={}, yardsticks=[], source_hashes={}, interrupted=True)
+    run_file.begin(path, empty(run))
+    assert run_file.read(path) == replace(empty(run), interrupted=True)
     growing = replace(run, cases={}, yardsticks=[], interrupted=True)
     for case_id, result in run.cases.items():
         growing.cases[case_id] = result
@@ -116,9 +122,10 @@ def test_it_is_whole_after_every_case(tmp_path: Path, run: RunResult) -> None:
 
 def test_a_case_costs_the_same_bytes_however_many_came_before(tmp_path: Path, run: RunResult) -> None:
     path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
-    run_file.begin(path, run)
+    run_file.begin(path, empty(run))
+    run_file.append(path, measured("case-000"), run.yardsticks, run)
     whole, sizes = path.stat(), [lines.stat().st_size]
-    for number in range(100):
+    for number in range(1, 100):
         run_file.append(path, measured(f"case-{number:03}"), run.yardsticks, run)
         sizes.append(lines.stat().st_size)
     assert len({after - before for before, after in pairwise(sizes)}) == 1
@@ -142,12 +149,62 @@ def test_a_line_that_was_cut_off_costs_its_case_alone(tmp_path: Path, run: RunRe
     assert list(run_file.read(path).cases) == list(run.cases)[:-1]
 
 
+def test_a_resumed_run_keeps_its_cases_and_adds_to_them(tmp_path: Path, run: RunResult) -> None:
+    path = tmp_path / "run.json"
+    first, second, third = run.cases.values()
+    run_file.begin(path, replace(run, cases={first.case_id: first}))
+    assert run_file.read(path) == replace(run, cases={first.case_id: first}, interrupted=True)
+    probe = Yardstick({"matmul_gflops": 151.0})
+    run_file.append(path, second, [probe], replace(run, wall_s=13.0))
+    run_file.append(path, third, [], replace(run, wall_s=14.0))
+    whole = replace(run, yardsticks=[*run.yardsticks, probe], wall_s=14.0, interrupted=True)
+    assert run_file.read(path) == whole
+    run_file.begin(path, whole)
+    assert run_file.read(path) == whole
+
+
+def test_lines_that_the_whole_file_has_too_count_once(tmp_path: Path, run: RunResult) -> None:
+    path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
+    interrupted = begun(path, run)
+    left = lines.read_bytes()
+    run_file.write(path, interrupted)
+    lines.write_bytes(left)  # as if the process had been killed before it removed them
+    assert run_file.read(path) == interrupted
+
+
+def test_a_line_whose_writer_was_killed_does_not_spoil_the_next_one(tmp_path: Path, run: RunResult) -> None:
+    path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
+    run_file.begin(path, empty(run))
+    first, second, third = run.cases.values()
+    for each in (first, second):
+        run_file.append(path, each, [], run)
+    lines.write_bytes(lines.read_bytes()[:-10])
+    run_file.append(path, third, [], run)
+    assert list(run_file.read(path).cases.values()) == [first, third]
+
+
+def test_several_processes_add_their_cases_to_one_run(tmp_path: Path, run: RunResult) -> None:
+    path = tmp_path / "run.json"
+    run_file.begin(path, empty(run))
+    children = [os.fork() for _ in range(4) if os.getpid() == PARENT]
+    if os.getpid() != PARENT:
+        status = 1
+        try:
+            for number in range(25):
+                run_file.append(path, measured(f"case-{os.getpid()}-{number}"), [], run)
+            status = 0
+        finally:
+            os._exit(status)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
+    assert len(run_file.read(path).cases) == 100
+
+
 def test_the_lines_of_another_session_are_not_its_cases(tmp_path: Path, run: RunResult) -> None:
     path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
     begun(path, run)
     earlier = lines.read_bytes()
     later = replace(run, seed=8)
-    run_file.begin(path, later)
+    run_file.begin(path, empty(later))
     lines.write_bytes(earlier)
     assert run_file.read(path).cases == {}
 
@@ -165,7 +222,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, run: RunResult, line: bytes) ->
 
 def test_a_full_disk_keeps_the_cases_before(tmp_path: Path, run: RunResult, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.json"
-    run_file.begin(path, run)
+    run_file.begin(path, empty(run))
     first, second, _ = run.cases.values()
     run_file.append(path, first, [], run)
     write = os.write

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpugate.session.fleet_plan import (
+from gpugate.results.fleet_plan import (
     EQUAL_S,
     Group,
     PlannedCase,
@@ -22,11 +22,11 @@ FLEETS = 1000
 FEWEST_A_GPU = 10  # groups of cases; with fewer of equal length, one GPU has up to twice the work of another
 
 
-def groups(*durations_s: float, host_fed: Sequence[int] = ()) -> list[Group]:
+def groups(*durations_s: float, alone: Sequence[int] = ()) -> list[Group]:
     """Groups of one case each, named `a`, `b` and so on."""
     names = [chr(ord("a") + number) for number in range(len(durations_s))]
     pairs = zip(names, durations_s, strict=True)
-    return [Group(name, (name,), seconds, number in host_fed) for number, (name, seconds) in enumerate(pairs)]
+    return [Group(name, (name,), seconds, number in alone) for number, (name, seconds) in enumerate(pairs)]
 
 
 def names(shares: Sequence[Sequence[Group]]) -> list[str]:
@@ -71,13 +71,13 @@ def test_equal_input_gives_equal_shares_in_whatever_order_it_comes() -> None:
 
 
 def test_host_fed_cases_run_alone_after_the_others() -> None:
-    plan = plan_host(groups(3, 2, 9, 1, host_fed=[2]), 2)
+    plan = plan_host(groups(3, 2, 9, 1, alone=[2]), 2)
     assert names([*plan.gpus, plan.alone]) == ["a", "bd", "c"]
     assert (plan.makespan_s, plan.bound_s, plan.night_s) == (3, 3, 12)
 
 
 def test_a_shard_has_a_host_of_its_own_so_that_host_fed_cases_need_no_phase() -> None:
-    plan = plan_shards(groups(3, 2, 9, 1, host_fed=[2]), 2)
+    plan = plan_shards(groups(3, 2, 9, 1, alone=[2]), 2)
     assert names(plan.gpus) == ["c", "abd"]
     assert (plan.alone, plan.night_s) == ((), 9)
 
@@ -92,9 +92,15 @@ def test_the_points_of_a_sweep_stay_together_and_one_host_fed_point_makes_all_of
     points = [PlannedCase(f"net/batch-{size}/cuda", "net/batch/cuda", size == 8) for size in (8, 16)]
     known = {"net/batch-8/cuda": 3.0, "net/batch-16/cuda": 5.0, "net/fast/cuda": 1.0}
     assert group_cases([points[0], PlannedCase("net/fast/cuda", "net/fast/cuda"), points[1]], known) == [
-        Group("net/batch/cuda", ("net/batch-8/cuda", "net/batch-16/cuda"), 8.0, host_fed=True),
+        Group("net/batch/cuda", ("net/batch-8/cuda", "net/batch-16/cuda"), 8.0, alone=True),
         Group("net/fast/cuda", ("net/fast/cuda",), 1.0),
     ]
+
+
+def test_a_case_of_several_gpus_runs_when_all_are_free() -> None:
+    cases = [PlannedCase("ddp/overlap/cuda", "ddp/overlap/cuda", gpus=4), PlannedCase("net/fast/cuda", "net/fast/cuda")]
+    plan = plan_host(group_cases(cases, {}), 2)
+    assert names([*plan.gpus, plan.alone]) == ["net/fast/cuda", "", "ddp/overlap/cuda"]
 
 
 def test_the_name_of_a_group_is_that_of_the_sweeps_test() -> None:

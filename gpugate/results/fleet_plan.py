@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from gpugate.workload import Point
 
 EQUAL_S = 1.0  # of each case, where the duration of none is known
+FLEETS = (1, 2, 4, 8)  # numbers of GPUs whose nights are compared
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,18 @@ class PlannedCase:
     """A case of a night to plan. `together` is the name of its group: the case itself, or its sweep.
 
     The times of a `host_fed` case contain work of the host, such as loading data, so that no other case may run there.
+    A case that spans several `gpus` runs when all of them are free.
     """
 
     case_id: str
     together: str
     host_fed: bool = False
+    gpus: int = 1
+
+    @property
+    def alone(self) -> bool:
+        """True for a case beside which no other may run on its host."""
+        return self.host_fed or self.gpus > 1
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Group:
     name: str
     cases: tuple[str, ...]
     duration_s: float
-    host_fed: bool = False
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,17 +98,21 @@ def group_cases(cases: Iterable[PlannedCase], known_s: Mapping[str, float]) -> l
             name,
             tuple(case.case_id for case in group),
             sum(known_s.get(case.case_id, usual_s) for case in group),
-            any(case.host_fed for case in group),
+            any(case.alone for case in group),
         )
         for name, group in together.items()
     ]
+
+
+def longest_first(groups: Iterable[Group]) -> list[Group]:
+    return sorted(groups, key=lambda group: (-group.duration_s, group.name))
 
 
 def divide(groups: Sequence[Group], count: int) -> tuple[tuple[Group, ...], ...]:
     """Divides the groups by LPT into `count` shares. Equal input gives equal shares, whatever the order of groups."""
     shares: list[list[Group]] = [[] for _ in range(count)]
     free_at = [(0.0, number) for number in range(count)]
-    for group in sorted(groups, key=lambda group: (-group.duration_s, group.name)):
+    for group in longest_first(groups):
         busy_s, number = heapq.heappop(free_at)
         shares[number].append(group)
         heapq.heappush(free_at, (busy_s + group.duration_s, number))
@@ -108,9 +120,9 @@ def divide(groups: Sequence[Group], count: int) -> tuple[tuple[Group, ...], ...]
 
 
 def plan_host(groups: Sequence[Group], gpus: int) -> FleetPlan:
-    """The plan of one host with several GPUs: host-fed groups run alone, all others side by side."""
-    alone = tuple(group for group in groups if group.host_fed)
-    return FleetPlan(divide([group for group in groups if not group.host_fed], gpus), alone)
+    """The plan of one host with several GPUs: groups that run alone come after the others, which run side by side."""
+    alone = tuple(group for group in groups if group.alone)
+    return FleetPlan(divide([group for group in groups if not group.alone], gpus), alone)
 
 
 def plan_shards(groups: Sequence[Group], count: int) -> FleetPlan:

@@ -1,0 +1,92 @@
+"""`--perf-resume`: a run that was cut off goes on from its finished cases, where nothing that they rest on changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpugate.errors import OptionError
+from gpugate.machine.environment import differences
+from gpugate.results.case import CaseResult, Remembered
+from gpugate.results.reason import ReasonCode
+from gpugate.results.run import RunResult
+from gpugate.session.merging import common_provenance, facts_of_night
+from gpugate.store import run_file
+from gpugate.store.codec import to_json
+from gpugate.workload import Case
+
+if TYPE_CHECKING:
+    from gpugate.session.perf_session import PerfSession
+
+OPTION = "--perf-resume"
+STEP = f"repeat the command as it was, or leave out {OPTION} to measure anew"
+
+
+def resume(session: PerfSession, selected: Collection[Case]) -> None:
+    """Gives the session the finished cases, the start and the seed of the run at its path; none where no run is there.
+
+    Raises OptionError, with both values, where code, software, machine, options or baselines are not those of the
+    run, and RunFileError for a run that cannot be read.
+    """
+    path = next((path for path in session.options.case_paths if path.exists()), None)
+    if path is None:
+        return
+    stored, now = run_file.read_to_decide_again(path), session.result
+    finished = {case_id: case for case_id, case in stored.cases.items() if is_finished(case)}
+    _check_facts(path, stored, session)
+    now.source_hashes = {**now.source_hashes, **stored.source_hashes}
+    _check_cases(path, finished, session, {case.id: case for case in selected})
+    now.started_at, now.seed, now.wall_s = stored.started_at, stored.seed, stored.wall_s
+    now.yardsticks = stored.yardsticks
+    now.provenance = common_provenance([one.provenance for one in (stored, now) if one.provenance is not None])
+    session.saved_probes = session.resumed_probes = len(stored.yardsticks)
+    session.started_s -= stored.wall_s
+    session.finished = finished
+    if session.options.worker is None:
+        now.cases.update(finished)
+
+
+def is_finished(case: CaseResult) -> bool:
+    """False for a case that was cut off, or whose device was lost: it is measured again."""
+    codes = {reason.code for verdict in case.verdicts for reason in verdict.reasons}
+    came_to_something = case.measurement is not None or case.error is not None or case.skipped is not None
+    return came_to_something and ReasonCode.DEVICE_LOST not in codes
+
+
+def _check_facts(path: Path, stored: RunResult, session: PerfSession) -> None:
+    now, given = session.result, session.options.seed
+    for name, value in _facts(stored).items():
+        if (found := _facts(now)[name]) != value:
+            raise OptionError(f"{OPTION}: {path} has the {name} {value}, and this run has {found}: {STEP}")
+    if given not in (None, stored.seed):
+        raise OptionError(f"{OPTION}: {path} has the perf_seed {stored.seed}, and this run has {given}: {STEP}")
+    changed = differences([stored.environment, now.environment])
+    if changed:
+        raise OptionError(f"{OPTION}: since {path} the software or the machine changed ({', '.join(changed)}): {STEP}")
+
+
+def _facts(run: RunResult) -> Mapping[str, object]:
+    return {**facts_of_night(run), "shard": "none" if run.shard is None else str(run.shard)}
+
+
+def _check_cases(
+    path: Path, finished: Mapping[str, CaseResult], session: PerfSession, selected: Mapping[str, Case]
+) -> None:
+    quiet = replace(session, notes=set())  # notes about a baseline belong to the case that it judges
+    for case_id, case in finished.items():
+        if case_id not in selected:
+            raise OptionError(f"{OPTION}: {path} has finished {case_id}, which is not selected now: {STEP}")
+        if case.measurement is None:
+            continue
+        record = quiet.find_record(selected[case_id])
+        if to_json(record) != to_json(case.remembered):
+            then, now = _describe(case.remembered), _describe(record)
+            raise OptionError(f"{OPTION}: {path} judged {case_id} by {then}, and the baselines now have {now}: {STEP}")
+
+
+def _describe(record: Remembered | None) -> str:
+    if record is None:
+        return "no record"
+    return f"a record of {record.current.speedup:.6g}x for {record.checks} checks a night"

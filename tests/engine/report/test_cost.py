@@ -1,0 +1,69 @@
+"""The cost of a night: the time of each case in all its processes, and the night on other numbers of GPUs."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpugate.report.cost import LONGEST, describe_cost, list_longest
+from gpugate.report.details import details
+from gpugate.report.night_summary import night_summary
+from gpugate.report.screen import screen
+from gpugate.report.terminal import render_text
+from gpugate.results.case import CaseResult, Confirmation
+from gpugate.results.run import RunResult
+
+LINE = (
+    "cost: 7.0 GPU-minutes, 14 % of them for confirmations; planned on 1, 2, 4, 8 GPUs of a host: 7 min, 5 min, 4 min, "
+    "4 min"
+)
+
+
+def cases_of(run: RunResult, *durations_s: float) -> list[CaseResult]:
+    """Copies of a measured case, as CUDA events time it, one for each duration."""
+    case = next(case for case in run.cases.values() if case.measurement is not None)
+    assert case.measurement is not None
+    timed = [replace(case.measurement, wall_s=seconds, timer="cuda events") for seconds in durations_s]
+    return [replace(case, case_id=f"net/fast-{number}/cuda", measurement=one) for number, one in enumerate(timed)]
+
+
+@pytest.fixture
+def night(gpu_run: RunResult) -> RunResult:
+    """Four cases of one minute, of which one needed a confirmation, and one of two minutes that the host feeds."""
+    *others, fed = cases_of(gpu_run, 60.0, 60.0, 60.0, 60.0, 120.0)
+    assert fed.measurement is not None
+    fed = replace(fed, measurement=replace(fed.measurement, timer="host clock"))
+    others[1].attempts = [Confirmation(others[1].measurement), Confirmation(None, "a fresh process gave no result")]
+    return replace(gpu_run, cases={case.case_id: case for case in (*others, fed)}, gate=True)
+
+
+def test_the_cost_counts_all_processes_and_host_fed_cases_alone(night: RunResult) -> None:
+    assert describe_cost(night) == [LINE]
+
+
+def test_a_cpu_has_minutes_and_no_fleet(night: RunResult, cpu_run: RunResult) -> None:
+    of_cpu = replace(night, environment=cpu_run.environment)
+    assert describe_cost(of_cpu) == ["cost: 7.0 minutes, 14 % of them for confirmations"]
+
+
+def test_a_run_without_a_measured_case_has_no_cost(night: RunResult) -> None:
+    nothing = replace(night, cases={})
+    assert (describe_cost(nothing), list_longest(nothing)) == ([], [])
+    assert "cost:" not in night_summary(nothing)
+
+
+def test_the_ten_most_expensive_stand_in_the_details_and_the_summary(gpu_run: RunResult) -> None:
+    cases = cases_of(gpu_run, *(float(number) for number in range(20, 40)))
+    run = replace(gpu_run, cases={case.case_id: case for case in cases})
+    longest = [f"net/fast-{number}/cuda {20 + number} s" for number in range(19, 19 - LONGEST, -1)]
+    assert list_longest(run) == longest
+    lines = render_text(details(run, 140), 140, colour=False).partition("most expensive\n")[2].splitlines()
+    assert [line.strip() for line in lines[:LONGEST]] == longest
+    assert not lines[LONGEST]
+    assert f"Most expensive: {', '.join(longest)}\n" in night_summary(run)
+
+
+def test_the_screen_of_a_gate_has_one_line(night: RunResult) -> None:
+    shown = render_text(screen(night, 140), 140, colour=False).splitlines()
+    assert [line for line in shown if "cost" in line or "planned" in line] == [LINE]
+    developer = render_text(screen(replace(night, gate=False), 140), 140, colour=False)
+    assert "cost:" not in developer
