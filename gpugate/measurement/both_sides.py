@@ -36,16 +36,14 @@ class BothSides:
         memory, and building in the other order swaps the memory of both sides: the choice of pinned buffers made up to
         19 % of a pipeline's time.
         """
-        device = self.reference.device
         names = ("reference", "optimized")
-        try:
-            for name in names[::-1] if self.reference_built_first else names:
-                getattr(self, name).close()
-                delattr(self, name)
-        finally:
-            for name in names:
-                self.__dict__.pop(name, None)
-            release(device)
+        with ExitStack() as stack:  # it closes in reverse order, and the second side where closing the first fails
+            stack.callback(release, self.reference.device)
+            for name in names if self.reference_built_first else names[::-1]:
+                stack.callback(self._close_side, name)
+
+    def _close_side(self, name: str) -> None:
+        self.__dict__.pop(name).close()
 
 
 def build_both(

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.profiler import record_function
 
-from gpugate.measurement.counters import profiled_events, run_profiler
+from gpugate.measurement.counters import detach, profiled_events, run_profiler
 from gpugate.measurement.cuda_calls import COMMUNICATION
 from gpugate.measurement.device_timer import timer_for
 from gpugate.measurement.ranks import Job
@@ -79,6 +79,7 @@ def watch_collectives(device: torch.device) -> Iterator[dict[str, float]]:
         yield found
         synchronize(device)
     found.update(read_collectives(profiled_events(profiler)))
+    detach(device)
 
 
 def read_collectives(events: Sequence[Event]) -> dict[str, float]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import fields
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
+from gpugate.errors import RankError
 from gpugate.workload import Needs, Side, nothing_to_join
 
 RANKS = (8, 4, 2)
@@ -77,7 +78,8 @@ class RankedSide(Side):
         if not self._closed:
             self._closed = True
             self._side.close()
-            self.job.announce("close", side=self._number)
+            with suppress(RankError):  # the job has ended: the error that ended it is on its way
+                self.job.announce("close", side=self._number)
 
 
 def await_all_ranks() -> None:

@@ -54,6 +54,7 @@ class RankServer:
             build = apply(Fault.parse(fault), build)
         cache_dir = Path(context.pop("cache"))
         built = build(Context(device=self._device, cache_dir=cache_dir, **context))
+        gc.collect()
         self._sides[side], self._current = (built, TorchFlags.current()), side
 
     def step(self, side: int, inputs: Any) -> None:
@@ -64,6 +65,7 @@ class RankServer:
         self._use(side).finish()
 
     def align(self) -> None:
+        gc.collect(1)  # what the last block left: a whole collection would keep all ranks waiting
         await_all_ranks()
 
     def close(self, side: int) -> None:
@@ -99,6 +101,7 @@ class RankServer:
 def main(words: Sequence[str]) -> None:
     orders = json.loads(words[0])
     server = RankServer(orders)
+    gc.disable()  # a collection in a timed block would make every rank wait
     with socket.socket(fileno=orders["socket"]).makefile("rw", encoding="utf-8") as stream:
         for line in stream:
             request = json.loads(line)

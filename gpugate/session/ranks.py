@@ -65,9 +65,16 @@ class _Rank:
         self._received = b""
         stack.callback(self._close)
 
-    def send(self, line: bytes) -> None:
-        with suppress(OSError):  # the end of the process is found by its watcher, with its cause
+    def send(self, line: bytes, timeout_s: float) -> bool:
+        """Returns False where the buffer is full and the process reads none of it within the time."""
+        self.socket.settimeout(timeout_s)
+        try:
             self.socket.sendall(line)
+        except TimeoutError:
+            return False
+        except OSError:  # the end of the process is found by its watcher, with its cause
+            pass
+        return True
 
     def receive(self) -> list[dict[str, Any]]:
         """The replies that have come; empty where the process closed the socket."""
@@ -148,8 +155,12 @@ class RankJob:
         if self._failure is not None:
             raise RankError(self._failure)
         line = json.dumps({"do": do, **arguments}).encode() + b"\n"
+        timeout_s = CLOSING_S if self._closing else self._timeout_s
         for rank in self._others:
-            rank.send(line)
+            if not rank.send(line, timeout_s):
+                self._fail(rank, f"it read no announcement within {timeout_s:g} s: it hangs")
+        if self._failure is not None:
+            raise RankError(self._failure)
 
     def build(self, build: Build, context: Context) -> Side:
         """Builds the side on every rank. Raises RankError for a build function that another process cannot import."""
@@ -229,7 +240,7 @@ class RankJob:
             return
         failure = f"rank {rank.number}: {problem}" if problem is not None else rank.end()
         with self._changed:
-            self._failure = failure
+            self._failure = self._failure or failure
             self._changed.notify_all()
         for other in self._others:
             kill_group(other.child.pid)

@@ -1,5 +1,6 @@
 """Sides of a job of ranks, for tests: another process imports their build functions."""
 
+import gc
 import os
 import signal
 import time
@@ -48,3 +49,14 @@ def ending(context: Context, how: str) -> Side:
 def idle_for_ever(context: Context) -> Side:
     time.sleep(600)
     return Side(lambda inputs: inputs)
+
+
+def counting_collectors(context: Context) -> Side:
+    """The output is the number of other ranks that collect garbage by themselves."""
+
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        found = torch.tensor([float(dist.get_rank() > 0 and gc.isenabled())])
+        dist.all_reduce(found)
+        return found
+
+    return Side(step)

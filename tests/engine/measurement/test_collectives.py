@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import torch
 
+from gpugate.measurement import collectives
 from gpugate.measurement.collectives import STEP, read_collectives
 
 Trace = list[Mapping[str, Any]]
@@ -79,3 +81,11 @@ def test_a_barrier_carries_no_gradient() -> None:
 
 def test_a_trace_without_steps_has_nothing() -> None:
     assert set(read_collectives([gloo(1, 2, 3)]).values()) == {0}
+
+
+def test_the_profiler_is_detached_after_it_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    detached: list[torch.device] = []
+    monkeypatch.setattr(collectives, "detach", detached.append)
+    with collectives.watch_collectives(torch.device("cpu")):
+        assert detached == []
+    assert detached == [torch.device("cpu")]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 import pytest
 import torch
 
+from gpugate.errors import SideError
 from gpugate.measurement.both_sides import BothSides
 from gpugate.measurement.device_timer import HostTimer
 from gpugate.measurement.gpu_clock import clock_reader, spoiling_reasons
@@ -165,3 +166,17 @@ def test_a_cpu_has_no_clock_to_tell() -> None:
 )
 def test_reasons_that_spoil_a_block(bits: int, names: tuple[str, ...]) -> None:
     assert spoiling_reasons(bits) == names
+
+
+def test_a_side_that_cannot_be_closed_leaves_the_other_one_closed() -> None:
+    closed: list[str] = []
+
+    def fail() -> None:
+        raise ValueError("no luck")
+
+    taken, _ = pairing(itertools.repeat(COOL), True)
+    both = taken.both
+    both.optimized.side.close, both.reference.side.close = fail, lambda: closed.append("baseline")
+    with pytest.raises(SideError, match="no luck"):
+        both.close()
+    assert closed == ["baseline"]

@@ -150,3 +150,29 @@ def test_a_step_takes_whole_numbers_on_the_host() -> None:
         side = job.build(rank_sides.adding, CONTEXT)
         with pytest.raises(TypeError, match="takes a tensor of integers on the host"):
             side.step(torch.ones(1))
+
+
+def test_closing_a_side_keeps_the_error_of_a_rank_that_ended() -> None:
+    with RankJob(2, CPU) as job:
+        side = job.build(partial(rank_sides.ending, how="failed"), CONTEXT)
+        with failing_with("rank 1: ValueError: no luck"):
+            side.step(torch.tensor([1]))
+        closed: list[int] = []
+        side._side.close = lambda: closed.append(1)  # type: ignore[attr-defined]
+        side.close()
+        assert closed == [1]
+
+
+def test_a_rank_that_reads_nothing_ends_the_job() -> None:
+    with RankJob(2, CPU, timeout_s=3) as job:
+        os.kill(job.process_ids[0], signal.SIGSTOP)
+        with failing_with("rank 1: it read no announcement within 3 s: it hangs"):
+            for _ in range(2_000):
+                job.announce("finish", side=1)
+        ids = job.process_ids
+    assert not any(map(running, ids))
+
+
+def test_other_ranks_collect_no_garbage_between_steps() -> None:
+    with RankJob(2, CPU) as job:
+        assert job.build(rank_sides.counting_collectors, CONTEXT).step(torch.tensor([1])).item() == 0
