@@ -34,7 +34,7 @@ COUNTER_MEANING: Mapping[str, str] = {
     "ranks": "processes of the job, one for each GPU",
     "collectives": "collectives between ranks, such as the all-reduce of a bucket",
     "collective_bytes": "bytes of the inputs of collectives on one rank",
-    "early_collectives": "collectives that begin before the backward pass computes its last gradient",
+    "early_collectives": "collectives that are called before the backward pass computes its last gradient",
     "rank_lag": "time for which other ranks wait for the slowest one, as a share of a step, under the profiler",
     "exposed_communication": "share of a step in which a collective runs and no other kernel",
     "collective_bus_share": "bus bandwidth of a step's collectives, as a share of an all-reduce by itself",

@@ -3,6 +3,7 @@
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 # Texts of errors of CUDA, cuBLAS, cuDNN and PyTorch's allocator of the host where memory is short; its allocator of the
@@ -64,9 +65,16 @@ class FreshProcessError(GpugateError):
     @property
     def cause(self) -> str:
         """The last line of the output that names an error, else its last line."""
-        lines = self.printed.splitlines()
-        named = [match for match in map(_NAMES_ERROR.fullmatch, lines) if match]
-        return str(named[-1][1] or named[-1][2]) if named else "".join(lines[-1:])
+        return error_line(self.printed.splitlines())
+
+
+def error_line(lines: Sequence[str]) -> str:
+    """Returns the last line that names an error, else the last line; empty without lines."""
+    named = [match for match in map(_NAMES_ERROR.fullmatch, lines) if match]
+    return str(named[-1][1] or named[-1][2]) if named else "".join(lines[-1:])
+
+
+SPANS_GPUS = "cases that span GPUs are not compared or profiled: only a run of pytest starts their ranks"
 
 
 class RankError(GpugateError):

@@ -59,8 +59,8 @@ def decide(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> lis
     if impossible is None:
         on_cpu = result.device_kind == "cpu"
         verdicts = [with_other_work(one, measurement, on_cpu) if one.check in TIMED else one for one in verdicts]
-    if _shares_cores(result):
-        verdicts = [_refuse(one) if one.check in TIMED else one for one in verdicts]
+    if ranks_share_cores(result):
+        verdicts = [refuse_time(one) if one.check in TIMED else one for one in verdicts]
     verdicts = [with_recorded_code(one, result) for one in verdicts]
     problems = dict.fromkeys(one.problem for one in result.attempts if one.problem)
     unconfirmed = [Reason(ReasonCode.NOT_CONFIRMED, {"problem": problem}) for problem in problems]
@@ -68,13 +68,14 @@ def decide(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> lis
     return unless_wrong(verdicts)
 
 
-def _shares_cores(result: CaseResult) -> bool:
+def ranks_share_cores(result: CaseResult) -> bool:
     """True for a case that spans GPUs and was measured on a CPU, whose cores all ranks share."""
     counted = result.measurement.optimized_counters if result.measurement else {}
     return result.device_kind == "cpu" and counted.get("ranks", 1.0) > 1
 
 
-def _refuse(verdict: Verdict) -> Verdict:
+def refuse_time(verdict: Verdict) -> Verdict:
+    """INCONCLUSIVE for a verdict about times of ranks that share the cores of a CPU."""
     reasons = (Reason(ReasonCode.RANKS_SHARE_CORES), *verdict.reasons)
     return replace(verdict, outcome=Outcome.INCONCLUSIVE, reasons=reasons, next_step=NextStep.USE_CUDA)
 
@@ -169,7 +170,7 @@ def wants_more_pairs(result: CaseResult) -> bool:
     pairs do not make an impossible time possible.
     """
     timed = [one for one in result.verdicts if one.check in TIMED and TIMES_CEILING not in one.numbers]
-    if _shares_cores(result):
+    if ranks_share_cores(result):
         return False
     if any(verdict.outcome is Outcome.REGRESSED for verdict in timed):
         return True
@@ -205,7 +206,7 @@ def wants_fresh_process(result: CaseResult) -> bool:
     impossible time.
     """
     outcomes = {verdict.check: verdict.outcome for verdict in result.verdicts}
-    if _shares_cores(result) or any(TIMES_CEILING in verdict.numbers for verdict in result.verdicts):
+    if ranks_share_cores(result) or any(TIMES_CEILING in verdict.numbers for verdict in result.verdicts):
         return False
     if result.environment_problem or {Outcome.WRONG, Outcome.NOT_ENGAGED} & set(outcomes.values()):
         return False

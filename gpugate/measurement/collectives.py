@@ -86,8 +86,8 @@ def read_collectives(events: Sequence[Event]) -> dict[str, float]:
     """Sums over all marked steps of a trace but the last: a transfer reports its end in a thread of its own, and after
     the last step perhaps too late for the profiler.
 
-    `early_collectives` were asked for before the last gradient of their step was computed: when a collective runs
-    depends on chance, and its place among the calls of a step does not.
+    `early_collectives` are called before the backward pass computes the last gradient of their step: when a collective
+    runs depends on chance, and its place among the calls of a step does not.
     """
     # The marks of the host: a GPU has each mark a second time, in its own line of the trace.
     marks = (event for event in events if event.get("name") == STEP and event.get("cat") == "user_annotation")

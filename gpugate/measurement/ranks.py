@@ -11,20 +11,20 @@ import torch
 import torch.distributed as dist
 
 from gpugate.errors import RankError
-from gpugate.workload import Needs, Side, nothing_to_join
+from gpugate.workload import Side, nothing_to_join
 
 RANKS = (8, 4, 2)
 
 
-def count_ranks(needs: Needs, device: torch.device) -> int:
-    """Counts the ranks of a case that spans GPUs: the largest of 2, 4 and 8 visible GPUs, on a CPU what it needs."""
+def count_ranks(device: torch.device) -> int:
+    """Counts the ranks of a case that spans GPUs: one for each of 2, 4 or 8 visible GPUs, on a CPU two."""
     if device.type != "cuda":
-        return needs.gpus
+        return RANKS[-1]
     return next(number for number in RANKS if number <= torch.cuda.device_count())  # cuda only
 
 
 class Job(Protocol):
-    """The other ranks of a job, and what the engine asks of them."""
+    """The other ranks of a job, and what the engine makes them do."""
 
     count: int
 
@@ -64,7 +64,7 @@ class RankedSide(Side):
         self._side.step = step
 
     def align(self) -> None:
-        """Lets every rank finish its steps: a timed block does not wait for what another rank has left of the last."""
+        """Lets every rank finish the steps of the block before, for which the next timed block would wait."""
         self.job.announce("align")
         with self.job.blame_ranks():
             await_all_ranks()
@@ -91,7 +91,7 @@ def await_all_ranks() -> None:
 
 
 def _numbers(inputs: Any) -> Sequence[Any]:
-    if not isinstance(inputs, torch.Tensor) or inputs.is_floating_point() or inputs.is_cuda:
-        raise TypeError("a case that spans GPUs takes a tensor of integers on the host as its input: return one")
+    if not isinstance(inputs, torch.Tensor) or inputs.dtype != torch.int64 or inputs.is_cuda:
+        raise TypeError("a case that spans GPUs takes an int64 tensor on the host as its input: return one")
     numbers: Sequence[Any] = inputs.tolist()
     return numbers

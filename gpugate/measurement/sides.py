@@ -125,8 +125,7 @@ class BuiltSide:
             self.side.finish()
             synchronize(self.device)
             with torch.inference_mode(False):  # a clone made in inference mode would stay an inference tensor
-                return output.clone() if isinstance(output, torch.Tensor) else output
-            return output.clone() if type(output) in PLAIN_TENSORS else output
+                return output.clone() if type(output) in PLAIN_TENSORS else output
 
     def why_not_engaged(self) -> str | None:
         """Returns the reason that the side gives, or None where it engaged. Raises SideError for any other value."""

@@ -75,7 +75,14 @@ def _describe_rerun(run: RunResult, case_ids: Sequence[str]) -> str:
 
 def advised_step(verdict: Verdict, run: RunResult) -> NextStep | None:
     """The verdict's step. No baseline may hold a fault: a session that put one in advises no recording."""
-    return (without_recording(verdict) if run.mutated else verdict).next_step
+    step = (without_recording(verdict) if run.mutated else verdict).next_step
+    return None if step in (NextStep.TRACE, NextStep.TRACE_BOTH_SIDES) and _spans_gpus(verdict, run) else step
+
+
+def _spans_gpus(verdict: Verdict, run: RunResult) -> bool:
+    """True for a case of several ranks, of which nothing takes a profile."""
+    case = run.cases.get(verdict.case_id)
+    return case is not None and case.measurement is not None and "ranks" in case.measurement.optimized_counters
 
 
 def _selection(case_ids: Sequence[str]) -> str:

@@ -186,7 +186,8 @@ def _detectable(case: CaseResult) -> str:
 def _share(case: CaseResult, summary: Summary, rates: Mapping[str, float]) -> str:
     """`40 %` of the matmul or `62 % copy`: the larger share that a step has of a ceiling; empty where none is known."""
     seconds = summary.optimized_ms.median / 1e3
-    work = {"": (case.size.flops, fastest_matmul(rates)), " copy": (case.size.bytes, fastest_copy(rates))}
+    cached = case.measurement.ceilings.get("cache_bytes", 0.0) if case.measurement else 0.0
+    work = {"": (case.size.flops, fastest_matmul(rates)), " copy": (case.size.bytes - cached, fastest_copy(rates))}
     shares = {name: done / seconds / ceiling[1] for name, (done, ceiling) in work.items() if ceiling and done > 0}
     if not shares:
         return ""

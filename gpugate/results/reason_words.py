@@ -65,7 +65,7 @@ _WORDS: Mapping[ReasonCode, str] = {
         "the record was measured on {recorded_cores:.0f} of the CPU's cores and this run on {cores:.0f}: their times "
         "cannot be compared"
     ),
-    ReasonCode.RANKS_SHARE_CORES: "the ranks share the cores of one CPU: their times say nothing about GPUs",
+    ReasonCode.RANKS_SHARE_CORES: "the ranks share the cores of one CPU: their times are no evidence about GPUs",
     ReasonCode.NO_PAIRS: "no pair of blocks was measured",
     ReasonCode.NOT_TIMED: "not timed: {problem}",
     ReasonCode.IMPOSSIBLE_BUS_RATE: (

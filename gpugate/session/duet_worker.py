@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 
 from gpugate.catalogue import catalogue
-from gpugate.errors import CompareError, GpugateError, SideError
+from gpugate.errors import SPANS_GPUS, CompareError, GpugateError, SideError
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutate import apply
 from gpugate.measurement.progress import silent
@@ -91,6 +91,8 @@ class DuetTaker:
                 missing = perf.missing(case)
                 if missing is not None:
                     raise CompareError(missing.reason)
+                if case.spans_gpus:
+                    raise CompareError(SPANS_GPUS)
                 with limit_time(perf.options.step_timeout_s, partial(self._end_hung, case)):
                     found, arrangement = self._measure(perf, case, base[name], pair)
             except GpugateError as error:

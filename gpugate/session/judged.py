@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from gpugate.errors import GpugateError
+from gpugate.judging.decide import ranks_share_cores, refuse_time
 from gpugate.judging.knee import judge_knee
 from gpugate.judging.machine_state import with_environment
 from gpugate.measurement.progress import Report, silent
@@ -97,7 +98,8 @@ class PerfTests:
             pytest.skip(str(next(iter(results.values())).skipped))
         (found,) = sweeps(results)  # the cases are the points of one
         sick = next((result.environment_problem for result in results.values() if result.environment_problem), None)
-        return JudgedSweep(sweep, with_environment(judge_knee(found, session.result.mode), sick))
+        knee = with_environment(judge_knee(found, session.result.mode), sick)
+        return JudgedSweep(sweep, refuse_time(knee) if any(map(ranks_share_cores, results.values())) else knee)
 
     def _measure(self, cases: Iterable[Case]) -> dict[str, CaseResult]:
         """Measures the cases and returns the results by id; an error fails the test in one sentence."""

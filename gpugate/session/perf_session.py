@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpugate.errors import (
+    SPANS_GPUS,
     CompareError,
     FreshProcessError,
     GpugateError,
@@ -209,7 +210,7 @@ class PerfSession:
         collect_garbage()
         try:
             if self.capture is not None:
-                result.skipped = self.capture(case, self.context(case))
+                result.skipped = SPANS_GPUS if case.spans_gpus else self.capture(case, self.context(case))
                 return
             if len(self.result.yardsticks) == self.resumed_probes:
                 self._probe("before")
@@ -282,7 +283,7 @@ class PerfSession:
             self._judge(result)
         self._count_busy(result)
         against = self.options.against
-        if against != OFF and may_need_duet(result, has_ref=against != AUTO):
+        if against != OFF and not case.spans_gpus and may_need_duet(result, has_ref=against != AUTO):
             self._compare_code(case, result, report)
             self._judge(result)
         if self.options.explain or any(verdict.bad for verdict in result.verdicts):
@@ -408,7 +409,7 @@ class PerfSession:
         from gpugate.measurement.ranks import count_ranks
         from gpugate.session.ranks import RankJob
 
-        with RankJob(count_ranks(case.optimization.needs, self.device), self.device) as ranks:
+        with RankJob(count_ranks(self.device), self.device) as ranks:
             yield ranks
 
     def _with_ceilings(self, found: Measurement, case: Case) -> Measurement:
@@ -484,7 +485,7 @@ class PerfSession:
             return None
         record = entry.current
         match = compare(record.environment, self.environment)
-        if match.kind == "foreign":
+        if match.kind == "foreign" or not self._has_as_many_ranks(case, record):
             return None
         differences = match.differences
         self.notes.update(f"recorded under other software: {difference}" for difference in differences)
@@ -503,6 +504,18 @@ class PerfSession:
             yardsticks=record.yardsticks,
             checks=2 * sum(len(file.cases) for file in self.baselines.values()),  # speedup and throughput of each
         )
+
+    def _has_as_many_ranks(self, case: Case, record: baseline.Record) -> bool:
+        """False, with a note, for a case that spans GPUs and was recorded on another number of them."""
+        if not case.spans_gpus:
+            return True
+        from gpugate.measurement.ranks import count_ranks
+
+        recorded, now = record.optimized_counters.get("ranks"), count_ranks(self.device)
+        if recorded != now:
+            told = "an unknown number of" if recorded is None else f"{recorded:g}"
+            self.notes.add(f"{case.id}: its record is of {told} ranks and this run has {now}: they are not compared")
+        return recorded == now
 
     def _find_entry(self, case: Case) -> baseline.Entry | None:
         file = self.baselines.get(case.workload.name)

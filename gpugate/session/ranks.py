@@ -30,7 +30,7 @@ from typing import IO, Any
 import torch
 import torch.distributed as dist
 
-from gpugate.errors import FreshProcessError, RankError
+from gpugate.errors import RankError, error_line
 from gpugate.faults.mutate import FaultyBuild
 from gpugate.measurement.ranks import RankedSide, await_all_ranks
 from gpugate.session.child_process import module_command
@@ -93,7 +93,7 @@ class _Rank:
             status = self.child.wait()
         self._log.seek(0)
         ended = Ended(status, self._log.read().decode(errors="replace"))
-        cause = FreshProcessError("", "\n".join(ended.last_lines(LAST_LINES))).cause if status > 0 else ""
+        cause = error_line(ended.last_lines(LAST_LINES)) if status > 0 else ""
         return f"rank {self.number} {ended.reason}{f': {cause}' if cause else ''}"
 
     def _close(self) -> None:
@@ -123,15 +123,13 @@ class RankJob:
             folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gpugate-ranks-")))
             file = str(folder / "rendezvous")
             orders = {"file": file, "timeout_s": self._timeout_s, "torch": torch.__version__}
-            if Path(file).exists():
-                raise RankError(f"the rendezvous file {file} is left of another job: remove it")
             self._stack.enter_context(_variables({**_NCCL, **_of_rank(0, self.count)}))
             for number in range(1, self.count):
                 device = _device_of(number, self._device)
                 rank_orders = {**orders, "rank": number, "count": self.count, "device": str(device)}
                 self._others.append(_Rank(self._stack, number, rank_orders, _of_rank(number, self.count)))
             threading.Thread(target=self._watch, name="gpugate-ranks", daemon=True).start()
-            self._ask_all(
+            self.request_all(
                 "join", max(TIMEOUT_S, self._timeout_s)
             )  # each has imported torch, so that the time-out is that of the meeting alone
             with self.blame_ranks():
@@ -183,7 +181,7 @@ class RankJob:
         self.announce("watch")
         found: list[Mapping[str, float]] = []
         yield found
-        found += self._ask_all("report", self._timeout_s)
+        found += self.request_all("report", self._timeout_s)
 
     @contextmanager
     def blame_ranks(self) -> Iterator[None]:
@@ -199,7 +197,7 @@ class RankJob:
                 raise RankError(late) from error
             raise
 
-    def _ask_all(self, do: str, timeout_s: float) -> list[dict[str, Any]]:
+    def request_all(self, do: str, timeout_s: float) -> list[dict[str, Any]]:
         """Announces a request that every rank answers; returns the replies by rank."""
         self._replies.clear()
         self.announce(do)
@@ -212,8 +210,10 @@ class RankJob:
         if self._failure is not None:
             raise RankError(self._failure)
         if not came:
-            missing = [str(rank.number) for rank in self._others if rank.number not in self._replies]
-            raise RankError(f"rank {', '.join(missing)} did not answer within {timeout_s:g} s: look at its load")
+            missing = [f"rank {rank.number}" for rank in self._others if rank.number not in self._replies]
+            raise RankError(
+                f"{' and '.join(missing)} did not answer within {timeout_s:g} s: look at the load of this machine"
+            )
         return [self._replies[rank.number] for rank in self._others]
 
     def _watch(self) -> None:

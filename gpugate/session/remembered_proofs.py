@@ -99,7 +99,7 @@ class RememberedProofs:
         from gpugate.measurement.ranks import count_ranks
 
         names = [proof.name for proof in case.optimization.proofs]
-        ranks = count_ranks(case.optimization.needs, torch.device(case.device_kind)) if case.spans_gpus else 1
+        ranks = count_ranks(torch.device(case.device_kind)) if case.spans_gpus else 1
         code = [case.id, case.workload.seed, ranks, names, proof_hash(case, run_proofs)]
         environment = to_json(replace(self.run.environment, gpu_index=None))
         text = json.dumps([code, environment, self._installed], sort_keys=True)

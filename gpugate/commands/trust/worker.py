@@ -14,7 +14,7 @@ import pytest
 
 from gpugate.commands.trust.plan import Plan, share_of
 from gpugate.commands.trust.trials import FILE, Conditions, Trial, TrialsFile
-from gpugate.errors import GpugateError, TrustError
+from gpugate.errors import SPANS_GPUS, GpugateError, TrustError
 from gpugate.faults.slow import slow_down
 from gpugate.measurement.progress import silent
 from gpugate.measurement.settings import Settings
@@ -57,6 +57,7 @@ class TrialTaker:
     def _take_all(self, perf: PerfSession, selected: Mapping[str, Case]) -> None:
         """Raises TrustError where nothing can be measured, or nothing that earlier trials can be counted with."""
         skipped = {name: missing.reason for name, case in selected.items() if (missing := perf.missing(case))}
+        skipped |= {name: SPANS_GPUS for name, case in selected.items() if case.spans_gpus}
         cases = {name: case for name, case in selected.items() if name not in skipped}
         if not cases:
             raise TrustError(f"none of {len(selected)} selected cases can be measured: {next(iter(skipped.values()))}")

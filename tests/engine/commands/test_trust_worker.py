@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,8 +19,10 @@ from gpugate.commands.trust import worker as module
 from gpugate.commands.trust.plan import Plan
 from gpugate.commands.trust.trials import FILE, SLOWDOWNS, Conditions, TrialsFile
 from gpugate.commands.trust.worker import TrialTaker
+from gpugate.errors import TrustError
 from gpugate.machine.environment import describe
 from gpugate.measurement import cold_inputs, run
+from gpugate.workload import Case, Needs, Optimization, Side, Size, Workload
 from tests.support.tiny_project import PROMISE, QUICK, TinyProject
 
 CASE = "tiny/quick/cpu"
@@ -248,3 +252,11 @@ def test_what_selects_nothing_is_refused(worker: Worker, words: list[str], said:
     taken = worker.take(worker.plan(), *words)
     assert (taken.status, taken.done, taken.file) == (USAGE_ERROR, False, None)
     assert taken.error.startswith(f"ERROR: {said}")
+
+
+def test_no_trial_is_taken_of_a_case_that_spans_gpus(tmp_path: Path) -> None:
+    side = Optimization("fast", lambda context: Side(lambda inputs: inputs), {"cpu": 1.0}, needs=Needs(gpus=2))
+    net = Workload("net", side.build, lambda context, index: index, {"cpu": Size(1, 0, 0)}, (side,))
+    perf: Any = SimpleNamespace(missing=lambda case: None)
+    with pytest.raises(TrustError, match="none of 1 selected cases can be measured: cases that span GPUs are not"):
+        TrialTaker(Plan(str(tmp_path / "out"), 1, 1, BUDGET_S, 1))._take_all(perf, {"a": Case(net, side, "cpu")})

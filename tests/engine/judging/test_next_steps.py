@@ -115,3 +115,12 @@ def test_a_session_with_a_fault_advises_no_recording(gpu_run: RunResult) -> None
 def test_what_was_measured_of_own_data_is_recorded_elsewhere(gpu_run: RunResult, command: str, elsewhere: str) -> None:
     wanted = f'{command} -k "{CASE_ID}"{elsewhere} --update-baselines --perf-reason "..."'
     assert described(NextStep.RECORD, replace(gpu_run, command=command), Outcome.NO_BASELINE) == wanted
+
+
+@pytest.mark.parametrize("step", [NextStep.TRACE, NextStep.TRACE_BOTH_SIDES])
+def test_no_profile_is_advised_for_a_case_of_several_ranks(gpu_run: RunResult, step: NextStep) -> None:
+    case = next(one for one in gpu_run.cases.values() if one.measurement is not None)
+    assert case.measurement is not None
+    ranked = replace(case.measurement, optimized_counters={"ranks": 2.0})
+    gpu_run.cases[CASE_ID] = replace(case, case_id=CASE_ID, measurement=ranked)
+    assert described(step, gpu_run) == ""

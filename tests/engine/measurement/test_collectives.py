@@ -26,7 +26,7 @@ def gloo(ts: float, dur: float, count: int, kind: str = "float") -> Mapping[str,
 
 
 def step(start: float) -> Trace:
-    """Two all-reduces; the second one is asked for by the node that accumulates the last gradient."""
+    """Two all-reduces; the second one is called by the node that accumulates the last gradient."""
     return [
         event(STEP, start, 100, "user_annotation"),
         node("ConvolutionBackward0", start + 10),

@@ -209,6 +209,10 @@ def test_the_share_of_the_nearer_ceiling_is_printed_where_a_yardstick_is_known(g
     gpu_run.yardsticks = [Yardstick({"device_copy_gb_per_s": 4300.0, "matmul_bf16_tflops": 788.0})]
     summary = text(gpu_run, 200, False)
     assert "50 % copy" in row_of(summary, "cudnn-fused")
+    assert fused.measurement is not None
+    cached = replace(fused.measurement, ceilings={"cache_bytes": half / 10})
+    gpu_run.cases[fused.case_id] = replace(gpu_run.cases[fused.case_id], measurement=cached)
+    assert "45 % copy" in row_of(text(gpu_run, 200, False), "cudnn-fused")  # the caches keep a tenth
     assert "ceiling: achieved FLOP/s over matmul bf16 or bytes/s over device copy (copy), the larger share" in summary
 
 

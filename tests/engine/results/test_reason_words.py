@@ -107,7 +107,7 @@ SENTENCES: dict[ReasonCode, tuple[dict[str, Fact], str]] = {
         {"recorded_cores": 2, "cores": 1},
         "the record was measured on 2 of the CPU's cores and this run on 1: their times cannot be compared",
     ),
-    ReasonCode.RANKS_SHARE_CORES: ({}, "the ranks share the cores of one CPU: their times say nothing about GPUs"),
+    ReasonCode.RANKS_SHARE_CORES: ({}, "the ranks share the cores of one CPU: their times are no evidence about GPUs"),
     ReasonCode.NO_PAIRS: ({}, "no pair of blocks was measured"),
     ReasonCode.NOT_TIMED: (PROBLEM, "not timed: the copy ran at 60 %"),
     ReasonCode.IMPOSSIBLE_RATE: (

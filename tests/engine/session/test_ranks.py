@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 from gpugate.errors import RankError
+from gpugate.measurement.ranks import RankedSide
 from gpugate.session.ranks import RankJob
 from gpugate.workload import Context, Side
 from tests.support import rank_sides
@@ -29,6 +29,7 @@ import sys
 from functools import partial
 from pathlib import Path
 import torch
+from gpugate.measurement.ranks import RankedSide
 from gpugate.session.ranks import RankJob
 from gpugate.workload import Context
 from tests.support import rank_sides
@@ -113,22 +114,6 @@ def test_ranks_of_different_torches_do_not_meet(monkeypatch: pytest.MonkeyPatch)
         RankJob(2, CPU).__enter__()
 
 
-def test_a_rendezvous_file_of_another_job_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "rendezvous").touch()
-
-    class LeftBehind:
-        def __init__(self, **_: Any) -> None: ...
-
-        def __enter__(self) -> str:
-            return str(tmp_path)
-
-        def __exit__(self, *error: object) -> None: ...
-
-    monkeypatch.setattr(tempfile, "TemporaryDirectory", LeftBehind)
-    with failing_with(f"the rendezvous file {tmp_path}/rendezvous is left of another job: remove it"):
-        RankJob(2, CPU).__enter__()
-
-
 def local(context: Context) -> Side:
     return Side(lambda inputs: inputs)
 
@@ -145,11 +130,11 @@ def test_a_build_that_no_other_process_finds_is_refused(build: Any, words: str) 
         job.build(build, CONTEXT)
 
 
-def test_a_step_takes_whole_numbers_on_the_host() -> None:
-    with RankJob(2, CPU) as job:
-        side = job.build(rank_sides.adding, CONTEXT)
-        with pytest.raises(TypeError, match="takes a tensor of integers on the host"):
-            side.step(torch.ones(1))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.bool])
+def test_a_step_takes_whole_numbers_on_the_host(dtype: torch.dtype) -> None:
+    job: Any = None
+    with pytest.raises(TypeError, match="takes an int64 tensor on the host"):
+        RankedSide(Side(lambda inputs: inputs), job, 1).step(torch.ones(1, dtype=dtype))
 
 
 def test_closing_a_side_keeps_the_error_of_a_rank_that_ended() -> None:

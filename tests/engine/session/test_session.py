@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gpugate.session.perf_session
-from gpugate.errors import FreshProcessError, SideError
+from gpugate.errors import SPANS_GPUS, FreshProcessError, SideError
 from gpugate.machine.environment import describe, machine_name
 from gpugate.measurement import yardsticks
 from gpugate.measurement.record import Measurement, Pair, SideCost, TimedBuild, Yardstick
@@ -20,12 +20,13 @@ from gpugate.results.run import RunResult
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Outcome, Verdict
 from gpugate.session import recording
-from gpugate.session.held_verdicts import NOTHING_MEASURED, run_problems
+from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_problems
+from gpugate.session.judged import PerfTests
 from gpugate.session.perf_session import BUSY_BUDGET_S, BUSY_CASES, PerfSession
 from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Entry, Record
 from gpugate.store.source_hash import source_hash
-from gpugate.workload import Case, Context, Engine, Needs, Optimization, Side, Size, Workload
+from gpugate.workload import Case, Context, Engine, Needs, Optimization, Point, Side, Size, SweepCases, Workload
 from tests.conftest import H200
 from tests.engine.session.test_xdist_workers import OPTIONS
 from tests.support import stored_runs
@@ -422,3 +423,39 @@ def test_after_cases_that_other_work_left_open_the_next_ones_are_short_until_the
     session.busy_cases = BUSY_CASES
     session.measure(cases[6])
     assert budgets_s[-1] == whole_s  # no record is made of a short measurement
+
+
+SPANNING = Case(NET, replace(FAST, needs=Needs(gpus=2)), "cpu")
+
+
+@pytest.mark.parametrize(("ranks", "told"), [(2.0, None), (4.0, "4"), (None, "an unknown number of")])
+def test_a_record_of_another_number_of_ranks_is_not_compared(session, monkeypatch, ranks, told) -> None:
+    remember(session, optimized_counters={} if ranks is None else {"ranks": ranks})
+    session.result.source_hashes["net"] = source_hash(NET)
+    assert (session.find_record(SPANNING) is None) == (told is not None)
+    words = f"{CASE.id}: its record is of {told} ranks and this run has 2: they are not compared"
+    assert session.notes == (set() if told is None else {words})
+
+
+def test_no_capture_is_taken_of_a_case_that_spans_gpus(session) -> None:
+    session.capture = lambda case, context: pytest.fail("it was captured")
+    assert session.measure(SPANNING).skipped == SPANS_GPUS
+
+
+def test_the_code_of_a_case_that_spans_gpus_is_not_compared(session, monkeypatch) -> None:
+    measuring(monkeypatch, MEASURED)
+    session.options = replace(session.options, against="HEAD", attempts=1)
+    compared: list[str] = []
+    monkeypatch.setattr(PerfSession, "_compare_code", lambda self, case, result, report: compared.append(case.id))
+    session.measure(SPANNING)
+    assert compared == []
+
+
+def test_no_knee_is_judged_where_ranks_share_a_cpu(session, monkeypatch) -> None:
+    points = [replace(FAST, name=f"mb-{value}", point=Point("mb", value)) for value in (1, 5)]
+    cases = tuple(Case(replace(NET, optimizations=tuple(points)), point, "cpu") for point in points)
+    measuring(monkeypatch, replace(MEASURED, optimized_counters={"ranks": 2.0}))
+    results = {case.id: session.measure(case) for case in cases}
+    monkeypatch.setattr(PerfTests, "_measure", lambda self, cases: results)
+    knee = PerfTests(None, session, HeldVerdicts()).judge_sweep(SweepCases("mb", cases)).knee
+    assert (knee.outcome, knee.code) == (Outcome.INCONCLUSIVE, ReasonCode.RANKS_SHARE_CORES)
