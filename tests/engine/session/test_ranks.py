@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -132,7 +133,7 @@ def test_a_build_that_no_other_process_finds_is_refused(build: Any, words: str) 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.bool])
 def test_a_step_takes_whole_numbers_on_the_host(dtype: torch.dtype) -> None:
-    job: Any = None
+    job: Any = SimpleNamespace(announce=lambda do, **arguments: None)
     with pytest.raises(TypeError, match="takes an int64 tensor on the host"):
         RankedSide(Side(lambda inputs: inputs), job, 1).step(torch.ones(1, dtype=dtype))
 
