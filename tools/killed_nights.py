@@ -172,6 +172,11 @@ class Night:
         found = [run_file.read(path).cases for path in paths if path.exists()]
         return {case_id for cases in found for case_id, case in cases.items() if is_finished(case)}
 
+    def is_cut_off(self, folder: str) -> bool:
+        """False where the session was killed after it had written its whole run, which a further one measures anew."""
+        path = self.project.path / folder / "run.json"
+        return not path.exists() or run_file.read(path).interrupted
+
     def doing(self, pid: int) -> str:
         """What a process was doing, by its last line of the journal."""
         own = [word for word, _, of in self.journal() if of == str(pid)]
@@ -219,6 +224,7 @@ def kill_shards(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
                 doing = night.doing(pid)
                 kill_session(pid)
                 most -= 1
+                status = None if night.is_cut_off(own) else 0
                 yield Kill("shard", doing, *night.check(folders, most=1))
         require(status == 0, night.output)
         night.check(folders, most=0)
@@ -271,6 +277,7 @@ def kill_controllers(folder: Path, draw: random.Random, most: int) -> Iterator[K
             for worker in workers:
                 wait_for_end(worker)
             most -= 1
+            status = None if night.is_cut_off("night") else 0
             yield Kill("controller", during, *night.check(own, most=GPUS))
     require(status == 0, night.output)
     night.check_whole(own)

@@ -212,8 +212,8 @@ def add_options(parser: pytest.Parser) -> None:
     add(
         "--perf-resume",
         action="store_true",
-        help="go on from the finished cases of the run in --perf-report or --perf-json that was cut off; without one, "
-        "begin (default: off)",
+        help="go on from the finished cases of the run in --perf-report or --perf-json that was cut off; without such "
+        "a run, begin (default: off)",
     )
     add(
         "--perf-set",

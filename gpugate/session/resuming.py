@@ -25,7 +25,9 @@ STEP = f"repeat the command as it was, or leave out {OPTION} to measure anew"
 
 
 def resume(session: PerfSession, selected: Collection[Case]) -> None:
-    """Gives the session the finished cases, the start and the seed of the run at its path; none where no run is there.
+    """Gives the session the finished cases, the start and the seed of the run at its path.
+
+    It gives none where no run is there, or one that was not cut off: a whole night is measured anew.
 
     Raises OptionError, with both values, where code, software, machine, options or baselines are not those of the
     run, and RunFileError for a run that cannot be read.
@@ -34,6 +36,8 @@ def resume(session: PerfSession, selected: Collection[Case]) -> None:
     if path is None:
         return
     stored, now = run_file.read_to_decide_again(path), session.result
+    if not stored.interrupted:
+        return
     finished = {case_id: case for case_id, case in stored.cases.items() if is_finished(case)}
     _check_facts(path, stored, session)
     now.source_hashes = {**now.source_hashes, **stored.source_hashes}
