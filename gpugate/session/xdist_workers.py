@@ -23,6 +23,7 @@ from gpugate.session.worker_orders import ORDERS, Orders, read_tests
 
 if TYPE_CHECKING:
     from gpugate.session.options import Options
+    from gpugate.session.stored_durations import StoredCases
 
 GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
 HOST = "host"  # the id of the worker that sees all GPUs
@@ -41,7 +42,8 @@ def count_workers(device: str) -> int:
 def start_workers(config: pytest.Config, options: Options) -> None:
     """Prepares the workers of `-n` in the controller; in a worker, makes it end with the controller.
 
-    Raises OptionError for more workers than GPUs, and for recording in any worker: neither is a measurement.
+    Raises OptionError for more workers than GPUs, and for recording in any worker: neither is a measurement. Raises
+    RunFileError for a run of --perf-durations that cannot be read.
     """
     if hasattr(config, "workerinput"):
         end_with_parent(os.getppid())
@@ -75,16 +77,22 @@ def _worker_count(specs: Sequence[str]) -> int:
 class Share:
     """The GPUs that a worker sees, as CUDA_VISIBLE_DEVICES, and its cores."""
 
-    gpus: str | None
+    gpus: str
     cores: tuple[int, ...]
 
 
 def share_host(gpus: Sequence[str]) -> list[Share]:
-    """A share of this host for each GPU, and after them all of it, for the worker of the host."""
+    """A share of this host for each GPU, and after them all GPUs and cores, for the worker of the host."""
     usable = usable_cores()
     cores = share_cores(usable, [nvml.near_cores(gpu) for gpu in gpus], first_threads(usable))
     shares = [Share(gpu, tuple(sorted(own))) for gpu, own in zip(gpus, cores, strict=True)]
-    return [*shares, Share(os.environ.get(GPU_VARIABLE), tuple(sorted(usable)))]
+    return [*shares, Share(",".join(gpus), tuple(sorted(usable)))]
+
+
+def _read_files(path: Path) -> list[StoredCases]:
+    from gpugate.session.stored_durations import read_files  # with pydantic
+
+    return read_files([path])
 
 
 @dataclass(eq=False)
@@ -99,6 +107,8 @@ class Workers:
     dead: set[Any] = field(default_factory=set)  # nodes that ended before they had finished
 
     def __post_init__(self) -> None:
+        path = self.options.durations_path
+        self._given = None if path is None else _read_files(path)
         self._folder = tempfile.TemporaryDirectory(prefix="gpugate-workers-")
         self.folder = Path(self._folder.name)
         seed = secrets.randbits(32) if self.options.seed is None else self.options.seed
@@ -114,9 +124,8 @@ class Workers:
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
         self._shares = {id(spec): share for spec, share in zip(specs, share_host(self.gpus), strict=True)}
         for spec in specs:
-            gpus = self._shares[id(spec)].gpus
-            if self.gpus and gpus is not None:
-                spec.env[GPU_VARIABLE] = gpus
+            if self.gpus:
+                spec.env[GPU_VARIABLE] = self._shares[id(spec)].gpus
 
     def pytest_xdist_newgateway(self, gateway: Any) -> None:
         """A worker that replaces a dead one has its spec, and therefore its share."""
@@ -130,7 +139,7 @@ class Workers:
         orders = replace(self.orders, resume=self.options.resume or self.began)
         if self.gpus:
             share = self._shares[id(node.gateway.spec)]
-            orders = replace(orders, gpus=share.gpus or ",".join(self.gpus), host_cores=len(usable_cores()))
+            orders = replace(orders, gpus=share.gpus, host_cores=len(usable_cores()))
         node.workerinput[ORDERS] = json.dumps(asdict(orders))
 
     def place(self, node: Any) -> int:
@@ -178,13 +187,14 @@ class Workers:
 
     def _read_durations(self, machine: str) -> dict[str, float]:
         """Durations on a machine from --perf-durations, else from the store; none where neither is there."""
-        from gpugate.session.stored_durations import read_files, read_store, take_newest  # with pydantic
+        from gpugate.session.stored_durations import read_store, take_newest  # with pydantic
 
-        path, url = self.options.durations_path, self.options.store_url
-        try:
-            stored = read_files([path]) if path is not None else read_store(url) if url is not None else []
-        except GpugateError:  # a night without durations is planned too
-            return {}
+        stored, url = self._given, self.options.store_url
+        if stored is None:
+            try:
+                stored = [] if url is None else read_store(url)
+            except GpugateError:  # a night without durations is planned too
+                return {}
         return take_newest([one for one in stored if one.machine == machine])[1]
 
     def pytest_unconfigure(self) -> None:

@@ -64,4 +64,4 @@ def test_a_worker_for_each_gpu_and_one_for_the_host_make_one_night(
     assert set(of_gpus[:2]) == {"two", "three"}, "the longest begin"
     assert of_gpus[2:] == ["one"]
     assert order[3:] == [("host", "spans"), ("host", "fed")]
-    assert {worker: gpus for worker, gpus, _ in lines} == {"gw0": "GPU-a", "gw1": "GPU-b", "host": ""}, "as the session"
+    assert {worker: gpus for worker, gpus, _ in lines} == {"gw0": "GPU-a", "gw1": "GPU-b", "host": "GPU-a,GPU-b"}

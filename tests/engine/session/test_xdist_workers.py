@@ -27,6 +27,7 @@ from gpugate.session.xdist_workers import (
 from gpugate.store import run_file
 from gpugate.store.database import open_store
 from gpugate.store.night_file import night_of
+from gpugate.store.run_file import RunFileError
 from tests.conftest import TWO_CORES
 from tests.support.tiny_project import without_gpu
 
@@ -123,7 +124,6 @@ def test_one_worker_has_the_whole_host_and_the_order_of_xdist(gpus, tx, started:
 
 def test_each_of_several_workers_sees_its_gpu_and_the_last_one_the_host(gpus, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(3)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-0,GPU-1,GPU-2")
     monkeypatch.setattr(xdist_workers, "usable_cores", lambda: frozenset(range(8)))
     monkeypatch.setattr(xdist_workers, "first_threads", lambda cores: {core: core % 4 for core in cores})
     asked = config("2*popen")
@@ -133,7 +133,7 @@ def test_each_of_several_workers_sees_its_gpu_and_the_last_one_the_host(gpus, mo
     specs = [SimpleNamespace(env={}) for _ in range(3)]
     workers.pytest_xdist_setupnodes(specs)
     assert [spec.env for spec in specs] == [
-        {"CUDA_VISIBLE_DEVICES": gpus} for gpus in ("GPU-0", "GPU-1", "GPU-0,GPU-1,GPU-2")
+        {"CUDA_VISIBLE_DEVICES": gpus} for gpus in ("GPU-0", "GPU-1", "GPU-0,GPU-1")
     ]
     found = []
     for spec in specs:
@@ -150,7 +150,7 @@ def test_each_of_several_workers_sees_its_gpu_and_the_last_one_the_host(gpus, mo
     assert found == [
         ((0, 1, 4, 5), "GPU-0", False),
         ((2, 3, 6, 7), "GPU-1", False),
-        (tuple(range(8)), "GPU-0,GPU-1,GPU-2", True),
+        (tuple(range(8)), "GPU-0,GPU-1", True),
     ]
     workers.pytest_unconfigure()
     assert not workers.folder.exists()
@@ -194,8 +194,10 @@ def test_the_plan_of_workers_has_the_durations_of_a_run_or_of_the_store(
     url = f"sqlite:///{tmp_path / 'store.sqlite'}"
     with closing(open_store(url)) as store:
         store.add(night_of(gpu_run, ""))
-    paths = {"file": tmp_path / "run.json", "store": None, "damaged": tmp_path / "store.sqlite"}
-    workers = Workers(replace(OPTIONS, durations_path=paths[known], store_url=url), ("GPU-0", "GPU-1"))
+    if known == "damaged":
+        (tmp_path / "store.sqlite").write_text("no database", encoding="utf-8")
+    path = tmp_path / "run.json" if known == "file" else None
+    workers = Workers(replace(OPTIONS, durations_path=path, store_url=url), ("GPU-0", "GPU-1"))
     cases = tuple(PlannedCase(case.case_id, case.case_id) for case in measured)
     groups = {f"test[{case.case_id}]": case.case_id for case in measured}
     assert workers.plan() == ([], {})
@@ -203,6 +205,12 @@ def test_the_plan_of_workers_has_the_durations_of_a_run_or_of_the_store(
     planned, of_tests = workers.plan()
     assert of_tests == groups
     assert [group.duration_s for group in planned] == ([1.0, 1.0] if known == "damaged" else [3.0, 40.0])
+
+
+def test_durations_that_cannot_be_read_are_refused(gpus, tmp_path: Path) -> None:
+    gpus(2)
+    with pytest.raises(RunFileError, match=r"absent\.json .*: give a file that --perf-json wrote"):
+        start_workers(config("2*popen"), replace(OPTIONS, durations_path=tmp_path / "absent.json"))
 
 
 def test_what_workers_say_of_a_gate_is_joined_and_said_once() -> None:
