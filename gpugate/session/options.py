@@ -127,7 +127,9 @@ class Options:
     @property
     def result_paths(self) -> tuple[Path, ...]:
         """The results of runs with these options as patterns of git: an unfinished run has files beside its own, and
-        earlier nights stand beside this one."""
+        earlier nights stand beside this one. A worker has those of its controller."""
+        if self.worker is not None:
+            return tuple(map(Path, self.worker.result_paths))
         runs = [path.with_name(f"{path.name}*") for path in self.run_paths]
         if self.report_path is not None:
             runs += [self.report_path, *(path.parent for path in self.report_path.parent.glob(f"*/{RUN}"))]

@@ -115,7 +115,8 @@ class Workers:
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         # A run without a file has one here for as long as it runs: a worker that is killed leaves its cases in it.
         paths = self.options.run_paths or (self.folder / "run.json",)
-        self.orders = Orders(str(self.folder / "tests.json"), tuple(str(path.resolve()) for path in paths), now, seed)
+        runs, results = tuple(str(path.resolve()) for path in paths), tuple(map(str, self.options.result_paths))
+        self.orders = Orders(str(self.folder / "tests.json"), runs, now, seed, results)
 
     @property
     def tests_path(self) -> Path:

@@ -127,7 +127,8 @@ def test_each_of_several_workers_sees_its_gpu_and_the_last_one_the_host(gpus, mo
     monkeypatch.setattr(xdist_workers, "usable_cores", lambda: frozenset(range(8)))
     monkeypatch.setattr(xdist_workers, "first_threads", lambda cores: {core: core % 4 for core in cores})
     asked = config("2*popen")
-    start_workers(asked, replace(OPTIONS, seed=7))
+    options = replace(OPTIONS, seed=7, json_path=Path("/clone/run.json"), report_path=Path("/clone/night"))
+    start_workers(asked, options)
     assert asked.option.tx == ["2*popen", "popen//id=host"]
     (workers,) = asked.registered
     specs = [SimpleNamespace(env={}) for _ in range(3)]
@@ -146,6 +147,7 @@ def test_each_of_several_workers_sees_its_gpu_and_the_last_one_the_host(gpus, mo
         orders = orders_of(SimpleNamespace(workerinput=node.workerinput))
         assert orders is not None
         assert (orders.seed, orders.host_cores, orders.resume) == (7, 8, False)
+        assert replace(OPTIONS, worker=orders).result_paths == options.result_paths
         found.append((*pinned, orders.gpus, workers.is_host(node)))
     assert found == [
         ((0, 1, 4, 5), "GPU-0", False),
