@@ -39,9 +39,10 @@ def count_workers(device: str) -> int:
     return max(1, len(nvml.visible_gpus())) if device in ("auto", "cuda") else 1
 
 
-def start_workers(config: pytest.Config, options: Options) -> None:
+def start_workers(config: pytest.Config, options: Options, measures: bool) -> None:
     """Prepares the workers of `-n` in the controller; in a worker, makes it end with the controller.
 
+    A session that is not known to measure has as many workers as it likes: `check_worker` refuses one with perf tests.
     Raises OptionError for more workers than GPUs, and for recording in any worker: neither is a measurement. Raises
     RunFileError for a run of --perf-durations that cannot be read.
     """
@@ -50,6 +51,9 @@ def start_workers(config: pytest.Config, options: Options) -> None:
         return
     workers = _worker_count(config.getoption("tx", None) or ())
     if not workers:
+        return
+    if not measures:
+        _register(config, Workers(options, ()))
         return
     gpus = nvml.visible_gpus()
     # A worker takes the GPU of its own number; a device that was named is one device for all of them.
@@ -63,8 +67,22 @@ def start_workers(config: pytest.Config, options: Options) -> None:
         raise OptionError(f"--update-baselines with -n {workers} would record workers that share a host: use -n 0")
     if workers > 1:
         config.option.tx = [*config.option.tx, f"popen//id={HOST}"]
-    config.stash[WORKERS] = Workers(options, tuple(gpus[:workers]) if workers > 1 else ())
-    config.pluginmanager.register(config.stash[WORKERS])
+    _register(config, Workers(options, tuple(gpus[:workers]) if workers > 1 else ()))
+
+
+def _register(config: pytest.Config, workers: Workers) -> None:
+    config.stash[WORKERS] = workers
+    config.pluginmanager.register(workers)
+
+
+def check_worker(config: pytest.Config, orders: Orders) -> None:
+    """Raises OptionError in one of several workers that have no GPUs of their own."""
+    count: int = config.workerinput["workercount"]  # type: ignore[attr-defined]
+    if count > 1 and orders.gpus is None:
+        raise OptionError(
+            f"-n {count} would run {count} tests at once, which is no measurement, since no workload was registered "
+            "before the tests were collected: name their folder, such as pytest perf_tests -n auto"
+        )
 
 
 def _worker_count(specs: Sequence[str]) -> int:
@@ -123,10 +141,11 @@ class Workers:
         return Path(self.orders.tests_path)
 
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
+        if not self.gpus:
+            return
         self._shares = {id(spec): share for spec, share in zip(specs, share_host(self.gpus), strict=True)}
         for spec in specs:
-            if self.gpus:
-                spec.env[GPU_VARIABLE] = self._shares[id(spec)].gpus
+            spec.env[GPU_VARIABLE] = self._shares[id(spec)].gpus
 
     def pytest_xdist_newgateway(self, gateway: Any) -> None:
         """A worker that replaces a dead one has its spec, and therefore its share."""

@@ -21,6 +21,7 @@ from gpugate.session.worker_orders import CollectedTests, orders_of
 from gpugate.session.worker_results import join, pack, unpack
 from gpugate.session.xdist_workers import (
     Workers,
+    check_worker,
     count_workers,
     start_workers,
 )
@@ -98,10 +99,10 @@ def test_there_are_no_more_workers_than_devices(gpus, tx, count: int, device: st
     gpus(count)
     options = replace(OPTIONS, device=device)
     if refused is None:
-        start_workers(config(*tx), options)
+        start_workers(config(*tx), options, measures=True)
         return
     with pytest.raises(OptionError) as caught:
-        start_workers(config(*tx), options)
+        start_workers(config(*tx), options, measures=True)
     assert str(caught.value).startswith(refused)
 
 
@@ -117,7 +118,7 @@ def test_n_auto_is_a_worker_for_each_gpu_or_one(gpus, device: str, count: int, w
 def test_one_worker_has_the_whole_host_and_the_order_of_xdist(gpus, tx, started: list[str]) -> None:
     gpus(2)
     asked = config(*tx)
-    start_workers(asked, OPTIONS)
+    start_workers(asked, OPTIONS, measures=True)
     assert asked.option.tx == started
     assert [workers.pytest_xdist_make_scheduler() for workers in asked.registered] == [None] * len(started)
 
@@ -128,7 +129,7 @@ def test_each_of_several_workers_sees_its_gpu_and_the_last_one_the_host(gpus, mo
     monkeypatch.setattr(xdist_workers, "first_threads", lambda cores: {core: core % 4 for core in cores})
     asked = config("2*popen")
     options = replace(OPTIONS, seed=7, json_path=Path("/clone/run.json"), report_path=Path("/clone/night"))
-    start_workers(asked, options)
+    start_workers(asked, options, measures=True)
     assert asked.option.tx == ["2*popen", "popen//id=host"]
     (workers,) = asked.registered
     specs = [SimpleNamespace(env={}) for _ in range(3)]
@@ -167,19 +168,33 @@ def test_a_worker_refuses_a_gpu_that_torch_does_not_see(monkeypatch: pytest.Monk
         choose_device("auto", "GPU-3")
 
 
+def test_plain_tests_have_as_many_workers_as_they_like(gpus) -> None:
+    gpus(1)
+    asked = config("8*popen")
+    start_workers(asked, OPTIONS, measures=False)
+    assert asked.option.tx == ["8*popen"]
+    (workers,) = asked.registered
+    assert workers.pytest_xdist_make_scheduler() is None
+    alone: Any = SimpleNamespace(workerinput={"workercount": 1})
+    check_worker(alone, workers.orders)
+    several: Any = SimpleNamespace(workerinput={"workercount": 8})
+    with pytest.raises(OptionError, match=r"-n 8 would run 8 tests at once, .* such as pytest perf_tests -n auto"):
+        check_worker(several, workers.orders)
+
+
 def test_workers_do_not_record(gpus) -> None:
     gpus(2)
     recording = replace(OPTIONS, update_baselines=True)
-    start_workers(config(), recording)
+    start_workers(config(), recording, measures=True)
     with pytest.raises(OptionError, match=r"--update-baselines with -n 1 would record workers .* use -n 0"):
-        start_workers(config("popen"), recording)
+        start_workers(config("popen"), recording, measures=True)
 
 
 def test_a_worker_checks_nothing_of_its_own_and_ends_with_its_controller(gpus, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(0)
     parents: list[int] = []
     monkeypatch.setattr(xdist_workers, "end_with_parent", parents.append)
-    start_workers(config("8*popen", workerinput={"workerid": "gw3"}), OPTIONS)
+    start_workers(config("8*popen", workerinput={"workerid": "gw3"}), OPTIONS, measures=True)
     assert parents == [os.getppid()]
 
 
@@ -212,7 +227,7 @@ def test_the_plan_of_workers_has_the_durations_of_a_run_or_of_the_store(
 def test_durations_that_cannot_be_read_are_refused(gpus, tmp_path: Path) -> None:
     gpus(2)
     with pytest.raises(RunFileError, match=r"absent\.json .*: give a file that --perf-json wrote"):
-        start_workers(config("2*popen"), replace(OPTIONS, durations_path=tmp_path / "absent.json"))
+        start_workers(config("2*popen"), replace(OPTIONS, durations_path=tmp_path / "absent.json"), measures=True)
 
 
 def test_what_workers_say_of_a_gate_is_joined_and_said_once() -> None:
