@@ -80,8 +80,8 @@ from gpugate.machine import nvml
 from gpugate.session import opening, perf_run
 
 plan_case = perf_run.plan_case
-nvml.visible_gpus = lambda: [str(number) for number in range({GPUS})]
-nvml.near_cores = lambda name: frozenset()
+nvml.list_visible_gpus = lambda: [str(number) for number in range({GPUS})]
+nvml.read_near_cores = lambda name: frozenset()
 opening.choose_device = lambda asked, of_worker=None: torch.device("cpu")
 perf_run.plan_case = lambda case: replace(
     plan_case(case), host_fed=case.optimization.name in ("one-0", "one-1", "one-2", "one-3")
@@ -335,10 +335,11 @@ def page(kills: Sequence[Kill], seed: int, has_ends: bool) -> str:
             (kind, str(len(of_kind)), said, ", ".join(f"{number} x {cases}" for cases, number in sorted(lost.items())))
         )
     ends = "is a row of its own" if has_ends else "is not in these data, and neither are the cases that its end lost"
+    number = sum(kill.killed != ENDED for kill in kills)
     table = Table("", columns("killed", "kills", "when", "cases lost"), tuple(rows)).markdown()
     return f"""# Nights whose processes were killed
 
-`python -m tools.killed_nights --seed {seed}` killed {sum(kill.killed != ENDED for kill in kills)} times by SIGKILL, at moments drawn anew each time, and
+`python -m tools.killed_nights --seed {seed}` killed {number} times by SIGKILL, at moments drawn anew each time, and
 wrote this page and the data beside it. After each kill every case that had been finished was in the file of the run. At
 the end of each night every case was there, and had been measured once besides the measurements that were killed.
 
@@ -372,7 +373,8 @@ def main(words: Sequence[str]) -> int:
             kills.append(kill)
             print(len(kills), *asdict(kill).values(), flush=True)
     lines = ",\n".join(json.dumps(asdict(kill)) for kill in kills)
-    write_atomically(arguments.output, f'{{"seed": {arguments.seed}, "has_ends": {json.dumps(has_ends)}, "kills": [\n{lines}\n]}}\n')
+    head = f'"seed": {arguments.seed}, "has_ends": {json.dumps(has_ends)}'
+    write_atomically(arguments.output, f'{{{head}, "kills": [\n{lines}\n]}}\n')
     write_atomically(arguments.output.with_suffix(".md"), page(kills, arguments.seed, has_ends))
     return 0
 

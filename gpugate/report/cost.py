@@ -10,14 +10,14 @@ from gpugate.results.run import RunResult
 LONGEST = 10  # cases by name
 
 
-def most_expensive(run: RunResult) -> list[CaseResult]:
+def sort_by_cost(run: RunResult) -> list[CaseResult]:
     """The measured cases, the most expensive first."""
     return sorted((case for case in run.cases.values() if case.measurements), key=lambda case: -case.duration_s)
 
 
 def describe_cost(run: RunResult) -> list[str]:
     """`cost: 27.4 GPU-minutes, 12 % of them for confirmations; planned on ...`; empty without a measured case."""
-    cases, on_gpu = most_expensive(run), run.environment.device_kind == "cuda"
+    cases, on_gpu = sort_by_cost(run), run.environment.device_kind == "cuda"
     whole_s = confirming_s = 0.0
     for case in cases:
         gpus = case.gpus if on_gpu else 1
@@ -41,4 +41,4 @@ def _describe_fleets(cases: list[CaseResult]) -> str:
 
 def list_longest(run: RunResult) -> list[str]:
     """`video/decode/nvdec/cuda 52 s`, the LONGEST most expensive cases."""
-    return [f"{case.case_id} {units.duration(case.duration_s)}" for case in most_expensive(run)[:LONGEST]]
+    return [f"{case.case_id} {units.duration(case.duration_s)}" for case in sort_by_cost(run)[:LONGEST]]

@@ -22,7 +22,7 @@ from gpugate.measurement.settings import Settings
 from gpugate.report.next_step import SET
 from gpugate.results.shard import Shard
 from gpugate.session.shards import COUNT_VARIABLE, KUBERNETES, SLURM, parse_shard
-from gpugate.session.worker_orders import Orders, orders_of
+from gpugate.session.worker_orders import Orders, read_orders
 from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store.night_files import RUN
 from gpugate.store.proof_file import proofs_folder
@@ -316,7 +316,7 @@ def read_options(config: pytest.Config) -> Options:
     shard = None if fresh or value("perf_shard") is None else parse_shard(value("perf_shard"))
     store_url = None if fresh else choose_url(value("perf_store"), config.rootpath)
     is_worker = hasattr(config, "workerinput")  # of xdist, whose controller writes one run for all
-    worker = orders_of(config)
+    worker = read_orders(config)
     return Options(
         gate=value("gate") and not fresh,
         update_baselines=value("update_baselines") and not fresh,

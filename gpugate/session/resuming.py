@@ -12,7 +12,7 @@ from gpugate.machine.environment import differences
 from gpugate.results.case import CaseResult, Remembered
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
-from gpugate.session.merging import common_provenance, facts_of_night
+from gpugate.session.merging import join_provenance, list_facts
 from gpugate.store import run_file
 from gpugate.store.codec import to_json
 from gpugate.workload import Case
@@ -44,7 +44,7 @@ def resume(session: PerfSession, selected: Collection[Case]) -> None:
     _check_cases(path, finished, session, {case.id: case for case in selected})
     now.started_at, now.seed, now.wall_s = stored.started_at, stored.seed, stored.wall_s
     now.yardsticks = stored.yardsticks
-    now.provenance = common_provenance([one.provenance for one in (stored, now) if one.provenance is not None])
+    now.provenance = join_provenance([one.provenance for one in (stored, now) if one.provenance is not None])
     session.saved_probes = session.resumed_probes = len(stored.yardsticks)
     session.started_s -= stored.wall_s
     session.finished = finished
@@ -72,7 +72,7 @@ def _check_facts(path: Path, stored: RunResult, session: PerfSession) -> None:
 
 
 def _facts(run: RunResult) -> Mapping[str, object]:
-    return {**facts_of_night(run), "shard": "none" if run.shard is None else str(run.shard)}
+    return {**list_facts(run), "shard": "none" if run.shard is None else str(run.shard)}
 
 
 def _check_cases(

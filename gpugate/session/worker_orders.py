@@ -63,7 +63,7 @@ def read_tests(path: Path) -> CollectedTests | None:
     return CollectedTests(**{**found, "cases": tuple(PlannedCase(**case) for case in found["cases"])})
 
 
-def orders_of(config: pytest.Config) -> Orders | None:
+def read_orders(config: pytest.Config) -> Orders | None:
     """The orders of this worker; None in the controller and without xdist."""
     text = getattr(config, "workerinput", {}).get(ORDERS)
     if text is None:

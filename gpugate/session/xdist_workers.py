@@ -16,7 +16,7 @@ import pytest
 
 from gpugate.errors import GpugateError, OptionError
 from gpugate.machine import nvml
-from gpugate.machine.cores import first_threads, share_cores, usable_cores
+from gpugate.machine.cores import find_first_threads, find_usable_cores, share_cores
 from gpugate.results.fleet_plan import Group, group_cases
 from gpugate.session.child_process import end_with_parent
 from gpugate.session.worker_orders import ORDERS, Orders, read_tests
@@ -36,7 +36,7 @@ WORKERS: pytest.StashKey[Workers] = pytest.StashKey()  # in the controller
 
 def count_workers(device: str) -> int:
     """The workers of `-n auto`: one for each GPU that CUDA_VISIBLE_DEVICES leaves, and one on a machine without any."""
-    return max(1, len(nvml.visible_gpus())) if device in ("auto", "cuda") else 1
+    return max(1, len(nvml.list_visible_gpus())) if device in ("auto", "cuda") else 1
 
 
 def start_workers(config: pytest.Config, options: Options, measures: bool) -> None:
@@ -55,7 +55,7 @@ def start_workers(config: pytest.Config, options: Options, measures: bool) -> No
     if not measures:
         _register(config, Workers(options, ()))
         return
-    gpus = nvml.visible_gpus()
+    gpus = nvml.list_visible_gpus()
     # A worker takes the GPU of its own number; a device that was named is one device for all of them.
     if workers > (max(1, len(gpus)) if options.device in ("auto", "cuda") else 1):
         where = f"on {len(gpus)} GPU(s)"
@@ -101,8 +101,8 @@ class Share:
 
 def share_host(gpus: Sequence[str]) -> list[Share]:
     """A share of this host for each GPU, and after them all GPUs and cores, for the worker of the host."""
-    usable = usable_cores()
-    cores = share_cores(usable, [nvml.near_cores(gpu) for gpu in gpus], first_threads(usable))
+    usable = find_usable_cores()
+    cores = share_cores(usable, [nvml.read_near_cores(gpu) for gpu in gpus], find_first_threads(usable))
     shares = [Share(gpu, tuple(sorted(own))) for gpu, own in zip(gpus, cores, strict=True)]
     return [*shares, Share(",".join(gpus), tuple(sorted(usable)))]
 
@@ -159,7 +159,7 @@ class Workers:
         orders = replace(self.orders, resume=self.options.resume or self.began)
         if self.gpus:
             share = self._shares[id(node.gateway.spec)]
-            orders = replace(orders, gpus=share.gpus, host_cores=len(usable_cores()))
+            orders = replace(orders, gpus=share.gpus, host_cores=len(find_usable_cores()))
         node.workerinput[ORDERS] = json.dumps(asdict(orders))
 
     def place(self, node: Any) -> int:

@@ -22,8 +22,8 @@ from gpugate.machine import nvml
 from gpugate.session import opening, perf_run
 
 plan_case = perf_run.plan_case
-nvml.visible_gpus = lambda: ["GPU-a", "GPU-b"]
-nvml.near_cores = lambda name: frozenset()
+nvml.list_visible_gpus = lambda: ["GPU-a", "GPU-b"]
+nvml.read_near_cores = lambda name: frozenset()
 opening.choose_device = lambda asked, of_worker=None: torch.device("cpu")
 perf_run.plan_case = lambda case: replace(
     plan_case(case),

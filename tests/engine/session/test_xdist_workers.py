@@ -17,7 +17,7 @@ from gpugate.results.run import RunResult
 from gpugate.session import xdist_workers
 from gpugate.session.opening import choose_device
 from gpugate.session.options import Options
-from gpugate.session.worker_orders import CollectedTests, orders_of
+from gpugate.session.worker_orders import CollectedTests, read_orders
 from gpugate.session.worker_results import join, pack, unpack
 from gpugate.session.xdist_workers import (
     Workers,
@@ -73,8 +73,8 @@ def config(*tx: str, **more: Any) -> Any:
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(nvml, "near_cores", lambda name: frozenset())
-    return lambda count: monkeypatch.setattr(nvml, "visible_gpus", lambda: [f"GPU-{n}" for n in range(count)])
+    monkeypatch.setattr(nvml, "read_near_cores", lambda name: frozenset())
+    return lambda count: monkeypatch.setattr(nvml, "list_visible_gpus", lambda: [f"GPU-{n}" for n in range(count)])
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_one_worker_has_the_whole_host_and_the_order_of_xdist(gpus, tx, started:
 
 def test_each_of_several_workers_sees_its_gpu_and_the_last_one_the_host(gpus, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(3)
-    monkeypatch.setattr(xdist_workers, "usable_cores", lambda: frozenset(range(8)))
-    monkeypatch.setattr(xdist_workers, "first_threads", lambda cores: {core: core % 4 for core in cores})
+    monkeypatch.setattr(xdist_workers, "find_usable_cores", lambda: frozenset(range(8)))
+    monkeypatch.setattr(xdist_workers, "find_first_threads", lambda cores: {core: core % 4 for core in cores})
     asked = config("2*popen")
     options = replace(OPTIONS, seed=7, json_path=Path("/clone/run.json"), report_path=Path("/clone/night"))
     start_workers(asked, options, measures=True)
@@ -145,7 +145,7 @@ def test_each_of_several_workers_sees_its_gpu_and_the_last_one_the_host(gpus, mo
         workers.pytest_xdist_newgateway(gateway)
         node = Node(gateway=gateway, nodemanager=SimpleNamespace(specs=specs), workerinput={})
         workers.pytest_configure_node(node)
-        orders = orders_of(SimpleNamespace(workerinput=node.workerinput))
+        orders = read_orders(SimpleNamespace(workerinput=node.workerinput))
         assert orders is not None
         assert (orders.seed, orders.host_cores, orders.resume) == (7, 8, False)
         assert replace(OPTIONS, worker=orders).result_paths == options.result_paths
