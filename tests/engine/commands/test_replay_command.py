@@ -137,7 +137,8 @@ BAD_FILES = {
     "endless number": (lambda text: f'{{"a": {"1" * 5000}}}', "it is not ours (a number of thousands of digits)"),
     "newer": (
         lambda text: text.replace(f'"format_version": {FORMAT_VERSION}', '"format_version": 99'),
-        f"was written by a newer gpugate (format 99, this one reads up to {FORMAT_VERSION}): upgrade gpugate or measure again",
+        f"was written by a newer gpugate (format 99, this one reads up to {FORMAT_VERSION}): upgrade "
+        "gpugate or measure again",
     ),
     "older": (
         lambda text: text.replace(f'"format_version": {FORMAT_VERSION}', '"format_version": 2'),
