@@ -51,6 +51,12 @@ class Catalogue:
         """Names a module whose tuple `WORKLOADS` is registered when tests are collected."""
         self._modules.append(name)
 
+    @property
+    def is_empty(self) -> bool:
+        """True where no conftest.py that pytest has read and no installed package has a workload."""
+        named = (self._registered, self._earlier, self._modules, self._workloads)
+        return not any(named) and not importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+
     def load(self) -> None:
         """Imports the named modules and checks all workloads. Raises CatalogueError for one that cannot be measured."""
         for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):

@@ -19,6 +19,8 @@ from gpugate.session.usage_errors import usage_errors
 from gpugate.session.worker_orders import REFUSAL, RESULTS
 from gpugate.session.xdist_workers import WORKERS, count_workers, start_workers
 
+OF_PERF_TESTS = ("gate", "perf_report", "perf_json", "update_baselines")
+
 __all__ = ["gate", "sweep", "workload"]  # fixtures are found in the plugin's namespace
 
 
@@ -50,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "multi_gpu(n): spans n GPUs or more, on a CPU n processes")
     with usage_errors():
         options = read_options(config)
-        start_workers(config, options)
+        start_workers(config, options, measures=_measures(config))
         if options.profiling is not None:
             config.pluginmanager.register(ProfilePlugin(options))
         if options.gate or options.run_paths:
@@ -62,9 +64,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         perf_run(metafunc.config)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    return count_workers(config.getoption("perf_device"))
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    return count_workers(config.getoption("perf_device")) if _measures(config) else None
+
+
+def _measures(config: pytest.Config) -> bool:
+    """True where perf tests are expected: a workload is known before the collection, or an option is for them alone."""
+    return not catalogue.is_empty or any(config.getoption(name) for name in OF_PERF_TESTS)
 
 
 @pytest.hookimpl(optionalhook=True)

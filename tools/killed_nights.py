@@ -43,6 +43,7 @@ EARLY = (
 START_S, CASES_S, BETWEEN_S = 8.0, 1.5, 4.0  # of a process, of its cases, and between two kills of workers
 HANGS_S = 600.0
 BEFORE = "before its first case"
+ENDED = "session"  # which ended with a killed worker, and was not killed itself
 WORKLOAD = """
 from gpugate.workload import Point
 
@@ -79,8 +80,8 @@ from gpugate.machine import nvml
 from gpugate.session import opening, perf_run
 
 plan_case = perf_run.plan_case
-nvml.visible_gpus = lambda: [str(number) for number in range({GPUS})]
-nvml.near_cores = lambda name: frozenset()
+nvml.list_visible_gpus = lambda: [str(number) for number in range({GPUS})]
+nvml.read_near_cores = lambda name: frozenset()
 opening.choose_device = lambda asked, of_worker=None: torch.device("cpu")
 perf_run.plan_case = lambda case: replace(
     plan_case(case), host_fed=case.optimization.name in ("one-0", "one-1", "one-2", "one-3")
@@ -90,7 +91,10 @@ perf_run.plan_case = lambda case: replace(
 
 @dataclass(frozen=True)
 class Kill:
-    """One SIGKILL: what was killed and what it was doing, and the finished and the lost cases of the night."""
+    """One SIGKILL: what was killed and what it was doing, and the finished and the lost cases of the night.
+
+    Of a session that ended with a killed worker, `lost` has the further cases that the end lost.
+    """
 
     killed: str
     during: str
@@ -172,6 +176,11 @@ class Night:
         found = [run_file.read(path).cases for path in paths if path.exists()]
         return {case_id for cases in found for case_id, case in cases.items() if is_finished(case)}
 
+    def is_cut_off(self, folder: str) -> bool:
+        """False where the session was killed after it had written its whole run, which a further one measures anew."""
+        path = self.project.path / folder / "run.json"
+        return not path.exists() or run_file.read(path).interrupted
+
     def doing(self, pid: int) -> str:
         """What a process was doing, by its last line of the journal."""
         own = [word for word, _, of in self.journal() if of == str(pid)]
@@ -219,6 +228,7 @@ def kill_shards(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
                 doing = night.doing(pid)
                 kill_session(pid)
                 most -= 1
+                status = None if night.is_cut_off(own) else 0
                 yield Kill("shard", doing, *night.check(folders, most=1))
         require(status == 0, night.output)
         night.check(folders, most=0)
@@ -231,7 +241,8 @@ def kill_shards(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
 def kill_workers(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
     """Kills of the workers of one session, each of which another one replaces.
 
-    xdist ends the session where a worker is killed in the moment of its start: the session is resumed.
+    xdist ends the session where a worker is killed in the moment of its start: that is one more entry, and the session
+    is resumed.
     """
     night, own = Night(folder, MORE_SINGLE, pretend_gpus=True), ["night"]
     options = ("-n", "auto", "--max-worker-restart=9999", "--perf-report=night")
@@ -240,8 +251,8 @@ def kill_workers(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]
         status = wait(pid, draw.uniform(0.2, BETWEEN_S) if most else HANGS_S)
         require(most or status is not None, "the session does not end")
         if status == pytest.ExitCode.INTERNAL_ERROR:
-            night.check(own, most=GPUS)
-            pid, status = night.start(*options), None
+            yield Kill(ENDED, "with a killed worker", *night.check(own, most=GPUS))
+            pid, status = (night.start(*options), None) if night.is_cut_off("night") else (pid, 0)
         workers = children(pid) if status is None else []
         early = draw.random() < EARLY
         workers = [worker for worker in workers if early or night.doing(worker) != BEFORE]
@@ -271,6 +282,7 @@ def kill_controllers(folder: Path, draw: random.Random, most: int) -> Iterator[K
             for worker in workers:
                 wait_for_end(worker)
             most -= 1
+            status = None if night.is_cut_off("night") else 0
             yield Kill("controller", during, *night.check(own, most=GPUS))
     require(status == 0, night.output)
     night.check_whole(own)
@@ -308,13 +320,13 @@ def kill_nights(kind: str, kills: int, draw: random.Random) -> Iterator[Kill]:
         with tempfile.TemporaryDirectory(prefix="gpugate-killed-") as folder:
             for kill in KINDS[kind](Path(folder), draw, kills):
                 yield kill
-                kills -= 1
+                kills -= kill.killed != ENDED
 
 
-def page(kills: Sequence[Kill], seed: int) -> str:
-    """The page of Markdown about these kills."""
+def page(kills: Sequence[Kill], seed: int, has_ends: bool) -> str:
+    """The page of Markdown about these kills. `has_ends`: they include the sessions that ended with a killed worker."""
     rows = []
-    for kind in KINDS:
+    for kind in (*KINDS, *([ENDED] if has_ends else [])):
         of_kind = [kill for kill in kills if kill.killed == kind]
         during = Counter(kill.during for kill in of_kind)
         lost = Counter(kill.lost for kill in of_kind)
@@ -322,17 +334,20 @@ def page(kills: Sequence[Kill], seed: int) -> str:
         rows.append(
             (kind, str(len(of_kind)), said, ", ".join(f"{number} x {cases}" for cases, number in sorted(lost.items())))
         )
+    ends = "is a row of its own" if has_ends else "is not in these data, and neither are the cases that its end lost"
+    number = sum(kill.killed != ENDED for kill in kills)
     table = Table("", columns("killed", "kills", "when", "cases lost"), tuple(rows)).markdown()
     return f"""# Nights whose processes were killed
 
-`python -m tools.killed_nights --seed {seed}` killed {len(kills)} times by SIGKILL, at moments drawn anew each time, and
+`python -m tools.killed_nights --seed {seed}` killed {number} times by SIGKILL, at moments drawn anew each time, and
 wrote this page and the data beside it. After each kill every case that had been finished was in the file of the run. At
 the end of each night every case was there, and had been measured once besides the measurements that were killed.
 
 {table}
 
 `2: in a case` is two kills of a process that measured a case, `2 x 1` two kills that lost one case each. A kill of a
-controller ends its workers too, each with its running case.
+controller ends its workers too, each with its running case. A kill in the moment of a worker's start can end the whole
+session, which is resumed; such an end {ends}.
 """
 
 
@@ -346,18 +361,21 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="draws the moments (default: 1)")
     parser.add_argument("--output", type=Path, default=DATA, help=f"the file of the kills (default: {DATA})")
     arguments = parser.parse_args(words)
-    stored = json.loads(arguments.output.read_text(encoding="utf-8"))["kills"] if arguments.output.exists() else []
+    before = json.loads(arguments.output.read_text(encoding="utf-8")) if arguments.output.exists() else {}
+    stored, has_ends = before.get("kills", []), arguments.workers > 0 or before.get("has_ends", False)
     kills: list[Kill] = []
     for kind in KINDS:
         draw = random.Random(f"{arguments.seed} {kind}")  # noqa: S311  # moments, no secrets
         number = getattr(arguments, f"{kind}s")
-        kills += [] if number else [Kill(**kill) for kill in stored if kill["killed"] == kind]
+        own = (kind, ENDED) if kind == "worker" else (kind,)
+        kills += [] if number else [Kill(**kill) for kill in stored if kill["killed"] in own]
         for kill in kill_nights(kind, number, draw):
             kills.append(kill)
             print(len(kills), *asdict(kill).values(), flush=True)
     lines = ",\n".join(json.dumps(asdict(kill)) for kill in kills)
-    write_atomically(arguments.output, f'{{"seed": {arguments.seed}, "kills": [\n{lines}\n]}}\n')
-    write_atomically(arguments.output.with_suffix(".md"), page(kills, arguments.seed))
+    head = f'"seed": {arguments.seed}, "has_ends": {json.dumps(has_ends)}'
+    write_atomically(arguments.output, f'{{{head}, "kills": [\n{lines}\n]}}\n')
+    write_atomically(arguments.output.with_suffix(".md"), page(kills, arguments.seed, has_ends))
     return 0
 
 

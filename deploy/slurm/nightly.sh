@@ -25,7 +25,7 @@ rm -f "$shard"/run.json* # of a task that was started again
 # GPUGATE_GATE=off: a developer's run of all cases, such as the first one of a machine, which has no records yet.
 gate=()
 if [ "${GPUGATE_GATE:-on}" != off ]; then
-  gate=(-m gpu --gate)
+  gate=(-m gpu --gate --allow-missing gpus) # each task has one GPU
   srun --ntasks=1 --gpus=1 gpugate doctor | tee "$shard/doctor.txt"
 fi
 

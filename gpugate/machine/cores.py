@@ -9,12 +9,12 @@ from pathlib import Path
 TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
-def usable_cores() -> frozenset[int]:
+def find_usable_cores() -> frozenset[int]:
     """The cores that this process may use, as its scheduler or container has it."""
     return frozenset(os.sched_getaffinity(0))
 
 
-def first_threads(cores: Collection[int]) -> dict[int, int]:
+def find_first_threads(cores: Collection[int]) -> dict[int, int]:
     """The first hardware thread of the physical core of each; a core whose topology is not known is its own."""
     return {core: _first_thread(core) for core in cores}
 

@@ -13,11 +13,11 @@ MOST_CORES = 4096  # of a host, whose mask NVML fills
 
 def gpu_count() -> int:
     """Counts the GPUs that CUDA would show to this process, without importing torch; 0 where NVML is absent."""
-    names = visible_gpus()
+    names = list_visible_gpus()
     return 1 if any(map(_is_slice, names)) else len(names)
 
 
-def visible_gpus() -> list[str]:
+def list_visible_gpus() -> list[str]:
     """Lists the GPUs and MIG slices that CUDA_VISIBLE_DEVICES leaves, each as its value for a process of its own.
 
     Without the variable the names are UUIDs. The list is empty where NVML is absent.
@@ -29,8 +29,8 @@ def visible_gpus() -> list[str]:
     return _visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def near_cores(name: str) -> frozenset[int]:
-    """Reads the cores on the NUMA node of a GPU that `visible_gpus` names; empty where NVML does not report them."""
+def read_near_cores(name: str) -> frozenset[int]:
+    """Reads the cores on the NUMA node of a GPU of `list_visible_gpus`; empty where NVML does not report them."""
     with _nvml() as nvml:
         if nvml is None:
             return frozenset()

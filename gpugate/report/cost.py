@@ -10,26 +10,30 @@ from gpugate.results.run import RunResult
 LONGEST = 10  # cases by name
 
 
-def most_expensive(run: RunResult) -> list[CaseResult]:
+def sort_by_cost(run: RunResult) -> list[CaseResult]:
     """The measured cases, the most expensive first."""
     return sorted((case for case in run.cases.values() if case.measurements), key=lambda case: -case.duration_s)
 
 
 def describe_cost(run: RunResult) -> list[str]:
     """`cost: 27.4 GPU-minutes, 12 % of them for confirmations; planned on ...`; empty without a measured case."""
-    cases = most_expensive(run)
-    whole_s = sum(case.duration_s for case in cases)
+    cases, on_gpu = sort_by_cost(run), run.environment.device_kind == "cuda"
+    whole_s = confirming_s = 0.0
+    for case in cases:
+        gpus = case.gpus if on_gpu else 1
+        whole_s += gpus * case.duration_s
+        confirming_s += gpus * sum(one.measurement.wall_s for one in case.attempts if one.measurement is not None)
     if not whole_s:
         return []
-    confirming_s = sum(one.measurement.wall_s for case in cases for one in case.attempts if one.measurement is not None)
-    on_gpu = run.environment.device_kind == "cuda"
     unit = "GPU-minutes" if on_gpu else "minutes"
     words = f"cost: {whole_s / 60:.1f} {unit}, {units.percent(confirming_s / whole_s)} of them for confirmations"
     return [f"{words}; {_describe_fleets(cases)}" if on_gpu else words]
 
 
 def _describe_fleets(cases: list[CaseResult]) -> str:
-    planned = (PlannedCase(case.case_id, group_name(case.case_id, case.point), case.host_fed) for case in cases)
+    planned = [
+        PlannedCase(case.case_id, group_name(case.case_id, case.point), case.host_fed, case.gpus) for case in cases
+    ]
     groups = group_cases(planned, {case.case_id: case.duration_s for case in cases})
     nights = [units.duration(plan_host(groups, gpus).night_s) for gpus in FLEETS]
     return f"planned on {', '.join(map(str, FLEETS))} GPUs of a host: {', '.join(nights)}"
@@ -37,4 +41,4 @@ def _describe_fleets(cases: list[CaseResult]) -> str:
 
 def list_longest(run: RunResult) -> list[str]:
     """`video/decode/nvdec/cuda 52 s`, the LONGEST most expensive cases."""
-    return [f"{case.case_id} {units.duration(case.duration_s)}" for case in most_expensive(run)[:LONGEST]]
+    return [f"{case.case_id} {units.duration(case.duration_s)}" for case in sort_by_cost(run)[:LONGEST]]

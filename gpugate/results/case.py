@@ -121,5 +121,10 @@ class CaseResult:
         return self.measurement is not None and self.measurement.timer == "host clock"
 
     @property
+    def gpus(self) -> int:
+        """The number of GPUs that the case spans: the processes of its job, and 1 where it has no job."""
+        return int(self.measurement.optimized_counters.get("ranks", 1)) if self.measurement is not None else 1
+
+    @property
     def device_kind(self) -> str:
         return self.case_id.rpartition("/")[2]

@@ -32,6 +32,7 @@ METRIC_CODES: Mapping[str, int] = MappingProxyType(
         "whole_run_speedup": 12,
         "duration_s": 13,  # of measuring the case in all its processes
         "host_fed": 14,  # 1 where the times contain work of the host; other cases have no such metric
+        "ranks": 15,  # GPUs of a case that spans several; other cases have no such metric
     }
 )
 TIMED = ("speedup", "optimized_ms", "reference_ms")  # which every case has

@@ -59,7 +59,7 @@ def merge(shards: Sequence[ShardRun]) -> RunResult:
         yardsticks=[probe for run in runs for probe in run.yardsticks],
         source_hashes=dict(chain.from_iterable(run.source_hashes.items() for run in runs)),
         wall_s=max(run.wall_s for run in runs),
-        provenance=common_provenance([run.provenance for run in runs if run.provenance is not None]),
+        provenance=join_provenance([run.provenance for run in runs if run.provenance is not None]),
         shard=None,
     )
     night = decide_again(joined)
@@ -77,9 +77,9 @@ def merge(shards: Sequence[ShardRun]) -> RunResult:
 
 def _check_together(shards: Sequence[ShardRun]) -> None:
     first = shards[0]
-    facts = facts_of_night(first.run)
+    facts = list_facts(first.run)
     for other in shards[1:]:
-        for name, value in facts_of_night(other.run).items():
+        for name, value in list_facts(other.run).items():
             if value != facts[name]:
                 raise MergeError(
                     f"{other.path} has the {name} {value}, and {first.path} has {facts[name]}: merge the shards of one "
@@ -99,7 +99,7 @@ def _check_together(shards: Sequence[ShardRun]) -> None:
     _check_budget(shards)
 
 
-def facts_of_night(run: RunResult) -> Mapping[str, object]:
+def list_facts(run: RunResult) -> Mapping[str, object]:
     """The facts that the runs of one night have in common, each with its name."""
     origin = run.provenance or Provenance()
     facts = {
@@ -163,7 +163,7 @@ def _describe_missing(shards: Sequence[ShardRun], cases: Mapping[str, CaseResult
         yield f"no shard measured {list_names(absent, MOST_NAMED)}"
 
 
-def common_provenance(found: Sequence[Provenance]) -> Provenance | None:
+def join_provenance(found: Sequence[Provenance]) -> Provenance | None:
     """The values that all shards have; a night of several hosts has no host of its own."""
     if not found:
         return None

@@ -42,6 +42,7 @@ class NightScheduling:
         self._side_by_side: deque[list[str]] = deque()
         self._alone: deque[list[str]] = deque()
         self._left: dict[int, list[str]] = {}  # by the place of a worker that died
+        self._tests: list[str] = []  # which every node collects
         self._planned = False
 
     @property
@@ -102,6 +103,7 @@ class NightScheduling:
 
     def _plan(self) -> None:
         first, *others = self._collected.values()
+        self._tests = first
         if any(other != first for other in others):
             for node in self._waiting:
                 node.shutdown()
@@ -126,6 +128,9 @@ class NightScheduling:
         """Gives the node the next groups, or the word that no further one comes."""
         if node.shutting_down:
             return
+        if self._collected[node] != self._tests:
+            self._give_up(node)
+            return
         place, is_host = self.workers.place(node), self.workers.is_host(node)
         if is_host and self._alone and self._is_shared():
             return
@@ -136,6 +141,20 @@ class NightScheduling:
             node.send_runtest_some([self._collected[node].index(test) for test in tests])
         if not queue:
             node.shutdown()
+
+    def _give_up(self, node: Any) -> None:
+        """Ends a node that replaces a dead one and refuses: it collected no tests, and its controller has the reason.
+
+        What it had to go on with is not measured, and neither is what no other node may measure.
+        """
+        node.shutdown()
+        self._left.pop(self.workers.place(node), None)
+        is_host = self.workers.is_host(node)
+        others = [one for one in {*self._waiting, *self.workers.starting} if not one.shutting_down]
+        if is_host:
+            self._alone.clear()
+        elif all(map(self.workers.is_host, others)):
+            self._side_by_side.clear()
 
     def _is_shared(self) -> bool:
         """True while a worker of a GPU measures, or is to replace one that died."""

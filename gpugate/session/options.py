@@ -22,7 +22,7 @@ from gpugate.measurement.settings import Settings
 from gpugate.report.next_step import SET
 from gpugate.results.shard import Shard
 from gpugate.session.shards import COUNT_VARIABLE, KUBERNETES, SLURM, parse_shard
-from gpugate.session.worker_orders import Orders, orders_of
+from gpugate.session.worker_orders import Orders, read_orders
 from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store.night_files import RUN
 from gpugate.store.proof_file import proofs_folder
@@ -127,7 +127,9 @@ class Options:
     @property
     def result_paths(self) -> tuple[Path, ...]:
         """The results of runs with these options as patterns of git: an unfinished run has files beside its own, and
-        earlier nights stand beside this one."""
+        earlier nights stand beside this one. A worker has those of its controller."""
+        if self.worker is not None:
+            return tuple(map(Path, self.worker.result_paths))
         runs = [path.with_name(f"{path.name}*") for path in self.run_paths]
         if self.report_path is not None:
             runs += [self.report_path, *(path.parent for path in self.report_path.parent.glob(f"*/{RUN}"))]
@@ -212,8 +214,8 @@ def add_options(parser: pytest.Parser) -> None:
     add(
         "--perf-resume",
         action="store_true",
-        help="go on from the finished cases of the run in --perf-report or --perf-json that was cut off; without one, "
-        "begin (default: off)",
+        help="go on from the finished cases of the run in --perf-report or --perf-json that was cut off; without such "
+        "a run, begin (default: off)",
     )
     add(
         "--perf-set",
@@ -314,7 +316,7 @@ def read_options(config: pytest.Config) -> Options:
     shard = None if fresh or value("perf_shard") is None else parse_shard(value("perf_shard"))
     store_url = None if fresh else choose_url(value("perf_store"), config.rootpath)
     is_worker = hasattr(config, "workerinput")  # of xdist, whose controller writes one run for all
-    worker = orders_of(config)
+    worker = read_orders(config)
     return Options(
         gate=value("gate") and not fresh,
         update_baselines=value("update_baselines") and not fresh,

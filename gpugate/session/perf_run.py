@@ -49,7 +49,7 @@ from gpugate.session.termination import treat_termination_as_ctrl_c
 from gpugate.session.usage_errors import usage_errors
 from gpugate.session.worker_orders import REFUSAL, RESULTS, CollectedTests
 from gpugate.session.worker_results import join, pack, unpack
-from gpugate.session.xdist_workers import WORKERS
+from gpugate.session.xdist_workers import WORKERS, check_worker
 from gpugate.store import run_file
 from gpugate.store.json_file import write_atomically
 from gpugate.store.night_files import JUNIT, run_path
@@ -137,6 +137,8 @@ class PerfRun:
             deselect(self.config, items, others)
 
     def _open(self, node_ids: Mapping[str, str]) -> None:
+        if self.options.worker is not None:
+            check_worker(self.config, self.options.worker)
         self._begin_night()
         self._closing.enter_context(end_left_over())
         self._closing.enter_context(treat_termination_as_ctrl_c())

@@ -12,7 +12,7 @@ from gpugate.machine.environment import differences
 from gpugate.results.case import CaseResult, Remembered
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
-from gpugate.session.merging import common_provenance, facts_of_night
+from gpugate.session.merging import join_provenance, list_facts
 from gpugate.store import run_file
 from gpugate.store.codec import to_json
 from gpugate.workload import Case
@@ -25,7 +25,9 @@ STEP = f"repeat the command as it was, or leave out {OPTION} to measure anew"
 
 
 def resume(session: PerfSession, selected: Collection[Case]) -> None:
-    """Gives the session the finished cases, the start and the seed of the run at its path; none where no run is there.
+    """Gives the session the finished cases, the start and the seed of the run at its path.
+
+    It gives none where no run is there, or one that was not cut off: a whole night is measured anew.
 
     Raises OptionError, with both values, where code, software, machine, options or baselines are not those of the
     run, and RunFileError for a run that cannot be read.
@@ -34,13 +36,15 @@ def resume(session: PerfSession, selected: Collection[Case]) -> None:
     if path is None:
         return
     stored, now = run_file.read_to_decide_again(path), session.result
+    if not stored.interrupted:
+        return
     finished = {case_id: case for case_id, case in stored.cases.items() if is_finished(case)}
     _check_facts(path, stored, session)
     now.source_hashes = {**now.source_hashes, **stored.source_hashes}
     _check_cases(path, finished, session, {case.id: case for case in selected})
     now.started_at, now.seed, now.wall_s = stored.started_at, stored.seed, stored.wall_s
     now.yardsticks = stored.yardsticks
-    now.provenance = common_provenance([one.provenance for one in (stored, now) if one.provenance is not None])
+    now.provenance = join_provenance([one.provenance for one in (stored, now) if one.provenance is not None])
     session.saved_probes = session.resumed_probes = len(stored.yardsticks)
     session.started_s -= stored.wall_s
     session.finished = finished
@@ -68,7 +72,7 @@ def _check_facts(path: Path, stored: RunResult, session: PerfSession) -> None:
 
 
 def _facts(run: RunResult) -> Mapping[str, object]:
-    return {**facts_of_night(run), "shard": "none" if run.shard is None else str(run.shard)}
+    return {**list_facts(run), "shard": "none" if run.shard is None else str(run.shard)}
 
 
 def _check_cases(

@@ -46,7 +46,10 @@ def read_files(paths: Sequence[Path]) -> list[StoredCases]:
 def _of_run(stored: RunResult) -> StoredCases:
     measured = (case for case in stored.cases.values() if case.measurement is not None)
     cases = tuple(
-        (PlannedCase(case.case_id, group_name(case.case_id, case.point), case.host_fed), case.duration_s or None)
+        (
+            PlannedCase(case.case_id, group_name(case.case_id, case.point), case.host_fed, case.gpus),
+            case.duration_s or None,
+        )
         for case in measured
     )
     started = datetime.datetime.fromisoformat(stored.started_at)
@@ -59,13 +62,13 @@ def read_store(url: str) -> list[StoredCases]:
 
     with closing(open_store(url, make=False)) as store:
         # Each case has a speedup, also one whose duration an older gpugate did not store.
-        nights = store.read_nights(Selection(metrics=("speedup", "duration_s", "host_fed")))
+        nights = store.read_nights(Selection(metrics=("speedup", "duration_s", "host_fed", "ranks")))
     return [_of_night(night) for night in nights]
 
 
 def _of_night(night: Night) -> StoredCases:
     cases = tuple(
-        (PlannedCase(name, name, case.value("host_fed") == 1), case.value("duration_s"))
+        (PlannedCase(name, name, case.value("host_fed") == 1, int(case.value("ranks") or 1)), case.value("duration_s"))
         for name, case in night.cases.items()
     )
     return StoredCases(night.started, machine_name(night.environment), cases)

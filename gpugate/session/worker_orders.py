@@ -22,12 +22,14 @@ class Orders:
     """The input of one worker. `gpus` is its CUDA_VISIBLE_DEVICES, `host_cores` the number of cores of all workers.
 
     All workers measure one run: it has one start and one seed, and each appends its cases to the files of `run_paths`.
+    To none of them the `result_paths` of the controller are changes of the code.
     """
 
     tests_path: str  # where the worker describes its tests
     run_paths: tuple[str, ...]
     started_at: str
     seed: int
+    result_paths: tuple[str, ...] = ()
     gpus: str | None = None  # None: a single worker sees what the controller sees
     host_cores: int | None = None
     resume: bool = False
@@ -61,10 +63,10 @@ def read_tests(path: Path) -> CollectedTests | None:
     return CollectedTests(**{**found, "cases": tuple(PlannedCase(**case) for case in found["cases"])})
 
 
-def orders_of(config: pytest.Config) -> Orders | None:
+def read_orders(config: pytest.Config) -> Orders | None:
     """The orders of this worker; None in the controller and without xdist."""
     text = getattr(config, "workerinput", {}).get(ORDERS)
     if text is None:
         return None
     found = json.loads(text)
-    return Orders(**{**found, "run_paths": tuple(found["run_paths"])})
+    return Orders(**{**found, **{name: tuple(found[name]) for name in ("run_paths", "result_paths")}})

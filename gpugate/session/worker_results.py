@@ -7,7 +7,7 @@ import json
 
 from gpugate.results.run import RunResult
 from gpugate.results.series_of_cases import ladders, sweeps
-from gpugate.session.merging import common_provenance
+from gpugate.session.merging import join_provenance
 from gpugate.store.codec import from_json, to_json
 from gpugate.store.json_file import parse
 
@@ -36,5 +36,5 @@ def join(so_far: RunResult | None, run: RunResult) -> RunResult:
         interrupted=so_far.interrupted or run.interrupted,
         problems=list(dict.fromkeys([*so_far.problems, *run.problems])),
         wall_s=max(so_far.wall_s, run.wall_s),
-        provenance=common_provenance([one.provenance for one in (so_far, run) if one.provenance is not None]),
+        provenance=join_provenance([one.provenance for one in (so_far, run) if one.provenance is not None]),
     )

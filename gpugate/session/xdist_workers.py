@@ -16,13 +16,14 @@ import pytest
 
 from gpugate.errors import GpugateError, OptionError
 from gpugate.machine import nvml
-from gpugate.machine.cores import first_threads, share_cores, usable_cores
+from gpugate.machine.cores import find_first_threads, find_usable_cores, share_cores
 from gpugate.results.fleet_plan import Group, group_cases
 from gpugate.session.child_process import end_with_parent
 from gpugate.session.worker_orders import ORDERS, Orders, read_tests
 
 if TYPE_CHECKING:
     from gpugate.session.options import Options
+    from gpugate.session.stored_durations import StoredCases
 
 GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
 HOST = "host"  # the id of the worker that sees all GPUs
@@ -35,13 +36,15 @@ WORKERS: pytest.StashKey[Workers] = pytest.StashKey()  # in the controller
 
 def count_workers(device: str) -> int:
     """The workers of `-n auto`: one for each GPU that CUDA_VISIBLE_DEVICES leaves, and one on a machine without any."""
-    return max(1, len(nvml.visible_gpus())) if device in ("auto", "cuda") else 1
+    return max(1, len(nvml.list_visible_gpus())) if device in ("auto", "cuda") else 1
 
 
-def start_workers(config: pytest.Config, options: Options) -> None:
+def start_workers(config: pytest.Config, options: Options, measures: bool) -> None:
     """Prepares the workers of `-n` in the controller; in a worker, makes it end with the controller.
 
-    Raises OptionError for more workers than GPUs, and for recording in any worker: neither is a measurement.
+    A session that is not known to measure has as many workers as it likes: `check_worker` refuses one with perf tests.
+    Raises OptionError for more workers than GPUs, and for recording in any worker: neither is a measurement. Raises
+    RunFileError for a run of --perf-durations that cannot be read.
     """
     if hasattr(config, "workerinput"):
         end_with_parent(os.getppid())
@@ -49,7 +52,10 @@ def start_workers(config: pytest.Config, options: Options) -> None:
     workers = _worker_count(config.getoption("tx", None) or ())
     if not workers:
         return
-    gpus = nvml.visible_gpus()
+    if not measures:
+        _register(config, Workers(options, ()))
+        return
+    gpus = nvml.list_visible_gpus()
     # A worker takes the GPU of its own number; a device that was named is one device for all of them.
     if workers > (max(1, len(gpus)) if options.device in ("auto", "cuda") else 1):
         where = f"on {len(gpus)} GPU(s)"
@@ -61,8 +67,22 @@ def start_workers(config: pytest.Config, options: Options) -> None:
         raise OptionError(f"--update-baselines with -n {workers} would record workers that share a host: use -n 0")
     if workers > 1:
         config.option.tx = [*config.option.tx, f"popen//id={HOST}"]
-    config.stash[WORKERS] = Workers(options, tuple(gpus[:workers]) if workers > 1 else ())
-    config.pluginmanager.register(config.stash[WORKERS])
+    _register(config, Workers(options, tuple(gpus[:workers]) if workers > 1 else ()))
+
+
+def _register(config: pytest.Config, workers: Workers) -> None:
+    config.stash[WORKERS] = workers
+    config.pluginmanager.register(workers)
+
+
+def check_worker(config: pytest.Config, orders: Orders) -> None:
+    """Raises OptionError in one of several workers that have no GPUs of their own."""
+    count: int = config.workerinput["workercount"]  # type: ignore[attr-defined]
+    if count > 1 and orders.gpus is None:
+        raise OptionError(
+            f"-n {count} would run {count} tests at once, which is no measurement, since no workload was registered "
+            "before the tests were collected: name their folder, such as pytest perf_tests -n auto"
+        )
 
 
 def _worker_count(specs: Sequence[str]) -> int:
@@ -75,16 +95,22 @@ def _worker_count(specs: Sequence[str]) -> int:
 class Share:
     """The GPUs that a worker sees, as CUDA_VISIBLE_DEVICES, and its cores."""
 
-    gpus: str | None
+    gpus: str
     cores: tuple[int, ...]
 
 
 def share_host(gpus: Sequence[str]) -> list[Share]:
-    """A share of this host for each GPU, and after them all of it, for the worker of the host."""
-    usable = usable_cores()
-    cores = share_cores(usable, [nvml.near_cores(gpu) for gpu in gpus], first_threads(usable))
+    """A share of this host for each GPU, and after them all GPUs and cores, for the worker of the host."""
+    usable = find_usable_cores()
+    cores = share_cores(usable, [nvml.read_near_cores(gpu) for gpu in gpus], find_first_threads(usable))
     shares = [Share(gpu, tuple(sorted(own))) for gpu, own in zip(gpus, cores, strict=True)]
-    return [*shares, Share(os.environ.get(GPU_VARIABLE), tuple(sorted(usable)))]
+    return [*shares, Share(",".join(gpus), tuple(sorted(usable)))]
+
+
+def _read_files(path: Path) -> list[StoredCases]:
+    from gpugate.session.stored_durations import read_files  # with pydantic
+
+    return read_files([path])
 
 
 @dataclass(eq=False)
@@ -99,24 +125,27 @@ class Workers:
     dead: set[Any] = field(default_factory=set)  # nodes that ended before they had finished
 
     def __post_init__(self) -> None:
+        path = self.options.durations_path
+        self._given = None if path is None else _read_files(path)
         self._folder = tempfile.TemporaryDirectory(prefix="gpugate-workers-")
         self.folder = Path(self._folder.name)
         seed = secrets.randbits(32) if self.options.seed is None else self.options.seed
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         # A run without a file has one here for as long as it runs: a worker that is killed leaves its cases in it.
         paths = self.options.run_paths or (self.folder / "run.json",)
-        self.orders = Orders(str(self.folder / "tests.json"), tuple(str(path.resolve()) for path in paths), now, seed)
+        runs, results = tuple(str(path.resolve()) for path in paths), tuple(map(str, self.options.result_paths))
+        self.orders = Orders(str(self.folder / "tests.json"), runs, now, seed, results)
 
     @property
     def tests_path(self) -> Path:
         return Path(self.orders.tests_path)
 
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
+        if not self.gpus:
+            return
         self._shares = {id(spec): share for spec, share in zip(specs, share_host(self.gpus), strict=True)}
         for spec in specs:
-            gpus = self._shares[id(spec)].gpus
-            if self.gpus and gpus is not None:
-                spec.env[GPU_VARIABLE] = gpus
+            spec.env[GPU_VARIABLE] = self._shares[id(spec)].gpus
 
     def pytest_xdist_newgateway(self, gateway: Any) -> None:
         """A worker that replaces a dead one has its spec, and therefore its share."""
@@ -130,7 +159,7 @@ class Workers:
         orders = replace(self.orders, resume=self.options.resume or self.began)
         if self.gpus:
             share = self._shares[id(node.gateway.spec)]
-            orders = replace(orders, gpus=share.gpus or ",".join(self.gpus), host_cores=len(usable_cores()))
+            orders = replace(orders, gpus=share.gpus, host_cores=len(find_usable_cores()))
         node.workerinput[ORDERS] = json.dumps(asdict(orders))
 
     def place(self, node: Any) -> int:
@@ -178,13 +207,14 @@ class Workers:
 
     def _read_durations(self, machine: str) -> dict[str, float]:
         """Durations on a machine from --perf-durations, else from the store; none where neither is there."""
-        from gpugate.session.stored_durations import read_files, read_store, take_newest  # with pydantic
+        from gpugate.session.stored_durations import read_store, take_newest  # with pydantic
 
-        path, url = self.options.durations_path, self.options.store_url
-        try:
-            stored = read_files([path]) if path is not None else read_store(url) if url is not None else []
-        except GpugateError:  # a night without durations is planned too
-            return {}
+        stored, url = self._given, self.options.store_url
+        if stored is None:
+            try:
+                stored = [] if url is None else read_store(url)
+            except GpugateError:  # a night without durations is planned too
+                return {}
         return take_newest([one for one in stored if one.machine == machine])[1]
 
     def pytest_unconfigure(self) -> None:

@@ -125,7 +125,7 @@ def _metrics(case: Mapping[str, Any], where: str) -> Iterator[tuple[str, Metric]
         "host_fed": 1.0 if _is_host_fed(case) else None,
         **{
             name: _find(case, "measurement", "optimized_counters", name)
-            for name in ("kernels", "kernel_launches", "graph_launches", "whole_run_speedup")
+            for name in ("kernels", "kernel_launches", "graph_launches", "whole_run_speedup", "ranks")
         },
     }
     yield from ((name, Metric(value)) for name, value in optional.items() if value is not None)

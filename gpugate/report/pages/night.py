@@ -10,7 +10,7 @@ from gpugate import units
 from gpugate.judging.decide import Decider, decider
 from gpugate.measurement.record import Measurement
 from gpugate.report.bounds import bounds, reasons
-from gpugate.report.cost import describe_cost, most_expensive
+from gpugate.report.cost import describe_cost, sort_by_cost
 from gpugate.report.findings import (
     autopsies,
     code_comparisons,
@@ -345,7 +345,7 @@ def _clocks(run: RunResult) -> list[str]:
 
 def _costs(run: RunResult) -> list[CostRow]:
     """The most expensive case first."""
-    found = [(case, case.measurements, case.duration_s) for case in most_expensive(run)]
+    found = [(case, case.measurements, case.duration_s) for case in sort_by_cost(run)]
     most = found[0][2] if found and found[0][2] else 1.0
     return [
         CostRow(

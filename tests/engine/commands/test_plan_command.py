@@ -103,6 +103,19 @@ def test_confirmations_count_as_part_of_their_case(tmp_path: Path, capsys: pytes
     assert plan(capsys, "--store", url, "--gpus", "1")["night_s"] == 90
 
 
+def test_a_case_that_spans_gpus_runs_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spans = timed("spans", 30)
+    assert spans.measurement is not None
+    counters = {**spans.measurement.optimized_counters, "ranks": 4.0}
+    spans.measurement = replace(spans.measurement, optimized_counters=counters)
+    path = night(tmp_path, 0, [timed("a", 60), spans])
+    url = f"sqlite:///{tmp_path}/store.sqlite"
+    with closing(open_store(url)) as store:
+        add_folder(store, path)
+    for source in ((str(path),), ("--store", url)):
+        assert plan(capsys, *source, "--gpus", "4")["alone"] == {"duration_s": 30, "cases": ["tiny/spans/cuda"]}
+
+
 def test_the_points_of_a_sweep_are_in_one_shard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     points = [timed(f"batch-{size}", 10, point=Point("batch", size)) for size in (1, 2, 4)]
     path = night(tmp_path, 0, [*points, timed("a", 20)])

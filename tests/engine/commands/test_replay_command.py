@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpugate.commands.cli import main
+from gpugate.store.run_file import FORMAT_VERSION
 from gpugate.workload import Contract, Limit
 from tests.support.stored_runs import NO_TENSORRT, PROMISE, case, stored
 
@@ -135,11 +136,12 @@ BAD_FILES = {
     "no run": (lambda text: '{"format": "gpugate-trust"}', "is a 'gpugate-trust' file, not a 'gpugate-run' one: give"),
     "endless number": (lambda text: f'{{"a": {"1" * 5000}}}', "it is not ours (a number of thousands of digits)"),
     "newer": (
-        lambda text: text.replace('"format_version": 12', '"format_version": 99'),
-        "was written by a newer gpugate (format 99, this one reads up to 12): upgrade gpugate or measure again",
+        lambda text: text.replace(f'"format_version": {FORMAT_VERSION}', '"format_version": 99'),
+        f"was written by a newer gpugate (format 99, this one reads up to {FORMAT_VERSION}): upgrade "
+        "gpugate or measure again",
     ),
     "older": (
-        lambda text: text.replace('"format_version": 12', '"format_version": 2'),
+        lambda text: text.replace(f'"format_version": {FORMAT_VERSION}', '"format_version": 2'),
         "was written by an older gpugate (format 2, this one reads 10 and newer): measure again",
     ),
     "other version": (

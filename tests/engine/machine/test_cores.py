@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.machine import cores
-from gpugate.machine.cores import first_threads, share_cores
+from gpugate.machine.cores import find_first_threads, share_cores
 
 # Two NUMA nodes of four physical cores, whose second threads are numbered from 8 on.
 THREADS = {core: core % 8 for core in range(16)}
@@ -38,4 +38,4 @@ def test_the_threads_of_a_core_come_from_the_topology(tmp_path: Path, monkeypatc
         (tmp_path / f"cpu{core}/topology").mkdir(parents=True)
         (tmp_path / f"cpu{core}/topology/thread_siblings_list").write_text(text, encoding="utf-8")
     monkeypatch.setattr(cores, "TOPOLOGY", tmp_path)
-    assert first_threads([0, 4, 6, 7, 9]) == {0: 0, 4: 0, 6: 6, 7: 6, 9: 9}
+    assert find_first_threads([0, 4, 6, 7, 9]) == {0: 0, 4: 0, 6: 6, 7: 6, 9: 9}

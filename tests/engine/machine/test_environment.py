@@ -13,7 +13,7 @@ import torch
 
 from gpugate.machine import environment
 from gpugate.machine.environment import Environment, Match, Missing, absence_names, compare, machine_name, missing_needs
-from gpugate.machine.nvml import foreign_processes, gpu_count, near_cores, visible_gpus
+from gpugate.machine.nvml import foreign_processes, gpu_count, list_visible_gpus, read_near_cores
 from gpugate.workload import Engine, Needs
 
 H200 = Environment(
@@ -221,13 +221,13 @@ def test_each_gpu_has_a_name_for_a_process_of_its_own(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert visible_gpus() == names
+    assert list_visible_gpus() == names
 
 
 def test_the_cores_near_a_gpu_come_from_its_mask(use_nvml: Any) -> None:
     use_nvml(["GPU-a", "GPU-b"], nvmlDeviceGetCpuAffinity=[0b1010, 1])
-    assert near_cores("GPU-b") == near_cores("1") == {1, 3, 64}
-    assert near_cores("GPU-c") == frozenset()
+    assert read_near_cores("GPU-b") == read_near_cores("1") == {1, 3, 64}
+    assert read_near_cores("GPU-c") == frozenset()
 
 
 def test_no_driver_means_no_gpu(use_nvml: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,18 @@ def test_the_cost_counts_all_processes_and_host_fed_cases_alone(night: RunResult
     assert describe_cost(night) == [LINE]
 
 
+def test_a_case_that_spans_gpus_costs_each_of_them_and_runs_alone(night: RunResult) -> None:
+    first = next(iter(night.cases.values()))
+    assert first.measurement is not None
+    counters = {**first.measurement.optimized_counters, "ranks": 4.0}
+    spans = replace(first, measurement=replace(first.measurement, optimized_counters=counters))
+    (line,) = describe_cost(replace(night, cases={**night.cases, first.case_id: spans}))
+    assert line == (
+        "cost: 10.0 GPU-minutes, 10 % of them for confirmations; planned on 1, 2, 4, 8 GPUs of a host: 7 min, 5 min, "
+        "5 min, 5 min"
+    )
+
+
 def test_a_cpu_has_minutes_and_no_fleet(night: RunResult, cpu_run: RunResult) -> None:
     of_cpu = replace(night, environment=cpu_run.environment)
     assert describe_cost(of_cpu) == ["cost: 7.0 minutes, 14 % of them for confirmations"]

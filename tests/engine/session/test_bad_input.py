@@ -485,6 +485,19 @@ def test_more_workers_than_gpus_are_refused(tiny: TinyProject) -> None:
     assert refusal(result.text) == f"ERROR: {words}"
 
 
+def test_plain_tests_have_any_number_of_workers_and_perf_tests_beside_them_are_refused(tiny: TinyProject) -> None:
+    (tiny.path / "conftest.py").rename(tiny.path / "perf_tests/conftest.py")
+    tiny.write("plain/test_plain.py", "def test_plain(): pass")
+    result = tiny.run_apart("-n", "2", "plain")
+    assert result.status == 0, result.text
+    assert "1 passed" in result.text
+    result = tiny.run_apart("-n", "2", ".")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    words = "-n 2 would run 2 tests at once, which is no measurement, since no workload was registered"
+    assert words in refusal(result.text)
+    check_no_traceback(result.text)
+
+
 def test_workers_do_not_record(tiny: TinyProject) -> None:
     result = tiny.run("-n", "1", "--update-baselines")
     assert result.status == pytest.ExitCode.USAGE_ERROR

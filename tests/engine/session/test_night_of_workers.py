@@ -22,8 +22,8 @@ from gpugate.machine import nvml
 from gpugate.session import opening, perf_run
 
 plan_case = perf_run.plan_case
-nvml.visible_gpus = lambda: ["GPU-a", "GPU-b"]
-nvml.near_cores = lambda name: frozenset()
+nvml.list_visible_gpus = lambda: ["GPU-a", "GPU-b"]
+nvml.read_near_cores = lambda name: frozenset()
 opening.choose_device = lambda asked, of_worker=None: torch.device("cpu")
 perf_run.plan_case = lambda case: replace(
     plan_case(case),
@@ -64,4 +64,4 @@ def test_a_worker_for_each_gpu_and_one_for_the_host_make_one_night(
     assert set(of_gpus[:2]) == {"two", "three"}, "the longest begin"
     assert of_gpus[2:] == ["one"]
     assert order[3:] == [("host", "spans"), ("host", "fed")]
-    assert {worker: gpus for worker, gpus, _ in lines} == {"gw0": "GPU-a", "gw1": "GPU-b", "host": ""}, "as the session"
+    assert {worker: gpus for worker, gpus, _ in lines} == {"gw0": "GPU-a", "gw1": "GPU-b", "host": "GPU-a,GPU-b"}

@@ -58,6 +58,7 @@ class Host:
         self.ran: list[tuple[str, str]] = []
         self.knows: dict[Node, set[str]] = {}  # the cases that were finished before a node began
         self.crashed: list[str] = []
+        self.tests_of_replacing = self.tests  # none where a worker that replaces a dead one refuses
         self.ran_on: dict[Node, list[str]] = {}
         for spec in self.specs:
             self.start(spec)
@@ -70,7 +71,8 @@ class Host:
 
     def collect(self, node: Node) -> None:
         self.starting.discard(node)
-        self.scheduling.add_node_collection(node, self.tests)
+        replaces = any(node.spec == dead.spec for dead in self.dead)
+        self.scheduling.add_node_collection(node, self.tests_of_replacing if replaces else self.tests)
         if self.scheduling.collection_is_completed:
             self.scheduling.schedule()
 
@@ -177,6 +179,25 @@ def test_a_killed_worker_loses_one_test_and_its_group_goes_on_in_the_one_that_re
         assert sorted([*(test for test, _ in host.ran), *host.crashed]) == sorted(host.tests)
         assert len(host.crashed) <= kills
     assert killed > 100
+
+
+def test_a_worker_that_replaces_a_dead_one_and_refuses_ends_and_the_others_go_on() -> None:
+    refused = 0
+    for seed in range(200):
+        draw = random.Random(seed)  # noqa: S311  # the same night in every run
+        host = Host(draw.randint(2, 4), seeded_groups(draw), plain=draw.randint(0, 3))
+        for node in host.scheduling.nodes:
+            host.collect(node)
+        tests, host.tests_of_replacing = host.tests, []
+        host.finish(draw, kills=draw.randint(1, 6))
+        gone = {node.spec for node in host.dead}
+        refused += len(gone)
+        missing = {*tests} - {test for test, _ in host.ran}
+        assert len(host.ran) == len({test for test, _ in host.ran})
+        assert gone or not missing
+        if "host" not in gone:
+            assert not {test for test in missing if test.partition("[")[0] in host.alone}
+    assert refused > 100
 
 
 def test_workers_that_collected_different_tests_run_none() -> None:

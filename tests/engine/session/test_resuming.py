@@ -73,6 +73,14 @@ def test_without_a_run_it_begins(tiny: TinyProject) -> None:
     assert list(tiny.json()["cases"]) == ["tiny/quick/cpu"]
 
 
+def test_a_run_that_was_not_cut_off_is_measured_anew(stored: TinyProject) -> None:
+    cut_off(stored, lambda run: run.update(interrupted=False, exit_status=0))
+    ended = stored.run(*RESUME, "-k", "one")
+    assert ended.status == 0, ended.text
+    (measured,) = stored.json()["cases"].values()
+    assert measured["measurement"]["wall_s"] != OTHER_S
+
+
 @pytest.mark.parametrize(
     ("change", "options", "said"),
     [
@@ -116,7 +124,6 @@ def test_other_baselines_are_not_those_of_the_finished_cases(tiny: TinyProject, 
     assert tiny.run("--perf-device=cpu", "--perf-json=run.json").status == 0
     run = tiny.json()
     tiny.write("run.json", json.dumps({**run, "interrupted": True}))
-    assert tiny.run(*RESUME).status == 0
     shutil.rmtree(tiny.baselines)
     ended = tiny.run(*RESUME)
     assert ended.status == pytest.ExitCode.USAGE_ERROR

@@ -17,16 +17,18 @@ from gpugate.results.run import RunResult
 from gpugate.session import xdist_workers
 from gpugate.session.opening import choose_device
 from gpugate.session.options import Options
-from gpugate.session.worker_orders import CollectedTests, orders_of
+from gpugate.session.worker_orders import CollectedTests, read_orders
 from gpugate.session.worker_results import join, pack, unpack
 from gpugate.session.xdist_workers import (
     Workers,
+    check_worker,
     count_workers,
     start_workers,
 )
 from gpugate.store import run_file
 from gpugate.store.database import open_store
 from gpugate.store.night_file import night_of
+from gpugate.store.run_file import RunFileError
 from tests.conftest import TWO_CORES
 from tests.support.tiny_project import without_gpu
 
@@ -71,8 +73,8 @@ def config(*tx: str, **more: Any) -> Any:
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(nvml, "near_cores", lambda name: frozenset())
-    return lambda count: monkeypatch.setattr(nvml, "visible_gpus", lambda: [f"GPU-{n}" for n in range(count)])
+    monkeypatch.setattr(nvml, "read_near_cores", lambda name: frozenset())
+    return lambda count: monkeypatch.setattr(nvml, "list_visible_gpus", lambda: [f"GPU-{n}" for n in range(count)])
 
 
 @pytest.mark.parametrize(
@@ -97,10 +99,10 @@ def test_there_are_no_more_workers_than_devices(gpus, tx, count: int, device: st
     gpus(count)
     options = replace(OPTIONS, device=device)
     if refused is None:
-        start_workers(config(*tx), options)
+        start_workers(config(*tx), options, measures=True)
         return
     with pytest.raises(OptionError) as caught:
-        start_workers(config(*tx), options)
+        start_workers(config(*tx), options, measures=True)
     assert str(caught.value).startswith(refused)
 
 
@@ -116,24 +118,24 @@ def test_n_auto_is_a_worker_for_each_gpu_or_one(gpus, device: str, count: int, w
 def test_one_worker_has_the_whole_host_and_the_order_of_xdist(gpus, tx, started: list[str]) -> None:
     gpus(2)
     asked = config(*tx)
-    start_workers(asked, OPTIONS)
+    start_workers(asked, OPTIONS, measures=True)
     assert asked.option.tx == started
     assert [workers.pytest_xdist_make_scheduler() for workers in asked.registered] == [None] * len(started)
 
 
 def test_each_of_several_workers_sees_its_gpu_and_the_last_one_the_host(gpus, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(3)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-0,GPU-1,GPU-2")
-    monkeypatch.setattr(xdist_workers, "usable_cores", lambda: frozenset(range(8)))
-    monkeypatch.setattr(xdist_workers, "first_threads", lambda cores: {core: core % 4 for core in cores})
+    monkeypatch.setattr(xdist_workers, "find_usable_cores", lambda: frozenset(range(8)))
+    monkeypatch.setattr(xdist_workers, "find_first_threads", lambda cores: {core: core % 4 for core in cores})
     asked = config("2*popen")
-    start_workers(asked, replace(OPTIONS, seed=7))
+    options = replace(OPTIONS, seed=7, json_path=Path("/clone/run.json"), report_path=Path("/clone/night"))
+    start_workers(asked, options, measures=True)
     assert asked.option.tx == ["2*popen", "popen//id=host"]
     (workers,) = asked.registered
     specs = [SimpleNamespace(env={}) for _ in range(3)]
     workers.pytest_xdist_setupnodes(specs)
     assert [spec.env for spec in specs] == [
-        {"CUDA_VISIBLE_DEVICES": gpus} for gpus in ("GPU-0", "GPU-1", "GPU-0,GPU-1,GPU-2")
+        {"CUDA_VISIBLE_DEVICES": gpus} for gpus in ("GPU-0", "GPU-1", "GPU-0,GPU-1")
     ]
     found = []
     for spec in specs:
@@ -143,14 +145,15 @@ def test_each_of_several_workers_sees_its_gpu_and_the_last_one_the_host(gpus, mo
         workers.pytest_xdist_newgateway(gateway)
         node = Node(gateway=gateway, nodemanager=SimpleNamespace(specs=specs), workerinput={})
         workers.pytest_configure_node(node)
-        orders = orders_of(SimpleNamespace(workerinput=node.workerinput))
+        orders = read_orders(SimpleNamespace(workerinput=node.workerinput))
         assert orders is not None
         assert (orders.seed, orders.host_cores, orders.resume) == (7, 8, False)
+        assert replace(OPTIONS, worker=orders).result_paths == options.result_paths
         found.append((*pinned, orders.gpus, workers.is_host(node)))
     assert found == [
         ((0, 1, 4, 5), "GPU-0", False),
         ((2, 3, 6, 7), "GPU-1", False),
-        (tuple(range(8)), "GPU-0,GPU-1,GPU-2", True),
+        (tuple(range(8)), "GPU-0,GPU-1", True),
     ]
     workers.pytest_unconfigure()
     assert not workers.folder.exists()
@@ -165,19 +168,33 @@ def test_a_worker_refuses_a_gpu_that_torch_does_not_see(monkeypatch: pytest.Monk
         choose_device("auto", "GPU-3")
 
 
+def test_plain_tests_have_as_many_workers_as_they_like(gpus) -> None:
+    gpus(1)
+    asked = config("8*popen")
+    start_workers(asked, OPTIONS, measures=False)
+    assert asked.option.tx == ["8*popen"]
+    (workers,) = asked.registered
+    assert workers.pytest_xdist_make_scheduler() is None
+    alone: Any = SimpleNamespace(workerinput={"workercount": 1})
+    check_worker(alone, workers.orders)
+    several: Any = SimpleNamespace(workerinput={"workercount": 8})
+    with pytest.raises(OptionError, match=r"-n 8 would run 8 tests at once, .* such as pytest perf_tests -n auto"):
+        check_worker(several, workers.orders)
+
+
 def test_workers_do_not_record(gpus) -> None:
     gpus(2)
     recording = replace(OPTIONS, update_baselines=True)
-    start_workers(config(), recording)
+    start_workers(config(), recording, measures=True)
     with pytest.raises(OptionError, match=r"--update-baselines with -n 1 would record workers .* use -n 0"):
-        start_workers(config("popen"), recording)
+        start_workers(config("popen"), recording, measures=True)
 
 
 def test_a_worker_checks_nothing_of_its_own_and_ends_with_its_controller(gpus, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(0)
     parents: list[int] = []
     monkeypatch.setattr(xdist_workers, "end_with_parent", parents.append)
-    start_workers(config("8*popen", workerinput={"workerid": "gw3"}), OPTIONS)
+    start_workers(config("8*popen", workerinput={"workerid": "gw3"}), OPTIONS, measures=True)
     assert parents == [os.getppid()]
 
 
@@ -194,8 +211,10 @@ def test_the_plan_of_workers_has_the_durations_of_a_run_or_of_the_store(
     url = f"sqlite:///{tmp_path / 'store.sqlite'}"
     with closing(open_store(url)) as store:
         store.add(night_of(gpu_run, ""))
-    paths = {"file": tmp_path / "run.json", "store": None, "damaged": tmp_path / "store.sqlite"}
-    workers = Workers(replace(OPTIONS, durations_path=paths[known], store_url=url), ("GPU-0", "GPU-1"))
+    if known == "damaged":
+        (tmp_path / "store.sqlite").write_text("no database", encoding="utf-8")
+    path = tmp_path / "run.json" if known == "file" else None
+    workers = Workers(replace(OPTIONS, durations_path=path, store_url=url), ("GPU-0", "GPU-1"))
     cases = tuple(PlannedCase(case.case_id, case.case_id) for case in measured)
     groups = {f"test[{case.case_id}]": case.case_id for case in measured}
     assert workers.plan() == ([], {})
@@ -203,6 +222,12 @@ def test_the_plan_of_workers_has_the_durations_of_a_run_or_of_the_store(
     planned, of_tests = workers.plan()
     assert of_tests == groups
     assert [group.duration_s for group in planned] == ([1.0, 1.0] if known == "damaged" else [3.0, 40.0])
+
+
+def test_durations_that_cannot_be_read_are_refused(gpus, tmp_path: Path) -> None:
+    gpus(2)
+    with pytest.raises(RunFileError, match=r"absent\.json .*: give a file that --perf-json wrote"):
+        start_workers(config("2*popen"), replace(OPTIONS, durations_path=tmp_path / "absent.json"), measures=True)
 
 
 def test_what_workers_say_of_a_gate_is_joined_and_said_once() -> None:
