@@ -17,7 +17,7 @@ from types import ModuleType
 
 from gpugate.counter_names import COUNTER_NAMES
 from gpugate.errors import CatalogueError, skip_reason
-from gpugate.workload import BASELINE, DEVICE_KINDS, Case, Limit, Optimization, SweepCases, Workload
+from gpugate.workload import BASELINE, DEVICE_KINDS, RANKS, Case, Limit, Optimization, SweepCases, Workload
 
 ENTRY_POINT_GROUP = "gpugate.workloads"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
@@ -234,6 +234,8 @@ def _check_optimization(workload: Workload, optimization: Optimization) -> None:
     for device_class, speedup in optimization.min_speedup.items():
         if not (isinstance(speedup, (int, float)) and math.isfinite(speedup) and speedup > 0):
             raise CatalogueError(f"{where} has min_speedup {speedup!r} on {device_class}: give a number above 0")
+    if optimization.needs.gpus not in (1, *RANKS):
+        raise CatalogueError(f"{where} needs {optimization.needs.gpus} GPUs: give 1, 2, 4 or 8")
     if optimization.compared_with == optimization.name:
         raise CatalogueError(f"{where} is compared with itself: name the baseline or another optimization")
     if optimization.compared_with != BASELINE:

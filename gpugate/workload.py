@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 BASELINE = "baseline"
 DeviceKind = Literal["cuda", "cpu"]
 DEVICE_KINDS: tuple[DeviceKind, ...] = ("cuda", "cpu")
+RANKS = (8, 4, 2)  # of a case that spans GPUs: the largest number for which there are GPUs
 _Entry = TypeVar("_Entry")
 
 

@@ -11,9 +11,7 @@ import torch
 import torch.distributed as dist
 
 from gpugate.errors import RankError
-from gpugate.workload import Side, nothing_to_join
-
-RANKS = (8, 4, 2)
+from gpugate.workload import RANKS, Side, nothing_to_join
 
 
 def count_ranks(device: torch.device) -> int:

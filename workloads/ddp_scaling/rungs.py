@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gpugate.workload import Context, Side
 from workloads.ddp_scaling.models import blocks_of, draw, loss, make
 
-NO_RANKS = "it needs a job of ranks, which a run of pytest starts: measure it by pytest perf_tests -k ddp-scaling"
+NO_RANKS = "it needs a job of ranks, which pytest perf_tests alone starts: other commands cannot measure it"
 
 
 def batch_number(context: Context, index: int) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from gpugate.catalogue import check
+from gpugate.faults import ranks as faults
 from gpugate.faults.fault import OF_RANKS, Fault
 from gpugate.faults.mutate import apply, mutate
 from gpugate.judging.counters import broken_limit
@@ -17,7 +18,7 @@ from gpugate.measurement.difference import difference
 from gpugate.measurement.ranks import RankedSide
 from gpugate.measurement.sides import build_side
 from gpugate.session.ranks import RankJob
-from gpugate.workload import BASELINE, Case, Context, Limit, Side, Workload
+from gpugate.workload import BASELINE, Case, Context, Side, Workload
 from workloads.ddp_scaling import EVEN_RANKS, GRADIENT_BYTES, WORKLOADS, rungs
 from workloads.ddp_scaling.models import draw, make
 
@@ -44,8 +45,8 @@ def expected_output(case: Case, job: RankJob) -> torch.Tensor:
     return output
 
 
-def problems(case: Case, job: RankJob, *also: Limit) -> set[str]:
-    """What an output or a counter of the optimized side breaks: its contract, and these limits."""
+def problems(case: Case, job: RankJob) -> set[str]:
+    """The counters of the contract that the optimized side breaks, and its output where that is off."""
     expected = expected_output(case, job)
     side = build_side(case.optimization.name, case.optimization.build, context(case, job), INPUTS[0])
     off = difference(side.output_for(INPUTS[0]), expected, "fresh inputs")
@@ -55,7 +56,7 @@ def problems(case: Case, job: RankJob, *also: Limit) -> set[str]:
     counted = count_collectives(side, side.side.job, INPUTS)
     side.close()
     contract = case.optimization.contract["cpu"]
-    limits = [*contract.engaged, *contract.limits, *also]
+    limits = (*contract.engaged, *contract.limits)
     return found | {limit.counter for limit in limits if broken_limit(limit, counted, {}) is not None}
 
 
@@ -80,10 +81,22 @@ def test_a_fault_between_ranks_shows(kind: str, name: str, found: set[str], job:
     assert problems(case, job) == found
 
 
-def test_a_slow_rank_shows_by_the_limit_that_holds_on_a_gpu(job: RankJob) -> None:
-    case = mutate(Case(RESNET, RESNET.optimization("fsdp2"), "cpu"), Fault("slow-rank"), CPU)
-    assert EVEN_RANKS in RESNET.optimization("fsdp2").contract["cuda"].limits
-    assert problems(case, job, EVEN_RANKS) == {"rank_lag"}
+@pytest.mark.parametrize("last", [True, False])
+def test_a_slow_rank_waits_as_long_as_its_step_took(last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits_s: list[float] = []
+    monkeypatch.setattr(faults, "_is_last_rank", lambda: last)
+    monkeypatch.setattr(faults, "sleep", waits_s.append)
+    monkeypatch.setattr(faults, "perf_counter", iter((3.0, 5.0)).__next__)
+    build = apply(Fault("slow-rank"), lambda context: Side(lambda inputs: inputs))
+    assert build(Context(CPU, 1, 0, Path())).step(INPUTS[0]) is INPUTS[0]
+    assert waits_s == ([2.0] if last else [])
+
+
+def test_a_rank_that_is_twice_as_slow_breaks_the_limit_of_each_rung() -> None:
+    limits = {limit for case in CASES for limit in case.optimization.contract["cuda"].limits}
+    assert EVEN_RANKS in limits
+    assert broken_limit(EVEN_RANKS, {"rank_lag": 0.5}, {}) is not None
+    assert broken_limit(EVEN_RANKS, {"rank_lag": 0.09}, {}) is None
 
 
 def test_a_side_without_replicas_cannot_have_a_fault_of_them() -> None:
@@ -105,7 +118,7 @@ def test_the_workloads_can_be_measured_as_declared(workload: Workload) -> None:
 
 def test_a_side_without_ranks_says_where_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
-    with pytest.raises(RuntimeError, match="needs a job of ranks, which a run of pytest starts"):
+    with pytest.raises(RuntimeError, match="needs a job of ranks, which pytest perf_tests alone starts"):
         rungs.overlap(context(CASES[0], None), "resnet50")
 
 
