@@ -159,6 +159,8 @@ def _network(context: Context, model: str) -> nn.Module:
     if not dist.is_initialized():
         raise RuntimeError(NO_RANKS)
     torch.backends.cudnn.deterministic = True  # rounding by chance would be larger than what a lost rank changes
+    if context.device.type == "cpu":
+        torch.set_num_threads(1)  # the ranks share the cores, and several threads add in another order each time
     return make(model, context.device)
 
 

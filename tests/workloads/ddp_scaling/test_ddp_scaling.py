@@ -81,6 +81,16 @@ def test_a_fault_between_ranks_shows(kind: str, name: str, found: set[str], job:
     assert problems(case, job) == found
 
 
+def test_a_rank_on_a_cpu_adds_in_one_order_whatever_the_number_of_threads(job: RankJob) -> None:
+    case = Case(RESNET, RESNET.optimization("overlap"), "cpu")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    side = build_side("overlap", case.optimization.build, context(case, job), INPUTS[0])
+    side.close()
+    torch.set_num_threads(threads)
+    assert side.flags.num_threads == 1
+
+
 @pytest.mark.parametrize("last", [True, False])
 def test_a_slow_rank_waits_as_long_as_its_step_took(last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     waits_s: list[float] = []
