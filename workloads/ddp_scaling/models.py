@@ -7,7 +7,6 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchvision.models.resnet import Bottleneck, ResNet
 
 CLASSES = 1000
 IMAGE, SMALL_IMAGE = 224, 32
@@ -39,6 +38,8 @@ def make(name: str, device: torch.device) -> nn.Module:
     if name == "transformer":
         words, width, heads, layers = (WORDS, 768, 12, 8) if on_gpu else (SMALL_WORDS, 128, 4, 4)
         return Language(words, width, heads, layers).to(device)
+    from torchvision.models.resnet import Bottleneck, ResNet  # takes seconds
+
     norm = partial(nn.BatchNorm2d, track_running_stats=False)
     blocks, width = ([3, 4, 6, 3], 64) if on_gpu else ([1, 1, 1, 1], 8)
     network: nn.Module = ResNet(Bottleneck, blocks, num_classes=CLASSES, width_per_group=width, norm_layer=norm)

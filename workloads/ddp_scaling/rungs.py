@@ -13,8 +13,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from gpugate.workload import Context, Side
@@ -108,6 +106,8 @@ def bucket_view(context: Context, model: str) -> Side:
 
 def bf16_gradients(context: Context, model: str) -> Side:
     """Buckets cross the wire in bf16: half of the bytes, and 8 bits of mantissa."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
     network = _network(context, model)
     replica = DistributedDataParallel(network, gradient_as_bucket_view=True, **_on(context))
     replica.register_comm_hook(None, bf16_compress_hook)
@@ -138,6 +138,8 @@ def fsdp2(context: Context, model: str) -> Side:
 
     The shares of the last step are gathered in `finish`, once in a block: a training step does not gather them.
     """
+    from torch.distributed.fsdp import fully_shard  # takes seconds
+
     network = _network(context, model)
     for block in blocks_of(network):
         fully_shard(block)

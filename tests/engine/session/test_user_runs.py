@@ -344,7 +344,7 @@ def test_a_case_collects_no_garbage_of_imports_and_of_earlier_cases(tiny: TinyPr
 def test_a_full_disk_is_one_sentence_for_each_test_and_leaves_no_half_file(
     tiny: TinyProject, monkeypatch: pytest.MonkeyPatch, tests: str
 ) -> None:
-    room = 2  # for the file of the session that begins, and the first line beside it
+    room = 1  # for the file of the session that begins
 
     def full(_: int) -> None:
         nonlocal room
