@@ -170,7 +170,7 @@ def _workload(
 
 
 WORKLOADS: tuple[Workload, ...] = (
-    # 1.03x to 1.2x on two cores with AVX2 alone, where the arithmetic of erf bounds both sides.
+    # 1.03x to 1.2x on two cores with AVX2 alone, where tanh and sigmoid bound both sides.
     _workload(
         "activation", activation_by_hand, activation_compiled, rows, _rows_size(2048), promise=0.95, needs=COMPILER
     ),
