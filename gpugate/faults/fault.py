@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gpugate.errors import OptionError
 
+OF_RANKS = ("one-bucket", "no-overlap", "no-average", "skip-rank", "slow-rank")  # of cases that span GPUs
 # Spellings on the command line; the word after the colon stands for a number, which is required.
 SPELLING: Mapping[str, str] = {
     "slow": "slow:PERCENT",
@@ -21,13 +22,8 @@ SPELLING: Mapping[str, str] = {
     "stale": "stale",
     "leak": "leak",
     "skip-work": "skip-work",
-    "one-bucket": "one-bucket",
-    "no-overlap": "no-overlap",
-    "no-average": "no-average",
-    "skip-rank": "skip-rank",
-    "slow-rank": "slow-rank",
+    **{kind: kind for kind in OF_RANKS},
 }
-OF_RANKS = ("one-bucket", "no-overlap", "no-average", "skip-rank", "slow-rank")  # of cases that span GPUs
 EXAMPLE: Mapping[str, str] = {"slow": "slow:5", "wrong": "wrong:0.01"}
 LARGEST: Mapping[str, float] = {"slow": 1000.0}  # beyond it a run would seem to hang
 

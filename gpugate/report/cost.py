@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpugate import units
 from gpugate.results.case import CaseResult
-from gpugate.results.fleet_plan import FLEETS, PlannedCase, group_cases, group_name, plan_host
+from gpugate.results.fleet_plan import FLEETS, group_cases, plan_host, plan_measured
 from gpugate.results.run import RunResult
 
 LONGEST = 10  # cases by name
@@ -31,10 +31,7 @@ def describe_cost(run: RunResult) -> list[str]:
 
 
 def _describe_fleets(cases: list[CaseResult]) -> str:
-    planned = [
-        PlannedCase(case.case_id, group_name(case.case_id, case.point), case.host_fed, case.gpus) for case in cases
-    ]
-    groups = group_cases(planned, {case.case_id: case.duration_s for case in cases})
+    groups = group_cases(map(plan_measured, cases), {case.case_id: case.duration_s for case in cases})
     nights = [units.duration(plan_host(groups, gpus).night_s) for gpus in FLEETS]
     return f"planned on {', '.join(map(str, FLEETS))} GPUs of a host: {', '.join(nights)}"
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpugate import units
 from gpugate.judging.decide import Decider, decider
+from gpugate.judging.plausibility import uncached_bytes
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.report.machine import fastest_copy, fastest_matmul, medians
 from gpugate.report.table import Column, Table
@@ -22,7 +24,17 @@ NOT_JUDGED = "not judged"
 UNDETECTABLE = "none"
 ROUNDING = 0.01  # by which the ratio of two times of three digits may miss the speedup that is shown
 ALIKE = 0.1  # however wide the interval is: by more they contradict each other
+FLOPS, COPIED = "", " copy"  # behind the share of a ceiling
 MARK = "*"  # behind a speedup that the times of its row do not give
+
+
+class Ceiling(NamedTuple):
+    """A rate that no step can exceed: `most` of `unit`, by a yardstick. `mark` is behind a share of it."""
+
+    mark: str
+    unit: str
+    yardstick: str
+    most: float
 
 
 @dataclass(frozen=True)
@@ -70,9 +82,9 @@ def verdict_words(case: CaseResult) -> str:
 
 def rows(run: RunResult) -> list[Row]:
     """The rows of all measured cases, those of one workload next to each other."""
-    rates = medians(run)
+    ceilings = _ceilings(run)
     found = [
-        _row(case, case.measurement, decided, rates)
+        _row(case, case.measurement, decided, ceilings)
         for case in run.cases.values()
         if case.measurement and (decided := decider(case))
     ]
@@ -98,9 +110,7 @@ def _columns(run: RunResult, found: Sequence[Row]) -> dict[str, Column]:
     none = f"; {UNDETECTABLE}: the record varies so much that only a promise is a sure bound" if unbounded else ""
     mde = f"MDE: minimum detectable effect, the smallest slowdown that a gate catches 95 times in 100{none}"
     paired = "speedup: reference time over optimized time, from pairs; each end of the interval holds at 99 %"
-    matmul, copy = fastest_matmul(medians(run)), fastest_copy(medians(run))
-    rates = [f"FLOP/s over {yardstick_label(matmul[0])}"] if matmul else []
-    rates += [f"bytes/s over {yardstick_label(copy[0])} (copy)"] if copy else []
+    rates = [f"{one.unit} over {yardstick_label(one.yardstick)}{one.mark and ' (copy)'}" for one in _ceilings(run)]
     share = f"ceiling: achieved {' or '.join(rates)}{', the larger share' if len(rates) > 1 else ''}"
     counted = "kernels, launches: of one step of the optimized side"
     start_up = "start-up: building the optimized side, and its first step: compilation, workers, buffers"
@@ -132,7 +142,7 @@ def _because(run: RunResult) -> str:
     return f" ({'; '.join(reasons)})" if reasons else ""
 
 
-def _row(case: CaseResult, measurement: Measurement, decided: Decider, rates: Mapping[str, float]) -> Row:
+def _row(case: CaseResult, measurement: Measurement, decided: Decider, ceilings: Sequence[Ceiling]) -> Row:
     summary = decided.summary
     remarks = [] if decided.processes == 1 else [f"{case.case_id}: {_whose(decided.processes)}"]
     other = _other_ratio(summary)
@@ -149,7 +159,7 @@ def _row(case: CaseResult, measurement: Measurement, decided: Decider, rates: Ma
         interval=units.interval(summary.speedup.low, summary.speedup.high),
         detectable=_detectable(case),
         verdict=verdict_words(case),
-        of_ceiling=_share(case, summary, rates),
+        of_ceiling=_share(case, measurement, summary, ceilings),
         kernels=_counter(measurement.optimized_counters, "kernels"),
         launches=_launches(measurement),
         compiling=f"{measurement.optimized_cost.compile_s:.1f} s",
@@ -183,16 +193,19 @@ def _detectable(case: CaseResult) -> str:
     return UNDETECTABLE if found is None else units.percent(found)
 
 
-def _share(case: CaseResult, summary: Summary, rates: Mapping[str, float]) -> str:
+def _share(case: CaseResult, measurement: Measurement, summary: Summary, ceilings: Sequence[Ceiling]) -> str:
     """`40 %` of the matmul or `62 % copy`: the larger share that a step has of a ceiling; empty where none is known."""
     seconds = summary.optimized_ms.median / 1e3
-    cached = case.measurement.ceilings.get("cache_bytes", 0.0) if case.measurement else 0.0
-    work = {"": (case.size.flops, fastest_matmul(rates)), " copy": (case.size.bytes - cached, fastest_copy(rates))}
-    shares = {name: done / seconds / ceiling[1] for name, (done, ceiling) in work.items() if ceiling and done > 0}
-    if not shares:
-        return ""
-    name = max(shares, key=shares.__getitem__)
-    return f"{units.percent(shares[name])}{name}"
+    work = {FLOPS: case.size.flops, COPIED: uncached_bytes(measurement, case.size)}
+    shares = [(work[one.mark] / seconds / one.most, one.mark) for one in ceilings if work[one.mark] > 0]
+    return f"{units.percent(max(shares)[0])}{max(shares)[1]}" if shares else ""
+
+
+def _ceilings(run: RunResult) -> list[Ceiling]:
+    """The ceilings of this machine that the run measured."""
+    values = medians(run)
+    known = ((FLOPS, "FLOP/s", fastest_matmul(values)), (COPIED, "bytes/s", fastest_copy(values)))
+    return [Ceiling(mark, unit, *found) for mark, unit, found in known if found is not None]
 
 
 def _counter(counters: Counters, name: str) -> str:

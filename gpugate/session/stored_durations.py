@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpugate.machine.environment import machine_name
-from gpugate.results.fleet_plan import PlannedCase, group_name
+from gpugate.results.fleet_plan import PlannedCase, plan_measured
 from gpugate.results.night import Night
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
@@ -45,13 +45,7 @@ def read_files(paths: Sequence[Path]) -> list[StoredCases]:
 
 def _of_run(stored: RunResult) -> StoredCases:
     measured = (case for case in stored.cases.values() if case.measurement is not None)
-    cases = tuple(
-        (
-            PlannedCase(case.case_id, group_name(case.case_id, case.point), case.host_fed, case.gpus),
-            case.duration_s or None,
-        )
-        for case in measured
-    )
+    cases = tuple((plan_measured(case), case.duration_s or None) for case in measured)
     started = datetime.datetime.fromisoformat(stored.started_at)
     return StoredCases(started, machine_name(stored.environment), cases)
 

@@ -1,4 +1,4 @@
-"""The words between the controller of pytest-xdist and a worker: the orders of the worker, and its collected tests."""
+"""The orders that the controller of pytest-xdist gives a worker, and the tests that the worker collected."""
 
 from __future__ import annotations
 

@@ -12,11 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.support.needed_programs import require
 from tests.support.patience import HANGS_S
 
-MUST_RUN = "GPUGATE_TESTS_MUST_RUN"  # .ci/run sets it: there a missing program is a failure
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 DRIVER = "chromedriver"
 AXE = Path(__file__).parents[1] / "data/axe/axe.min.js"
@@ -35,9 +33,7 @@ def name_missing() -> str | None:
 
 def require_chromium() -> None:
     """Skips the test with the reason, or fails it in CI, where the machine lacks what it needs."""
-    missing = name_missing()
-    if missing is not None:
-        (pytest.fail if os.environ.get(MUST_RUN) else pytest.skip)(missing)
+    require(name_missing())
 
 
 class Browser:

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
+from tests.support.needed_programs import require
 
-MUST_RUN = "GPUGATE_TESTS_MUST_RUN"  # .ci/run sets it: there a missing program is a failure
 DEBIAN = Path("/usr/lib/postgresql")  # which is not on the PATH
 USER = "postgres"  # the server refuses to run as root
 SETTINGS = "-c listen_addresses='' -c fsync=off -c shared_buffers=64MB"
@@ -39,9 +38,7 @@ def name_missing() -> str | None:
 
 def require_postgresql() -> None:
     """Skips the test with the reason, or fails it in CI, where the machine lacks what it needs."""
-    missing = name_missing()
-    if missing is not None:
-        (pytest.fail if os.environ.get(MUST_RUN) else pytest.skip)(missing)
+    require(name_missing())
 
 
 @contextmanager

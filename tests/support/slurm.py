@@ -20,11 +20,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
+from tests.support.needed_programs import require
 from tests.support.patience import wait_until
 
-MUST_RUN = "GPUGATE_TESTS_MUST_RUN"  # .ci/run sets it: there a missing program is a failure
 PROGRAMS = {"munged": "munge", "slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "sbatch": "slurm-wlm"}
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])  # which only root's has
 # Slurm wants the file of a GPU to be a device, and these are on every machine.
@@ -124,9 +122,7 @@ def name_missing() -> str | None:
 
 def require_slurm() -> None:
     """Skips the test with the reason, or fails it in CI, where the machine lacks what it needs."""
-    missing = name_missing()
-    if missing is not None:
-        (pytest.fail if os.environ.get(MUST_RUN) else pytest.skip)(missing)
+    require(name_missing())
 
 
 @contextmanager

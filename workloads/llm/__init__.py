@@ -81,7 +81,15 @@ OWN_PRODUCTS = Limit("tensor_core_kernels", at_most=LLAMA_1B.layers)
 
 
 def _rung(
-    name: str, build: Build, promise: Mapping[str, float], below: str, dtype: str, needs: Needs, *engaged: Limit
+    name: str,
+    build: Build,
+    promise: Mapping[str, float],
+    below: str,
+    dtype: str,
+    needs: Needs,
+    *engaged: Limit,
+    step_bytes: float | None = None,
+    why: str = "",
 ) -> Optimization:
     return Optimization(
         name,
@@ -92,6 +100,8 @@ def _rung(
         needs=needs,
         tolerance=TOLERANCE,
         contract={"cuda": Contract(engaged, limits=(NO_WAIT,))},
+        bytes=step_bytes,
+        why=why,
     )
 
 
@@ -111,15 +121,20 @@ def _cpu(promise: float) -> Mapping[str, float]:
 IN_INT8 = bytes_of_step(LLAMA_1B, 2, 1, narrow=LLAMA_1B.weights)
 IN_FP8 = bytes_of_step(LLAMA_1B, 2, 1, narrow=LLAMA_1B.weights - LLAMA_1B.attention_weights)
 NARROW = (
-    replace(
-        _rung("int8", rungs.int8, _cuda(1.1), "cuda-graph", "int8", AMPERE, *ONE_GRAPH, OWN_PRODUCTS), bytes=IN_INT8
+    _rung("int8", rungs.int8, _cuda(1.1), "cuda-graph", "int8", AMPERE, *ONE_GRAPH, OWN_PRODUCTS, step_bytes=IN_INT8),
+    _rung(
+        "int8-torchao", rungs.int8_torchao, _cuda(1.1), "cuda-graph", "int8", TORCHAO, *ONE_GRAPH, step_bytes=IN_INT8
     ),
-    replace(
-        _rung("int8-torchao", rungs.int8_torchao, _cuda(1.1), "cuda-graph", "int8", TORCHAO, *ONE_GRAPH), bytes=IN_INT8
-    ),
-    replace(
-        _rung("fp8", rungs.fp8, _cuda(0.9), "cuda-graph", "fp8", ADA, *ONE_GRAPH, OWN_PRODUCTS),
-        bytes=IN_FP8,
+    _rung(
+        "fp8",
+        rungs.fp8,
+        _cuda(0.9),
+        "cuda-graph",
+        "fp8",
+        ADA,
+        *ONE_GRAPH,
+        OWN_PRODUCTS,
+        step_bytes=IN_FP8,
         why="a loop of the compiler widens fp8 about as slowly as it reads bf16, so that fewer bytes save no time",
     ),
 )
@@ -142,7 +157,7 @@ ON_CPU = (
     _with_proof(_rung("static", rungs.static, _cpu(0.9), BASELINE, "float32", Needs())),
     _rung("compiled", rungs.compiled, _cpu(0.95), "static", "float32", COMPILER),
     _rung("whole-step", rungs.whole_step, _cpu(0.9), "compiled", "float32", COMPILER),
-    _with_proof(replace(_rung("int8", rungs.int8, _cpu(1.5), "static", "int8", Needs()), bytes=INT8_ON_CPU)),
+    _with_proof(_rung("int8", rungs.int8, _cpu(1.5), "static", "int8", Needs(), step_bytes=INT8_ON_CPU)),
     _with_proof(_rung("paged", rungs.paged, _cpu(0.7), "static", "float32", Needs())),
 )
 

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from gpugate.workload import Context, Side
 from workloads.llm.caches import PromptByHand, PromptFused
 from workloads.llm.checkpoint import decoder
-from workloads.llm.model import Decoder
 from workloads.llm.quantized import ATTENTION, FP8, replace_linear_layers
-from workloads.llm.rungs import Graphs, capture, compile_blocks, describe_graph_problem
+from workloads.llm.rungs import capture_on_ids, compile_blocks, describe_graph_problem
 from workloads.llm.tokens import draw_ids, shape
 
 
@@ -55,14 +54,15 @@ def compiled(context: Context) -> Side:
     model = decoder(context, context.items)
     caches, positions = [PromptFused()] * shape(context).layers, torch.arange(context.items, device=context.device)
     graphs = compile_blocks(model)
-    if context.device.type == "cuda":
-        return capture_prompt(context, model, graphs)  # cuda only
 
     @torch.inference_mode()
     def step(ids: Tensor) -> Tensor:
         logits: Tensor = model(ids, positions, caches, last_only=True)[:, 0]
         return logits
 
+    if context.device.type == "cuda":
+        captured = capture_on_ids(context, step, 1, context.items)  # cuda only
+        return Side(captured, engaged=partial(describe_graph_problem, graphs))  # cuda only
     return Side(step, model, engaged=partial(describe_graph_problem, graphs))
 
 
@@ -73,26 +73,16 @@ def fp8(context: Context) -> Side:  # cuda only
     """
     model = decoder(context, context.items)
     replace_linear_layers(model.layers, Fp8Linear, kept=ATTENTION)
-    return capture_prompt(context, model, compile_blocks(model))
-
-
-def capture_prompt(context: Context, model: Decoder, graphs: Graphs) -> Side:  # cuda only
-    """The whole prompt as a CUDA graph that reads its ids from memory of its own."""
     caches, positions = [PromptFused()] * shape(context).layers, torch.arange(context.items, device=context.device)
-    captured_ids = torch.zeros(1, context.items, dtype=torch.int64, device=context.device)
+    graphs = compile_blocks(model)
 
     @torch.inference_mode()
-    def compute() -> Tensor:
-        logits: Tensor = model(captured_ids, positions, caches, last_only=True)[:, 0]
+    def step(ids: Tensor) -> Tensor:
+        logits: Tensor = model(ids, positions, caches, last_only=True)[:, 0]
         return logits
 
-    replay = capture(context, compute)
-
-    def step(ids: Tensor) -> Tensor:
-        captured_ids.copy_(ids, non_blocking=True)
-        return replay()
-
-    return Side(step, engaged=partial(describe_graph_problem, graphs))
+    captured = capture_on_ids(context, step, 1, context.items)
+    return Side(captured, engaged=partial(describe_graph_problem, graphs))
 
 
 class Fp8Linear(nn.Module):

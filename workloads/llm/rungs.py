@@ -238,6 +238,20 @@ def capture(context: Context, compute: Callable[[], Tensor]) -> Callable[[], Ten
     return partial(_replay, graph, result, compute)
 
 
+def capture_on_ids(
+    context: Context, run: Callable[[Tensor], Tensor], rows: int, columns: int
+) -> Callable[[Tensor], Tensor]:
+    """Captures `run` on ids int64 [rows, columns] in memory of its own, to which the returned step copies its ids."""
+    captured_ids = torch.zeros(rows, columns, dtype=torch.int64, device=context.device)
+    replay = capture(context, lambda: run(captured_ids))
+
+    def step(ids: Tensor) -> Tensor:
+        captured_ids.copy_(ids, non_blocking=True)
+        return replay()
+
+    return step
+
+
 def _replay(graph: torch.cuda.CUDAGraph, result: Tensor, _captured: Callable[[], Tensor]) -> Tensor:
     """Replays a graph, which reads the addresses of a model and its caches: `_captured` keeps their memory alive."""
     graph.replay()

@@ -27,8 +27,9 @@ from gpugate.store.database import REVISIONS, TABLES, Selection, StoreError, ope
 from tests.conftest import H200
 from tests.support import postgresql
 from tests.support.full_disk import files_up_to
+from tests.support.needed_programs import MUST_RUN
 from tests.support.patience import HANGS_S
-from tests.support.postgresql import MUST_RUN, make_database, require_postgresql, start_cluster
+from tests.support.postgresql import make_database, require_postgresql, start_cluster
 
 ROOT = Path(__file__).parents[3]
 FIRST = datetime(2030, 1, 1, 3, 0, tzinfo=timezone(timedelta(hours=2)))

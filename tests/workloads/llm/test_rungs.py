@@ -197,18 +197,15 @@ def test_captured_prompts_and_passes_give_the_logits_of_their_inputs(
 ) -> None:
     fake_capture(monkeypatch)
     prompts, passes = replace(tiny, items=24), replace(tiny, items=1)
-    alone = batches.in_batches(passes, 1)
-    together = batches.capture_passes(passes, batches.in_batches(passes, 8).step)
-    plain = prefill.fused(prompts)
-    captured = prefill.capture_prompt(
-        prompts, prefill.decoder(prompts, 24), [torch.fx.GraphModule({}, torch.fx.Graph())]
-    )
+    alone, plain = batches.in_batches(passes, 1), prefill.fused(prompts)
+    together = rungs.capture_on_ids(passes, batches.in_batches(passes, 8).step, batches.SEQUENCES, 1)
+    captured = rungs.capture_on_ids(prompts, prefill.fused(prompts).step, 1, prompts.items)
     gc.collect()
     for index in (0, 1):
         ids = batches.tokens(passes, index)
-        torch.testing.assert_close(together.step(ids), alone.step(ids))
+        torch.testing.assert_close(together(ids), alone.step(ids))
         ids = prefill.prompt(prompts, index)
-        torch.testing.assert_close(captured.step(ids), plain.step(ids))
+        torch.testing.assert_close(captured(ids), plain.step(ids))
 
 
 def test_the_bytes_of_a_token_are_those_of_the_matrices_and_the_cache(tiny: Context) -> None:
