@@ -49,6 +49,7 @@ def count(ncu: str, rung: str) -> tuple[float, float]:
     """Returns the bytes read and written in one step of the rung; raises SystemExit where ncu counted nothing."""
     command = [ncu, "--graph-profiling=graph", "--profile-from-start=off", f"--metrics={READ},{WRITTEN}", "--csv"]
     command += ["--page=raw", "--print-units=base", "--clock-control=none", "--cache-control=none"]
+    command += ["--target-processes=application-only"]  # compilers that the program starts run at their own speed
     done = subprocess.run(
         [*command, sys.executable, "-m", __spec__.name, "--rung", rung], capture_output=True, text=True
     )
@@ -84,8 +85,10 @@ def main() -> None:
     ncu = shutil.which("ncu")
     if ncu is None or not torch.cuda.is_available() or options.page is None:
         parser.error("needs a page to write, a GPU, and ncu on PATH")
-    found = {rung: count(ncu, rung) for rung in RUNGS}
-    options.page.write_text(page(found, torch.cuda.get_device_name()), encoding="utf-8")
+    found: dict[str, tuple[float, float]] = {}
+    for rung in RUNGS:
+        found[rung] = count(ncu, rung)
+        options.page.write_text(page(found, torch.cuda.get_device_name()), encoding="utf-8")
     print(options.page.read_text(encoding="utf-8"))
 
 
