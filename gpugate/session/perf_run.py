@@ -267,9 +267,9 @@ class PerfRun:
                 run_file.clear_mark(path)
 
     def _with_lost_cases(self, run: RunResult | None) -> RunResult | None:
-        """The run of all workers with the cases of dead ones and of the run that was resumed, which its file has."""
+        """The run of all workers with the cases of its file: workers that died or were interrupted send none."""
         workers = self.config.stash.get(WORKERS, None)
-        if workers is None or not (workers.began and (workers.dead or self.options.resume)):
+        if workers is None or not workers.began:
             return run
         stored = run_file.read(workers.orders.paths[0])
         found = join(replace(stored, interrupted=False), run or replace(stored, cases={}))

@@ -140,6 +140,8 @@ class RankJob:
 
     def __exit__(self, *error: object) -> None:
         self._closing = True
+        if any(error):
+            self._end_ranks()
         with suppress(RankError):
             self.announce("leave")
         self._stack.close()
@@ -196,6 +198,10 @@ class RankJob:
                 late = f"a collective did not end within {self._timeout_s:g} s: a rank skipped it, or is that slow"
                 raise RankError(late) from error
             raise
+        except BaseException:  # Ctrl-C: the others wait in a collective that this rank left
+            self._closing = True
+            self._end_ranks()
+            raise
 
     def request_all(self, do: str, timeout_s: float) -> list[dict[str, Any]]:
         """Announces a request that every rank answers; returns the replies by rank."""
@@ -242,6 +248,10 @@ class RankJob:
         with self._changed:
             self._failure = self._failure or failure
             self._changed.notify_all()
+        self._end_ranks()
+
+    def _end_ranks(self) -> None:
+        """Kills the other ranks, and aborts what rank 0 waits for."""
         for other in self._others:
             kill_group(other.child.pid)
         if self._device.type == "cuda":

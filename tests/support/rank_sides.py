@@ -30,7 +30,10 @@ def failing_build(context: Context) -> Side:
 
 
 def ending(context: Context, how: str) -> Side:
-    """On rank 1 a step ends the process, fails, or skips the sum for which rank 0 waits; rank 2 hangs."""
+    """On rank 1 a step ends the process, fails, or skips the sum for which rank 0 waits; rank 2 hangs.
+
+    On rank 0 Ctrl-C may interrupt it before the sum, for which rank 1 waits.
+    """
 
     def step(inputs: torch.Tensor) -> torch.Tensor:
         if dist.get_rank() == 2:
@@ -39,6 +42,8 @@ def ending(context: Context, how: str) -> Side:
             os.kill(os.getpid(), signal.SIGKILL)
         if dist.get_rank() == 1 and how == "failed":
             raise ValueError("no luck")
+        if dist.get_rank() == 0 and how == "interrupted":
+            raise KeyboardInterrupt
         if dist.get_rank() == 0 or how != "skipped":
             dist.all_reduce(torch.zeros(1))
         return inputs

@@ -14,7 +14,10 @@ DURATIONS_S = {"one": 1.0, "two": 10.0, "three": 2.0, "fed": 3.0, "spans": 4.0}
 CONFTEST = """
 import json
 import os
+import signal
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -35,12 +38,15 @@ def pytest_runtest_setup(item):
     with open("ran", "a") as file:
         words = [os.environ["PYTEST_XDIST_WORKER"], os.environ["CUDA_VISIBLE_DEVICES"], item.name]
         print(json.dumps(words), file=file)
+    if "/fed/" in item.name and Path("interrupt").exists():
+        Path("interrupt").unlink()
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(600)
 """
 
 
-def test_a_worker_for_each_gpu_and_one_for_the_host_make_one_night(
-    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def two_gpus(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> TinyProject:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a CPU is named by its cores, and workers have shares of them
     tiny.workload(optimizations=FIVE)
     assert tiny.run("--perf-device=cpu", "--perf-json=durations.json", "-k", "outputs").status == 0
@@ -50,6 +56,11 @@ def test_a_worker_for_each_gpu_and_one_for_the_host_make_one_night(
     tiny.write("durations.json", json.dumps(known))
     conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
     tiny.write("conftest.py", conftest + CONFTEST)
+    return tiny
+
+
+def test_a_worker_for_each_gpu_and_one_for_the_host_make_one_night(two_gpus: TinyProject) -> None:
+    tiny = two_gpus
     ended = tiny.run_apart("-n", "auto", "--gate", "--perf-report=night", "--perf-durations=durations.json")
     assert ended.status == 1, ended.text  # a gate without records
     run = run_file.read(tiny.path / "night/run.json")
@@ -65,3 +76,20 @@ def test_a_worker_for_each_gpu_and_one_for_the_host_make_one_night(
     assert of_gpus[2:] == ["one"]
     assert order[3:] == [("host", "spans"), ("host", "fed")]
     assert {worker: gpus for worker, gpus, _ in lines} == {"gw0": "GPU-a", "gw1": "GPU-b", "host": "GPU-a,GPU-b"}
+
+
+def test_ctrl_c_keeps_the_finished_cases_of_a_worker_that_measures(two_gpus: TinyProject) -> None:
+    command = ("-n", "auto", "--perf-json=run.json", "--perf-durations=durations.json")
+    two_gpus.write("interrupt", "")
+    ended = two_gpus.run_apart(*command)
+    assert ended.status == pytest.ExitCode.INTERRUPTED, ended.text
+    run = run_file.read(two_gpus.path / "run.json")
+    finished = {f"tiny/{name}/cpu" for name in ("one", "two", "three", "spans")}
+    assert run.interrupted
+    assert {case_id for case_id, case in run.cases.items() if case.measurement} == finished, ended.text
+    ended = two_gpus.run_apart(*command, "--perf-resume")
+    assert ended.status == 0, ended.text
+    whole = run_file.read(two_gpus.path / "run.json")
+    assert not whole.interrupted
+    assert whole.cases.keys() == {*finished, "tiny/fed/cpu"}
+    assert all(whole.cases[case_id].measurement == run.cases[case_id].measurement for case_id in finished)

@@ -76,6 +76,23 @@ def test_a_rank_that_ends_ends_all_with_its_own_error(how: str, words: str) -> N
             side.step(torch.tensor([2]))
 
 
+def test_a_step_that_is_interrupted_ends_the_ranks_that_wait_for_it() -> None:
+    with RankJob(2, CPU) as job:
+        side = job.build(partial(rank_sides.ending, how="interrupted"), CONTEXT)
+        with pytest.raises(KeyboardInterrupt):
+            side.step(torch.tensor([1]))
+        assert job._others[0].child.wait() == -signal.SIGKILL
+
+
+def test_an_error_between_steps_ends_ranks_that_wait_in_a_collective() -> None:
+    with pytest.raises(KeyboardInterrupt), RankJob(2, CPU) as job:
+        child = job._others[0].child
+        job.build(partial(rank_sides.ending, how="interrupted"), CONTEXT)
+        job.announce("step", side=1, inputs=[1])
+        raise KeyboardInterrupt
+    assert child.wait() == -signal.SIGKILL
+
+
 def test_a_build_that_fails_on_one_rank_is_the_error_of_all() -> None:
     with RankJob(2, CPU) as job, failing_with("rank 1: ValueError: no luck"):
         job.build(rank_sides.failing_build, CONTEXT)
