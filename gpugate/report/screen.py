@@ -36,6 +36,7 @@ from gpugate.results.verdict import Outcome
 MOST_PARAGRAPHS = 5  # of what needs attention; -v prints all
 MOST_NAMED = 3  # cases by name in one sentence
 DETAILS = "-v lists all"
+NO_GAIN = (Outcome.ENV_INVALID, Outcome.WRONG, Outcome.NOT_ENGAGED)  # times that say nothing of the optimization
 
 
 def screen(run: RunResult, width: int) -> list[RenderableType]:
@@ -142,9 +143,11 @@ def _cut(words: str, width: int) -> RenderableType:
 
 
 def describe_gains(run: RunResult) -> list[str]:
-    """The findings of the run about its optimizations in one or two sentences; none without a time."""
+    """The findings of the run about its optimizations in one or two sentences; none without a time that is evidence."""
     found = {
-        f"{case.workload}/{case.optimization}": one.summary for case in run.cases.values() if (one := decider(case))
+        f"{case.workload}/{case.optimization}": one.summary
+        for case in run.cases.values()
+        if (one := decider(case)) and worst_of(case) not in NO_GAIN
     }
     if not found:
         return []

@@ -45,7 +45,7 @@ _WORDS: Mapping[ReasonCode, str] = {
     ReasonCode.NO_RECORD: "nothing is recorded for this machine yet",
     ReasonCode.NOT_RECORDED_YET: "not recorded yet",
     ReasonCode.INTERVAL_TOO_WIDE: (
-        "the interval of the speedup, +-{half_width:percent}, is wider than +-{widest:percent}"
+        "the interval of the speedup, +-{half_width:tenths}, is wider than +-{widest:percent}"
     ),
     ReasonCode.TOO_FEW_PROCESSES: "a baseline of {processes:.0f} processes, where a gate needs {needed:.0f}",
     ReasonCode.BOUNDS_NOTHING: "a tolerance as large as this bounds nothing",
@@ -223,7 +223,12 @@ class _Formatter(string.Formatter):
     """Formats `{share:percent}` and `{then:ms}` as tables do."""
 
     def format_field(self, value: Any, spec: str) -> str:
-        formats = {"percent": units.percent, "ms": units.milliseconds, "change": units.signed_percent}
+        formats = {
+            "percent": units.percent,
+            "tenths": units.percent_in_tenths,
+            "ms": units.milliseconds,
+            "change": units.signed_percent,
+        }
         return formats[spec](value) if spec in formats else str(super().format_field(value, spec))
 
 

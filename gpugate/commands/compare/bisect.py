@@ -22,6 +22,7 @@ from gpugate.session.duets import BUDGET_S, CACHE, DuetPlan, measure_duets, pyte
 from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.policy import DUET_FLOOR
 from gpugate.store.version import Version, check_out, git, suggest_commit
+from gpugate.workload import DEVICE_KINDS
 
 MOST_REPEATS = 3  # of a measurement whose interval contains the border between slower and not
 
@@ -53,7 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     from gpugate.session.termination import treat_termination_as_ctrl_c
 
     project, budget_s = Path.cwd(), seconds("--budget", arguments.budget)
-    words = pytest_words(arguments.path, arguments.case.rpartition("/")[2])
+    device = arguments.case.rpartition("/")[2]
+    if device not in DEVICE_KINDS:
+        raise CompareError(f"the case {arguments.case!r} names no device: write {arguments.case}/cpu or /cuda")
+    words = pytest_words(arguments.path, device)
     with (
         treat_termination_as_ctrl_c(),
         check_out(arguments.good, project, project / CACHE) as good,

@@ -120,6 +120,12 @@ def test_what_was_learned_counts_by_intervals(gpu_run: RunResult) -> None:
     assert describe_gains(replace(gpu_run, cases={})) == []
 
 
+@pytest.mark.parametrize("outcome", [Outcome.ENV_INVALID, Outcome.WRONG, Outcome.NOT_ENGAGED])
+def test_a_time_that_is_no_evidence_is_no_gain(gpu_run: RunResult, outcome: Outcome) -> None:
+    with_verdicts(gpu_run, speedup=outcome)
+    assert describe_gains(gpu_run) == []
+
+
 def test_the_next_command_records_what_is_not_recorded(gpu_run: RunResult) -> None:
     cases = with_verdicts(gpu_run, speedup=Outcome.PASS)
     count = f"({len(cases)} cases not recorded yet)"

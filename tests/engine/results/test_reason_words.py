@@ -76,8 +76,8 @@ SENTENCES: dict[ReasonCode, tuple[dict[str, Fact], str]] = {
     ReasonCode.NO_RECORD: ({}, "nothing is recorded for this machine yet"),
     ReasonCode.NOT_RECORDED_YET: ({}, "not recorded yet"),
     ReasonCode.INTERVAL_TOO_WIDE: (
-        {"half_width": 0.3, "widest": 0.15},
-        "the interval of the speedup, +-30 %, is wider than +-15 %",
+        {"half_width": 0.1523, "widest": 0.15},
+        "the interval of the speedup, +-15.2 %, is wider than +-15 %",
     ),
     ReasonCode.TOO_FEW_PROCESSES: (
         {"processes": 3, "needed": 5},
