@@ -16,12 +16,13 @@ from gpugate.errors import OptionError
 from gpugate.judging.asked_tolerance import refuse_below_floor
 from gpugate.machine.environment import Environment, absence_names, describe, machine_name
 from gpugate.results.run import Mode, RunResult
-from gpugate.session.options import Options
+from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.resuming import resume
 from gpugate.session.time_plan import TimePlan
 from gpugate.store import baseline, profiles_file
 from gpugate.store.provenance import read_provenance
+from gpugate.store.version import find_commit
 from gpugate.workload import Case
 
 if TYPE_CHECKING:
@@ -91,6 +92,11 @@ def _check_allowed(allowed: Collection[str], known: Collection[str]) -> None:
         )
 
 
+def _check_against(name: str, root: Path) -> None:
+    if name not in (AUTO, OFF):
+        find_commit(name, root)
+
+
 def _check_settings(given: Mapping[str, str], selected: Collection[Case]) -> None:
     """Raises OptionError for a name of `--perf-set` that no workload of the selected cases declares."""
     known = {name: meaning for case in selected for name, meaning in case.workload.settings.items()}
@@ -138,12 +144,14 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
 
     Raises OptionError for a device that is not there, for a name in `--allow-missing` that nothing can lack, for one in
     `--perf-set` that no selected workload knows, for a tolerance below what the baselines of the selected cases
-    resolve and for a run that cannot be resumed, and BaselineError for a file that cannot be trusted.
+    resolve and for a run that cannot be resumed, CompareError for an `--against` that is not there, and BaselineError
+    for a file that cannot be trusted.
     """
     _check_allowed(options.allow_missing, _absence_names(catalogue))
     selected = [case for case in catalogue.cases() if case.id in node_ids]
     if not options.fresh:  # a fresh process has all settings of its parent, and only some of its cases
         _check_settings(options.settings, selected)
+        _check_against(options.against, root)
     worker = options.worker
     device = choose_device(options.device, None if worker is None else worker.gpus)
     _keep_compiling_quiet()

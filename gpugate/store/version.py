@@ -66,11 +66,8 @@ def check_out(name: str, project: Path, cache: Path) -> Iterator[Version]:
     if folder.is_dir():
         yield _describe_folder(name, folder)
         return
+    commit = find_commit(name, project, "give a branch, tag, commit or folder")
     top = _find_repository(name, project)
-    commit = git(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-    if commit is None:
-        step = suggest_commit(project, "give a branch, tag or commit")
-        raise CompareError(f"{name!r} is neither a folder nor a commit of {top}: {step}")
     within = Path(os.path.relpath(project.resolve(), top))
     if git(project, "cat-file", "-e", f"{commit}:{MODULES_FILE}") is not None:
         raise CompareError(f"{name!r} has submodules, which a worktree lacks: give a folder that has them")
@@ -87,6 +84,15 @@ def check_out(name: str, project: Path, cache: Path) -> Iterator[Version]:
         yield Version(name, path / within, commit)
     finally:
         _remove_worktree(project, path)
+
+
+def find_commit(name: str, project: Path, step: str = "give a branch, tag or commit") -> str:
+    """The full name of the commit of a git ref. Raises CompareError, with the step, for a ref that is not there."""
+    top = _find_repository(name, project)
+    commit = git(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    if commit is None:
+        raise CompareError(f"{name!r} is no commit of {top}: {suggest_commit(project, step)}")
+    return commit
 
 
 def suggest_commit(project: Path, step: str) -> str:

@@ -21,7 +21,7 @@ from gpugate.results.provenance import SHORT_COMMIT
 from gpugate.session.duets import BUDGET_S, CACHE, DuetPlan, measure_duets, pytest_words, run_process
 from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.policy import DUET_FLOOR
-from gpugate.store.version import Version, check_out, git, suggest_commit
+from gpugate.store.version import Version, check_out, find_commit, git, suggest_commit
 from gpugate.workload import DEVICE_KINDS
 
 MOST_REPEATS = 3  # of a measurement whose interval contains the border between slower and not
@@ -81,10 +81,7 @@ def list_commits(project: Path, good: str, bad: str) -> list[str]:
 
     Raises CompareError where `bad` is no commit or `good` no ancestor of it.
     """
-    commit = git(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{bad}^{{commit}}")
-    if commit is None:
-        step = suggest_commit(project, "give a branch, tag or commit")
-        raise CompareError(f"{bad!r} is no commit of {project}: {step}")
+    commit = find_commit(bad, project)
     if git(project, "merge-base", "--is-ancestor", good, commit) is None:
         step = suggest_commit(project, "give a commit before it")
         raise CompareError(f"{good!r} is no ancestor of {bad!r}: {step}")

@@ -237,7 +237,7 @@ def test_new_and_removed_cases_alone_are_no_problem(here: Here) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("no-such-ref",), "'no-such-ref' is neither a folder nor a commit of "),
+        (("no-such-ref",), "'no-such-ref' is no commit of "),
         (("main", "--processes", "0"), "--processes is '0'"),
         (("main", "--device", "tpu"), "there is no device 'tpu'"),
         (("main", "-k", "nothing_of_this_name"), "no case is selected: give a folder with perf tests, or another -k"),

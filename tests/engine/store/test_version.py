@@ -155,7 +155,7 @@ def test_a_folder_without_git_is_taken_as_it_is(tmp_path: Path, monkeypatch: pyt
 def test_a_name_that_is_no_version_is_one_sentence(project: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(CompareError) as error, check_out(name, project, tmp_path):
         pass
-    assert str(error.value) == f"{name!r} is neither a folder nor a commit of {project}: give a branch, tag or commit"
+    assert str(error.value) == f"{name!r} is no commit of {project}: give a branch, tag, commit or folder"
     assert worktrees(project) == 1
 
 
