@@ -241,8 +241,10 @@ def test_a_recording_proves_anew_and_is_remembered(project: TinyProject) -> None
 
 
 def test_a_worker_and_a_shard_remember_proofs_too(project: TinyProject) -> None:
+    """Each run is a process of its own, as a worker is: all of them load the same code."""
     for options in (["-n", "1"], ["--perf-shard", "1/1"], []):
-        assert project.run(*options).status == 0
+        ended = project.run_apart(*options)
+        assert ended.status == 0, ended.text
         assert times_shown(project) == 1
 
 
