@@ -142,8 +142,9 @@ class RankJob:
         self._closing = True
         if any(error):
             self._end_ranks()
-        with suppress(RankError):
-            self.announce("leave")
+        else:
+            with suppress(RankError):
+                self.announce("leave")
         self._stack.close()
 
     @property

@@ -66,8 +66,8 @@ def check_out(name: str, project: Path, cache: Path) -> Iterator[Version]:
     if folder.is_dir():
         yield _describe_folder(name, folder)
         return
-    commit = find_commit(name, project, "give a branch, tag, commit or folder")
     top = _find_repository(name, project)
+    commit = _resolve(name, project, top, "give a branch, tag, commit or folder")
     within = Path(os.path.relpath(project.resolve(), top))
     if git(project, "cat-file", "-e", f"{commit}:{MODULES_FILE}") is not None:
         raise CompareError(f"{name!r} has submodules, which a worktree lacks: give a folder that has them")
@@ -86,9 +86,12 @@ def check_out(name: str, project: Path, cache: Path) -> Iterator[Version]:
         _remove_worktree(project, path)
 
 
-def find_commit(name: str, project: Path, step: str = "give a branch, tag or commit") -> str:
-    """The full name of the commit of a git ref. Raises CompareError, with the step, for a ref that is not there."""
-    top = _find_repository(name, project)
+def find_commit(name: str, project: Path) -> str:
+    """The full name of the commit of a git ref. Raises CompareError for a ref that is not there."""
+    return _resolve(name, project, _find_repository(name, project), "give a branch, tag or commit")
+
+
+def _resolve(name: str, project: Path, top: str, step: str) -> str:
     commit = git(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if commit is None:
         raise CompareError(f"{name!r} is no commit of {top}: {suggest_commit(project, step)}")

@@ -60,14 +60,13 @@ def two_gpus(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> TinyProject:
 
 
 def test_a_worker_for_each_gpu_and_one_for_the_host_make_one_night(two_gpus: TinyProject) -> None:
-    tiny = two_gpus
-    ended = tiny.run_apart("-n", "auto", "--gate", "--perf-report=night", "--perf-durations=durations.json")
+    ended = two_gpus.run_apart("-n", "auto", "--gate", "--perf-report=night", "--perf-durations=durations.json")
     assert ended.status == 1, ended.text  # a gate without records
-    run = run_file.read(tiny.path / "night/run.json")
+    run = run_file.read(two_gpus.path / "night/run.json")
     assert (run.interrupted, run.exit_status, len(run.cases)) == (False, 1, len(DURATIONS_S))
     assert replace(decide_again(run), problems=run.problems, exit_status=1) == run
     assert all(case.held for case in run.cases.values())
-    lines = [json.loads(line) for line in (tiny.path / "ran").read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in (two_gpus.path / "ran").read_text(encoding="utf-8").splitlines()]
     assert len(lines) == 4 * len(DURATIONS_S)
     order = list(dict.fromkeys((worker, name.partition("tiny/")[2].partition("/")[0]) for worker, _, name in lines))
     of_gpus = [case for worker, case in order if worker != "host"]
