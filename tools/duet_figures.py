@@ -6,12 +6,16 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpugate.commands.trust.duet_report import JudgedCase, count_alarms, judge_trials
 from gpugate.commands.trust.duets import DuetTrial, read_duets
+from gpugate.judging.duet import judge_duet, needs_process
 from gpugate.report.table import Table, columns
+from gpugate.results.duet import DuetOutcome, DuetProcess
 from gpugate.store.json_file import write_atomically
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -21,6 +25,27 @@ NOTES = """
 - trials: the folder, with its report; budget: seconds of sampling for a case in a process
 - slower by: 0 is A/A, where each alarm is a false one; alarms: of all trials of all cases
 - alarm in each trial: cases whose trials all raised an alarm, of the cases; s: median seconds of a trial of a case
+"""
+SLOWER, FEWEST_TRIALS, WANTED = 5.0, 8, 0.95
+CASE_COLUMNS = columns("case", "alarms", "share", "s")
+BY_CASE = """
+## Cases that are 5 % slower
+
+The trials of otherwise idle cores, for cases with at least {fewest} of them: {often} of {cases} cases alarm in at least
+95 of 100 trials.
+
+{table}
+"""
+LIMITS = (3, 4, 6)  # processes of a case
+DRAWN_COLUMNS = columns("trials", "slower by", "cases", *(f"at most {limit}" for limit in LIMITS))
+DRAWS, FEWEST_PROCESSES = 100, 3  # drawn trials of a case; stored processes of each role that a case needs
+DRAWN = """
+## The limit of processes
+
+The share of trials that alarm where a case gets at most so many processes. Each of these trials was drawn from the
+stored processes of its case: {draws} trials a case, of the cases with at least {fewest} processes of either role.
+
+{table}
 """
 
 
@@ -52,6 +77,57 @@ def _count_alarmed_cases(judged: Sequence[JudgedCase]) -> str:
     return f"{len(cases - missed)} of {len(cases)}"
 
 
+def describe_cases(judged: Sequence[JudgedCase]) -> str:
+    """The share of alarms of each case with FEWEST_TRIALS or more, the largest share first."""
+    counted = [
+        count_alarms(name, [one for one in judged if one.case_id == name]) for name in {one.case_id for one in judged}
+    ]
+    rates = [(one.alarms.alarms / one.alarms.trials, one) for one in counted if one.alarms.trials >= FEWEST_TRIALS]
+    rates.sort(key=lambda rate: (-rate[0], rate[1].name))
+    rows = [
+        (one.name, f"{one.alarms.alarms} of {one.alarms.trials}", f"{100 * share:.0f} %", f"{one.median_s:.3g}")
+        for share, one in rates
+    ]
+    often = sum(share >= WANTED for share, _ in rates)
+    table = Table("", CASE_COLUMNS, tuple(rows)).markdown()
+    return BY_CASE.format(fewest=FEWEST_TRIALS, often=often, cases=len(rows), table=table) if rows else ""
+
+
+def draw_outcome(case_id: str, roles: Sequence[Sequence[DuetProcess]], limit: int, draws: random.Random) -> DuetOutcome:
+    """The outcome of one trial from stored processes. As in a duet, the roles of the versions alternate, and a decided
+    case gets no further process. No process is drawn twice before all of its role were drawn."""
+    shuffled = [draws.sample(some, len(some)) for some in roles]
+    taken: list[DuetProcess] = []
+    for number in range(limit):
+        some = shuffled[number % 2]
+        taken.append(some[number // 2 % len(some)])
+        duet = judge_duet(case_id, taken)
+        if not needs_process(duet):
+            break
+    return duet.outcome
+
+
+def drawn_rows(name: str, trials: Sequence[DuetTrial]) -> Iterator[tuple[str, ...]]:
+    """A row for each slowdown in a folder of trials of which a case has FEWEST_PROCESSES of either role."""
+    for slow_percent in sorted({trial.slow_percent for trial in trials}):
+        roles: dict[str, tuple[list[DuetProcess], list[DuetProcess]]] = {}
+        for trial in trials:
+            for case_id in trial.case_ids if trial.slow_percent == slow_percent else ():
+                for process in trial.processes:
+                    if case_id in process.measured:
+                        roles.setdefault(case_id, ([], []))[process.swapped].append(process)
+        enough = {name: both for name, both in sorted(roles.items()) if min(map(len, both)) >= FEWEST_PROCESSES}
+        if not enough:
+            continue
+        cells = []
+        for limit in LIMITS:
+            draws = random.Random(0)  # noqa: S311 -- the same draws for each limit
+            outcomes = Counter(draw_outcome(*one, limit, draws) for one in enough.items() for _ in range(DRAWS))
+            alarms = outcomes[DuetOutcome.SLOWER] + (0 if slow_percent else outcomes[DuetOutcome.FASTER])
+            cells.append(f"{100 * alarms / outcomes.total():.1f} %")
+        yield name, f"{slow_percent:g} %", str(len(enough)), *cells
+
+
 def describe(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> str:
     """The page: one row for each folder and slowdown, and the false alarms of all A/A trials together."""
     judged = [(name, trials[0], judge_trials(trials)) for name, trials in folders]
@@ -62,7 +138,12 @@ def describe(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> str:
     table = Table("", COLUMNS, tuple(rows)).markdown()
     about = "`python -m tools.duet_figures` writes this page from the trials below this folder."
     total = f"In all A/A trials together: {counted} alarms, over {cases} cases."
-    return f"# Trials of duets\n\n{about}\n\n{table}\n{NOTES}\n{total}\n"
+    slower = [one for _, first, cases in judged if not first.busy_cores for one in cases if one.slow_percent == SLOWER]
+    drawn = Table("", DRAWN_COLUMNS, tuple(row for one in folders for row in drawn_rows(*one))).markdown()
+    return (
+        f"# Trials of duets\n\n{about}\n\n{table}\n{NOTES}\n{total}\n{describe_cases(slower)}"
+        f"{DRAWN.format(draws=DRAWS, fewest=FEWEST_PROCESSES, table=drawn)}"
+    )
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.store.version import CACHE_FOLDER, Version
 from gpugate.units import Count, Positive, number_of
 
-BUDGET_S, PROCESSES = 15.0, 3  # of sampling a case in a process; most processes of a case
+BUDGET_S, PROCESSES = 15.0, 6  # of sampling a case in a process; most processes of a case
 CACHE = Path(CACHE_FOLDER, "versions")  # of a project: the worktrees of its versions
 LAST_LINES = 8
 HUNG = 6  # exit status of a process that hangs in C code; those of pytest are smaller

@@ -180,8 +180,8 @@ def test_a_slower_side_is_named_and_the_others_are_the_same(compared: tuple[Vers
     page = Page((versions.tiny.path / "made.html").read_bytes())
     assert page.unsafe == []
     assert {row[0]: row[1] for row in page.rows}["tiny/quick/cpu"] == "✕ SLOWER"
-    assert "process 2 of at most 4: 4 cases\n" in said, "those that were not begun when one died"
-    assert "process 3 of at most 5: 3 cases\n" in said, "those that were not begun when one hung, and the open one"
+    assert "process 2 of at most 7: 4 cases\n" in said, "those that were not begun when one died"
+    assert "process 3 of at most 8: 3 cases\n" in said, "those that were not begun when one hung, and the open one"
     assert versions.worktrees() == []
 
 

@@ -308,4 +308,4 @@ def test_a_real_run_catches_a_slowdown_in_both_roles(tmp_path: Path) -> None:
     assert slowed == [(number % 2 == 1, pytest.approx(1.2, abs=0.02)) for number in range(len(slowed))]
     assert len(slowed) in (2, 3)
     assert list(taken.conditions.source_hashes) == ["tiny"]
-    assert "process 1 of at most 3: 1 case\n" in ended.stderr
+    assert "process 1 of at most 6: 1 case\n" in ended.stderr
