@@ -255,6 +255,8 @@ def _set_up_sqlite(connection: Any, record: object) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
     # The last close writes to the disk. A power failure before may lose the newest runs, and damages nothing.
     cursor.execute("PRAGMA synchronous=NORMAL")
+    # Otherwise SQLite copies the pages that a statement of many rows changes to a temporary file, to undo it alone.
+    cursor.execute("PRAGMA temp_store=MEMORY")
     cursor.close()
 
 
