@@ -328,8 +328,7 @@ def _add(connection: sql.Connection, night: Night) -> str | None:
         "environment": _to_text(night.environment),
         "source_hashes": json.dumps(dict(night.source_hashes)),
     }
-    connection.execute(_INSERT_RUN, row)
-    run_id = connection.execute(_FIND_RUN, {"sought": night.key}).one().id
+    run_id = connection.execute(_INSERT_RUN, row).inserted_primary_key[0]  # type: ignore[index]  # each insert has one
     cases = list(enumerate(night.cases.values()))
     results = [(run_id, number, case.case_id, case.outcome and case.outcome.value) for number, case in cases]
     metrics = [
