@@ -94,7 +94,7 @@ _INSERT_RUN = RUN.insert()
 _VALUES = (RESULT.c.run_id, RESULT.c.case_id, RESULT.c.outcome, *list(METRIC.c)[2:])
 _NAMES = {code: name for name, code in METRIC_CODES.items()}
 _PROVENANCE = tuple(field.name for field in fields(Provenance))
-_PROVENANCE_COLUMNS = slice((_first := list(RUN.c.keys()).index(_PROVENANCE[0])), _first + len(_PROVENANCE))
+_OF_NIGHT = ("id", "name", "started_at", "seed", "machine", "environment", "source_hashes", "interrupted", *_PROVENANCE)
 
 
 class StoreError(GpugateError):
@@ -409,8 +409,9 @@ def _read_nights(
     of_runs: Sequence[sql.ColumnElement[bool]],
     of_cases: Sequence[sql.ColumnElement[bool]],
 ) -> list[Night]:
-    runs = connection.execute(sql.select(RUN).where(*of_runs).order_by(RUN.c.started, RUN.c.id)).all()
-    cases: dict[int, dict[str, CaseNight]] = {run.id: {} for run in runs}
+    columns = [RUN.c[name] for name in _OF_NIGHT]
+    runs = connection.execute(sql.select(*columns).where(*of_runs).order_by(RUN.c.started, RUN.c.id)).all()
+    cases: dict[int, dict[str, CaseNight]] = {run[0]: {} for run in runs}
     # The numbers of few runs lead the query to them by the primary key; SQLite would begin with all runs of a case.
     ids = list(cases) if len(runs) <= MOST_IDS else sql.select(RUN.c.id).where(*of_runs)
     rows = connection.execute(
@@ -427,19 +428,21 @@ def _read_nights(
             cases.setdefault(run_id, {})[case_id] = case  # of a run that was added meanwhile, too
         if code in _NAMES:  # a newer gpugate may have added another one
             metrics[_NAMES[code]] = Metric(value, low, high)
-    return [_night_of(run, cases[run.id]) for run in runs]
+    return [_night_of(run, cases[run[0]]) for run in runs]
 
 
-def _night_of(run: Any, cases: Mapping[str, CaseNight]) -> Night:
+def _night_of(run: Sequence[Any], cases: Mapping[str, CaseNight]) -> Night:
+    """The night of a row with the columns _OF_NIGHT, which are many times faster to read by position than by name."""
+    _, name, started_at, seed, machine, environment, source_hashes, interrupted, *provenance = run
     return Night(
-        name=run.name,
-        started=datetime.datetime.fromisoformat(run.started_at),
-        seed=run.seed,
-        machine=run.machine,
-        environment=_to_environment(run.environment),
-        source_hashes=_to_hashes(run.source_hashes),
-        provenance=Provenance(*run[_PROVENANCE_COLUMNS]),
-        interrupted=run.interrupted,
+        name=name,
+        started=datetime.datetime.fromisoformat(started_at),
+        seed=seed,
+        machine=machine,
+        environment=_to_environment(environment),
+        source_hashes=_to_hashes(source_hashes),
+        provenance=Provenance(*provenance),
+        interrupted=interrupted,
         cases=cases,
     )
 
