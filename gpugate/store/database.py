@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -43,7 +42,7 @@ IN_MEMORY = "sqlite://"
 BUSY_S = 30  # for which a writer waits while another one writes
 CONNECT_S = 10
 MOST_IDS = 1000  # in one statement
-ROWS_AT_ONCE = 10_000
+ROWS_AT_ONCE = 500
 ROWS_A_STATEMENT = 150  # of at most six values: SQLite before 3.32 takes 999 values
 CREATING_LOCK = 0x67617465  # of PostgreSQL: one process at a time makes the tables
 TABLES = sql.MetaData()
@@ -421,7 +420,7 @@ def _read_nights(
         .order_by(RESULT.c.run_id, RESULT.c.number)
     )
     of_case, metrics = (0, ""), dict[str, Metric]()
-    for run_id, case_id, outcome, code, value, low, high in chain.from_iterable(rows.partitions(ROWS_AT_ONCE)):
+    for run_id, case_id, outcome, code, value, low, high in _plain(rows):
         if (run_id, case_id) != of_case:
             of_case, metrics = (run_id, case_id), {}
             case = CaseNight(case_id, None if outcome is None else Outcome(outcome), metrics)
@@ -429,6 +428,13 @@ def _read_nights(
         if code in _NAMES:  # a newer gpugate may have added another one
             metrics[_NAMES[code]] = Metric(value, low, high)
     return [_night_of(run, cases[run[0]]) for run in runs]
+
+
+def _plain(rows: sql.CursorResult[Any]) -> Iterator[tuple[Any, ...]]:
+    """The rows as the driver reads them. SQLAlchemy would make an object of each, and has no number to convert."""
+    cursor: Any = rows.cursor
+    while some := cursor.fetchmany(ROWS_AT_ONCE):
+        yield from some
 
 
 def _night_of(run: Sequence[Any], cases: Mapping[str, CaseNight]) -> Night:
