@@ -347,7 +347,8 @@ def _insert_rows(connection: sql.Connection, table: sql.Table, rows: Sequence[tu
     if connection.dialect.driver == "psycopg":
         columns = ", ".join(column.name for column in table.columns)
         cursor = connection.connection.cursor()
-        with cursor.copy(f"COPY {table.name} ({columns}) FROM STDIN") as copy:
+        with cursor.copy(f"COPY {table.name} ({columns}) FROM STDIN (FORMAT BINARY)") as copy:
+            copy.set_types([column.type.compile(connection.dialect).lower() for column in table.columns])
             for row in rows:
                 copy.write_row(row)
     elif connection.dialect.name == "sqlite":
