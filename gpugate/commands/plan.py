@@ -20,11 +20,12 @@ from gpugate.session.options import whole_number
 from gpugate.session.stored_durations import StoredCases, read_files, read_store, take_newest
 from gpugate.store.json_file import pretty, with_header
 from gpugate.store.store_url import VARIABLE, find_url
-from gpugate.units import duration, number_of
+from gpugate.units import duration, list_names, number_of
 
 FORMAT = "gpugate-plan"
 # History: 1: the groups of each GPU and of the host, the makespan and its bound, and nights on other numbers of GPUs.
 FORMAT_VERSION = 1
+MOST_NAMED = 3  # cases in one sentence
 
 
 class PlanError(GpugateError):
@@ -69,7 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
     cases, known_s = take_newest([one for one in stored if one.machine == machine])
     groups = group_cases(cases, known_s)
     fleets = {gpus: plan(groups, gpus).night_s for gpus in FLEETS}
-    planned = Planned(machine, len(cases), len(known_s), plan(groups, count), fleets)
+    unfit = {case_id for one in found if one.machine == machine for case_id in one.unfit}
+    left_out = tuple(unfit - {case.case_id for case in cases})
+    planned = Planned(machine, len(cases), len(known_s), plan(groups, count), fleets, left_out)
     if arguments.json:
         sys.stdout.write(pretty(with_header(FORMAT, FORMAT_VERSION, document(planned))) + "\n")
     else:
@@ -88,13 +91,17 @@ def _read_store(given: str | None) -> list[StoredCases]:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, the number of its cases and of those whose duration is known, and the night on other fleets."""
+    """A plan, the number of its cases and of those whose duration is known, and the night on other fleets.
+
+    `left_out` are the cases that the store knows only from a machine that was not well.
+    """
 
     machine: str
     cases: int
     known: int
     plan: FleetPlan
     night_s: dict[int, float]
+    left_out: tuple[str, ...] = ()
 
 
 def document(planned: Planned) -> dict[str, Any]:
@@ -135,6 +142,10 @@ def _parts(planned: Planned, one: str, width: int) -> Iterator[RenderableType]:
 def _describe(planned: Planned, one: str) -> Iterator[str]:
     plan, unknown = planned.plan, planned.cases - planned.known
     yield f"{number_of(planned.cases, 'case')} of {planned.machine}, without the start of their processes"
+    if planned.left_out:
+        names = list_names(sorted(planned.left_out), MOST_NAMED)
+        count = number_of(len(planned.left_out), "case")
+        yield f"{count} left out, measured only on a machine that was not well (ENV_INVALID): {names}"
     if planned.known == 0:
         yield "no duration is known: each case counts as 1 s, so that times are numbers of cases"
     elif unknown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,8 +18,9 @@ FEW = 0.005  # of a step: as good as the same
 MOST = 0.5  # of what a step takes longer
 SOME = 0.25  # of it: a count that bears less is not what made the step longer
 LITTLE = 0.05  # of it: a part that is as much larger than the whole is as good as all of it
-LIKE_BEFORE = 0.1  # of how far off an output is: so much closer to that of the step before
+LIKE_BEFORE = 0.1  # of the error of an output: so much closer it is to the output of the step before
 RIGHT_ROWS = 0.2  # of all: noise leaves a few rows of one value each as they were, by chance
+ROUNDING = 0.01  # relative L2 error of a row: bfloat16 rounds by 0.004 at most, and work that is left out costs more
 COUNTED = ("copies", "pageable copies", "synchronization", "more kernels")
 COPIES = ("host_to_device_copies", "device_to_host_copies", "device_to_device_copies")
 COUNTS = ("kernel_launches", "graph_launches", "kernels", *COPIES, "pageable_copies", "memsets", "synchronizing_calls")
@@ -69,11 +71,17 @@ def _outputs(then: State, now: State) -> Cause | None:
     if now.wrong is None:
         return Cause("disproved", f"a proof failed: {now.disproved}") if now.disproved else None
     looks = now.mismatch
-    if looks is not None and looks.from_step_before is not None and looks.from_step_before < LIKE_BEFORE:
+    off = math.inf if looks is None or now.output_error is None else now.output_error
+    before = looks.from_step_before if looks is not None and looks.from_step_before is not None else math.inf
+    if before < LIKE_BEFORE * min(off, 1):
         return Cause("stale output", f"it returns the output of the step before ({now.wrong})")
-    if looks is not None and looks.rows_right is not None and looks.rows_right >= RIGHT_ROWS:
-        right = units.percent(looks.rows_right)
-        return Cause("work left out", f"only {right} of the rows of an output are right: work was left out")
+    right = looks.rows_right if looks is not None and looks.rows_right is not None else 0.0
+    # All of the error is in the other rows.
+    if off < ROUNDING * math.sqrt(1 - right):
+        return Cause("numerics", f"outputs are off by as little as rounding ({now.wrong}): precision changed")
+    if right >= RIGHT_ROWS:
+        share = units.percent(right)
+        return Cause("work left out", f"only {share} of the rows of an output are right: work was left out")
     return Cause("numerics", f"outputs are off all over ({now.wrong}): precision or arithmetic changed")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
 from gpugate.explaining.autopsy import autopsy
@@ -60,6 +61,7 @@ def optimized_side(result: CaseResult) -> State | None:
         wrong=_find_wrong_output(result),
         disproved=next((f"{one.name}: {one.problem}" for one in found.proofs if one.problem), None),
         mismatch=found.mismatch,
+        output_error=_find_largest_error(found),
         reference_ms=summary.reference_ms.median,
         reference_counters=found.reference_counters,
     )
@@ -93,6 +95,11 @@ def recorded_side(result: CaseResult, profile: StepProfile | None) -> State | No
         times.optimized_steps_per_block,
         reference_ms=times.reference_ms,
     )
+
+
+def _find_largest_error(found: Measurement) -> float | None:
+    error = max((one.relative_l2 for one in found.differences), default=math.inf)
+    return error if math.isfinite(error) else None
 
 
 def _find_wrong_output(result: CaseResult) -> str | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from gpugate import units
 from gpugate.machine.environment import Environment
 from gpugate.measurement.ceilings import BANDWIDTH
+from gpugate.measurement.record import Measurement
 from gpugate.results.run import RunResult
 from gpugate.units import YARDSTICK_RATES, yardstick_label, yardstick_value
 
@@ -42,8 +43,12 @@ def yardsticks(run: RunResult) -> list[str]:
 
 
 def load(run: RunResult) -> list[str]:
-    """`other processes kept up to 1.4 CPU cores busy` while cases were measured; empty where it is not known."""
-    measured = [case.measurement for case in run.cases.values() if case.measurement is not None]
+    """The load during the measurements of the run."""
+    return describe_load([case.measurement for case in run.cases.values() if case.measurement is not None])
+
+
+def describe_load(measured: Sequence[Measurement]) -> list[str]:
+    """`other processes kept up to 1.4 CPU cores busy` during the measurements; empty where it is not known."""
     cores = [one.optimized_counters["other_cores"] for one in measured if "other_cores" in one.optimized_counters]
     return [f"other processes kept up to {max(cores):.2g} CPU cores busy"] if cores else []
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from rich.cells import cell_len
@@ -14,7 +14,6 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpugate import units
-from gpugate.judging.decide import decider
 from gpugate.report.findings import (
     Attention,
     attention,
@@ -23,6 +22,7 @@ from gpugate.report.findings import (
     errors,
     skips,
 )
+from gpugate.report.gains import describe_gains
 from gpugate.report.next_step import describe_recording
 from gpugate.report.rows import MARK, outcome_word, rows, worst_of
 from gpugate.report.table import STYLES, Column, Table
@@ -30,13 +30,11 @@ from gpugate.report.terminal import fault_line, indent, last_lines, machine_line
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
-from gpugate.results.summary import Summary
 from gpugate.results.verdict import Outcome
 
 MOST_PARAGRAPHS = 5  # of what needs attention; -v prints all
 MOST_NAMED = 3  # cases by name in one sentence
 DETAILS = "-v lists all"
-NO_GAIN = (Outcome.ENV_INVALID, Outcome.WRONG, Outcome.NOT_ENGAGED)  # times that say nothing of the optimization
 
 
 def screen(run: RunResult, width: int) -> list[RenderableType]:
@@ -140,31 +138,6 @@ def list_skips(run: RunResult) -> list[str]:
 
 def _cut(words: str, width: int) -> RenderableType:
     return Text(words if cell_len(words) <= width else f"{words[: width - 3]}...", overflow="fold")
-
-
-def describe_gains(run: RunResult) -> list[str]:
-    """The findings of the run about its optimizations in one or two sentences; none without a time that is evidence."""
-    found = {
-        f"{case.workload}/{case.optimization}": one.summary
-        for case in run.cases.values()
-        if (one := decider(case)) and worst_of(case) not in NO_GAIN
-    }
-    if not found:
-        return []
-    pays = {name: one for name, one in found.items() if one.speedup.low > 1}
-    costs = {name: one for name, one in found.items() if one.speedup.high < 1}
-    words = f"faster than their reference here: {len(pays)} of {units.number_of(len(found), 'optimization')}"
-    if pays:
-        words += f", most of all {_best(pays.items())}"
-    if costs:
-        words += f"; slower: {len(costs)}, {units.list_names(list(costs), MOST_NAMED)}"
-    knees = [f"{sweep.workload} is best with {sweep.parameter} {sweep.knee}" for sweep in run.sweeps if sweep.knee]
-    return [words, *knees]
-
-
-def _best(pays: Iterable[tuple[str, Summary]]) -> str:
-    name, best = max(pays, key=lambda one: one[1].speedup.low)
-    return f"{name}, {units.ratio(best.speedup.median)}"
 
 
 def next_command(run: RunResult) -> list[str]:

@@ -92,7 +92,8 @@ class CaseNight:
 
 @dataclass(frozen=True)
 class Night:
-    """One run. `cases` has only cases that were measured, on a machine that was well."""
+    """One run. `cases` has only cases that were measured, on a machine that was well; `unfit` are the ids of those that
+    were measured on a machine that was not: their times are no evidence."""
 
     name: str  # of its directory, else the time at which it started
     started: datetime.datetime  # with the UTC offset
@@ -103,6 +104,7 @@ class Night:
     provenance: Provenance
     interrupted: bool
     cases: Mapping[str, CaseNight]
+    unfit: tuple[str, ...] = ()
 
     @cached_property
     def key(self) -> str:
@@ -147,4 +149,5 @@ def _merge(nights: Sequence[Night]) -> Night:
         for case_id, found in measured.items()
     }
     interrupted = all(night.interrupted for night in nights)
-    return replace(nights[0], name=nights[0].version, interrupted=interrupted, cases=cases)
+    unfit = tuple(case_id for night in nights for case_id in night.unfit)
+    return replace(nights[0], name=nights[0].version, interrupted=interrupted, cases=cases, unfit=unfit)

@@ -25,7 +25,7 @@ def remember(run: RunResult, options: Options) -> list[str]:
         return []
     try:
         night = night_of(run, options.report_path.resolve().name if options.report_path else "")
-        if not night.cases:
+        if not night.cases and not night.unfit:
             return []
         from gpugate.store.database import open_store  # which imports sqlalchemy: a session without cases does not
 

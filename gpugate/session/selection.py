@@ -97,9 +97,13 @@ def deselect(config: pytest.Config, items: list[pytest.Item], dropped: Collectio
 
 
 def explain_empty_selection(config: pytest.Config) -> str | None:
-    """The sentence for a `-k` that leaves no perf test; None where something else left none."""
-    words = config.option.keyword
-    return f"-k {words!r} selects none of the cases: --collect-only -q without it lists them" if words else None
+    """The sentence for a `-k` or `-m` that leaves no perf test; None where something else left none."""
+    keyword, mark = config.option.keyword, config.option.markexpr
+    if keyword and mark:
+        return f"-k {keyword!r} with -m {mark!r} selects none of the cases: --collect-only -q without them lists them"
+    if keyword:
+        return f"-k {keyword!r} selects none of the cases: --collect-only -q without it lists them"
+    return f"-m {mark!r} selects none of the cases: pytest --markers lists the marks" if mark else None
 
 
 def ended_early(session: pytest.Session, exitstatus: int, reached: Container[str]) -> bool:

@@ -18,11 +18,15 @@ from gpugate.store.night_files import RUN, find_runs
 
 @dataclass(frozen=True)
 class StoredCases:
-    """The cases that one stored run measured, each with its seconds where they are known."""
+    """The cases that one stored run measured, each with its seconds where they are known.
+
+    `unfit` are the ids of cases of which the store has no seconds, since the machine was not well.
+    """
 
     started: datetime.datetime
     machine: str
     cases: tuple[tuple[PlannedCase, float | None], ...]
+    unfit: tuple[str, ...] = ()
 
 
 def take_newest(stored: Sequence[StoredCases]) -> tuple[list[PlannedCase], dict[str, float]]:
@@ -65,4 +69,4 @@ def _of_night(night: Night) -> StoredCases:
         (PlannedCase(name, name, case.value("host_fed") == 1, int(case.value("ranks") or 1)), case.value("duration_s"))
         for name, case in night.cases.items()
     )
-    return StoredCases(night.started, machine_name(night.environment), cases)
+    return StoredCases(night.started, machine_name(night.environment), cases, night.unfit)

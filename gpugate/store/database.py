@@ -1,6 +1,7 @@
 """The store: every run in three tables of a database, SQLite or another one that SQLAlchemy knows.
 
-`run` has the provenance of a run, `result` its cases, `metric` the numbers of each case. Files stay the truth: the
+`run` has the provenance of a run, `result` its cases, `metric` the numbers of each case; a case of a machine that was
+not well has no numbers. Files stay the truth: the
 store is made again from them by `gpugate store add`. A year of nights of eight machines has 2.6 million metrics, so
 that their rows are short: a result has the number of its run and its own number within the run, and a metric has both
 and the number of its name, see `gpugate.results.night.METRIC_CODES`. These numbers are the primary keys by which the
@@ -44,6 +45,7 @@ CONNECT_S = 10
 MOST_IDS = 1000  # in one statement
 ROWS_AT_ONCE = 500
 ROWS_A_STATEMENT = 150  # of at most six values: SQLite before 3.32 takes 999 values
+UNFIT = Outcome.ENV_INVALID.value  # of a result without metrics: the machine was not well
 CREATING_LOCK = 0x67617465  # of PostgreSQL: one process at a time makes the tables
 TABLES = sql.MetaData()
 # MySQL wants a length, and an index of one that is not too long.
@@ -90,6 +92,7 @@ REVISION = sql.Table("alembic_version", sql.MetaData(), sql.Column("version_num"
 # Statements that are built once: SQLAlchemy takes as long to build them as SQLite to insert a run.
 _FIND_RUN = sql.select(RUN.c.id, RUN.c.name, RUN.c.interrupted).where(RUN.c.key == sql.bindparam("sought"))
 _INSERT_RUN = RUN.insert()
+_HAS_METRICS = sql.exists().where(METRIC.c.run_id == RESULT.c.run_id, METRIC.c.number == RESULT.c.number)
 _VALUES = (RESULT.c.run_id, RESULT.c.case_id, RESULT.c.outcome, *list(METRIC.c)[2:])
 _NAMES = {code: name for name, code in METRIC_CODES.items()}
 _PROVENANCE = tuple(field.name for field in fields(Provenance))
@@ -148,7 +151,9 @@ class Store:
     def read_nights(self, selection: Selection = Selection()) -> list[Night]:
         """The nights of a selection with its cases, the oldest first. A night without such a case is among them."""
         with self._reading() as connection:
-            return _read_nights(connection, _conditions(connection, selection), _of_cases(selection))
+            codes = [METRIC_CODES[name] for name in selection.metrics]
+            of_metrics = [METRIC.c.name.in_(codes)] if codes else []
+            return _read_nights(connection, _conditions(connection, selection), _of_cases(selection), of_metrics)
 
     def read_night_before(self, night: Night) -> Night | None:
         """The last night before this one that the same host measured on the same machine, with a case of this one."""
@@ -157,13 +162,14 @@ class Store:
             newest = (
                 sql.select(RUN.c.id)
                 .join(RESULT, RESULT.c.run_id == RUN.c.id)
+                .where(_HAS_METRICS)
                 .where(RUN.c.machine == night.machine, at_host, RUN.c.started <= _seconds(night.started))
                 .where(RUN.c.key != night.key, RESULT.c.case_id.in_(list(night.cases)))
                 .order_by(RUN.c.started.desc(), RUN.c.id.desc())
                 .limit(1)
             )
             found = connection.execute(newest).scalar()
-            return None if found is None else _read_nights(connection, [RUN.c.id == found], [])[0]
+            return None if found is None else _read_nights(connection, [RUN.c.id == found])[0]
 
     def find_commit(self, beginning: str) -> tuple[datetime.datetime, datetime.datetime] | None:
         """The times of the first and the last night of a commit; None where the store has none of it."""
@@ -330,6 +336,7 @@ def _add(connection: sql.Connection, night: Night) -> str | None:
     run_id = connection.execute(_INSERT_RUN, row).inserted_primary_key[0]  # type: ignore[index]  # each insert has one
     cases = list(enumerate(night.cases.values()))
     results = [(run_id, number, case.case_id, case.outcome and case.outcome.value) for number, case in cases]
+    results += [(run_id, number, name, UNFIT) for number, name in enumerate(night.unfit, len(cases))]
     metrics = [
         (run_id, number, METRIC_CODES[name], metric.value, metric.low, metric.high)
         for number, case in cases
@@ -399,15 +406,14 @@ def _of_cases(selection: Selection) -> list[sql.ColumnElement[bool]]:
         found.append(RESULT.c.case_id == selection.case_id)
     if selection.case:
         found.append(sql.func.lower(RESULT.c.case_id).contains(selection.case.lower(), autoescape=True))
-    if selection.metrics:
-        found.append(METRIC.c.name.in_([METRIC_CODES[name] for name in selection.metrics]))
     return found
 
 
 def _read_nights(
     connection: sql.Connection,
     of_runs: Sequence[sql.ColumnElement[bool]],
-    of_cases: Sequence[sql.ColumnElement[bool]],
+    of_cases: Sequence[sql.ColumnElement[bool]] = (),
+    of_metrics: Sequence[sql.ColumnElement[bool]] = (),
 ) -> list[Night]:
     columns = [RUN.c[name] for name in _OF_NIGHT]
     runs = connection.execute(sql.select(*columns).where(*of_runs).order_by(RUN.c.started, RUN.c.id)).all()
@@ -417,7 +423,7 @@ def _read_nights(
     rows = connection.execute(
         sql.select(*_VALUES)
         .join(METRIC, sql.and_(METRIC.c.run_id == RESULT.c.run_id, METRIC.c.number == RESULT.c.number))
-        .where(RESULT.c.run_id.in_(ids), *of_cases)
+        .where(RESULT.c.run_id.in_(ids), *of_cases, *of_metrics)
         .order_by(RESULT.c.run_id, RESULT.c.number)
     )
     of_case, metrics = (0, ""), dict[str, Metric]()
@@ -428,7 +434,12 @@ def _read_nights(
             cases.setdefault(run_id, {})[case_id] = case  # of a run that was added meanwhile, too
         if code in _NAMES:  # a newer gpugate may have added another one
             metrics[_NAMES[code]] = Metric(value, low, high)
-    return [_night_of(run, cases[run[0]]) for run in runs]
+    unfit: dict[int, list[str]] = {}
+    left_out = sql.select(RESULT.c.run_id, RESULT.c.case_id).where(RESULT.c.outcome == UNFIT, ~_HAS_METRICS)
+    ordered = left_out.where(RESULT.c.run_id.in_(ids), *of_cases).order_by(RESULT.c.run_id, RESULT.c.number)
+    for run_id, case_id in connection.execute(ordered):
+        unfit.setdefault(run_id, []).append(case_id)
+    return [_night_of(run, cases[run[0]], unfit.get(run[0], ())) for run in runs]
 
 
 def _plain(rows: sql.CursorResult[Any]) -> Iterator[tuple[Any, ...]]:
@@ -438,7 +449,7 @@ def _plain(rows: sql.CursorResult[Any]) -> Iterator[tuple[Any, ...]]:
         yield from some
 
 
-def _night_of(run: Sequence[Any], cases: Mapping[str, CaseNight]) -> Night:
+def _night_of(run: Sequence[Any], cases: Mapping[str, CaseNight], unfit: Sequence[str]) -> Night:
     """The night of a row with the columns _OF_NIGHT, which are many times faster to read by position than by name."""
     _, name, started_at, seed, machine, environment, source_hashes, interrupted, *provenance = run
     return Night(
@@ -451,6 +462,7 @@ def _night_of(run: Sequence[Any], cases: Mapping[str, CaseNight]) -> Night:
         provenance=Provenance(*provenance),
         interrupted=interrupted,
         cases=cases,
+        unfit=tuple(unfit),
     )
 
 

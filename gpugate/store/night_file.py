@@ -81,12 +81,13 @@ def _night(name: str, body: Mapping[str, Any]) -> Night:
         provenance=UNKNOWN_PROVENANCE if stored is None else from_json(Provenance, stored, "provenance"),
         interrupted=from_json(bool, body["interrupted"], "interrupted"),
         cases={one.case_id: one for one in seen if one is not None},
+        unfit=tuple(case_id for case_id, case in cases.items() if _is_timed(case) and not _was_fit(case)),
     )
 
 
 def _read_case(case: Mapping[str, Any], where: str) -> CaseNight | None:
     """Reads a case; None where it was not timed, or where its machine was not well."""
-    if case.get("summary") is None or case.get("environment_problem") is not None:
+    if not (_is_timed(case) and _was_fit(case)):
         return None
     verdicts = case.get("verdicts")
     if not isinstance(verdicts, list):
@@ -97,6 +98,14 @@ def _read_case(case: Mapping[str, Any], where: str) -> CaseNight | None:
         outcome=worst(outcomes) if outcomes else None,
         metrics=dict(_metrics(case, where)),
     )
+
+
+def _is_timed(case: Mapping[str, Any]) -> bool:
+    return case.get("summary") is not None
+
+
+def _was_fit(case: Mapping[str, Any]) -> bool:
+    return case.get("environment_problem") is None
 
 
 def _metrics(case: Mapping[str, Any], where: str) -> Iterator[tuple[str, Metric]]:

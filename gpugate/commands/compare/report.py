@@ -9,6 +9,7 @@ from typing import Any
 from rich.padding import Padding
 from rich.text import Text
 
+from gpugate.report.machine import describe_load
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
@@ -127,8 +128,10 @@ def _notes(compared: Comparison) -> Iterator[str]:
 
 
 def other_notes(compared: Comparison, problems: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Yields the software of both versions, the `problems`, and the cases that are arranged apart or of one version."""
+    """Yields the software of both versions, the load of the machine, the `problems`, and the cases that are arranged
+    apart or of one version."""
     yield from (f"{version}: {software}" for version, software in compared.software.items())
+    yield from describe_load([one for process in compared.taken for one in process.measured.values()])
     together = "both versions do not fit together"
     yield from (f"{name}: one after another: {together}" for name in compared.one_after_another)
     yield from (f"{name}: not measured: {reason}" for name, reason in (problems or {}).items())

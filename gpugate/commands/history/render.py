@@ -28,6 +28,7 @@ BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 NEW_LEVEL = "|"
 FLATTEST = 0.02  # the share that a line of full height stands for at least: noise must not look like mountains
 SPARK_COLUMNS = 42
+MOST_NAMED = 3  # cases in one sentence
 NARROWEST_SPARK = 12
 OTHER_COLUMNS = 92  # beside the line: a name of 20, and every number
 
@@ -47,7 +48,7 @@ def _machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
     marks = [(trend, mark) for trend in history.trends for mark in trend.marks]
     for trend, mark in sorted(marks, key=lambda pair: pair[1].night.started):
         yield Text(f"{night_name(mark.night)}: {trend.case_id}: {describe_mark(mark)}", style="yellow", overflow="fold")
-    for line in (*_events(history), *_limits(history)):
+    for line in (*_events(history), *_left_out(history), *_limits(history)):
         yield Text(line, style="dim", overflow="fold")
     yield Text()
 
@@ -155,6 +156,15 @@ def _events(history: MachineHistory) -> Iterator[str]:
         if night.interrupted:
             measured = units.number_of(len(night.cases), "measured case")
             yield f"{night_name(night)}: {night.name} was cut off, after {measured}"
+
+
+def _left_out(history: MachineHistory) -> Iterator[str]:
+    """Yields the measurements that are in no series."""
+    found = [case_id for night in history.nights for case_id in night.unfit]
+    if found:
+        cases = units.list_names(list(dict.fromkeys(found)), MOST_NAMED)
+        count = units.number_of(len(found), "measurement")
+        yield f"{count} left out, of a machine that was not well (ENV_INVALID): {cases}"
 
 
 def _limits(history: MachineHistory) -> Iterator[str]:

@@ -23,6 +23,7 @@ from gpugate.report.findings import (
     tally,
     warnings,
 )
+from gpugate.report.gains import describe_gains
 from gpugate.report.last_night import Flip, NightChanges
 from gpugate.report.machine import facts, load
 from gpugate.report.moved_cases import Moved
@@ -173,8 +174,8 @@ def _light(run: RunResult) -> tuple[str, str]:
 
 
 def _rest(run: RunResult) -> str:
-    """The end of the first sentence: the machine, the duration and the sharpness."""
-    worth = sharpness(run) or "no case has a record, so its sharpness is unknown"
+    """The end of the first sentence: the machine, the duration, and the sharpness or, without records, the gains."""
+    worth = sharpness(run) or "; ".join(describe_gains(run)) or "no case has a record, so its sharpness is unknown"
     return f"on {run.environment.device_name}, in {units.duration(run.wall_s)}; {worth}."
 
 

@@ -463,3 +463,10 @@ def test_the_status_is_that_of_the_most_severe_case() -> None:
     assert exit_status([slower, unsure], {}) == UNDECIDED
     assert exit_status([slower, unsure], {"net": "no"}) == UNUSABLE
     assert exit_status([], {}) == UNUSABLE
+
+
+def test_the_load_of_the_machine_is_that_of_the_busiest_measurement(tmp_path: Path) -> None:
+    taken = [process(replace(measured(10, 10), optimized_counters={"other_cores": cores})) for cores in (0.3, 1.44)]
+    compared = Comparison(Version("a", tmp_path), Version("b", tmp_path), taken, *judge_duets(taken))
+    assert "- other processes kept up to 1.4 CPU cores busy\n" in markdown(compared)
+    assert "  other processes kept up to 1.4 CPU cores busy\n" in text(compared, 140, False)

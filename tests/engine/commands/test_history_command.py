@@ -159,7 +159,7 @@ def test_machines_are_kept_apart(tmp_path: Path, history: History) -> None:
     assert [one["changed"] for machine in machines for one in machine["nights"]] == [[]] * 4
 
 
-def test_a_sick_machine_and_what_was_not_measured_are_no_part_of_a_series(tmp_path: Path) -> None:
+def test_a_sick_machine_and_what_was_not_measured_are_no_part_of_a_series(tmp_path: Path, history: History) -> None:
     cases = [
         timed("fused", 3.0),
         timed("sick", 2.0, environment_problem="the machine gave 1 instead of 2"),
@@ -169,6 +169,11 @@ def test_a_sick_machine_and_what_was_not_measured_are_no_part_of_a_series(tmp_pa
     night(tmp_path, 0, cases)
     ((only,), refused) = read_nights(tmp_path)
     assert (list(only.cases), refused) == (["tiny/fused/cuda"], ())
+    assert only.unfit == ("tiny/sick/cuda",)
+    night(tmp_path, 1, cases)
+    left_out = "2 measurements left out, of a machine that was not well (ENV_INVALID): tiny/sick/cuda\n"
+    assert left_out in history(tmp_path)[1]
+    assert "left out" not in history(tmp_path, "-k", "fused")[1]
 
 
 def test_a_night_that_was_cut_off_counts_and_is_told(tmp_path: Path, history: History) -> None:

@@ -93,6 +93,19 @@ def test_the_store_gives_the_same_plan_as_its_files(
     assert plan(capsys, "--gpus", "2") == of_files
 
 
+def test_a_store_that_knows_a_case_only_from_a_sick_machine_says_so(
+    nights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sick = {"environment_problem": "the machine gave 1 instead of 2"}
+    night(nights, 2, [timed("a", 1000, **sick), timed("sick", 60, **sick)])
+    url = f"sqlite:///{tmp_path}/store.sqlite"
+    with closing(open_store(url)) as store:
+        add_folder(store, nights)
+    assert main(["plan", "--store", url, "--gpus", "2"]) == 0
+    left_out = "1 case left out, measured only on a machine that was not well (ENV_INVALID): tiny/sick/cuda\n"
+    assert left_out in capsys.readouterr().out
+
+
 def test_confirmations_count_as_part_of_their_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     further = [Confirmation(measured("tiny/a/cuda", 3.0, wall_s=30)), Confirmation(None, "it ended with status 3")]
     path = night(tmp_path, 0, [timed("a", 60, attempts=further)])

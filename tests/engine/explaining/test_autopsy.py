@@ -1,5 +1,6 @@
 """Autopsies: terms that add up, the likely cause of every kind, and what is said of it."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -115,6 +116,11 @@ CAUSES = [
     (now(mismatch=NOISE, **WRONG), "numerics", "off all over (relative L2 0.8, 0.001 is allowed)"),
     (now(**WRONG), "numerics", "off all over"),
     (now(mismatch=Mismatch(1.5, 0.07), **WRONG), "numerics", "off all over"),
+    (now(mismatch=HALF, output_error=0.7, **WRONG), "work left out", "only 50 % of the rows"),
+    (now(mismatch=HALF, output_error=5e-6, **WRONG), "numerics", "by as little as rounding (relative L2 0.8"),
+    (now(mismatch=NOISE, output_error=5e-6, **WRONG), "numerics", "by as little as rounding (relative L2 0.8"),
+    (now(mismatch=Mismatch(0.05, 0.0), output_error=0.2, **WRONG), "numerics", "off all over"),
+    (now(mismatch=Mismatch(0.05, 0.0), output_error=0.9, **WRONG), "stale output", "of the step before"),
     (now(disproved="it learns: 12 %"), "disproved", "a proof failed: it learns: 12 %"),
     (now(counters={"grown_bytes": 2e6, "synchronizing_calls": 1.0}), "leak", "keeps 2 MB more"),
     (
@@ -361,6 +367,8 @@ def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
     off = Difference(0.25, 0.3, None, "fresh inputs")
     assert told().wrong is None
     assert told(differences=(off,)).wrong == "on fresh inputs, the relative L2 error 2.50e-01 exceeds 1.0e-03"
+    assert told(differences=(off, replace(off, relative_l2=0.3))).output_error == 0.3
+    assert told(differences=(replace(off, relative_l2=math.inf),)).output_error is None
     assert told(differences=(replace(off, problem="NaN"),)).wrong == "on fresh inputs, NaN"
     assert told(differences=()).wrong is None
     proofs = ProofResult("it learns", "98 %"), ProofResult("it keeps up", problem="12 %")

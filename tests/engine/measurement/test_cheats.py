@@ -4,6 +4,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +14,11 @@ import torch
 from gpugate.judging.equivalence import judge_equivalence
 from gpugate.measurement import step_checks
 from gpugate.measurement.record import Measurement
+from gpugate.measurement.sides import build_side
+from gpugate.measurement.step_checks import time_on_new_inputs
 from gpugate.results.verdict import Outcome
 from gpugate.workload import BASELINE, TOLERANCE_BY_DTYPE, Build, Context, Side
-from tests.support.bench import Bench, bench, other_kernels, product, quick_collections
+from tests.support.bench import CPU, Bench, bench, other_kernels, product, quick_collections
 
 __all__ = ["bench", "quick_collections"]  # fixtures
 WORK_MS, CHEAT_MS = 3.0, 0.1  # of a step that computes, and of one that does not
@@ -86,6 +90,17 @@ def test_outputs_remembered_by_the_content_of_their_input(bench: Bench) -> None:
     assert measured.step_checks is not None
     assert measured.step_checks.wrong == 0, "every output is right: only the times of new inputs show it"
     assert measured.step_checks.new_input_ratio == pytest.approx(WORK_MS / CHEAT_MS)
+
+
+@pytest.mark.parametrize(("disturbed", "ratio"), [(0, 1.0), (6, 1.0), (99, 10.0)])
+def test_other_programs_that_lengthen_the_first_blocks_make_no_side_a_remembering_one(
+    disturbed: int, ratio: float
+) -> None:
+    """The made-up times of an honest side: in each `disturbed` round, the block over new inputs takes ten times as
+    long as the one over used inputs."""
+    side = build_side("fast", lambda context: Side(product), Context(CPU, 2, 0, Path()), torch.zeros(2, 4))
+    times_ms = chain.from_iterable((10.0 if number < disturbed else 1.0, 1.0) for number in range(100))
+    assert time_on_new_inputs(side, lambda number: torch.zeros(2, 4), lambda run: next(times_ms), 1.0) == ratio
 
 
 def test_a_table_made_at_build_time(bench: Bench) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gpugate.report.findings import attention
-from gpugate.report.screen import describe_gains, next_command, screen
+from gpugate.report.screen import next_command, screen
 from gpugate.report.terminal import render_text
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
@@ -109,21 +109,6 @@ def test_the_worst_comes_first_and_the_rest_is_counted(gpu_run: RunResult) -> No
     shown = paragraph(run, "needs attention")
     assert shown[0] == "  FAILED  e-0/x/cuda"
     assert shown[-1] == "  and 2 more: -v lists all"
-
-
-def test_what_was_learned_counts_by_intervals(gpu_run: RunResult) -> None:
-    cases = [case for case in gpu_run.cases.values() if case.summary is not None]
-    (words, *_) = describe_gains(gpu_run)
-    assert words.startswith(
-        f"faster than their reference here: {len(cases)} of {len(cases)} optimizations, most of all "
-    )
-    assert describe_gains(replace(gpu_run, cases={})) == []
-
-
-@pytest.mark.parametrize("outcome", [Outcome.ENV_INVALID, Outcome.WRONG, Outcome.NOT_ENGAGED])
-def test_a_time_that_is_no_evidence_is_no_gain(gpu_run: RunResult, outcome: Outcome) -> None:
-    with_verdicts(gpu_run, speedup=outcome)
-    assert describe_gains(gpu_run) == []
 
 
 def test_the_next_command_records_what_is_not_recorded(gpu_run: RunResult) -> None:

@@ -246,9 +246,19 @@ def test_variables_alone_turn_no_gate_of_the_settings_off(
     assert read_options(pytester.parseconfig("-p", "gpugate.plugin", *words)).gate
 
 
-def test_a_selection_of_nothing_says_how_to_see_what_there_is(tiny: TinyProject) -> None:
-    said = "-k 'nowhere' selects none of the cases: --collect-only -q without it lists them"
-    result = tiny.run("-k", "nowhere")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-k", "nowhere"], "-k 'nowhere' selects none of the cases: --collect-only -q without it lists them"),
+        (["-m", "nomark"], "-m 'nomark' selects none of the cases: pytest --markers lists the marks"),
+        (
+            ["-k", "tiny", "-m", "nomark"],
+            "-k 'tiny' with -m 'nomark' selects none of the cases: --collect-only -q without them lists them",
+        ),
+    ],
+)
+def test_a_selection_of_nothing_says_how_to_see_what_there_is(tiny: TinyProject, words: list[str], said: str) -> None:
+    result = tiny.run(*words)
     assert result.status == pytest.ExitCode.NO_TESTS_COLLECTED
     assert said in result.text
     tiny.write("other/test_other.py", "def test_other():\n    pass\n")

@@ -170,6 +170,15 @@ def test_only_the_asked_metrics_are_read(url: str) -> None:
     assert found.cases[CASES[0]].metrics == {"kernels": Metric(57.0)}
 
 
+def test_cases_of_a_machine_that_was_not_well_have_a_name_and_no_numbers(url: str) -> None:
+    sick = night(1, cases=CASES[:1], unfit=("tiny/sick/cuda", CASES[1]))
+    add(url, night(0), sick)
+    assert read(url) == [night(0), sick]
+    assert [one.unfit for one in read(url, Selection(case="decode", metrics=["kernels"]))] == [(), (CASES[1],)]
+    with closing(open_store(url)) as store:
+        assert store.read_night_before(night(2, cases=CASES[1:])) == night(0)
+
+
 def test_the_night_before_is_of_this_host_this_machine_and_these_cases(url: str) -> None:
     elsewhere = night(3, provenance=replace(night().provenance, host="two"))
     add(url, night(0), night(1), night(2, machine="nvidia-h200"), elsewhere, night(4, cases=CASES[1:]), night(9))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpugate.judging.decide import decider
+from gpugate.judging.decide_again import decide_again
 from gpugate.report.last_night import LastNight, find_changes
 from gpugate.report.night import write_night
 from gpugate.report.pages.night import night_page
@@ -22,7 +24,7 @@ from gpugate.store import run_file
 from gpugate.store.night_files import PAGE
 from tests.support.read_pages import Page, squeeze
 from tests.support.recorded_nights import Faults, recorded_night
-from tests.support.stored_runs import MACHINE, STARTED, case, every_outcome, stored
+from tests.support.stored_runs import MACHINE, STARTED, case, every_outcome, measured, stored
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -164,6 +166,20 @@ def test_changes_since_last_night_stand_in_the_page() -> None:
     assert [SLOW, "speedup, throughput", "PASS → ✕ REGRESSED"] in page.rows
     (moved,) = [row for row in page.rows if row[0] == SLOW and len(row) == 5]
     assert float(moved[4].removesuffix(" %")) > 25
+
+
+@pytest.mark.parametrize(
+    ("speedup", "spread", "arrows", "dots"),
+    [(1.5, 0.01, "", 1), (1.5, 0.9, "◀▶", 1), (150.0, 0.01, "▶", 0), (0.1, 0.01, "◀", 0)],
+)
+def test_an_interval_has_an_arrow_at_each_end_beyond_the_scale(
+    speedup: float, spread: float, arrows: str, dots: int
+) -> None:
+    made = case("x", remembered=None, measurement=measured("tiny/x/cuda", speedup, spread))
+    run = decide_again(RunResult(MACHINE, STARTED, 1, cases={made.case_id: made}))
+    row = night_page(run, None).decode().partition("<tbody>")[2].partition("</tbody>")[0]
+    assert "".join(re.findall("[◀▶]", row)) == arrows
+    assert row.count("<circle") == dots
 
 
 def test_a_night_is_compared_with_the_newest_one_beside_it(tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""What a run learned about its optimizations, in a sentence or two: how many gain, and how many are UNDECIDED. Pure."""
+
+from __future__ import annotations
+
+from gpugate import units
+from gpugate.judging.decide import decider
+from gpugate.judging.unrecorded import WIDEST_HALF_WIDTH
+from gpugate.report.next_step import advised_step, describe_next_step
+from gpugate.report.rows import worst_of
+from gpugate.results.run import RunResult
+from gpugate.results.verdict import NextStep, Outcome
+
+MOST_NAMED = 3  # optimizations by name
+NO_EVIDENCE = (Outcome.ENV_INVALID, Outcome.WRONG, Outcome.NOT_ENGAGED)  # of a gain: such times tell nothing about it
+
+
+def describe_gains(run: RunResult) -> list[str]:
+    """The findings of the run about its optimizations in one or two sentences; none without a time that is evidence."""
+    found = {
+        f"{case.workload}/{case.optimization}": one.summary.speedup
+        for case in run.cases.values()
+        if (one := decider(case)) and worst_of(case) not in NO_EVIDENCE
+    }
+    if not found:
+        return []
+    gains = {name: speedup for name, speedup in found.items() if speedup.low > 1}
+    losses = [name for name, speedup in found.items() if speedup.high < 1]
+    verb = "gains" if len(gains) == 1 else "gain"
+    words = f"{len(gains)} of {units.number_of(len(found), 'optimization')} {verb} here"
+    if gains:
+        best = max(gains, key=lambda name: gains[name].low)
+        words += f", most of all {best}, {units.ratio(gains[best].median)}"
+    if losses:
+        words += f"; slower than the reference: {len(losses)}, {units.list_names(losses, MOST_NAMED)}"
+    knees = [f"{sweep.workload} is best with {sweep.parameter} {sweep.knee}" for sweep in run.sweeps if sweep.knee]
+    return [words + _describe_undecided(run), *knees]
+
+
+def _describe_undecided(run: RunResult) -> str:
+    """The end of the sentence; with the command that measures longer, where that is the step of all of them."""
+    found = [one for case in run.cases.values() for one in case.verdicts if one.outcome is Outcome.UNDECIDED]
+    if not found:
+        return ""
+    verb, which = ("is", "its interval is") if len(found) == 1 else ("are", "their intervals are")
+    words = f"; {len(found)} {verb} UNDECIDED: {which} wider than +-{units.percent(WIDEST_HALF_WIDTH)}"
+    if any(advised_step(verdict, run) is not NextStep.MEASURE_LONGER for verdict in found):
+        return words
+    return f"{words}, and `{describe_next_step(found, run)}` measures longer"

@@ -1,0 +1,62 @@
+"""The sentence about what a run learned, on made-up sessions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpugate.report.gains import describe_gains
+from gpugate.report.pages.night import night_page
+from gpugate.report.screen import screen
+from gpugate.report.terminal import render_text
+from gpugate.results.case import CaseResult
+from gpugate.results.reason import Reason, ReasonCode
+from gpugate.results.run import RunResult
+from gpugate.results.verdict import NextStep, Outcome, Verdict
+from tests.support.read_pages import Page
+
+TOO_WIDE = (Reason(ReasonCode.INTERVAL_TOO_WIDE, {"half_width": 0.4, "widest": 0.15}),)
+
+
+def timed(run: RunResult) -> list[CaseResult]:
+    return [case for case in run.cases.values() if case.summary is not None]
+
+
+def judge(case: CaseResult, outcome: Outcome, step: NextStep | None = None) -> None:
+    case.verdicts = [Verdict("speedup", case.case_id, outcome, TOO_WIDE, step)]
+
+
+def test_gains_are_counted_by_their_intervals(gpu_run: RunResult) -> None:
+    count = len(timed(gpu_run))
+    (words,) = describe_gains(gpu_run)
+    assert words.startswith(f"{count} of {count} optimizations gain here, most of all ")
+    assert "UNDECIDED" not in words
+    assert describe_gains(replace(gpu_run, cases={})) == []
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ENV_INVALID, Outcome.WRONG, Outcome.NOT_ENGAGED])
+def test_a_time_that_is_no_evidence_is_no_gain(gpu_run: RunResult, outcome: Outcome) -> None:
+    for case in timed(gpu_run):
+        judge(case, outcome)
+    assert describe_gains(gpu_run) == []
+
+
+def test_undecided_cases_are_counted_with_the_command_that_measures_longer(gpu_run: RunResult) -> None:
+    first, second, *_ = timed(gpu_run)
+    judge(first, Outcome.UNDECIDED, NextStep.MEASURE_LONGER)
+    (words,) = describe_gains(gpu_run)
+    command = f'pytest perf_tests -k "{first.case_id}" --perf-budget 30'
+    assert words.endswith(f"; 1 is UNDECIDED: its interval is wider than +-15 %, and `{command}` measures longer")
+    judge(second, Outcome.UNDECIDED, NextStep.FREE_CORES)  # where a longer measurement does not help
+    (words,) = describe_gains(gpu_run)
+    assert words.endswith("; 2 are UNDECIDED: their intervals are wider than +-15 %")
+
+
+def test_the_terminal_and_the_page_of_a_first_run_have_the_sentence(cpu_run: RunResult) -> None:
+    judge(timed(cpu_run)[0], Outcome.UNDECIDED, NextStep.FREE_CORES)
+    (words,) = describe_gains(cpu_run)
+    assert words in render_text(screen(cpu_run, 200), 200, colour=False)
+    page = Page(night_page(cpu_run, None, "no earlier night")).text
+    assert f"in 3 min; {words}." in page
+    assert "so its sharpness is unknown" not in page
