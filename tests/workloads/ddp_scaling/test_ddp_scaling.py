@@ -19,7 +19,7 @@ from gpugate.measurement.ranks import RankedSide
 from gpugate.measurement.sides import build_side
 from gpugate.session.ranks import RankJob
 from gpugate.workload import BASELINE, Case, Context, Side, Workload
-from workloads.ddp_scaling import EVEN_RANKS, GRADIENT_BYTES, WORKLOADS, rungs
+from workloads.ddp_scaling import EVEN_RANKS, GRADIENT_BYTES, SAME_MEMORY, WORKLOADS, rungs
 from workloads.ddp_scaling.models import draw, make
 
 CPU = torch.device("cpu")
@@ -107,6 +107,19 @@ def test_a_rank_that_is_twice_as_slow_breaks_the_limit_of_each_rung() -> None:
     assert EVEN_RANKS in limits
     assert broken_limit(EVEN_RANKS, {"rank_lag": 0.5}, {}) is not None
     assert broken_limit(EVEN_RANKS, {"rank_lag": 0.09}, {}) is None
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_a_rung_that_needs_more_memory_than_the_reference_breaks_a_limit_of_a_gpu_alone(case: Case) -> None:
+    found = [limit for limit in case.optimization.contract["cuda"].limits if limit.counter == "peak_bytes"]
+    assert [broken_limit(limit, {"peak_bytes": 7.0e9}, {"peak_bytes": 7.0e9}) for limit in found] == [None]
+    assert [broken_limit(limit, {"peak_bytes": 7.8e9}, {"peak_bytes": 7.0e9}) for limit in found] != [None]
+    assert not case.optimization.contract["cpu"].limits
+
+
+def test_a_second_copy_of_the_gradients_breaks_the_limit_of_the_transformer() -> None:
+    copied = 7.0e9 + GRADIENT_BYTES["transformer"]["cuda"]
+    assert broken_limit(SAME_MEMORY, {"peak_bytes": copied}, {"peak_bytes": 7.0e9}) is not None
 
 
 def test_a_side_without_replicas_cannot_have_a_fault_of_them() -> None:
