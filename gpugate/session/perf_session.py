@@ -283,9 +283,12 @@ class PerfSession:
             self._judge(result)
         self._count_busy(result)
         against = self.options.against
-        if against != OFF and not case.spans_gpus and may_need_duet(result, has_ref=against != AUTO):
-            self._compare_code(case, result, report)
-            self._judge(result)
+        if against != OFF and may_need_duet(result, has_ref=against != AUTO):
+            if case.spans_gpus:
+                self.notes.add(f"--against: {SPANS_GPUS}")
+            else:
+                self._compare_code(case, result, report)
+                self._judge(result)
         if self.options.explain or any(verdict.bad for verdict in result.verdicts):
             result.autopsy = self._explain(case, result)
 
