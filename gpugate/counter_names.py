@@ -33,7 +33,7 @@ COUNTER_MEANING: Mapping[str, str] = {
     "peak_bytes": "peak device memory of the side, in bytes",
     "ranks": "processes of the job, one for each GPU",
     "collectives": "collectives between ranks, such as the all-reduce of a bucket",
-    "collective_bytes": "bytes of the inputs of collectives on one rank",
+    "collective_bytes": "bytes of the messages of collectives: of each, the larger one of a rank's input and output",
     "early_collectives": "collectives that are called before the backward pass computes its last gradient",
     "rank_lag": "time for which other ranks wait for the slowest one, as a share of a step, under the profiler",
     "exposed_communication": "share of a step in which a collective runs and no other kernel",

@@ -74,7 +74,10 @@ def error_line(lines: Sequence[str]) -> str:
     return str(named[-1][1] or named[-1][2]) if named else "".join(lines[-1:])
 
 
-SPANS_GPUS = "cases that span GPUs are not compared or profiled: only a run of pytest starts their ranks"
+SPANS_GPUS = (
+    "cases that span GPUs are not compared or profiled, since only a run of pytest starts their ranks: measure each "
+    "version by pytest perf_tests --perf-report DIR, and compare the nights by gpugate diff"
+)
 
 
 class RankError(GpugateError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,16 @@ from rich.text import Text
 from gpugate.errors import GpugateError
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
-from gpugate.results.fleet_plan import FLEETS, FleetPlan, Group, group_cases, plan_host, plan_shards, total_s
+from gpugate.results.fleet_plan import (
+    FLEETS,
+    FleetPlan,
+    Group,
+    group_cases,
+    longest_first,
+    plan_host,
+    plan_shards,
+    total_s,
+)
 from gpugate.session.options import whole_number
 from gpugate.session.stored_durations import StoredCases, read_files, read_store, take_newest
 from gpugate.store.json_file import pretty, with_header
@@ -154,6 +164,17 @@ def _describe(planned: Planned, one: str) -> Iterator[str]:
     yield f"side by side {duration(plan.makespan_s)}{over}, the larger one of the longest case and the sum over {one}s"
     if plan.alone:
         yield (
-            f"host-fed cases run alone on the host, {duration(total_s(plan.alone))}: the night takes "
-            f"{duration(plan.night_s)}"
+            f"cases that the host feeds or that span GPUs run alone on the host, {duration(total_s(plan.alone))}: the "
+            f"night takes {duration(plan.night_s)}"
         )
+    yield _name_bottleneck(plan, one)
+
+
+def _name_bottleneck(plan: FleetPlan, one: str) -> str:
+    """The part of the night that takes longest, with its longest group, and the effect of more GPUs on it."""
+    alone = total_s(plan.alone) > plan.makespan_s
+    longest = longest_first(plan.alone if alone else itertools.chain(*plan.gpus))[0]
+    part = "alone on the host" if alone else "side by side"
+    effect = "do not shorten" if alone or longest.duration_s >= plan.bound_s else "shorten"
+    words = f"most of the night is {part}, its longest part {longest.name} with {duration(longest.duration_s)}"
+    return f"{words}: more {one}s {effect} it"

@@ -1,7 +1,8 @@
 """The collectives of a step that spans ranks: their number, bytes and order, and the rank for which others wait.
 
 PyTorch's profiler counts them: each backend reports a collective, with the form of its input, from its start to its
-end. The counts are those of rank 0.
+end. The counts are those of rank 0. A message is the larger one of the input and the output of a rank: the whole of
+what an all-gather makes or a reduce-scatter takes, which does not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def count_collectives(side: BuiltSide, job: Job, inputs: Sequence[Any]) -> dict[
     side.flags.apply()
     with blame(side.name, "having its collectives counted"):
         side.run_steps(inputs, FLUSH_STEPS)
-        with job.watch() as others, watch_collectives(side.device) as own:
+        with job.watch() as others, watch_collectives(side.device, job.count) as own:
             for number in range(COUNTED_STEPS + 1):
                 with whole_step(side.device):
                     side.side.step(inputs[number % len(inputs)])
@@ -72,17 +73,17 @@ def whole_step(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def watch_collectives(device: torch.device) -> Iterator[dict[str, float]]:
+def watch_collectives(device: torch.device, ranks: int) -> Iterator[dict[str, float]]:
     """Runs the profiler inside; afterwards the dictionary has counts and times of all that ran."""
     found: dict[str, float] = {}
     with run_profiler(device, record_shapes=True) as profiler:
         yield found
         synchronize(device)
-    found.update(read_collectives(profiled_events(profiler)))
+    found.update(read_collectives(profiled_events(profiler), ranks))
     detach(device)
 
 
-def read_collectives(events: Sequence[Event]) -> dict[str, float]:
+def read_collectives(events: Sequence[Event], ranks: int) -> dict[str, float]:
     """Sums over all marked steps of a trace but the last: a transfer reports its end in a thread of its own, and after
     the last step perhaps too late for the profiler.
 
@@ -103,7 +104,7 @@ def read_collectives(events: Sequence[Event]) -> dict[str, float]:
         found["collectives"] += len(calls)
         found["all_reduces"] += sum("allreduce" in call["name"] for call in calls)
         found["early_collectives"] += sum(call["ts"] < last for call in calls)
-        found["collective_bytes"] += _bytes_of_nccl(inside) or sum(map(_bytes, transfers))
+        found["collective_bytes"] += _bytes_of_nccl(inside) or sum(_bytes(one, ranks) for one in transfers)
         found["communication_ms"] += length(union(kernels or transfers)) / 1e3
         found["steps_ms"] += step["dur"] / 1e3
     return found
@@ -114,13 +115,18 @@ def _start(event: Event) -> float:
 
 
 def _bytes_of_nccl(events: Sequence[Event]) -> int:
-    """The bytes of the inputs of all collectives, by the events that NCCL's backend adds; 0 for another backend."""
+    """The bytes of the messages of all collectives, by the events that NCCL's backend adds; 0 for another backend."""
     found = [event.get("args", {}) for event in events if event.get("name") == "record_param_comms"]
-    return sum(int(one["In msg nelems"]) * _BYTES.get(one.get("dtype"), 0) for one in found if "In msg nelems" in one)
+    return sum(
+        max(int(one["In msg nelems"]), int(one.get("Out msg nelems", 0))) * _BYTES.get(one.get("dtype"), 0)
+        for one in found
+        if "In msg nelems" in one
+    )
 
 
-def _bytes(event: Event) -> int:
-    """The bytes of the input of one collective on this rank."""
+def _bytes(event: Event, ranks: int) -> int:
+    """The bytes of the message of one collective of gloo, which reports its input alone."""
     arguments: Mapping[str, Any] = event.get("args", {})
     forms, kinds = arguments.get("Input Dims", []), arguments.get("Input type", [])
-    return sum(math.prod(form) * _BYTES[kind] for form, kind in zip(forms, kinds, strict=True) if kind in _BYTES)
+    own: int = sum(math.prod(form) * _BYTES[kind] for form, kind in zip(forms, kinds, strict=True) if kind in _BYTES)
+    return own * ranks if "all_gather" in event["name"] else own

@@ -9,6 +9,7 @@ from typing import Literal
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.duet import RecordedCode
+from gpugate.results.host_fed import is_host_fed
 from gpugate.results.summary import History, Summary, summarize
 from gpugate.results.verdict import Check, Verdict
 from gpugate.units import Natural, Positive, Processes
@@ -117,8 +118,11 @@ class CaseResult:
 
     @property
     def host_fed(self) -> bool:
-        """True where the times contain work of the host, so that no other case may run there."""
-        return self.measurement is not None and self.measurement.timer == "host clock"
+        """True where the host decides the times, so that no other case may run there."""
+        if self.measurement is None:
+            return False
+        sides = self.measurement.reference_counters, self.measurement.optimized_counters
+        return is_host_fed(self.measurement.timer == "host clock", (side.get("active_fraction") for side in sides))
 
     @property
     def gpus(self) -> int:

@@ -28,7 +28,7 @@ FLEETS = (1, 2, 4, 8)  # numbers of GPUs whose nights are compared
 class PlannedCase:
     """A case of a night to plan. `together` is the name of its group: the case itself, or its sweep.
 
-    The times of a `host_fed` case contain work of the host, such as loading data, so that no other case may run there.
+    The host decides the times of a `host_fed` case, such as by loading data, so that no other case may run there.
     A case that spans several `gpus` runs when all of them are free.
     """
 

@@ -50,6 +50,8 @@ class DuetTaker:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         run = perf_run(session.config)
         perf, run.opened = run.opened, None  # nothing is judged, recorded or shown when this session ends
+        if perf is None and self.plan.case_ids is not None:
+            raise pytest.UsageError(f"there is no case {' or '.join(self.plan.case_ids)}")
         if perf is None:
             raise pytest.UsageError("no case is selected: give a folder with perf tests, or another -k or -m")
         cases = {case.id: case for item in session.items if (case := case_of(item)) is not None}

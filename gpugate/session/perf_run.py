@@ -156,7 +156,8 @@ class PerfRun:
         if self.options.worker is None or self.opened is None:
             return
         cases = {item.nodeid: cases_of(item) for item in items}
-        planned = {case.id: plan_case(case) for found in cases.values() for case in found}
+        recorded = self.opened.find_recorded_counters
+        planned = {case.id: plan_case(case, recorded(case)) for found in cases.values() for case in found}
         groups = {node_id: planned[found[0].id].together for node_id, found in cases.items() if found}
         run = replace(self.opened.result, cases=self.opened.finished)
         tests = CollectedTests(machine_name(run.environment), tuple(planned.values()), groups, pack(run))

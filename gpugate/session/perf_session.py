@@ -39,7 +39,7 @@ from gpugate.machine.processes import list_children
 from gpugate.measurement.bus_share import with_bus_share
 from gpugate.measurement.ceilings import with_ceilings
 from gpugate.measurement.progress import Progress, Report, silent
-from gpugate.measurement.record import Measurement, ProofResult, Yardstick
+from gpugate.measurement.record import Counters, Measurement, ProofResult, Yardstick
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.measurement.whole_run import with_whole_run
@@ -283,9 +283,12 @@ class PerfSession:
             self._judge(result)
         self._count_busy(result)
         against = self.options.against
-        if against != OFF and not case.spans_gpus and may_need_duet(result, has_ref=against != AUTO):
-            self._compare_code(case, result, report)
-            self._judge(result)
+        if against != OFF and may_need_duet(result, has_ref=against != AUTO):
+            if case.spans_gpus:
+                self.notes.add(f"--against: {SPANS_GPUS}")
+            else:
+                self._compare_code(case, result, report)
+                self._judge(result)
         if self.options.explain or any(verdict.bad for verdict in result.verdicts):
             result.autopsy = self._explain(case, result)
 
@@ -520,6 +523,11 @@ class PerfSession:
     def _find_entry(self, case: Case) -> baseline.Entry | None:
         file = self.baselines.get(case.workload.name)
         return file.cases.get(_key(case)) if file else None
+
+    def find_recorded_counters(self, case: Case) -> tuple[Counters, Counters]:
+        """The counters of the reference and the optimized side in the case's record; empty ones without a record."""
+        entry = self._find_entry(case)
+        return (entry.current.reference_counters, entry.current.optimized_counters) if entry else ({}, {})
 
     def _explain(self, case: Case, result: CaseResult) -> Autopsy | None:
         """Makes the autopsy of a case. It decides no verdict, so that its failure is only a note."""

@@ -77,7 +77,8 @@ class RankServer:
             torch.cuda.empty_cache()  # cuda only
 
     def watch(self) -> None:
-        self._watched, self._found = True, self._watching.enter_context(watch_collectives(self._device))
+        watched = watch_collectives(self._device, self._orders["count"])
+        self._watched, self._found = True, self._watching.enter_context(watched)
 
     def report(self) -> dict[str, float]:
         self._watching.close()

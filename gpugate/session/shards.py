@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING
 
 from gpugate.errors import OptionError
 from gpugate.results.fleet_plan import PlannedCase, divide, group_cases, group_name
+from gpugate.results.host_fed import is_host_fed
 from gpugate.results.shard import Shard
 from gpugate.session.selection import cases_of
 
 if TYPE_CHECKING:
     import pytest
 
+    from gpugate.measurement.record import Counters
     from gpugate.workload import Case
 
 OPTION = "--perf-shard"
 SLURM, KUBERNETES = "slurm", "kubernetes"
 COUNT_VARIABLE = "GPUGATE_SHARDS"  # a pod of an Indexed Job knows its index and not their number
+NO_RECORD: tuple[Counters, ...] = ({}, {})
 _SHARD = re.compile(r"(\d{1,5})/(\d{1,5})")
 
 
@@ -60,9 +63,10 @@ def _read(option: str, name: str, variables: Mapping[str, str], step: str) -> in
     return int(text)
 
 
-def plan_case(case: Case) -> PlannedCase:
-    """The facts that place a case in a plan; the host feeds each pipeline, and everything on a CPU."""
-    host_fed = case.device_kind == "cpu" or case.workload.timing == "pipeline"
+def plan_case(case: Case, recorded: Sequence[Counters] = NO_RECORD) -> PlannedCase:
+    """The facts that place a case in a plan; `recorded` has the counters of both sides in the record of the case."""
+    on_host_clock = case.device_kind == "cpu" or case.workload.timing == "pipeline"
+    host_fed = is_host_fed(on_host_clock, [side.get("active_fraction") for side in recorded])
     together = group_name(case.id, case.optimization.point)
     return PlannedCase(case.id, together, host_fed, case.optimization.needs.gpus)
 
@@ -76,7 +80,7 @@ def select_shard(
     Raises OptionError for a shard that would have no case.
     """
     cases = {case.id: case for item in items for case in cases_of(item)}
-    planned = [plan_case(case) for case in cases.values()]
+    planned = [plan_case(case) for case in cases.values()]  # without records: a shard has a host of its own
     groups = group_cases(planned, known_s)
     if groups and shard.number > len(groups):
         raise OptionError(

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import Environment, machine_key
+from gpugate.results.host_fed import is_host_fed
 from gpugate.results.night import UNKNOWN_PROVENANCE, CaseNight, Metric, Night
 from gpugate.results.provenance import Provenance
 from gpugate.results.run import RunResult
@@ -162,7 +163,9 @@ def _entries(data: object) -> list[Any]:
 def _is_host_fed(case: Mapping[str, Any]) -> bool:
     """See `CaseResult.host_fed`."""
     measurement = case.get("measurement")
-    return isinstance(measurement, dict) and measurement.get("timer") == "host clock"
+    on_host_clock = isinstance(measurement, dict) and measurement.get("timer") == "host clock"
+    sides = "reference_counters", "optimized_counters"
+    return is_host_fed(on_host_clock, [_find(measurement, side, "active_fraction") for side in sides])
 
 
 def _find(data: object, *path: str) -> float | None:

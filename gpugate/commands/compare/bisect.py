@@ -12,7 +12,7 @@ from statistics import fmean
 
 from gpugate.commands.compare.command import NOT_SLOWER, SLOWER, UNDECIDED
 from gpugate.commands.compare.report import write_change, write_interval
-from gpugate.errors import CompareError
+from gpugate.errors import SPANS_GPUS, CompareError
 from gpugate.explaining.states_of_case import explain_duet
 from gpugate.judging.bisection import Bisection
 from gpugate.judging.duet import judge_duets, time_ratio
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     device = arguments.case.rpartition("/")[2]
     if device not in DEVICE_KINDS:
         raise CompareError(f"the case {arguments.case!r} names no device: write {arguments.case}/cpu or /cuda")
-    words = pytest_words(arguments.path, device)
+    words = [*pytest_words(arguments.path, device), "-k", arguments.case]  # without -k a CPU leaves cases out
     with (
         treat_termination_as_ctrl_c(),
         check_out(arguments.good, project, project / CACHE) as good,
@@ -159,7 +159,7 @@ class Search:
     def _time(self, head: Version) -> Estimate | str:
         """The time of the case over that of the good end, from a fresh process, or the reason why it has none.
 
-        Raises CompareError where the good end has no such case.
+        Raises CompareError where the good end has no such case, and for a case that spans GPUs.
         """
         self.measured += 1
         plan = DuetPlan(str(self.good.root), self.budget_s, self.measured, (self.case_id,))
@@ -171,9 +171,11 @@ class Search:
             raise CompareError(
                 f"{self.good.label} has no case {self.case_id}: give a later --good, or the case's id there"
             )
-        found = process.measured.get(self.case_id)
+        found, problem = process.measured.get(self.case_id), process.problems.get(self.case_id, "it has no such case")
+        if problem == SPANS_GPUS:
+            raise CompareError(f"{self.case_id}: {problem}")
         if found is None:
-            return process.problems.get(self.case_id, "it has no such case")
+            return problem
         if not found.pairs:
             return "its outputs differ in form"
         return time_ratio(found, process.swapped)

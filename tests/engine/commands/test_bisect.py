@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gpugate.commands.cli import main
 from gpugate.commands.compare import bisect
 from gpugate.commands.compare.bisect import Search, list_commits
-from gpugate.errors import CompareError
+from gpugate.errors import SPANS_GPUS, CompareError
 from gpugate.results.duet import DuetProcess
-from gpugate.session import duets
+from gpugate.session import duet_worker, duets
+from gpugate.session.duet_worker import DuetTaker
 from gpugate.session.duets import DuetPlan
 from gpugate.statistics.intervals import Estimate
 from gpugate.store.version import Version, git
@@ -115,6 +118,42 @@ def test_a_case_that_cannot_be_measured_at_the_end_is_one_sentence(project: Path
     assert main(["bisect", "tiny/gone/cpu", "--good", commits[0]]) == 2
     sentence = f"tiny/gone/cpu cannot be measured in {commits[1][:12]} (it has no such case): give another --bad"
     assert capsys.readouterr().err == f"gpugate bisect: {sentence}\n"
+
+
+def test_the_case_is_selected_by_its_name_since_a_cpu_leaves_cases_out(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = write(project, 10, 11)
+    selected: list[Sequence[str]] = []
+
+    def take_words(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProcess:
+        selected.append(words[-2:])
+        return run_process(plan, head, words)
+
+    monkeypatch.setattr(bisect, "run_process", take_words)
+    assert main(["bisect", CASE, "--good", commits[0]]) == 0
+    assert selected[0] == ["-k", CASE]
+
+
+def test_a_process_without_the_case_says_which_one_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duet_worker, "perf_run", lambda config: SimpleNamespace(opened=None))
+    session: Any = SimpleNamespace(config=None)
+    with pytest.raises(pytest.UsageError, match=f"^there is no case {CASE}$"):
+        DuetTaker(DuetPlan("", 1.0, case_ids=(CASE,))).pytest_runtestloop(session)
+
+
+def test_a_case_that_spans_gpus_is_one_sentence_with_the_next_step(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    commits = write(project, 10, 11)
+    refused = DuetProcess(False, TWO_CORES, (CASE,), problems={CASE: SPANS_GPUS})
+    monkeypatch.setattr(bisect, "run_process", lambda plan, head, words: refused)
+    assert main(["bisect", CASE, "--good", commits[0]]) == 2
+    sentence = (
+        "cases that span GPUs are not compared or profiled, since only a run of pytest starts their ranks: measure "
+        "each version by pytest perf_tests --perf-report DIR, and compare the nights by gpugate diff"
+    )
+    assert capsys.readouterr().err == f"gpugate bisect: {CASE}: {sentence}\n"
 
 
 def test_a_good_end_without_the_case_is_one_sentence(project: Path, capsys) -> None:

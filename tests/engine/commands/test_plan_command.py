@@ -77,8 +77,39 @@ def test_the_plan_in_words(nights: Path, capsys: pytest.CaptureFixture[str]) -> 
     ]
     assert "4 cases of nvidia-h200, without the start of their processes\n" in said
     assert "side by side 6 min, 1.09 times the bound of 6 min, the larger one of the longest case and the sum" in said
-    assert "host-fed cases run alone on the host, 10 min: the night takes 16 min\n" in said
+    alone = "cases that the host feeds or that span GPUs run alone on the host, 10 min: the night takes 16 min\n"
+    assert alone in said
     assert said.splitlines()[-1].split() == ["night", "21", "min", "16", "min", "15", "min", "15", "min"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words", "said"),
+    [
+        (
+            {"a": 300, "host": 600},
+            ("--gpus", "4"),
+            "most of the night is alone on the host, its longest part tiny/host/cuda with 10 min: more GPUs do not "
+            "shorten it",
+        ),
+        (
+            {"a": 600, "b": 60, "host": 60},
+            ("--gpus", "4"),
+            "most of the night is side by side, its longest part tiny/a/cuda with 10 min: more GPUs do not shorten it",
+        ),
+        (
+            dict.fromkeys("abcdefgh", 60) | {"host": 60},
+            ("--shards", "4"),
+            "most of the night is side by side, its longest part tiny/a/cuda with 60 s: more shards shorten it",
+        ),
+    ],
+)
+def test_a_plan_names_what_takes_longest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seconds: dict[str, float], words: tuple[str, ...], said: str
+) -> None:
+    timers = {"host": {"timer": "host clock"}}
+    cases = [timed(name, wall_s, **timers.get(name, {})) for name, wall_s in seconds.items()]
+    assert main(["plan", str(night(tmp_path, 0, cases)), *words]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())  # on one line, however wide the terminal is
 
 
 def test_the_store_gives_the_same_plan_as_its_files(

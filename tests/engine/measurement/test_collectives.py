@@ -10,6 +10,7 @@ from gpugate.measurement import collectives
 from gpugate.measurement.collectives import STEP, read_collectives
 
 Trace = list[Mapping[str, Any]]
+RANKS = 2
 
 
 def event(name: str, ts: float, dur: float, cat: str = "cpu_op", **args: object) -> Mapping[str, Any]:
@@ -20,9 +21,9 @@ def node(name: str, ts: float) -> Mapping[str, Any]:
     return event(f"autograd::engine::evaluate_function: {name}", ts, 1)
 
 
-def gloo(ts: float, dur: float, count: int, kind: str = "float") -> Mapping[str, Any]:
+def gloo(ts: float, dur: float, count: int, kind: str = "float", name: str = "all_reduce") -> Mapping[str, Any]:
     named: dict[str, Any] = {"Input Dims": [[count]], "Input type": [kind]}
-    return event("gloo:all_reduce", ts, dur, "user_annotation", **named)
+    return event(f"gloo:{name}", ts, dur, "user_annotation", **named)
 
 
 def step(start: float) -> Trace:
@@ -41,7 +42,8 @@ STEPS: Trace = [*step(0), *step(200), *step(400)]
 
 
 def test_the_last_step_is_not_counted() -> None:
-    found = read_collectives([*STEPS, gloo(22, 20, 1000), gloo(42, 10, 24), gloo(222, 30, 1000), gloo(422, 9, 1)])
+    transfers = [gloo(22, 20, 1000), gloo(42, 10, 24), gloo(222, 30, 1000), gloo(422, 9, 1)]
+    found = read_collectives([*STEPS, *transfers], RANKS)
     assert found == {
         "collectives": 4,
         "all_reduces": 4,
@@ -53,7 +55,17 @@ def test_the_last_step_is_not_counted() -> None:
 
 
 def test_bytes_are_those_of_the_type_that_crosses() -> None:
-    assert read_collectives([*STEPS, gloo(22, 1, 10, "c10::BFloat16")])["collective_bytes"] == 20
+    assert read_collectives([*STEPS, gloo(22, 1, 10, "c10::BFloat16")], RANKS)["collective_bytes"] == 20
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_a_message_is_the_whole_of_what_is_gathered_or_scattered_whatever_the_number_of_ranks(ranks: int) -> None:
+    share = 800 // ranks
+    of_gloo = [gloo(22, 1, share, name="all_gather"), gloo(24, 1, 800)]  # gloo scatters by an all-reduce
+    assert read_collectives([*STEPS, *of_gloo], ranks)["collective_bytes"] == 2 * 3200
+    forms = {"In msg nelems": share, "Out msg nelems": 800}, {"In msg nelems": 800, "Out msg nelems": share}
+    of_nccl = [event("record_param_comms", 22, 1, **form, dtype="Float") for form in forms]
+    assert read_collectives([*STEPS, *of_nccl], ranks)["collective_bytes"] == 2 * 3200
 
 
 def test_nccl_reports_bytes_by_its_own_events_and_its_time_by_kernels() -> None:
@@ -65,27 +77,28 @@ def test_nccl_reports_bytes_by_its_own_events_and_its_time_by_kernels() -> None:
         event("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 30, 40, "kernel", **of_nccl),
         event("volta_sgemm", 30, 60, "kernel"),
     ]
-    found = read_collectives(trace)
+    found = read_collectives(trace, RANKS)
     assert (found["collective_bytes"], found["communication_ms"]) == (1000, pytest.approx(0.040))
 
 
 def test_a_step_counts_once_though_a_gpu_marks_it_too() -> None:
     on_gpu = [event(STEP, start, 90, "gpu_user_annotation") for start in (5, 205, 405)]
-    assert read_collectives([*STEPS, *on_gpu]) == read_collectives(STEPS)
+    assert read_collectives([*STEPS, *on_gpu], RANKS) == read_collectives(STEPS, RANKS)
 
 
 def test_a_barrier_carries_no_gradient() -> None:
     barrier = event("c10d::barrier", 25, 1)
-    assert read_collectives([*STEPS, barrier])["collectives"] == read_collectives(STEPS)["collectives"] == 4
+    found = [read_collectives(trace, RANKS)["collectives"] for trace in ([*STEPS, barrier], STEPS)]
+    assert found == [4, 4]
 
 
 def test_a_trace_without_steps_has_nothing() -> None:
-    assert set(read_collectives([gloo(1, 2, 3)]).values()) == {0}
+    assert set(read_collectives([gloo(1, 2, 3)], RANKS).values()) == {0}
 
 
 def test_the_profiler_is_detached_after_it_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     detached: list[torch.device] = []
     monkeypatch.setattr(collectives, "detach", detached.append)
-    with collectives.watch_collectives(torch.device("cpu")):
+    with collectives.watch_collectives(torch.device("cpu"), RANKS):
         assert detached == []
     assert detached == [torch.device("cpu")]

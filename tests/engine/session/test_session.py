@@ -437,18 +437,26 @@ def test_a_record_of_another_number_of_ranks_is_not_compared(session, monkeypatc
     assert session.notes == (set() if told is None else {words})
 
 
+def test_the_recorded_counters_of_both_sides_are_found_by_case(session) -> None:
+    assert session.find_recorded_counters(CASE) == ({}, {})
+    remember(session, reference_counters={"active_fraction": 0.97}, optimized_counters={"active_fraction": 0.99})
+    assert session.find_recorded_counters(CASE) == ({"active_fraction": 0.97}, {"active_fraction": 0.99})
+
+
 def test_no_capture_is_taken_of_a_case_that_spans_gpus(session) -> None:
     session.capture = lambda case, context: pytest.fail("it was captured")
     assert session.measure(SPANNING).skipped == SPANS_GPUS
 
 
-def test_the_code_of_a_case_that_spans_gpus_is_not_compared(session, monkeypatch) -> None:
+def test_the_code_of_a_case_that_spans_gpus_is_not_compared_and_a_note_says_so(session, monkeypatch) -> None:
     measuring(monkeypatch, MEASURED)
     session.options = replace(session.options, against="HEAD", attempts=1)
     compared: list[str] = []
     monkeypatch.setattr(PerfSession, "_compare_code", lambda self, case, result, report: compared.append(case.id))
+    monkeypatch.setattr(gpugate.session.perf_session, "may_need_duet", lambda result, has_ref: has_ref)
     session.measure(SPANNING)
     assert compared == []
+    assert session.notes == {f"--against: {SPANS_GPUS}"}
 
 
 def test_no_knee_is_judged_where_ranks_share_a_cpu(session, monkeypatch) -> None:

@@ -132,6 +132,11 @@ def test_a_case_is_planned_by_what_feeds_it_and_by_its_gpus() -> None:
         PlannedCase("fed/one/cpu", "fed/one/cpu", host_fed=True),
     }
 
+    (fed,) = (case for case in catalogue.cases() if case.id == "fed/one/cuda")
+    for both, host_fed in (((0.95, 0.99), False), ((0.94, 1.0), True), ((1.0, 0.94), True), ((1.0, None), True)):
+        recorded = [{} if active is None else {"active_fraction": active} for active in both]
+        assert plan_case(fed, recorded).host_fed is host_fed
+
 
 def test_of_more_shards_than_cases_the_last_ones_have_none_and_are_refused() -> None:
     items = seeded_items(random.Random(3))  # noqa: S311

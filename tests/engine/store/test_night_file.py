@@ -61,6 +61,20 @@ def test_a_case_on_the_clock_of_the_gpu_is_not_host_fed(tmp_path: Path) -> None:
     assert found.metrics.keys().isdisjoint({"host_fed", "duration_s"})
 
 
+@pytest.mark.parametrize(("active", "host_fed"), [((0.95, 1.0), False), ((0.94, 1.0), True), ((1.0, 0.94), True)])
+def test_a_pipeline_whose_gpu_is_busy_on_both_sides_is_not_host_fed(
+    tmp_path: Path, active: tuple[float, float], host_fed: bool
+) -> None:
+    sides = ({"active_fraction": share} for share in active)
+    counters = dict(zip(("reference_counters", "optimized_counters"), sides, strict=True))
+    case = timed("fused", 3.0)
+    assert case.host_fed
+    case.measurement = replace(case.measurement, **counters)
+    assert case.host_fed is host_fed
+    (found,) = read_night(night(tmp_path, 0, [case]) / "run.json", "one").cases.values()
+    assert ("host_fed" in found.metrics) is host_fed
+
+
 def by_name(estimate: dict[str, float]) -> dict[str, float]:
     return {"value": estimate["median"], "low": estimate["low"], "high": estimate["high"]}
 

@@ -18,9 +18,9 @@ from gpugate.measurement.difference import difference
 from gpugate.measurement.ranks import RankedSide
 from gpugate.measurement.sides import build_side
 from gpugate.session.ranks import RankJob
-from gpugate.workload import BASELINE, Case, Context, Side, Workload
-from workloads.ddp_scaling import EVEN_RANKS, GRADIENT_BYTES, WORKLOADS, rungs
-from workloads.ddp_scaling.models import draw, make
+from gpugate.workload import BASELINE, DEVICE_KINDS, RANKS, Case, Context, DeviceKind, Side, Workload
+from workloads.ddp_scaling import BLOCK_BYTES, EVEN_RANKS, GRADIENT_BYTES, SAME_MEMORY, WORKLOADS, rungs
+from workloads.ddp_scaling.models import blocks_of, draw, make
 
 CPU = torch.device("cpu")
 INPUTS = [torch.tensor([7]), torch.tensor([8])]
@@ -109,6 +109,19 @@ def test_a_rank_that_is_twice_as_slow_breaks_the_limit_of_each_rung() -> None:
     assert broken_limit(EVEN_RANKS, {"rank_lag": 0.09}, {}) is None
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_a_rung_that_needs_more_memory_than_the_reference_breaks_a_limit_of_a_gpu_alone(case: Case) -> None:
+    found = [limit for limit in case.optimization.contract["cuda"].limits if limit.counter == "peak_bytes"]
+    assert [broken_limit(limit, {"peak_bytes": 7.0e9}, {"peak_bytes": 7.0e9}) for limit in found] == [None]
+    assert [broken_limit(limit, {"peak_bytes": 7.8e9}, {"peak_bytes": 7.0e9}) for limit in found] != [None]
+    assert not case.optimization.contract["cpu"].limits
+
+
+def test_a_second_copy_of_the_gradients_breaks_the_limit_of_the_transformer() -> None:
+    copied = 7.0e9 + GRADIENT_BYTES["transformer"]["cuda"]
+    assert broken_limit(SAME_MEMORY, {"peak_bytes": copied}, {"peak_bytes": 7.0e9}) is not None
+
+
 def test_a_side_without_replicas_cannot_have_a_fault_of_them() -> None:
     build = apply(Fault("one-bucket"), lambda context: Side(lambda inputs: inputs))
     with pytest.raises(ValueError, match="one-bucket needs a side that uses DistributedDataParallel"):
@@ -136,7 +149,6 @@ def test_a_side_without_ranks_says_where_it_is_measured(monkeypatch: pytest.Monk
 def test_every_rank_has_the_same_weights_and_its_own_part_of_the_batch(name: str) -> None:
     model, again = make(name, CPU), make(name, CPU)
     weights = list(model.parameters())
-    assert sum(weight.numel() for weight in weights) * 4 == GRADIENT_BYTES[name]["cpu"]
     assert all(map(torch.equal, weights, again.parameters()))
     assert not list(model.buffers())
     parts = [draw(name, 2, number, rank, CPU)[0] for number, rank in ((0, 0), (0, 1), (1, 0))]
@@ -144,12 +156,19 @@ def test_every_rank_has_the_same_weights_and_its_own_part_of_the_batch(name: str
     assert parts[0].equal(draw(name, 2, 0, 0, CPU)[0])
 
 
-def test_on_a_gpu_the_models_have_the_gradients_that_the_table_counts() -> None:
-    on_gpu = torch.device("cuda")
-    with torch.device("meta"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nn.Module, "to", lambda model, device: model)
-        found = {name: 4 * sum(weight.numel() for weight in make(name, on_gpu).parameters()) for name in GRADIENT_BYTES}
-    assert found == {name: size["cuda"] for name, size in GRADIENT_BYTES.items()}
+@pytest.mark.parametrize("kind", DEVICE_KINDS)
+@pytest.mark.parametrize("name", GRADIENT_BYTES)
+def test_the_models_have_the_gradients_that_the_tables_count(
+    name: str, kind: DeviceKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nn.Module, "to", lambda model, device: model)
+    with torch.device("meta"):
+        model = make(name, torch.device(kind))
+    weights = list(model.parameters())
+    in_blocks = [weight for block in blocks_of(model) for weight in block.parameters()]
+    found = [4 * sum(weight.numel() for weight in some) for some in (weights, in_blocks)]
+    assert found == [GRADIENT_BYTES[name][kind], BLOCK_BYTES[name][kind]]
+    assert {len(weight) % RANKS[0] for weight in weights} == {0}  # FSDP2 would fill up other shares
 
 
 def test_an_all_reduce_by_itself_takes_its_time(job: RankJob) -> None:
