@@ -9,7 +9,6 @@ from gpugate.errors import ReplayError
 from gpugate.judging.decide import decide
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
-from gpugate.results.series_of_cases import ladders, sweeps
 from gpugate.results.verdict import Check, Outcome, Verdict
 from gpugate.store.codec import to_json
 
@@ -33,7 +32,7 @@ def decide_again(run: RunResult, asked_tolerance: float | None = None) -> RunRes
     tolerance = run.asked_tolerance if asked_tolerance is None else asked_tolerance
     again = replace(run, asked_tolerance=tolerance)
     cases = {case_id: _decide_case(case, again) for case_id, case in run.cases.items()}
-    return replace(again, cases=cases, ladders=ladders(cases), sweeps=sweeps(cases))
+    return replace(again, cases=cases)
 
 
 def _decide_case(case: CaseResult, run: RunResult) -> CaseResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpugate import units
 from gpugate.judging.decide import decider
+from gpugate.judging.series_of_cases import sweeps
 from gpugate.judging.unrecorded import WIDEST_HALF_WIDTH
 from gpugate.report.next_step import advised_step, describe_next_step
 from gpugate.report.rows import worst_of
@@ -32,7 +33,9 @@ def describe_gains(run: RunResult) -> list[str]:
         words += f", most of all {best}, {units.ratio(gains[best].median)}"
     if losses:
         words += f"; slower than the reference: {len(losses)}, {units.list_names(losses, MOST_NAMED)}"
-    knees = [f"{sweep.workload} is best with {sweep.parameter} {sweep.knee}" for sweep in run.sweeps if sweep.knee]
+    knees = [
+        f"{sweep.workload} is best with {sweep.parameter} {sweep.knee}" for sweep in sweeps(run.cases) if sweep.knee
+    ]
     return [words + _describe_undecided(run), *knees]
 
 

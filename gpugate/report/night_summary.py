@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gpugate import units
 from gpugate.judging.decide import decider
+from gpugate.judging.series_of_cases import sweeps
 from gpugate.report.cost import describe_cost, list_longest
 from gpugate.report.findings import Finding, autopsies, errors, findings, mutation, skips, tally, warnings, worth
 from gpugate.report.machine import facts, load, yardsticks
@@ -20,7 +21,7 @@ from gpugate.results.verdict import SEVERITY, Outcome
 from gpugate.store.night_files import RUN
 
 # Of everything that grows with the suite so much is shown that all of it stays on one screen.
-MAX_WORKLOADS, MAX_FINDINGS, MAX_CAUSES, MAX_MOVES, MAX_KNEES, MAX_REASONS, MAX_IDS = 10, 5, 3, 5, 2, 4, 3
+MAX_WORKLOADS, MAX_FINDINGS, MAX_CAUSES, MAX_MOVES, MAX_KNEES, MAX_REASONS, MAX_IDS = 8, 5, 3, 4, 2, 4, 3
 WORTH_TELLING = 0.5  # of the tolerance: what moved less is what the machine does by itself
 _GOOD = (Outcome.PASS, Outcome.IMPROVED)
 
@@ -150,7 +151,7 @@ def _list_moves(run: RunResult) -> list[str]:
     found = moves(run)
     knees = [
         f"- knee of {escape_cell(sweep.id)}: {sweep.recorded_knee} -> {sweep.knee}"
-        for sweep in run.sweeps
+        for sweep in sweeps(run.cases)
         if sweep.recorded_knee is not None and sweep.knee not in (None, sweep.recorded_knee)
     ][:MAX_KNEES]
     if not found and not knees:

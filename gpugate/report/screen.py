@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpugate import units
+from gpugate.judging.series_of_cases import ladders
 from gpugate.report.findings import (
     Attention,
     attention,
@@ -56,7 +57,7 @@ def screen_table(run: RunResult) -> Table:
     """A row for each case with times; the name of a workload stands in the first of its rows."""
     totals = {
         f"{ladder.workload}/{rung.name}/{ladder.device_kind}": units.ratio(rung.total.median)
-        for ladder in run.ladders
+        for ladder in ladders(run.cases)
         for rung in ladder.rungs
         if rung.total is not None
     }

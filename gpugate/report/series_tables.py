@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpugate import units
+from gpugate.judging.series_of_cases import ladders, sweeps
 from gpugate.report.table import Table, columns
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Rung, Sweep, SweepPoint
@@ -11,8 +12,8 @@ from gpugate.statistics.intervals import Estimate
 
 def series_tables(run: RunResult) -> list[Table]:
     """Every ladder, then every sweep; not one of which every point was skipped, since the report lists those."""
-    tried = (sweep for sweep in run.sweeps if any(point.speedup is not None for point in sweep.points))
-    return [*map(ladder_table, run.ladders), *map(sweep_table, tried)]
+    tried = (sweep for sweep in sweeps(run.cases) if any(point.speedup is not None for point in sweep.points))
+    return [*map(ladder_table, ladders(run.cases)), *map(sweep_table, tried)]
 
 
 def ladder_table(ladder: Ladder) -> Table:

@@ -9,7 +9,6 @@ from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.provenance import Provenance
-from gpugate.results.series import Ladder, Sweep
 from gpugate.results.shard import Shard
 from gpugate.units import Count, NotNegative, Share
 
@@ -40,8 +39,6 @@ class RunResult:
     recording: bool = False
     asked_tolerance: Share | None = None  # the share by which a speedup may fall; None: what the machine resolves
     mutated: str | None = None  # the fault that was put into every optimized side, on purpose
-    ladders: list[Ladder] = field(default_factory=list)  # what the cases show together, derived from them
-    sweeps: list[Sweep] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # why it is red where no test failed
     exit_status: int | None = None  # pytest's; None: it has not ended
     provenance: Provenance | None = None  # None: an older run

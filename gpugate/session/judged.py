@@ -15,6 +15,7 @@ from gpugate.errors import GpugateError
 from gpugate.judging.decide import ranks_share_cores, refuse_time
 from gpugate.judging.knee import judge_knee
 from gpugate.judging.machine_state import with_environment
+from gpugate.judging.series_of_cases import sweeps
 from gpugate.measurement.progress import Report, silent
 from gpugate.report.benchmark_bridge import REPLAY_CLOCK, benchmark_or_none, replay
 from gpugate.report.findings import describe_absence
@@ -22,7 +23,6 @@ from gpugate.report.live import LiveLine
 from gpugate.report.next_step import describe_next_step
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
-from gpugate.results.series_of_cases import sweeps
 from gpugate.results.verdict import Check, Verdict
 from gpugate.session.held_verdicts import HeldVerdicts
 from gpugate.session.perf_session import PerfSession

@@ -18,6 +18,7 @@ import pytest
 
 from gpugate.catalogue import catalogue
 from gpugate.errors import BaselineError, GpugateError, SideError
+from gpugate.judging.series_of_cases import sweeps
 from gpugate.machine.environment import machine_name
 from gpugate.measurement.time_limit import end_limits, limit_time
 from gpugate.report.benchmark_bridge import keep_with_benchmark_only
@@ -307,7 +308,7 @@ class PerfRun:
 
     def _end_with_fault(self, session: pytest.Session, run: RunResult) -> None:
         """The exit status of a session with a fault, in which a failed test of a case is the fault that was caught."""
-        ours = [*run.cases, *(sweep.id for sweep in run.sweeps)]
+        ours = [*run.cases, *(sweep.id for sweep in sweeps(run.cases))]
         failed = (node_id for node_id, failed in self._held.failed.items() if failed)
         others = any(not any(case_id in node_id for case_id in ours) for node_id in failed)
         ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)

@@ -34,6 +34,7 @@ from gpugate.judging.decide import (
 from gpugate.judging.machine_state import busy_cores, environment_problem
 from gpugate.judging.plausibility import impossible_rate
 from gpugate.judging.recorded_code import has_alarm, may_need_duet
+from gpugate.judging.series_of_cases import rung_number
 from gpugate.machine.environment import Environment, Missing, compare, machine_name, missing_needs
 from gpugate.machine.processes import list_children
 from gpugate.measurement.bus_share import with_bus_share
@@ -49,7 +50,6 @@ from gpugate.results.duet import RecordedCode
 from gpugate.results.provenance import Provenance
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
-from gpugate.results.series_of_cases import ladders, rung_number, sweeps
 from gpugate.results.summary import History, summarize
 from gpugate.results.verdict import CASE_CHECKS, Outcome, Verdict
 from gpugate.session.fresh_process import run_fresh
@@ -570,7 +570,6 @@ class PerfSession:
             last = self.result.yardsticks.pop()
             self.result.yardsticks.append(Yardstick(last.values, "after"))
         self.result.wall_s = self._elapsed_s
-        self.result.ladders, self.result.sweeps = ladders(self.result.cases), sweeps(self.result.cases)
         for path in self.options.run_paths:
             run_file.write(path, self.result)
 

@@ -6,7 +6,6 @@ import dataclasses
 import json
 
 from gpugate.results.run import RunResult
-from gpugate.results.series_of_cases import ladders, sweeps
 from gpugate.session.merging import join_provenance
 from gpugate.store.codec import from_json, to_json
 from gpugate.store.json_file import parse
@@ -29,8 +28,6 @@ def join(so_far: RunResult | None, run: RunResult) -> RunResult:
     return dataclasses.replace(
         so_far,
         cases=cases,
-        ladders=ladders(cases),
-        sweeps=sweeps(cases),
         yardsticks=[*so_far.yardsticks, *run.yardsticks],
         source_hashes={**so_far.source_hashes, **run.source_hashes},
         interrupted=so_far.interrupted or run.interrupted,

@@ -27,7 +27,6 @@ from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
-from gpugate.results.series_of_cases import ladders, sweeps
 from gpugate.store.codec import FormatError, from_json, to_json
 from gpugate.store.json_file import JsonFile, NextSteps, parse
 
@@ -41,11 +40,13 @@ FAMILY = "gpugate-"  # which every format of ours begins with
 # 9: the reasons of a verdict are codes with facts, from which its sentence is made.
 # 10: the provenance of a run, and duets with the recorded code; the variation of a record as all records of its machine
 # predict it, the noise of its pairs, its usual interval and reference time. 11: the memory of the GPU.
-# 12: the shard of a night that a run is. 13: the run that showed a remembered proof.
-FORMAT_VERSION = 13
+# 12: the shard of a night that a run is. 13: the run that showed a remembered proof. 14: without ladders and sweeps,
+# which follow from the cases.
+FORMAT_VERSION = 14
 HAS_MEMORY = 11
 HAS_SHARD = 12
 HAS_PROOF_DATES = 13
+HAS_CASES_ALONE = 14
 OLDEST_READ = 10  # an older run has not all that its verdicts rest on
 
 
@@ -81,7 +82,7 @@ def begin(path: Path, run: RunResult) -> None:
 
     Raises as `write` does.
     """
-    write(path, replace(run, interrupted=True, ladders=[], sweeps=[]))
+    write(path, replace(run, interrupted=True))
 
 
 def append(path: Path, case: CaseResult, yardsticks: Sequence[Yardstick], run: RunResult) -> None:
@@ -198,11 +199,14 @@ def read(path: Path) -> RunResult:
             body["shard"] = None
         if version < HAS_PROOF_DATES:
             _date_proofs(body.get("cases"))
+        if version < HAS_CASES_ALONE:
+            body.pop("ladders", None)
+            body.pop("sweeps", None)
         run = from_json(RunResult, body)
         problem = _contradiction(run)
         if problem is not None:
             raise FormatError(problem)
-        return replace(run, ladders=ladders(run.cases), sweeps=sweeps(run.cases)) if run.interrupted else run
+        return run
 
 
 def _date_proofs(data: Any) -> None:

@@ -16,11 +16,11 @@ from pathlib import Path
 from gpugate.catalogue import catalogue
 from gpugate.explaining.states_of_case import explain
 from gpugate.judging.decide import decide
+from gpugate.judging.series_of_cases import rung_number
 from gpugate.measurement.record import Counters, Measurement, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.provenance import Provenance
 from gpugate.results.run import Mode, RunResult
-from gpugate.results.series_of_cases import ladders, rung_number, sweeps
 from gpugate.results.summary import History
 from gpugate.results.verdict import CASE_CHECKS
 from gpugate.store import baseline, profiles_file
@@ -59,7 +59,6 @@ def recorded_night(number: int, faults: Faults = Faults(), commit: str = "7b0b51
     run.yardsticks = [Yardstick(entry.current.yardsticks) for entry in list(entries.values())[::12]]
     run.source_hashes = {case.workload: entries[case.case_id].current.source_hash for case in found.values()}
     run.wall_s = sum(case.measurement.wall_s for case in found.values() if case.measurement)
-    run.ladders, run.sweeps = ladders(found), sweeps(found)
     run.provenance = Provenance("https://example.org/team/gpugate", commit, None, "main")
     run.exit_status = int(any(not verdict.good for case in found.values() for verdict in case.verdicts))
     run.command = "pytest perf_tests -m gpu --gate"

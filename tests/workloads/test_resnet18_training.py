@@ -18,10 +18,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from gpugate.catalogue import check
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutate import apply
+from gpugate.judging.series_of_cases import rung_number
 from gpugate.machine.environment import Environment, missing_needs
 from gpugate.measurement.sides import build_side
 from gpugate.measurement.torch_flags import TorchFlags
-from gpugate.results.series_of_cases import rung_number
 from gpugate.workload import BASELINE, Context, Side, for_device_class
 from workloads.parts.padded_stem import PaddedStem
 from workloads.resnet18_training import WORKLOADS, receipts, size, step_size

@@ -8,6 +8,7 @@ from statistics import median
 
 from gpugate import units
 from gpugate.judging.decide import Decider, decider
+from gpugate.judging.series_of_cases import ladders, sweeps
 from gpugate.measurement.record import Measurement
 from gpugate.report.bounds import bounds, reasons
 from gpugate.report.cost import describe_cost, sort_by_cost
@@ -142,8 +143,8 @@ def night_page(run: RunResult, changes: NightChanges | None, nothing_to_compare:
         rows=rows,
         scale=Scale(reach_of([row.strip for row in rows if row.strip is not None], 0.95, most=0.5), of_roots=True),
         strip_scale=lambda strip: Scale(reach_of([strip])),
-        ladders=[_ladder_bars(ladder) for ladder in run.ladders],
-        sweeps=[_sweep_bars(sweep) for sweep in run.sweeps if any(point.speedup for point in sweep.points)],
+        ladders=[_ladder_bars(ladder) for ladder in ladders(run.cases)],
+        sweeps=[_sweep_bars(sweep) for sweep in sweeps(run.cases) if any(point.speedup for point in sweep.points)],
         skipped=skips(run),
         errors=errors(run),
         interrupted=interruption(run),

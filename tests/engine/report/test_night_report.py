@@ -12,13 +12,13 @@ from gpugate.report.night_summary import MAX_CAUSES, MAX_MOVES, MAX_REASONS, MAX
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
-from gpugate.results.series import Sweep
 from gpugate.results.shard import Shard
 from gpugate.store import run_file
 from gpugate.store.night_files import PAGE, RUN, SUMMARY
+from gpugate.workload import Point
 from tests.conftest import H200
 from tests.support.made_up_nights import timed
-from tests.support.stored_runs import case, every_outcome, stored
+from tests.support.stored_runs import RECORDED, case, every_outcome, stored
 
 SCREEN_LINES = 45  # that have words: blank ones only part blocks in Markdown
 
@@ -26,6 +26,23 @@ SCREEN_LINES = 45  # that have words: blank ones only part blocks in Markdown
 def run_with(*cases: CaseResult, **changed: object) -> RunResult:
     by_id = {one.case_id: one for one in cases}
     return replace(RunResult(H200, "2026-01-31T04:05:06+00:00", seed=7, cases=by_id, wall_s=182.4), **changed)
+
+
+def with_knee(parameter: str, recorded: int, now: int) -> list[CaseResult]:
+    """The points 4 and 8 of a sweep with its knee at `recorded` in the record, and at `now` in this run."""
+
+    def speedup(knee: int, value: int) -> float:
+        return 2.0 if value >= knee else 1.0
+
+    return [
+        timed(
+            f"{parameter}-{value}",
+            speedup(now, value),
+            point=Point(parameter, value),
+            remembered=replace(RECORDED, current=replace(RECORDED.current, speedup=speedup(recorded, value))),
+        )
+        for value in (4, 8)
+    ]
 
 
 def rows(words: str, first: str) -> list[list[str]]:
@@ -105,11 +122,10 @@ def test_why_stands_with_the_case() -> None:
 
 
 def test_a_knee_that_moved_is_told(tmp_path: Path) -> None:
-    run = stored(tmp_path / "run.json", case("pass"))
-    run.sweeps = [Sweep("driving", "workers", "cuda", (), 8, 4), Sweep("driving", "batch", "cuda", (), 4, 4)]
-    words = night_summary(run)
-    assert "- knee of driving/workers/cuda: 4 -> 8" in words
-    assert "driving/batch" not in words
+    moved, same = with_knee("workers", 4, 8), with_knee("batch", 4, 4)
+    words = night_summary(stored(tmp_path / "run.json", case("pass"), *moved, *same))
+    assert "- knee of tiny/workers/cuda: 4 -> 8" in words
+    assert "knee of tiny/batch" not in words
 
 
 def test_what_was_not_measured_stands_with_its_reason(gpu_run: RunResult) -> None:
@@ -141,15 +157,15 @@ def crowd() -> RunResult:
 def test_night_summary_is_night_summary_however_many_cases(tmp_path: Path) -> None:
     why = Autopsy("the baseline", "more kernels", "more kernels " * 100, ())
     cases = [replace(one, verdicts=[], autopsy=why) for one in crowd().cases.values()]
-    run = stored(tmp_path / "run.json", *cases, interrupted=True, gate=True)
-    run.sweeps = [Sweep("driving", f"number-{number}", "cuda", (), 8, 4) for number in range(9)]
+    swept = [point for number in range(9) for point in with_knee(f"number-{number}", 4, 8)]
+    run = stored(tmp_path / "run.json", *cases, *swept, interrupted=True, gate=True)
     words = night_summary(run)
     assert len(list(filter(None, words.splitlines()))) <= SCREEN_LINES
     assert len(words) < 10_000
     assert len(rows(words, "workload")) == MAX_WORKLOADS + 1
-    assert rows(words, "workload")[-1][0] == f"{20 - MAX_WORKLOADS} further workloads"
+    assert rows(words, "workload")[-1][0] == f"{21 - MAX_WORKLOADS} further workloads"
     assert len(rows(words, "case")) == MAX_MOVES
-    assert f"the {MAX_MOVES} furthest of 40" in words
+    assert f"the {MAX_MOVES} furthest of 49" in words
     assert f"- and {40 - MAX_REASONS} more" in words
     assert f"- and {100 - MAX_CAUSES} more" in words
 

@@ -49,8 +49,6 @@ def split(night: RunResult, count: int, seed: int = 0) -> list[ShardRun]:
             cases={case_id: night.cases[case_id] for case_id in own},
             yardsticks=night.yardsticks if number == 1 else [],
             shard=Shard(number, count, tuple(night.cases)),
-            ladders=[],
-            sweeps=[],
         )
         found.append(check_shard(Path(f"{number}/run.json"), run))
     return found

@@ -5,7 +5,9 @@ from typing import Any, cast
 
 import pytest
 
+from gpugate.judging.series_of_cases import ladders, sweeps
 from gpugate.session.selection import one_node_per_case
+from gpugate.store import run_file
 from gpugate.workload import Case, SweepCases
 from tests.support.tiny_project import ROOT, TinyProject
 from workloads.streaming import STREAMING_COMPUTE
@@ -49,13 +51,16 @@ def test_a_ladder_and_a_sweep_are_measured_shown_and_written(tiny: TinyProject) 
     assert "two: it sleeps for 2 ms" in result.text
     assert "sweep of tiny/batch/cpu" in result.text
     assert "knee: 16; the smallest value within 3 % of the best, by speedups, which are from pairs" in result.text
-    run = tiny.json()
-    assert [rung["name"] for rung in run["ladders"][0]["rungs"]] == ["baseline", "two", "one"]
-    gain, total = (run["ladders"][0]["rungs"][2][name]["median"] for name in ("gain", "total"))
-    assert gain < total
-    sweep = run["sweeps"][0]
-    assert (sweep["knee"], [point["problem"] for point in sweep["points"]]) == (16, [None, None, "out of memory"])
-    assert run["cases"]["tiny/batch-32/cpu"]["skipped"] == "out of memory"
+    run = run_file.read(tiny.path / "run.json")
+    (ladder,) = ladders(run.cases)
+    assert [rung.name for rung in ladder.rungs] == ["baseline", "two", "one"]
+    gain, total = ladder.rungs[2].gain, ladder.rungs[2].total
+    assert gain is not None
+    assert total is not None
+    assert gain.median < total.median
+    (sweep,) = sweeps(run.cases)
+    assert (sweep.knee, [point.problem for point in sweep.points]) == (16, [None, None, "out of memory"])
+    assert run.cases["tiny/batch-32/cpu"].skipped == "out of memory"
     assert tiny.reasons("equivalence", "tiny/one/cpu")["proven"] == {"proof": "it learns", "words": "98 % right"}
 
 

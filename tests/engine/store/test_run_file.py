@@ -91,7 +91,7 @@ def test_any_json_tool_accepts_it(tmp_path: Path, run: RunResult) -> None:
     run_file.write(path, run)
     subprocess.run([sys.executable, "-m", "json.tool", str(path)], check=True, capture_output=True)
     data = json.loads(path.read_text(), parse_constant=pytest.fail)
-    assert (data["format"], data["format_version"]) == ("gpugate-run", 13)
+    assert (data["format"], data["format_version"]) == ("gpugate-run", 14)
 
 
 def empty(run: RunResult) -> RunResult:
@@ -300,12 +300,21 @@ def test_the_proofs_of_an_older_run_are_its_own(tmp_path: Path, run: RunResult) 
     assert run_file.read(path) == run
 
 
+def test_the_ladders_and_sweeps_of_an_older_run_follow_from_its_cases(tmp_path: Path, run: RunResult) -> None:
+    path = tmp_path / "run.json"
+    run_file.write(path, run)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    older = {**document, "format_version": 13, "ladders": [{"workload": "net"}], "sweeps": []}
+    path.write_text(json.dumps(older), encoding="utf-8")
+    assert run_file.read(path) == run
+
+
 OUTCOMES = " or ".join(", ".join(repr(outcome.value) for outcome in Outcome).rsplit(", ", 1))
 DAMAGE = {
-    ('"format_version": 13', '"format_version": 14'): (
-        "was written by a newer gpugate (format 14, this one reads up to 13): upgrade gpugate or measure again"
+    ('"format_version": 14', '"format_version": 15'): (
+        "was written by a newer gpugate (format 15, this one reads up to 14): upgrade gpugate or measure again"
     ),
-    ('"format_version": 13', '"format_version": 2'): (
+    ('"format_version": 14', '"format_version": 2'): (
         "was written by an older gpugate (format 2, this one reads 10 and newer): measure again"
     ),
     ('"gate": true', '"gate": 1'): (

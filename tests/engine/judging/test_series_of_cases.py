@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from gpugate.judging.knee import judge_knee
+from gpugate.judging.series_of_cases import knee, ladders, rung_number, sweeps
 from gpugate.report.series_tables import series_tables
-from gpugate.results.case import CaseResult
+from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder
-from gpugate.results.series_of_cases import knee, ladders, rung_number, sweeps
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Outcome
 from gpugate.session.worker_results import join, pack, unpack
@@ -44,6 +44,16 @@ def test_a_ladder_stands_on_the_baseline_and_multiplies_its_gains() -> None:
     totals = [one.total for one in ladder.rungs]
     assert [one.median for one in totals if one] == pytest.approx([1.0, 2.0, 3.0, 3.6], rel=1e-3)
     assert [one.items_per_s for one in ladder.rungs] == pytest.approx([25_600, 51_200, 51_200, 51_200], rel=1e-2)
+
+
+def test_a_rung_that_was_confirmed_is_that_of_the_process_that_decides() -> None:
+    cases = three_rungs()
+    confirmed = cases["tiny/workers/cuda"]
+    fresh = [rung("workers", BASELINE, 1, gain).measurement for gain in (2.2, 2.1)]
+    confirmed.attempts = [Confirmation(measurement) for measurement in fresh]
+    first = only(ladders(cases)).rungs[1]
+    assert first.gain is not None
+    assert first.gain.median == pytest.approx(2.1, rel=1e-3), "the middle one of 2.0, 2.2 and 2.1"
 
 
 def test_the_interval_of_a_total_is_wider_than_that_of_each_gain_and_narrower_than_their_sum() -> None:
@@ -121,17 +131,19 @@ def test_a_knee_may_move_to_a_neighbour_and_no_further(now, outcome, code) -> No
 
 
 def test_a_point_without_memory_is_a_result_and_the_sweep_goes_on() -> None:
-    found = sweeps(swept(point(8, 1.0, 1.0), point(16, 2.0, 2.0), point(32, None, None, skipped="out of memory")))[0]
+    points = swept(point(8, 1.0, 1.0), point(16, 2.0, 2.0), point(32, None, None, skipped="out of memory"))
+    found = sweeps(points)[0]
     assert (found.knee, found.recorded_knee) == (16, 16)
     assert judge_knee(found).outcome is Outcome.PASS
     assert judge_knee(found).reasons[1].facts == {"8": pytest.approx(0.5, rel=1e-3), "16": 1.0, "32": "none"}
-    run = RunResult(MACHINE, STARTED, seed=1, sweeps=[found])
+    run = RunResult(MACHINE, STARTED, seed=1, cases=points)
     assert series_tables(run)[0].rows[-1] == ("32", "", "out of memory")
 
 
 def test_a_sweep_of_which_every_point_was_skipped_is_no_table() -> None:
-    found = sweeps(swept(*(point(value, None, None, skipped="needs a CUDA GPU") for value in (8, 16))))
-    assert series_tables(RunResult(MACHINE, STARTED, seed=1, sweeps=found)) == []
+    points = swept(*(point(value, None, None, skipped="needs a CUDA GPU") for value in (8, 16)))
+    assert len(sweeps(points)) == 1
+    assert series_tables(RunResult(MACHINE, STARTED, seed=1, cases=points)) == []
 
 
 def test_a_knee_needs_two_points_and_a_record_of_all_of_them() -> None:
@@ -144,7 +156,7 @@ def test_a_knee_needs_two_points_and_a_record_of_all_of_them() -> None:
 
 
 def test_a_reader_sees_each_rung_with_its_gain_over_both_and_why() -> None:
-    run = RunResult(MACHINE, STARTED, seed=1, ladders=ladders(three_rungs()))
+    run = RunResult(MACHINE, STARTED, seed=1, cases=three_rungs())
     table = series_tables(run)[0]
     assert table.title == "ladder of tiny/cuda"
     assert [row[0] for row in table.rows] == ["baseline", "workers", "pinned", "fp16"]
@@ -155,7 +167,7 @@ def test_a_reader_sees_each_rung_with_its_gain_over_both_and_why() -> None:
 def test_rungs_that_two_workers_measured_make_one_ladder() -> None:
     so_far = None
     for one in three_rungs().values():
-        run = RunResult(MACHINE, STARTED, seed=1, cases={one.case_id: one}, ladders=ladders({one.case_id: one}))
+        run = RunResult(MACHINE, STARTED, seed=1, cases={one.case_id: one})
         so_far = join(so_far, unpack(pack(run)))
     assert so_far is not None
-    assert [one.name for one in only(so_far.ladders).rungs] == ["baseline", "workers", "pinned", "fp16"]
+    assert [one.name for one in only(ladders(so_far.cases)).rungs] == ["baseline", "workers", "pinned", "fp16"]

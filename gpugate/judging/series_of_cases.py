@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from gpugate.judging.decide import decider
 from gpugate.results.case import CaseResult
 from gpugate.results.series import Ladder, Rung, Sweep, SweepPoint
+from gpugate.results.summary import Summary
 from gpugate.statistics.intervals import Estimate
 from gpugate.workload import BASELINE, Workload
 
@@ -28,36 +30,28 @@ def rung_number(workload: Workload, name: str) -> int | None:
 
 
 def ladders(cases: Mapping[str, CaseResult]) -> list[Ladder]:
-    """Every ladder of which at least one rung was measured."""
-    groups: dict[tuple[str, str], list[CaseResult]] = {}
+    """Every ladder of which at least one rung was measured, each rung by the process that decides about it."""
+    groups: dict[tuple[str, str], list[tuple[int, CaseResult, Summary]]] = {}
     for case in cases.values():
-        if case.rung is not None and case.summary is not None:
-            groups.setdefault((case.workload, case.device_kind), []).append(case)
+        if case.rung is not None and (decided := decider(case)) is not None:
+            groups.setdefault((case.workload, case.device_kind), []).append((case.rung, case, decided.summary))
     return [
-        Ladder(workload, kind, _rungs(sorted(found, key=lambda case: case.rung or 0)))
+        Ladder(workload, kind, _rungs(sorted(found, key=lambda rung: rung[0])))
         for (workload, kind), found in groups.items()
     ]
 
 
-def _rungs(cases: Sequence[CaseResult]) -> tuple[Rung, ...]:
+def _rungs(measured: Sequence[tuple[int, CaseResult, Summary]]) -> tuple[Rung, ...]:
     """A rung that was not measured breaks the product: those above it have no total."""
-    first = cases[0]
-    bottom = Rung(first.compared_with, _per_second(first, reference=True), total=_product([]))
-    rungs, gains = [bottom], []
-    for number, case in enumerate(cases, 1):
-        gain = case.summary.speedup if case.summary else None
-        gains.append(gain)
-        whole = case.rung == number and all(one is not None for one in gains)
-        total = _product([one for one in gains if one is not None]) if whole else None
-        rungs.append(Rung(case.optimization, _per_second(case), gain, total, case.why))
+    _, first, summary = measured[0]
+    bottom_per_s = first.size.items_per_second(summary.reference_ms.median)
+    rungs, gains = [Rung(first.compared_with, bottom_per_s, total=_product([]))], []
+    for place, (number, case, summary) in enumerate(measured, 1):
+        gains.append(summary.speedup)
+        total = _product(gains) if place == number else None
+        per_s = case.size.items_per_second(summary.optimized_ms.median)
+        rungs.append(Rung(case.optimization, per_s, summary.speedup, total, case.why))
     return tuple(rungs)
-
-
-def _per_second(case: CaseResult, reference: bool = False) -> float | None:
-    if case.summary is None:
-        return None
-    time = case.summary.reference_ms if reference else case.summary.optimized_ms
-    return case.size.items_per_second(time.median)
 
 
 def _product(gains: Sequence[Estimate]) -> Estimate:
@@ -99,7 +93,8 @@ def _sweep(workload: str, parameter: str, device_kind: str, points: Sequence[Swe
 
 def _point(case: CaseResult, value: int) -> SweepPoint:
     recorded = case.remembered.current.speedup if case.remembered else None
-    if case.summary is None:
+    decided = decider(case)
+    if decided is None:
         return SweepPoint(value, None, None, recorded, case.skipped or case.error or "not measured")
-    per_second = case.size.items_per_second(case.summary.optimized_ms.median)
-    return SweepPoint(value, per_second, case.summary.speedup.median, recorded)
+    per_second = case.size.items_per_second(decided.summary.optimized_ms.median)
+    return SweepPoint(value, per_second, decided.summary.speedup.median, recorded)
