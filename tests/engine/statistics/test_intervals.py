@@ -220,15 +220,28 @@ def test_the_noise_of_pairs_is_a_part_of_the_predicted_spread_of_builds() -> Non
     assert builds_variation(pairs[:1]).share == pytest.approx(math.hypot(of_median, BUILD_SPREAD), rel=0.1)
 
 
+@pytest.mark.parametrize("count", [4, 8, 24])
 @pytest.mark.parametrize(("spread", "beyond"), [(0.001, 0.0), (0.003, 0.0), (0.01, DUET_FLOOR)])
-def test_shrunk_builds_miss_the_truth_seldom_and_by_less_than_a_duets_floor(spread: float, beyond: float) -> None:
+def test_shrunk_builds_miss_the_truth_seldom_and_by_less_than_a_duets_floor(
+    spread: float, beyond: float, count: int
+) -> None:
     """Builds that differ by three times the prediction miss more often than 1 %, but hardly by more than the floor."""
     draw, missed = np.random.default_rng(1), np.zeros(2)
     for _ in range(DRAWS):
-        builds = [list(draw.normal(draw.normal(0.0, spread), 0.01, 8)) for _ in range(4)]
-        found = speedup_estimate(builds, [True, False, True, False], shrink_builds=True)
+        builds = [list(draw.normal(draw.normal(0.0, spread), 0.01, 8)) for _ in range(count)]
+        found = speedup_estimate(builds, [True, False] * (count // 2), shrink_builds=True)
         missed += [found.low > 1 + beyond, found.high < 1 / (1 + beyond)]
     assert max(missed) <= ALLOWED_TO_BE_WRONG * DRAWS / (3 if beyond else 1)
+
+
+def test_few_builds_with_another_memory_do_not_hide_what_all_others_show() -> None:
+    """A t interval of these builds would reach below 1."""
+    draw = np.random.default_rng(3)
+    levels = [*draw.normal(0.05, 0.005, 17), 0.22, 0.29, -0.16]
+    builds = [list(draw.normal(level, 0.02, 50)) for level in draw.permutation(levels)]
+    found = speedup_estimate(builds, [True, False] * 10, shrink_builds=True)
+    assert 1.03 < found.low < 1.05 < found.high < 1.07
+    assert speedup_estimate(builds, [True, False] * 10).low < 1.02
 
 
 def test_few_times_have_a_wide_interval_that_stays_positive() -> None:
