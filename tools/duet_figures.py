@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from gpugate.commands.trust.duet_report import JudgedCase, count_alarms, judge_trials
@@ -17,6 +18,8 @@ from gpugate.judging.duet import judge_duet, needs_process
 from gpugate.report.table import Table, columns
 from gpugate.results.duet import DuetOutcome, DuetProcess
 from gpugate.store.json_file import write_atomically
+from gpugate.store.source_hash import source_hash
+from workloads import WORKLOADS
 
 RESULTS = Path(__file__).parents[1] / "results"
 PAGE = RESULTS / "duets.md"
@@ -24,6 +27,7 @@ COLUMNS = columns("trials", "busy cores", "budget s", "slower by", "alarms", "un
 NOTES = """
 - trials: the folder, with its report; budget: seconds of sampling for a case in a process
 - slower by: 0 is A/A, where each alarm is a false one; alarms: of all trials of all cases
+- processes: trials of before 2026-11-26 had at most three of a case, later ones six
 - alarm in each trial: cases whose trials all raised an alarm, of the cases; s: median seconds of a trial of a case
 """
 SLOWER, FEWEST_TRIALS, WANTED = 5.0, 8, 0.95
@@ -31,8 +35,8 @@ CASE_COLUMNS = columns("case", "alarms", "share", "s")
 BY_CASE = """
 ## Cases that are 5 % slower
 
-The trials of otherwise idle cores, for cases with at least {fewest} of them: {often} of {cases} cases alarm in at least
-95 of 100 trials.
+The trials of all machines and budgets without busy cores, for cases with at least {fewest} of them: {often} of {cases}
+cases alarm in at least 95 of 100 trials. Trials of a workload whose source has changed count only above.
 
 {table}
 """
@@ -93,6 +97,17 @@ def describe_cases(judged: Sequence[JudgedCase]) -> str:
     return BY_CASE.format(fewest=FEWEST_TRIALS, often=often, cases=len(rows), table=table) if rows else ""
 
 
+def is_of_today(trial: DuetTrial, case_id: str) -> bool:
+    """False for a trial of a workload whose source has changed."""
+    name = case_id.rsplit("/", 2)[0]
+    return trial.conditions.source_hashes.get(name) == todays_hashes().get(name)
+
+
+@cache
+def todays_hashes() -> dict[str, str]:
+    return {workload.name: source_hash(workload) for workload in WORKLOADS}
+
+
 def draw_outcome(case_id: str, roles: Sequence[Sequence[DuetProcess]], limit: int, draws: random.Random) -> DuetOutcome:
     """The outcome of one trial from stored processes. As in a duet, the roles of the versions alternate, and a decided
     case gets no further process. No process is drawn twice before all of its role were drawn."""
@@ -107,7 +122,7 @@ def draw_outcome(case_id: str, roles: Sequence[Sequence[DuetProcess]], limit: in
     return duet.outcome
 
 
-def drawn_rows(name: str, trials: Sequence[DuetTrial]) -> Iterator[tuple[str, ...]]:
+def list_drawn_rows(name: str, trials: Sequence[DuetTrial]) -> Iterator[tuple[str, ...]]:
     """A row for each slowdown in a folder of trials of which a case has FEWEST_PROCESSES of either role."""
     for slow_percent in sorted({trial.slow_percent for trial in trials}):
         roles: dict[str, tuple[list[DuetProcess], list[DuetProcess]]] = {}
@@ -116,7 +131,7 @@ def drawn_rows(name: str, trials: Sequence[DuetTrial]) -> Iterator[tuple[str, ..
                 for process in trial.processes:
                     if case_id in process.measured:
                         roles.setdefault(case_id, ([], []))[process.swapped].append(process)
-        enough = {name: both for name, both in sorted(roles.items()) if min(map(len, both)) >= FEWEST_PROCESSES}
+        enough = {case_id: both for case_id, both in sorted(roles.items()) if min(map(len, both)) >= FEWEST_PROCESSES}
         if not enough:
             continue
         cells = []
@@ -138,8 +153,13 @@ def describe(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> str:
     table = Table("", COLUMNS, tuple(rows)).markdown()
     about = "`python -m tools.duet_figures` writes this page from the trials below this folder."
     total = f"In all A/A trials together: {counted} alarms, over {cases} cases."
-    slower = [one for _, first, cases in judged if not first.busy_cores for one in cases if one.slow_percent == SLOWER]
-    drawn = Table("", DRAWN_COLUMNS, tuple(row for one in folders for row in drawn_rows(*one))).markdown()
+    slower = [
+        one
+        for (_, trials), (_, first, cases) in zip(folders, judged, strict=True)
+        for one in cases
+        if one.slow_percent == SLOWER and not first.busy_cores and is_of_today(trials[one.trial], one.case_id)
+    ]
+    drawn = Table("", DRAWN_COLUMNS, tuple(row for one in folders for row in list_drawn_rows(*one))).markdown()
     return (
         f"# Trials of duets\n\n{about}\n\n{table}\n{NOTES}\n{total}\n{describe_cases(slower)}"
         f"{DRAWN.format(draws=DRAWS, fewest=FEWEST_PROCESSES, table=drawn)}"

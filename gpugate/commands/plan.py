@@ -52,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     fleet = parser.add_mutually_exclusive_group(required=True)
     fleet.add_argument(
-        "--gpus", metavar="N", help="plan one host with N GPUs: host-fed cases run alone, after the others"
+        "--gpus",
+        metavar="N",
+        help="plan one host with N GPUs: cases that the host feeds or that span GPUs run alone, after the others",
     )
     fleet.add_argument("--shards", metavar="N", help="plan the N shards of --perf-shard, each on a host of its own")
     parser.add_argument(
@@ -75,7 +77,9 @@ def run(arguments: argparse.Namespace) -> int:
     stored = [one for one in found if one.cases]
     if not stored:
         where = ", ".join(map(str, arguments.paths)) or "the store"
-        raise PlanError(f"{where} has no measured case: measure first, or give other runs")
+        sick = any(one.unfit for one in found)
+        step = "the machine was not well (ENV_INVALID), so measure again" if sick else "measure first"
+        raise PlanError(f"{where} has no measured case that counts: {step}, or give other runs")
     machine = max(stored, key=lambda one: one.started).machine
     cases, known_s = take_newest([one for one in stored if one.machine == machine])
     groups = group_cases(cases, known_s)
@@ -155,7 +159,7 @@ def _describe(planned: Planned, one: str) -> Iterator[str]:
     if planned.left_out:
         names = list_names(sorted(planned.left_out), MOST_NAMED)
         count = number_of(len(planned.left_out), "case")
-        yield f"{count} left out, measured only on a machine that was not well (ENV_INVALID): {names}"
+        yield f"{count} of a machine that was not well (ENV_INVALID) left out: {names}"
     if planned.known == 0:
         yield "no duration is known: each case counts as 1 s, so that times are numbers of cases"
     elif unknown:
@@ -174,7 +178,7 @@ def _name_bottleneck(plan: FleetPlan, one: str) -> str:
     """The part of the night that takes longest, with its longest group, and the effect of more GPUs on it."""
     alone = total_s(plan.alone) > plan.makespan_s
     longest = longest_first(plan.alone if alone else itertools.chain(*plan.gpus))[0]
-    part = "alone on the host" if alone else "side by side"
-    effect = "do not shorten" if alone or longest.duration_s >= plan.bound_s else "shorten"
-    words = f"most of the night is {part}, its longest part {longest.name} with {duration(longest.duration_s)}"
-    return f"{words}: more {one}s {effect} it"
+    part = "that run alone" if alone else "that run side by side"
+    effect = "do not shorten" if alone or longest.duration_s >= plan.makespan_s else "shorten"
+    words = f"cases {part} take most of the night, the longest one {longest.name} with {duration(longest.duration_s)}"
+    return f"{words}: more {one}s {effect} the night"

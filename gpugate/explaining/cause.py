@@ -10,6 +10,7 @@ from gpugate import units
 from gpugate.explaining.account import NOTHING, PartChange, account, moves
 from gpugate.explaining.state import State
 from gpugate.explaining.words import change, short, write_signed
+from gpugate.measurement.record import Mismatch
 from gpugate.measurement.step_profile import OTHERS
 from gpugate.results.autopsy import Kind
 
@@ -18,7 +19,7 @@ FEW = 0.005  # of a step: as good as the same
 MOST = 0.5  # of what a step takes longer
 SOME = 0.25  # of it: a count that bears less is not what made the step longer
 LITTLE = 0.05  # of it: a part that is as much larger than the whole is as good as all of it
-LIKE_BEFORE = 0.1  # of the error of an output: so much closer it is to the output of the step before
+LIKE_BEFORE = 0.1  # a stale output is off from the output of the step before by less than this share of its error
 RIGHT_ROWS = 0.2  # of all: noise leaves a few rows of one value each as they were, by chance
 ROUNDING = 0.01  # relative L2 error of a row: bfloat16 rounds by 0.004 at most, and work that is left out costs more
 COUNTED = ("copies", "pageable copies", "synchronization", "more kernels")
@@ -70,12 +71,12 @@ def _weigh(counted: Cause, then: State, now: State) -> Cause:
 def _outputs(then: State, now: State) -> Cause | None:
     if now.wrong is None:
         return Cause("disproved", f"a proof failed: {now.disproved}") if now.disproved else None
-    looks = now.mismatch
-    off = math.inf if looks is None or now.output_error is None else now.output_error
-    before = looks.from_step_before if looks is not None and looks.from_step_before is not None else math.inf
+    looks = now.mismatch or Mismatch(None, None)
+    off = math.inf if now.output_error is None else now.output_error
+    before = math.inf if looks.from_step_before is None else looks.from_step_before
     if before < LIKE_BEFORE * min(off, 1):
         return Cause("stale output", f"it returns the output of the step before ({now.wrong})")
-    right = looks.rows_right if looks is not None and looks.rows_right is not None else 0.0
+    right = looks.rows_right or 0.0
     # All of the error is in the other rows.
     if off < ROUNDING * math.sqrt(1 - right):
         return Cause("numerics", f"outputs are off by as little as rounding ({now.wrong}): precision changed")

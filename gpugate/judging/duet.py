@@ -26,18 +26,19 @@ def time_ratio(measurement: Measurement, swapped: bool) -> Estimate:
     return combine([(measurement, swapped)])
 
 
-def combine(processes: Sequence[tuple[Measurement, bool]]) -> Estimate:
+def combine(processes: Sequence[tuple[Measurement, bool]], by_median: bool = False) -> Estimate:
     """The head's time over the base's in all processes, each with its `swapped`.
 
     The builds of all processes are one sample: host, clock and process are the same for both sides of a pair, and what
     is left differs from build to build. In a swapped process the head is the reference, so that what the engine does to
-    one role cancels. Raises ValueError without any pair.
+    one role cancels. `by_median`: see `speedup_estimate`. Raises ValueError without any pair.
     """
     builds = [(build, swapped) for measurement, swapped in processes for build in measurement.instances]
     return speedup_estimate(
         [[value if swapped else -value for value in build.log_ratios] for build, swapped in builds],
         [build.reference_built_first is not swapped for build, swapped in builds],
         shrink_builds=True,
+        by_median=by_median,
     )
 
 
@@ -71,18 +72,27 @@ def judge_ratio(ratio: Estimate, processes: Sequence[float], builds: int) -> Due
 
 
 def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:
-    """The duet of one case. Raises ValueError where no process measured a pair of it."""
+    """The duet of one case. Raises ValueError where no process measured a pair of it.
+
+    A change may be shown by the median of the builds, which ignores a few builds with another memory. SAME needs the
+    interval of their mean: a change may be in a few builds.
+    """
     measured = [(one.measured[case_id], one.swapped) for one in processes if case_id in one.measured]
     timed = [(measurement, swapped) for measurement, swapped in measured if measurement.pairs]
-    ratio, ratios = combine(timed), tuple(time_ratio(*one) for one in timed)
-    if any(case_id in one.apart for one in processes):
-        ratio = widen(ratio, ratios)
+    ratios = tuple(time_ratio(*one) for one in timed)
     builds = sum(bool(build.pairs) for measurement, _ in timed for build in measurement.instances)
+    for by_median in (True, False):
+        ratio = combine(timed, by_median)
+        if any(case_id in one.apart for one in processes):
+            ratio = widen(ratio, ratios)
+        outcome = judge_ratio(ratio, [one.median for one in ratios], builds)
+        if outcome in (DuetOutcome.SLOWER, DuetOutcome.FASTER):
+            break
     roles = [_sides(measurement)[::-1] if swapped else _sides(measurement) for measurement, swapped in measured]
     base, head = (_cheapest([sides[version] for sides in roles]) for version in (0, 1))
     return Duet(
         case_id=case_id,
-        outcome=judge_ratio(ratio, [one.median for one in ratios], builds),
+        outcome=outcome,
         ratio=ratio,
         processes=ratios,
         detectable=math.expm1(math.log1p(DUET_FLOOR) + 2 * _half_log(ratio)),

@@ -1,8 +1,8 @@
 """The collectives of a step that spans ranks: their number, bytes and order, and the rank for which others wait.
 
 PyTorch's profiler counts them: each backend reports a collective, with the form of its input, from its start to its
-end. The counts are those of rank 0. A message is the larger one of the input and the output of a rank: the whole of
-what an all-gather makes or a reduce-scatter takes, which does not depend on the number of ranks.
+end. The counts are those of rank 0. The bytes of a collective are those of the larger one of a rank's input and output:
+the output of an all-gather, the input of a reduce-scatter. They do not depend on the number of ranks.
 """
 
 from __future__ import annotations

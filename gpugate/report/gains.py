@@ -1,4 +1,4 @@
-"""What a run learned about its optimizations, in a sentence or two: how many gain, and how many are UNDECIDED. Pure."""
+"""The findings of a run about its optimizations: how many gain, and how many are UNDECIDED. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpugate.results.run import RunResult
 from gpugate.results.verdict import NextStep, Outcome
 
 MOST_NAMED = 3  # optimizations by name
-NO_EVIDENCE = (Outcome.ENV_INVALID, Outcome.WRONG, Outcome.NOT_ENGAGED)  # of a gain: such times tell nothing about it
+NO_EVIDENCE = (Outcome.ENV_INVALID, Outcome.WRONG, Outcome.NOT_ENGAGED)  # such times are no evidence of a gain
 
 
 def describe_gains(run: RunResult) -> list[str]:

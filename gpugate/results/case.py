@@ -122,7 +122,7 @@ class CaseResult:
         if self.measurement is None:
             return False
         sides = self.measurement.reference_counters, self.measurement.optimized_counters
-        return is_host_fed(self.measurement.timer == "host clock", (side.get("active_fraction") for side in sides))
+        return is_host_fed(self.measurement.timer == "host clock", (side.get("kernel_fraction") for side in sides))
 
     @property
     def gpus(self) -> int:

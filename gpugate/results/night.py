@@ -92,8 +92,8 @@ class CaseNight:
 
 @dataclass(frozen=True)
 class Night:
-    """One run. `cases` has only cases that were measured, on a machine that was well; `unfit` are the ids of those that
-    were measured on a machine that was not: their times are no evidence."""
+    """One run. `cases` has the cases that were measured on a machine that was well. `unfit` has the ids of the cases
+    that were measured on one that was not: their times are no evidence."""
 
     name: str  # of its directory, else the time at which it started
     started: datetime.datetime  # with the UTC offset

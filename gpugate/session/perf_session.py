@@ -285,7 +285,7 @@ class PerfSession:
         against = self.options.against
         if against != OFF and may_need_duet(result, has_ref=against != AUTO):
             if case.spans_gpus:
-                self.notes.add(f"--against: {SPANS_GPUS}")
+                self.notes.add(f"no duet: {SPANS_GPUS}")
             else:
                 self._compare_code(case, result, report)
                 self._judge(result)
@@ -525,7 +525,8 @@ class PerfSession:
         return file.cases.get(_key(case)) if file else None
 
     def find_recorded_counters(self, case: Case) -> tuple[Counters, Counters]:
-        """The counters of the reference and the optimized side in the case's record; empty ones without a record."""
+        """The counters of both sides in the case's record, each the largest one of all recorded processes; empty ones
+        without a record."""
         entry = self._find_entry(case)
         return (entry.current.reference_counters, entry.current.optimized_counters) if entry else ({}, {})
 

@@ -66,7 +66,7 @@ def _read(option: str, name: str, variables: Mapping[str, str], step: str) -> in
 def plan_case(case: Case, recorded: Sequence[Counters] = NO_RECORD) -> PlannedCase:
     """The facts that place a case in a plan; `recorded` has the counters of both sides in the record of the case."""
     on_host_clock = case.device_kind == "cpu" or case.workload.timing == "pipeline"
-    host_fed = is_host_fed(on_host_clock, [side.get("active_fraction") for side in recorded])
+    host_fed = is_host_fed(on_host_clock, [side.get("kernel_fraction") for side in recorded])
     together = group_name(case.id, case.optimization.point)
     return PlannedCase(case.id, together, host_fed, case.optimization.needs.gpus)
 

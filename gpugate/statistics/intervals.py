@@ -168,18 +168,19 @@ def speedup_estimate(
     reference_first: Sequence[bool],
     of_machine: float | None = None,
     shrink_builds: bool = False,
+    by_median: bool = False,
 ) -> Estimate:
     """Estimates the speedup from the log-ratios of pairs, one sequence per build, with an interval that covers both
     the interval over pairs and the interval over builds.
 
     `of_machine` is the half-width by which a process may differ from its machine, see `machine_half_width`: the
     interval then covers that, too, and where there are few builds it replaces UNKNOWN_BUILD_SPREAD. With
-    `shrink_builds`, the spread of builds is that of `builds_variation`, and from seven builds on the interval of their
-    median replaces that of their mean where it is narrower: single builds differ by 20 % because of their memory, which
-    widens a t interval for a whole duet.
+    `shrink_builds`, the spread of builds is that of `builds_variation`. With `by_median`, the interval of the builds'
+    median replaces that of their mean, from seven builds on and where it is narrower: single builds are 20 % off by
+    their memory, and widen a t interval. The narrower interval is wrong more often than one of them alone.
     `reference_first` is True for each build whose reference was built first; `order_effect` is removed. The interval
-    over builds lies around their mean, to which the t distribution applies: around their median it would be wrong up to
-    three times as often as its confidence allows. Raises ValueError without any pair.
+    over builds lies around their mean, to which the t distribution applies: the same width around their median would be
+    wrong up to three times as often as its confidence allows. Raises ValueError without any pair.
     """
     taken = [(values, first) for values, first in zip(log_ratios, reference_first, strict=True) if values]
     effect = order_effect([median_of(values) for values, _ in taken], [first for _, first in taken])
@@ -193,7 +194,7 @@ def speedup_estimate(
     else:
         between = build_half_width(medians, fitted, UNKNOWN_BUILD_SPREAD if of_machine is None else of_machine)
     low, high = mean - between, mean + between
-    if shrink_builds and _samples_below(len(medians)) >= 0:
+    if by_median and _samples_below(len(medians)) >= 0:
         of_medians = median_interval(medians)
         if of_medians.high - of_medians.low < high - low:
             low, high = of_medians.low, of_medians.high

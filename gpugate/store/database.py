@@ -1,11 +1,11 @@
 """The store: every run in three tables of a database, SQLite or another one that SQLAlchemy knows.
 
 `run` has the provenance of a run, `result` its cases, `metric` the numbers of each case; a case of a machine that was
-not well has no numbers. Files stay the truth: the
-store is made again from them by `gpugate store add`. A year of nights of eight machines has 2.6 million metrics, so
-that their rows are short: a result has the number of its run and its own number within the run, and a metric has both
-and the number of its name, see `gpugate.results.night.METRIC_CODES`. These numbers are the primary keys by which the
-tables are sorted on disk, so that the metrics of a run lie together, and SQLite keeps no row ids beside them.
+not well has no numbers. Files stay the truth: the store is made again from them by `gpugate store add`. A year of
+nights of eight machines has 2.6 million metrics, so that their rows are short: a result has the number of its run and
+its own number within the run, and a metric has both and the number of its name, see
+`gpugate.results.night.METRIC_CODES`. These numbers are the primary keys by which the tables are sorted on disk, so that
+the metrics of a run lie together, and SQLite keeps no row ids beside them.
 
 This module imports sqlalchemy, and other modules import it on use only: a session pays for it once it has measured.
 """
@@ -187,7 +187,7 @@ class Store:
         try:
             with self._begin(writing=False) as connection:
                 yield connection
-        except (SQLAlchemyError, OSError) as error:
+        except (SQLAlchemyError, OSError, self._engine.dialect.loaded_dbapi.Error) as error:  # of _fetch_tuples
             raise self._error("read", error) from error
 
     @contextmanager
@@ -427,7 +427,7 @@ def _read_nights(
         .order_by(RESULT.c.run_id, RESULT.c.number)
     )
     of_case, metrics = (0, ""), dict[str, Metric]()
-    for run_id, case_id, outcome, code, value, low, high in _plain(rows):
+    for run_id, case_id, outcome, code, value, low, high in _fetch_tuples(rows):
         if (run_id, case_id) != of_case:
             of_case, metrics = (run_id, case_id), {}
             case = CaseNight(case_id, None if outcome is None else Outcome(outcome), metrics)
@@ -442,7 +442,7 @@ def _read_nights(
     return [_night_of(run, cases[run[0]], unfit.get(run[0], ())) for run in runs]
 
 
-def _plain(rows: sql.CursorResult[Any]) -> Iterator[tuple[Any, ...]]:
+def _fetch_tuples(rows: sql.CursorResult[Any]) -> Iterator[tuple[Any, ...]]:
     """The rows as the driver reads them. SQLAlchemy would make an object of each, and has no number to convert."""
     cursor: Any = rows.cursor
     while some := cursor.fetchmany(ROWS_AT_ONCE):

@@ -165,7 +165,7 @@ def _is_host_fed(case: Mapping[str, Any]) -> bool:
     measurement = case.get("measurement")
     on_host_clock = isinstance(measurement, dict) and measurement.get("timer") == "host clock"
     sides = "reference_counters", "optimized_counters"
-    return is_host_fed(on_host_clock, [_find(measurement, side, "active_fraction") for side in sides])
+    return is_host_fed(on_host_clock, [_find(measurement, side, "kernel_fraction") for side in sides])
 
 
 def _find(data: object, *path: str) -> float | None:

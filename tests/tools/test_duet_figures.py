@@ -1,10 +1,13 @@
 """The page of all trials of duets counts what the trials say."""
 
+import random
 import re
+from collections import Counter
 from dataclasses import replace
 
 from gpugate.commands.trust.duets import DuetTrial, read_duets
-from tools.duet_figures import PAGE, RESULTS, describe, find_folders
+from gpugate.results.duet import DuetOutcome, DuetProcess
+from tools.duet_figures import PAGE, RESULTS, describe, draw_outcome, find_folders, is_of_today
 
 FOLDER = RESULTS / "h100/duets/16-cores"
 
@@ -47,3 +50,27 @@ def test_a_case_counts_once_all_its_trials_raised_an_alarm() -> None:
     unseen = [replace(trial, slow_percent=5.0) for trial in trials]
     assert "| 3 of 9 | " in describe([("unseen", unseen)])
     assert "| 0 of 3 | " in describe([("unseen", unseen)])
+
+
+def roles_of(trials: list[DuetTrial], case_id: str) -> tuple[list[DuetProcess], list[DuetProcess]]:
+    found = [one for trial in trials for one in trial.processes if case_id in one.measured]
+    return [one for one in found if not one.swapped], [one for one in found if one.swapped]
+
+
+def test_a_drawn_trial_ends_as_a_duet_does() -> None:
+    slower = [trial for trial in read_duets(FOLDER) if trial.slow_percent]
+    case_id = min(slower[0].case_ids)
+    roles = roles_of(slower, case_id)
+    assert all(roles)
+    draws = random.Random(1)  # noqa: S311
+    alone = Counter(draw_outcome(case_id, roles, 1, draws) for _ in range(20))
+    assert alone[DuetOutcome.SLOWER] == 0, "one process alone shows no change"
+    more = Counter(draw_outcome(case_id, roles, 6, draws) for _ in range(20))
+    assert more[DuetOutcome.SLOWER] > 0
+
+
+def test_a_trial_of_other_code_is_no_trial_of_a_case_of_today() -> None:
+    trial = read_duets(FOLDER)[0]
+    case_id = min(trial.case_ids)
+    older = dict.fromkeys(trial.conditions.source_hashes, "0123456789abcdef")
+    assert not is_of_today(replace(trial, conditions=replace(trial.conditions, source_hashes=older)), case_id)

@@ -35,10 +35,10 @@ TOLERANCE: Mapping[str, Tolerance] = {
 EVEN_RANKS = Limit("rank_lag", at_most=0.1)
 HIDDEN = Limit("exposed_communication", at_most=0.1)
 NEAR_THE_BUS = Limit("collective_bus_share", at_least=0.3)
-# The peak of rank 0, whose shares are the largest ones. The reference has DDP's buckets too, so that no rung needs
-# more: 0.75 to 1.00 of it on a CPU. The rest is the allocator's, which may hand out up to 1 MiB too much for each of
-# about 110 large tensors, 2 % of 5 GB. FSDP2 holds gathered weights of two blocks besides: 1.08 of the reference on a
-# CPU, whose tiny models have hardly any activations.
+# The limit is on the peak of rank 0, which has the largest shares. The reference has DDP's buckets too, so that no rung
+# needs more: 0.75 to 1.00 of it on a CPU. The rest is the allocator's, which may hand out up to 1 MiB too much for each
+# of about 110 large tensors, 2 % of 5 GB. FSDP2 holds gathered weights of two blocks besides: 1.08 of the reference on
+# a CPU, whose tiny models have hardly any activations.
 SAME_MEMORY = Limit("peak_bytes", at_most_of_reference=1.05)
 MEMORY_OF_SHARES = Limit("peak_bytes", at_most_of_reference=1.1)
 ANY = 0.01  # the promise on a CPU, where no time is judged
@@ -102,8 +102,8 @@ def _rung(
     byte_share: float = 1,
     block_share: float = 0,
 ) -> Optimization:
-    """`limits` hold on a GPU. The bytes of the collectives are these shares of the bytes of all gradients and of the
-    blocks' gradients.
+    """`limits` hold on a GPU. `byte_share` and `block_share` are the bytes of the collectives as shares of the bytes of
+    all gradients and of the blocks' gradients.
     """
     contract: dict[str, Contract] = {}
     for kind, number in zip(DEVICE_KINDS, NUMBER[model][counted_as], strict=True):

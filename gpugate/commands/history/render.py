@@ -164,7 +164,7 @@ def _left_out(history: MachineHistory) -> Iterator[str]:
     if found:
         cases = units.list_names(list(dict.fromkeys(found)), MOST_NAMED)
         count = units.number_of(len(found), "measurement")
-        yield f"{count} left out, of a machine that was not well (ENV_INVALID): {cases}"
+        yield f"{count} of a machine that was not well (ENV_INVALID) left out: {cases}"
 
 
 def _limits(history: MachineHistory) -> Iterator[str]:

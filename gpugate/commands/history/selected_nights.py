@@ -48,6 +48,8 @@ def select_nights(arguments: argparse.Namespace, all_metrics: bool = False) -> t
     if not any(night.cases for night in nights):
         what = f"has {arguments.case!r} in its id" if arguments.case else "was measured"
         other = "give another -k, or other nights" if len(nights) else "no night is selected, so give other options"
+        if any(night.unfit for night in nights):
+            other = "the machine was not well (ENV_INVALID), so measure again, or give other nights"
         raise HistoryError(f"no case of {where} {what}: {other}")
     if arguments.by == "commit":
         nights, refused = _merge(nights, refused, where)

@@ -88,18 +88,24 @@ def test_the_plan_in_words(nights: Path, capsys: pytest.CaptureFixture[str]) -> 
         (
             {"a": 300, "host": 600},
             ("--gpus", "4"),
-            "most of the night is alone on the host, its longest part tiny/host/cuda with 10 min: more GPUs do not "
-            "shorten it",
+            "cases that run alone take most of the night, the longest one tiny/host/cuda with 10 min: more GPUs do not "
+            "shorten the night",
         ),
         (
             {"a": 600, "b": 60, "host": 60},
             ("--gpus", "4"),
-            "most of the night is side by side, its longest part tiny/a/cuda with 10 min: more GPUs do not shorten it",
+            "cases that run side by side take most of the night, the longest one tiny/a/cuda with 10 min: more GPUs do "
+            "not shorten the night",
+        ),
+        (
+            {"a": 600, "b": 420, "c": 420, "d": 360},
+            ("--gpus", "3"),
+            "the longest one tiny/a/cuda with 10 min: more GPUs shorten the night",
         ),
         (
             dict.fromkeys("abcdefgh", 60) | {"host": 60},
             ("--shards", "4"),
-            "most of the night is side by side, its longest part tiny/a/cuda with 60 s: more shards shorten it",
+            "the longest one tiny/a/cuda with 60 s: more shards shorten the night",
         ),
     ],
 )
@@ -133,8 +139,13 @@ def test_a_store_that_knows_a_case_only_from_a_sick_machine_says_so(
     with closing(open_store(url)) as store:
         add_folder(store, nights)
     assert main(["plan", "--store", url, "--gpus", "2"]) == 0
-    left_out = "1 case left out, measured only on a machine that was not well (ENV_INVALID): tiny/sick/cuda\n"
+    left_out = "1 case of a machine that was not well (ENV_INVALID) left out: tiny/sick/cuda\n"
     assert left_out in capsys.readouterr().out
+    alone = f"sqlite:///{tmp_path}/alone.sqlite"
+    with closing(open_store(alone)) as store:
+        add_folder(store, night(tmp_path / "alone", 0, [timed("sick", 60, **sick)]).parent)
+    assert main(["plan", "--store", alone, "--gpus", "2"]) == 2
+    assert "the machine was not well (ENV_INVALID), so measure again" in capsys.readouterr().err
 
 
 def test_confirmations_count_as_part_of_their_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,6 +214,6 @@ def test_what_cannot_be_planned_is_one_sentence(
     assert capsys.readouterr().err.splitlines() == [
         "gpugate plan: GPUGATE_STORE is off: give --store URL, or runs",
         "gpugate plan: --gpus is '0': give a whole number from 1 to 10000, such as 4",
-        f"gpugate plan: {empty} has no measured case: measure first, or give other runs",
+        f"gpugate plan: {empty} has no measured case that counts: measure first, or give other runs",
         "gpugate plan: nowhere cannot be read (No such file or directory): give a file that --perf-json wrote",
     ]

@@ -106,6 +106,22 @@ def test_the_builds_of_all_processes_are_one_sample() -> None:
         combine([])
 
 
+FEW_ARE_OFF = [0.2] * 3 + [0.001, -0.001] * 6
+
+
+def test_a_few_builds_with_another_memory_do_not_hide_a_change_of_all_others() -> None:
+    slower = [process(spread(10.5, *FEW_ARE_OFF)), process(spread(10.5, *FEW_ARE_OFF[::-1]))]
+    duet = judge_duet(CASE, slower)
+    assert duet.outcome is SLOWER
+    assert 1.04 < duet.ratio.low <= duet.ratio.high < 1.06
+
+
+def test_a_change_of_a_few_builds_is_not_the_same_speed() -> None:
+    duet = judge_duet(CASE, [process(spread(10.0, *FEW_ARE_OFF)), process(spread(10.0, *FEW_ARE_OFF[::-1]))])
+    assert duet.outcome is UNDECIDED
+    assert duet.ratio.high > 1.05, "the interval of the mean has them"
+
+
 def test_the_effect_of_the_order_of_building_is_removed_in_both_roles() -> None:
     """Building the base first makes the head 2 % slower, whichever role the head has."""
     plain = spread(10.5, 0.02, -0.02, 0.02, -0.02)

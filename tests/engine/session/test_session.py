@@ -456,7 +456,7 @@ def test_the_code_of_a_case_that_spans_gpus_is_not_compared_and_a_note_says_so(s
     monkeypatch.setattr(gpugate.session.perf_session, "may_need_duet", lambda result, has_ref: has_ref)
     session.measure(SPANNING)
     assert compared == []
-    assert session.notes == {f"--against: {SPANS_GPUS}"}
+    assert session.notes == {f"no duet: {SPANS_GPUS}"}
 
 
 def test_no_knee_is_judged_where_ranks_share_a_cpu(session, monkeypatch) -> None:

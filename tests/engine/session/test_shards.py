@@ -134,7 +134,7 @@ def test_a_case_is_planned_by_what_feeds_it_and_by_its_gpus() -> None:
 
     (fed,) = (case for case in catalogue.cases() if case.id == "fed/one/cuda")
     for both, host_fed in (((0.95, 0.99), False), ((0.94, 1.0), True), ((1.0, 0.94), True), ((1.0, None), True)):
-        recorded = [{} if active is None else {"active_fraction": active} for active in both]
+        recorded = [{} if share is None else {"kernel_fraction": share} for share in both]
         assert plan_case(fed, recorded).host_fed is host_fed
 
 

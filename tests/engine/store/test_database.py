@@ -107,6 +107,17 @@ def test_a_night_that_another_process_adds_meanwhile_is_known(url: str, monkeypa
     assert read(url) == [night(0), night(1)]
 
 
+def test_a_page_of_the_store_that_is_damaged_is_one_sentence(tmp_path: Path) -> None:
+    url, path = f"sqlite:///{tmp_path}/a.sqlite", tmp_path / "a.sqlite"
+    add(url, *(night(day) for day in range(200)))
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(size // 4)
+        file.write(b"\xff" * (size // 2))
+    with pytest.raises(StoreError, match="cannot be read"):
+        read(url)
+
+
 def test_a_night_that_the_tables_refuse_is_not_reported_as_known(tmp_path: Path) -> None:
     """SQLite stores NaN as NULL, which the column of a value refuses."""
     metrics = {name: Metric(float("nan")) for name in TIMED}

@@ -65,7 +65,7 @@ def test_a_case_on_the_clock_of_the_gpu_is_not_host_fed(tmp_path: Path) -> None:
 def test_a_pipeline_whose_gpu_is_busy_on_both_sides_is_not_host_fed(
     tmp_path: Path, active: tuple[float, float], host_fed: bool
 ) -> None:
-    sides = ({"active_fraction": share} for share in active)
+    sides = ({"kernel_fraction": share} for share in active)
     counters = dict(zip(("reference_counters", "optimized_counters"), sides, strict=True))
     case = timed("fused", 3.0)
     assert case.host_fed
