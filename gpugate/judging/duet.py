@@ -15,6 +15,7 @@ ALIKE = 0.03  # an interval inside +-3 % is the same speed
 # and 5 % as long as the processes lived, on an H200.
 UNKNOWN_PROCESS_SPREAD = 0.05
 FEWEST_FOR_SPREAD = 3
+CHANGES = (DuetOutcome.SLOWER, DuetOutcome.FASTER)
 FEWEST_FOR_ALARM = 2  # processes: a build or a placement in memory that one process got by chance is no change
 # Builds of all processes: fewer do not show how much builds differ. Two equal sides that torch.compile built differed
 # by 2.4 and 2.6 %, with the same sign, in two processes of one build each, on an H100.
@@ -74,20 +75,20 @@ def judge_ratio(ratio: Estimate, processes: Sequence[float], builds: int) -> Due
 def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:
     """The duet of one case. Raises ValueError where no process measured a pair of it.
 
-    A change may be shown by the median of the builds, which ignores a few builds with another memory. SAME needs the
-    interval of their mean: a change may be in a few builds.
+    Where the interval of the mean of the builds leaves it UNDECIDED, that of their median may show a change: it ignores
+    a few builds with another memory. It never shows SAME, since a change may be in a few builds.
     """
     measured = [(one.measured[case_id], one.swapped) for one in processes if case_id in one.measured]
     timed = [(measurement, swapped) for measurement, swapped in measured if measurement.pairs]
     ratios = tuple(time_ratio(*one) for one in timed)
     builds = sum(bool(build.pairs) for measurement, _ in timed for build in measurement.instances)
-    for by_median in (True, False):
-        ratio = combine(timed, by_median)
-        if any(case_id in one.apart for one in processes):
-            ratio = widen(ratio, ratios)
-        outcome = judge_ratio(ratio, [one.median for one in ratios], builds)
-        if outcome in (DuetOutcome.SLOWER, DuetOutcome.FASTER):
-            break
+    medians = [one.median for one in ratios]
+    ratio, of_median = combine(timed), combine(timed, by_median=True)
+    if any(case_id in one.apart for one in processes):
+        ratio, of_median = widen(ratio, ratios), widen(of_median, ratios)
+    outcome = judge_ratio(ratio, medians, builds)
+    if outcome is DuetOutcome.UNDECIDED and (change := judge_ratio(of_median, medians, builds)) in CHANGES:
+        outcome, ratio = change, of_median
     roles = [_sides(measurement)[::-1] if swapped else _sides(measurement) for measurement, swapped in measured]
     base, head = (_cheapest([sides[version] for sides in roles]) for version in (0, 1))
     return Duet(

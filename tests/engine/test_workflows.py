@@ -282,7 +282,7 @@ def test_a_comparison_fails_unless_it_is_only_undecided(
     duets = [judge_duet(CASE, [process(measured(10, head_ms))] * 2) for head_ms in milliseconds]
     compared = Comparison(Version("a", tmp_path), Version("b", tmp_path), [process(measured(10, 10))], duets, {})
     (tmp_path / "made.json").write_text(json.dumps(document(compared), indent=1))
-    writes = f'cp made.json "$7"; echo "| a table |" > "$9"; exit {status}'
+    writes = f'cp made.json "$9"; echo "| a table |" > "${{11}}"; exit {status}'
     ended = run_compare(tmp_path, writes)
     assert ended.returncode == expected, ended.stderr
     assert ("::warning::" in ended.stdout) is (expected == 0 < status)
