@@ -106,7 +106,7 @@ def test_the_builds_of_all_processes_are_one_sample() -> None:
         combine([])
 
 
-FEW_ARE_OFF = [0.2] * 3 + [0.001, -0.001] * 6
+FEW_ARE_OFF = [0.25, 0.25, -0.25, *[0.001, -0.001] * 6]
 
 
 def test_a_few_builds_with_another_memory_do_not_hide_a_change_of_all_others() -> None:
