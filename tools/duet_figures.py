@@ -27,7 +27,7 @@ COLUMNS = columns("trials", "busy cores", "budget s", "slower by", "alarms", "un
 NOTES = """
 - trials: the folder, with its report; budget: seconds of sampling for a case in a process
 - slower by: 0 is A/A, where each alarm is a false one; alarms: of all trials of all cases
-- processes: trials of before 2026-11-26 had at most three of a case, later ones six
+- a case had at most three processes in trials before 2026-11-26, and at most six in later ones
 - alarm in each trial: cases whose trials all raised an alarm, of the cases; s: median seconds of a trial of a case
 """
 SLOWER, FEWEST_TRIALS, WANTED = 5.0, 8, 0.95
