@@ -6,7 +6,7 @@ import argparse
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,15 @@ from gpugate.results.fleet_plan import (
     total_s,
 )
 from gpugate.session.options import whole_number
-from gpugate.session.stored_durations import StoredCases, read_files, read_store, take_newest
+from gpugate.session.stored_durations import StoredCases, list_durations, read_files, read_store, take_newest
 from gpugate.store.json_file import pretty, with_header
 from gpugate.store.store_url import VARIABLE, find_url
 from gpugate.units import duration, list_names, number_of
 
 FORMAT = "gpugate-plan"
-# History: 1: the groups of each GPU and of the host, the makespan and its bound, and nights on other numbers of GPUs.
-FORMAT_VERSION = 1
+# History: 2: nights that remember their proofs. 1: the groups of each GPU and of the host, the makespan and its bound,
+# and nights on other numbers of GPUs.
+FORMAT_VERSION = 2
 MOST_NAMED = 3  # cases in one sentence
 
 
@@ -81,9 +82,10 @@ def run(arguments: argparse.Namespace) -> int:
         step = "the machine was not well (ENV_INVALID), so measure again" if sick else "measure first"
         raise PlanError(f"{where} has no measured case that counts: {step}, or give other runs")
     machine = max(stored, key=lambda one: one.started).machine
-    cases, known_s = take_newest([one for one in stored if one.machine == machine])
-    groups = group_cases(cases, known_s)
-    fleets = {gpus: plan(groups, gpus).night_s for gpus in FLEETS}
+    newest = take_newest([one for one in stored if one.machine == machine])
+    cases, known_s = [one.case for one in newest], list_durations(newest)
+    groups, unproved = group_cases(cases, known_s), group_cases(cases, list_durations(newest, proofs=False))
+    fleets = [Fleet(gpus, plan(groups, gpus).night_s, plan(unproved, gpus).night_s) for gpus in FLEETS]
     unfit = {case_id for one in found if one.machine == machine for case_id in one.unfit}
     left_out = tuple(unfit - {case.case_id for case in cases})
     planned = Planned(machine, len(cases), len(known_s), plan(groups, count), fleets, left_out)
@@ -104,6 +106,15 @@ def _read_store(given: str | None) -> list[StoredCases]:
 
 
 @dataclass(frozen=True)
+class Fleet:
+    """The time of a night on so many GPUs, and of one that remembers all its proofs."""
+
+    gpus: int
+    night_s: float
+    night_with_remembered_proofs_s: float
+
+
+@dataclass(frozen=True)
 class Planned:
     """A plan, the number of its cases and of those whose duration is known, and the night on other fleets.
 
@@ -114,7 +125,7 @@ class Planned:
     cases: int
     known: int
     plan: FleetPlan
-    night_s: dict[int, float]
+    fleets: Sequence[Fleet]
     left_out: tuple[str, ...] = ()
 
 
@@ -130,7 +141,7 @@ def document(planned: Planned) -> dict[str, Any]:
         "night_s": plan.night_s,
         "gpus": [_share_as_json(share) for share in plan.gpus],
         "alone": _share_as_json(plan.alone),
-        "fleets": [{"gpus": gpus, "night_s": seconds} for gpus, seconds in planned.night_s.items()],
+        "fleets": [asdict(fleet) for fleet in planned.fleets],
     }
 
 
@@ -147,10 +158,14 @@ def _parts(planned: Planned, one: str, width: int) -> Iterator[RenderableType]:
     yield from Table("", columns, cells).rich(width)
     yield Text()
     yield from (Text(words, overflow="fold") for words in _describe(planned, one))
-    fleets = planned.night_s.items()
+    fleets = planned.fleets
     yield Text()
-    headings = (Column(f"{one}s", left=True), *(Column(str(number)) for number, _ in fleets))
-    yield from Table("", headings, (("night", *(duration(seconds) for _, seconds in fleets)),)).rich(width)
+    headings = (Column(f"{one}s", left=True), *(Column(str(fleet.gpus)) for fleet in fleets))
+    nights = [("night", *(duration(fleet.night_s) for fleet in fleets))]
+    if any(fleet.night_with_remembered_proofs_s != fleet.night_s for fleet in fleets):
+        shorter = (duration(fleet.night_with_remembered_proofs_s) for fleet in fleets)
+        nights.append(("night with remembered proofs", *shorter))
+    yield from Table("", headings, tuple(nights)).rich(width)
 
 
 def _describe(planned: Planned, one: str) -> Iterator[str]:

@@ -117,6 +117,11 @@ class CaseResult:
         return sum(one.wall_s for one in self.measurements)
 
     @property
+    def proving_s(self) -> float:
+        """The part of `duration_s` that proofs took, which a night that remembers them does not spend."""
+        return sum(one.spent_s.get("proving", 0.0) for one in self.measurements)
+
+    @property
     def host_fed(self) -> bool:
         """True where the host decides the times, so that no other case may run there."""
         if self.measurement is None:

@@ -33,6 +33,7 @@ METRIC_CODES: Mapping[str, int] = MappingProxyType(
         "duration_s": 13,  # of measuring the case in all its processes
         "host_fed": 14,  # 1 where the host decides the times; other cases have no such metric
         "ranks": 15,  # GPUs of a case that spans several; other cases have no such metric
+        "proving_s": 16,  # the part of duration_s that proofs took; a case without proofs has no such metric
     }
 )
 TIMED = ("speedup", "optimized_ms", "reference_ms")  # which every case has

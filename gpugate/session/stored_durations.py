@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gpugate.machine.environment import machine_name
 from gpugate.results.fleet_plan import PlannedCase, plan_measured
@@ -16,29 +17,41 @@ from gpugate.store import run_file
 from gpugate.store.night_files import RUN, find_runs
 
 
+class StoredCase(NamedTuple):
+    """A case of one stored run, with the seconds that it took where they are known; proofs took `proving_s` of them."""
+
+    case: PlannedCase
+    duration_s: float | None
+    proving_s: float = 0.0
+
+
 @dataclass(frozen=True)
 class StoredCases:
-    """The cases that one stored run measured, each with its seconds where they are known.
+    """The cases that one stored run measured.
 
     `unfit` are the ids of cases of which the store has no seconds, since the machine was not well.
     """
 
     started: datetime.datetime
     machine: str
-    cases: tuple[tuple[PlannedCase, float | None], ...]
+    cases: tuple[StoredCase, ...]
     unfit: tuple[str, ...] = ()
 
 
-def take_newest(stored: Sequence[StoredCases]) -> tuple[list[PlannedCase], dict[str, float]]:
-    """The cases of all runs, and the seconds of each in its newest run that knows them."""
-    cases: dict[str, PlannedCase] = {}
-    known_s: dict[str, float] = {}
+def take_newest(stored: Sequence[StoredCases]) -> list[StoredCase]:
+    """The cases of all runs, each with the seconds of its newest run that knows them."""
+    newest: dict[str, StoredCase] = {}
     for one in sorted(stored, key=lambda one: one.started):
-        for case, seconds in one.cases:
-            cases[case.case_id] = case
-            if seconds is not None:
-                known_s[case.case_id] = seconds
-    return list(cases.values()), known_s
+        for found in one.cases:
+            before = newest.get(found.case.case_id, found)
+            newest[found.case.case_id] = found if found.duration_s is not None else before._replace(case=found.case)
+    return list(newest.values())
+
+
+def list_durations(cases: Iterable[StoredCase], *, proofs: bool = True) -> dict[str, float]:
+    """The known seconds of the cases; without `proofs`, those of a night that remembers all of them."""
+    known = ((one, one.duration_s) for one in cases)
+    return {one.case.case_id: taken - (0 if proofs else one.proving_s) for one, taken in known if taken is not None}
 
 
 def read_files(paths: Sequence[Path]) -> list[StoredCases]:
@@ -49,7 +62,7 @@ def read_files(paths: Sequence[Path]) -> list[StoredCases]:
 
 def _of_run(stored: RunResult) -> StoredCases:
     measured = (case for case in stored.cases.values() if case.measurement is not None)
-    cases = tuple((plan_measured(case), case.duration_s or None) for case in measured)
+    cases = tuple(StoredCase(plan_measured(case), case.duration_s or None, case.proving_s) for case in measured)
     started = datetime.datetime.fromisoformat(stored.started_at)
     return StoredCases(started, machine_name(stored.environment), cases)
 
@@ -60,13 +73,17 @@ def read_store(url: str) -> list[StoredCases]:
 
     with closing(open_store(url, make=False)) as store:
         # Each case has a speedup, also one whose duration an older gpugate did not store.
-        nights = store.read_nights(Selection(metrics=("speedup", "duration_s", "host_fed", "ranks")))
+        nights = store.read_nights(Selection(metrics=("speedup", "duration_s", "proving_s", "host_fed", "ranks")))
     return [_of_night(night) for night in nights]
 
 
 def _of_night(night: Night) -> StoredCases:
     cases = tuple(
-        (PlannedCase(name, name, case.value("host_fed") == 1, int(case.value("ranks") or 1)), case.value("duration_s"))
+        StoredCase(
+            PlannedCase(name, name, case.value("host_fed") == 1, int(case.value("ranks") or 1)),
+            case.value("duration_s"),
+            case.value("proving_s") or 0.0,
+        )
         for name, case in night.cases.items()
     )
     return StoredCases(night.started, machine_name(night.environment), cases, night.unfit)

@@ -207,7 +207,7 @@ class Workers:
 
     def _read_durations(self, machine: str) -> dict[str, float]:
         """Durations on a machine from --perf-durations, else from the store; none where neither is there."""
-        from gpugate.session.stored_durations import read_store, take_newest  # with pydantic
+        from gpugate.session.stored_durations import list_durations, read_store, take_newest  # with pydantic
 
         stored, url = self._given, self.options.store_url
         if stored is None:
@@ -215,7 +215,7 @@ class Workers:
                 stored = [] if url is None else read_store(url)
             except GpugateError:  # a night without durations is planned too
                 return {}
-        return take_newest([one for one in stored if one.machine == machine])[1]
+        return list_durations(take_newest([one for one in stored if one.machine == machine]))
 
     def pytest_unconfigure(self) -> None:
         self._folder.cleanup()

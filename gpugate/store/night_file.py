@@ -131,7 +131,8 @@ def _metrics(case: Mapping[str, Any], where: str) -> Iterator[tuple[str, Metric]
         ),
         "peak_bytes": _find(case, "measurement", "optimized_cost", "peak_bytes"),
         "start_up_s": _start_up_s(case),
-        "duration_s": _duration_s(case),
+        "duration_s": _sum_over_processes(case, "wall_s"),
+        "proving_s": _sum_over_processes(case, "spent_s", "proving"),
         "host_fed": 1.0 if _is_host_fed(case) else None,
         **{
             name: _find(case, "measurement", "optimized_counters", name)
@@ -147,12 +148,12 @@ def _start_up_s(case: Mapping[str, Any]) -> float | None:
     return sum(known) if len(known) == len(parts) else None
 
 
-def _duration_s(case: Mapping[str, Any]) -> float | None:
-    """See `CaseResult.duration_s`."""
+def _sum_over_processes(case: Mapping[str, Any], *path: str) -> float | None:
+    """The seconds at `path` in all measurements of the case: see `CaseResult.duration_s` and `proving_s`."""
     code = case.get("recorded_code")
     duets = code.get("processes") if isinstance(code, dict) else None
-    found = [_find(one, "measurement", "wall_s") for one in (case, *_entries(case.get("attempts")))]
-    found += [_find(duet, "measured", str(case.get("case_id")), "wall_s") for duet in _entries(duets)]
+    found = [_find(one, "measurement", *path) for one in (case, *_entries(case.get("attempts")))]
+    found += [_find(duet, "measured", str(case.get("case_id")), *path) for duet in _entries(duets)]
     return sum(one for one in found if one is not None) or None
 
 

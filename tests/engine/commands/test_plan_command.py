@@ -46,7 +46,7 @@ def test_each_case_has_the_duration_of_its_newest_run_and_host_fed_cases_run_alo
     nights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = plan(capsys, str(nights), "--gpus", "2")
-    assert (found["format"], found["format_version"]) == ("gpugate-plan", 1)
+    assert (found["format"], found["format_version"]) == ("gpugate-plan", 2)
     assert found["gpus"] == [
         {"duration_s": 300, "cases": ["tiny/a/cuda"]},
         {"duration_s": 360, "cases": ["tiny/c/cuda", "tiny/b/cuda"]},
@@ -54,7 +54,8 @@ def test_each_case_has_the_duration_of_its_newest_run_and_host_fed_cases_run_alo
     assert found["alone"] == {"duration_s": 600, "cases": ["tiny/host/cuda"]}
     assert (found["makespan_s"], found["bound_s"], found["night_s"]) == (360, 330, 960)
     assert found["fleets"] == [
-        {"gpus": gpus, "night_s": night_s} for gpus, night_s in ((1, 1260), (2, 960), (4, 900), (8, 900))
+        {"gpus": gpus, "night_s": night_s, "night_with_remembered_proofs_s": night_s}
+        for gpus, night_s in ((1, 1260), (2, 960), (4, 900), (8, 900))
     ]
     assert (found["machine"], found["cases"], found["cases_with_duration"]) == ("nvidia-h200", 4, 4)
 
@@ -156,6 +157,24 @@ def test_confirmations_count_as_part_of_their_case(tmp_path: Path, capsys: pytes
     with closing(open_store(url)) as store:
         add_folder(store, path)
     assert plan(capsys, "--store", url, "--gpus", "1")["night_s"] == 90
+
+
+def test_a_night_that_remembers_its_proofs_is_shorter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proved = timed("proved", 90)
+    assert proved.measurement is not None
+    proved.measurement = replace(proved.measurement, spent_s={"proving": 60.0, "measuring": 30.0})
+    path = night(tmp_path, 0, [timed("a", 60), proved])
+    url = f"sqlite:///{tmp_path}/store.sqlite"
+    with closing(open_store(url)) as store:
+        add_folder(store, path)
+    for source in ((str(path),), ("--store", url)):
+        found = plan(capsys, *source, "--shards", "2")["fleets"]
+        assert [fleet["night_s"] for fleet in found] == [150, 90, 90, 90]
+        assert [fleet["night_with_remembered_proofs_s"] for fleet in found] == [90, 60, 60, 60]
+    assert main(["plan", str(path), "--shards", "2"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("night with remembered proofs ")
+    assert last.split()[4:] == ["90", "s", "60", "s", "60", "s", "60", "s"]
 
 
 def test_a_case_that_spans_gpus_runs_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
