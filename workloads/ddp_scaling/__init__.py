@@ -31,7 +31,9 @@ TOLERANCE: Mapping[str, Tolerance] = {
     "float32": Tolerance(relative_l2=1e-6, max_error=1e-5),
     "bfloat16": TOLERANCE_BY_DTYPE["bfloat16"],
 }
-# Of a step, under the profiler: the time for which other ranks may wait for the slowest one.
+# Of a step, under the profiler: the time for which other ranks may wait for the slowest one. FSDP2 gathers weights ahead
+# of their use, so that a rank that is ahead waits in a gather beside its own compute: on two H200 the gathers of
+# ResNet-50 waited for 31 % of a step, of which 0.3 % was exposed. Its limit is on the exposed time instead.
 EVEN_RANKS = Limit("rank_lag", at_most=0.1)
 HIDDEN = Limit("exposed_communication", at_most=0.1)
 NEAR_THE_BUS = Limit("collective_bus_share", at_least=0.3)
@@ -97,6 +99,7 @@ def _rung(
     build: Callable[..., Side],
     efficiency: float,
     *limits: Limit,
+    waiting: Limit = EVEN_RANKS,
     memory: Limit = SAME_MEMORY,
     counted_as: str = "overlap",
     byte_share: float = 1,
@@ -109,7 +112,7 @@ def _rung(
     for kind, number in zip(DEVICE_KINDS, NUMBER[model][counted_as], strict=True):
         byte_count = int(byte_share * GRADIENT_BYTES[model][kind] + block_share * BLOCK_BYTES[model][kind])
         overlaps = counted_as != "all-reduce-afterwards"
-        on_gpu = (EVEN_RANKS, memory, *limits)
+        on_gpu = (waiting, memory, *limits)
         contract[kind] = _contract(number, byte_count, overlaps, *(on_gpu if kind == "cuda" else ()))
     promises = {"cuda": efficiency, "cpu": ANY}
     made = partial(build, model=model)
@@ -127,7 +130,15 @@ def _ladder(model: str) -> tuple[Optimization, ...]:
     # All weights are gathered for the forward pass, those of the blocks again for the backward pass, and all gradients
     # are scattered: twice the gradients, and the blocks once more. The shares are of one size on 2, 4 and 8 ranks.
     fsdp2 = _rung(
-        model, "fsdp2", rungs.fsdp2, 0.7, memory=MEMORY_OF_SHARES, counted_as="fsdp2", byte_share=2, block_share=1
+        model,
+        "fsdp2",
+        rungs.fsdp2,
+        0.7,
+        waiting=HIDDEN,
+        memory=MEMORY_OF_SHARES,
+        counted_as="fsdp2",
+        byte_share=2,
+        block_share=1,
     )
     return (
         _rung(model, "all-reduce-afterwards", afterwards, 0.7, counted_as="all-reduce-afterwards"),
