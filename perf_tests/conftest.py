@@ -20,7 +20,6 @@ CHECKED_ONLY = (
     "llm-decode-small/paged/",
     "llm-decode-small/whole-step/",
     "llm-prefill-small/",
-    "picture-files/threads-2/",
     "resnet18-training-small/",
     "resnet50-inference/",
     "streaming-",
