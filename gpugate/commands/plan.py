@@ -27,7 +27,7 @@ from gpugate.results.fleet_plan import (
     total_s,
 )
 from gpugate.session.options import whole_number
-from gpugate.session.stored_durations import StoredCases, list_durations, read_files, read_store, take_newest
+from gpugate.session.stored_durations import StoredRun, list_durations, read_files, read_store, take_newest
 from gpugate.store.json_file import pretty, with_header
 from gpugate.store.store_url import VARIABLE, find_url
 from gpugate.units import duration, list_names, number_of
@@ -84,8 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
     machine = max(stored, key=lambda one: one.started).machine
     newest = take_newest([one for one in stored if one.machine == machine])
     cases, known_s = [one.case for one in newest], list_durations(newest)
-    groups, unproved = group_cases(cases, known_s), group_cases(cases, list_durations(newest, proofs=False))
-    fleets = [Fleet(gpus, plan(groups, gpus).night_s, plan(unproved, gpus).night_s) for gpus in FLEETS]
+    groups = group_cases(cases, known_s)
+    without_proofs = group_cases(cases, list_durations(newest, with_proofs=False))
+    fleets = [Fleet(gpus, plan(groups, gpus).night_s, plan(without_proofs, gpus).night_s) for gpus in FLEETS]
     unfit = {case_id for one in found if one.machine == machine for case_id in one.unfit}
     left_out = tuple(unfit - {case.case_id for case in cases})
     planned = Planned(machine, len(cases), len(known_s), plan(groups, count), fleets, left_out)
@@ -98,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read_store(given: str | None) -> list[StoredCases]:
+def _read_store(given: str | None) -> list[StoredRun]:
     url = find_url(given)
     if url is None:
         raise PlanError(f"{VARIABLE} is off: give --store URL, or runs")
@@ -107,7 +108,7 @@ def _read_store(given: str | None) -> list[StoredCases]:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The time of a night on so many GPUs, and of one that remembers all its proofs."""
+    """The duration of a night on so many GPUs or shards, with the proofs of the newest runs and without them."""
 
     gpus: int
     night_s: float

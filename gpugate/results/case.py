@@ -118,7 +118,7 @@ class CaseResult:
 
     @property
     def proving_s(self) -> float:
-        """The part of `duration_s` that proofs took, which a night that remembers them does not spend."""
+        """The part of `duration_s` that proofs took."""
         return sum(one.spent_s.get("proving", 0.0) for one in self.measurements)
 
     @property

@@ -26,8 +26,8 @@ class StoredCase(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StoredCases:
-    """The cases that one stored run measured.
+class StoredRun:
+    """The cases of one stored run that were measured.
 
     `unfit` are the ids of cases of which the store has no seconds, since the machine was not well.
     """
@@ -38,7 +38,7 @@ class StoredCases:
     unfit: tuple[str, ...] = ()
 
 
-def take_newest(stored: Sequence[StoredCases]) -> list[StoredCase]:
+def take_newest(stored: Sequence[StoredRun]) -> list[StoredCase]:
     """The cases of all runs, each with the seconds of its newest run that knows them."""
     newest: dict[str, StoredCase] = {}
     for one in sorted(stored, key=lambda one: one.started):
@@ -48,26 +48,28 @@ def take_newest(stored: Sequence[StoredCases]) -> list[StoredCase]:
     return list(newest.values())
 
 
-def list_durations(cases: Iterable[StoredCase], *, proofs: bool = True) -> dict[str, float]:
-    """The known seconds of the cases; without `proofs`, those of a night that remembers all of them."""
+def list_durations(cases: Iterable[StoredCase], *, with_proofs: bool = True) -> dict[str, float]:
+    """The known seconds of the cases; without the time of their proofs, those of a night that remembers all proofs."""
     known = ((one, one.duration_s) for one in cases)
-    return {one.case.case_id: taken - (0 if proofs else one.proving_s) for one, taken in known if taken is not None}
+    return {
+        one.case.case_id: taken - (0 if with_proofs else one.proving_s) for one, taken in known if taken is not None
+    }
 
 
-def read_files(paths: Sequence[Path]) -> list[StoredCases]:
+def read_files(paths: Sequence[Path]) -> list[StoredRun]:
     """Reads runs, nights, and folders of them. Raises RunFileError for a file that cannot be used."""
     found = [path / RUN if (path / RUN).is_file() else path for path in paths]
     return [_of_run(run_file.read(path)) for each in found for path in find_runs(each)]
 
 
-def _of_run(stored: RunResult) -> StoredCases:
+def _of_run(stored: RunResult) -> StoredRun:
     measured = (case for case in stored.cases.values() if case.measurement is not None)
     cases = tuple(StoredCase(plan_measured(case), case.duration_s or None, case.proving_s) for case in measured)
     started = datetime.datetime.fromisoformat(stored.started_at)
-    return StoredCases(started, machine_name(stored.environment), cases)
+    return StoredRun(started, machine_name(stored.environment), cases)
 
 
-def read_store(url: str) -> list[StoredCases]:
+def read_store(url: str) -> list[StoredRun]:
     """Reads all nights of a store. Raises StoreError for one that is absent or cannot be read."""
     from gpugate.store.database import Selection, open_store  # which imports sqlalchemy: run files need none
 
@@ -77,7 +79,7 @@ def read_store(url: str) -> list[StoredCases]:
     return [_of_night(night) for night in nights]
 
 
-def _of_night(night: Night) -> StoredCases:
+def _of_night(night: Night) -> StoredRun:
     cases = tuple(
         StoredCase(
             PlannedCase(name, name, case.value("host_fed") == 1, int(case.value("ranks") or 1)),
@@ -86,4 +88,4 @@ def _of_night(night: Night) -> StoredCases:
         )
         for name, case in night.cases.items()
     )
-    return StoredCases(night.started, machine_name(night.environment), cases, night.unfit)
+    return StoredRun(night.started, machine_name(night.environment), cases, night.unfit)

@@ -23,7 +23,7 @@ from gpugate.session.worker_orders import ORDERS, Orders, read_tests
 
 if TYPE_CHECKING:
     from gpugate.session.options import Options
-    from gpugate.session.stored_durations import StoredCases
+    from gpugate.session.stored_durations import StoredRun
 
 GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
 HOST = "host"  # the id of the worker that sees all GPUs
@@ -107,7 +107,7 @@ def share_host(gpus: Sequence[str]) -> list[Share]:
     return [*shares, Share(",".join(gpus), tuple(sorted(usable)))]
 
 
-def _read_files(path: Path) -> list[StoredCases]:
+def _read_files(path: Path) -> list[StoredRun]:
     from gpugate.session.stored_durations import read_files  # with pydantic
 
     return read_files([path])

@@ -31,9 +31,11 @@ def test_the_metrics_of_a_case(tmp_path: Path) -> None:
     cases = document["cases"]
     cases[CASE]["verdicts"] = [{"outcome": "PASS", "numbers": {"speedup_tolerance": 0.02}}]
     cases[CASE]["measurement"]["optimized_cost"] = {"build_s": 1.5, "first_step_s": 0.5, "peak_bytes": 4096}
-    cases[CASE]["measurement"]["wall_s"] = 8.5
-    cases[CASE]["attempts"] = [{"measurement": {"wall_s": 4.0}}, {"measurement": None}]
-    cases[CASE]["recorded_code"] = {"processes": [{"measured": {CASE: {"wall_s": 2.5}}}, {"measured": {}}]}
+    cases[CASE]["measurement"] |= {"wall_s": 8.5, "spent_s": {"proving": 3.0, "measuring": 4.0}}
+    further = {"wall_s": 4.0, "spent_s": {"proving": 0.5}}
+    cases[CASE]["attempts"] = [{"measurement": further}, {"measurement": None}]
+    duet = {"wall_s": 2.5, "spent_s": {"proving": 0.25}}
+    cases[CASE]["recorded_code"] = {"processes": [{"measured": {CASE: duet}}, {"measured": {}}]}
     edit(path, cases=cases)
     (found,) = read_night(path, "one").cases.values()
     summary = cases[CASE]["summary"]
@@ -48,6 +50,7 @@ def test_the_metrics_of_a_case(tmp_path: Path) -> None:
         "start_up_s": Metric(2.0),
         "peak_bytes": Metric(4096.0),
         "duration_s": Metric(15.0),
+        "proving_s": Metric(3.75),
         "host_fed": Metric(1.0),
     }
 
@@ -58,7 +61,7 @@ def test_a_case_on_the_clock_of_the_gpu_is_not_host_fed(tmp_path: Path) -> None:
     cases[CASE]["measurement"]["timer"] = "cuda events"
     edit(path, cases=cases)
     (found,) = read_night(path, "one").cases.values()
-    assert found.metrics.keys().isdisjoint({"host_fed", "duration_s"})
+    assert found.metrics.keys().isdisjoint({"host_fed", "duration_s", "proving_s"})
 
 
 @pytest.mark.parametrize(("active", "host_fed"), [((0.95, 1.0), False), ((0.94, 1.0), True), ((1.0, 0.94), True)])
