@@ -338,10 +338,12 @@ def _estimate(builds: Sequence[TimedBuild], duet: bool) -> Estimate | None:
 
 def _finish(run: _Run, both: BothSides) -> None:
     """Runs the checking and counting passes over the last build, after all times, and checks engagement and state."""
-    if run.live is not None and run.found.comparable:
+    if not (run.settings.count and run.found.comparable):
+        return
+    if run.live is not None:
         run.report_progress("counting", both.optimized.name)
         run.live.count(both, _steps_ms(run))
-    if run.expected is None or not run.found.comparable:
+    if run.expected is None:
         return
     if not run.settings.duet:
         run.report_progress("checking", both.optimized.name)
@@ -426,11 +428,12 @@ def _steps_ms(run: _Run) -> list[float | None]:
 
 def _all_counters(run: _Run, side: int) -> Counters:
     """Merges the counters of the counting pass and of the timed blocks; `side` is 0 for the reference."""
-    if run.found.counted is None:
+    if run.settings.count and run.found.counted is None:
         return {}
+    counted = run.found.counted[side].counters if run.found.counted else {}
     cores = run.other_work.cores
     other_cores = {} if cores is None else {"other_cores": cores}
-    return {**run.found.counted[side].counters, **run.cpu[side].per_step(), **other_cores}
+    return {**counted, **run.cpu[side].per_step(), **other_cores}
 
 
 def _record(run: _Run, stopped_because: StopReason, wall_s: float) -> Measurement:

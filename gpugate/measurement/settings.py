@@ -35,6 +35,7 @@ class Settings:
     fault: Fault | None = None
     duet: bool = False
     prove: bool = True  # False where the proofs ran before, or another process runs them
+    count: bool = True  # False in a duet whose steps another process counts, or nobody looks at
 
     def escalate(self) -> Settings:
         """Returns the settings for an undecided result: twice the time, half the width, no proofs again."""

@@ -334,7 +334,7 @@ def _measure_one_after_another(
                 while len(blocks_ms[number]) < FEWEST_BLOCKS or perf_counter() < until:
                     blocks_ms[number].append(side.timed_block((), _no_clock))
                 steps[number] = side.steps_per_block
-                if not reference_first:
+                if settings.count and not reference_first:
                     sides.count_one(number, median(blocks_ms[number]))
         if reference_first:
             differences = sides.compare()

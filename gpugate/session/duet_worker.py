@@ -142,6 +142,7 @@ class DuetTaker:
             half_width=DUET_FLOOR,  # a smaller change is none
             seed=perf.result.seed,
             duet=True,
+            count=self.plan.count,
         )
         collect_garbage()
         if base is not None:

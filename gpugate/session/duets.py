@@ -38,6 +38,7 @@ class DuetPlan:
     number: Count = 0  # of the process, from 0: every second one is swapped
     case_ids: tuple[str, ...] | None = None
     fault: Fault | None = None
+    count: bool = True  # the work of a step, which is the same in every process
     base_python: str | None = None  # runs the base in a process of its own
     own_engine: bool = False  # each version has a process of its own, with the gpugate of its folder
     output: str = ""  # path of the DuetProcess, in a folder that `run_process` makes
@@ -93,7 +94,8 @@ def measure_duets(
         open_cases += taken[-1].unfinished
         if not open_cases:
             break
-        plan = replace(plan, case_ids=tuple(open_cases))
+        # Cases that a process left out have no counters yet.
+        plan = replace(plan, case_ids=tuple(open_cases), count=plan.count and bool(taken[-1].unfinished))
     return taken
 
 

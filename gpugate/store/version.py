@@ -138,7 +138,9 @@ def _remove_left_over(project: Path, cache: Path) -> None:
 
 
 def _describe_folder(name: str, folder: Path) -> Version:
-    commit = git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
+    """The version in a folder; it has no commit where git tracks no file of it, as in an ignored folder."""
+    tracked = git(folder, "ls-files")
+    commit = git(folder, "rev-parse", "--verify", "--quiet", "HEAD") if tracked else None
     return Version(name, folder, commit, hash_changes(folder) if commit else None)
 
 

@@ -162,7 +162,7 @@ class Search:
         Raises CompareError where the good end has no such case, and for a case that spans GPUs.
         """
         self.measured += 1
-        plan = DuetPlan(str(self.good.root), self.budget_s, self.measured, (self.case_id,))
+        plan = DuetPlan(str(self.good.root), self.budget_s, self.measured, (self.case_id,), count=False)
         try:
             process = run_process(plan, head, self.words)
         except CompareError as error:

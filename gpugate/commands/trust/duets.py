@@ -125,7 +125,7 @@ def take_duets(orders: DuetOrders, folder: Path) -> None:
             slow_percent, case_ids = wanted
             print(f"{slow_percent:g} % slower: {number_of(len(case_ids), 'case')}", file=sys.stderr)
             fault = Fault("slow", slow_percent) if slow_percent else None
-            plan = DuetPlan(str(version.root), orders.budget_s, case_ids=case_ids, fault=fault)
+            plan = DuetPlan(str(version.root), orders.budget_s, case_ids=case_ids, fault=fault, count=False)
             taken = measure_duets(plan, version, orders.words)
             processes = tuple(map(_keep_times, taken))
             word = secrets.token_hex(_WORD_BYTES)

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from gpugate.commands.compare.command import NOT_SLOWER, SLOWER, UNDECIDED, UNUS
 from gpugate.commands.compare.report import Comparison, markdown, text
 from gpugate.judging.duet import judge_duet, judge_duets
 from gpugate.measurement.record import SideCost
-from gpugate.results.duet import DuetOutcome
+from gpugate.results.duet import DuetOutcome, DuetProcess
 from gpugate.session import duets, run_child
 from gpugate.session.duet_worker import DuetTaker
 from gpugate.session.duets import DuetPlan
@@ -463,6 +463,20 @@ def test_the_status_is_that_of_the_most_severe_case() -> None:
     assert exit_status([slower, unsure], {}) == UNDECIDED
     assert exit_status([slower, unsure], {"net": "no"}) == UNUSABLE
     assert exit_status([], {}) == UNUSABLE
+
+
+def test_steps_are_counted_once_and_again_where_a_process_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unsure = process(measured(10, 10.5))
+    made, counted = [replace(unsure, wanted=(CASE, "net/dies/cpu", "net/left/cpu")), unsure, unsure], []
+
+    def run(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProcess:
+        counted.append(plan.count)
+        return made[plan.number]
+
+    monkeypatch.setattr(duets, "run_process", run)
+    monkeypatch.setattr(duets, "needs_process", lambda duet: True)
+    assert duets.measure_duets(DuetPlan("", 1.0), Version(".", tmp_path), (), 3) == made
+    assert counted == [True, True, False]
 
 
 def test_the_load_of_the_machine_is_that_of_the_busiest_measurement(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ class MadeUp:
     def measure(self, plan: DuetPlan, head: Version, words: Sequence[str]) -> list[DuetProcess]:
         if len(self.asked) == self.ends_after:
             raise self.error
-        assert (Path(plan.base), head.root) == (Path.cwd(), Path.cwd())
+        assert (Path(plan.base), head.root, plan.count) == (Path.cwd(), Path.cwd(), False)
         case_ids, percent = plan.case_ids or (), 0.0 if plan.fault is None else plan.fault.amount
         self.asked.append((percent, case_ids))
         self.busy.append(len(children(os.getpid())))

@@ -112,6 +112,13 @@ def test_a_duet_builds_only_what_it_times_and_stops_when_the_change_is_decided(b
     assert "counting" in found.spent_s
 
 
+def test_a_duet_that_counts_no_step_has_the_counters_of_its_timed_blocks(bench: Bench) -> None:
+    found = bench.measure(bench.case(), duet=True, count=False)
+    assert found.pairs
+    assert "counting" not in found.spent_s
+    assert "minor_faults" in found.optimized_counters
+
+
 def test_a_run_whose_noise_no_longer_changes_stops_for_noise(bench: Bench) -> None:
     wobble = random.Random(1)  # noqa: S311  # for repeatability
     side = bench.side("fast", lambda: 30 * wobble.uniform(0.9, 1.1))

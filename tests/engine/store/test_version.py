@@ -151,6 +151,15 @@ def test_a_folder_without_git_is_taken_as_it_is(tmp_path: Path, monkeypatch: pyt
         assert (version.root, version.commit, version.label) == (tmp_path, None, str(tmp_path))
 
 
+def test_a_folder_that_git_ignores_has_not_the_commit_of_its_project(project: Path) -> None:
+    (project / ".gitignore").write_text("versions/\n")
+    old = project / "versions" / "old"
+    old.mkdir(parents=True)
+    (old / "value").write_text("7")
+    with check_out("versions/old", project, project / "cache") as version:
+        assert (version.root, version.commit, version.label) == (old, None, "versions/old")
+
+
 @pytest.mark.parametrize("name", ["no-such-branch", "-x", "--all", "main:value", "value"])
 def test_a_name_that_is_no_version_is_one_sentence(project: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(CompareError) as error, check_out(name, project, tmp_path):
