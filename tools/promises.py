@@ -1,8 +1,9 @@
-"""The promises for an H200 beside the recorded speedups, and the recorded figures of a page.
+"""Targets and promises for an H200 beside what was recorded and what a night measured, and the tables of that night.
 
-`python -m tools.promises` writes results/h200/promises.md and fills in the figures of results/h200/figures.md that
+`python -m tools.promises` writes promises.md and gates.md of results/h200/, and fills in the figures of figures.md that
 stand between `<!--KIND NAME RECORD-->` and `<!--end-->`. KIND is `speedup` or `rate` (items per second of the optimized
-side) of the case NAME, or `ladder`, the table of the workload NAME. RECORD is `current` or `anchor`.
+side) of the case NAME, or `ladder`, the table of the workload NAME. RECORD is `current` or `anchor`. The night is that
+of results/h200/night/.
 """
 
 from __future__ import annotations
@@ -17,16 +18,23 @@ from pathlib import Path
 from gpugate import units
 from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError
+from gpugate.judging.decide import decider
 from gpugate.measurement.record import Process
+from gpugate.measurement.whole_run import with_whole_run
+from gpugate.report.machine import facts
+from gpugate.report.markdown import results_page
 from gpugate.report.table import Column, Table
-from gpugate.results.summary import group_by_night, select_counted, summarize_process
-from gpugate.store import baseline
+from gpugate.results.case import CaseResult
+from gpugate.results.run import RunResult
+from gpugate.results.summary import Summary, group_by_night, select_counted, summarize_process
+from gpugate.store import baseline, run_file
 from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Case, for_device_class
 
 ROOT = Path(__file__).parents[1]
 BASELINES = ROOT / "baselines/nvidia-h200"
 RESULTS = ROOT / "results/h200"
+NIGHT = RESULTS / "night"
 H200_CLASSES = ("sm_90", "cuda")
 SHARE = 0.8  # of the recorded speedup: a promise below it needs a reason
 
@@ -56,6 +64,11 @@ SPEEDUP_TARGETS: Mapping[str, Target] = {
     "video/decode-hevc/nvdec-sessions/cuda": Target(3, 5),
     "video/preprocess/torch-gpu/cuda": Target(10, 30),
     "video/composite/torch-gpu/cuda": Target(10, 30),
+}
+RATE_TARGETS: Mapping[str, Target] = {  # items per second
+    "resnet50-inference-batch1/cudnn-fused/cuda": Target(3333),
+    "resnet18-training/whole-ladder/cuda": Target(20_000, 24_000),
+    "driving/best/cuda": Target(400, 600),
 }
 COUNTER_TARGETS: Mapping[tuple[str, str], Target] = {
     ("driving/prefetcher/cuda", "data_path_efficiency"): Target(0.9, 0.97),
@@ -110,6 +123,11 @@ class RecordedCase:
         return SPEEDUP_TARGETS.get(self.case.id)
 
     @property
+    def items_per_s(self) -> Spread:
+        """Items per second of the optimized side of the current record."""
+        return _rates(self, "current")[1]
+
+    @property
     def is_low(self) -> bool:
         """True where the promise is below SHARE of the recorded speedup, or below its target."""
         return self.share < SHARE or (self.target is not None and self.promise < self.target.at_least)
@@ -134,65 +152,148 @@ def load_cases() -> dict[str, RecordedCase]:
     return {case.id: RecordedCase(case, entries[case.id]) for case in catalogue.cases() if case.id in entries}
 
 
-def write_promises(cases: Mapping[str, RecordedCase]) -> str:
-    """Writes the page of promises, in Markdown."""
-    low = sum(one.share < SHARE for one in cases.values())
-    return f"""# Promises for an H200
+class Night:
+    """The measured cases of a stored night, by id. Its runs, of one machine, are in their order of time."""
 
-`python -m tools.promises` writes this page from the promises of `workloads/` and the current records of
-`baselines/nvidia-h200/`. A promise is the smallest speedup that a gate accepts from a GPU of class `sm_90`; it was
-chosen on these records, for hosts like theirs. The record is the median of the counted processes, and in brackets their
-range.
+    def __init__(self, folder: Path) -> None:
+        runs = [run_file.read(path) for path in folder.glob("*.json")]
+        self.runs: list[RunResult] = sorted(runs, key=lambda run: run.started_at)
+        measured = (case for run in self.runs for case in run.cases.values() if case.measurement is not None)
+        self._cases: dict[str, CaseResult] = {case.case_id: case for case in measured}
+
+    @property
+    def title(self) -> str:
+        """`2026-11-26, NVIDIA H200, driver 580.159.04, ...`"""
+        first = self.runs[0]
+        return ", ".join([first.started_at[:10], *facts(first.environment)])
+
+    def summary(self, case_id: str) -> Summary | None:
+        """The summary of the process that decided; None for a case that was not measured."""
+        case = self._cases.get(case_id)
+        decided = decider(case) if case is not None else None
+        return decided.summary if decided is not None else None
+
+    def counter(self, case_id: str, name: str) -> float | None:
+        """A counter of the optimized side; None where it was not counted."""
+        case = self._cases.get(case_id)
+        if case is None or case.measurement is None:
+            return None
+        return with_whole_run(case.measurement, case.size).optimized_counters.get(name)
+
+
+def write_promises(cases: Mapping[str, RecordedCase], night: Night) -> str:
+    """Writes the page of targets, promises, records and the night, in Markdown."""
+    low = sum(one.share < SHARE for one in cases.values())
+    return f"""# Targets and promises for an H200
+
+`python -m tools.promises` writes this page from the promises of `workloads/`, the current records of
+`baselines/nvidia-h200/` and the night in [night/](night/summary.md). A promise is the smallest speedup that a gate
+accepts from a GPU of class `sm_90`; it was chosen on these records, for hosts like theirs. The record is the median of
+the counted processes, and in brackets their range. The night is one process of each case, or the one that decided
+where others confirmed it, with its 99 % interval.
+
+The night: {night.title}.
 
 - {len(cases) - low} of {len(cases)} promises are at least {SHARE:g} of the record. Each other promise has its reason.
-- A target is what the project set out to reach, in brackets its goal. **Bold**: the promise is below the target.
+- A target is what the project set out to reach, in brackets its goal. **Bold**: the figure is below the target.
 
 ## Speedups
 
-{_speedups(cases).markdown()}
+{_speedups(cases, night).markdown()}
+
+## Items per second with a target
+
+{_rates_with_target(cases, night).markdown()}
 
 ## Counters with a target
 
 A gate asks for a smaller share of the bus than the target: [streams beside others](figures.md#streams-beside-others).
 
-{_counters(cases).markdown()}
+{_counters(cases, night).markdown()}
 """
 
 
-def _speedups(cases: Mapping[str, RecordedCase]) -> Table:
+def write_gates(night: Night) -> str:
+    """Writes the page of the night, every case with its figures, in Markdown."""
+    runs = "\n".join(
+        f"## The run of {run.started_at[:16].replace('T', ' ')} UTC\n\n{results_page(run)}" for run in night.runs
+    )
+    return f"""# A gate of everything on four H200
+
+`pytest perf_tests --gate --perf-shard I/4`, one shard a GPU, merged by `gpugate merge`; `python -m tools.promises`
+writes this page from [night/](night/summary.md).
+
+{runs}"""
+
+
+def _speedups(cases: Mapping[str, RecordedCase], night: Night) -> Table:
     columns = (
-        *(Column("case", left=True), Column("target"), Column("promise"), Column("record")),
+        *(Column("case", left=True), Column("target"), Column("promise"), Column("record"), Column("night")),
         *(Column("promise / record"), Column("reason of a low promise", left=True)),
     )
-    return Table("", columns, tuple(_speedup_row(case_id, one) for case_id, one in cases.items()))
+    return Table("", columns, tuple(_speedup_row(case_id, one, night) for case_id, one in cases.items()))
 
 
-def _speedup_row(case_id: str, one: RecordedCase) -> tuple[str, ...]:
+def _speedup_row(case_id: str, one: RecordedCase, night: Night) -> tuple[str, ...]:
+    recorded, found = speedups(one.entry.current), night.summary(case_id)
+    tonight = "" if found is None else _spread(found).as_speedup()
     return (
         f"`{case_id.removesuffix('/cuda')}`",
         f"{one.target or ''}",
         _bold_below(one.target, one.promise),
-        speedups(one.entry.current).as_speedup(),
+        _bold_below(one.target, recorded.median, recorded.as_speedup()),
+        "" if found is None else _bold_below(one.target, found.speedup.median, tonight),
         f"{one.share:.2f}",
         one.reason,
     )
 
 
-def _counters(cases: Mapping[str, RecordedCase]) -> Table:
+def _spread(found: Summary) -> Spread:
+    return Spread(found.speedup.median, found.speedup.low, found.speedup.high)
+
+
+def _rates_with_target(cases: Mapping[str, RecordedCase], night: Night) -> Table:
+    columns = (Column("case", left=True), Column("target"), Column("record"), Column("night"))
+    rows = []
+    for case_id, target in RATE_TARGETS.items():
+        recorded, found = cases[case_id].items_per_s, night.summary(case_id)
+        items_per_s = cases[case_id].case.size.items_per_second
+        tonight = None if found is None else items_per_s(found.optimized_ms.median)
+        rows.append(
+            (
+                f"`{case_id.removesuffix('/cuda')}`",
+                f"{target}",
+                _bold_below(target, recorded.median, recorded.as_rate()),
+                "" if tonight is None else _bold_below(target, tonight, f"{tonight:,.0f}"),
+            )
+        )
+    return Table("", columns, tuple(rows))
+
+
+def _counters(cases: Mapping[str, RecordedCase], night: Night) -> Table:
     columns = (Column("case", left=True), Column("counter", left=True), Column("target"), Column("promise"))
     rows = []
     for (case_id, counter), target in COUNTER_TARGETS.items():
         contract = for_device_class(cases[case_id].case.optimization.contract, H200_CLASSES)
         limits = contract.limits if contract else ()
         least = next((limit.at_least for limit in limits if limit.counter == counter), None)
+        found = night.counter(case_id, counter)
         rows.append(
-            (f"`{case_id.removesuffix('/cuda')}`", f"`{counter}`", f"{target}", _bold_below(target, least or 0))
+            (
+                f"`{case_id.removesuffix('/cuda')}`",
+                f"`{counter}`",
+                f"{target}",
+                _bold_below(target, least or 0),
+                "" if found is None else _bold_below(target, found, f"{found:.3g}"),
+            )
         )
-    return Table("", columns, tuple(rows))
+    return Table("", (*columns, Column("night")), tuple(rows))
 
 
-def _bold_below(target: Target | None, promise: float) -> str:
-    return f"**{promise:g}**" if target and promise < target.at_least else f"{promise:g}"
+def _bold_below(target: Target | None, value: float, words: str | None = None) -> str:
+    """`words`, by default the value itself; bold where the value is below the target."""
+    shown = f"{value:g}" if words is None else words
+    return f"**{shown}**" if target and value < target.at_least else shown
 
 
 _FIGURE = re.compile(r"(<!--(\w+) (\S+) (\w+)-->)(?:(?!<!--).)*(<!--end-->)", re.DOTALL)
@@ -255,10 +356,11 @@ def _counted(record: Record) -> list[Process]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Writes the table of promises and the recorded figures of results/h200/ from the records of an H200."""
+    """Writes the pages of promises and gates, and fills in figures.md, from the records and the night of an H200."""
     argparse.ArgumentParser(prog="python -m tools.promises", description=main.__doc__).parse_args(words)
-    cases, figures = load_cases(), RESULTS / "figures.md"
-    (RESULTS / "promises.md").write_text(write_promises(cases), encoding="utf-8")
+    cases, night, figures = load_cases(), Night(NIGHT), RESULTS / "figures.md"
+    (RESULTS / "promises.md").write_text(write_promises(cases, night), encoding="utf-8")
+    (RESULTS / "gates.md").write_text(write_gates(night), encoding="utf-8")
     figures.write_text(fill_figures(figures.read_text(encoding="utf-8"), cases), encoding="utf-8")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpugate.errors import GpugateError
@@ -10,13 +12,12 @@ from gpugate.report.markdown import results_page
 from gpugate.store import run_file
 
 
-def main(arguments: list[str]) -> int:
-    """Prints the table; 2 and one sentence on stderr for a file that cannot be read."""
-    if len(arguments) != 1:
-        print("usage: python -m gpugate.report RUN.json, a file that --perf-json wrote", file=sys.stderr)
-        return 2
+def main(words: Sequence[str] | None = None) -> int:
+    """Prints the tables; 2 and one sentence on stderr for a file that cannot be read."""
+    parser = argparse.ArgumentParser(prog="python -m gpugate.report", description="the tables of a run, as Markdown")
+    parser.add_argument("run", metavar="RUN.json", type=Path, help="a file that --perf-json or --perf-report wrote")
     try:
-        print(results_page(run_file.read(Path(arguments[0]))), end="")
+        print(results_page(run_file.read(parser.parse_args(words).run)), end="")
     except GpugateError as error:
         print(error, file=sys.stderr)
         return 2
@@ -24,4 +25,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -7,12 +7,16 @@ import pytest
 from gpugate.errors import GpugateError
 from tools.promises import (
     COUNTER_TARGETS,
+    NIGHT,
+    RATE_TARGETS,
     RESULTS,
     SPEEDUP_TARGETS,
+    Night,
     RecordedCase,
     fill_figures,
     load_cases,
     speedups,
+    write_gates,
     write_promises,
 )
 
@@ -22,6 +26,11 @@ FIGURES = RESULTS / "figures.md"
 @pytest.fixture(scope="module")
 def cases() -> dict[str, RecordedCase]:
     return load_cases()
+
+
+@pytest.fixture(scope="module")
+def night() -> Night:
+    return Night(NIGHT)
 
 
 def test_each_promise_far_below_its_record_or_its_target_has_its_reason_and_no_other_one_has(
@@ -36,13 +45,26 @@ def test_each_counted_process_of_a_record_keeps_its_promise(cases: dict[str, Rec
 
 
 def test_each_target_is_of_a_recorded_case(cases: dict[str, RecordedCase]) -> None:
-    assert {*SPEEDUP_TARGETS, *(case_id for case_id, _ in COUNTER_TARGETS)} <= set(cases)
+    assert {*SPEEDUP_TARGETS, *RATE_TARGETS, *(case_id for case_id, _ in COUNTER_TARGETS)} <= set(cases)
 
 
-def test_the_page_of_promises_is_up_to_date(cases: dict[str, RecordedCase]) -> None:
-    assert (RESULTS / "promises.md").read_text(encoding="utf-8") == write_promises(cases), (
-        "run python -m tools.promises"
-    )
+def test_the_pages_of_promises_and_of_the_gate_are_up_to_date(cases: dict[str, RecordedCase], night: Night) -> None:
+    pages = {"promises.md": write_promises(cases, night), "gates.md": write_gates(night)}
+    stale = [name for name, page in pages.items() if (RESULTS / name).read_text(encoding="utf-8") != page]
+    assert stale == [], "run python -m tools.promises"
+
+
+def test_each_figure_below_its_target_is_bold(cases: dict[str, RecordedCase], night: Night) -> None:
+    """On the pages as they are: the night's figure of each target, bold where and only where the target is missed."""
+    page = write_promises(cases, night)
+    for case_id, target in SPEEDUP_TARGETS.items():
+        found = night.summary(case_id)
+        assert found is not None
+        (row,) = (
+            line for line in page.splitlines() if line.startswith(f"| `{case_id.removesuffix('/cuda')}` | {target}")
+        )
+        cell = row.split(" | ")[4]
+        assert cell.startswith("**") == (found.speedup.median < target.at_least), row
 
 
 def test_the_marked_figures_are_up_to_date(cases: dict[str, RecordedCase]) -> None:
