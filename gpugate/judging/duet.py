@@ -83,12 +83,18 @@ def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:
     ratios = tuple(time_ratio(*one) for one in timed)
     builds = sum(bool(build.pairs) for measurement, _ in timed for build in measurement.instances)
     medians = [one.median for one in ratios]
-    ratio, of_median = combine(timed), combine(timed, by_median=True)
-    if any(case_id in one.apart for one in processes):
-        ratio, of_median = widen(ratio, ratios), widen(of_median, ratios)
+    apart = any(case_id in one.apart for one in processes)
+
+    def pool(by_median: bool) -> Estimate:
+        pooled = combine(timed, by_median)
+        return widen(pooled, ratios) if apart else pooled
+
+    ratio = pool(by_median=False)
     outcome = judge_ratio(ratio, medians, builds)
-    if outcome is DuetOutcome.UNDECIDED and (change := judge_ratio(of_median, medians, builds)) in CHANGES:
-        outcome, ratio = change, of_median
+    if outcome is DuetOutcome.UNDECIDED:
+        of_median = pool(by_median=True)
+        change = judge_ratio(of_median, medians, builds)
+        outcome, ratio = (change, of_median) if change in CHANGES else (outcome, ratio)
     roles = [_sides(measurement)[::-1] if swapped else _sides(measurement) for measurement, swapped in measured]
     base, head = (_cheapest([sides[version] for sides in roles]) for version in (0, 1))
     return Duet(
