@@ -39,12 +39,19 @@ class StoredRun:
 
 
 def take_newest(stored: Sequence[StoredRun]) -> list[StoredCase]:
-    """The cases of all runs, each with the seconds of its newest run that knows them."""
+    """The cases of all runs, each with the seconds of its newest run that knows them.
+
+    A run that remembered its proofs took none: its seconds are those of a run that shows them, as the last one did.
+    """
     newest: dict[str, StoredCase] = {}
     for one in sorted(stored, key=lambda one: one.started):
         for found in one.cases:
             before = newest.get(found.case.case_id, found)
-            newest[found.case.case_id] = found if found.duration_s is not None else before._replace(case=found.case)
+            if found.duration_s is None:
+                found = before._replace(case=found.case)
+            elif not found.proving_s:
+                found = found._replace(duration_s=found.duration_s + before.proving_s, proving_s=before.proving_s)
+            newest[found.case.case_id] = found
     return list(newest.values())
 
 

@@ -177,6 +177,18 @@ def test_a_night_that_remembers_its_proofs_is_shorter(tmp_path: Path, capsys: py
     assert last.split()[4:] == ["90", "s", "60", "s", "60", "s", "60", "s"]
 
 
+def test_a_newer_night_that_remembered_its_proofs_leaves_their_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = timed("a", 90)
+    assert older.measurement is not None
+    older.measurement = replace(older.measurement, spent_s={"proving": 60.0})
+    night(tmp_path, 0, [older])
+    night(tmp_path, 1, [timed("a", 40)])
+    (one, *_) = plan(capsys, str(tmp_path), "--gpus", "1")["fleets"]
+    assert one == {"gpus": 1, "night_s": 100, "night_with_remembered_proofs_s": 40}
+
+
 def test_a_run_without_a_duration_leaves_that_of_an_older_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
