@@ -137,6 +137,8 @@ def _of_runs(first: Path, second: Path, part: str) -> tuple[list[CaseChange], li
     return found, [
         *_warn_of_fault(f"A ({first.name})", before),
         *_warn_of_fault(f"B ({second.name})", after),
+        *_warn_of_machine(f"A ({first.name})", before, found),
+        *_warn_of_machine(f"B ({second.name})", after, found),
         *_another_environment(before, after, {after.cases[one.case_id].workload for one in found}),
         *_only(f"A ({first.name})", measured[0], measured[1]),
         *_only(f"B ({second.name})", measured[1], measured[0]),
@@ -194,6 +196,14 @@ def _read_outcome(case: CaseResult) -> CaseOutcome | None:
 def _warn_of_fault(which: str, run: RunResult) -> Iterator[str]:
     if run.mutated:
         yield f"{which} was mutated by {run.mutated}: its optimized sides have this fault on purpose"
+
+
+def _warn_of_machine(which: str, run: RunResult, found: Sequence[CaseChange]) -> Iterator[str]:
+    """A warning where the machine was not well in one of the compared cases, whose times and cause then say little."""
+    sick = [one.case_id for one in found if worst_of(run.cases[one.case_id]) is Outcome.ENV_INVALID]
+    if sick:
+        names = units.list_names(sick, MOST_NAMED)
+        yield f"{which} has no evidence of {names} (ENV_INVALID): the machine was not well, so measure again"
 
 
 def _another_environment(before: RunResult, after: RunResult, workloads: Collection[str]) -> Iterator[str]:

@@ -180,8 +180,10 @@ def _describe(planned: Planned, one: str) -> Iterator[str]:
         yield "no duration is known: each case counts as 1 s, so that times are numbers of cases"
     elif unknown:
         yield f"{number_of(unknown, 'case')} without a known duration: each counts as the median of the others"
-    over = f", {plan.makespan_s / plan.bound_s:.2f} times the bound of {duration(plan.bound_s)}" if plan.bound_s else ""
-    yield f"side by side {duration(plan.makespan_s)}{over}, the larger one of the longest case and the sum over {one}s"
+    if plan.makespan_s:
+        over = f"{plan.makespan_s / plan.bound_s:.2f} times the bound of {duration(plan.bound_s)}"
+        larger = f"the larger one of the longest case and the sum over {one}s"
+        yield f"side by side {duration(plan.makespan_s)}, {over}, {larger}"
     if plan.alone:
         yield (
             f"cases that the host feeds or that span GPUs run alone on the host, {duration(total_s(plan.alone))}: the "

@@ -32,7 +32,7 @@ def autopsy(then: State, now: State, against: str) -> Autopsy:
 
 def _pace(measured_ms: float, then: State) -> Iterator[str]:
     if abs(then.step_ms / measured_ms - 1) >= OTHER_PACE:
-        scaled = f"the recorded {units.milliseconds(measured_ms)} are scaled to {units.milliseconds(then.step_ms)}"
+        scaled = f"the earlier {units.milliseconds(measured_ms)} are scaled to {units.milliseconds(then.step_ms)}"
         yield f"the machine's pace changed, by the time of the reference: {scaled}"
 
 

@@ -26,7 +26,7 @@ def describe_gains(run: RunResult) -> list[str]:
         return []
     gains = {name: speedup for name, speedup in found.items() if speedup.low > 1}
     losses = [name for name, speedup in found.items() if speedup.high < 1]
-    verb = "gains" if len(gains) == 1 else "gain"
+    verb = "gains" if 1 in (len(gains), len(found)) else "gain"
     words = f"{len(gains)} of {units.number_of(len(found), 'optimization')} {verb} here"
     if gains:
         best = max(gains, key=lambda name: gains[name].low)

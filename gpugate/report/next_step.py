@@ -12,18 +12,18 @@ if TYPE_CHECKING:  # every pytest run with gpugate installed imports this module
     from gpugate.results.run import RunResult
 
 SUITE = "pytest perf_tests"  # a user's own folder has another command
-RECORD = "--update-baselines"
+GATE, RECORD = "--gate", "--update-baselines"
 REASON = '--perf-reason "..."'
 BASELINES = "--perf-baselines"
 SET = "--perf-set="
 MOST_NAMED = 3  # of cases, else of workloads, by one command: where more lack a baseline, seldom any has one
 
 _WORDS: Mapping[NextStep, str] = {
-    NextStep.REPEAT: "{rerun}",
-    NextStep.MEASURE_LONGER: "{rerun} --perf-budget 30",
+    NextStep.REPEAT: "{again}",
+    NextStep.MEASURE_LONGER: "{again} --perf-budget 30",
     # On a noisy or shared CPU a longer measurement does not narrow the interval.
     NextStep.FREE_CORES: (
-        "end the other work on this machine and repeat: {rerun}; or leave it cores by OMP_NUM_THREADS=1, with "
+        "end the other work on this machine and repeat: {again}; or leave it cores by OMP_NUM_THREADS=1, with "
         "records of as many threads"
     ),
     NextStep.TRACE: "{rerun} --torch-trace=DIR, which shows what the optimized side runs instead",
@@ -46,7 +46,9 @@ _WORDS: Mapping[NextStep, str] = {
     NextStep.DECLARE_ENGAGEMENT: "let Side.engaged return None where the side did what it is for, and else the reason",
 }
 # Other steps are shared.
-OF_ONE_CASE = frozenset(step for step, words in _WORDS.items() if "{rerun}" in words or "{case}" in words)
+OF_ONE_CASE = frozenset(
+    step for step, words in _WORDS.items() if any(name in words for name in ("{again}", "{rerun}", "{case}"))
+)
 
 
 def describe_next_step(verdicts: Sequence[Verdict], run: RunResult) -> str:
@@ -58,6 +60,7 @@ def describe_next_step(verdicts: Sequence[Verdict], run: RunResult) -> str:
     case_ids = [one.case_id.rpartition("/")[0] if one.check == "knee" else one.case_id for one in verdicts]
     return _WORDS[step].format(
         rerun=_describe_rerun(run, case_ids),
+        again=_describe_rerun(run, case_ids) + (f" {GATE}" if run.gate and GATE not in run.command.split() else ""),
         record=describe_recording(run, case_ids),
         case=case_ids[0],
         commit=next((reason.facts["commit"] for reason in verdicts[0].reasons if "commit" in reason.facts), None),

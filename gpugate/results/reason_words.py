@@ -157,8 +157,9 @@ def describe(check: str, reasons: Sequence[Reason], numbers: Mapping[str, Any]) 
     others = [reason.facts for reason in reasons if reason.code is ReasonCode.FRESH_PROCESS]
     # Where a bound is undecided, the intervals of all processes are why.
     is_open = any(reason.code in _OPEN for reason in reasons)
+    unbounded = any(reason.code is ReasonCode.BOUNDS_NOTHING for reason in reasons)
     measured, parts = "", list[str]()
-    for predicate, members in groupby(reasons, key=lambda reason: _predicate(reason.code, 1 + len(others))):
+    for predicate, members in groupby(reasons, key=lambda reason: _predicate(reason.code, 1 + len(others), unbounded)):
         if predicate:
             bounds = " and ".join(_bound(check, reason) for reason in members)
             begin = "" if measured else f"{_write_measured(check, numbers, others, is_open)} "
@@ -186,14 +187,15 @@ def _with_interval(found: Facts) -> str:
     return f"{units.ratio(found['speedup'])} ({units.interval(found['speedup_low'], found['speedup_high'])})"
 
 
-def _predicate(code: ReasonCode, processes: int) -> str:
+def _predicate(code: ReasonCode, processes: int, unbounded: bool) -> str:
     """`holds` of one process, `the middle one of 3 holds`, `both hold` or `they disagree about` of several.
 
     Empty for a code that is not about a measured time.
     """
     if code in _OF_ALL:
         return _OF_ALL[code]
-    one, several = _VERBS.get(code, ("", ""))
+    is_empty_bound = unbounded and code is ReasonCode.BOUND_HELD
+    one, several = ("is not bounded by", "are not bounded by") if is_empty_bound else _VERBS.get(code, ("", ""))
     if processes == 1 or not one:
         return one
     if processes == 2:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -420,9 +421,10 @@ def _check_worth_replacing(case_id: str, old: Record, new: Record) -> None:
             why = f"{disturbed} of its {len(measured)} processes were disturbed"
         else:
             why = f"its {len(measured)} processes vary by {units.percent(new.history.speedup_cv or 0.0)}"
+        new_one = f"the new one of {units.percent(after)}" if math.isfinite(after) else "the new one detects none"
         raise BaselineError(
-            f"the record of {case_id} stays: it detects a slowdown of {units.percent(before)}, and the new one of "
-            f"{units.percent(after)}, since {why}: record again on a quieter machine, or give gpugate record --force"
+            f"the record of {case_id} stays: it detects a slowdown of {units.percent(before)}, and {new_one}, since "
+            f"{why}: record again on a quieter machine, or give gpugate record --force"
         )
 
 

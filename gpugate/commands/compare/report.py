@@ -135,6 +135,8 @@ def other_notes(compared: Comparison, problems: Mapping[str, str] | None = None)
     together = "both versions do not fit together"
     yield from (f"{name}: one after another: {together}" for name in compared.one_after_another)
     yield from (f"{name}: not measured: {reason}" for name, reason in (problems or {}).items())
+    if any(duet.outcome is DuetOutcome.UNDECIDED for duet in compared.duets):
+        yield "UNDECIDED: give a larger --budget or more --processes, or repeat on a quieter machine"
     yield from (f"{name}: only in the head" for name in compared.taken[0].added)
     yield from (f"{name}: only in the base" for name in compared.taken[0].removed)
 

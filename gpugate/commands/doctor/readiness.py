@@ -8,6 +8,7 @@ the workloads without a baseline and those that need an `absent` part, since onl
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -21,7 +22,8 @@ from gpugate.errors import BaselineError
 from gpugate.judging.machine_state import fallen_yardstick
 from gpugate.machine.environment import Match, compare, machine_name
 from gpugate.measurement.record import Yardstick
-from gpugate.report.next_step import REASON, RECORD, SUITE
+from gpugate.report.next_step import BASELINES, REASON, RECORD, SUITE
+from gpugate.session.options import DEFAULT_BASELINES
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Entry
@@ -35,6 +37,8 @@ SHOWN = 3  # names or differences in one sentence
 def baselines(machine: Machine) -> Answer:
     """Checks that baselines exist which a gate would use: of this machine, and of enough processes for a variation."""
     folder = machine.baselines_path / machine_name(machine.environment)
+    if machine.baselines_path.exists() and not machine.baselines_path.is_dir():
+        return bad(f"{machine.baselines_path} is no folder: give the folder of baselines")
     try:
         files = _files(machine)
     except BaselineError as error:
@@ -80,7 +84,9 @@ def _software(matches: Sequence[Match]) -> str:
 
 
 def _record_all(machine: Machine) -> str:
-    return f"{SUITE}{' -m gpu' if machine.has_gpu else ''} {RECORD} {REASON}"
+    path = str(machine.baselines_path)
+    where = "" if path == DEFAULT_BASELINES else f" {BASELINES} {shlex.quote(path)}"
+    return f"{SUITE}{' -m gpu' if machine.has_gpu else ''}{where} {RECORD} {REASON}"
 
 
 def _files(machine: Machine) -> list[BaselineFile]:

@@ -45,9 +45,11 @@ def select_nights(arguments: argparse.Namespace, all_metrics: bool = False) -> t
                 raise HistoryError(f"none of the {len(refused)} directories of {where} is a night that can be used")
             raise HistoryError(f"{where} has no run: measure first, or give folders of nights")
         nights = store.read_nights(_selection(store, arguments, all_metrics))
+    if not nights:
+        raise HistoryError(f"no night of {where} is selected: give another --machine, --branch or --between")
     if not any(night.cases for night in nights):
         what = f"has {arguments.case!r} in its id" if arguments.case else "was measured"
-        other = "give another -k, or other nights" if len(nights) else "no night is selected, so give other options"
+        other = "give another -k, or other nights"
         if any(night.unfit for night in nights):
             other = "the machine was not well (ENV_INVALID), so measure again, or give other nights"
         raise HistoryError(f"no case of {where} {what}: {other}")
@@ -87,7 +89,8 @@ def _parse_end(store: Store, word: str) -> tuple[datetime.datetime, datetime.dat
     if _COMMIT.fullmatch(word):
         found = store.find_commit(word)
         if found is None:
-            raise HistoryError(f"--between {word} is no commit of the store: give one that was measured, or a date")
+            step = "give one that was measured, or a date such as 2026-11-23"
+            raise HistoryError(f"--between {word} is no commit of the store: {step}")
         return found
     try:
         moment = datetime.datetime.fromisoformat(word).astimezone()

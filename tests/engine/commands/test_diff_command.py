@@ -130,6 +130,16 @@ def test_a_fault_that_was_put_in_on_purpose_is_named(runs, capsys) -> None:
     assert said.startswith("B (night) was mutated by slow:20: its optimized sides have this fault on purpose\nmeasured")
 
 
+def test_a_machine_that_was_not_well_is_a_warning(runs, capsys) -> None:
+    first, night = runs
+    sick = profiled("net", 3.0)
+    sick.environment_problem = "the copy ran at 60 %"
+    stored(night / "run.json", sick)
+    assert main(["diff", str(first), str(night)]) == 0
+    warning = "B (night) has no evidence of tiny/net/cuda (ENV_INVALID): the machine was not well, so measure again"
+    assert capsys.readouterr().out.startswith(warning)
+
+
 def test_a_case_that_one_run_did_not_judge_says_so(runs, capsys) -> None:
     before, night = runs
     run = stored(night / "run.json", profiled("net", 3.0))

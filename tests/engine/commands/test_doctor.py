@@ -1,6 +1,7 @@
 """The doctor's findings: every probe and every end of its child, on a made-up machine."""
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -110,6 +111,11 @@ def knows(hospital: Hospital, answer: Says) -> None:
     hospital.script["workloads"] = answer
 
 
+def put_a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.touch()
+
+
 @pytest.mark.parametrize(
     ("change", "state", "words"),
     [
@@ -119,6 +125,8 @@ def knows(hospital: Hospital, answer: Says) -> None:
             "bad",
             "has none for this machine, and a gate fails without: pytest perf_tests",
         ),
+        (lambda h: h.record().unlink(), "bad", "/baselines --update-baselines --perf-reason"),
+        (lambda h: put_a_file(h.path / "baselines"), "bad", "/baselines is no folder: give the folder of baselines"),
         (lambda h: h.record().write_text("{"), "bad", "net.json cannot be used because it is cut off"),
         (lambda h: h.record(processes=(PROCESS,)), "bad", "fewer than 5 processes"),
         (lambda h: h.record(environment=replace(H200, driver="999.1")), "ok", "judged loosely: driver 999.1 -> 580.65"),

@@ -143,7 +143,7 @@ def test_bencher_gets_the_newest_night_of_one_machine(printed: Printed, capsys: 
     [
         (["--between", "soon", "2030-01-01"], "--between soon is neither a date nor a commit"),
         (["--between", "dddd", "2030-01-01"], "--between dddd is no commit of the store"),
-        (["--branch", "none"], "no night is selected, so give other options"),
+        (["--branch", "none"], "is selected: give another --machine, --branch or --between"),
         (["--store", "sqlite:///none.sqlite"], "there is no store at none.sqlite"),
         (["--store", "sqlite:///none.sqlite", "nights"], "--store and folders were given"),
     ],

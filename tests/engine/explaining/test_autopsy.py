@@ -304,7 +304,7 @@ def test_page_faults_and_other_work_stand_beside_a_move_of_their_side() -> None:
 def test_another_pace_of_the_machine_is_told() -> None:
     slower_machine = ON_A_CPU.in_the_pace_of(replace(ON_A_CPU, step_ms=20.0, reference_ms=60.0))
     assert autopsy(ON_A_CPU, slower_machine, "then").lines[0] == (
-        "the machine's pace changed, by the time of the reference: the recorded 10.00 ms are scaled to 20.00 ms"
+        "the machine's pace changed, by the time of the reference: the earlier 10.00 ms are scaled to 20.00 ms"
     )
     assert "pace" not in " ".join(autopsy(ON_A_CPU, ON_A_CPU, "then").lines)
 

@@ -101,6 +101,13 @@ def test_every_step_is_worded_with_the_command_of_the_session(gpu_run: RunResult
     assert described(None, run) == ""
 
 
+@pytest.mark.parametrize("step", [NextStep.REPEAT, NextStep.MEASURE_LONGER, NextStep.FREE_CORES])
+def test_what_a_gate_repeats_is_a_gate(gpu_run: RunResult, step: NextStep) -> None:
+    looser = describe_next_step([verdict_of(step, Outcome.REGRESSED)], replace(gpu_run, gate=False))
+    assert "--gate" not in looser
+    assert described(step, replace(gpu_run, gate=True)) == looser.replace(f'"{CASE_ID}"', f'"{CASE_ID}" --gate')
+
+
 def test_a_session_with_a_fault_advises_no_recording(gpu_run: RunResult) -> None:
     command = "pytest 'my tests' --perf-baselines b --perf-mutate=slow:30"
     run = replace(gpu_run, command=command, mutated="slow:30")

@@ -226,6 +226,13 @@ def test_a_bound_is_named_after_the_time(code: ReasonCode, words: str) -> None:
     assert describe("throughput", (Reason(code, RECORDED_MS),), TIME) == words
 
 
+def test_a_record_that_bounds_nothing_is_not_said_to_be_held() -> None:
+    wide = Reason(ReasonCode.BOUND_HELD, {**RECORDED_MS, "allowed": 1.03})
+    assert describe("throughput", (wide, Reason(ReasonCode.BOUNDS_NOTHING)), TIME) == (
+        "10.90 ms per step is not bounded by the recorded 10.00 ms +103 %; a tolerance as large as this bounds nothing"
+    )
+
+
 def test_bounds_that_the_speedup_is_below_share_one_part_and_circumstances_follow() -> None:
     below = (
         Reason(ReasonCode.SPEEDUP_BELOW_RECORD, RECORDED),
