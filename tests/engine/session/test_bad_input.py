@@ -74,58 +74,13 @@ def test_a_baseline_of_an_unknown_workload_is_named_and_kept(tiny: TinyProject, 
 # --- declarations -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("optimizations", "words"),
-    [
-        ('Optimization("quick", quick, {"cpu": 0})', "tiny/quick has min_speedup 0 on cpu: give a number above 0"),
-        ('Optimization("quick", quick, {"cpu": -1.5})', "tiny/quick has min_speedup -1.5 on cpu: give a number"),
-        ('Optimization("quick", quick, {"cpu": float("nan")})', "tiny/quick has min_speedup nan on cpu: give a number"),
-        ('Optimization("quick", quick, {})', "tiny/quick has no min_speedup: give one per device class"),
-        (
-            'Optimization("quick", quick, {"tpu": 2.0})',
-            "names the device class 'tpu': use 'sm_90' etc., 'cuda' or 'cpu'",
-        ),
-        (f"{PROMISE}, {PROMISE}", "workload 'tiny' has two sides named 'quick': rename one"),
-        ("*()", "workload 'tiny' has no optimization: add one"),
-    ],
-)
-def test_what_cannot_be_measured_as_declared_is_one_sentence(tiny: TinyProject, optimizations: str, words: str) -> None:
-    tiny.workload(optimizations=optimizations)
+def test_what_cannot_be_measured_as_declared_is_one_sentence(tiny: TinyProject) -> None:
+    tiny.workload(optimizations='Optimization("quick", quick, {"cpu": 0})')
     result = tiny.run("--perf-json=run.json")
     assert result.status != 0
-    assert words in result.text
+    assert "tiny/quick has min_speedup 0 on cpu: give a number above 0" in result.text
     assert "= gpugate =" not in result.text
     assert not (tiny.path / "run.json").exists()
-    check_no_traceback(result.text)
-
-
-def test_two_workloads_of_one_name_are_refused_with_both_places(tiny: TinyProject) -> None:
-    tiny.write("twin.py", (tiny.path / "tiny.py").read_text(encoding="utf-8"))
-    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
-    tiny.write("conftest.py", f'{conftest}\nregister_module("twin")\n')
-    result = tiny.run()
-    assert result.status != 0
-    assert "two workloads are named 'tiny' (in tiny and twin): rename one" in result.text
-    check_no_traceback(result.text)
-
-
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("", "module 'tiny' has no tuple WORKLOADS: add one with its workloads"),
-        ("WORKLOADS = 3", "module 'tiny' has no tuple WORKLOADS: add one with its workloads"),
-        ("WORKLOADS = ('resnet',)", "'resnet' is no workload: register a gpugate.workload.Workload"),
-        (
-            "import nowhere_to_be_found",
-            "module 'tiny' cannot be imported (No module named 'nowhere_to_be_found'): ",
-        ),
-    ],
-)
-def test_a_module_that_holds_no_workloads_is_one_sentence(tiny: TinyProject, source: str, words: str) -> None:
-    tiny.write("tiny.py", source)
-    result = tiny.run()
-    assert result.status != 0
-    assert words in result.text
     check_no_traceback(result.text)
 
 
