@@ -5,6 +5,7 @@ import re
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -151,62 +152,25 @@ INSTALL = "-m pip install --disable-pip-version-check --no-compile -c constraint
 def test_each_target_works_alone_and_installs_once(clone: Clone, target: str, extras: str, last: str) -> None:
     assert clone.calls(target) == ["-m venv .venv", f"{INSTALL} {extras}", last]
     assert clone.calls(target) == [last]
+    assert clone.calls("perf") == ["-m pytest perf_tests"], "what the tests need includes what measuring needs"
+    for seconds, name in enumerate(("pyproject.toml", "constraints.txt"), 1):
+        later = time.time() + 10 * seconds
+        os.utime(clone.folder / name, (later, later))
+        assert clone.calls(target) == [f"{INSTALL} {extras}", last]
+        for installed in (clone.folder / ".venv").glob(".installed-*"):
+            os.utime(installed, (later, later))
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
-def test_a_change_of_what_is_wanted_installs_again(clone: Clone, name: str) -> None:
-    clone.calls("perf")
-    later = (clone.folder / ".venv/.installed-perf").stat().st_mtime + 10
-    os.utime(clone.folder / name, (later, later))
-    assert clone.calls("perf") == [f"{INSTALL} .[workloads]", "-m pytest perf_tests"]
-
-
-def test_perf_after_test_installs_nothing_and_test_after_perf_the_tools(clone: Clone) -> None:
-    clone.calls("test")
-    assert clone.calls("perf") == ["-m pytest perf_tests"]
-    (clone.folder / ".venv/.installed-test").unlink()
-    assert clone.calls("test") == [f"{INSTALL} .[workloads,dev]", TESTS]
-
-
-LINTERS = ("actionlint", "zizmor", "hadolint", "shellcheck", "kubernetes-validate")  # programs of the environment
-
-
-def test_lint_needs_nothing_first(clone: Clone) -> None:
-    for name in LINTERS:
-        path = Path(clone.python(f".venv/bin/{name}", too_old=False))
-        path.write_text(f'#!/bin/sh\necho {name} >> "$CALLS"\n', encoding="utf-8")
-    checks = ["-m ruff check .", "-m ruff format --check .", "-m mypy", *LINTERS]
-    assert clone.calls("lint") == ["-m venv .venv", f"{INSTALL} .[workloads,dev]", *checks]
-
-
-@pytest.mark.parametrize("name", LINTERS)
-def test_a_linter_that_objects_stops_the_lint(clone: Clone, name: str) -> None:
-    for each in LINTERS:
-        path = Path(clone.python(f".venv/bin/{each}", too_old=False))
-        path.write_text(f"#!/bin/sh\nexit {int(each == name)}\n", encoding="utf-8")
-    assert clone.make("lint").returncode != 0
-
-
-def test_arguments_and_the_folder_are_passed_on(clone: Clone) -> None:
-    assert clone.calls("perf", "VENV=other", "ARGS=-m gpu --gate")[-1] == "-m pytest perf_tests -m gpu --gate"
-    assert (clone.folder / "other/bin/python").exists()
-    assert not (clone.folder / ".venv").exists()
-
-
-def test_an_old_python_is_passed_over_for_a_newer_one(clone: Clone) -> None:
-    clone.python("bin/python3", too_old=True)
-    clone.python("bin/python3.12", too_old=False)
-    clone.python("bin/python3.13", too_old=True)
-    assert clone.calls("perf")[0] == "-m venv .venv"
-
-
-def test_without_a_new_enough_python_one_sentence_says_what_to_do(clone: Clone) -> None:
-    old = clone.python("old", too_old=True)
+def test_an_old_python_is_passed_over_and_refused_where_there_is_no_newer_one(clone: Clone) -> None:
+    old = clone.python("bin/python3", too_old=True)
     result = clone.make("perf", f"PYTHON={old}")
     assert result.returncode != 0
     sentence = f"no Python 3.10 or newer among: {old}; install one or run make PYTHON=/path/to/python3"
     assert result.stderr.splitlines()[0] == sentence
     assert not (clone.folder / ".venv").exists()
+    clone.python("bin/python3.12", too_old=False)
+    clone.python("bin/python3.13", too_old=True)
+    assert clone.calls("perf")[0] == "-m venv .venv"
 
 
 def test_an_environment_that_failed_half_way_is_made_again(clone: Clone) -> None:

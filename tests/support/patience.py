@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,12 @@ def wait_until(true: Callable[[], object], seconds: float = HANGS_S) -> None:
     while not true():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
+
+
+def soon(run: Callable[[], object]) -> object:
+    """Returns the result of `run`, or raises its error; fails where `run` takes too long."""
+    with ThreadPoolExecutor(1, "watched") as watched:
+        return watched.submit(run).result(HANGS_S)
 
 
 def stop(pid: int) -> None:

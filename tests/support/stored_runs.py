@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -87,3 +88,15 @@ def stored(path: Path, *cases: CaseResult, **changed: object) -> RunResult:
     run_file.write(path, run)
     run_file.write(path, decide_again(run_file.read(path)))
     return run_file.read(path)
+
+
+def edit(path: Path, field: str, value: object) -> None:
+    """Replaces the value at `field`, a path of names and numbers with spaces between them; `...` removes the field."""
+    document = at = json.loads(path.read_text(encoding="utf-8"))
+    *steps, last = (int(word) if word.isdecimal() else word for word in field.split())
+    for step in steps:
+        at = at[step]
+    at[last] = value
+    if value is ...:
+        del at[last]
+    path.write_text(json.dumps(document), encoding="utf-8")

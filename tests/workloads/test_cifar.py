@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from gpugate.workload import Context
+from tests.support.bad_checkpoints import Touches
 from workloads.resnet18_training import cifar
 from workloads.resnet18_training.cifar import (
     TRAINING_FILES,
@@ -149,16 +150,6 @@ def test_a_bad_file_is_named_with_its_problem(folder: Path, write: Callable[[Pat
     text = refused(folder)
     assert "data_batch_2" in text
     assert reason in text
-
-
-class Touches:
-    """A hostile file: unpickling it calls a function, here one that leaves a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Callable[..., None], tuple[Path]]:
-        return Path.touch, (self.path,)
 
 
 def test_a_file_cannot_run_code(folder: Path) -> None:

@@ -47,11 +47,6 @@ RIG = Rig(cameras=2, height=32, width=64)
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("driving")
-
-
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driving_pipeline, "SMALL_RIG", RIG)

@@ -14,6 +14,7 @@ import torch
 
 pytest.importorskip("torchvision")
 import workloads.driving.checkpoint as checkpoint
+from tests.support.bad_checkpoints import Touches
 from tests.support.full_disk import files_up_to
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.small_encoder import small_encoder  # noqa: F401  # in force by being here
@@ -275,18 +276,8 @@ def test_another_gradient_scaling_is_refused_and_changes_nothing(
     torch.testing.assert_close(_all_of(trainer), before, rtol=0, atol=0)
 
 
-class _Touches:
-    """A hostile checkpoint: unpickling it calls a function, here one that leaves a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
 def test_a_checkpoint_cannot_run_code(path: Path, tmp_path: Path) -> None:
-    _write({"model": _Touches(tmp_path / "ran")}, path)
+    _write({"model": Touches(tmp_path / "ran")}, path)
     with pytest.raises(ValueError, match="no checkpoint"):
         checkpoint.resume(path, _trainer())
     assert not (tmp_path / "ran").exists()

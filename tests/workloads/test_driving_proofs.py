@@ -29,11 +29,6 @@ REPEATS, RESUMES = REPRODUCIBLE
 PLAN = Plan(batch=4)
 
 
-@pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("driving")
-
-
 @pytest.fixture
 def context(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
     monkeypatch.setattr(driving_pipeline, "SMALL_RIG", Rig(cameras=2, height=32, width=64))

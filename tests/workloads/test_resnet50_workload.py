@@ -19,6 +19,7 @@ import workloads.parts.resnet50_weights as resnet50_weights
 import workloads.resnet50_inference as resnet50_inference
 from gpugate.catalogue import Catalogue
 from gpugate.workload import BASELINE, Case, Context, for_device_class
+from tests.support import bad_checkpoints
 from workloads.parts.cudnn_fusion import STEM_CHANNELS
 from workloads.parts.photographs import photograph_batch
 
@@ -214,32 +215,7 @@ def test_a_checkpoint_replaces_the_weights(context, tmp_path):
     assert not model.training
 
 
-def _nothing_there(path: Path) -> None:
-    """No file."""
-
-
-def _no_checkpoint(path: Path) -> None:
-    path.write_text("weights, honestly")
-
-
-def _truncated(path: Path) -> None:
-    torch.save({"fc.weight": torch.zeros(1000, 2048)}, path)
-    path.write_bytes(path.read_bytes()[:1000])
-
-
-def _another_model(path: Path) -> None:
-    torch.save({"fc.weight": torch.zeros(10, 2048)}, path)
-
-
-def _no_dictionary(path: Path) -> None:
-    torch.save([1, 2, 3], path)
-
-
-def _code(path: Path) -> None:
-    torch.save(nn.Linear(2, 2), path)
-
-
-@pytest.mark.parametrize("write", [_nothing_there, _no_checkpoint, _truncated, _another_model, _no_dictionary, _code])
+@pytest.mark.parametrize("write", bad_checkpoints.WRITERS)
 def test_a_bad_checkpoint_gets_one_sentence_that_names_it(context, tmp_path, write):
     path = tmp_path / "mine.pt"
     write(path)
@@ -249,18 +225,8 @@ def test_a_bad_checkpoint_gets_one_sentence_that_names_it(context, tmp_path, wri
     assert "\n" not in str(raised.value)
 
 
-class _Touches:
-    """A hostile checkpoint: unpickling it calls a function, here one that leaves a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
 def test_a_checkpoint_cannot_run_code(context, tmp_path):
-    torch.save(_Touches(tmp_path / "ran"), tmp_path / "mine.pt")
+    torch.save(bad_checkpoints.Touches(tmp_path / "ran"), tmp_path / "mine.pt")
     with pytest.raises(ValueError, match="--perf-set resnet50-weights"):
         resnet50_weights.resnet50(replace(context, settings={"resnet50-weights": str(tmp_path / "mine.pt")}))
     assert not (tmp_path / "ran").exists()

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 import torch
 
-from tests.support.patience import HANGS_S
+from tests.support.patience import HANGS_S, soon
 from workloads.streaming.stream_pipeline import Pipeline, Stages
 
 
@@ -45,12 +45,6 @@ def pipeline(
 
 def threads_of_pipelines() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("stream-")]
-
-
-def soon(run: Callable[[], object]) -> object:
-    """Returns the result of `run`, or raises its error; fails where `run` takes too long."""
-    with ThreadPoolExecutor(1, "watched") as watched:
-        return watched.submit(run).result(HANGS_S)
 
 
 def collected(made: Pipeline[FakeSlot], numbers: list[int]) -> list[int]:

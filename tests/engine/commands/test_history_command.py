@@ -22,7 +22,7 @@ from gpugate.store.database import IN_MEMORY, Selection, open_store
 from gpugate.store.night_file import NightError
 from tests.conftest import TWO_CORES
 from tests.support.made_up_nights import HASHES, night, nights, speedups, timed
-from tests.support.stored_runs import MACHINE, case
+from tests.support.stored_runs import MACHINE, case, edit
 
 STEP = [*speedups(14), *speedups(8, 2.85, seed=2)]
 Ended = tuple[int, str, str]
@@ -182,55 +182,19 @@ def test_a_night_that_was_cut_off_counts_and_is_told(tmp_path: Path, history: Hi
     assert "2030-01-04 03:00: night-03 was cut off, after 1 measured case" in history(tmp_path)[1]
 
 
-def damage_cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-200])
-
-
-def damage_other_type(path: Path) -> None:
-    data = json.loads(path.read_text())
-    data["cases"]["tiny/fused/cuda"]["summary"]["speedup"]["low"] = "much"
-    path.write_text(json.dumps(data))
-
-
-def damage_verdicts(path: Path) -> None:
-    data = json.loads(path.read_text())
-    data["cases"]["tiny/fused/cuda"]["verdicts"] = 1
-    path.write_text(json.dumps(data))
-
-
-def damage_newer(path: Path) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 99}))
-
-
-def damage_time(path: Path) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), "started_at": "yesterday"}))
-
-
-def damage_cases(path: Path) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), "cases": [1]}))
-
-
-def damage_field(path: Path) -> None:
-    data = json.loads(path.read_text())
-    del data["environment"]
-    path.write_text(json.dumps(data))
-
-
-def damage_mutated(path: Path) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), "mutated": "slow:5"}))
-
-
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (damage_cut, "it is cut off or not JSON"),
-        (damage_other_type, "cases.tiny/fused/cuda.summary.speedup.low is 'much', not a valid number"),
-        (damage_verdicts, "cases.tiny/fused/cuda.verdicts is not a list"),
-        (damage_newer, "was written by a newer gpugate (format 99"),
-        (damage_time, "started_at is 'yesterday'"),
-        (damage_cases, "cases is not an object"),
-        (damage_field, "no field 'environment'"),
-        (damage_mutated, "was mutated by slow:5"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-200]), "it is cut off or not JSON"),
+        (
+            lambda path: edit(path, "cases tiny/fused/cuda verdicts", 1),
+            "cases.tiny/fused/cuda.verdicts is not a list",
+        ),
+        (lambda path: edit(path, "format_version", 99), "was written by a newer gpugate (format 99"),
+        (lambda path: edit(path, "started_at", "yesterday"), "started_at is 'yesterday'"),
+        (lambda path: edit(path, "cases", [1]), "cases is not an object"),
+        (lambda path: edit(path, "environment", ...), "no field 'environment'"),
+        (lambda path: edit(path, "mutated", "slow:5"), "was mutated by slow:5"),
         (Path.unlink, "has no run.json"),
     ],
 )

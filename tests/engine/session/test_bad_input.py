@@ -6,7 +6,6 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,46 +27,12 @@ from tests.support.tiny_project import (
 # --- baseline files ---------------------------------------------------------------------------------------------------
 
 
-def _document(change: Callable[[dict[str, Any]], None]) -> Callable[[str], str]:
-    def damaged(text: str) -> str:
-        document = json.loads(text)
-        change(document)
-        return json.dumps(document)
-
-    return damaged
-
-
-def _sample(value: object) -> Callable[[str], str]:
-    def change(document: dict[str, Any]) -> None:
-        document["cases"]["quick/cpu"]["current"]["processes"][1]["optimized_ms"][0][2] = value
-
-    return _document(change)
-
-
 DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
-    "empty": (lambda text: "", "it is cut off or not JSON (line 1, column 1"),
     "truncated": (lambda text: text[: len(text) // 2], "it is cut off or not JSON (line "),
-    "not JSON": (lambda text: "speedup = 3.7\n", "it is cut off or not JSON (line 1, column 1"),
-    "another JSON": (lambda text: "[1, 2]", "its field 'format' is not 'gpugate-baseline'"),
     "newer": (
-        _document(lambda made: made.update(format_version=99)),
+        lambda text: json.dumps({**json.loads(text), "format_version": 99}),
         "written by a newer gpugate (format 99, this one",
     ),
-    "other machine": (
-        _document(lambda made: made.update(machine="nvidia-h100")),
-        "of the machine 'nvidia-h100', not of ",
-    ),
-    "other workload": (
-        _document(lambda made: made.update(workload="resnet")),
-        "of the workload 'resnet': give it that",
-    ),
-    "NaN": (_sample(float("nan")), "it contains NaN, which is not a number"),
-    "infinite": (_sample(float("inf")), "it contains Infinity, which is not a number"),
-    "negative": (_sample(-1.5), "current.processes[1].optimized_ms[0][2] is -1.5, not greater than or equal to 1e-09"),
-    "zero": (_sample(0), "current.processes[1].optimized_ms[0][2] is 0, not greater than or equal to 1e-09"),
-    "a text": (_sample("1.5"), "current.processes[1].optimized_ms[0][2] is '1.5', not a valid number"),
-    "unknown field": (_document(lambda made: made.update(speedup=3.7)), "the document has an unknown field 'speedup'"),
-    "missing field": (_document(lambda made: made.pop("machine")), "the document has no field 'machine'"),
 }
 
 
@@ -94,15 +59,6 @@ def test_a_damaged_baseline_is_named_and_kept(tiny: TinyProject, recorded_projec
         assert tiny.files() == before
 
 
-def test_a_baseline_that_is_not_text_is_named_and_kept(tiny: TinyProject, recorded_project: TinyProject) -> None:
-    tiny.take_baseline(recorded_project)
-    tiny.baseline.write_bytes(b"\xff\xfe\x00")
-    result = tiny.run()
-    assert result.status == pytest.ExitCode.USAGE_ERROR
-    assert f"{tiny.baseline} cannot be read (it is not UTF-8 text): restore it" in refusal(result.text)
-    assert tiny.baseline.read_bytes() == b"\xff\xfe\x00"
-
-
 def test_a_baseline_of_an_unknown_workload_is_named_and_kept(tiny: TinyProject, recorded_project: TinyProject) -> None:
     tiny.take_baseline(recorded_project)
     other = tiny.baselines / "forgotten.json"
@@ -118,58 +74,13 @@ def test_a_baseline_of_an_unknown_workload_is_named_and_kept(tiny: TinyProject, 
 # --- declarations -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("optimizations", "words"),
-    [
-        ('Optimization("quick", quick, {"cpu": 0})', "tiny/quick has min_speedup 0 on cpu: give a number above 0"),
-        ('Optimization("quick", quick, {"cpu": -1.5})', "tiny/quick has min_speedup -1.5 on cpu: give a number"),
-        ('Optimization("quick", quick, {"cpu": float("nan")})', "tiny/quick has min_speedup nan on cpu: give a number"),
-        ('Optimization("quick", quick, {})', "tiny/quick has no min_speedup: give one per device class"),
-        (
-            'Optimization("quick", quick, {"tpu": 2.0})',
-            "names the device class 'tpu': use 'sm_90' etc., 'cuda' or 'cpu'",
-        ),
-        (f"{PROMISE}, {PROMISE}", "workload 'tiny' has two sides named 'quick': rename one"),
-        ("*()", "workload 'tiny' has no optimization: add one"),
-    ],
-)
-def test_what_cannot_be_measured_as_declared_is_one_sentence(tiny: TinyProject, optimizations: str, words: str) -> None:
-    tiny.workload(optimizations=optimizations)
+def test_what_cannot_be_measured_as_declared_is_one_sentence(tiny: TinyProject) -> None:
+    tiny.workload(optimizations='Optimization("quick", quick, {"cpu": 0})')
     result = tiny.run("--perf-json=run.json")
     assert result.status != 0
-    assert words in result.text
+    assert "tiny/quick has min_speedup 0 on cpu: give a number above 0" in result.text
     assert "= gpugate =" not in result.text
     assert not (tiny.path / "run.json").exists()
-    check_no_traceback(result.text)
-
-
-def test_two_workloads_of_one_name_are_refused_with_both_places(tiny: TinyProject) -> None:
-    tiny.write("twin.py", (tiny.path / "tiny.py").read_text(encoding="utf-8"))
-    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
-    tiny.write("conftest.py", f'{conftest}\nregister_module("twin")\n')
-    result = tiny.run()
-    assert result.status != 0
-    assert "two workloads are named 'tiny' (in tiny and twin): rename one" in result.text
-    check_no_traceback(result.text)
-
-
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("", "module 'tiny' has no tuple WORKLOADS: add one with its workloads"),
-        ("WORKLOADS = 3", "module 'tiny' has no tuple WORKLOADS: add one with its workloads"),
-        ("WORKLOADS = ('resnet',)", "'resnet' is no workload: register a gpugate.workload.Workload"),
-        (
-            "import nowhere_to_be_found",
-            "module 'tiny' cannot be imported (No module named 'nowhere_to_be_found'): ",
-        ),
-    ],
-)
-def test_a_module_that_holds_no_workloads_is_one_sentence(tiny: TinyProject, source: str, words: str) -> None:
-    tiny.write("tiny.py", source)
-    result = tiny.run()
-    assert result.status != 0
-    assert words in result.text
     check_no_traceback(result.text)
 
 

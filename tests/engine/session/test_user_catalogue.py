@@ -20,7 +20,6 @@ from tests.support.tiny_project import (
     TINY,
     Ended,
     TinyProject,
-    check_no_traceback,
     ended,
     environment,
 )
@@ -84,23 +83,6 @@ def test_a_plain_folder_is_named_by_module(tiny: TinyProject) -> None:
 def test_an_installed_package_is_found_by_its_entry_point(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tiny, monkeypatch)
     assert measured(tiny) == {"tiny/quick/cpu": Outcome.PASS, "theirs/quick/cpu": Outcome.PASS}
-
-
-def test_a_module_that_is_named_twice_is_one(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tiny, monkeypatch)
-    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
-    tiny.write("conftest.py", f'{conftest}\nregister_module("theirs.performance")\nregister_module("tiny")\n')
-    listed = tiny.run("--co", "-q", "-k", "outputs and cpu").text
-    assert re.findall(r"\[(.*)\]", listed) == ["tiny/quick/cpu", "theirs/quick/cpu"]
-
-
-def test_an_entry_point_to_nowhere_is_one_sentence(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tiny, monkeypatch)
-    (tiny.path / "site/theirs/performance.py").unlink()
-    result = tiny.run()
-    assert result.status != 0
-    assert "module 'theirs.performance' cannot be imported (No module named 'theirs.performance'): " in result.text
-    check_no_traceback(result.text)
 
 
 def test_every_case_has_an_id_that_reads_and_cuda_carries_its_mark(tiny: TinyProject) -> None:

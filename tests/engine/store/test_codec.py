@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import reprlib
 from dataclasses import fields, replace
 from typing import get_args
 
@@ -132,6 +133,16 @@ def test_a_column_is_one_line() -> None:
             -1.0,
             "instances.reference_ms[0][1] is -1.0, not greater than or equal to 1e-09",
         ),
+        (
+            ["instances", "reference_ms", 0, 1],
+            1e300,
+            "instances.reference_ms[0][1] is 1e+300, not less than or equal to 1e+12",
+        ),
+        (
+            ["instances", "reference_steps_per_block", 0],
+            10**400,
+            f"instances.reference_steps_per_block[0] is {reprlib.repr(10**400)}, not less than or equal to 9.0072e+15",
+        ),
         (["instances", "optimized_ms", 1], [], "instances: optimized_ms[1] has 0 values and reference_ms[1] has 2"),
         (["instances", "discarded"], [0], "instances: discarded has 1 values and reference_built_first has 2"),
         (["instances", "when"], [], "instances has an unknown field 'when'"),
@@ -152,6 +163,13 @@ def test_a_value_alone_is_as_strict_as_a_field() -> None:
     for cls, value in ((int, "3"), (float, True), (float, math.inf), (str, "\ud800")):
         with pytest.raises(FormatError, match=r"^seed is .*, not a "):
             from_json(cls, value, "seed")
+
+
+def test_half_a_surrogate_pair_is_refused_as_a_value_and_as_a_name() -> None:
+    for data, place in (({"note": "\ud800"}, "hashes.note"), ({"\ud800": "x"}, "a name in hashes")):
+        with pytest.raises(FormatError) as refused:
+            from_json(dict[str, str], data, "hashes")
+        assert str(refused.value).startswith(f"{place} is '\\ud800', not a valid string")
 
 
 def test_a_missing_field_is_named_even_where_it_has_a_default() -> None:

@@ -30,6 +30,7 @@ FILE = JsonFile("ours", 2, Body, BaselineError, NextSteps("look", "mend", "measu
         ('{"a": 1, "a": 2}', "the field 'a' is there twice"),
         ('{"a": ', "it is cut off or not JSON (line 1, column 7: Expecting value)"),
         ("", "it is cut off or not JSON (line 1, column 1: Expecting value)"),
+        ('{"a": ' + "1" * 5000 + "}", "it is not ours (a number of thousands of digits)"),
         ("[" * 100_000, "it is not ours (nested too deep)"),
     ],
 )
@@ -51,6 +52,7 @@ def test_a_file_is_read_back(tmp_path: Path) -> None:
     [
         (None, "cannot be read (No such file or directory): look"),
         (b"\xff", "cannot be read (it is not UTF-8 text): look"),
+        (b"[1, 2]", "cannot be used because its field 'format' is not 'ours': mend"),
         (b"{}", "cannot be used because its field 'format' is not 'ours': mend"),
         (
             b'{"format": "ours", "format_version": true, "a": 1}',

@@ -23,11 +23,6 @@ TINY = Clip(160, 96, 36)
 CODECS = ("h264", "hevc")
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("clips")
-
-
 def decoded(path: Path) -> list:
     with av.open(path) as container:
         return list(container.decode(video=0))
@@ -119,9 +114,9 @@ def test_the_strip_tells_the_number_and_is_foreground(number: int) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_clip_is_what_was_drawn_in_order_and_tagged_as_bt601(cache: Path, codec) -> None:
+def test_a_clip_is_what_was_drawn_in_order_and_tagged_as_bt601(cache_dir: Path, codec) -> None:
     clip = replace(TINY, codec=codec)
-    path = clip_path(cache, clip)
+    path = clip_path(cache_dir, clip)
     info = examine(path)
     assert (info.width, info.height, info.frames, info.frames_per_second) == (160, 96, 36, 30)
     assert (info.codec, info.matrix, info.keyframes) == (codec, "bt601", (0, 30))
@@ -135,8 +130,8 @@ def test_a_clip_is_what_was_drawn_in_order_and_tagged_as_bt601(cache: Path, code
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_decoding_may_begin_at_every_keyframe(cache: Path, codec) -> None:
-    path = clip_path(cache, replace(TINY, codec=codec))
+def test_decoding_may_begin_at_every_keyframe(cache_dir: Path, codec) -> None:
+    path = clip_path(cache_dir, replace(TINY, codec=codec))
     with av.open(path) as container:
         stream = container.streams.video[0]
         container.seek(stream.duration, stream=stream)  # to the last keyframe
@@ -175,8 +170,8 @@ def test_a_clip_is_made_once_and_again_when_it_is_damaged(tmp_path: Path, monkey
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted([path.name, sums.name])
 
 
-def test_the_sum_beside_a_clip_is_one_that_sha256sum_checks(cache: Path) -> None:
-    path = clip_path(cache, TINY)
+def test_the_sum_beside_a_clip_is_one_that_sha256sum_checks(cache_dir: Path) -> None:
+    path = clip_path(cache_dir, TINY)
     told, name = path.with_name(f"{path.name}.sha256").read_text().split()
     assert (told, name) == (hashlib.sha256(path.read_bytes()).hexdigest(), path.name)
 

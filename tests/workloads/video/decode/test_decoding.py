@@ -35,13 +35,8 @@ INFO = VideoInfo(Path("clip.mp4"), 160, 96, 23, Fraction(30), "h264", "bt601", k
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("clips")
-
-
-@pytest.fixture(scope="module")
-def clip(cache: Path) -> Path:
-    return clip_path(cache, CLIP)
+def clip(cache_dir: Path) -> Path:
+    return clip_path(cache_dir, CLIP)
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +90,10 @@ def test_a_clip_that_was_cut_short_gives_what_decodes_and_then_says_so(cut_clip:
     decoder.close()
 
 
-def test_a_clip_that_changes_its_size_is_refused_since_opencv_would_hide_it(cache: Path, tmp_path: Path) -> None:
-    parts = [copied(clip_path(cache, each), tmp_path / "part.ts").read_bytes() for each in (CLIP, Clip(192, 128, 31))]
+def test_a_clip_that_changes_its_size_is_refused_since_opencv_would_hide_it(cache_dir: Path, tmp_path: Path) -> None:
+    parts = [
+        copied(clip_path(cache_dir, each), tmp_path / "part.ts").read_bytes() for each in (CLIP, Clip(192, 128, 31))
+    ]
     path = tmp_path / "changing.ts"
     path.write_bytes(b"".join(parts))
     capture, sizes = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG), []
@@ -267,20 +264,20 @@ def test_a_clip_that_was_cut_short_says_so_in_the_stage_too(build, frames: int, 
     side.close()
 
 
-def test_frames_that_stay_on_the_host_are_looked_at_there(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_that_stay_on_the_host_are_looked_at_there(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the step's stamps, and so its records, are on a device; a meta tensor mixes with no other."""
     monkeypatch.setitem(CLIPS, "meta", CLIP)  # type: ignore[misc]
-    context = Context(torch.device("meta"), 8, 0, cache)
+    context = Context(torch.device("meta"), 8, 0, cache_dir)
     side = decode_stage.to_nv12(decode_stage.planes, "h264", context)
     assert side.step(torch.ones(8, device="meta")).shape == (8, 2)
     side.close()
 
 
-def test_decoded_frames_of_every_session_are_compared(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoded_frames_of_every_session_are_compared(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another session decodes each group of pictures of the clip: one that decodes its own wrongly is told."""
     assert SESSIONS * GOP_FRAMES < COMPARED_BATCHES * BATCH <= FULL.frames
     monkeypatch.setitem(CLIPS, "cpu", CLIP)  # type: ignore[misc]
-    context = Context(torch.device("cpu"), 8, 0, cache)
+    context = Context(torch.device("cpu"), 8, 0, cache_dir)
     assert frames_agree(decode_stage.planes, "h264", context) == "inf dB with OpenCV's over 10 frames"
 
     def darker_behind(*arguments: object) -> decode_stage.Decoder:

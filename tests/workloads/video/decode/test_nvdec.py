@@ -29,11 +29,6 @@ DEVICE = torch.device("cpu", 0)
 FULL_HD = VideoInfo(Path("a.mp4"), 1920, 1080, 600, Fraction(30), "h264", "bt601", keyframes=tuple(range(0, 600, 30)))
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("clips")
-
-
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return fake_nvdec.installed(monkeypatch)
@@ -70,9 +65,9 @@ def to_the_end(decoder: ParallelDecoder | ThreadedDecoder, batch: int, numbers: 
 @pytest.mark.parametrize("sessions", [1, 2, 3, 7])
 @pytest.mark.parametrize("clip", [CLIP, HEVC], ids=["h264", "hevc"])
 def test_several_sessions_give_every_frame_once_and_in_order(
-    cache: Path, library: SimpleNamespace, clip: Clip, sessions: int
+    cache_dir: Path, library: SimpleNamespace, clip: Clip, sessions: int
 ) -> None:
-    decoder = ParallelDecoder(examine(clip_path(cache, clip)), DEVICE, sessions, loop=False)
+    decoder = ParallelDecoder(examine(clip_path(cache_dir, clip)), DEVICE, sessions, loop=False)
     assert to_the_end(decoder, 8, []) == [*range(75)]
     used = min(sessions, 3)
     assert decoder.stock_frames == (30 if used == 1 else 30 * used - 29)
@@ -80,8 +75,8 @@ def test_several_sessions_give_every_frame_once_and_in_order(
     assert library.made == [{"gpu": 0, "codec": clip.codec, "device memory": True}] * min(sessions, 3)
 
 
-def test_frames_are_those_of_one_decoder(cache: Path, library: SimpleNamespace) -> None:
-    path = clip_path(cache, CLIP)
+def test_frames_are_those_of_one_decoder(cache_dir: Path, library: SimpleNamespace) -> None:
+    path = clip_path(cache_dir, CLIP)
     decoder = ParallelDecoder(examine(path), DEVICE, 2, loop=False)
     with av.open(path) as container:
         wanted = torch.stack([nv12_of(frame) for frame in container.decode(video=0)])
@@ -90,7 +85,7 @@ def test_frames_are_those_of_one_decoder(cache: Path, library: SimpleNamespace) 
 
 
 def test_what_sessions_convert_and_copy_goes_before_a_network(
-    cache: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[FakeStream] = []
 
@@ -99,14 +94,14 @@ def test_what_sessions_convert_and_copy_goes_before_a_network(
         return made[-1]
 
     monkeypatch.setattr(torch.cuda, "Stream", stream)
-    decoder = ParallelDecoder(examine(clip_path(cache, CLIP)), DEVICE, 2, loop=False)
+    decoder = ParallelDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, 2, loop=False)
     assert to_the_end(decoder, 8, []) == [*range(75)]
     decoder.close()
     assert [each.priority < -1 for each in made] == [True] * 2, "those of priority -1 are the encoders'"
 
 
 def test_sessions_go_round_and_events_hand_every_frame_over(
-    cache: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvdec, "MOST_BUFFER_BYTES", 0)  # the fewest slots, which come round most often
     used: list[FakeEvent] = []
@@ -116,7 +111,7 @@ def test_sessions_go_round_and_events_hand_every_frame_over(
         return used[-1]
 
     monkeypatch.setattr(library.caller, "record_event", record)
-    decoder = ParallelDecoder(examine(clip_path(cache, CLIP)), DEVICE, 2, loop=True)
+    decoder = ParallelDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, 2, loop=True)
     numbers = [number for _ in range(25) for number in numbers_of(decoder.read(8))]
     assert numbers == [number % 75 for number in range(200)]
     decoder.close()
@@ -128,7 +123,7 @@ def test_sessions_go_round_and_events_hand_every_frame_over(
 
 @pytest.mark.parametrize("part", ["engine", "slots"])
 def test_a_session_that_cannot_be_had_leaves_no_file_open(
-    cache: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, part: str
+    cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     closed: list[str] = []
     close = nvdec.SegmentPackets.close
@@ -142,12 +137,12 @@ def test_a_session_that_cannot_be_had_leaves_no_file_open(
     else:
         monkeypatch.setattr(nvdec, "FrameSlot", refuse)
     with pytest.raises((RuntimeError, NoEngineError), match="out of order"):
-        nvdec.SegmentDecoder(examine(clip_path(cache, CLIP)), DEVICE, slots=2)
+        nvdec.SegmentDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, slots=2)
     assert closed == ["file"]
 
 
-def test_a_slot_is_filled_again_after_its_use(cache: Path, library: SimpleNamespace) -> None:
-    session = nvdec.SegmentDecoder(examine(clip_path(cache, CLIP)), DEVICE, slots=2)
+def test_a_slot_is_filled_again_after_its_use(cache_dir: Path, library: SimpleNamespace) -> None:
+    session = nvdec.SegmentDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, slots=2)
     one, other = session.slots
     turns = iter([one, other] * 15)
     assert [slot is one for slot in session.read(Segment(0, 30), lambda: next(turns))] == [True, False] * 15
@@ -156,8 +151,8 @@ def test_a_slot_is_filled_again_after_its_use(cache: Path, library: SimpleNamesp
     session.close()
 
 
-def test_slots_that_were_used_together_are_waited_for_once(cache: Path, library: SimpleNamespace) -> None:
-    session = nvdec.SegmentDecoder(examine(clip_path(cache, CLIP)), DEVICE, slots=2)
+def test_slots_that_were_used_together_are_waited_for_once(cache_dir: Path, library: SimpleNamespace) -> None:
+    session = nvdec.SegmentDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, slots=2)
     one, other = session.slots
     one.used, other.used = None, None
     turns = iter([one, other] * 15)
@@ -168,8 +163,8 @@ def test_slots_that_were_used_together_are_waited_for_once(cache: Path, library:
     session.close()
 
 
-def test_frames_of_another_segment_are_left_out(cache: Path, library: SimpleNamespace) -> None:
-    path = cache / "open.mp4"
+def test_frames_of_another_segment_are_left_out(cache_dir: Path, library: SimpleNamespace) -> None:
+    path = cache_dir / "open.mp4"
     second = with_open_groups(path)
     session = nvdec.SegmentDecoder(examine(path), DEVICE, slots=1)
     levels = [
@@ -182,9 +177,11 @@ def test_frames_of_another_segment_are_left_out(cache: Path, library: SimpleName
 
 @pytest.mark.parametrize("sessions", [1, 2])
 def test_sessions_tell_of_a_clip_that_was_cut_short(
-    cache: Path, tmp_path: Path, library: SimpleNamespace, sessions: int
+    cache_dir: Path, tmp_path: Path, library: SimpleNamespace, sessions: int
 ) -> None:
-    decoder = ParallelDecoder(examine(cut_short(clip_path(cache, CLIP), tmp_path / "cut.mp4")), DEVICE, sessions, True)
+    decoder = ParallelDecoder(
+        examine(cut_short(clip_path(cache_dir, CLIP), tmp_path / "cut.mp4")), DEVICE, sessions, True
+    )
     numbers: list[int] = []
     with pytest.raises(VideoError, match=r"cut.mp4 gave \d+ of its 75 frames") as raised:
         to_the_end(decoder, 8, numbers)
@@ -195,8 +192,8 @@ def test_sessions_tell_of_a_clip_that_was_cut_short(
 
 
 @pytest.mark.parametrize("batch", [1, 8, 50])
-def test_the_threaded_decoder_gives_every_frame_once(cache: Path, library: SimpleNamespace, batch: int) -> None:
-    decoder = ThreadedDecoder(examine(clip_path(cache, CLIP)), DEVICE, loop=False)
+def test_the_threaded_decoder_gives_every_frame_once(cache_dir: Path, library: SimpleNamespace, batch: int) -> None:
+    decoder = ThreadedDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, loop=False)
     assert to_the_end(decoder, batch, []) == [*range(75)]
     decoder.close()
     decoder.close()
@@ -205,17 +202,17 @@ def test_the_threaded_decoder_gives_every_frame_once(cache: Path, library: Simpl
         decoder.read(1)
 
 
-def test_the_threaded_decoder_goes_round(cache: Path, library: SimpleNamespace) -> None:
-    decoder = ThreadedDecoder(examine(clip_path(cache, CLIP)), DEVICE, loop=True)
+def test_the_threaded_decoder_goes_round(cache_dir: Path, library: SimpleNamespace) -> None:
+    decoder = ThreadedDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, loop=True)
     numbers = [number for _ in range(20) for number in numbers_of(decoder.read(10))]
     assert numbers == [number % 75 for number in range(200)]
     decoder.close()
 
 
 def test_the_threaded_decoder_tells_of_a_clip_that_was_cut_short(
-    cache: Path, tmp_path: Path, library: SimpleNamespace
+    cache_dir: Path, tmp_path: Path, library: SimpleNamespace
 ) -> None:
-    decoder = ThreadedDecoder(examine(cut_short(clip_path(cache, CLIP), tmp_path / "cut.mp4")), DEVICE, loop=True)
+    decoder = ThreadedDecoder(examine(cut_short(clip_path(cache_dir, CLIP), tmp_path / "cut.mp4")), DEVICE, loop=True)
     with pytest.raises(VideoError, match=r"cut.mp4 gave \d+ of its 75 frames"):
         to_the_end(decoder, 8, [])
     decoder.close()
@@ -223,20 +220,20 @@ def test_the_threaded_decoder_tells_of_a_clip_that_was_cut_short(
 
 @pytest.mark.parametrize("make", [lambda info: ParallelDecoder(info, DEVICE, 2, False).read(1), None])
 def test_a_frame_of_another_size_than_the_file_says_is_refused(
-    cache: Path, library: SimpleNamespace, make: Any
+    cache_dir: Path, library: SimpleNamespace, make: Any
 ) -> None:
-    info = dataclasses.replace(examine(clip_path(cache, CLIP)), width=192)
+    info = dataclasses.replace(examine(clip_path(cache_dir, CLIP)), width=192)
     with pytest.raises(VideoError, match=r"decoded to a frame of \[144, 160\] bytes, not \[144, 192\]"):
         make(info) if make else ThreadedDecoder(info, DEVICE, False).read(1)
 
 
 def test_a_missing_engine_is_told_in_a_sentence(
-    cache: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise NoEngineError("CreateDecoder :\nError code : 100\n\n=== TROUBLESHOOTING STEPS ===\n1. Running in Docker?")
 
-    info = examine(clip_path(cache, CLIP))
+    info = examine(clip_path(cache_dir, CLIP))
     told = r"there is no NVDEC to decode with \(CreateDecoder : Error code : 100\): start the container with NVIDIA_"
     monkeypatch.setattr(library, "CreateDecoder", refuse)
     monkeypatch.setattr(library, "ThreadedDecoder", refuse)
@@ -250,7 +247,7 @@ def test_a_missing_engine_is_told_in_a_sentence(
 
 @pytest.mark.parametrize(("sessions", "chosen"), [(1, "threaded on cuda:3"), (7, "7 sessions on cuda:3")])
 def test_one_session_is_the_threaded_decoder(
-    cache: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, sessions: int, chosen: str
+    cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, sessions: int, chosen: str
 ) -> None:
     def threaded(info: VideoInfo, device: torch.device, loop: bool) -> SimpleNamespace:
         return SimpleNamespace(stock_frames=1, read=lambda frames: f"threaded on {device}")
@@ -260,6 +257,6 @@ def test_one_session_is_the_threaded_decoder(
 
     monkeypatch.setattr(nvdec, "ThreadedDecoder", threaded)
     monkeypatch.setattr(nvdec, "ParallelDecoder", parallel)
-    decoder = nvdec.DeviceDecoder(clip_path(cache, CLIP), torch.device("cuda"), sessions)
+    decoder = nvdec.DeviceDecoder(clip_path(cache_dir, CLIP), torch.device("cuda"), sessions)
     assert decoder.read(8) == chosen
     assert decoder.info.frames == 75

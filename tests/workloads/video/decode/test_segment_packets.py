@@ -20,11 +20,6 @@ HEVC = dataclasses.replace(CLIP, codec="hevc")
 SPS, PPS, IDR, OTHER = b"\0\0\1\x67sps", b"\0\0\1\x68pps", b"\0\0\1\x65idr", b"\0\0\1\x41p"
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("clips")
-
-
 def test_parameter_sets_are_found_among_the_units_of_a_packet() -> None:
     access_unit_delimiter, information = b"\0\0\0\1\x09\xf0", b"\0\0\1\x06sei"
     assert parameter_sets("h264", access_unit_delimiter + SPS + PPS + information + IDR) == SPS + PPS
@@ -35,8 +30,8 @@ def test_parameter_sets_are_found_among_the_units_of_a_packet() -> None:
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".ts"])
 @pytest.mark.parametrize("clip", [CLIP, HEVC], ids=["h264", "hevc"])
-def test_every_segment_can_be_read_in_any_order(cache: Path, tmp_path: Path, clip: Clip, suffix: str) -> None:
-    info = examine(copied(clip_path(cache, clip), tmp_path / f"clip{suffix}"))
+def test_every_segment_can_be_read_in_any_order(cache_dir: Path, tmp_path: Path, clip: Clip, suffix: str) -> None:
+    info = examine(copied(clip_path(cache_dir, clip), tmp_path / f"clip{suffix}"))
     packets = SegmentPackets(info)
     first, second, third = segments(info)
     for segment in (first, third, second, second, first, third, third):
@@ -63,8 +58,8 @@ def test_a_keyframe_without_parameter_sets_gets_those_of_the_clip(tmp_path: Path
     packets.close()
 
 
-def test_a_file_that_ends_early_has_fewer_packets_and_no_error(cache: Path, tmp_path: Path) -> None:
-    info = examine(cut_short(clip_path(cache, CLIP), tmp_path / "cut.mp4"))
+def test_a_file_that_ends_early_has_fewer_packets_and_no_error(cache_dir: Path, tmp_path: Path) -> None:
+    info = examine(cut_short(clip_path(cache_dir, CLIP), tmp_path / "cut.mp4"))
     assert info.frames == 75
     packets = SegmentPackets(info)
     counts = [len([*packets.read(segment)]) for segment in (Segment(0, 30), Segment(30, 60), Segment(60, 75))]
@@ -74,9 +69,9 @@ def test_a_file_that_ends_early_has_fewer_packets_and_no_error(cache: Path, tmp_
     packets.close()
 
 
-def test_a_title_need_not_be_utf8(cache: Path, tmp_path: Path) -> None:
+def test_a_title_need_not_be_utf8(cache_dir: Path, tmp_path: Path) -> None:
     path = tmp_path / "titled.mkv"
-    with av.open(clip_path(cache, CLIP)) as read, av.open(path, "w") as written:
+    with av.open(clip_path(cache_dir, CLIP)) as read, av.open(path, "w") as written:
         stream = written.add_stream_from_template(read.streams.video[0])
         written.metadata["title"] = "A title"
         for packet in read.demux(video=0):
@@ -89,7 +84,7 @@ def test_a_title_need_not_be_utf8(cache: Path, tmp_path: Path) -> None:
     packets.close()
 
 
-def test_packets_that_cannot_be_had_leave_no_file_open(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packets_that_cannot_be_had_leave_no_file_open(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
     monkeypatch.setattr(
         segment_packets, "open_video", lambda path: opened.append(Closing(video_file.open_video(path))) or opened[-1]
@@ -100,7 +95,7 @@ def test_packets_that_cannot_be_had_leave_no_file_open(cache: Path, monkeypatch:
 
     monkeypatch.setattr(segment_packets, "parameter_sets", fails)
     with pytest.raises(ValueError, match="no units"):
-        SegmentPackets(examine(clip_path(cache, CLIP)))
+        SegmentPackets(examine(clip_path(cache_dir, CLIP)))
     assert [each.closed for each in opened] == [True]
 
 
@@ -118,8 +113,8 @@ class Closing:
         self._container.close()
 
 
-def test_what_cannot_be_split_is_told_in_a_sentence(cache: Path, tmp_path: Path) -> None:
-    raw = copied(clip_path(cache, CLIP), tmp_path / "raw.h264")
+def test_what_cannot_be_split_is_told_in_a_sentence(cache_dir: Path, tmp_path: Path) -> None:
+    raw = copied(clip_path(cache_dir, CLIP), tmp_path / "raw.h264")
     with pytest.raises(VideoError, match=r"raw.h264 has no time stamps to split it by: take 1 session"):
         SegmentPackets(examine(raw))
     with pytest.raises(VideoError, match=r"raw.h264 is mpeg4, and only h264 and hevc are split over sessions"):

@@ -11,17 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.patience import HANGS_S, wait_until
+from tests.support.patience import HANGS_S, soon, wait_until
 from workloads.video.clip.video_file import VideoError, VideoInfo
 from workloads.video.decode.sessions import Segment, Sessions, segments
 
 INFO = VideoInfo(Path("clip.mp4"), 160, 96, 23, Fraction(30), "h264", "bt601", keyframes=(0, 5, 6, 14, 20))
-
-
-def soon(run: Callable[[], object]) -> object:
-    """Returns the result of `run`, or raises its error; fails where `run` takes too long."""
-    with ThreadPoolExecutor(1, "watched") as watched:
-        return watched.submit(run).result(HANGS_S)
 
 
 def test_a_clip_is_split_at_its_keyframes() -> None:

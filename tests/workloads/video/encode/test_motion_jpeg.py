@@ -25,6 +25,7 @@ from workloads.video.encode.encoding import Encoded, EncodingError, VideoFormat
 from workloads.video.encode.motion_jpeg import AT_ONCE, MotionJpeg
 from workloads.video.encode.quality import decoded, quality
 
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
 CLIP = Clip(160, 96, 12)
 VIDEO = VideoFormat(CLIP.width, CLIP.height, Fraction(25))
 
@@ -34,13 +35,6 @@ def rgb() -> Tensor:
     """uint8 [12, 3, 96, 160]: the clip as it comes out of a decoder, one pair of chroma for 2 x 2 pixels."""
     frames = np.stack([rendered(CLIP, number)[0] for number in range(CLIP.frames)])
     return rgb_from_nv12(nv12_from_rgb(torch.from_numpy(frames).permute(0, 3, 1, 2).contiguous(), "bt601"), "bt601")
-
-
-@pytest.fixture(autouse=True)
-def no_thread_stays() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    assert set(threading.enumerate()) <= before
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mov", ".avi"])

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
 import weakref
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +29,7 @@ from workloads.video.encode.nvenc import Nv12Planes, Nvenc, NvencSettings, argum
 from workloads.video.encode.nvenc_probe import why_not
 from workloads.video.encode.quality import quality
 
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
 CLIP = Clip(160, 96, 24)
 VIDEO = VideoFormat(CLIP.width, CLIP.height, Fraction(25))
 GPU = torch.device("cuda", 0)
@@ -110,13 +109,6 @@ def nv12() -> Tensor:
     """uint8 [24, 144, 160]: the clip."""
     rgb = np.stack([rendered(CLIP, number)[0] for number in range(CLIP.frames)])
     return nv12_from_rgb(torch.from_numpy(rgb).permute(0, 3, 1, 2).contiguous(), "bt601")
-
-
-@pytest.fixture(autouse=True)
-def no_thread_stays() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    assert set(threading.enumerate()) <= before
 
 
 @pytest.mark.parametrize("reordered", [-1, 0, 2])

@@ -28,6 +28,7 @@ from workloads.video.encode.pending_frames import PendingFrames
 from workloads.video.encode.quality import quality
 from workloads.video.encode.x264 import KEPT_FRAMES, X264, X264Settings
 
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
 CLIP = Clip(160, 96, 12)
 VIDEO = VideoFormat(CLIP.width, CLIP.height, Fraction(25))
 
@@ -37,13 +38,6 @@ def nv12() -> Tensor:
     """uint8 [12, 144, 160]: the clip."""
     rgb = np.stack([rendered(CLIP, number)[0] for number in range(CLIP.frames)])
     return nv12_from_rgb(torch.from_numpy(rgb).permute(0, 3, 1, 2).contiguous(), "bt601")
-
-
-@pytest.fixture(autouse=True)
-def no_thread_stays() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    assert set(threading.enumerate()) <= before
 
 
 def test_every_frame_comes_back_in_order_at_its_quality_and_rate(tmp_path, nv12):

@@ -61,11 +61,6 @@ BACKGROUND_ALONE = torch.tensor([1.0, 0.0])[:, None, None]
 PLANS = [plan for base in (plans.BASELINE, IN_NV12, AS_JPEG) for plan in (base, replace(base, overlapped=True))]
 
 
-@pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture(autouse=True)
 def tiny_clip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     threads = torch.get_num_threads()

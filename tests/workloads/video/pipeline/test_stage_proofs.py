@@ -24,17 +24,12 @@ av = pytest.importorskip("av", reason="PyAV reads videos: pip install av")
 CLIP = Clip(640, 360, 16)
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("clips")
-
-
 @pytest.fixture
-def context(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+def context(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     threads = torch.get_num_threads()
     monkeypatch.setitem(CLIPS, "cpu", CLIP)  # type: ignore[arg-type]
     encode._by_baseline.cache_clear()
-    yield Context(torch.device("cpu"), 4, 0, cache)
+    yield Context(torch.device("cpu"), 4, 0, cache_dir)
     torch.set_num_threads(threads)
 
 

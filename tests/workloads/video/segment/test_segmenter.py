@@ -16,6 +16,7 @@ from torchvision.models import get_model
 from torchvision.models.segmentation import fcn_resnet101
 
 from gpugate.workload import Context
+from tests.support import bad_checkpoints
 from workloads.parts.tensorrt_engine import MANIFEST
 from workloads.video.clip.clip import FULL, SMALL, Clip
 from workloads.video.segment import fitted_weights as fitting
@@ -35,12 +36,6 @@ def nothing_remembered() -> Iterator[None]:
     yield
     fitted_weights.cache_clear()
     stored_weights.cache_clear()
-
-
-@pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shared: a fit takes a second or two."""
-    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(scope="module")
@@ -245,34 +240,11 @@ def test_a_checkpoint_of_torchvision_replaces_the_weights(context, tmp_path):
     assert not (context.cache_dir / "video-segmenter").exists()
 
 
-def _nothing_there(path: Path) -> None:
-    """No file."""
-
-
-def _truncated(path: Path) -> None:
-    torch.save({"classifier.4.weight": torch.zeros(21, 512, 1, 1)}, path)
-    path.write_bytes(path.read_bytes()[:1000])
-
-
-def _another_model(path: Path) -> None:
-    torch.save({"features.0.0.weight": torch.zeros(16, 3, 3, 3)}, path)
-
-
 def _another_backbone(path: Path) -> None:
     torch.save({"classifier.4.weight": torch.zeros(21, 512, 1, 1)}, path)
 
 
-def _no_dictionary(path: Path) -> None:
-    torch.save([1, 2, 3], path)
-
-
-def _code(path: Path) -> None:
-    torch.save(nn.Linear(2, 2), path)
-
-
-@pytest.mark.parametrize(
-    "write", [_nothing_there, _truncated, _another_model, _another_backbone, _no_dictionary, _code]
-)
+@pytest.mark.parametrize("write", [*bad_checkpoints.WRITERS, _another_backbone])
 def test_a_bad_checkpoint_gets_one_sentence_that_names_it(context, tmp_path, write):
     path = tmp_path / "mine.pt"
     write(path)
@@ -283,18 +255,8 @@ def test_a_bad_checkpoint_gets_one_sentence_that_names_it(context, tmp_path, wri
     assert "\n" not in str(raised.value)
 
 
-class _Touches:
-    """A hostile checkpoint: unpickling it calls a function, here one that leaves a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
 def test_a_checkpoint_cannot_run_code(context, tmp_path):
-    torch.save(_Touches(tmp_path / "ran"), tmp_path / "mine.pt")
+    torch.save(bad_checkpoints.Touches(tmp_path / "ran"), tmp_path / "mine.pt")
     with pytest.raises(ValueError, match="--perf-set segmenter-weights"):
         segmenter("cuda", replace(context, settings={"segmenter-weights": str(tmp_path / "mine.pt")}))
     assert not (tmp_path / "ran").exists()

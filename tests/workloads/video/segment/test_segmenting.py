@@ -59,11 +59,6 @@ def tiny_clip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     fitted_weights.cache_clear()
 
 
-@pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture
 def context(cache_dir: Path) -> Context:
     return Context(device=CPU, items=2, seed=0, cache_dir=cache_dir)
