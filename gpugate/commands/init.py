@@ -36,6 +36,7 @@ def test_it_is_right_and_pays(workload, gate):
     gate(workload.equivalence)
     gate(workload.speedup)
 """
+WORKLOAD = "projection"
 FILES = {"conftest.py": CONFTEST, "test_my_workload.py": TEST}
 
 
@@ -61,5 +62,6 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise InitError(f"{folder} cannot be written ({error.strerror}): give another folder") from error
     print(f"wrote {' and '.join(map(str, paths))}")
-    print(f"next: {shlex.join(['pytest', str(folder)])}")
+    # Without -k, the folder's tests also measure the workloads of a project that it lies in.
+    print(f"next: {shlex.join(['pytest', str(folder), '-k', WORKLOAD])}")
     return 0
