@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from gpugate import units
 from gpugate.errors import BaselineError
@@ -44,8 +43,7 @@ from gpugate.workload import DEVICE_KINDS
 # 3: `source_hash` is of the code that a workload is made of; before, of the names and texts of its modules.
 # 4: the provenance of the newest process.
 FORMAT_VERSION = 4
-HASHES_CODE = 3  # the version from which on source hashes can be compared with today's
-HAS_PROVENANCE = 4
+OLDEST_READ = 4
 _REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
 BLUNT = 1.0  # a record that misses a step of twice the time is not a record of a quiet machine
 _UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
@@ -284,11 +282,9 @@ def _load(folder: Path, workload: str) -> BaselineFile:
 
 def _decode(text: str) -> BaselineFile:
     version, body = FILE.open(parse(text))
-    if version < HAS_PROVENANCE:
-        _add_unknown_provenance(body)
+    if version < OLDEST_READ:
+        raise FormatError(f"an older gpugate wrote it (format {version}, this one reads {OLDEST_READ} and newer)")
     file = from_json(BaselineFile, body)
-    if version < HASHES_CODE:
-        file = _without_source_hashes(file)
     for key, entry in file.cases.items():
         if key.rpartition("/")[2] not in DEVICE_KINDS:
             raise FormatError(f"cases has {key!r}, which does not end in /cuda or /cpu")
@@ -305,23 +301,6 @@ def _decode(text: str) -> BaselineFile:
             except (ValueError, TypeError):  # no time, or some with an offset and some without
                 raise FormatError(f"cases.{key}.{name}.started_at holds something else than ISO 8601 times") from None
     return file
-
-
-def _add_unknown_provenance(body: Mapping[str, Any]) -> None:
-    """Gives every record of an older document the field; the codec refuses what has another form."""
-    entries = body["cases"].values() if isinstance(body.get("cases"), dict) else ()
-    records = (record for entry in entries if isinstance(entry, dict) for record in entry.values())
-    for record in records:
-        if isinstance(record, dict):
-            record["provenance"] = None
-
-
-def _without_source_hashes(file: BaselineFile) -> BaselineFile:
-    cases = {
-        key: Entry(replace(entry.anchor, source_hash=""), replace(entry.current, source_hash=""))
-        for key, entry in file.cases.items()
-    }
-    return replace(file, cases=cases)
 
 
 def _beats(record: Record, anchor: Record) -> bool:
