@@ -114,11 +114,6 @@ def tokens_per_check(acceptance: float, drafted: int) -> float:
     return (1 - acceptance ** (drafted + 1)) / (1 - acceptance)
 
 
-def expected_speedup(acceptance: float, drafted: int, draft_cost: float) -> float:
-    """The speedup by a draft whose token costs `draft_cost` of the model's, where a check costs as much as a token."""
-    return tokens_per_check(acceptance, drafted) / (draft_cost * drafted + 1)
-
-
 def prove_the_tokens(context: Context) -> str:
     """Compares the tokens of spans with those of the model alone; raises DisprovedError where one differs."""
     alone, drafted = one_by_one(context), speculative(context)

@@ -10,6 +10,7 @@ from gpugate import units
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)  # of a scale, by powers of ten
 INSET = 2.0  # percent on either side, in which a mark beyond the scale stands
+LEAST_REACH = 0.02  # of a scale
 MOST_TICKS = 3  # on either side of 0
 TICKS_OF_ROOTS = (0.04, 0.2, 1.0)  # parts of the reach, of which the smallest has no room for words
 
@@ -80,11 +81,11 @@ class Strip:
         return self.detectable if self.less_is_better else 1 / (1 + self.detectable) - 1
 
 
-def reach_of(strips: Sequence[Strip], covered: float = 1.0, least: float = 0.02, most: float = 10.0) -> float:
+def reach_of(strips: Sequence[Strip], covered: float = 1.0, most: float = 10.0) -> float:
     """The round number up to which a scale contains this share of the strips whole."""
     extents = sorted(strip.extent for strip in strips)
-    wanted = extents[min(len(extents) - 1, math.ceil(covered * len(extents)) - 1)] if extents else least
-    return _round_up(min(max(wanted, least), most))
+    wanted = extents[min(len(extents) - 1, math.ceil(covered * len(extents)) - 1)] if extents else LEAST_REACH
+    return _round_up(min(max(wanted, LEAST_REACH), most))
 
 
 def _round_up(value: float) -> float:

@@ -6,7 +6,7 @@ import torch
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from workloads.llm import speculative
-from workloads.llm.speculative import SPAN_TOKENS, Span, count_checks, expected_speedup, span, tokens_per_check
+from workloads.llm.speculative import SPAN_TOKENS, Span, count_checks, span, tokens_per_check
 
 
 def test_the_proof_compares_tokens_and_counts_checks(tiny: Context) -> None:
@@ -68,12 +68,6 @@ def test_checks_of_a_draft_that_is_always_or_never_right(right: bool, checks: in
 def test_the_mean_of_tokens_a_check_is_that_of_the_formula(acceptance: float) -> None:
     right = torch.rand(20_000, generator=torch.Generator().manual_seed(0)) < acceptance
     assert len(right) / count_checks(right) == pytest.approx(tokens_per_check(acceptance, 4), rel=0.02)
-
-
-def test_the_speedup_by_the_formula() -> None:
-    assert tokens_per_check(0.5, 1) == pytest.approx(1.5)
-    assert expected_speedup(0.8, 4, 0.0) == pytest.approx(3.3616)
-    assert expected_speedup(0.8, 4, 0.1) == pytest.approx(3.3616 / 1.4)
 
 
 def test_spans_end_within_the_text(tiny: Context) -> None:
