@@ -24,7 +24,9 @@ def test_it_prints_what_it_wrote_and_the_next_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["init", "mine"]) == 0
-    assert capsys.readouterr().out == "wrote mine/conftest.py and mine/test_my_workload.py\nnext: pytest mine -k projection\n"
+    wrote, step = capsys.readouterr().out.splitlines()
+    assert wrote == "wrote mine/conftest.py and mine/test_my_workload.py"
+    assert step == "next: pytest mine -k projection"
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -1,11 +1,14 @@
 """The printed report of trust: its numbers, in 100 columns and as Markdown."""
 
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from gpugate.commands.cli import main
 from gpugate.commands.trust.analysis import TrustReport, analyse
 from gpugate.commands.trust.report import case_table, markdown, rule_table, text, title
 from gpugate.commands.trust.trials import Trial
@@ -13,6 +16,8 @@ from gpugate.report.table import Table
 from tests.support.simulated_trials import Noise, trials
 from tests.support.tiny_project import ROOT
 
+RESULTS = ROOT / "results"
+FOLDERS = sorted(path.parent for path in RESULTS.rglob("trust.md"))
 CASES = ("resnet50-inference-batch1/channels-last-fp16/cuda", "resnet50-inference-batch1/fp16/cuda", "net/fast/cpu")
 
 
@@ -100,3 +105,13 @@ def test_markdown_has_two_tables_with_whole_rows_and_the_notes(report: TrustRepo
 def test_the_words_need_no_torch() -> None:
     script = "import sys, gpugate.commands.trust.report; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(RESULTS)))
+def test_the_stored_reports_are_those_of_todays_rules(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "trials")
+    (copy / "trust.md").unlink()
+    duet = ["--duet"] if next(folder.glob("duets-*.json"), None) else []
+    assert main(["trust", *duet, "--report-only", "--output", str(copy)]) == 0
+    again = f"gpugate trust {' '.join(duet)} --report-only --output {folder.relative_to(RESULTS.parent)}"
+    assert (copy / "trust.md").read_text(encoding="utf-8") == (folder / "trust.md").read_text(encoding="utf-8"), again
