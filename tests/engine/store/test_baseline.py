@@ -96,7 +96,7 @@ def test_the_life_of_a_baseline(folder: Path) -> None:
     assert not folder.exists()
 
     assert write(folder, record_runs(None, "net", five_runs(), FIRST)) == (
-        "net/tf32/cuda: recorded 2.02x, 2.00..2.04 over 5 processes on 5 nights, cv 0.78 %",
+        "net/tf32/cuda: recorded 2.02x, 2.00..2.04 over 5 processes on 5 nights, cv 0.78 %, detects 4.8 %",
     )
 
     file = load_all(folder, ["net", "other"])["net"]
@@ -122,7 +122,7 @@ def test_the_life_of_a_baseline(folder: Path) -> None:
     faster = Recording(reason="new driver")
     runs = [replace(run(case("tf32", 2.5)), environment=replace(H200, driver="590.2")) for _ in range(5)]
     assert write(folder, record_runs(file, "net", runs, faster)) == (
-        "net/tf32/cuda: 2.02x -> 2.50x, 2.50..2.50 over 5 processes, cv 0 %",
+        "net/tf32/cuda: 2.02x -> 2.50x, 2.50..2.50 over 5 processes, cv 0 %, detects 1 %",
     )
     second = load_all(folder, ["net"])["net"].cases["tf32/cuda"]
     assert second.anchor == second.current  # what was gained is held
@@ -200,17 +200,21 @@ def test_cases_that_were_not_measured_stay_as_they_are(folder: Path, recorded: P
     changed = record_runs(file, "net", runs, FIRST)
     assert changed.cases["tf32/cuda"] == file.cases["tf32/cuda"]
     assert list(changed.cases) == ["fp16/cuda", "tf32/cuda"]
-    assert write(folder, changed) == ("net/fp16/cuda: recorded 3.00x, 3.00..3.00 over 5 processes, cv 0 %",)
+    assert write(folder, changed) == (
+        "net/fp16/cuda: recorded 3.00x, 3.00..3.00 over 5 processes, cv 0 %, detects 1 %",
+    )
     assert write(folder, load_all(folder, ["net"])["net"]) == ()
 
 
 def test_what_is_told_of_a_record_is_of_the_processes_that_count() -> None:
     cases = [*[case("tf32", 2.0)] * 5, slow(case("tf32", 3.0))]
     runs = [replace(run(one), started_at=f"2030-01-01T00:0{minute}:00+00:00") for minute, one in enumerate(cases)]
-    assert told(runs) == "net/tf32/cuda: recorded 2.00x, 2.00..2.00 over 5 of 6 processes, cv 0 %"
-    assert told(runs[1:]).endswith("over 5 processes, cv 20 %, 1 of them disturbed: record again on a quieter machine")
+    assert told(runs) == "net/tf32/cuda: recorded 2.00x, 2.00..2.00 over 5 of 6 processes, cv 0 %, detects 1 %"
+    assert told(runs[1:]).endswith(
+        "over 5 processes, cv 20 %, detects no slowdown, 1 of them disturbed: record again on a quieter machine"
+    )
     nights = [run(case("tf32", 2.0), day=day) for day in range(1, 6)]
-    assert told(nights) == "net/tf32/cuda: recorded 2.00x, 2.00..2.00 over 5 processes on 5 nights, cv 0 %"
+    assert told(nights) == "net/tf32/cuda: recorded 2.00x, 2.00..2.00 over 5 processes on 5 nights, cv 0 %, detects 0.3 %"
 
 
 def told(runs: Sequence[RunResult]) -> str:
@@ -428,7 +432,7 @@ def test_another_index_on_the_same_machine_is_no_difference() -> None:
 def test_a_regression_that_somebody_accepts_can_be_recorded(folder: Path, recorded: Path) -> None:
     slower = replace(case("tf32", 1.5), verdicts=[Verdict("speedup", "net/tf32/cuda", Outcome.REGRESSED)])
     file = record_runs(load_all(folder, ["net"])["net"], "net", [run(slower)] * 5, FIRST)
-    assert write(folder, file) == ("net/tf32/cuda: 2.02x -> 1.50x, 1.50..1.50 over 5 processes, cv 0 %",)
+    assert write(folder, file) == ("net/tf32/cuda: 2.02x -> 1.50x, 1.50..1.50 over 5 processes, cv 0 %, detects 1 %",)
 
 
 def test_a_baseline_stays_on_its_machine(folder: Path, recorded: Path) -> None:
