@@ -111,7 +111,8 @@ def test_work_done_three_times_is_a_regression_that_names_the_test(
     assert f"{words} the recorded {units.ratio(then.speedup)} -" in result.text
     whose = "in the process that decided, " if confirmed_by else ""
     assert f"; {whose}optimized {units.milliseconds(then.optimized_ms)} -> " in result.text
-    assert '  next: pytest perf_tests -k "tiny/quick/cpu" --perf-budget 30' in result.text
+    gate = " --gate" if "--gate" in options else ""
+    assert f'  next: pytest perf_tests -k "tiny/quick/cpu"{gate} --perf-budget 30' in result.text
     assert tiny.outcomes()["speedup"] == tiny.outcomes()["throughput"] == Outcome.REGRESSED
     assert tiny.outcomes()["equivalence"] == Outcome.PASS
     confirming = tiny.json()["cases"]["tiny/quick/cpu"]["attempts"]
