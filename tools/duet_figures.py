@@ -47,7 +47,8 @@ DRAWN = """
 ## The limit of processes
 
 The share of trials that alarm where a case gets at most so many processes. Each of these trials was drawn from the
-stored processes of its case: {draws} trials a case, of the cases with at least {fewest} processes of either role.
+stored processes of its case: {draws} trials a case, of the cases with several trials and at least {fewest} processes of
+either role.
 
 {table}
 """
@@ -123,7 +124,10 @@ def draw_outcome(case_id: str, roles: Sequence[Sequence[DuetProcess]], limit: in
 
 
 def list_drawn_rows(name: str, trials: Sequence[DuetTrial]) -> Iterator[tuple[str, ...]]:
-    """A row for each slowdown in a folder of trials of which a case has FEWEST_PROCESSES of either role."""
+    """A row for each slowdown in a folder of trials of which a case has FEWEST_PROCESSES of either role.
+
+    A single trial has so many processes only where it stayed undecided: cases of one trial are left out.
+    """
     for slow_percent in sorted({trial.slow_percent for trial in trials}):
         roles: dict[str, tuple[list[DuetProcess], list[DuetProcess]]] = {}
         for trial in trials:
@@ -131,7 +135,14 @@ def list_drawn_rows(name: str, trials: Sequence[DuetTrial]) -> Iterator[tuple[st
                 for process in trial.processes:
                     if case_id in process.measured:
                         roles.setdefault(case_id, ([], []))[process.swapped].append(process)
-        enough = {case_id: both for case_id, both in sorted(roles.items()) if min(map(len, both)) >= FEWEST_PROCESSES}
+        counts = Counter(
+            case_id for trial in trials for case_id in trial.case_ids if trial.slow_percent == slow_percent
+        )
+        enough = {
+            case_id: both
+            for case_id, both in sorted(roles.items())
+            if min(map(len, both)) >= FEWEST_PROCESSES and counts[case_id] > 1
+        }
         if not enough:
             continue
         cells = []

@@ -65,8 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     parser.epilog = (
-        "A case has the duration of its newest run on the machine that measured last. The store does not know which "
-        "cases are the points of one sweep: shards are planned as they will be only from run files."
+        "A case has the duration of its newest run on the machine that measured last, with the time of the proofs that "
+        "it showed last. The store does not know which cases are the points of one sweep: shards are planned as they "
+        "will be only from run files."
     )
 
 
@@ -108,7 +109,7 @@ def _read_store(given: str | None) -> list[StoredRun]:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The duration of a night on so many GPUs or shards, with the proofs of the newest runs and without them."""
+    """The duration of a night on so many GPUs or shards, with the proofs that each case showed last, and without."""
 
     gpus: int
     night_s: float

@@ -90,7 +90,7 @@ class _Found:
     mismatch: Mismatch | None = None
     step_checks: StepChecks | None = None
     accounts_for_itself: bool = False
-    counted: tuple[CountedSide, CountedSide] | None = None  # None: outputs were not comparable
+    counted: tuple[CountedSide, CountedSide] | None = None  # None: outputs were not comparable, or nothing is counted
 
     @property
     def comparable(self) -> bool:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # every pytest run with gpugate installed imports this module
     from gpugate.results.run import RunResult
 
 SUITE = "pytest perf_tests"  # a user's own folder has another command
-GATE, RECORD = "--gate", "--update-baselines"
+RECORD = "--update-baselines"
 REASON = '--perf-reason "..."'
 BASELINES = "--perf-baselines"
 SET = "--perf-set="
@@ -60,7 +60,7 @@ def describe_next_step(verdicts: Sequence[Verdict], run: RunResult) -> str:
     case_ids = [one.case_id.rpartition("/")[0] if one.check == "knee" else one.case_id for one in verdicts]
     return _WORDS[step].format(
         rerun=_describe_rerun(run, case_ids),
-        again=_describe_rerun(run, case_ids) + (f" {GATE}" if run.gate and GATE not in run.command.split() else ""),
+        again=_describe_rerun(run, case_ids) + (" --gate" if run.gate else ""),
         record=describe_recording(run, case_ids),
         case=case_ids[0],
         commit=next((reason.facts["commit"] for reason in verdicts[0].reasons if "commit" in reason.facts), None),

@@ -147,7 +147,8 @@ def next_command(run: RunResult) -> list[str]:
     if run.mutated is not None or not unrecorded:
         return []
     count = units.number_of(len(unrecorded), "case")
-    return [f"{describe_recording(run, [case.case_id for case in unrecorded])} ({count} of PASS not recorded yet)"]
+    verb = "passes and is" if len(unrecorded) == 1 else "pass and are"
+    return [f"{describe_recording(run, [case.case_id for case in unrecorded])} ({count} {verb} not recorded yet)"]
 
 
 def _is_unrecorded(case: CaseResult) -> bool:

@@ -492,9 +492,7 @@ class PerfSession:
             return None
         differences = match.differences
         self.notes.update(f"recorded under other software: {difference}" for difference in differences)
-        if not record.source_hash:
-            self.notes.add(f"an older gpugate recorded {case.workload.name}: changes of its source since are not known")
-        elif record.source_hash != self.result.source_hashes.get(case.workload.name):
+        if record.source_hash != self.result.source_hashes.get(case.workload.name):
             differences += (SOURCE_CHANGED,)
             self.notes.add(f"the source of {case.workload.name} changed since its baseline was recorded")
         current, anchor = self.histories[case.id]

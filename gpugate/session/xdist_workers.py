@@ -215,7 +215,9 @@ class Workers:
                 stored = [] if url is None else read_store(url)
             except GpugateError:  # a night without durations is planned too
                 return {}
-        return list_durations(take_newest([one for one in stored if one.machine == machine]))
+        remembers = self.options.proofs_path is not None and self.options.proof_days > 0
+        newest = take_newest([one for one in stored if one.machine == machine])
+        return list_durations(newest, with_proofs=not remembers)
 
     def pytest_unconfigure(self) -> None:
         self._folder.cleanup()

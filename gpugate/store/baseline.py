@@ -380,8 +380,7 @@ def _check_alike(case_id: str, recorded: Record, added: Record) -> None:
     """Raises BaselineError where both cannot be one record, or have a process in common."""
     found = list(differences([recorded.environment, added.environment]))
     if recorded.source_hash != added.source_hash:
-        known = bool(recorded.source_hash)
-        found.append("the workload's source changed" if known else "an older gpugate recorded its source")
+        found.append("the workload's source changed")
     if found:
         changes = ", ".join(found)
         raise BaselineError(f"{case_id} was recorded under other conditions ({changes}): record it anew, without --add")

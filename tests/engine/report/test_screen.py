@@ -114,7 +114,7 @@ def test_the_worst_comes_first_and_the_rest_is_counted(gpu_run: RunResult) -> No
 
 def test_the_next_command_records_what_is_not_recorded(gpu_run: RunResult) -> None:
     cases = with_verdicts(gpu_run, speedup=Outcome.PASS)
-    count = f"({len(cases)} cases of PASS not recorded yet)"
+    count = f"({len(cases)} cases pass and are not recorded yet)"
     (command,) = next_command(gpu_run)
     assert command.endswith(f'--update-baselines --perf-reason "..." {count}')
     assert next_command(replace(gpu_run, mutated="stale")) == []

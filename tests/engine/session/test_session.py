@@ -169,16 +169,6 @@ def test_a_changed_source_is_a_note_and_no_other_match(session, monkeypatch) -> 
     assert (remembered.match, remembered.differences) == ("exact", ("the workload's source changed",))
 
 
-def test_a_source_that_is_not_known_is_a_note_and_no_change(session, monkeypatch) -> None:
-    remember(session, source_hash="")
-    measuring(monkeypatch, MEASURED)
-    session.measure(CASE)
-    assert session.notes == {"an older gpugate recorded net: changes of its source since are not known"}
-    remembered = session.find_record(CASE)
-    assert remembered is not None
-    assert remembered.differences == ()
-
-
 def test_other_software_is_a_note_and_widens(session, monkeypatch) -> None:
     remember(session, environment=replace(HERE, python="3.9.0"))
     measuring(monkeypatch, MEASURED)

@@ -69,7 +69,7 @@ def test_a_developers_run_passes_without_a_record_where_a_gate_fails(tiny: TinyP
     assert (lenient.status, strict.status) == (0, 1)
     assert passed(strict.text, "FAILED") == [f"{name}[tiny/quick/cpu]" for name in PROMISES[1:3]]
     assert "warnings summary" not in lenient.text
-    assert f"{command} (1 case of PASS not recorded yet)" in lenient.text
+    assert f"{command} (1 case passes and is not recorded yet)" in lenient.text
     for check in ("speedup", "throughput"):
         assert f"NO_BASELINE {check} of tiny/quick/cpu: " in strict.text.partition("= FAILURES =")[2]
     for result in (lenient, strict):
@@ -393,7 +393,7 @@ def test_what_is_the_users_own_is_neither_held_against_what_ships_nor_recorded_o
     own = tiny.path / "own.mp4"
     own.write_bytes(b"whatever the workload makes of it")
     judged = tiny.run("--perf-device=cpu", "--perf-set=video=own.mp4")
-    assert "(1 case of PASS not recorded yet)" in judged.text
+    assert "(1 case passes and is not recorded yet)" in judged.text
     assert "--perf-set=video=own.mp4" in judged.text  # what to do next is with it
     refused = tiny.run("--perf-device=cpu", "--perf-set=video=own.mp4", "--update-baselines")
     assert refused.status == pytest.ExitCode.USAGE_ERROR

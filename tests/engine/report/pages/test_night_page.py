@@ -132,13 +132,13 @@ def test_a_failure_has_its_reason_its_interval_its_autopsy_and_its_command() -> 
     assert "), tolerated ±4.9 %, a slowdown of 6.8 % is caught" in text
     assert "time per step against its record: +" in text
     assert found.autopsy.sentences[0] in text
-    assert f'next: pytest perf_tests -m gpu --gate -k "{SLOW}" --perf-budget 30' in text
-    assert f'repeat: pytest perf_tests -m gpu --gate -k "{SLOW}"' in text
+    assert f'next: pytest perf_tests -m gpu -k "{SLOW}" --gate --perf-budget 30' in text
+    assert f'repeat: pytest perf_tests -m gpu -k "{SLOW}" --gate' in text
 
 
 def test_a_case_that_failed_has_its_error_and_the_command_that_repeats_it() -> None:
     text = read(recorded_night(0, Faults(failed={SLOW: "it ran out of memory"}))).text
-    assert f'✕ FAILED {SLOW} it ran out of memory repeat: pytest perf_tests -m gpu --gate -k "{SLOW}"' in text
+    assert f'✕ FAILED {SLOW} it ran out of memory repeat: pytest perf_tests -m gpu -k "{SLOW}" --gate' in text
 
 
 def test_what_was_not_measured_stands_with_its_reason() -> None:
