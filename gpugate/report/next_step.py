@@ -58,9 +58,10 @@ def describe_next_step(verdicts: Sequence[Verdict], run: RunResult) -> str:
         return ""
     # The ids of a sweep's points begin as its own does.
     case_ids = [one.case_id.rpartition("/")[0] if one.check == "knee" else one.case_id for one in verdicts]
+    rerun = _describe_rerun(run, case_ids)
     return _WORDS[step].format(
-        rerun=_describe_rerun(run, case_ids),
-        again=_describe_rerun(run, case_ids) + (" --gate" if run.gate else ""),
+        rerun=rerun,
+        again=f"{rerun} --gate" if run.gate else rerun,
         record=describe_recording(run, case_ids),
         case=case_ids[0],
         commit=next((reason.facts["commit"] for reason in verdicts[0].reasons if "commit" in reason.facts), None),

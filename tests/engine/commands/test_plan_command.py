@@ -177,28 +177,21 @@ def test_a_night_that_remembers_its_proofs_is_shorter(tmp_path: Path, capsys: py
     assert last.split()[4:] == ["90", "s", "60", "s", "60", "s", "60", "s"]
 
 
-def test_a_newer_night_that_remembered_its_proofs_leaves_their_time(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("newest_s", "night_s", "remembering_s"),
+    [(40, 100, 40), (0, 90, 30)],
+    ids=["a night that remembered its proofs", "a run without a duration"],
+)
+def test_a_newer_run_leaves_of_an_older_one_what_it_did_not_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], newest_s: int, night_s: int, remembering_s: int
 ) -> None:
     older = timed("a", 90)
     assert older.measurement is not None
     older.measurement = replace(older.measurement, spent_s={"proving": 60.0})
     night(tmp_path, 0, [older])
-    night(tmp_path, 1, [timed("a", 40)])
+    night(tmp_path, 1, [timed("a", newest_s)])
     (one, *_) = plan(capsys, str(tmp_path), "--gpus", "1")["fleets"]
-    assert one == {"gpus": 1, "night_s": 100, "night_with_remembered_proofs_s": 40}
-
-
-def test_a_run_without_a_duration_leaves_that_of_an_older_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    older = timed("a", 90)
-    assert older.measurement is not None
-    older.measurement = replace(older.measurement, spent_s={"proving": 60.0})
-    night(tmp_path, 0, [older])
-    night(tmp_path, 1, [timed("a", 0)])
-    (one, *_) = plan(capsys, str(tmp_path), "--gpus", "1")["fleets"]
-    assert one == {"gpus": 1, "night_s": 90, "night_with_remembered_proofs_s": 30}
+    assert one == {"gpus": 1, "night_s": night_s, "night_with_remembered_proofs_s": remembering_s}
 
 
 def test_a_case_that_spans_gpus_runs_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
