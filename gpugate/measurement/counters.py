@@ -19,6 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from gpugate.errors import SideError
 from gpugate.measurement import trace
+from gpugate.measurement.cold_inputs import HOT_SETS
 from gpugate.measurement.data_path import data_path_efficiency
 from gpugate.measurement.device_timer import Timer
 from gpugate.measurement.growth import grown_bytes
@@ -27,29 +28,35 @@ from gpugate.measurement.trace import FILLING, JOIN, WINDOW, Activity, read_acti
 
 FLUSH_STEPS = 2  # at most: the profiler's start-up and work still in flight end in these steps, outside the window
 ENQUEUED_STEPS, ENQUEUE_MS = 15, 300.0
-FEWEST_COUNTED, MOST_AHEAD, COUNTED_MS = 2, 64, 500.0
+MOST_COUNTED, MOST_AHEAD, COUNTED_MS = 4, 64, 500.0
 DETACH_CALLS, DETACH_PAUSE_S = 20, 0.005
 # Once attached, CUPTI makes every later kernel launch of the process about 30 % dearer, unless this variable makes it
 # detach when a profile ends. CUPTI detaches inside some later CUDA call, see `detach`.
 os.environ.setdefault("TEARDOWN_CUPTI", "1")
 
 
-def steps_worth_counting(sides: Sequence[BuiltSide], steps_ms: Sequence[float | None], most: int) -> list[int]:
-    """Chooses the counted steps of each side: `most`, or as many as last half a second on the slower side; at least 2.
+def steps_worth_counting(sides: Sequence[BuiltSide], steps_ms: Sequence[float | None]) -> list[int]:
+    """Chooses the counted steps of each side: as many for all, by the slowest.
 
     Counts repeat from step to step, so few steps suffice. A side that works ahead refills its queues at the end, which
     would dominate few steps: of such a side up to 64 steps are counted, a power of two, so that a slightly slower night
     counts the same number of steps.
     """
-    shared = _fitting(max((ms for ms in steps_ms if ms), default=None), most)
+    shared = fit_steps(max((ms for ms in steps_ms if ms), default=None))
     return [
-        _power_of_two(_fitting(ms, MOST_AHEAD)) if side.side.works_ahead else shared
+        _power_of_two(fit_steps(ms, MOST_AHEAD)) if side.side.works_ahead else shared
         for side, ms in zip(sides, steps_ms, strict=True)
     ]
 
 
-def _fitting(step_ms: float | None, most: int) -> int:
-    return min(most, max(FEWEST_COUNTED, int(COUNTED_MS / step_ms))) if step_ms else most
+def fit_steps(step_ms: float | None, most: int = MOST_COUNTED) -> int:
+    """Chooses `most` steps, or as many as last half a second, at least 2: as many on each of HOT_SETS input sets.
+
+    What a step launches may depend on its inputs: an odd number of steps would count one of two sets more often, and
+    which one depends on the length of the warm-up.
+    """
+    steps = min(most, max(HOT_SETS, int(COUNTED_MS / step_ms))) if step_ms else most
+    return steps - steps % HOT_SETS
 
 
 def _power_of_two(number: int) -> int:

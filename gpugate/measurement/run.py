@@ -401,7 +401,7 @@ def _count(run: _Run, both: BothSides) -> tuple[CountedSide, CountedSide]:
     sides = [optimized] if reference.name in counted else [reference, optimized]
     inputs, has_counters = run.inputs.timed, counters.why_missing(run.context.device) is None
     steps_ms = _steps_ms(run)
-    steps = counters.steps_worth_counting((reference, optimized), steps_ms, run.settings.counted_steps)
+    steps = counters.steps_worth_counting((reference, optimized), steps_ms)
     wanted = slice(-len(sides), None)
     with pause_garbage_collection():
         activities = counters.count(sides, inputs, steps[wanted])

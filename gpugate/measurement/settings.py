@@ -29,7 +29,6 @@ class Settings:
     min_pairs: int = 8
     pairs_per_build: int = 4
     min_builds: int = 4  # two builds in either order
-    counted_steps: int = 5
     fresh_inputs: int = 3
     seed: int = 0
     fault: Fault | None = None

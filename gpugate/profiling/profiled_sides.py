@@ -14,7 +14,7 @@ from torch.profiler import record_function
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutate import mutate
 from gpugate.measurement.cold_inputs import make_inputs
-from gpugate.measurement.counters import FLUSH_STEPS, detach, run_profiler
+from gpugate.measurement.counters import FLUSH_STEPS, MOST_COUNTED, detach, fit_steps, run_profiler
 from gpugate.measurement.device_timer import timer_for
 from gpugate.measurement.settings import WARM_UP_S
 from gpugate.measurement.sides import BuiltSide, blame, build_side, release, synchronize
@@ -24,7 +24,6 @@ from gpugate.profiling.capture_index import DOMAIN, STEP, Capture, CaptureIndex,
 from gpugate.session.options import Tool
 from gpugate.workload import Case, Context
 
-MOST_STEPS, FEWEST_STEPS, PROFILED_MS = 5, 2, 500.0
 STEP_COLOUR, WINDOW_COLOUR = 0x76B900, 0x999999
 KIND = "cuda"  # of device that the ranges of Nsight belong to
 ENDING = ".trace.json.gz"
@@ -35,7 +34,7 @@ Step = Callable[[int], AbstractContextManager[object]]
 
 
 def profile_sides(
-    case: Case, context: Context, fault: Fault | None, profile: Profile, step: Step, most_steps: int = MOST_STEPS
+    case: Case, context: Context, fault: Fault | None, profile: Profile, step: Step, most_steps: int = MOST_COUNTED
 ) -> None:
     """Builds, warms up, profiles and closes one side after the other.
 
@@ -69,11 +68,11 @@ def _warm_up_side(side: BuiltSide, case: Case, inputs: Sequence[Any], most_steps
     kind, timer = side.device.type, timer_for(side.device, case.workload.timing)
     warm_up(side, inputs, timer.time_ms, least_block_ms(side), WARM_UP_S[kind])
     step_ms = side.timed_block(inputs, timer.time_ms)
-    return min(most_steps, max(FEWEST_STEPS, int(PROFILED_MS / step_ms)))
+    return min(most_steps, fit_steps(step_ms))
 
 
 def _run(side: BuiltSide, inputs: Sequence[Any], capture: Capture, profile: Profile, step: Step) -> None:
-    """Such steps as the counting pass runs, so that its counters are those of the profile; at most MOST_STEPS."""
+    """Such steps as the counting pass runs, so that its counters are those of the profile."""
     side.flags.apply()
     with blame(side.name, "being profiled"):
         side.run_steps(inputs, FLUSH_STEPS)
@@ -141,7 +140,7 @@ def capture_sides(case: Case, context: Context, fault: Fault | None, tool: Tool,
             stop_profiler()
             index.write()
 
-    steps = MOST_STEPS if tool == "nsys" else 1  # ncu runs every kernel many times over
+    steps = MOST_COUNTED if tool == "nsys" else 1  # ncu runs every kernel many times over
     profile_sides(case, context, fault, capture_range, step_range, steps)
     return f"captured under {tool}: timings are not judged"
 

@@ -106,7 +106,7 @@ class SideServer:
             return {"counters": {}}
         side, timed = self._built(), self._inputs.timed  # cuda only
         with pause_garbage_collection():  # cuda only
-            steps = counters.steps_worth_counting([side], [step_ms], Settings().counted_steps)
+            steps = counters.steps_worth_counting([side], [step_ms])
             (activity,) = counters.count([side], timed, steps)
             return {"counters": counters.collect(side, activity, timed, self._timer, step_ms)}
 

@@ -91,8 +91,8 @@ elif words[0] == "analyze":
 # What a profiled run of the tiny project writes, which has one optimization and captures each side.
 INDEX = CaptureIndex(
     [
-        Capture(1, "tiny/quick/cpu", "reference", "baseline", steps=5, items=32, complete=True),
-        Capture(2, "tiny/quick/cpu", "optimized", "quick", steps=5, items=32, complete=True),
+        Capture(1, "tiny/quick/cpu", "reference", "baseline", steps=4, items=32, complete=True),
+        Capture(2, "tiny/quick/cpu", "optimized", "quick", steps=4, items=32, complete=True),
     ],
     status=0,
 )
@@ -153,7 +153,7 @@ class annotate:
 
 
 class FakeNsys:
-    """The folder of an installed nsys, which a PATH may name; what it exports has five steps."""
+    """The folder of an installed nsys, which a PATH may name; what it exports has four steps."""
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "target-linux-x64"
@@ -161,7 +161,7 @@ class FakeNsys:
         self._program("target-linux-x64/nsys", NSYS.format(python=sys.executable))
         self.mode("good")
         export = ExportWriter(self.folder / "export.sqlite")
-        for start in range(0, 5_000_000, 1_000_000):
+        for start in range(0, 4_000_000, 1_000_000):
             export.step(start, start + 1_000_000)
             export.launch(start + 10_000, start + 20_000)
         export.written()
