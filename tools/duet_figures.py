@@ -40,6 +40,10 @@ cases alarm in at least 95 of 100 trials. Trials of a workload whose source has 
 
 {table}
 """
+ON_GPU = """
+Of {cases} cases on a GPU that were 5 % slower, {alarmed} alarm in each of their trials. In the others at least one
+trial raised no alarm: {others}.
+"""
 LIMITS = (3, 4, 6)  # processes of a case
 DRAWN_COLUMNS = columns("trials", "slower by", "cases", *(f"at most {limit}" for limit in LIMITS))
 DRAWS, FEWEST_PROCESSES = 100, 3  # drawn trials of a case; stored processes of each role that a case needs
@@ -95,7 +99,18 @@ def describe_cases(judged: Sequence[JudgedCase]) -> str:
     ]
     often = sum(share >= WANTED for share, _ in rates)
     table = Table("", CASE_COLUMNS, tuple(rows)).markdown()
-    return BY_CASE.format(fewest=FEWEST_TRIALS, often=often, cases=len(rows), table=table) if rows else ""
+    by_case = BY_CASE.format(fewest=FEWEST_TRIALS, often=often, cases=len(rows), table=table) if rows else ""
+    return by_case + describe_gpu_cases([one for one in judged if one.case_id.endswith("/cuda")])
+
+
+def describe_gpu_cases(judged: Sequence[JudgedCase]) -> str:
+    """Counts the cases on a GPU, most of which have one trial, and names those of which a trial raised no alarm."""
+    cases = {one.case_id for one in judged}
+    others = sorted({one.case_id.removesuffix("/cuda") for one in judged if not one.alarm})
+    if not cases:
+        return ""
+    named = ", ".join(f"`{name}`" for name in others) or "none"
+    return ON_GPU.format(alarmed=len(cases) - len(others), cases=len(cases), others=named)
 
 
 def is_of_today(trial: DuetTrial, case_id: str) -> bool:

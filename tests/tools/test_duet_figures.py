@@ -46,10 +46,13 @@ def test_a_slowdown_that_nobody_declared_is_a_false_alarm() -> None:
 
 def test_a_case_counts_once_all_its_trials_raised_an_alarm() -> None:
     trials: list[DuetTrial] = read_duets(FOLDER)
-    assert "| 3 of 3 | 0 | 3 of 3 |" in describe([("real", trials)])
-    unseen = [replace(trial, slow_percent=5.0) for trial in trials]
-    assert "| 3 of 9 | " in describe([("unseen", unseen)])
-    assert "| 0 of 3 | " in describe([("unseen", unseen)])
+    real = describe([("real", trials)])
+    assert "| 3 of 3 | 0 | 3 of 3 |" in real
+    assert "Of 3 cases on a GPU that were 5 % slower, 3 alarm in each of their trials." in real
+    unseen = describe([("unseen", [replace(trial, slow_percent=5.0) for trial in trials])])
+    assert "| 3 of 9 | " in unseen
+    assert "| 0 of 3 | " in unseen
+    assert "Of 3 cases on a GPU that were 5 % slower, 0 alarm in each of their trials." in unseen
 
 
 def roles_of(trials: list[DuetTrial], case_id: str) -> tuple[list[DuetProcess], list[DuetProcess]]:
