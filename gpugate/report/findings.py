@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpugate.judging.asked_tolerance import write_rounded_up
@@ -17,7 +17,7 @@ from gpugate.results.reason_words import describe
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, SEVERITY, NextStep, Outcome, Verdict
 from gpugate.statistics.policy import SHARP
-from gpugate.units import date_of, number_of, percent
+from gpugate.units import date_of, list_names, number_of, percent
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,13 @@ def describe_absence(case: CaseResult) -> str:
     """The reason of a skip, and the option by which a gate accepts it, where there is one."""
     accepted = f"; --allow-missing {','.join(case.lacking)} lets a gate pass without it" if case.lacking else ""
     return f"{case.skipped}{accepted}"
+
+
+def describe_unfit(case_ids: Sequence[str], each: str) -> Iterator[str]:
+    """`2 measurements of a machine that was not well (ENV_INVALID) left out: tiny/a/cuda, tiny/b/cuda`, if any."""
+    if case_ids:
+        names = list_names(sorted(set(case_ids)), most=3)
+        yield f"{number_of(len(case_ids), each)} of a machine that was not well (ENV_INVALID) left out: {names}"
 
 
 def errors(run: RunResult) -> dict[str, str]:
