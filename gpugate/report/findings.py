@@ -116,14 +116,14 @@ def autopsies(run: RunResult) -> dict[str, tuple[str, ...]]:
 
 
 def tally(run: RunResult) -> str:
-    """`7 measured (6 PASS, 1 REGRESSED), 2 skipped, 1 failed, in 182 s, seed 0`."""
+    """`7 cases measured (6 PASS, 1 REGRESSED), 2 cases skipped, 1 case failed, in 182 s, seed 0`."""
     measured = [case for case in run.cases.values() if case.measurement is not None]
     counts = Counter(outcome_word(worst_of(case)) for case in measured)
     order = [*(outcome.value for outcome in SEVERITY), NOT_JUDGED]
     words = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
-    parts = [f"{len(measured)} measured ({words})" if words else "0 measured"]
-    parts += [f"{sum(map(len, skips(run).values()))} skipped"] if skips(run) else []
-    parts += [f"{len(errors(run))} failed"] if errors(run) else []
+    parts = [f"{number_of(len(measured), 'case')} measured{f' ({words})' if words else ''}"]
+    others = {"skipped": sum(map(len, skips(run).values())), "failed": len(errors(run))}
+    parts += [f"{number_of(count, 'case')} {word}" for word, count in others.items() if count]
     parts += [f"in {run.wall_s:.0f} s", f"seed {run.seed}"]
     return ", ".join(parts)
 
