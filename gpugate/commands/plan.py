@@ -14,6 +14,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from gpugate.errors import GpugateError
+from gpugate.report.findings import describe_unfit
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.fleet_plan import (
@@ -30,13 +31,12 @@ from gpugate.session.options import whole_number
 from gpugate.session.stored_durations import StoredRun, list_durations, read_files, read_store, take_newest
 from gpugate.store.json_file import pretty, with_header
 from gpugate.store.store_url import VARIABLE, find_url
-from gpugate.units import duration, list_names, number_of
+from gpugate.units import duration, number_of
 
 FORMAT = "gpugate-plan"
 # History: 2: nights that remember their proofs. 1: the groups of each GPU and of the host, the makespan and its bound,
 # and nights on other numbers of GPUs.
 FORMAT_VERSION = 2
-MOST_NAMED = 3  # cases in one sentence
 
 
 class PlanError(GpugateError):
@@ -173,10 +173,7 @@ def _parts(planned: Planned, one: str, width: int) -> Iterator[RenderableType]:
 def _describe(planned: Planned, one: str) -> Iterator[str]:
     plan, unknown = planned.plan, planned.cases - planned.known
     yield f"{number_of(planned.cases, 'case')} of {planned.machine}, without the start of their processes"
-    if planned.left_out:
-        names = list_names(sorted(planned.left_out), MOST_NAMED)
-        count = number_of(len(planned.left_out), "case")
-        yield f"{count} of a machine that was not well (ENV_INVALID) left out: {names}"
+    yield from describe_unfit(planned.left_out, "case")
     if planned.known == 0:
         yield "no duration is known: each case counts as 1 s, so that times are numbers of cases"
     elif unknown:

@@ -20,6 +20,7 @@ from pathlib import Path
 from gpugate.errors import EnvironmentUnfitError, OptionError
 from gpugate.profiling.capture_index import FOLDER_VARIABLE, INNER_PID, OUTER_PID, CaptureIndex, read_index
 from gpugate.profiling.isolated_environment import allowed_variables
+from gpugate.report.terminal import terminal_columns
 from gpugate.session.child_process import program_command
 from gpugate.session.options import Profiling
 from gpugate.session.run_child import start_child
@@ -59,8 +60,7 @@ def start_profiled(
     tool = profiling.tool
     try:
         with treat_termination_as_ctrl_c(), hold_folder(profiling.folder, f"--{tool}") as folder:
-            columns = shutil.get_terminal_size((140, 24)).columns
-            environment = {**allowed_variables(os.environ), "COLUMNS": str(columns)}
+            environment = {**allowed_variables(os.environ), "COLUMNS": str(terminal_columns())}
             # A profiler passes the output on, so that pytest sees no terminal.
             colour = ["--color=yes"] if sys.stdout.isatty() and "NO_COLOR" not in os.environ else []
             pytest = [sys.executable, "-m", "pytest", *arguments, *colour]

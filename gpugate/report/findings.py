@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpugate.judging.asked_tolerance import write_rounded_up
@@ -17,7 +17,7 @@ from gpugate.results.reason_words import describe
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, SEVERITY, NextStep, Outcome, Verdict
 from gpugate.statistics.policy import SHARP
-from gpugate.units import date_of, number_of, percent
+from gpugate.units import date_of, list_names, number_of, percent
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,13 @@ def describe_absence(case: CaseResult) -> str:
     return f"{case.skipped}{accepted}"
 
 
+def describe_unfit(case_ids: Sequence[str], each: str) -> Iterator[str]:
+    """`2 measurements of a machine that was not well (ENV_INVALID) left out: tiny/a/cuda, tiny/b/cuda`, if any."""
+    if case_ids:
+        names = list_names(sorted(set(case_ids)), most=3)
+        yield f"{number_of(len(case_ids), each)} of a machine that was not well (ENV_INVALID) left out: {names}"
+
+
 def errors(run: RunResult) -> dict[str, str]:
     """The one sentence of each case that failed, by case id."""
     return {case.case_id: case.error for case in run.cases.values() if case.error is not None}
@@ -109,14 +116,14 @@ def autopsies(run: RunResult) -> dict[str, tuple[str, ...]]:
 
 
 def tally(run: RunResult) -> str:
-    """`7 measured (6 PASS, 1 REGRESSED), 2 skipped, 1 failed, in 182 s, seed 0`."""
+    """`7 cases measured (6 PASS, 1 REGRESSED), 2 cases skipped, 1 case failed, in 182 s, seed 0`."""
     measured = [case for case in run.cases.values() if case.measurement is not None]
     counts = Counter(outcome_word(worst_of(case)) for case in measured)
     order = [*(outcome.value for outcome in SEVERITY), NOT_JUDGED]
     words = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
-    parts = [f"{len(measured)} measured ({words})" if words else "0 measured"]
-    parts += [f"{sum(map(len, skips(run).values()))} skipped"] if skips(run) else []
-    parts += [f"{len(errors(run))} failed"] if errors(run) else []
+    parts = [f"{number_of(len(measured), 'case')} measured{f' ({words})' if words else ''}"]
+    others = {"skipped": sum(map(len, skips(run).values())), "failed": len(errors(run))}
+    parts += [f"{number_of(count, 'case')} {word}" for word, count in others.items() if count]
     parts += [f"in {run.wall_s:.0f} s", f"seed {run.seed}"]
     return ", ".join(parts)
 

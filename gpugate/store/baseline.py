@@ -32,7 +32,7 @@ from gpugate.results.summary import (
 )
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import MIN_PROCESSES
-from gpugate.store.codec import FormatError, from_json, to_json
+from gpugate.store.codec import FormatError, to_json
 from gpugate.store.folder_lock import lock_folder
 from gpugate.store.json_file import JsonFile, NextSteps, parse
 from gpugate.store.writable_folder import hide_own_files
@@ -43,7 +43,6 @@ from gpugate.workload import DEVICE_KINDS
 # 3: `source_hash` is of the code that a workload is made of; before, of the names and texts of its modules.
 # 4: the provenance of the newest process.
 FORMAT_VERSION = 4
-OLDEST_READ = 4
 _REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
 BLUNT = 1.0  # a record that misses a step of twice the time is not a record of a quiet machine
 _UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
@@ -94,6 +93,7 @@ FILE = JsonFile(
     BaselineFile,
     BaselineError,
     NextSteps(_REPAIR, _REPAIR, newer="record again", unwritable="make room or mend its permissions"),
+    oldest_version=4,
 )
 
 
@@ -281,10 +281,7 @@ def _load(folder: Path, workload: str) -> BaselineFile:
 
 
 def _decode(text: str) -> BaselineFile:
-    version, body = FILE.open(parse(text))
-    if version < OLDEST_READ:
-        raise FormatError(f"an older gpugate wrote it (format {version}, this one reads {OLDEST_READ} and newer)")
-    file = from_json(BaselineFile, body)
+    file = FILE.decode(parse(text))
     for key, entry in file.cases.items():
         if key.rpartition("/")[2] not in DEVICE_KINDS:
             raise FormatError(f"cases has {key!r}, which does not end in /cuda or /cpu")

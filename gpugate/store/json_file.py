@@ -40,9 +40,10 @@ class JsonFile(Generic[T]):
     cls: type[T]
     error: type[GpugateError]
     next_steps: NextSteps
+    oldest_version: int = 1  # of a document that can be read
 
     def read(self, path: Path) -> T:
-        """Reads a file. Raises `error` where it is absent, damaged, newer, or of another format."""
+        """Reads a file. Raises `error` where it is absent, damaged, newer, too old, or of another format."""
         with self.reading(path):
             return self.decode(parse(path.read_text(encoding="utf-8")))
 
@@ -60,7 +61,7 @@ class JsonFile(Generic[T]):
         return from_json(self.cls, self.open(document)[1])
 
     def open(self, document: object) -> tuple[int, dict[str, Any]]:
-        """Splits a document into version and body. Raises FormatError for another format and for a newer version."""
+        """Splits a document into version and body. Raises FormatError for another format or version."""
         if not isinstance(document, dict) or document.get("format") != self.format:
             raise FormatError(f"its field 'format' is not {self.format!r}")
         found = document.get("format_version")
@@ -68,6 +69,9 @@ class JsonFile(Generic[T]):
             raise FormatError(f"format_version is {found!r}, not a whole number from 1 on")
         if found > self.version:
             raise NewerFormatError(f"written by a newer gpugate (format {found}, this one reads up to {self.version})")
+        if found < self.oldest_version:
+            problem = f"format {found}, this one reads {self.oldest_version} and newer"
+            raise FormatError(f"an older gpugate wrote it ({problem})")
         return found, {name: value for name, value in document.items() if name not in ("format", "format_version")}
 
     def encode(self, value: T) -> str:
@@ -79,7 +83,7 @@ class JsonFile(Generic[T]):
         body = json_schema(self.cls)
         header = {
             "format": {"const": self.format},
-            "format_version": {"type": "integer", "minimum": 1, "maximum": self.version},
+            "format_version": {"type": "integer", "minimum": self.oldest_version, "maximum": self.version},
         }
         return {
             "$schema": "https://json-schema.org/draft/2020-12/schema",

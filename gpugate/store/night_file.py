@@ -37,6 +37,7 @@ FILE = replace(
     run_file.FILE,
     error=NightError,
     next_steps=NextSteps(f"mend its permissions, or {_DELETE}", _DELETE, _DELETE, _DELETE),
+    oldest_version=1,
 )
 
 

@@ -47,7 +47,6 @@ HAS_MEMORY = 11
 HAS_SHARD = 12
 HAS_PROOF_DATES = 13
 HAS_CASES_ALONE = 14
-OLDEST_READ = 10  # an older run has not all that its verdicts rest on
 
 
 class RunFileError(GpugateError):
@@ -74,6 +73,7 @@ FILE = JsonFile(
         newer="measure again",
         unwritable="give --perf-json another path",
     ),
+    oldest_version=10,  # an older run has not all that its verdicts rest on
 )
 
 
@@ -190,9 +190,6 @@ def read(path: Path) -> RunResult:
         document = read_document(path)
         _refuse_another_of_ours(path, document)
         version, body = FILE.open(document)
-        if version < OLDEST_READ:
-            older = f"was written by an older gpugate (format {version}, this one reads {OLDEST_READ} and newer)"
-            raise RunFileError(f"{path} {older}: measure again")
         if version < HAS_MEMORY:
             body["memory_bytes"] = None
         if version < HAS_SHARD:

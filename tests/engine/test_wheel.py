@@ -54,7 +54,7 @@ def test_init_and_a_first_run_work_from_the_wheel_alone(wheel: Path, tmp_path: P
     assert Path(where.strip()).is_relative_to(site)
     words = ("-m", "pytest", "--perf-device=cpu", "--perf-budget=0.3", "-p", "no:cacheprovider", "--perf-json=run.json")
     text = run(*words, folder=project, PYTHONPATH=str(site), OMP_NUM_THREADS="1")
-    assert "1 measured" in text
+    assert "1 case measured" in text
     verdicts = json.loads((project / "run.json").read_text(encoding="utf-8"))["cases"]["projection/fused-qkv/cpu"][
         "verdicts"
     ]

@@ -14,6 +14,7 @@ from rich.text import Text
 from gpugate import units
 from gpugate.commands.history.level_changes import FALSE_MARKS
 from gpugate.commands.history.trends import MachineHistory, Mark, Step, Trend
+from gpugate.report.findings import describe_unfit
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text
 from gpugate.results.night import UNKNOWN, CaseNight, Night
@@ -28,7 +29,6 @@ BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 NEW_LEVEL = "|"
 FLATTEST = 0.02  # the share that a line of full height stands for at least: noise must not look like mountains
 SPARK_COLUMNS = 42
-MOST_NAMED = 3  # cases in one sentence
 NARROWEST_SPARK = 12
 OTHER_COLUMNS = 92  # beside the line: a name of 20, and every number
 
@@ -48,7 +48,8 @@ def _machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
     marks = [(trend, mark) for trend in history.trends for mark in trend.marks]
     for trend, mark in sorted(marks, key=lambda pair: pair[1].night.started):
         yield Text(f"{night_name(mark.night)}: {trend.case_id}: {describe_mark(mark)}", style="yellow", overflow="fold")
-    for line in (*_events(history), *_left_out(history), *_limits(history)):
+    unfit = describe_unfit([case_id for night in nights for case_id in night.unfit], "measurement")
+    for line in (*_events(history), *unfit, *_limits(history)):
         yield Text(line, style="dim", overflow="fold")
     yield Text()
 
@@ -156,15 +157,6 @@ def _events(history: MachineHistory) -> Iterator[str]:
         if night.interrupted:
             measured = units.number_of(len(night.cases), "measured case")
             yield f"{night_name(night)}: {night.name} was cut off, after {measured}"
-
-
-def _left_out(history: MachineHistory) -> Iterator[str]:
-    """Yields the measurements that are in no series."""
-    found = [case_id for night in history.nights for case_id in night.unfit]
-    if found:
-        cases = units.list_names(list(dict.fromkeys(found)), MOST_NAMED)
-        count = units.number_of(len(found), "measurement")
-        yield f"{count} of a machine that was not well (ENV_INVALID) left out: {cases}"
 
 
 def _limits(history: MachineHistory) -> Iterator[str]:

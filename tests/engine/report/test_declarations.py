@@ -44,7 +44,7 @@ def test_the_pipeline_of_the_page_runs(tiny: TinyProject) -> None:
     (tiny.path / "perf_tests/test_promises.py").unlink()
     tiny.write("test_my_workload.py", FILES["test_my_workload.py"])
     result = tiny.run("--perf-json=run.json", "-k", "decoding", "test_my_workload.py")
-    assert "1 measured" in result.text
+    assert "1 case measured" in result.text
     measured = tiny.json()["cases"]["decoding/ahead/cpu"]
     assert measured["error"] is None
     assert {one["check"]: one["outcome"] for one in measured["verdicts"]}["equivalence"] == "PASS"

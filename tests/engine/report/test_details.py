@@ -273,14 +273,15 @@ def test_errors_and_the_tally_come_last(gpu_run: RunResult) -> None:
     summary = text(gpu_run, 120, False)
     assert paragraph(summary, "resnet50-inference/fp16/cuda")[1].startswith("fp16 failed while building: OutOfMemory")
     assert summary.splitlines()[-1] == (
-        "5 measured (1 REGRESSED, 2 NO_BASELINE, 1 IMPROVED, 1 PASS), 2 skipped, 1 failed, in 182 s, seed 7"
+        "5 cases measured (1 REGRESSED, 2 NO_BASELINE, 1 IMPROVED, 1 PASS), 2 cases skipped, 1 case failed, in 182 s, "
+        "seed 7"
     )
 
 
 def test_an_unjudged_case_says_so(cpu_run: RunResult) -> None:
     summary = text(cpu_run, 80, False)
     assert "not judged" in row_of(summary, "inductor")
-    assert "2 measured (1 PASS, 1 not judged)" in summary
+    assert "2 cases measured (1 PASS, 1 not judged)" in summary
 
 
 def test_an_interrupted_run_names_what_it_did_not_reach(cpu_run: RunResult) -> None:
@@ -293,7 +294,7 @@ def test_an_interrupted_run_names_what_it_did_not_reach(cpu_run: RunResult) -> N
 def test_a_run_that_measured_nothing_has_no_table(cpu_run: RunResult) -> None:
     cpu_run.cases = {}
     summary = text(cpu_run, 80, False)
-    assert summary.splitlines()[-1] == "0 measured, in 182 s, seed 7"
+    assert summary.splitlines()[-1] == "0 cases measured, in 182 s, seed 7"
     assert "optimization" not in summary
 
 

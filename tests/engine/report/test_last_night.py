@@ -60,7 +60,7 @@ def test_a_night_of_another_format_is_named_with_its_reason(tmp_path: Path) -> N
     path = tmp_path / "older" / RUN
     text = path.read_text(encoding="utf-8")
     path.write_text(re.sub(r'"format_version": \d+', '"format_version": 9', text, count=1), encoding="utf-8")
-    with pytest.raises(NoLastNightError, match=r"nothing is compared with it: .*older gpugate"):
+    with pytest.raises(NoLastNightError, match=r"\(1 cannot be read, such as older: .*older gpugate"):
         find_last_night(tmp_path / "tonight", tonight())
 
 

@@ -420,7 +420,7 @@ def test_one_worker_measures_and_the_controller_shows_and_writes(tiny: TinyProje
     assert result.status == 0, result.text
     assert "4 passed, 4 skipped" in result.text
     table = result.text.partition("= gpugate =")[2]
-    assert "1 measured (1 PASS), 1 skipped" in table
+    assert "1 case measured (1 PASS), 1 case skipped" in table
     run = run_file.read(tiny.path / "run.json")
     assert not run.interrupted
     assert set(run.cases) == {"tiny/quick/cpu", "tiny/quick/cuda"}

@@ -19,7 +19,8 @@ class Body:
     a: int
 
 
-FILE = JsonFile("ours", 2, Body, BaselineError, NextSteps("look", "mend", "measure again", "make room"))
+STEPS = NextSteps("look", "mend", "measure again", "make room")
+FILE = JsonFile("ours", 3, Body, BaselineError, STEPS, oldest_version=2)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_text_that_is_no_strict_json(text: str, sentence: str) -> None:
 def test_a_file_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "ours.json"
     FILE.write(path, Body(1))
-    assert path.read_text() == '{\n  "format": "ours",\n  "format_version": 2,\n  "a": 1\n}\n'
+    assert path.read_text() == '{\n  "format": "ours",\n  "format_version": 3,\n  "a": 1\n}\n'
     assert FILE.read(path) == Body(1)
 
 
@@ -59,11 +60,15 @@ def test_a_file_is_read_back(tmp_path: Path) -> None:
             "cannot be used because format_version is True, not a whole number from 1 on: mend",
         ),
         (
-            b'{"format": "ours", "format_version": 3, "b": 1}',
-            "was written by a newer gpugate (format 3, this one reads up to 2): upgrade gpugate or measure again",
+            b'{"format": "ours", "format_version": 4, "b": 1}',
+            "was written by a newer gpugate (format 4, this one reads up to 3): upgrade gpugate or measure again",
         ),
         (
-            b'{"format": "ours", "format_version": 1, "a": 1.5}',
+            b'{"format": "ours", "format_version": 1, "b": 1}',
+            "cannot be used because an older gpugate wrote it (format 1, this one reads 2 and newer): mend",
+        ),
+        (
+            b'{"format": "ours", "format_version": 2, "a": 1.5}',
             "cannot be used because a is 1.5, not a valid integer: mend",
         ),
     ],
