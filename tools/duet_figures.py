@@ -41,8 +41,12 @@ cases alarm in at least 95 of 100 trials. Trials of a workload whose source has 
 {table}
 """
 ON_GPU = """
-Of {cases} cases on a GPU that were 5 % slower, {alarmed} alarm in each of their trials. In the others at least one
-trial raised no alarm: {others}.
+## Cases on a GPU that are 5 % slower
+
+In all trials above: {alarmed} of {cases} cases raise an alarm in each of their trials, most in a single one. Each other
+case, with its trials that raise one:
+
+{table}
 """
 LIMITS = (3, 4, 6)  # processes of a case
 DRAWN_COLUMNS = columns("trials", "slower by", "cases", *(f"at most {limit}" for limit in LIMITS))
@@ -99,18 +103,16 @@ def describe_cases(judged: Sequence[JudgedCase]) -> str:
     ]
     often = sum(share >= WANTED for share, _ in rates)
     table = Table("", CASE_COLUMNS, tuple(rows)).markdown()
-    by_case = BY_CASE.format(fewest=FEWEST_TRIALS, often=often, cases=len(rows), table=table) if rows else ""
-    return by_case + describe_gpu_cases([one for one in judged if one.case_id.endswith("/cuda")])
+    return BY_CASE.format(fewest=FEWEST_TRIALS, often=often, cases=len(rows), table=table) if rows else ""
 
 
 def describe_gpu_cases(judged: Sequence[JudgedCase]) -> str:
-    """Counts the cases on a GPU, most of which have one trial, and names those of which a trial raised no alarm."""
-    cases = {one.case_id for one in judged}
-    others = sorted({one.case_id.removesuffix("/cuda") for one in judged if not one.alarm})
-    if not cases:
-        return ""
-    named = ", ".join(f"`{name}`" for name in others) or "none"
-    return ON_GPU.format(alarmed=len(cases) - len(others), cases=len(cases), others=named)
+    """Counts the cases on a GPU, and lists those of which a trial raised no alarm."""
+    trials = Counter(one.case_id for one in judged if one.case_id.endswith("/cuda"))
+    alarms = Counter(one.case_id for one in judged if one.alarm)
+    others = [(name, f"{alarms[name]} of {trials[name]}") for name in sorted(trials) if alarms[name] < trials[name]]
+    table = Table("", columns("case", "alarms"), tuple(others)).markdown()
+    return ON_GPU.format(alarmed=len(trials) - len(others), cases=len(trials), table=table) if trials else ""
 
 
 def is_of_today(trial: DuetTrial, case_id: str) -> bool:
@@ -188,7 +190,7 @@ def describe(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> str:
     drawn = Table("", DRAWN_COLUMNS, tuple(row for one in folders for row in list_drawn_rows(*one))).markdown()
     return (
         f"# Trials of duets\n\n{about}\n\n{table}\n{NOTES}\n{total}\n{describe_cases(slower)}"
-        f"{DRAWN.format(draws=DRAWS, fewest=FEWEST_PROCESSES, table=drawn)}"
+        f"{describe_gpu_cases(slower)}{DRAWN.format(draws=DRAWS, fewest=FEWEST_PROCESSES, table=drawn)}"
     )
 
 
