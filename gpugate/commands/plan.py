@@ -173,7 +173,8 @@ def _parts(planned: Planned, one: str, width: int) -> Iterator[RenderableType]:
 def _describe(planned: Planned, one: str) -> Iterator[str]:
     plan, unknown = planned.plan, planned.cases - planned.known
     yield f"{number_of(planned.cases, 'case')} of {planned.machine}, without the start of their processes"
-    yield from describe_unfit(planned.left_out, "case")
+    if unfit := describe_unfit(planned.left_out, "case"):
+        yield unfit
     if planned.known == 0:
         yield "no duration is known: each case counts as 1 s, so that times are numbers of cases"
     elif unknown:

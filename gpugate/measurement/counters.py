@@ -36,7 +36,7 @@ os.environ.setdefault("TEARDOWN_CUPTI", "1")
 
 
 def steps_worth_counting(sides: Sequence[BuiltSide], steps_ms: Sequence[float | None]) -> list[int]:
-    """Chooses the counted steps of each side: as many for all, by the slowest.
+    """Chooses the number of counted steps of each side: one, by the slower side, for all that do not work ahead.
 
     Counts repeat from step to step, so few steps suffice. A side that works ahead refills its queues at the end, which
     would dominate few steps: of such a side up to 64 steps are counted, a power of two, so that a slightly slower night
@@ -50,10 +50,10 @@ def steps_worth_counting(sides: Sequence[BuiltSide], steps_ms: Sequence[float | 
 
 
 def fit_steps(step_ms: float | None, most: int = MOST_COUNTED) -> int:
-    """Chooses `most` steps, or as many as last half a second, at least 2: as many on each of HOT_SETS input sets.
+    """Chooses a whole number of rounds of HOT_SETS steps: `most`, or as many as last half a second, at least a round.
 
-    What a step launches may depend on its inputs: an odd number of steps would count one of two sets more often, and
-    which one depends on the length of the warm-up.
+    What a step launches may depend on its inputs. Of the two sets of a hot workload an odd number of steps would count
+    one more often, and the length of the warm-up would decide which. A cold workload has more sets.
     """
     steps = min(most, max(HOT_SETS, int(COUNTED_MS / step_ms))) if step_ms else most
     return steps - steps % HOT_SETS

@@ -38,7 +38,7 @@ STRETCH_MS = 2000.0
 NEW_INPUTS_MS, MOST_NEW_INPUTS, MAKING_S = 2.0, 256, 0.3
 # Busy programs on every core made up to 0.42 of the rounds of an honest side too long: eight in a row are one in 1000.
 NEW_INPUTS_ROUNDS = 8
-JOINED_STEPS, FEWEST_JOINED = 8, 3
+JOINED_STEPS, FEWEST_JOINED = 8, 4  # as many on each of HOT_SETS input sets
 JOINED_ROUNDS = 3
 LEAST_CPU_MS = 0.5  # of a step; below it, the join takes most of the step's CPU time
 

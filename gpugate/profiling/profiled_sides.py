@@ -72,7 +72,10 @@ def _warm_up_side(side: BuiltSide, case: Case, inputs: Sequence[Any], most_steps
 
 
 def _run(side: BuiltSide, inputs: Sequence[Any], capture: Capture, profile: Profile, step: Step) -> None:
-    """Such steps as the counting pass runs, so that its counters are those of the profile."""
+    """Profiles steps as the counting pass runs them, so that the counters of both agree.
+
+    Of a side that works ahead the pass counts more steps.
+    """
     side.flags.apply()
     with blame(side.name, "being profiled"):
         side.run_steps(inputs, FLUSH_STEPS)

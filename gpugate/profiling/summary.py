@@ -154,7 +154,7 @@ FILE = JsonFile(
     NextSteps(
         unreadable="give the summary of a profile",
         damaged="make it again with `gpugate profile --json`",
-        newer="make the summary again",
+        other_version="make the summary again",
         unwritable="give another path",
     ),
 )

@@ -1,10 +1,10 @@
-"""The words of a run beside its numbers: verdicts that are not PASS, skips, errors and the tally. Pure."""
+"""The words beside the numbers of a run, a plan and a history: verdicts, skips, errors and the tally. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpugate.judging.asked_tolerance import write_rounded_up
@@ -98,11 +98,12 @@ def describe_absence(case: CaseResult) -> str:
     return f"{case.skipped}{accepted}"
 
 
-def describe_unfit(case_ids: Sequence[str], each: str) -> Iterator[str]:
-    """`2 measurements of a machine that was not well (ENV_INVALID) left out: tiny/a/cuda, tiny/b/cuda`, if any."""
-    if case_ids:
-        names = list_names(sorted(set(case_ids)), most=3)
-        yield f"{number_of(len(case_ids), each)} of a machine that was not well (ENV_INVALID) left out: {names}"
+def describe_unfit(case_ids: Sequence[str], noun: str) -> str | None:
+    """`2 cases not counted, since the machine was not well (ENV_INVALID): tiny/a/cuda, tiny/b/cuda`, if any."""
+    if not case_ids:
+        return None
+    names = list_names(sorted(set(case_ids)), most=3)
+    return f"{number_of(len(case_ids), noun)} not counted, since the machine was not well (ENV_INVALID): {names}"
 
 
 def errors(run: RunResult) -> dict[str, str]:

@@ -68,8 +68,8 @@ class NightChanges:
 def find_last_night(folder: Path, run: RunResult) -> LastNight:
     """Reads the newest earlier night of the same machine beside `folder`, the folder of the night of `run`.
 
-    Recordings, runs with a fault on purpose, shards and runs that were cut off do not count. Raises NoLastNightError
-    where there is no night, or none that can be read.
+    Recordings, runs with a fault on purpose, shards and runs that were cut off do not count, nor does a run of a
+    format that is too old. Raises NoLastNightError where there is no night, or the newest one cannot be read.
     """
     machine, started = machine_name(run.environment), datetime.datetime.fromisoformat(run.started_at)
     found, unreadable = list[tuple[datetime.datetime, Path]](), list[str]()

@@ -60,7 +60,10 @@ FILE = JsonFile(
     DuetProcess,
     CompareError,
     NextSteps(
-        unreadable="compare again", damaged="compare again", newer="compare again", unwritable="free space and repeat"
+        unreadable="compare again",
+        damaged="compare again",
+        other_version="compare again",
+        unwritable="free space and repeat",
     ),
 )
 

@@ -92,7 +92,7 @@ FILE = JsonFile(
     FORMAT_VERSION,
     BaselineFile,
     BaselineError,
-    NextSteps(_REPAIR, _REPAIR, newer="record again", unwritable="make room or mend its permissions"),
+    NextSteps(_REPAIR, _REPAIR, other_version="record again", unwritable="make room or mend its permissions"),
     oldest_version=4,
 )
 

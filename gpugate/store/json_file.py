@@ -21,13 +21,17 @@ class NewerFormatError(FormatError):
     """The document was written by a newer version of its format than this one reads."""
 
 
+class OlderFormatError(FormatError):
+    """The document was written by an older version of its format than this one reads."""
+
+
 @dataclass(frozen=True)
 class NextSteps:
     """The end of each sentence about a file that cannot be used."""
 
     unreadable: str
     damaged: str
-    newer: str  # besides an upgrade of gpugate
+    other_version: str  # besides an upgrade of gpugate where a newer one wrote the file
     unwritable: str
 
 
@@ -40,10 +44,10 @@ class JsonFile(Generic[T]):
     cls: type[T]
     error: type[GpugateError]
     next_steps: NextSteps
-    oldest_version: int = 1  # of a document that can be read
+    oldest_version: int = 1  # the oldest that this gpugate reads
 
     def read(self, path: Path) -> T:
-        """Reads a file. Raises `error` where it is absent, damaged, newer, too old, or of another format."""
+        """Reads a file. Raises `error` where it is absent, damaged, too new, too old, or of another format."""
         with self.reading(path):
             return self.decode(parse(path.read_text(encoding="utf-8")))
 
@@ -61,7 +65,10 @@ class JsonFile(Generic[T]):
         return from_json(self.cls, self.open(document)[1])
 
     def open(self, document: object) -> tuple[int, dict[str, Any]]:
-        """Splits a document into version and body. Raises FormatError for another format or version."""
+        """Splits a document into version and body.
+
+        Raises FormatError for another format, and for a version outside `oldest_version` to `version`.
+        """
         if not isinstance(document, dict) or document.get("format") != self.format:
             raise FormatError(f"its field 'format' is not {self.format!r}")
         found = document.get("format_version")
@@ -70,8 +77,8 @@ class JsonFile(Generic[T]):
         if found > self.version:
             raise NewerFormatError(f"written by a newer gpugate (format {found}, this one reads up to {self.version})")
         if found < self.oldest_version:
-            problem = f"format {found}, this one reads {self.oldest_version} and newer"
-            raise FormatError(f"an older gpugate wrote it ({problem})")
+            known = f"format {found}, this one reads {self.oldest_version} and newer"
+            raise OlderFormatError(f"written by an older gpugate ({known})")
         return found, {name: value for name, value in document.items() if name not in ("format", "format_version")}
 
     def encode(self, value: T) -> str:
@@ -110,7 +117,9 @@ class JsonFile(Generic[T]):
             problem = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise self.error(f"{path} cannot be read ({problem}): {self.next_steps.unreadable}") from error
         except NewerFormatError as error:
-            raise self.error(f"{path} was {error}: upgrade gpugate or {self.next_steps.newer}") from error
+            raise self.error(f"{path} was {error}: upgrade gpugate or {self.next_steps.other_version}") from error
+        except OlderFormatError as error:
+            raise self.error(f"{path} was {error}: {self.next_steps.other_version}") from error
         except FormatError as error:
             raise self.error(f"{path} cannot be used because {error}: {self.next_steps.damaged}") from error
 

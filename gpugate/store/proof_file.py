@@ -34,7 +34,7 @@ FILE = JsonFile(
     NextSteps(
         unreadable="delete it",
         damaged="delete it",
-        newer="delete it",
+        other_version="delete it",
         unwritable="give another --perf-store, or --perf-store off",
     ),
 )

@@ -70,7 +70,7 @@ FILE = JsonFile(
     NextSteps(
         unreadable="give a file that --perf-json wrote",
         damaged="write it again with --perf-json",
-        newer="measure again",
+        other_version="measure again",
         unwritable="give --perf-json another path",
     ),
     oldest_version=10,  # an older run has not all that its verdicts rest on

@@ -47,7 +47,7 @@ EXACT = (
     "synchronizing_calls",
 )
 # Frames that a side's native thread may have ahead: so many more or fewer are converted, by a kernel each, in either of
-# two passes. Of a step of 32 frames that forgives a third in five steps, and so all but a loss of every other frame.
+# two passes. Of a step of 32 frames that forgives three eighths in four steps: a loss of every other frame is seen.
 AHEAD = {"nvdec": BUFFERED_FRAMES}
 CONVERSION, DRIVER_COPY, COPIES_A_FRAME = "ConvertNV12", re.compile(r"cuMemcpy2DAsync"), 2
 LONGEST_S = 60.0  # of a case, on average

@@ -49,7 +49,7 @@ def _machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
     for trend, mark in sorted(marks, key=lambda pair: pair[1].night.started):
         yield Text(f"{night_name(mark.night)}: {trend.case_id}: {describe_mark(mark)}", style="yellow", overflow="fold")
     unfit = describe_unfit([case_id for night in nights for case_id in night.unfit], "measurement")
-    for line in (*_events(history), *unfit, *_limits(history)):
+    for line in filter(None, (*_events(history), unfit, *_limits(history))):
         yield Text(line, style="dim", overflow="fold")
     yield Text()
 

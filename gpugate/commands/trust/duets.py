@@ -66,7 +66,9 @@ FILE = JsonFile(
     1,  # History: 1: one comparison.
     DuetTrial,
     TrustError,
-    NextSteps(_AGAIN, _AGAIN, newer="give an empty folder", unwritable="make room, every trial before it is kept"),
+    NextSteps(
+        _AGAIN, _AGAIN, other_version="give an empty folder", unwritable="make room, every trial before it is kept"
+    ),
 )
 
 

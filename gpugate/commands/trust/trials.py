@@ -73,7 +73,9 @@ FILE = JsonFile(
     1,  # History: 1: the trials of one process.
     TrialsFile,
     TrustError,
-    NextSteps(_AGAIN, _AGAIN, newer="give an empty folder", unwritable="make room, every trial before it is kept"),
+    NextSteps(
+        _AGAIN, _AGAIN, other_version="give an empty folder", unwritable="make room, every trial before it is kept"
+    ),
 )
 
 

@@ -171,9 +171,9 @@ def test_a_sick_machine_and_what_was_not_measured_are_no_part_of_a_series(tmp_pa
     assert (list(only.cases), refused) == (["tiny/fused/cuda"], ())
     assert only.unfit == ("tiny/sick/cuda",)
     night(tmp_path, 1, cases)
-    left_out = "2 measurements of a machine that was not well (ENV_INVALID) left out: tiny/sick/cuda\n"
-    assert left_out in history(tmp_path)[1]
-    assert "left out" not in history(tmp_path, "-k", "fused")[1]
+    unfit = "2 measurements not counted, since the machine was not well (ENV_INVALID): tiny/sick/cuda\n"
+    assert unfit in history(tmp_path)[1]
+    assert "ENV_INVALID" not in history(tmp_path, "-k", "fused")[1]
 
 
 def test_a_night_that_was_cut_off_counts_and_is_told(tmp_path: Path, history: History) -> None:

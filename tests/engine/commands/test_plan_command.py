@@ -140,8 +140,8 @@ def test_a_store_that_knows_a_case_only_from_a_sick_machine_says_so(
     with closing(open_store(url)) as store:
         add_folder(store, nights)
     assert main(["plan", "--store", url, "--gpus", "2"]) == 0
-    left_out = "1 case of a machine that was not well (ENV_INVALID) left out: tiny/sick/cuda\n"
-    assert left_out in capsys.readouterr().out
+    unfit = "1 case not counted, since the machine was not well (ENV_INVALID): tiny/sick/cuda\n"
+    assert unfit in capsys.readouterr().out
     alone = f"sqlite:///{tmp_path}/alone.sqlite"
     with closing(open_store(alone)) as store:
         add_folder(store, night(tmp_path / "alone", 0, [timed("sick", 60, **sick)]).parent)

@@ -70,7 +70,7 @@ def test_a_pipeline_is_joined_before_and_after_its_window() -> None:
 
 
 def test_counts_do_not_depend_on_the_input_that_comes_first() -> None:
-    """As of a step of speculative decoding, whose number of kernels follows from its inputs."""
+    """The number of kernels of a speculative step follows from its inputs."""
     inputs = [torch.tensor(1), torch.tensor(3)]
     found = []
     for first in range(len(inputs)):

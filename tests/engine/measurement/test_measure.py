@@ -638,7 +638,7 @@ def test_an_inert_side_is_seen_whatever_the_steps_that_were_counted_of_its_refer
     slow = Optimization("slow", bench.side("slow", 400.0, other_kernels), {"cpu": 0.01})
     case = bench.case(bench.side("same", 3.0))
     workload = replace(case.workload, optimizations=(slow, case.optimization))
-    bench.measure(Case(workload, slow, "cpu"), cache)  # of which two steps are counted, not five
+    bench.measure(Case(workload, slow, "cpu"), cache)  # two of its steps are counted, not four
     assert bench.measure(Case(workload, case.optimization, "cpu"), cache).inert
 
 

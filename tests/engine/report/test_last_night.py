@@ -75,6 +75,8 @@ def test_the_start_of_a_run_is_read_without_its_cases(tmp_path: Path) -> None:
         "2030-01-06T03:00:00+00:00",
         False,
     )
+    with pytest.raises(NoLastNightError, match=r"last night cannot be read, so nothing is compared with it: .*cut off"):
+        find_last_night(tmp_path / "tonight", tonight())
 
 
 def test_software_code_verdicts_and_cases_that_changed(tmp_path: Path) -> None:

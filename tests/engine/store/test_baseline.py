@@ -276,7 +276,7 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     "newer": (lambda text: text.replace('"format_version": 4', '"format_version": 9, "future": {}'), NEWER),
     "older": (
         lambda text: text.replace('"format_version": 4', '"format_version": 3'),
-        "cannot be used because an older gpugate wrote it (format 3, this one reads 4 and newer): " + REPAIR,
+        "was written by an older gpugate (format 3, this one reads 4 and newer): record again",
     ),
     "another machine": (
         lambda text: text.replace('"nvidia-h200"', '"nvidia-h100"'),

@@ -65,7 +65,7 @@ def test_a_file_is_read_back(tmp_path: Path) -> None:
         ),
         (
             b'{"format": "ours", "format_version": 1, "b": 1}',
-            "cannot be used because an older gpugate wrote it (format 1, this one reads 2 and newer): mend",
+            "was written by an older gpugate (format 1, this one reads 2 and newer): measure again",
         ),
         (
             b'{"format": "ours", "format_version": 2, "a": 1.5}',

@@ -315,8 +315,7 @@ DAMAGE = {
         "was written by a newer gpugate (format 15, this one reads up to 14): upgrade gpugate or measure again"
     ),
     ('"format_version": 14', '"format_version": 2'): (
-        "cannot be used because an older gpugate wrote it (format 2, this one reads 10 and newer): "
-        "write it again with --perf-json"
+        "was written by an older gpugate (format 2, this one reads 10 and newer): measure again"
     ),
     ('"outcome": "PASS"', '"outcome": "FINE"'): (
         "cannot be used because cases.net/tf32/cpu.verdicts[0].outcome is 'FINE', "
