@@ -43,8 +43,9 @@ cases alarm in at least 95 of 100 trials. Trials of a workload whose source has 
 ON_GPU = """
 ## Cases on a GPU that are 5 % slower
 
-In all trials above: {alarmed} of {cases} cases raise an alarm in each of their trials, most in a single one. Each other
-case, with its trials that raise one:
+Without trials of a workload whose source has changed:
+{alarmed} of {cases} cases raise an alarm in each of their trials, most in a single one. Each
+other case, with its trials that raise one:
 
 {table}
 """

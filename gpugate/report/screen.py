@@ -26,8 +26,9 @@ from gpugate.report.findings import (
 from gpugate.report.gains import describe_gains
 from gpugate.report.next_step import describe_recording
 from gpugate.report.rows import MARK, outcome_word, rows, worst_of
+from gpugate.report.run_paragraphs import fault_line, last_lines, machine_lines
 from gpugate.report.table import STYLES, Column, Table
-from gpugate.report.terminal import fault_line, indent, last_lines, machine_lines, section
+from gpugate.report.terminal import indent, section
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
