@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from gpugate.workload import (
     Tolerance,
     Workload,
 )
-from workloads.parts.cudnn_fusion import STEM_CHANNELS, fuse, to_channels_last_half
+from workloads.parts.cudnn_fusion import CUDNN, STEM_CHANNELS, Operators, fuse, to_channels_last_half
 from workloads.parts.model_sides import NCHW, NHWC, captured, compiled, eager
 from workloads.parts.photographs import PHOTOGRAPHS_SETTING, photograph_batch
 from workloads.parts.resnet50_weights import UNMEASURED_BATCH, WEIGHTS_SETTING, resnet50
@@ -95,12 +96,23 @@ def cuda_graph(context: Context) -> Side:
 
 def cudnn_fused(context: Context) -> Side:
     """Each convolution is one cuDNN call with its successors, all in one launch; the fully connected layer in TF32."""
+    return _fused(context, CUDNN)
+
+
+def split_k(context: Context) -> Side:
+    """The kernels of `cudnn_fused`, with convolutions that divide one picture among all multiprocessors."""
+    from workloads.parts.split_convolution import SplitConvolutions
+
+    return _fused(context, SplitConvolutions(context.device).operators())
+
+
+def _fused(context: Context, operators: Operators) -> Side:
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
     import torch._inductor.config as inductor_config
 
     with inductor_config.patch(compile_threads=1):  # one small kernel, the pooling: no worker processes for it
-        model = to_channels_last_half(fuse(resnet50(context)))
+        model = to_channels_last_half(fuse(resnet50(context), operators))
         return captured(context, model, STEM_CHANNELS, photograph_batch(context, UNMEASURED_BATCH))
 
 
@@ -138,7 +150,8 @@ TENSORRT_TOLERANCE = {"float32": Tolerance(relative_l2=1e-4, max_error=1e-3)}
 
 ALL_LAYERS = Limit("kernels", at_least=54)  # 53 convolutions and the fully connected layer: no work vanished
 TENSOR_CORES = (ALL_LAYERS, Limit("tensor_core_kernels", at_least=20))
-ONE_GRAPH = (*TENSOR_CORES, Limit("graph_launches", at_least=1, at_most=1), Limit("kernel_launches", at_most=1))
+ONE_LAUNCH = (Limit("graph_launches", at_least=1, at_most=1), Limit("kernel_launches", at_most=1))
+ONE_GRAPH = (*TENSOR_CORES, *ONE_LAUNCH)
 ENGINE = (Limit("kernels", at_least=20, at_most_of_reference=0.5),)
 FEWER_LAUNCHES = Limit("kernel_launches", at_most_of_reference=1 / 3.5)  # 219 against the 57 that fusion must leave
 LESS_API_TIME = Limit("api_ms", at_most_of_reference=1 / 3.3)
@@ -183,16 +196,22 @@ BATCH_1 = {
     "inductor-fp16": Promise(1.5, 0.9),
     "cuda-graph": Promise(2.9, 1.2, (FAST_LAUNCH,), QUICK_HOST),
     "cudnn-fused": Promise(6.4, 1.2, (FAST_LAUNCH, FEWER_LAUNCHES), LAUNCHES_VARY),
+    "split-k": Promise(8.0, 1.2, (FAST_LAUNCH, FEWER_LAUNCHES), LAUNCHES_VARY),
     "tensorrt-fp32": Promise(1.2, 1.0, (FEWER_LAUNCHES,)),
     "tensorrt-fp16": Promise(2.0, 1.2, (FEWER_LAUNCHES,)),
 }
 
 
-def _on_cuda(promises: Mapping[str, Promise], tolerance: Mapping[str, Tolerance]) -> tuple[Optimization, ...]:
-    def promised(name: str, build: Build, dtype: str, engaged: tuple[Limit, ...], needs: Needs) -> Optimization:
-        made = Optimization(name, build, promises[name].speedups, dtype, needs=needs, tolerance=tolerance)
-        return replace(made, contract=promises[name].contract(engaged), min_speedup_why=promises[name].why_lower)
+def _promised(
+    promises: Mapping[str, Promise], tolerance: Mapping[str, Tolerance],
+    name: str, build: Build, dtype: str, engaged: tuple[Limit, ...], needs: Needs,
+) -> Optimization:  # fmt: skip
+    made = Optimization(name, build, promises[name].speedups, dtype, needs=needs, tolerance=tolerance)
+    return replace(made, contract=promises[name].contract(engaged), min_speedup_why=promises[name].why_lower)
 
+
+def _on_cuda(promises: Mapping[str, Promise], tolerance: Mapping[str, Tolerance]) -> tuple[Optimization, ...]:
+    promised = partial(_promised, promises, tolerance)
     return (
         promised("tf32", tf32, "tf32", TENSOR_CORES, AMPERE),
         promised("fp16", fp16, "float16", TENSOR_CORES, VOLTA),
@@ -205,6 +224,10 @@ def _on_cuda(promises: Mapping[str, Promise], tolerance: Mapping[str, Tolerance]
     )
 
 
+ON_ONE_PICTURE = _promised(
+    # Triton's kernels do not show by name that they use tensor cores.
+    BATCH_1, TOLERANCE_BY_DTYPE, "split-k", split_k, "float16", (ALL_LAYERS, *ONE_LAUNCH), AMPERE,
+)  # fmt: skip
 ON_CPU = (
     Optimization("channels-last", channels_last, {"cpu": 0.85}),
     Optimization("inductor", inductor, {"cpu": 1.1}, needs=COMPILER),
@@ -225,7 +248,7 @@ WORKLOADS: tuple[Workload, ...] = (
         baseline=baseline,
         inputs=photograph_batch,
         sizes={"cuda": size(1)},
-        optimizations=_on_cuda(BATCH_1, TOLERANCE_BY_DTYPE),
+        optimizations=(*_on_cuda(BATCH_1, TOLERANCE_BY_DTYPE), ON_ONE_PICTURE),
         settings={**PHOTOGRAPHS_SETTING, **WEIGHTS_SETTING},
     ),
 )

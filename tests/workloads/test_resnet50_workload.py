@@ -65,6 +65,7 @@ def test_the_catalogue_takes_both():
     on_cuda = set(resnet50_inference.BATCH_128)
     assert ids == {
         *(f"{workload.name}/{name}/cuda" for workload in resnet50_inference.WORKLOADS for name in on_cuda),
+        "resnet50-inference-batch1/split-k/cuda",
         *(f"resnet50-inference/{name}/cpu" for name in ("channels-last", "inductor", "bf16")),
     }
 
@@ -96,6 +97,7 @@ def test_the_stated_work_is_the_models():
         (BATCH_128, "inductor-fp16", 7.5),
         (BATCH_1, "cuda-graph", 2.5),
         (BATCH_1, "cudnn-fused", 3.0),
+        (BATCH_1, "split-k", 6.0),
     ],
 )
 def test_an_h200_must_show_these_speedups(workload, name, speedup):
@@ -110,6 +112,7 @@ def test_an_h200_must_show_these_speedups(workload, name, speedup):
         (BATCH_128, "inductor-fp16", "kernels", 110),
         (BATCH_1, "cuda-graph", "enqueue_ms", 0.05),
         (BATCH_1, "cuda-graph", "graph_launches", 1),
+        (BATCH_1, "split-k", "graph_launches", 1),
     ],
 )
 def test_an_h200_must_stay_within_these_counters(workload, name, counter, at_most):
@@ -120,7 +123,7 @@ def test_an_h200_must_stay_within_these_counters(workload, name, counter, at_mos
 
 def test_no_fp16_path_may_be_further_off_than_two_thousandths():
     halves = [o for w in resnet50_inference.WORKLOADS for o in w.optimizations if o.dtype == "float16"]
-    assert len(halves) == 12
+    assert len(halves) == 13
     assert all(optimization.tolerance["float16"].relative_l2 <= 2e-3 for optimization in halves)
 
 
