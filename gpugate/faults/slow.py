@@ -25,6 +25,7 @@ from gpugate.workload import Build, Context, Side
 
 RECENT_BLOCKS = 3  # their median: one disturbed block must not make the next one's extra work wrong
 FIRST_CYCLES_PER_MS = 1.5e6  # the SM clock of a GPU within a factor of two, used until a sleep was measured
+FARTHEST_CLOCK = 5  # times faster or slower than FIRST_CYCLES_PER_MS: an idle GPU of 2 GHz has 0.35 GHz
 EMPTY_BLOCKS = 11  # that measure what the fault itself adds
 CACHE_BYTES = 2**23  # more than the private caches of a core
 FEWEST_CYCLES = 20_000  # 10 us: for a shorter sleep, events measure the launch alone
@@ -69,6 +70,17 @@ class Pace:
     block_ms: deque[float] = field(default_factory=_recent)
     cycles_per_ms: deque[float] = field(default_factory=_recent)
 
+    def add_sleep(self, cycles: int, taken_ms: float) -> None:
+        """Takes the rate of a sleep that is long enough to measure, unless no clock is that fast or that slow.
+
+        The first sleep of a process also loads its kernel. Its rate would make later sleeps too short to measure.
+        """
+        if cycles < FEWEST_CYCLES:
+            return
+        rate = cycles / taken_ms
+        if 1 / FARTHEST_CLOCK <= rate / FIRST_CYCLES_PER_MS <= FARTHEST_CLOCK:
+            self.cycles_per_ms.append(rate)
+
     def cycles(self, share: float) -> int:
         """Computes the cycles of a sleep for `share` of a block; 0 before the first block was timed."""
         if not self.block_ms:
@@ -105,8 +117,8 @@ class DeviceExtraWork:
         if self._cycles is None or not self._slept.query():  # type: ignore[no-untyped-call]
             return
         self.pace.block_ms.append(self._began.elapsed_time(self._ended))
-        if self._cycles >= FEWEST_CYCLES:
-            self.pace.cycles_per_ms.append(self._cycles / self._ended.elapsed_time(self._slept))
+        if self._cycles:
+            self.pace.add_sleep(self._cycles, self._ended.elapsed_time(self._slept))
         self._cycles = None
 
 

@@ -78,6 +78,7 @@ class Gpu:
     def __init__(self) -> None:
         self.now_ms, self.cycles_per_ms, self.asked = 0.0, 1.98e6, []
         self.ready = True
+        self.loading_ms = 0.0  # of the kernel that sleeps, when it is first launched
 
     def event(self, enable_timing: bool) -> SimpleNamespace:
         assert enable_timing
@@ -93,7 +94,8 @@ class Gpu:
 
     def sleep(self, cycles: int) -> None:
         self.asked.append(cycles)
-        self.now_ms += self.LAUNCH_MS + cycles / self.cycles_per_ms
+        self.now_ms += self.loading_ms + self.LAUNCH_MS + cycles / self.cycles_per_ms
+        self.loading_ms = 0.0
 
     def block_ms(self, side: Side, steps: int = 400) -> float:
         """Device time of one block of steps, as the engine runs it."""
@@ -133,6 +135,19 @@ def test_on_a_gpu_one_sleep_a_block_takes_the_share_with_its_launch(gpu: Gpu, sh
     blocks_ms = [gpu.block_ms(side) for _ in range(10)]
     assert len(gpu.asked) == 10
     assert blocks_ms == pytest.approx([20.0 * (1 + share)] * 10, rel=0.01 * share)
+
+
+@pytest.mark.parametrize("step_ms", [0.05, 0.283, 1.6])
+@pytest.mark.parametrize("loading_ms", [0.5, 3.0, 100.0])
+def test_on_a_gpu_the_loading_of_the_kernel_that_sleeps_makes_no_later_sleep_short(
+    gpu: Gpu, step_ms: float, loading_ms: float
+) -> None:
+    """A first sleep, for 5 % of 0.283 ms, that took 100 ms left all later ones at a hundredth of their length."""
+    gpu.loading_ms = loading_ms
+    side = slow_on(gpu, 0.05, step_ms)
+    steps = round(20.0 / step_ms)
+    blocks_ms = [gpu.block_ms(side, steps) for _ in range(8)][4:]
+    assert blocks_ms == pytest.approx([1.05 * steps * step_ms] * 4, rel=1e-3)
 
 
 def test_on_a_gpu_a_changed_clock_and_a_longer_step_are_followed(gpu: Gpu) -> None:
