@@ -21,7 +21,7 @@ from gpugate.workload import BASELINE, DEVICE_KINDS, RANKS, Case, Limit, Optimiz
 
 ENTRY_POINT_GROUP = "gpugate.workloads"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
-_DEVICE_CLASS = re.compile(r"cpu|cuda|sm_\d+")
+_DEVICE_CLASS = re.compile(r"cpu|cuda|sm_\d+|nvidia(-[a-z0-9]+)+")
 _NAME_RULE = "use a-z, 0-9, '.', '_' and '-'"
 _FAMILY_NAME = re.compile(rf"({_NAME.pattern}/)?{_NAME.pattern}")
 _FAMILY_RULE = f"{_NAME_RULE}, and '/' once, behind a family's name"
@@ -230,7 +230,9 @@ def _check_optimization(workload: Workload, optimization: Optimization) -> None:
         raise CatalogueError(f"{where} has no min_speedup: give one per device class, such as {{'cuda': 1.2}}")
     for device_class in (*optimization.min_speedup, *optimization.contract):
         if not _DEVICE_CLASS.fullmatch(device_class):
-            raise CatalogueError(f"{where} names the device class {device_class!r}: use 'sm_90' etc., 'cuda' or 'cpu'")
+            raise CatalogueError(
+                f"{where} names the device class {device_class!r}: use 'nvidia-h200', 'sm_90' etc., 'cuda' or 'cpu'"
+            )
     for device_class, speedup in optimization.min_speedup.items():
         if not (isinstance(speedup, (int, float)) and math.isfinite(speedup) and speedup > 0):
             raise CatalogueError(f"{where} has min_speedup {speedup!r} on {device_class}: give a number above 0")

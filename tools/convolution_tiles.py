@@ -21,6 +21,7 @@ from workloads.parts.split_convolution import TILES, Layer, SplitConvolutions, T
 IN_A_ROW, REPLAYS, BLOCKS, MOST_TILES, COMPILERS = 20, 10, 5, 60, 12
 FEWEST_PROGRAMS, WANTED_PROGRAMS, MOST_PROGRAMS = 50, 200, 700
 MOST_STEPS = 20  # of a program
+SHARED_BYTES = 232_448  # of a program at compute capability 9.0; its loads in flight must fit
 
 
 def list_tiles(layer: Layer) -> list[Tile]:
@@ -38,7 +39,8 @@ def _possible(layer: Layer) -> Iterator[Tile]:
     shapes = itertools.product((16, 32, 64), (32, 64, 128), (64, 128), (1, 2, 3, 4, 6, 8, 9, 12, 16), (2, 3, 5))
     for tile in itertools.starmap(Tile, shapes):
         steps = summed / tile.depth / tile.splits
-        if layer.inputs % tile.depth or layer.outputs % tile.channels:
+        loaded_bytes = 2 * tile.stages * (tile.pixels + tile.channels) * tile.depth
+        if layer.inputs % tile.depth or layer.outputs % tile.channels or loaded_bytes > SHARED_BYTES:
             continue
         if FEWEST_PROGRAMS <= count_programs(layer, tile) <= MOST_PROGRAMS and 1 <= steps <= MOST_STEPS:
             yield tile

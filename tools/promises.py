@@ -1,9 +1,9 @@
-"""Targets and promises for an H200 beside what was recorded and what a night measured, and the tables of that night.
+"""Targets and promises for each GPU beside what was recorded and what a night measured, and the tables of that night.
 
-`python -m tools.promises` writes promises.md and gates.md of results/h200/, and fills in the figures of figures.md that
-stand between `<!--KIND NAME RECORD-->` and `<!--end-->`. KIND is `speedup` or `rate` (items per second of the optimized
-side) of the case NAME, or `ladder`, the table of the workload NAME. RECORD is `current` or `anchor`. The night is that
-of results/h200/night/.
+`python -m tools.promises` writes promises.md of each machine below results/, and gates.md of results/h200/. It fills in
+the figures of results/h200/figures.md that stand between `<!--KIND NAME RECORD-->` and `<!--end-->`. KIND is `speedup`
+or `rate` (items per second of the optimized side) of the case NAME, or `ladder`, the table of the workload NAME. RECORD
+is `current` or `anchor`. The night of a machine is that of its folder night/; none of an H100 is stored yet.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from gpugate import units
 from gpugate.catalogue import catalogue
@@ -30,12 +29,9 @@ from gpugate.results.summary import Summary, group_by_night, select_counted, sum
 from gpugate.store import baseline, run_file
 from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Case, for_device_class
+from tools.machines import H200, MACHINES, ROOT, Machine
 
-ROOT = Path(__file__).parents[1]
-BASELINES = ROOT / "baselines/nvidia-h200"
-RESULTS = ROOT / "results/h200"
-NIGHT = RESULTS / "night"
-H200_CLASSES = ("sm_90", "cuda")
+NIGHT = "night"  # the folder of a machine's night
 NIGHT_S = 420.0
 SHARE = 0.8  # of the recorded speedup: a promise below it needs a reason
 
@@ -68,6 +64,7 @@ SPEEDUP_TARGETS: Mapping[str, Target] = {
 }
 RATE_TARGETS: Mapping[str, Target] = {  # items per second
     "resnet50-inference-batch1/cudnn-fused/cuda": Target(3333),
+    "resnet50-inference-batch1/split-k/cuda": Target(3333),
     "resnet18-training/whole-ladder/cuda": Target(20_000, 24_000),
     "driving/best/cuda": Target(400, 600),
 }
@@ -101,17 +98,19 @@ class Spread:
 
 @dataclass(frozen=True)
 class RecordedCase:
-    """A case of the catalogue and its records on an H200."""
+    """A case of the catalogue and its records on a machine."""
 
+    machine: Machine
     case: Case
     entry: Entry
 
     @property
     def promise(self) -> float:
-        """The smallest speedup on an H200. Raises GpugateError where nothing is promised."""
-        promise = for_device_class(self.case.optimization.min_speedup, H200_CLASSES)
+        """The smallest speedup on the machine. Raises GpugateError where nothing is promised."""
+        promise = for_device_class(self.case.optimization.min_speedup, self.machine.device_classes)
         if promise is None:
-            raise GpugateError(f"{self.case.id} is recorded on an H200 and promises nothing there: promise a speedup")
+            gpu = self.machine.gpu
+            raise GpugateError(f"{self.case.id} is recorded on an {gpu} and promises nothing there: promise a speedup")
         return promise
 
     @property
@@ -140,23 +139,25 @@ class RecordedCase:
         return f"processes differ by {units.percent(cv or 0.0)}: {why}" if why else ""
 
 
-def load_cases() -> dict[str, RecordedCase]:
-    """Loads each case that is recorded on an H200, by its id, in the order of the catalogue."""
+def load_cases(machine: Machine = H200) -> dict[str, RecordedCase]:
+    """Loads each case that is recorded on a machine, by its id, in the order of the catalogue."""
     if not catalogue.cases():
         catalogue.register_module("workloads")
         catalogue.load()
     entries = {
         f"{file.workload}/{key}": entry
-        for file in baseline.load_all(BASELINES).values()
+        for file in baseline.load_all(machine.baselines).values()
         for key, entry in file.cases.items()
     }
-    return {case.id: RecordedCase(case, entries[case.id]) for case in catalogue.cases() if case.id in entries}
+    recorded = (case for case in catalogue.cases() if case.id in entries)
+    return {case.id: RecordedCase(machine, case, entries[case.id]) for case in recorded}
 
 
 class Night:
-    """The measured cases of a stored night, by id. Its runs, of one machine, are in their order of time."""
+    """The measured cases of a machine's stored night, by id. Its runs are in their order of time; there may be none."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, machine: Machine) -> None:
+        folder = machine.results / NIGHT
         runs = [run_file.read(path) for path in folder.glob("*.json")]
         self.runs: list[RunResult] = sorted(runs, key=lambda run: run.started_at)
         measured = (case for run in self.runs for case in run.cases.values() if case.measurement is not None)
@@ -182,22 +183,20 @@ class Night:
         return with_whole_run(case.measurement, case.size).optimized_counters.get(name)
 
 
-def write_promises(cases: Mapping[str, RecordedCase], night: Night) -> str:
-    """Writes the page of targets, promises, records and the night, in Markdown."""
+def write_promises(machine: Machine, cases: Mapping[str, RecordedCase], night: Night) -> str:
+    """Writes the page of targets, promises, records and the night of a machine, in Markdown."""
     low = sum(one.share < SHARE for one in cases.values())
-    return f"""# Targets and promises for an H200
+    folder = machine.baselines.relative_to(ROOT).as_posix()
+    page = f"""# Targets and promises for an {machine.gpu}
 
-`python -m tools.promises` writes this page from the promises of `workloads/`, the current records of
-`baselines/nvidia-h200/` and the night in [night/](night/summary.md). A promise is the smallest speedup that a gate
-accepts from a GPU of class `sm_90`; it was chosen on these records, for hosts like theirs. The record is the median of
-the counted processes, and in brackets their range. The night is one process of each case, or the one that decided
-where others confirmed it, with its interval, each end of which holds at 99 %.
-
-The night: {night.title}.
+`python -m tools.promises` writes this page from the promises of `workloads/` and the current records of
+`{folder}/`. A promise is the smallest speedup that a gate accepts from this GPU; it
+was chosen on records of an H200 and an H100, for hosts like theirs. The record is the median of the counted processes,
+and in brackets their range.
 
 - {len(cases) - low} of {len(cases)} promises are at least {SHARE:g} of the record. Each other promise has its reason.
 - A target is what the project set out to reach, in brackets its goal. **Bold**: the figure is below the target.
-
+{_describe_night(night)}
 ## Speedups
 
 {_speedups(cases, night).markdown()}
@@ -205,18 +204,33 @@ The night: {night.title}.
 ## Items per second with a target
 
 {_rates_with_target(cases, night).markdown()}
-
+"""
+    if any(case_id in cases for case_id, _ in COUNTER_TARGETS):
+        page += f"""
 ## Counters with a target
 
 The record is the largest value of its processes; the night is that of the first process. A gate asks for a smaller
 share of the bus than the target: [streams beside others](figures.md#streams-beside-others).
 
 {_counters(cases, night).markdown()}
-
+"""
+    if night.runs:
+        page += f"""
 ## The time of the night
 
 At most {NIGHT_S / 60:g} min on four GPUs were wanted, with remembered proofs. The night, which showed every proof, took
 {_night_time(night)}.
+"""
+    return page
+
+
+def _describe_night(night: Night) -> str:
+    if not night.runs:
+        return "- No night of this GPU is stored yet.\n"
+    return f"""
+The night is [{NIGHT}/]({NIGHT}/summary.md): {night.title}.
+It is one process of each case, or the one that decided where others confirmed it, with its interval, each end of which
+holds at 99 %.
 """
 
 
@@ -240,12 +254,18 @@ one lacked.
 {runs}"""
 
 
+def _table(columns: Sequence[Column], rows: Sequence[tuple[str, ...]], night: Night) -> Table:
+    """The table; without its column of the night where none is stored."""
+    kept = [index for index, column in enumerate(columns) if night.runs or column.heading != "night"]
+    return Table("", tuple(columns[index] for index in kept), tuple(tuple(row[i] for i in kept) for row in rows))
+
+
 def _speedups(cases: Mapping[str, RecordedCase], night: Night) -> Table:
     columns = (
         *(Column("case", left=True), Column("target"), Column("promise"), Column("record"), Column("night")),
         *(Column("promise / record"), Column("reason of a low promise", left=True)),
     )
-    return Table("", columns, tuple(_speedup_row(case_id, one, night) for case_id, one in cases.items()))
+    return _table(columns, [_speedup_row(case_id, one, night) for case_id, one in cases.items()], night)
 
 
 def _speedup_row(case_id: str, one: RecordedCase, night: Night) -> tuple[str, ...]:
@@ -258,7 +278,7 @@ def _speedup_row(case_id: str, one: RecordedCase, night: Night) -> tuple[str, ..
         _bold_below(one.target, recorded.median, recorded.as_speedup()),
         "" if found is None else _bold_below(one.target, found.speedup.median, tonight),
         f"{one.share:.2f}",
-        one.reason,
+        one.reason if one.is_low else "",
     )
 
 
@@ -270,6 +290,8 @@ def _rates_with_target(cases: Mapping[str, RecordedCase], night: Night) -> Table
     columns = (Column("case", left=True), Column("target"), Column("record"), Column("night"))
     rows = []
     for case_id, target in RATE_TARGETS.items():
+        if case_id not in cases:
+            continue
         recorded, found = cases[case_id].items_per_s, night.summary(case_id)
         items_per_s = cases[case_id].case.size.items_per_second
         tonight = None if found is None else items_per_s(found.optimized_ms.median)
@@ -281,27 +303,30 @@ def _rates_with_target(cases: Mapping[str, RecordedCase], night: Night) -> Table
                 "" if tonight is None else _bold_below(target, tonight, f"{tonight:,.0f}"),
             )
         )
-    return Table("", columns, tuple(rows))
+    return _table(columns, rows, night)
 
 
 def _counters(cases: Mapping[str, RecordedCase], night: Night) -> Table:
     columns = (Column("case", left=True), Column("counter", left=True), Column("target"), Column("promise"))
     rows = []
     for (case_id, counter), target in COUNTER_TARGETS.items():
-        contract = for_device_class(cases[case_id].case.optimization.contract, H200_CLASSES)
+        if case_id not in cases:
+            continue
+        one = cases[case_id]
+        contract = for_device_class(one.case.optimization.contract, one.machine.device_classes)
         limits = contract.limits if contract else ()
         least = next((limit.at_least for limit in limits if limit.counter == counter), None)
-        recorded, found = cases[case_id].entry.current.optimized_counters.get(counter), night.counter(case_id, counter)
+        recorded, found = one.entry.current.optimized_counters.get(counter), night.counter(case_id, counter)
         rows.append(
             (
                 f"`{case_id.removesuffix('/cuda')}`",
                 f"`{counter}`",
                 f"{target}",
                 _bold_below(target, least or 0),
-                *("" if one is None else _bold_below(target, one, f"{one:.3g}") for one in (recorded, found)),
+                *("" if value is None else _bold_below(target, value, f"{value:.3g}") for value in (recorded, found)),
             )
         )
-    return Table("", (*columns, Column("record"), Column("night")), tuple(rows))
+    return _table((*columns, Column("record"), Column("night")), rows, night)
 
 
 def _bold_below(target: Target | None, value: float, words: str | None = None) -> str:
@@ -370,12 +395,14 @@ def _counted(record: Record) -> list[Process]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Writes the pages of promises and gates, and fills in figures.md, from the records and the night of an H200."""
+    """Writes the pages of promises and gates, and fills in figures.md, from the records and the nights."""
     argparse.ArgumentParser(prog="python -m tools.promises", description=main.__doc__).parse_args(words)
-    cases, night, figures = load_cases(), Night(NIGHT), RESULTS / "figures.md"
-    (RESULTS / "promises.md").write_text(write_promises(cases, night), encoding="utf-8")
-    (RESULTS / "gates.md").write_text(write_gates(night), encoding="utf-8")
-    figures.write_text(fill_figures(figures.read_text(encoding="utf-8"), cases), encoding="utf-8")
+    for machine in MACHINES:
+        page = write_promises(machine, load_cases(machine), Night(machine))
+        (machine.results / "promises.md").write_text(page, encoding="utf-8")
+    (H200.results / "gates.md").write_text(write_gates(Night(H200)), encoding="utf-8")
+    figures = H200.results / "figures.md"
+    figures.write_text(fill_figures(figures.read_text(encoding="utf-8"), load_cases(H200)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The sharpness of the recorded cases: the slowdown that each one's record detects, and the false alarms of a night.
 
-`python -m tools.sharpness` simulates nights, in three to four minutes, and writes `results/h200/sharpness.md`.
+`python -m tools.sharpness` writes sharpness.md of each machine below `results/`. It simulates the nights of an H200, in
+three to four minutes.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -27,14 +27,15 @@ from gpugate.store import baseline
 from gpugate.store.json_file import write_atomically
 from gpugate.store.source_code import collect_code
 from tools import simulated_nights as nights
+from tools.machines import H200, MACHINES, ROOT, Machine
 
-ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "results/h200/sharpness.md"
-HEAD = """# Sharpness of the recorded cases
+NAME = "sharpness.md"
+HEAD = """# Sharpness of the recorded cases of an {gpu}
 
-`python -m tools.sharpness` writes this page from the records.
-
-## Simulated nights
+`python -m tools.sharpness` writes this page from the records of `{machine}/`.
+Its figures belong to the rules, the records and the promises of the hash `{rules}`.
+"""
+SIMULATED = """## Simulated nights
 
 Each night, the whole suite is judged by the gate's own rules: records, anchors and promises, disturbed processes at the
 recorded rate and up to three processes, with up to two spare ones in place of disturbed ones. All processes of a case
@@ -44,6 +45,7 @@ removed the order effect of building, `inductor-fp16` has 2.15 %. 1.4 % is the l
 "As recorded", the variations and medians of a case are those of its record, which is in-sample. "Unknown", each night
 draws them from what the record leaves open. "Recorded anew", the record is drawn from such a variation, too.
 """
+LEFT_OUT = "## Each recorded process, judged by the record of the others\n"
 OF_CASES = """## Cases
 
 A case catches a slowdown by its speedup or by its time, whichever detects the smaller one, 95 times in 100. The
@@ -89,9 +91,9 @@ class CaseSharpness(NamedTuple):
         return min(self.by_speedup, self.by_time)
 
 
-def judge_cases() -> list[CaseSharpness]:
-    """Every recorded case of the H200, the sharpest first."""
-    promises, files = nights.load_promises(), baseline.load_all(nights.RECORDS)
+def judge_cases(machine: Machine = H200) -> list[CaseSharpness]:
+    """Every recorded case of a machine, the sharpest first."""
+    promises, files = nights.load_promises(machine), baseline.load_all(machine.baselines)
     checks = 2 * sum(len(file.cases) for file in files.values())
     recorded = baseline.histories_of(files)
     found = (_case(case_id, then, checks, promises[case_id]) for case_id, (then, _) in recorded.items())
@@ -108,16 +110,16 @@ def _case(case_id: str, then: History, checks: int, promise: float | None) -> Ca
     return CaseSharpness(case_id, then.detectable_slowdown(of_speedup), by_time, of_speedup, of_time, alarms)
 
 
-def hash_rules() -> str:
+def hash_rules(machine: Machine) -> str:
     """Computes 16 hex digits of SHA-256 over the records, the promises and the code of RULES, but for its comments."""
     code = collect_code((path.stem, "<module>", path) for path in (ROOT / name for name in RULES))
-    parts = [*sorted(code.statements), repr(sorted(nights.load_promises().items()))]
-    parts += [path.read_text(encoding="utf-8") for path in sorted(nights.RECORDS.rglob("*.json"))]
+    parts = [*sorted(code.statements), repr(sorted(nights.load_promises(machine).items()))]
+    parts += [path.read_text(encoding="utf-8") for path in sorted(machine.baselines.rglob("*.json"))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def simulate() -> str:
-    """The tables of the simulated nights, of the processes judged by the others' records, and of the duets."""
+    """The tables of the simulated nights and duets of an H200."""
     suite = nights.load_cases()
     known = [(case, nights.copy_record(case)) for case in suite]
     free: list[tuple[nights.Case, nights.Truth | None]] = [(case, None) for case in suite]
@@ -140,18 +142,24 @@ def simulate() -> str:
             for name, processes in (("recorded anew, loans", None), ("the same of 11 processes", 11))
         ),
     ]
-    left = nights.leave_one_out()
     return "\n\n".join(
         [
             _table(("nights on which nothing changed", "false alarms a night", "nights with any", "most often"), quiet),
             _caught_table(slow),
-            f"Every recorded process in turn was judged by the record of the others: {left.false_alarms} of "
-            f"{left.processes} gates were red, and {left.caught} with a step {units.percent(nights.SLOWDOWN)} slower. "
-            f"The 99 % interval of {left.excluding} of {left.undisturbed} undisturbed processes excludes the median of "
-            f"the others; of pairs and builds alone, it would be {left.excluding_alone}.",
             _describe_duets(suite),
             _duet_table(suite),
         ]
+    )
+
+
+def judge_left_out(machine: Machine) -> str:
+    """The gates of the recorded processes, each of which was left out of the record that judged it."""
+    left = nights.leave_one_out(machine)
+    return (
+        f"{left.false_alarms} of {left.processes} gates were red, and {left.caught} with a step "
+        f"{units.percent(nights.SLOWDOWN)} slower. The 99 % interval of {left.excluding} of {left.undisturbed} "
+        "undisturbed processes excludes the median of the others; of pairs and builds alone, it would be "
+        f"{left.excluding_alone}."
     )
 
 
@@ -222,8 +230,9 @@ def _duet_table(suite: Sequence[nights.Case]) -> str:
     return Table("", headings, tuple(rows)).markdown()
 
 
-def format_head() -> str:
-    return f"{HEAD}The tables belong to the rules, the records and the promises of the hash `{hash_rules()}`.\n"
+def format_head(machine: Machine) -> str:
+    name = machine.baselines.relative_to(ROOT).as_posix()
+    return HEAD.format(gpu=machine.gpu, machine=name, rules=hash_rules(machine))
 
 
 def format_cases(found: list[CaseSharpness]) -> str:
@@ -243,5 +252,9 @@ def _percent(share: float) -> str:
 
 
 if __name__ == "__main__":
-    # The hash is taken first: it is of the code that simulates, not of what was edited meanwhile.
-    write_atomically(PAGE, f"{format_head()}\n{simulate()}\n\n{format_cases(judge_cases())}")
+    for machine in MACHINES:
+        # The hash is taken first: it is of the code that simulates, not of what was edited meanwhile.
+        parts = [format_head(machine)]
+        parts += [f"{SIMULATED}\n{simulate()}\n"] if machine is H200 else []
+        parts += [f"{LEFT_OUT}\n{judge_left_out(machine)}\n", format_cases(judge_cases(machine))]
+        write_atomically(machine.results / NAME, "\n".join(parts))

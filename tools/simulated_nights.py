@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -34,9 +33,8 @@ from gpugate.statistics.variation import Variation
 from gpugate.store import baseline
 from gpugate.store.baseline import Entry, Record
 from gpugate.workload import for_device_class
+from tools.machines import H200, Machine
 
-RECORDS = Path(__file__).parents[1] / "baselines/nvidia-h200"
-H200_CLASSES = ("sm_90", "cuda")
 SEED = 20261124
 SLOWDOWN = 0.05
 CAUGHT = 0.95
@@ -137,31 +135,31 @@ class Truth:
 
 
 @cache
-def load_promises() -> Mapping[str, float | None]:
+def load_promises(machine: Machine = H200) -> Mapping[str, float | None]:
     known = Catalogue()
     known.register_module("workloads")
     known.load()
-    return {case.id: for_device_class(case.optimization.min_speedup, H200_CLASSES) for case in known.cases()}
+    return {case.id: for_device_class(case.optimization.min_speedup, machine.device_classes) for case in known.cases()}
 
 
 @cache
-def load_entries() -> Mapping[str, Entry]:
-    files = baseline.load_all(RECORDS)
+def load_entries(machine: Machine = H200) -> Mapping[str, Entry]:
+    files = baseline.load_all(machine.baselines)
     return {f"{file.workload}/{key}": entry for file in files.values() for key, entry in file.cases.items()}
 
 
-def load_cases(without: int | None = None) -> list[Case]:
-    """The recorded cases of the H200, from all recorded processes or `without` the one of this index.
+def load_cases(without: int | None = None, machine: Machine = H200) -> list[Case]:
+    """The recorded cases of a machine, from all recorded processes or `without` the one of this index.
 
     A case that has no such process, or that has too few without it, is left out.
     """
-    kept = {case_id: _leave_out(entry, without) for case_id, entry in load_entries().items()}
+    kept = {case_id: _leave_out(entry, without) for case_id, entry in load_entries(machine).items()}
     found = {case_id: entry for case_id, entry in kept.items() if entry is not None}
     current = [entry.current.history for entry in found.values()]
     histories = shrink_records(current, [entry.anchor.history for entry in found.values()])
-    checks = 2 * len(load_entries())  # a speedup and a time of each case
+    checks = 2 * len(load_entries(machine))  # a speedup and a time of each case
     return [
-        _case(case_id, entry.current, Remembered(*of_case, "exact", checks=checks))
+        _case(case_id, entry.current, Remembered(*of_case, "exact", checks=checks), load_promises(machine)[case_id])
         for (case_id, entry), of_case in zip(found.items(), histories, strict=True)
     ]
 
@@ -182,7 +180,7 @@ def _drop(record: Record, index: int) -> Record:
     return replace(record, processes=tuple(processes), started_at=tuple(started_at))
 
 
-def _case(case_id: str, record: Record, remembered: Remembered) -> Case:
+def _case(case_id: str, record: Record, remembered: Remembered, promise: float | None) -> Case:
     then = remembered.current
     raw = tuple(summarize_process(process) for process in record.processes)
     of_process = replace(then, shrunk=Variation(0.0, 1.0), optimized_ms_cv=0.0)
@@ -190,7 +188,7 @@ def _case(case_id: str, record: Record, remembered: Remembered) -> Case:
     left_out = tuple(i for i, one in enumerate(raw) if then.usual is not None and then.usual.disturbance(one) > 1)
     counted = tuple(index for index in range(len(raw)) if index not in left_out)
     logs = [(math.log(found[index].speedup.median), math.log(found[index].optimized_ms.median)) for index in counted]
-    return Case(case_id, load_promises()[case_id], remembered, found, raw, counted, left_out, np.cov(np.array(logs).T))
+    return Case(case_id, promise, remembered, found, raw, counted, left_out, np.cov(np.array(logs).T))
 
 
 def _measurement(case_id: str, builds: Process) -> Measurement:
@@ -350,12 +348,12 @@ class LeftOut(NamedTuple):
     excluding_alone: int  # the same of the intervals that contain pairs and builds alone
 
 
-def leave_one_out() -> LeftOut:
+def leave_one_out(machine: Machine = H200) -> LeftOut:
     """A process that confirms is one of the record."""
     found = np.zeros(len(LeftOut._fields), dtype=int)
-    for index in range(max(len(entry.current.processes) for entry in load_entries().values())):
-        for case in load_cases(without=index):
-            builds, then = load_entries()[case.case_id].current.processes[index], case.remembered.current
+    for index in range(max(len(entry.current.processes) for entry in load_entries(machine).values())):
+        for case in load_cases(index, machine):
+            builds, then = load_entries(machine)[case.case_id].current.processes[index], case.remembered.current
             first, raw = summarize(_measurement(case.case_id, builds), then), summarize_process(builds)
             order = [(index + step) % len(case.raw) for step in range(MOST_PROCESSES - 1)]
             night = [(first, raw), *((case.processes[one], case.raw[one]) for one in order)]

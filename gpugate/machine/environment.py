@@ -67,10 +67,14 @@ class Environment:
 
     @property
     def device_classes(self) -> tuple[str, ...]:
-        """Names under which an optimization may promise something, the most specific first."""
+        """Names under which an optimization may promise something, the most specific first: a GPU is
+        `nvidia-h100-80gb-hbm3`, `sm_90` and `cuda`.
+
+        Products of one compute capability differ, such as an H100 and an H200 in the bandwidth of their memory.
+        """
         if self.device_kind == "cpu" or self.compute_capability is None:
             return (self.device_kind,)
-        return (f"sm_{self.compute_capability.replace('.', '')}", "cuda")
+        return (machine_name(self), f"sm_{self.compute_capability.replace('.', '')}", "cuda")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The page of the recorded cases' sharpness is that of the records and of the rules as they are."""
+"""The pages of the recorded cases' sharpness are those of the records and of the rules as they are."""
 
 from dataclasses import replace
 
@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 
 from tools import simulated_nights as nights
-from tools.sharpness import PAGE, ROOT, format_cases, format_head, judge_cases
+from tools.machines import H200, MACHINES, ROOT, Machine
+from tools.sharpness import NAME, format_cases, format_head, judge_cases
 
 PROCESSES = 594  # recorded
 
 
-def test_the_page_is_up_to_date() -> None:
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.folder)
+def test_the_page_is_up_to_date(machine: Machine) -> None:
     """The simulated tables take minutes: the hash of all that they rest on stands for them."""
-    page = PAGE.read_text(encoding="utf-8")
-    assert page.startswith(format_head()), "run python -m tools.sharpness"
-    assert page.endswith(format_cases(judge_cases())), "run python -m tools.sharpness"
+    page = (machine.results / NAME).read_text(encoding="utf-8")
+    assert page.startswith(format_head(machine)), "run python -m tools.sharpness"
+    assert page.endswith(format_cases(judge_cases(machine))), "run python -m tools.sharpness"
 
 
 def table_below(heading: str, text: str) -> list[list[str]]:
@@ -25,7 +27,7 @@ def table_below(heading: str, text: str) -> list[list[str]]:
 
 
 def test_the_document_about_trust_has_the_false_alarms_of_the_page() -> None:
-    _, *simulated = table_below("nights on which nothing changed", PAGE.read_text(encoding="utf-8"))
+    _, *simulated = table_below("nights on which nothing changed", (H200.results / NAME).read_text(encoding="utf-8"))
     written = table_below("nights with a false alarm", (ROOT / "docs/trust.md").read_text(encoding="utf-8"))
     assert [row[1] for row in written] == [row[2] for row in simulated]
     assert len(written) == 5

@@ -43,7 +43,7 @@ class Layer(NamedTuple):
     filter_side: int
 
 
-# The fastest of up to 60 tiles on an H100, as `python -m tools.convolution_tiles` prints them.
+# The fastest of up to 60 tiles on an H100, 2026-11-26; `python -m tools.convolution_tiles` searches for them.
 TILES = {
     Layer(3136, 64, 64, 1): Tile(64, 32, 64, 1, 3),
     Layer(3136, 64, 64, 3): Tile(64, 32, 64, 1, 3),
