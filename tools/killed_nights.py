@@ -83,8 +83,8 @@ plan_case = perf_run.plan_case
 nvml.list_visible_gpus = lambda: [str(number) for number in range({GPUS})]
 nvml.read_near_cores = lambda name: frozenset()
 opening.choose_device = lambda asked, of_worker=None: torch.device("cpu")
-perf_run.plan_case = lambda case, recorded: replace(
-    plan_case(case, recorded), host_fed=case.optimization.name in ("one-0", "one-1", "one-2", "one-3")
+perf_run.plan_case = lambda case, *facts: replace(
+    plan_case(case, *facts), needs_host=case.optimization.name in ("one-0", "one-1", "one-2", "one-3")
 )
 """
 

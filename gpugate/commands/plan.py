@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fleet.add_argument(
         "--gpus",
         metavar="N",
-        help="plan one host with N GPUs: cases that the host feeds or that span GPUs run alone, after the others",
+        help="plan one host with N GPUs: cases that need the host or span GPUs run alone, after the others",
     )
     fleet.add_argument("--shards", metavar="N", help="plan the N shards of --perf-shard, each on a host of its own")
     parser.add_argument(
@@ -66,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     parser.epilog = (
         "A case has the duration of its newest run on the machine that measured last, with the time of the proofs that "
-        "it showed last. The store does not know which cases are the points of one sweep: shards are planned as they "
-        "will be only from run files."
+        "it showed last. The plan of a host is for as many cores for each GPU as that machine had. The store does not "
+        "know which cases are the points of one sweep: shards are planned as they will be only from run files."
     )
 
 
@@ -185,7 +185,7 @@ def _describe(planned: Planned, one: str) -> Iterator[str]:
         yield f"side by side {duration(plan.makespan_s)}, {over}, {larger}"
     if plan.alone:
         yield (
-            f"cases that the host feeds or that span GPUs run alone on the host, {duration(total_s(plan.alone))}: the "
+            f"cases that need the host or span GPUs run alone on it, {duration(total_s(plan.alone))}: the "
             f"night takes {duration(plan.night_s)}"
         )
     yield _name_bottleneck(plan, one)

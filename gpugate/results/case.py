@@ -9,7 +9,7 @@ from typing import Literal
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.duet import RecordedCode
-from gpugate.results.host_fed import is_host_fed
+from gpugate.results.needs_host import needs_host
 from gpugate.results.summary import History, Summary, summarize
 from gpugate.results.verdict import Check, Verdict
 from gpugate.units import Natural, Positive, Processes
@@ -122,12 +122,12 @@ class CaseResult:
         return sum(one.spent_s.get("proving", 0.0) for one in self.measurements)
 
     @property
-    def host_fed(self) -> bool:
-        """True where the host decides the times, so that no other case may run there."""
+    def needs_host(self) -> bool:
+        """True where no other case may run on the host."""
         if self.measurement is None:
             return False
         sides = self.measurement.reference_counters, self.measurement.optimized_counters
-        return is_host_fed(self.measurement.timer == "host clock", (side.get("kernel_fraction") for side in sides))
+        return needs_host(self.case_id.endswith("/cpu"), self.measurement.timer == "host clock", sides)
 
     @property
     def gpus(self) -> int:

@@ -28,19 +28,18 @@ FLEETS = (1, 2, 4, 8)  # numbers of GPUs whose nights are compared
 class PlannedCase:
     """A case of a night to plan. `together` is the name of its group: the case itself, or its sweep.
 
-    The host decides the times of a `host_fed` case, such as by loading data, so that no other case may run there.
-    A case that spans several `gpus` runs when all of them are free.
+    No other case may run on the host of a `needs_host` case. A case that spans several `gpus` runs when all are free.
     """
 
     case_id: str
     together: str
-    host_fed: bool = False
+    needs_host: bool = False
     gpus: int = 1
 
     @property
     def alone(self) -> bool:
-        """True for a case beside which no other may run on its host."""
-        return self.host_fed or self.gpus > 1
+        """True for a case that runs when no other one does."""
+        return self.needs_host or self.gpus > 1
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def group_name(case_id: str, point: Point | None) -> str:
 
 def plan_measured(case: CaseResult) -> PlannedCase:
     """The case as a night plans it, by what its measurement showed."""
-    return PlannedCase(case.case_id, group_name(case.case_id, case.point), case.host_fed, case.gpus)
+    return PlannedCase(case.case_id, group_name(case.case_id, case.point), case.needs_host, case.gpus)
 
 
 def group_cases(cases: Iterable[PlannedCase], known_s: Mapping[str, float]) -> list[Group]:

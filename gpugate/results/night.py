@@ -31,7 +31,7 @@ METRIC_CODES: Mapping[str, int] = MappingProxyType(
         "peak_bytes": 11,  # device memory of the optimized side at start-up
         "whole_run_speedup": 12,
         "duration_s": 13,  # of measuring the case in all its processes
-        "host_fed": 14,  # 1 where the host decides the times; other cases have no such metric
+        "needs_host": 14,  # 1 where no other case may run on the host; other cases have no such metric
         "ranks": 15,  # GPUs of a case that spans several; other cases have no such metric
         "proving_s": 16,  # the part of duration_s that proofs took; a case without proofs has no such metric
     }

@@ -157,8 +157,8 @@ class PerfRun:
         if self.options.worker is None or self.opened is None:
             return
         cases = {item.nodeid: cases_of(item) for item in items}
-        recorded = self.opened.find_recorded_counters
-        planned = {case.id: plan_case(case, recorded(case)) for found in cases.values() for case in found}
+        find, cores = self.opened.find_current, self.options.worker.cores or 0
+        planned = {case.id: plan_case(case, find(case), cores) for found in cases.values() for case in found}
         groups = {node_id: planned[found[0].id].together for node_id, found in cases.items() if found}
         run = replace(self.opened.result, cases=self.opened.finished)
         tests = CollectedTests(machine_name(run.environment), tuple(planned.values()), groups, pack(run))

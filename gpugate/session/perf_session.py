@@ -40,7 +40,7 @@ from gpugate.machine.processes import list_children
 from gpugate.measurement.bus_share import with_bus_share
 from gpugate.measurement.ceilings import with_ceilings
 from gpugate.measurement.progress import Progress, Report, silent
-from gpugate.measurement.record import Counters, Measurement, ProofResult, Yardstick
+from gpugate.measurement.record import Measurement, ProofResult, Yardstick
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.measurement.whole_run import with_whole_run
@@ -522,11 +522,10 @@ class PerfSession:
         file = self.baselines.get(case.workload.name)
         return file.cases.get(_key(case)) if file else None
 
-    def find_recorded_counters(self, case: Case) -> tuple[Counters, Counters]:
-        """The counters of both sides in the case's record, each the largest one of all recorded processes; empty ones
-        without a record."""
+    def find_current(self, case: Case) -> baseline.Record | None:
+        """The current record of the case on this machine, under whatever software it was measured."""
         entry = self._find_entry(case)
-        return (entry.current.reference_counters, entry.current.optimized_counters) if entry else ({}, {})
+        return entry.current if entry else None
 
     def _explain(self, case: Case, result: CaseResult) -> Autopsy | None:
         """Makes the autopsy of a case. It decides no verdict, so that its failure is only a note."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpugate.errors import OptionError
 from gpugate.results.fleet_plan import PlannedCase, divide, group_cases, group_name
-from gpugate.results.host_fed import is_host_fed
+from gpugate.results.needs_host import needs_host
 from gpugate.results.shard import Shard
 from gpugate.session.selection import cases_of
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     import pytest
 
     from gpugate.measurement.record import Counters
+    from gpugate.store.baseline import Record
     from gpugate.workload import Case
 
 OPTION = "--perf-shard"
 SLURM, KUBERNETES = "slurm", "kubernetes"
 COUNT_VARIABLE = "GPUGATE_SHARDS"  # a pod of an Indexed Job knows its index and not their number
-NO_RECORD: tuple[Counters, ...] = ({}, {})
+NO_RECORD: tuple[Counters, Counters] = ({}, {})
 _SHARD = re.compile(r"(\d{1,5})/(\d{1,5})")
 
 
@@ -63,12 +64,17 @@ def _read(option: str, name: str, variables: Mapping[str, str], step: str) -> in
     return int(text)
 
 
-def plan_case(case: Case, recorded: Sequence[Counters] = NO_RECORD) -> PlannedCase:
-    """The facts that place a case in a plan; `recorded` has the counters of both sides in the record of the case."""
-    on_host_clock = case.device_kind == "cpu" or case.workload.timing == "pipeline"
-    host_fed = is_host_fed(on_host_clock, [side.get("kernel_fraction") for side in recorded])
-    together = group_name(case.id, case.optimization.point)
-    return PlannedCase(case.id, together, host_fed, case.optimization.needs.gpus)
+def plan_case(case: Case, record: Record | None = None, cores: int = 0) -> PlannedCase:
+    """The facts that place a case in a plan. `cores` are those that each GPU has for itself.
+
+    A case that was recorded with more cores is planned as one without a record.
+    """
+    if record is None or record.environment.cpu_count > cores:
+        sides = NO_RECORD
+    else:
+        sides = record.reference_counters, record.optimized_counters
+    alone = needs_host(case.device_kind == "cpu", case.workload.timing == "pipeline", sides)
+    return PlannedCase(case.id, group_name(case.id, case.optimization.point), alone, case.optimization.needs.gpus)
 
 
 def select_shard(

@@ -82,14 +82,14 @@ def read_store(url: str) -> list[StoredRun]:
 
     with closing(open_store(url, make=False)) as store:
         # Each case has a speedup, also one whose duration an older gpugate did not store.
-        nights = store.read_nights(Selection(metrics=("speedup", "duration_s", "proving_s", "host_fed", "ranks")))
+        nights = store.read_nights(Selection(metrics=("speedup", "duration_s", "proving_s", "needs_host", "ranks")))
     return [_of_night(night) for night in nights]
 
 
 def _of_night(night: Night) -> StoredRun:
     cases = tuple(
         StoredCase(
-            PlannedCase(name, name, case.value("host_fed") == 1, int(case.value("ranks") or 1)),
+            PlannedCase(name, name, case.value("needs_host") == 1, int(case.value("ranks") or 1)),
             case.value("duration_s"),
             case.value("proving_s") or 0.0,
         )

@@ -19,7 +19,8 @@ ORDERS = "gpugate-orders"  # in the input of a worker
 
 @dataclass(frozen=True)
 class Orders:
-    """The input of one worker. `gpus` is its CUDA_VISIBLE_DEVICES, `host_cores` the number of cores of all workers.
+    """The input of one worker. `gpus` is its CUDA_VISIBLE_DEVICES, `host_cores` the number of cores of all workers, and
+    `cores` the number that each worker of a GPU has at least.
 
     All workers measure one run: it has one start and one seed, and each appends its cases to the files of `run_paths`.
     To none of them the `result_paths` of the controller are changes of the code.
@@ -32,6 +33,7 @@ class Orders:
     result_paths: tuple[str, ...] = ()
     gpus: str | None = None  # None: a single worker sees what the controller sees
     host_cores: int | None = None
+    cores: int | None = None
     resume: bool = False
 
     @property

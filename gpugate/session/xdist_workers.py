@@ -159,7 +159,8 @@ class Workers:
         orders = replace(self.orders, resume=self.options.resume or self.began)
         if self.gpus:
             share = self._shares[id(node.gateway.spec)]
-            orders = replace(orders, gpus=share.gpus, host_cores=len(find_usable_cores()))
+            cores = min(len(one.cores) for one in self._shares.values())
+            orders = replace(orders, gpus=share.gpus, host_cores=len(find_usable_cores()), cores=cores)
         node.workerinput[ORDERS] = json.dumps(asdict(orders))
 
     def place(self, node: Any) -> int:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import Environment, machine_key
-from gpugate.results.host_fed import is_host_fed
+from gpugate.results.needs_host import needs_host
 from gpugate.results.night import UNKNOWN_PROVENANCE, CaseNight, Metric, Night
 from gpugate.results.provenance import Provenance
 from gpugate.results.run import RunResult
@@ -134,7 +134,7 @@ def _metrics(case: Mapping[str, Any], where: str) -> Iterator[tuple[str, Metric]
         "start_up_s": _start_up_s(case),
         "duration_s": _sum_over_processes(case, "wall_s"),
         "proving_s": _sum_over_processes(case, "spent_s", "proving"),
-        "host_fed": 1.0 if _is_host_fed(case) else None,
+        "needs_host": 1.0 if _needs_host(case) else None,
         **{
             name: _find(case, "measurement", "optimized_counters", name)
             for name in ("kernels", "kernel_launches", "graph_launches", "whole_run_speedup", "ranks")
@@ -162,12 +162,14 @@ def _entries(data: object) -> list[Any]:
     return data if isinstance(data, list) else []
 
 
-def _is_host_fed(case: Mapping[str, Any]) -> bool:
-    """See `CaseResult.host_fed`."""
+def _needs_host(case: Mapping[str, Any]) -> bool:
+    """See `CaseResult.needs_host`."""
     measurement = case.get("measurement")
     on_host_clock = isinstance(measurement, dict) and measurement.get("timer") == "host clock"
     sides = "reference_counters", "optimized_counters"
-    return is_host_fed(on_host_clock, [_find(measurement, side, "kernel_fraction") for side in sides])
+    copies = [_find(measurement, side, "copy_fraction") for side in sides]
+    counted = [{} if share is None else {"copy_fraction": share} for share in copies]
+    return needs_host(str(case.get("case_id")).endswith("/cpu"), on_host_clock, counted)
 
 
 def _find(data: object, *path: str) -> float | None:

@@ -42,7 +42,7 @@ def plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return found
 
 
-def test_each_case_has_the_duration_of_its_newest_run_and_host_fed_cases_run_alone(
+def test_each_case_has_the_duration_of_its_newest_run_and_cases_that_need_the_host_run_alone(
     nights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = plan(capsys, str(nights), "--gpus", "2")
@@ -78,7 +78,7 @@ def test_the_plan_in_words(nights: Path, capsys: pytest.CaptureFixture[str]) -> 
     ]
     assert "4 cases of nvidia-h200, without the start of their processes\n" in said
     assert "side by side 6 min, 1.09 times the bound of 6 min, the larger one of the longest case and the sum" in said
-    alone = "cases that the host feeds or that span GPUs run alone on the host, 10 min: the night takes 16 min\n"
+    alone = "cases that need the host or span GPUs run alone on it, 10 min: the night takes 16 min\n"
     assert alone in said
     assert said.splitlines()[-1].split() == ["night", "21", "min", "16", "min", "15", "min", "15", "min"]
 

@@ -28,7 +28,7 @@ def cases_of(run: RunResult, *durations_s: float) -> list[CaseResult]:
 
 @pytest.fixture
 def night(gpu_run: RunResult) -> RunResult:
-    """Four cases of one minute, of which one needed a confirmation, and one of two minutes that the host feeds."""
+    """Four cases of one minute, of which one needed a confirmation, and one of two minutes that needs the host."""
     *others, fed = cases_of(gpu_run, 60.0, 60.0, 60.0, 60.0, 120.0)
     assert fed.measurement is not None
     fed = replace(fed, measurement=replace(fed.measurement, timer="host clock"))
@@ -36,7 +36,7 @@ def night(gpu_run: RunResult) -> RunResult:
     return replace(gpu_run, cases={case.case_id: case for case in (*others, fed)}, gate=True)
 
 
-def test_the_cost_counts_all_processes_and_host_fed_cases_alone(night: RunResult) -> None:
+def test_the_cost_counts_all_processes_and_cases_that_need_the_host_alone(night: RunResult) -> None:
     assert describe_cost(night) == [LINE]
 
 

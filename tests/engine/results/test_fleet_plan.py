@@ -1,4 +1,4 @@
-"""The plan of a night: longest first, close to its bound, with sweeps whole and host-fed cases alone."""
+"""The plan of a night: longest first, close to its bound, with sweeps whole and cases that need the host alone."""
 
 import random
 from collections.abc import Sequence
@@ -70,13 +70,13 @@ def test_equal_input_gives_equal_shares_in_whatever_order_it_comes() -> None:
     assert divide(groups(*[1.0] * 9), 4) == divide(groups(*[1.0] * 9)[::-1], 4)
 
 
-def test_host_fed_cases_run_alone_after_the_others() -> None:
+def test_cases_that_need_the_host_run_alone_after_the_others() -> None:
     plan = plan_host(groups(3, 2, 9, 1, alone=[2]), 2)
     assert names([*plan.gpus, plan.alone]) == ["a", "bd", "c"]
     assert (plan.makespan_s, plan.bound_s, plan.night_s) == (3, 3, 12)
 
 
-def test_a_shard_has_a_host_of_its_own_so_that_host_fed_cases_need_no_phase() -> None:
+def test_a_shard_has_a_host_of_its_own_so_that_no_case_waits_for_it() -> None:
     plan = plan_shards(groups(3, 2, 9, 1, alone=[2]), 2)
     assert names(plan.gpus) == ["c", "abd"]
     assert (plan.alone, plan.night_s) == ((), 9)
@@ -88,7 +88,7 @@ def test_more_gpus_than_cases_leave_some_idle() -> None:
     assert plan.makespan_s == plan.bound_s == 3
 
 
-def test_the_points_of_a_sweep_stay_together_and_one_host_fed_point_makes_all_of_them_host_fed() -> None:
+def test_the_points_of_a_sweep_stay_together_and_all_need_the_host_where_one_does() -> None:
     points = [PlannedCase(f"net/batch-{size}/cuda", "net/batch/cuda", size == 8) for size in (8, 16)]
     known = {"net/batch-8/cuda": 3.0, "net/batch-16/cuda": 5.0, "net/fast/cuda": 1.0}
     assert group_cases([points[0], PlannedCase("net/fast/cuda", "net/fast/cuda"), points[1]], known) == [

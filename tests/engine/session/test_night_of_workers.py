@@ -28,9 +28,9 @@ plan_case = perf_run.plan_case
 nvml.list_visible_gpus = lambda: ["GPU-a", "GPU-b"]
 nvml.read_near_cores = lambda name: frozenset()
 opening.choose_device = lambda asked, of_worker=None: torch.device("cpu")
-perf_run.plan_case = lambda case, recorded: replace(
-    plan_case(case, recorded),
-    host_fed=case.optimization.name == "fed",
+perf_run.plan_case = lambda case, *facts: replace(
+    plan_case(case, *facts),
+    needs_host=case.optimization.name == "fed",
     gpus=2 if case.optimization.name == "spans" else 1,
 )
 

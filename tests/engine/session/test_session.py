@@ -427,10 +427,10 @@ def test_a_record_of_another_number_of_ranks_is_not_compared(session, monkeypatc
     assert session.notes == (set() if told is None else {words})
 
 
-def test_the_recorded_counters_of_both_sides_are_found_by_case(session) -> None:
-    assert session.find_recorded_counters(CASE) == ({}, {})
-    remember(session, reference_counters={"active_fraction": 0.97}, optimized_counters={"active_fraction": 0.99})
-    assert session.find_recorded_counters(CASE) == ({"active_fraction": 0.97}, {"active_fraction": 0.99})
+def test_the_current_record_is_found_by_case(session) -> None:
+    assert session.find_current(CASE) is None
+    remember(session, optimized_counters={"active_fraction": 0.99})
+    assert session.find_current(CASE).optimized_counters == {"active_fraction": 0.99}
 
 
 def test_no_capture_is_taken_of_a_case_that_spans_gpus(session) -> None:

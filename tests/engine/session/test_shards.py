@@ -10,10 +10,13 @@ import pytest
 
 from gpugate.catalogue import Catalogue
 from gpugate.errors import OptionError
+from gpugate.machine.environment import Environment
+from gpugate.measurement.record import Counters
 from gpugate.results.fleet_plan import PlannedCase
 from gpugate.results.shard import Shard
 from gpugate.session.selection import FIXTURE, SWEEP_FIXTURE, cases_of
 from gpugate.session.shards import parse_shard, plan_case, select_shard
+from gpugate.store.baseline import Record
 from gpugate.workload import Case, Needs, Optimization, Point, Size, SweepCases, Workload
 from tests.support.tiny_project import TinyProject, check_no_traceback
 
@@ -115,7 +118,7 @@ def group_of(item: Any) -> str:
     return str(case.id if point is None else f"{case.workload.name}/{point.sweep}/cpu")
 
 
-def test_a_case_is_planned_by_what_feeds_it_and_by_its_gpus() -> None:
+def test_a_case_is_planned_by_its_copies_its_cores_and_its_gpus() -> None:
     sides: Any = (lambda context: None, lambda context, index: None)
     both = {"cpu": Size(1, 1, 1), "cuda": Size(1, 1, 1)}
     one = Optimization("one", sides[0], {"cpu": 1.0, "cuda": 1.0}, point=Point("batch", 8))
@@ -126,16 +129,24 @@ def test_a_case_is_planned_by_what_feeds_it_and_by_its_gpus() -> None:
     catalogue.load()
     assert {plan_case(case) for case in catalogue.cases()} == {
         PlannedCase("net/one/cuda", "net/batch/cuda"),
-        PlannedCase("net/one/cpu", "net/batch/cpu", host_fed=True),
+        PlannedCase("net/one/cpu", "net/batch/cpu", needs_host=True),
         PlannedCase("net/spans/cuda", "net/spans/cuda", gpus=2),
-        PlannedCase("fed/one/cuda", "fed/one/cuda", host_fed=True),
-        PlannedCase("fed/one/cpu", "fed/one/cpu", host_fed=True),
+        PlannedCase("fed/one/cuda", "fed/one/cuda", needs_host=True),
+        PlannedCase("fed/one/cpu", "fed/one/cpu", needs_host=True),
     }
 
     (fed,) = (case for case in catalogue.cases() if case.id == "fed/one/cuda")
-    for both, host_fed in (((0.95, 0.99), False), ((0.94, 1.0), True), ((1.0, 0.94), True), ((1.0, None), True)):
-        recorded = [{} if share is None else {"kernel_fraction": share} for share in both]
-        assert plan_case(fed, recorded).host_fed is host_fed
+    for both, needs_host in (((0.24, 0.0), False), ((0.25, 0.0), True), ((0.0, 0.25), True), ((0.0, None), True)):
+        record = recorded(*({} if share is None else {"copy_fraction": share} for share in both), cores=16)
+        assert plan_case(fed, record, 16).needs_host is needs_host
+        assert plan_case(fed, record, 15).needs_host, "its record had more cores"
+
+
+def recorded(*sides: Counters, cores: int) -> Record:
+    """A record of no processes with the counters of both sides."""
+    environment = Environment("cuda", "NVIDIA H200", "Xeon", cores, "3.12.3")
+    counters = dict(zip(("reference_counters", "optimized_counters"), sides, strict=True))
+    return Record("2030-01-01T00:00:00+00:00", "ada", "first", "0123456789abcdef", environment, (), **counters)
 
 
 def test_of_more_shards_than_cases_the_last_ones_have_none_and_are_refused() -> None:

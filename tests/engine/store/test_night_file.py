@@ -51,31 +51,31 @@ def test_the_metrics_of_a_case(tmp_path: Path) -> None:
         "peak_bytes": Metric(4096.0),
         "duration_s": Metric(15.0),
         "proving_s": Metric(3.75),
-        "host_fed": Metric(1.0),
+        "needs_host": Metric(1.0),
     }
 
 
-def test_a_case_on_the_clock_of_the_gpu_is_not_host_fed(tmp_path: Path) -> None:
+def test_a_case_on_the_clock_of_the_gpu_does_not_need_its_host(tmp_path: Path) -> None:
     path = night(tmp_path, 0, [timed("fused", 3.0)]) / "run.json"
     cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
     cases[CASE]["measurement"]["timer"] = "cuda events"
     edit(path, cases=cases)
     (found,) = read_night(path, "one").cases.values()
-    assert found.metrics.keys().isdisjoint({"host_fed", "duration_s", "proving_s"})
+    assert found.metrics.keys().isdisjoint({"needs_host", "duration_s", "proving_s"})
 
 
-@pytest.mark.parametrize(("active", "host_fed"), [((0.95, 1.0), False), ((0.94, 1.0), True), ((1.0, 0.94), True)])
-def test_a_pipeline_whose_gpu_is_busy_on_both_sides_is_not_host_fed(
-    tmp_path: Path, active: tuple[float, float], host_fed: bool
+@pytest.mark.parametrize(("copies", "needs_host"), [((0.0, 0.24), False), ((0.25, 0.0), True), ((0.0, 0.25), True)])
+def test_a_pipeline_that_copies_little_on_both_sides_does_not_need_its_host(
+    tmp_path: Path, copies: tuple[float, float], needs_host: bool
 ) -> None:
-    sides = ({"kernel_fraction": share} for share in active)
+    sides = ({"copy_fraction": share} for share in copies)
     counters = dict(zip(("reference_counters", "optimized_counters"), sides, strict=True))
     case = timed("fused", 3.0)
-    assert case.host_fed
+    assert case.needs_host
     case.measurement = replace(case.measurement, **counters)
-    assert case.host_fed is host_fed
+    assert case.needs_host is needs_host
     (found,) = read_night(night(tmp_path, 0, [case]) / "run.json", "one").cases.values()
-    assert ("host_fed" in found.metrics) is host_fed
+    assert ("needs_host" in found.metrics) is needs_host
 
 
 def by_name(estimate: dict[str, float]) -> dict[str, float]:
