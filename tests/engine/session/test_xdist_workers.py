@@ -147,7 +147,7 @@ def test_each_of_several_workers_sees_its_gpu_and_the_last_one_the_host(gpus, mo
         workers.pytest_configure_node(node)
         orders = read_orders(SimpleNamespace(workerinput=node.workerinput))
         assert orders is not None
-        assert (orders.seed, orders.host_cores, orders.resume) == (7, 8, False)
+        assert (orders.seed, orders.host_cores, orders.cores, orders.resume) == (7, 8, 4, False)
         assert replace(OPTIONS, worker=orders).result_paths == options.result_paths
         found.append((*pinned, orders.gpus, workers.is_host(node)))
     assert found == [
