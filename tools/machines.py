@@ -1,4 +1,4 @@
-"""The machines whose records and results are stored here."""
+"""The GPUs whose records are in baselines/."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU. `name` is that of its folder in baselines/, and `folder` the one in results/."""
+    """A GPU. `name` is the name of its folder in baselines/, and `folder` the name of its folder in results/."""
 
     gpu: str
     name: str

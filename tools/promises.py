@@ -3,7 +3,7 @@
 `python -m tools.promises` writes promises.md of each machine below results/, and gates.md of results/h200/. It fills in
 the figures of results/h200/figures.md that stand between `<!--KIND NAME RECORD-->` and `<!--end-->`. KIND is `speedup`
 or `rate` (items per second of the optimized side) of the case NAME, or `ladder`, the table of the workload NAME. RECORD
-is `current` or `anchor`. The night of a machine is that of its folder night/; none of an H100 is stored yet.
+is `current` or `anchor`. The night of a machine is in the folder night/ beside its page; an H100 has none yet.
 """
 
 from __future__ import annotations
@@ -191,11 +191,12 @@ def write_promises(machine: Machine, cases: Mapping[str, RecordedCase], night: N
 
 `python -m tools.promises` writes this page from the promises of `workloads/` and the current records of
 `{folder}/`. A promise is the smallest speedup that a gate accepts from this GPU; it
-was chosen on records of an H200 and an H100, for hosts like theirs. The record is the median of the counted processes,
-and in brackets their range.
+was chosen on these records and, where another GPU here has the case, on its record too, for hosts like theirs. The
+record is the median of the counted processes, and in brackets their range. Cases and targets without a record of this
+GPU are not listed.
 
 - {len(cases) - low} of {len(cases)} promises are at least {SHARE:g} of the record. Each other promise has its reason.
-- A target is what the project set out to reach, in brackets its goal. **Bold**: the figure is below the target.
+- A target is to be reached; in brackets is the larger figure that was hoped for. **Bold**: below the target.
 {_describe_night(night)}
 ## Speedups
 

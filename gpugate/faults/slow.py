@@ -25,7 +25,7 @@ from gpugate.workload import Build, Context, Side
 
 RECENT_BLOCKS = 3  # their median: one disturbed block must not make the next one's extra work wrong
 FIRST_CYCLES_PER_MS = 1.5e6  # the SM clock of a GPU within a factor of two, used until a sleep was measured
-FARTHEST_CLOCK = 5  # times faster or slower than FIRST_CYCLES_PER_MS: an idle GPU of 2 GHz has 0.35 GHz
+CLOCK_RANGE = 5  # a rate may be so many times above or below FIRST_CYCLES_PER_MS: an idle GPU of 2 GHz runs at 0.35
 EMPTY_BLOCKS = 11  # that measure what the fault itself adds
 CACHE_BYTES = 2**23  # more than the private caches of a core
 FEWEST_CYCLES = 20_000  # 10 us: for a shorter sleep, events measure the launch alone
@@ -71,14 +71,14 @@ class Pace:
     cycles_per_ms: deque[float] = field(default_factory=_recent)
 
     def add_sleep(self, cycles: int, taken_ms: float) -> None:
-        """Takes the rate of a sleep that is long enough to measure, unless no clock is that fast or that slow.
+        """Keeps the rate of a sleep of at least FEWEST_CYCLES, where the clock of a GPU can have it.
 
         The first sleep of a process also loads its kernel. Its rate would make later sleeps too short to measure.
         """
         if cycles < FEWEST_CYCLES:
             return
         rate = cycles / taken_ms
-        if 1 / FARTHEST_CLOCK <= rate / FIRST_CYCLES_PER_MS <= FARTHEST_CLOCK:
+        if 1 / CLOCK_RANGE <= rate / FIRST_CYCLES_PER_MS <= CLOCK_RANGE:
             self.cycles_per_ms.append(rate)
 
     def cycles(self, share: float) -> int:
@@ -117,8 +117,7 @@ class DeviceExtraWork:
         if self._cycles is None or not self._slept.query():  # type: ignore[no-untyped-call]
             return
         self.pace.block_ms.append(self._began.elapsed_time(self._ended))
-        if self._cycles:
-            self.pace.add_sleep(self._cycles, self._ended.elapsed_time(self._slept))
+        self.pace.add_sleep(self._cycles, self._ended.elapsed_time(self._slept))
         self._cycles = None
 
 

@@ -70,7 +70,8 @@ class Environment:
         """Names under which an optimization may promise something, the most specific first: a GPU is
         `nvidia-h100-80gb-hbm3`, `sm_90` and `cuda`.
 
-        Products of one compute capability differ, such as an H100 and an H200 in the bandwidth of their memory.
+        Products of one compute capability differ, such as an H100 and an H200 in the bandwidth of their memory. A
+        misspelled name of a product never matches.
         """
         if self.device_kind == "cpu" or self.compute_capability is None:
             return (self.device_kind,)

@@ -328,7 +328,7 @@ def read_options(config: pytest.Config) -> Options:
         budget_given=budget is not None,
         step_timeout_s=seconds("perf_step_timeout", config.getini("perf_step_timeout")),
         attempts=whole_number("--perf-attempts", value("perf_attempts")),
-        json_path=None if is_worker else _writable("--perf-json", _path(config, value("perf_json"))),
+        json_path=None if is_worker else writable("--perf-json", _path(config, value("perf_json"))),
         report_path=None if is_worker else _path(config, value("perf_report")),
         store_url=None if is_worker or shard else store_url,
         proofs_path=_proofs_path(config, store_url),
@@ -585,7 +585,8 @@ def device_name(text: str) -> str:
     return text
 
 
-def _writable(option: str, path: Path | None) -> Path | None:
+def writable(option: str, path: Path | None) -> Path | None:
+    """`path` itself. Raises OptionError where no file can be written there, such as in a folder that does not exist."""
     if path is not None and (problem := _why_not_written(path.resolve())):
         raise OptionError(
             f"{option} {path} cannot be written ({problem}): give a file name in a folder that can be written"

@@ -31,7 +31,7 @@ from gpugate.results.run import RunResult
 from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, fault_status, run_problems
 from gpugate.session.judged import PerfTests
 from gpugate.session.left_over import end_daemons, end_left_over
-from gpugate.session.opening import open_session
+from gpugate.session.opening import choose_device, open_session
 from gpugate.session.options import Options, gates_by_settings
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.recording import lock_for_recording, record
@@ -110,7 +110,7 @@ class PerfRun:
         except GpugateError as error:
             self._refuse(session, error)
         if not session.items and self._had_cases:
-            self._lines.extend(filter(None, [explain_empty_selection(self.config)]))
+            self._explain_empty_selection(session)
         if self.config.option.collectonly or not any(map(cases_of, session.items)):
             return
         self._node_ids = {item.nodeid for item in session.items if cases_of(item)}
@@ -120,6 +120,14 @@ class PerfRun:
             self._describe_tests(session.items)
         except GpugateError as error:
             self._refuse(session, error)
+
+    def _explain_empty_selection(self, session: pytest.Session) -> None:
+        """A GPU that is not there is the reason, whatever `-k` and `-m` select."""
+        try:
+            choose_device(self.options.device)
+        except GpugateError as error:
+            self._refuse(session, error)
+        self._lines.extend(filter(None, [explain_empty_selection(self.config)]))
 
     def _refuse(self, session: pytest.Session, error: GpugateError) -> None:
         if not self._is_worker:

@@ -34,7 +34,7 @@ def build(context: Context) -> Side:
 
 
 FAST = Optimization("fast", build, {"cuda": 2.0, "cpu": 1.1})
-FASTER = Optimization("faster", build, {"sm_90": 3.0, "cuda": 2.0}, compared_with="fast")
+FASTER = Optimization("faster", build, {"nvidia-h100": 4.0, "sm_90": 3.0, "cuda": 2.0}, compared_with="fast")
 SIZES = {"cuda": Size(64, 1e9, 1e6), "cpu": Size(4, 1e8, 1e5)}
 NET = Workload("net", build, lambda context, index: index, SIZES, (FAST, FASTER))
 
@@ -315,7 +315,12 @@ def test_the_sessions_catalogue_is_what_the_module_offers() -> None:
 
 @pytest.mark.parametrize(
     ("classes", "expected"),
-    [(("sm_90", "cuda"), 3.0), (("sm_80", "cuda"), 2.0), (("cpu",), None)],
+    [
+        (("nvidia-h200", "sm_90", "cuda"), 3.0),
+        (("sm_80", "cuda"), 2.0),
+        (("nvidia-h100", "sm_90"), 4.0),
+        (("cpu",), None),
+    ],
 )
 def test_the_most_specific_device_class_counts(classes: tuple[str, ...], expected: float | None) -> None:
     assert for_device_class(FASTER.min_speedup, classes) == expected

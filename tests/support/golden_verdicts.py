@@ -32,12 +32,11 @@ from gpugate.statistics.tolerance import time_tolerance
 from gpugate.store import baseline, run_file
 from gpugate.store.baseline import Entry
 from gpugate.workload import Case, for_device_class
+from tools.machines import H200
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests/golden"
 GOLDEN = FOLDER / "verdicts.json"
-BASELINES = ROOT / "baselines/nvidia-h200"
-H200_CLASSES = ("sm_90", "cuda")
 RUNS = ("clean", "faulty", "cut-off")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 Json = dict[str, Any]
@@ -50,7 +49,7 @@ def judged() -> Json:
 
 def records() -> Json:
     """Returns by case the tolerances of its record, and the verdicts of each recorded process, alone and confirmed."""
-    files = baseline.load_all(BASELINES)
+    files = baseline.load_all(H200.baselines)
     checks = 2 * sum(len(file.cases) for file in files.values())
     cases, histories = _catalogue(), baseline.histories_of(files)
     return {
@@ -109,9 +108,9 @@ def _decided(case: Case, measured: list[Measurement], remembered: Remembered) ->
     optimization = case.optimization
     result = CaseResult(case.id, case.workload.name, optimization.name, case.reference_name, case.size, measured[0])
     result.promise = Promise(
-        for_device_class(optimization.min_speedup, H200_CLASSES),
+        for_device_class(optimization.min_speedup, H200.device_classes),
         optimization.tolerated,
-        for_device_class(optimization.contract, H200_CLASSES),
+        for_device_class(optimization.contract, H200.device_classes),
     )
     result.remembered = remembered
     result.summary = result.summarize(measured[0])

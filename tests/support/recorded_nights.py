@@ -11,7 +11,6 @@ import datetime
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 
 from gpugate.catalogue import catalogue
 from gpugate.explaining.states_of_case import explain
@@ -26,10 +25,9 @@ from gpugate.results.verdict import CASE_CHECKS
 from gpugate.store import baseline, profiles_file
 from gpugate.store.baseline import Entry
 from gpugate.workload import Case, for_device_class
+from tools.machines import H200
 
-ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "baselines/nvidia-h200"
-DEVICE_CLASSES = ("sm_90", "cuda")
+FOLDER = H200.baselines
 FIRST = datetime.datetime(2026, 11, 22, 3, 0, tzinfo=datetime.timezone.utc)
 
 
@@ -97,9 +95,9 @@ def _judged(case: Case, entry: Entry, histories: tuple[History, History], number
     if result.skipped or result.error:
         return result
     result.promise = Promise(
-        for_device_class(optimization.min_speedup, DEVICE_CLASSES),
+        for_device_class(optimization.min_speedup, H200.device_classes),
         optimization.tolerated,
-        for_device_class(optimization.contract, DEVICE_CLASSES),
+        for_device_class(optimization.contract, H200.device_classes),
     )
     checks, slower = 2 * len(_records()[0]), faults.slower.get(case.id, 0.0)
     counters, yardsticks = record.optimized_counters, record.yardsticks

@@ -1,4 +1,4 @@
-"""The pages of the recorded cases' sharpness are those of the records and of the rules as they are."""
+"""The pages of the recorded cases' sharpness agree with the records and with the rules as they are."""
 
 from dataclasses import replace
 

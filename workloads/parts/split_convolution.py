@@ -1,10 +1,11 @@
 """Convolutions of one picture in FP16, each one Triton kernel with all that follows it.
 
-One picture gives a layer few tiles of output: 14x14 pixels of 256 channels are 28 tiles of 64x32 for 132
-multiprocessors. So the sum over a filter's inputs is divided, too (split-K): each program adds up its share of a tile,
-and the last one that arrives adds the shares, in a fixed order, so that equal inputs give equal bits. A kernel tells
-the next one to start when its sums are done, so that the launch and the first instructions of the next one overlap its
-end (programmatic dependent launch, compute capability 9.0).
+One picture gives a layer few tiles of output: 14x14 pixels of 256 channels are 32 tiles of 64x32 for 132
+multiprocessors. So each layer has a tile size of its own. Four of the 19 kinds of layers also divide the sum over a
+filter's inputs (split-K): each program adds up its share of a tile, and the last one that arrives adds the shares, in a
+fixed order, so that equal inputs give equal bits. A kernel releases the next one when its sums are done, so that the
+launch and the first instructions of the next one overlap its end (programmatic dependent launch, compute capability
+9.0). On an older GPU a kernel starts after the one before it has ended. The tiles are those of an H100 on every GPU.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Tile(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """What decides the best tile of a convolution: its numbers of output pixels and of channels, and its filter."""
+    """The properties of a convolution that decide its best tile: output pixels, channels and filter."""
 
     pixels: int
     inputs: int
@@ -43,7 +44,8 @@ class Layer(NamedTuple):
     filter_side: int
 
 
-# The fastest of up to 60 tiles on an H100, 2026-11-26; `python -m tools.convolution_tiles` searches for them.
+# The fastest tiles of the third process in results/h100/runs/batch-1.txt, of an H100. At stride 1,
+# `python -m tools.convolution_tiles` tries further ones.
 TILES = {
     Layer(3136, 64, 64, 1): Tile(64, 32, 64, 1, 3),
     Layer(3136, 64, 64, 3): Tile(64, 32, 64, 1, 3),
@@ -98,7 +100,7 @@ def _convolve(  # type: ignore[no-untyped-def]  # Triton compiles it
     steps_each = (steps + splits - 1) // splits
     total = tl.zeros((tile_pixels, tile_channels), dtype=tl.float32)
     if overlaps:
-        gdc_wait()
+        gdc_wait()  # nothing before this line may read or write memory that another kernel uses
     for number in range(share * steps_each, min((share + 1) * steps_each, steps)):
         start = number * depth
         place = start // inputs  # in the filter
@@ -135,7 +137,8 @@ def _convolve(  # type: ignore[no-untyped-def]  # Triton compiles it
 class SplitConvolutions:
     """The three convolutions of `Operators` for one picture in channels-last FP16; their sums are FP32.
 
-    One stream at a time: the convolutions share their scratch memory.
+    The convolutions share their scratch memory. On two streams at once, programs would count and overwrite each other's
+    shares: the results would be wrong without an error.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -164,7 +167,9 @@ class SplitConvolutions:
     ) -> Tensor:
         """Convolves x [1, inputs, h, w], then adds `bias` and `z` and applies ReLU, where there is a bias.
 
-        Raises ValueError for what the kernel does not compute.
+        The filter is square; x, weight and z are FP16 and channels-last, which is not checked. Raises ValueError for
+        several pictures, groups, dilation, a stride or padding that differs between rows and columns, and for more
+        scratch memory than there is.
         """
         (pictures, inputs, height, width), (outputs, _, side, _) = x.shape, weight.shape
         (stride, padding), one = (how.stride[0], how.padding[0]), (1, 1)

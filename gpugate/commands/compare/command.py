@@ -71,13 +71,15 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from gpugate.commands.compare.report import Comparison, document, markdown, text
     from gpugate.report.terminal import stdout_takes_colour, terminal_columns
-    from gpugate.session.options import seconds, whole_number
+    from gpugate.session.options import seconds, whole_number, writable
     from gpugate.session.termination import treat_termination_as_ctrl_c
     from gpugate.store.json_file import write_atomically
 
     project = Path.cwd()
     processes = whole_number("--processes", arguments.processes, PROCESSES)
     budget_s = seconds("--budget", arguments.budget)
+    for option in ("json", "markdown", "html"):  # before anything is measured
+        writable(f"--{option}", getattr(arguments, option))
     base_python = find_python(arguments.base_python) if arguments.base_python is not None else None
     words = pytest_words(arguments.path, arguments.device)
     words += ["-k", arguments.keyword] if arguments.keyword else []

@@ -12,8 +12,8 @@ DEFAULT_LAST = 365  # a year
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "exit status: 0 written, 2 no night can be used, an option is wrong, or DIR cannot be written"
-    parser.add_argument("site", metavar="DIR", type=Path, help="the folder to write: open its index.html")
+    parser.epilog = "exit status: 0 written, 2 no night can be used, an option is wrong, or SITE cannot be written"
+    parser.add_argument("site", metavar="SITE", type=Path, help="the folder to write: open its index.html")
     add_selection(parser, DEFAULT_LAST)
 
 

@@ -282,6 +282,15 @@ def test_a_renamed_workload_is_no_comparison(here: Here) -> None:
     assert f") has none of the selected cases ({ours}), but {theirs}: give a base" in said
 
 
+@pytest.mark.parametrize("option", ["--json", "--markdown", "--html"])
+def test_a_file_in_no_folder_is_refused_before_anything_is_measured(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "nowhere" / "file"
+    assert main(["compare", "HEAD", option, str(path)]) == UNUSABLE
+    assert f"{option} {path} cannot be written (No such file or directory): give a file name" in capsys.readouterr().err
+
+
 def test_a_base_that_this_engine_cannot_drive_is_refused_with_the_reason(here: Here) -> None:
     here.commit(1, "Optimization('quick', quick, {'cpu': 0.01}, unknown_field=1)")
     here.commit(1)

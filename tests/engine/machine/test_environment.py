@@ -137,6 +137,19 @@ def test_a_gpu_that_tells_nothing_has_none_not_false(use_nvml: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("machine", "classes"),
+    [
+        (H200, ("nvidia-h200", "sm_90", "cuda")),
+        (replace(H200, device_name="NVIDIA H100 80GB HBM3"), ("nvidia-h100-80gb-hbm3", "sm_90", "cuda")),
+        (replace(H200, mig=True), ("nvidia-h200-mig", "sm_90", "cuda")),
+        (CPU, ("cpu",)),
+    ],
+)
+def test_a_gpu_is_of_its_product_its_architecture_and_cuda(machine: Environment, classes: tuple[str, ...]) -> None:
+    assert machine.device_classes == classes
+
+
+@pytest.mark.parametrize(
     ("machine", "name"),
     [
         (H200, "nvidia-h200"),

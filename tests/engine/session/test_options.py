@@ -246,6 +246,13 @@ def test_variables_alone_turn_no_gate_of_the_settings_off(
     assert read_options(pytester.parseconfig("-p", "gpugate.plugin", *words)).gate
 
 
+def test_a_gpu_that_is_not_there_is_the_reason_and_no_selection(tiny: TinyProject) -> None:
+    result = tiny.run("-k", "nowhere", "--perf-device=cuda:77")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    assert "there is no device 'cuda:77', torch sees " in result.text
+    assert "selects none" not in result.text
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

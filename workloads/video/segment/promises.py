@@ -36,7 +36,7 @@ def _promised(
     needs: Needs,
     against: str = BASELINE,
 ) -> Optimization:
-    """At least the speedup `sm_90` on an H200 and `cuda` on any GPU, with masks that are still the baseline's."""
+    """At least the speedup `sm_90` on an H200 or H100 and `cuda` on any GPU, with the baseline's masks."""
     return Optimization(
         name,
         build,
