@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpugate import units
 from gpugate.judging.decide import decider
+from gpugate.judging.machine_state import busy_cores
 from gpugate.judging.series_of_cases import sweeps
 from gpugate.judging.unrecorded import WIDEST_HALF_WIDTH
 from gpugate.report.next_step import advised_step, describe_next_step
@@ -30,13 +31,24 @@ def describe_gains(run: RunResult) -> list[str]:
     words = f"{len(gains)} of {units.number_of(len(found), 'optimization')} {verb} here"
     if gains:
         best = max(gains, key=lambda name: gains[name].low)
-        words += f", most of all {best}, {units.ratio(gains[best].median)}"
+        most = ", most of all " if len(gains) > 1 else ": "
+        words += f"{most}{best}, {units.ratio(gains[best].median)}"
     if losses:
         words += f"; slower than the reference: {len(losses)}, {units.list_names(losses, MOST_NAMED)}"
     knees = [
         f"{sweep.workload} is best with {sweep.parameter} {sweep.knee}" for sweep in sweeps(run.cases) if sweep.knee
     ]
-    return [words + _describe_undecided(run), *knees]
+    return [words + _describe_undecided(run) + _describe_other_work(run), *knees]
+
+
+def _describe_other_work(run: RunResult) -> str:
+    """The end of the sentence on a CPU whose cores other processes used: a speedup of such times is no evidence."""
+    on_cpu = (case.measurement for case in run.cases.values() if case.device_kind == "cpu" and case.measurement)
+    busy = [cores for one in on_cpu if (cores := busy_cores(one)) is not None]
+    if not busy:
+        return ""
+    step = "repeat the run on idle cores before you rely on a speedup"
+    return f"; other processes kept up to {max(busy):.1f} CPU cores busy: {step}"
 
 
 def _describe_undecided(run: RunResult) -> str:
