@@ -69,11 +69,8 @@ def describe_layer(layer: Layer, device: torch.device) -> str:  # cuda only
     how = Geometry((1, 1), (padding, padding), (1, 1), 1)
     shapes = (1, layer.inputs, side, side), (layer.outputs, layer.inputs, layer.filter_side, layer.filter_side)
     x, weight = (torch.randn(shape, device=device).half().to(memory_format=torch.channels_last) for shape in shapes)
-    bias, convolutions, tiles = (
-        torch.zeros(layer.outputs, device=device).half(),
-        SplitConvolutions(device),
-        list_tiles(layer),
-    )
+    bias = torch.zeros(layer.outputs, device=device).half()
+    convolutions, tiles = SplitConvolutions(device), list_tiles(layer)
 
     def convolve(tile: Tile) -> Tensor:
         with torch.inference_mode():  # which each thread sets for itself

@@ -26,10 +26,11 @@ from gpugate.report.table import Column, Table
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.summary import Summary, group_by_night, select_counted, summarize_process
-from gpugate.store import baseline, run_file
+from gpugate.store import run_file
 from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Case, for_device_class
 from tools.machines import H200, MACHINES, ROOT, Machine
+from tools.simulated_nights import load_entries
 
 NIGHT = "night"  # the folder of a machine's night
 NIGHT_S = 420.0
@@ -144,11 +145,7 @@ def load_cases(machine: Machine = H200) -> dict[str, RecordedCase]:
     if not catalogue.cases():
         catalogue.register_module("workloads")
         catalogue.load()
-    entries = {
-        f"{file.workload}/{key}": entry
-        for file in baseline.load_all(machine.baselines).values()
-        for key, entry in file.cases.items()
-    }
+    entries = load_entries(machine)
     recorded = (case for case in catalogue.cases() if case.id in entries)
     return {case.id: RecordedCase(machine, case, entries[case.id]) for case in recorded}
 

@@ -7,6 +7,7 @@ from gpugate.judging.decide import decider
 from gpugate.judging.machine_state import busy_cores
 from gpugate.judging.series_of_cases import sweeps
 from gpugate.judging.unrecorded import WIDEST_HALF_WIDTH
+from gpugate.report.machine import describe_load
 from gpugate.report.next_step import advised_step, describe_next_step
 from gpugate.report.rows import worst_of
 from gpugate.results.run import RunResult
@@ -44,11 +45,9 @@ def describe_gains(run: RunResult) -> list[str]:
 def _describe_other_work(run: RunResult) -> str:
     """The end of the sentence on a CPU whose cores other processes used: a speedup of such times is no evidence."""
     on_cpu = (case.measurement for case in run.cases.values() if case.device_kind == "cpu" and case.measurement)
-    busy = [cores for one in on_cpu if (cores := busy_cores(one)) is not None]
-    if not busy:
-        return ""
+    busy = [one for one in on_cpu if busy_cores(one) is not None]
     step = "repeat the run on idle cores before you rely on a speedup"
-    return f"; other processes kept up to {max(busy):.1f} CPU cores busy: {step}"
+    return "".join(f"; {load}: {step}" for load in describe_load(busy))
 
 
 def _describe_undecided(run: RunResult) -> str:

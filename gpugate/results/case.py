@@ -127,7 +127,8 @@ class CaseResult:
         if self.measurement is None:
             return False
         sides = self.measurement.reference_counters, self.measurement.optimized_counters
-        return needs_host(self.case_id.endswith("/cpu"), self.measurement.timer == "host clock", sides)
+        copies = (side.get("copy_fraction") for side in sides)
+        return needs_host(self.device_kind == "cpu", self.measurement.timer == "host clock", copies)
 
     @property
     def gpus(self) -> int:

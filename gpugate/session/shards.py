@@ -73,7 +73,8 @@ def plan_case(case: Case, record: Record | None = None, cores: int = 0) -> Plann
         sides = NO_RECORD
     else:
         sides = record.reference_counters, record.optimized_counters
-    alone = needs_host(case.device_kind == "cpu", case.workload.timing == "pipeline", sides)
+    copies = (side.get("copy_fraction") for side in sides)
+    alone = needs_host(case.device_kind == "cpu", case.workload.timing == "pipeline", copies)
     return PlannedCase(case.id, group_name(case.id, case.optimization.point), alone, case.optimization.needs.gpus)
 
 

@@ -168,8 +168,7 @@ def _needs_host(case: Mapping[str, Any]) -> bool:
     on_host_clock = isinstance(measurement, dict) and measurement.get("timer") == "host clock"
     sides = "reference_counters", "optimized_counters"
     copies = [_find(measurement, side, "copy_fraction") for side in sides]
-    counted = [{} if share is None else {"copy_fraction": share} for share in copies]
-    return needs_host(str(case.get("case_id")).endswith("/cpu"), on_host_clock, counted)
+    return needs_host(str(case.get("case_id")).endswith("/cpu"), on_host_clock, copies)
 
 
 def _find(data: object, *path: str) -> float | None:
