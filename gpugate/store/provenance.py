@@ -32,7 +32,7 @@ def read_provenance(
     commit = git(project, "rev-parse", "--verify", "--quiet", "HEAD")
     remote = git(project, "remote", "get-url", "origin") if commit else None
     return Provenance(
-        repository=None if remote is None else without_credentials(remote),
+        repository=None if remote is None else public_address(remote),
         commit=commit,
         changes=hash_changes(project, ignored=ignored) if commit else None,
         branch=_first(variables, _BRANCH_VARIABLES)
@@ -45,12 +45,16 @@ def read_provenance(
     )
 
 
-def without_credentials(remote: str) -> str:
-    """Removes user, password and query from an address such as `https://user:token@example.org/a.git`."""
+def public_address(remote: str) -> str | None:
+    """Removes user, password and query from an address such as `https://user:token@example.org/a.git`.
+
+    None for a folder, since its path says nothing on another machine.
+    """
     parts = urlsplit(remote)
-    if not parts.scheme or not parts.netloc:
-        return remote  # `git@example.org:a.git` and a path have no password
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    if parts.scheme and parts.netloc:
+        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    host, _, path = remote.partition(":")  # `git@example.org:a.git` has no password
+    return remote if path and "/" not in host and not path.startswith("//") else None
 
 
 def _ci_url(variables: Mapping[str, str]) -> str | None:
@@ -58,7 +62,7 @@ def _ci_url(variables: Mapping[str, str]) -> str | None:
     if server and repository and run:
         return f"{server}/{repository}/actions/runs/{run}"
     address = _first(variables, _JOB_VARIABLES)
-    return None if address is None else without_credentials(address)
+    return None if address is None else public_address(address)
 
 
 def _first(variables: Mapping[str, str], names: Sequence[str]) -> str | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.store import provenance
-from gpugate.store.provenance import read_provenance, without_credentials
+from gpugate.store.provenance import public_address, read_provenance
 from gpugate.store.version import git
 from tests.engine.store.test_version import commit
 
@@ -72,13 +72,16 @@ def test_an_image_is_named_by_its_variable_and_a_gpu_by_its_id(tmp_path: Path) -
     ("remote", "kept"),
     [
         ("git@example.org:a/b.git", "git@example.org:a/b.git"),
-        ("/srv/a.git", "/srv/a.git"),
+        ("example.org:a/b.git", "example.org:a/b.git"),
+        ("/srv/a.git", None),
+        ("../a.git", None),
+        ("file:///srv/a.git", None),
         ("ssh://git@example.org/a.git", "ssh://example.org/a.git"),
         ("https://token@example.org/a.git", "https://example.org/a.git"),
     ],
 )
-def test_an_address_loses_its_credentials(remote: str, kept: str) -> None:
-    assert without_credentials(remote) == kept
+def test_an_address_loses_its_credentials_and_a_folder_is_none(remote: str, kept: str | None) -> None:
+    assert public_address(remote) == kept
 
 
 def test_the_host_is_a_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
