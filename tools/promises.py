@@ -1,9 +1,9 @@
 """Targets and promises for each GPU beside what was recorded and what a night measured, and the tables of that night.
 
-`python -m tools.promises` writes promises.md of each machine below results/, and gates.md of results/h200/. It fills in
-the figures of results/h200/figures.md that stand between `<!--KIND NAME RECORD-->` and `<!--end-->`. KIND is `speedup`
-or `rate` (items per second of the optimized side) of the case NAME, or `ladder`, the table of the workload NAME. RECORD
-is `current` or `anchor`. The night of a machine is in the folder night/ beside its page; an H100 has none yet.
+`python -m tools.promises` writes promises.md and gates.md of each machine below results/. It fills in the figures of
+results/h200/figures.md that stand between `<!--KIND NAME RECORD-->` and `<!--end-->`. KIND is `speedup` or `rate`
+(items per second of the optimized side) of the case NAME, or `ladder`, the table of the workload NAME. RECORD is
+`current` or `anchor`. The night of a machine is in the folder night/ beside its pages.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpugate import units
@@ -151,7 +151,7 @@ def load_cases(machine: Machine = H200) -> dict[str, RecordedCase]:
 
 
 class Night:
-    """The measured cases of a machine's stored night, by id. Its runs are in their order of time; there may be none."""
+    """The measured cases of a machine's stored night, by id. Its runs are in their order of time."""
 
     def __init__(self, machine: Machine) -> None:
         folder = machine.results / NIGHT
@@ -165,6 +165,10 @@ class Night:
         """`2026-11-26, NVIDIA H200, driver 580.159.04, ...`"""
         first = self.runs[0]
         return ", ".join([first.started_at[:10], *facts(first.environment)])
+
+    def covers(self, case_ids: Iterable[str]) -> bool:
+        """True where the night measured each of the cases."""
+        return self._cases.keys() >= set(case_ids)
 
     def summary(self, case_id: str) -> Summary | None:
         """The summary of the process that decided; None for a case that was not measured."""
@@ -194,7 +198,11 @@ GPU are not listed.
 
 - {len(cases) - low} of {len(cases)} promises are at least {SHARE:g} of the record. Each other promise has its reason.
 - A target is to be reached; in brackets is the larger figure that was hoped for. **Bold**: below the target.
-{_describe_night(night)}
+
+The night is [{NIGHT}/]({NIGHT}/summary.md): {night.title}.
+It is one process of each case, or the one that decided where others confirmed it, with its interval, each end of which
+holds at 99 %.
+
 ## Speedups
 
 {_speedups(cases, night).markdown()}
@@ -212,7 +220,7 @@ share of the bus than the target: [streams beside others](figures.md#streams-bes
 
 {_counters(cases, night).markdown()}
 """
-    if night.runs:
+    if night.covers(cases):
         page += f"""
 ## The time of the night
 
@@ -222,40 +230,25 @@ At most {NIGHT_S / 60:g} min on four GPUs were wanted, with remembered proofs. T
     return page
 
 
-def _describe_night(night: Night) -> str:
-    if not night.runs:
-        return "- No night of this GPU is stored yet.\n"
-    return f"""
-The night is [{NIGHT}/]({NIGHT}/summary.md): {night.title}.
-It is one process of each case, or the one that decided where others confirmed it, with its interval, each end of which
-holds at 99 %.
-"""
-
-
 def _night_time(night: Night) -> str:
     """The wall time of the night's first run, all shards beside each other; bold where it is missed."""
     taken_s = night.runs[0].wall_s
     return units.duration(taken_s) if taken_s <= NIGHT_S else f"**{units.duration(taken_s)}**"
 
 
-def write_gates(night: Night) -> str:
+def write_gates(machine: Machine, night: Night) -> str:
     """Writes the page of the night, every case with its figures, in Markdown."""
     runs = "\n".join(
         f"## The run of {run.started_at[:16].replace('T', ' ')} UTC\n\n{results_page(run)}" for run in night.runs
     )
-    return f"""# A gate of everything on four H200
+    return f"""# The newest gate on an {machine.gpu}
 
-`pytest perf_tests --gate --perf-shard I/4`, one shard a GPU, merged by `gpugate merge`; `python -m tools.promises`
-writes this page from [night/](night/summary.md). The second run has the two cases of CV-CUDA, whose package the first
-one lacked.
+`python -m tools.promises` writes this page from [{NIGHT}/]({NIGHT}/summary.md).
+
+- The first run measured {machine.gate}.
+- The second run has the two cases of CV-CUDA, whose package the first run lacked.
 
 {runs}"""
-
-
-def _table(columns: Sequence[Column], rows: Sequence[tuple[str, ...]], night: Night) -> Table:
-    """The table; without its column of the night where none is stored."""
-    kept = [index for index, column in enumerate(columns) if night.runs or column.heading != "night"]
-    return Table("", tuple(columns[index] for index in kept), tuple(tuple(row[i] for i in kept) for row in rows))
 
 
 def _speedups(cases: Mapping[str, RecordedCase], night: Night) -> Table:
@@ -263,7 +256,7 @@ def _speedups(cases: Mapping[str, RecordedCase], night: Night) -> Table:
         *(Column("case", left=True), Column("target"), Column("promise"), Column("record"), Column("night")),
         *(Column("promise / record"), Column("reason of a low promise", left=True)),
     )
-    return _table(columns, [_speedup_row(case_id, one, night) for case_id, one in cases.items()], night)
+    return Table("", columns, tuple(_speedup_row(case_id, one, night) for case_id, one in cases.items()))
 
 
 def _speedup_row(case_id: str, one: RecordedCase, night: Night) -> tuple[str, ...]:
@@ -301,7 +294,7 @@ def _rates_with_target(cases: Mapping[str, RecordedCase], night: Night) -> Table
                 "" if tonight is None else _bold_below(target, tonight, f"{tonight:,.0f}"),
             )
         )
-    return _table(columns, rows, night)
+    return Table("", columns, tuple(rows))
 
 
 def _counters(cases: Mapping[str, RecordedCase], night: Night) -> Table:
@@ -324,7 +317,7 @@ def _counters(cases: Mapping[str, RecordedCase], night: Night) -> Table:
                 *("" if value is None else _bold_below(target, value, f"{value:.3g}") for value in (recorded, found)),
             )
         )
-    return _table((*columns, Column("record"), Column("night")), rows, night)
+    return Table("", (*columns, Column("record"), Column("night")), tuple(rows))
 
 
 def _bold_below(target: Target | None, value: float, words: str | None = None) -> str:
@@ -396,9 +389,10 @@ def main(words: Sequence[str] | None = None) -> None:
     """Writes the pages of promises and gates, and fills in figures.md, from the records and the nights."""
     argparse.ArgumentParser(prog="python -m tools.promises", description=main.__doc__).parse_args(words)
     for machine in MACHINES:
-        page = write_promises(machine, load_cases(machine), Night(machine))
-        (machine.results / "promises.md").write_text(page, encoding="utf-8")
-    (H200.results / "gates.md").write_text(write_gates(Night(H200)), encoding="utf-8")
+        night = Night(machine)
+        promises = write_promises(machine, load_cases(machine), night)
+        (machine.results / "promises.md").write_text(promises, encoding="utf-8")
+        (machine.results / "gates.md").write_text(write_gates(machine, night), encoding="utf-8")
     figures = H200.results / "figures.md"
     figures.write_text(fill_figures(figures.read_text(encoding="utf-8"), load_cases(H200)), encoding="utf-8")
 

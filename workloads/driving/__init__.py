@@ -122,7 +122,7 @@ VARIANTS = (
     _variant(
         "amp-fp16",
         AMP_FP16,
-        {"sm_90": 2.1, "cuda": 0.9},
+        {"sm_90": 2.2, "cuda": 0.9},
         dtype="float16",
         compared_with="uint8-bus",
         contract=_cuda(TENSOR_CORES),
