@@ -7,9 +7,19 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal
 
-# Counting runs under the profiler; watching, after it, measures the counters that need none, such as growing memory.
+# Preparing makes the inputs and the baseline's outputs. Counting runs under the profiler; watching, after it, measures
+# the counters that need none, such as growing memory.
 Doing = Literal[
-    "building", "warming up", "measuring", "counting", "watching", "checking", "proving", "confirming", "comparing"
+    "preparing",
+    "building",
+    "warming up",
+    "measuring",
+    "counting",
+    "watching",
+    "checking",
+    "proving",
+    "confirming",
+    "comparing",
 ]
 
 

@@ -167,7 +167,9 @@ def measure(
     cannot have the fault in the settings. An output that is not comparable (NaN, another shape or dtype) ends the
     measurement without samples.
     """
-    started = perf_counter()
+    spent = Spent()
+    spent.begin("preparing")
+    report(Progress(case.id, "preparing"))
     cache = cache or WorkloadCache()
     cache.begin(case.workload.name)
     if settings.fault is not None:
@@ -178,7 +180,7 @@ def measure(
         expected = None  # a duet computes them by its first build
         if not settings.duet:
             expected = cache.expected_outputs(inputs, lambda: expected_outputs(case, context, inputs))
-        run = _Run(case, context, settings, report, inputs, expected, cache)
+        run = _Run(case, context, settings, report, inputs, expected, cache, spent=spent)
         if settings.prove:
             run.found.proofs += run_proofs(case, context, lambda proof: run.report_progress("proving", proof))
         if case.size.whole_run_items is not None and not run.found.proofs:
@@ -186,7 +188,7 @@ def measure(
         stopped_because = _sample(run)
         if expected is not None and not run.found.baseline_unchanged:
             check_baseline_unchanged(case, context, inputs, expected)
-        return _record(run, stopped_because, perf_counter() - started)
+        return _record(run, stopped_because)
     finally:
         release(context.device)
 
@@ -208,9 +210,8 @@ def measure_times(
 
 def measure_live(case: Case, context: Context, settings: Settings, report: Report, live: LiveSides) -> Measurement:
     """Measures two live versions of the case's optimized side by the same plan as `measure`; nothing is built here."""
-    started = perf_counter()
     run = _Run(case, context, settings, report, Inputs((), (), 0, 0), live=live)
-    return _record(run, _sample(run), perf_counter() - started)
+    return _record(run, _sample(run))
 
 
 def _draw(settings: Settings, what: str) -> random.Random:
@@ -436,8 +437,8 @@ def _all_counters(run: _Run, side: int) -> Counters:
     return {**counted, **run.cpu[side].per_step(), **other_cores}
 
 
-def _record(run: _Run, stopped_because: StopReason, wall_s: float) -> Measurement:
-    found, ratios = run.found, sorted(run.timer.event_host_ratios)
+def _record(run: _Run, stopped_because: StopReason) -> Measurement:
+    found, ratios, spent_s = run.found, sorted(run.timer.event_host_ratios), run.spent.seconds()
     # In a duet the first side to be built loads the libraries, too; else the baseline was built before both sides.
     of_sides = zip(*(found.costs if run.settings.duet else found.costs[:1]), strict=True)
     reference_cost, optimized_cost = map(SideCost.lowest, of_sides)
@@ -464,6 +465,6 @@ def _record(run: _Run, stopped_because: StopReason, wall_s: float) -> Measuremen
         input_sets=len(run.inputs.timed),
         resolution_ms=run.timer.resolution_ms,
         seed=run.inputs.fresh_index,
-        wall_s=wall_s,
-        spent_s=run.spent.seconds(),
+        wall_s=sum(spent_s.values()),
+        spent_s=spent_s,
     )

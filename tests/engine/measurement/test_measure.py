@@ -513,7 +513,7 @@ def test_throttled_pairs_are_discarded_and_counted(bench: Bench, monkeypatch) ->
 def test_who_watches_is_told_what_happens_and_how_the_interval_narrows(bench: Bench) -> None:
     bench.measure(bench.case())
     doings = [doing for doing, _ in itertools.groupby(told.doing for told in bench.told)]
-    assert doings[:4] == ["building", "checking", "warming up", "measuring"]
+    assert doings[:5] == ["preparing", "building", "checking", "warming up", "measuring"]
     assert doings[-2:] == ["counting", "checking"]
     assert {told.case_id for told in bench.told} == {"net/fast/cpu"}
     measuring = [told for told in bench.told if told.doing == "measuring"]
