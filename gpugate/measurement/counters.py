@@ -27,7 +27,7 @@ from gpugate.measurement.sides import BuiltSide, blame, synchronize
 from gpugate.measurement.trace import FILLING, JOIN, WINDOW, Activity, read_activity
 
 FLUSH_STEPS = 2  # at most: the profiler's start-up and work still in flight end in these steps, outside the window
-ENQUEUED_STEPS, ENQUEUE_MS = 15, 300.0
+FEWEST_ENQUEUED, MOST_ENQUEUED, ENQUEUE_MS = 3, 200, 300.0
 MOST_COUNTED, MOST_AHEAD, COUNTED_MS = 4, 64, 500.0
 DETACH_CALLS, DETACH_PAUSE_S = 20, 0.005
 # Once attached, CUPTI makes every later kernel launch of the process about 30 % dearer, unless this variable makes it
@@ -169,18 +169,18 @@ def profiled_events(profiler: profile | cpu_profile) -> list[dict[str, Any]]:
 def enqueue_ms(side: BuiltSide, inputs: Sequence[Any]) -> float:
     """Measures the median host time until `step` returns, from an idle device and without a profiler.
 
-    The median is of 15 steps, or of as many as take 0.3 s.
+    The median is of 3 to 200 steps, as many as begin within 0.3 s. Few short steps would all lie in one slow moment of
+    the host.
     """
     side.flags.apply()
     times_ms: list[float] = []
+    until_ns = perf_counter_ns() + ENQUEUE_MS * 1e6
     with blame(side.name, "being enqueued"):
-        for number in range(ENQUEUED_STEPS):
-            if sum(times_ms) >= ENQUEUE_MS:
-                break
+        while len(times_ms) < FEWEST_ENQUEUED or (len(times_ms) < MOST_ENQUEUED and perf_counter_ns() < until_ns):
             synchronize(side.device)
             step = side.side.step  # reading `step` starts the work of some faults
             started = perf_counter_ns()
-            step(inputs[number % len(inputs)])
+            step(inputs[len(times_ms) % len(inputs)])
             times_ms.append((perf_counter_ns() - started) / 1e6)
             side.side.finish()
     synchronize(side.device)

@@ -138,26 +138,31 @@ def test_a_cpu_says_why_it_counts_no_kernels() -> None:
     assert counters.why_missing(CPU) == "kernels and copies are counted on CUDA only"
 
 
-def test_enqueueing_ends_when_the_step_returns_and_not_when_it_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A made-up clock: every second step is slow on the host, and joining takes far longer than any of them."""
-    now_ns, step_ms = [0], iter([2.0, 1.0] * counters.ENQUEUED_STEPS)
+@pytest.mark.parametrize(
+    ("step_ms", "join_ms", "median_ms", "enqueued"),
+    [
+        ([3.0] * 50 + [1.0] * 150, 0.1, 1.0, 182),
+        ([2.0, 1.0, 1.0] * 100, 100.0, 1.0, 3),
+        ([200.0] * 9, 0.0, 200.0, 3),
+        ([0.01] * 900, 0.0, 0.01, 200),
+    ],
+    ids=["a slow moment", "joining takes longer", "slow steps", "short steps"],
+)
+def test_steps_are_enqueued_for_a_third_of_a_second_and_a_join_is_no_part_of_one(
+    monkeypatch: pytest.MonkeyPatch, step_ms: list[float], join_ms: float, median_ms: float, enqueued: int
+) -> None:
+    """By a made-up clock, which steps and joins put forward."""
+    now_ns, steps = [0.0], []
 
     def pass_(milliseconds: float) -> None:
-        now_ns[0] += int(milliseconds * 1e6)
-
-    side = Side(lambda inputs: pass_(next(step_ms)), finish=lambda: pass_(100.0))
-    monkeypatch.setattr(counters, "perf_counter_ns", lambda: now_ns[0])
-    assert counters.enqueue_ms(built("fast", side), [torch.ones(1)]) == 2.0  # of fifteen, eight are slow
-
-
-def test_slow_steps_are_enqueued_for_a_third_of_a_second_only(monkeypatch) -> None:
-    now_ns, steps = [0], []
+        now_ns[0] += milliseconds * 1e6
 
     def step(inputs: torch.Tensor) -> torch.Tensor:
+        pass_(step_ms[len(steps)])
         steps.append(inputs)
-        now_ns[0] += int(200e6)
         return inputs
 
+    side = Side(step, finish=lambda: pass_(join_ms))
     monkeypatch.setattr(counters, "perf_counter_ns", lambda: now_ns[0])
-    assert counters.enqueue_ms(built("slow", Side(step)), [torch.ones(1)]) == 200.0
-    assert len(steps) == 2
+    assert counters.enqueue_ms(built("fast", side), [torch.ones(1)]) == pytest.approx(median_ms)
+    assert len(steps) == enqueued
