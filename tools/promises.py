@@ -216,7 +216,7 @@ holds at 99 %.
 ## Counters with a target
 
 The record is the largest value of its processes; the night is that of the first process. A gate asks for a smaller
-share of the bus than the target: [streams beside others](figures.md#streams-beside-others).
+share of the bus than the target: [streams beside others](../h200/figures.md#streams-beside-others).
 
 {_counters(cases, night).markdown()}
 """
