@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         ]
         profiles = profiles_file.collect_profiles(arguments.baselines, machine, runs)
         # The contents of all files are made before the first file is written: a refusal leaves every file unchanged.
-        write(folder, files, profiles, lambda lines: print(*lines, sep="\n"))
+        write(folder, files, profiles, runs, lambda lines: print(*lines, sep="\n"))
     return 0
 
 

@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from gpugate import units
 from gpugate.errors import BaselineError, EnvironmentUnfitError, FreshProcessError
+from gpugate.judging.counters import judge_counters
 from gpugate.machine.environment import machine_name
 from gpugate.machine.nvml import foreign_processes
 from gpugate.results.run import RunResult
 from gpugate.results.summary import find_undisturbed, group_by_night, summarize_process
+from gpugate.results.verdict import Outcome
 from gpugate.session.fresh_process import run_fresh
 from gpugate.session.options import DEFAULT_ON_SEVERAL_GPUS, DEFAULT_PROCESSES
 from gpugate.session.perf_session import PerfSession
@@ -44,7 +47,7 @@ def record(session: PerfSession, print_line: PrintLine, print_lines: PrintLines)
     except BaseException:
         print_line(f"recording: {kept}")
         raise
-    write(session.baselines_folder, files, profiles, lambda lines: print_lines([*lines, kept]))
+    write(session.baselines_folder, files, profiles, runs, lambda lines: print_lines([*lines, kept]))
 
 
 def planned_processes(session: PerfSession) -> int:
@@ -84,17 +87,34 @@ def write(
     folder: Path,
     files: Sequence[baseline.BaselineFile],
     profiles: Mapping[Path, profiles_file.Profiles],
+    runs: Sequence[RunResult],
     print_lines: PrintLines,
 ) -> None:
-    """Writes the files and prints what changed; a signal such as Ctrl-C takes effect after both.
+    """Writes the files and prints what changed and whose counters are REGRESSED in some of the recorded `runs`.
+
+    A signal such as Ctrl-C takes effect after that.
 
     Raises BaselineError for a baseline that cannot be written.
     """
     with delay_signals():
         lines = [line for file in files for line in baseline.write(folder, file)]
         problem = profiles_file.write(profiles)
-        lines += [problem] if problem else []
+        lines += [*_list_regressed_counters(runs), *([problem] if problem else [])]
         print_lines([*lines, f"written to {folder}: read the difference and commit it"])
+
+
+def _list_regressed_counters(runs: Sequence[RunResult]) -> Iterator[str]:
+    """A line for each case whose counters are REGRESSED in some process: they may be so in a gate, too."""
+    for case_id in sorted({case_id for run in runs for case_id in run.cases}):
+        judged = [
+            judge_counters(case.measurement, case.promise.contract, None)
+            for run in runs
+            if (case := run.cases.get(case_id)) and case.measurement and case.promise
+        ]
+        reasons = [verdict.reason for verdict in judged if verdict.outcome is Outcome.REGRESSED]
+        if reasons:
+            share = f"{len(reasons)} of {units.number_of(len(judged), 'process', 'processes')}"
+            yield f"{case_id}: REGRESSED in the check of counters in {share}, such as: {reasons[0]}"
 
 
 def _find_disturbed(runs: Sequence[RunResult], processes: int) -> str | None:

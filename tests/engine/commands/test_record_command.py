@@ -13,6 +13,7 @@ from gpugate.measurement.record import Yardstick
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.results.case import CaseResult
 from gpugate.store import baseline, profiles_file
+from gpugate.workload import Contract, Limit
 from tests.support.stored_runs import COUNTED, MACHINE, PROMISE, RECORDED, case, measured, stored
 
 DAY = "2030-01-02"
@@ -63,6 +64,19 @@ def test_who_recorded_stands_in_no_file(here: Path, monkeypatch: pytest.MonkeyPa
     texts = [path.read_text(encoding="utf-8") for path in here.glob("baselines/**/*.json")]
     assert len(texts) == 4
     assert not any("ada-lovelace" in text for text in texts)
+
+
+def test_counters_that_are_regressed_in_a_process_are_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = Contract(limits=(Limit("kernels", at_most=9),))
+    for number, kernels in enumerate((9.0, 12.0)):
+        found = of("net", "fused", 3 + number / 100)
+        counted = measured(found.case_id, 3.0, optimized_counters={**COUNTED, "kernels": kernels})
+        held = replace(found, measurement=counted, promise=replace(PROMISE, contract=few))
+        stored(Path(f"runs/run-{number}.json"), held, started_at=HOURS[number])
+    assert record() == 0
+    named = [line for line in capsys.readouterr().out.splitlines() if "REGRESSED" in line]
+    why = "kernels 12 is above 9"
+    assert named == [f"net/fused/cuda: REGRESSED in the check of counters in 1 of 2 processes, such as: {why}"]
 
 
 def test_disturbed_runs_replace_a_record_only_where_that_is_forced(
