@@ -35,6 +35,7 @@ from gpugate.judging.machine_state import busy_cores, environment_problem
 from gpugate.judging.plausibility import impossible_rate
 from gpugate.judging.recorded_code import has_alarm, may_need_duet
 from gpugate.judging.series_of_cases import rung_number
+from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, Missing, compare, machine_name, missing_needs
 from gpugate.machine.processes import list_children
 from gpugate.measurement.bus_share import with_bus_share
@@ -487,7 +488,7 @@ class PerfSession:
         if entry is None:
             return None
         record = entry.current
-        match = compare(record.environment, self.environment)
+        match = compare(record.environment, self._own_environment)
         if match.kind == "foreign" or not self._has_as_many_ranks(case, record):
             return None
         differences = match.differences
@@ -505,6 +506,13 @@ class PerfSession:
             yardsticks=record.yardsticks,
             checks=2 * sum(len(file.cases) for file in self.baselines.values()),  # speedup and throughput of each
         )
+
+    @property
+    def _own_environment(self) -> Environment:
+        """The environment of this process: a worker has a share of the cores, and its run has all of them."""
+        if self.options.worker is None or self.environment.device_kind == "cpu":
+            return self.environment
+        return replace(self.environment, cpu_count=len(find_usable_cores()))
 
     def _has_as_many_ranks(self, case: Case, record: baseline.Record) -> bool:
         """False, with a note, for a case that spans GPUs and was recorded on another number of them."""
