@@ -10,16 +10,11 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU.
-
-    `name` is the name of its folder in baselines/, and `folder` the name of its folder in results/. `gate` says what
-    the first run of its stored night measured, and how.
-    """
+    """A GPU. `name` is the name of its folder in baselines/, and `folder` the name of its folder in results/."""
 
     gpu: str
     name: str
     folder: str
-    gate: str
 
     @property
     def device_classes(self) -> tuple[str, ...]:
@@ -34,6 +29,6 @@ class Machine:
         return ROOT / "results" / self.folder
 
 
-H200 = Machine("H200", "nvidia-h200", "h200", "everything as four shards on four GPUs, merged by `gpugate merge`")
-H100 = Machine("H100", "nvidia-h100-80gb-hbm3", "h100", "the cases recorded by then, with `-n auto` on two GPUs")
+H200 = Machine("H200", "nvidia-h200", "h200")
+H100 = Machine("H100", "nvidia-h100-80gb-hbm3", "h100")
 MACHINES = (H200, H100)

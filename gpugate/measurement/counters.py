@@ -27,7 +27,7 @@ from gpugate.measurement.sides import BuiltSide, blame, synchronize
 from gpugate.measurement.trace import FILLING, JOIN, WINDOW, Activity, read_activity
 
 FLUSH_STEPS = 2  # at most: the profiler's start-up and work still in flight end in these steps, outside the window
-FEWEST_ENQUEUED, MOST_ENQUEUED, ENQUEUE_MS = 3, 200, 300.0
+FEWEST_ENQUEUED, MOST_ENQUEUED, ENQUEUE_MS = 5, 1000, 300.0
 MOST_COUNTED, MOST_AHEAD, COUNTED_MS = 4, 64, 500.0
 DETACH_CALLS, DETACH_PAUSE_S = 20, 0.005
 # Once attached, CUPTI makes every later kernel launch of the process about 30 % dearer, unless this variable makes it
@@ -169,7 +169,7 @@ def profiled_events(profiler: profile | cpu_profile) -> list[dict[str, Any]]:
 def enqueue_ms(side: BuiltSide, inputs: Sequence[Any]) -> float:
     """Measures the median host time until `step` returns, from an idle device and without a profiler.
 
-    The median is of 3 to 200 steps, as many as begin within 0.3 s. Few short steps would all lie in one slow moment of
+    The median is of 5 to 1000 steps, as many as begin within 0.3 s. Few short steps would all lie in one slow moment of
     the host.
     """
     side.flags.apply()

@@ -465,6 +465,6 @@ def _record(run: _Run, stopped_because: StopReason) -> Measurement:
         input_sets=len(run.inputs.timed),
         resolution_ms=run.timer.resolution_ms,
         seed=run.inputs.fresh_index,
-        wall_s=sum(spent_s.values()),
+        wall_s=round(sum(spent_s.values()), 3),
         spent_s=spent_s,
     )

@@ -11,8 +11,8 @@ SHORT_COMMIT = 12  # hexadecimal digits of a commit that a reader sees
 class Provenance:
     """The code that was measured and the host that measured it. None: the value does not exist or is not known.
 
-    `repository` has no credentials. `changes` is a hash of what was not committed, except for the baselines; None
-    where everything was. `host` is a hash of the host's identity.
+    `repository` is an address without credentials, None for a folder. `changes` is a hash of what was not committed,
+    except for the baselines; None where everything was. `host` is a hash of the host's identity.
     """
 
     repository: str | None = None

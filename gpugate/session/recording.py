@@ -104,7 +104,7 @@ def write(
 
 
 def _list_regressed_counters(runs: Sequence[RunResult]) -> Iterator[str]:
-    """A line for each case whose counters are REGRESSED in some process: they may be so in a gate, too."""
+    """A line for each case whose counters are REGRESSED in some run, its confirmations apart."""
     for case_id in sorted({case_id for run in runs for case_id in run.cases}):
         judged = [
             judge_counters(case.measurement, case.promise.contract, None)
@@ -114,7 +114,7 @@ def _list_regressed_counters(runs: Sequence[RunResult]) -> Iterator[str]:
         reasons = [verdict.reason for verdict in judged if verdict.outcome is Outcome.REGRESSED]
         if reasons:
             share = f"{len(reasons)} of {units.number_of(len(judged), 'process', 'processes')}"
-            yield f"{case_id}: REGRESSED in the check of counters in {share}, such as: {reasons[0]}"
+            yield f"{case_id}: REGRESSED in the check of counters in {share}, for example: {reasons[0]}"
 
 
 def _find_disturbed(runs: Sequence[RunResult], processes: int) -> str | None:

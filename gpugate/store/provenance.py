@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -19,6 +20,8 @@ _JOB_VARIABLES = ("CI_JOB_URL", "BUILDKITE_BUILD_URL", "CIRCLE_BUILD_URL", "BUIL
 _GITHUB_VARIABLES = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID")
 # The branch in GitHub, for a pull request and otherwise, and in GitLab: CI services check a commit out, not a branch.
 _BRANCH_VARIABLES = ("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_COMMIT_REF_NAME")
+_SCHEMES = ("https", "http", "ssh", "git")
+_SHORT_SSH = re.compile(r"([\w.-]+@)?[\w-]+(\.[\w-]+)+:[^/].*")  # `git@example.org:a.git`
 HASH_DIGITS = 12
 
 
@@ -32,7 +35,7 @@ def read_provenance(
     commit = git(project, "rev-parse", "--verify", "--quiet", "HEAD")
     remote = git(project, "remote", "get-url", "origin") if commit else None
     return Provenance(
-        repository=None if remote is None else public_address(remote),
+        repository=None if remote is None else remote_address(remote),
         commit=commit,
         changes=hash_changes(project, ignored=ignored) if commit else None,
         branch=_first(variables, _BRANCH_VARIABLES)
@@ -45,16 +48,18 @@ def read_provenance(
     )
 
 
-def public_address(remote: str) -> str | None:
+def remote_address(text: str) -> str | None:
     """Removes user, password and query from an address such as `https://user:token@example.org/a.git`.
 
-    None for a folder, since its path says nothing on another machine.
+    None for anything else, such as a folder, whose path says nothing on another machine.
     """
-    parts = urlsplit(remote)
-    if parts.scheme and parts.netloc:
+    try:
+        parts = urlsplit(text)
+    except ValueError:  # of brackets that are no IPv6 address
+        return None
+    if parts.scheme in _SCHEMES and parts.netloc:
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    host, _, path = remote.partition(":")  # `git@example.org:a.git` has no password
-    return remote if path and "/" not in host and not path.startswith("//") else None
+    return text if _SHORT_SSH.fullmatch(text) else None
 
 
 def _ci_url(variables: Mapping[str, str]) -> str | None:
@@ -62,7 +67,7 @@ def _ci_url(variables: Mapping[str, str]) -> str | None:
     if server and repository and run:
         return f"{server}/{repository}/actions/runs/{run}"
     address = _first(variables, _JOB_VARIABLES)
-    return None if address is None else public_address(address)
+    return None if address is None else remote_address(address)
 
 
 def _first(variables: Mapping[str, str], names: Sequence[str]) -> str | None:

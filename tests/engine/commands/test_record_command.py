@@ -76,7 +76,7 @@ def test_counters_that_are_regressed_in_a_process_are_named(here: Path, capsys: 
     assert record() == 0
     named = [line for line in capsys.readouterr().out.splitlines() if "REGRESSED" in line]
     why = "kernels 12 is above 9"
-    assert named == [f"net/fused/cuda: REGRESSED in the check of counters in 1 of 2 processes, such as: {why}"]
+    assert named == [f"net/fused/cuda: REGRESSED in the check of counters in 1 of 2 processes, for example: {why}"]
 
 
 def test_disturbed_runs_replace_a_record_only_where_that_is_forced(

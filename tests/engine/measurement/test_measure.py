@@ -524,6 +524,13 @@ def test_who_watches_is_told_what_happens_and_how_the_interval_narrows(bench: Be
     assert left == sorted(left, reverse=True)
 
 
+def test_the_time_of_a_measurement_is_that_of_its_activities(bench: Bench) -> None:
+    found = bench.measure(bench.case())
+    assert found.wall_s == pytest.approx(sum(found.spent_s.values()))
+    assert found.spent_s.keys() >= {"preparing", "building", "checking", "warming up", "measuring", "counting"}
+    assert found.wall_s > 0
+
+
 def test_what_needs_no_profiler_is_told_apart_from_counting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run.counters, "why_missing", lambda device: None)
     monkeypatch.setattr(run.counters, "collect", lambda side, *others: {"kernels": 1.0 if side.name == "fast" else 2.0})

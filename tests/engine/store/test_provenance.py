@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.store import provenance
-from gpugate.store.provenance import public_address, read_provenance
+from gpugate.store.provenance import read_provenance, remote_address
 from gpugate.store.version import git
 from tests.engine.store.test_version import commit
 
@@ -76,12 +76,18 @@ def test_an_image_is_named_by_its_variable_and_a_gpu_by_its_id(tmp_path: Path) -
         ("/srv/a.git", None),
         ("../a.git", None),
         ("file:///srv/a.git", None),
+        ("file://localhost/srv/a.git", None),
+        ("C:/Users/ada/a.git", None),
+        ("localhost:/home/ada/a.git", None),
+        ("user:token@example.org:a.git", None),
+        ("ext::sh -c /home/ada/x", None),
+        ("https://[x/a", None),
         ("ssh://git@example.org/a.git", "ssh://example.org/a.git"),
         ("https://token@example.org/a.git", "https://example.org/a.git"),
     ],
 )
 def test_an_address_loses_its_credentials_and_a_folder_is_none(remote: str, kept: str | None) -> None:
-    assert public_address(remote) == kept
+    assert remote_address(remote) == kept
 
 
 def test_the_host_is_a_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
