@@ -488,7 +488,7 @@ class PerfSession:
         if entry is None:
             return None
         record = entry.current
-        match = compare(record.environment, self._own_environment)
+        match = compare(record.environment, self._environment_beside(record))
         if match.kind == "foreign" or not self._has_as_many_ranks(case, record):
             return None
         differences = match.differences
@@ -507,12 +507,14 @@ class PerfSession:
             checks=2 * sum(len(file.cases) for file in self.baselines.values()),  # speedup and throughput of each
         )
 
-    @property
-    def _own_environment(self) -> Environment:
-        """The environment of this process: a worker has a share of the cores, and its run has all of them."""
-        if self.options.worker is None or self.environment.device_kind == "cpu":
-            return self.environment
-        return replace(self.environment, cpu_count=len(find_usable_cores()))
+    def _environment_beside(self, record: baseline.Record) -> Environment:
+        """The environment to compare with that of a record.
+
+        The run of workers has all cores of their host. A record may be of as many, or of as many as one worker has.
+        """
+        now, cores = self.environment, len(find_usable_cores())
+        as_worker = self.options.worker is not None and now.device_kind == "cuda"
+        return replace(now, cpu_count=cores) if as_worker and record.environment.cpu_count == cores else now
 
     def _has_as_many_ranks(self, case: Case, record: baseline.Record) -> bool:
         """False, with a note, for a case that spans GPUs and was recorded on another number of them."""

@@ -417,18 +417,25 @@ def test_after_cases_that_other_work_left_open_the_next_ones_are_short_until_the
 
 
 @pytest.mark.parametrize(
-    ("cores", "differences"), [(16, ()), (32, ("cpu count 16 -> 32",))], ids=["of a GPU", "of the host"]
+    ("recorded", "own", "differences"),
+    [(16, 16, ()), (32, 16, ()), (64, 16, ("cpu count 64 -> 32",)), (16, 32, ("cpu count 16 -> 32",))],
+    ids=[
+        "with the cores of the worker",
+        "with those of the host",
+        "with more",
+        "with fewer than the worker of the host",
+    ],
 )
-def test_a_record_is_compared_with_the_cores_of_the_worker_and_not_of_its_host(
-    session: PerfSession, monkeypatch: pytest.MonkeyPatch, cores: int, differences: tuple[str, ...]
+def test_a_record_is_of_the_cores_of_a_worker_or_of_its_host(
+    session: PerfSession, monkeypatch: pytest.MonkeyPatch, recorded: int, own: int, differences: tuple[str, ...]
 ) -> None:
     session.result.environment = replace(HERE, device_kind="cuda", cpu_count=32)
-    remember(session, environment=replace(session.result.environment, cpu_count=16))
+    remember(session, environment=replace(session.result.environment, cpu_count=recorded))
     session.result.source_hashes["net"] = source_hash(NET)
     session.options = replace(
         session.options, worker=Orders("tests", (), "2030-01-02T03:04:05+00:00", 0, host_cores=32)
     )
-    monkeypatch.setattr(gpugate.session.perf_session, "find_usable_cores", lambda: frozenset(range(cores)))
+    monkeypatch.setattr(gpugate.session.perf_session, "find_usable_cores", lambda: frozenset(range(own)))
     remembered = session.find_record(CASE)
     assert remembered is not None
     assert (remembered.match == "exact", remembered.differences) == (not differences, differences)
