@@ -193,7 +193,7 @@ def write_promises(machine: Machine, cases: Mapping[str, RecordedCase], night: N
 
 `python -m tools.promises` writes this page from the promises of `workloads/` and the current records of
 `{folder}/`. A promise is the smallest speedup that a gate accepts from this GPU; it
-was chosen on these records and, where another GPU here has the case, on its record too, for hosts like theirs. The
+was chosen from these records and, if another GPU has a record of the case, from that too, for hosts like theirs. The
 record is the median of the counted processes, and in brackets their range. Cases and targets without a record of this
 GPU are not listed.
 
@@ -223,7 +223,7 @@ The record is the largest value of its processes; the night is that of the first
     return f"""{page}
 ## The time of the night
 
-At most {NIGHT_S / 60:g} min on four GPUs were wanted for all cases, with remembered proofs. The night showed every
+The goal is at most {NIGHT_S / 60:g} min on four GPUs for all cases, with remembered proofs. The night showed every
 proof. It has {night.count(cases)} of the {len(cases)} recorded cases, and its first run took {_night_time(night)}.
 """
 

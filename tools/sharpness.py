@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -236,7 +237,7 @@ def format_head(machine: Machine) -> str:
 
 
 def format_cases(found: list[CaseSharpness]) -> str:
-    sharp, median = sum(one.detectable <= SHARP for one in found), found[(len(found) - 1) // 2].detectable
+    sharp, median = sum(one.detectable <= SHARP for one in found), statistics.median(one.detectable for one in found)
     summary = (
         f"**{sharp} of {len(found)} cases** catch a slowdown of {units.percent(SHARP)}; the median detectable slowdown "
         f"is {units.percent(median)}; {sum(one.alarms for one in found):.2g} false alarms are expected a night."

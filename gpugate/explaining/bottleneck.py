@@ -53,6 +53,8 @@ def bottleneck(counters: Mapping[str, float], step_ms: float) -> Bottleneck | No
         calls = "call" if waits == 1 else "calls"
         return Bottleneck("sync-bound", f"{waits:g} waiting {calls} per step, {idle}")
     if enqueue_ms >= HALF * step_ms:
-        enqueueing = f"enqueueing takes {units.milliseconds(enqueue_ms)} of {units.milliseconds(step_ms)}"
+        enqueueing = (
+            f"enqueueing to an idle GPU takes {units.milliseconds(enqueue_ms)}, a step {units.milliseconds(step_ms)}"
+        )
         return Bottleneck("launch-bound", f"{enqueueing}, {idle}")
     return Bottleneck("host-bound", idle)

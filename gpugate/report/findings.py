@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -167,8 +168,8 @@ def sharpness(run: RunResult) -> str | None:
     recorded = [case for case in run.cases.values() if case.number("false_alarms") is not None]
     if not recorded:
         return None
-    found = sorted(map(_detectable, recorded))
-    sharp, middle = sum(one <= SHARP for one in found), found[(len(found) - 1) // 2]
+    found = [_detectable(case) for case in recorded]
+    sharp, middle = sum(one <= SHARP for one in found), statistics.median(found)
     chances = [one.numbers.get("false_alarms") for case in recorded for one in case.verdicts]
     alarms = sum(one for one in chances if isinstance(one, float))
     median = f"{100 * middle:.2g} %" if math.isfinite(middle) else "none"

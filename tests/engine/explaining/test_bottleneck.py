@@ -26,7 +26,10 @@ IDLE = {"kernel_fraction": 0.3, "copy_fraction": 0.1, "active_fraction": 0.35, "
             "sync-bound: 3 waiting calls per step, the GPU is active 35 % of the time",
         ),
         ({**IDLE, "synchronizing_calls": 1}, "sync-bound: 1 waiting call per step, the GPU"),
-        ({**IDLE, "enqueue_ms": 0.5}, "launch-bound: enqueueing takes 0.500 ms of 1.00 ms, the GPU is active 35 %"),
+        (
+            {**IDLE, "enqueue_ms": 0.5},
+            "launch-bound: enqueueing to an idle GPU takes 0.500 ms, a step 1.00 ms, the GPU is active 35 %",
+        ),
         ({**IDLE, "synchronizing_calls": 0.4}, "host-bound: the GPU is active 35 % of the time"),
     ],
 )

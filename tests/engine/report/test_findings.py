@@ -28,7 +28,7 @@ def blunt(compared: RecordedCode) -> CaseResult:
 
 def test_a_sharp_and_a_blunt_record() -> None:
     (words,) = worth(run_of(case(GOOD), case(GOOD, remembered=remembered(BLUNT))))
-    assert words.startswith("sharpness: 1 of 2 cases would catch a slowdown of 5 % (median detectable 1.2 %)")
+    assert words.startswith("sharpness: 1 of 2 cases would catch a slowdown of 5 % (median detectable 10 %)")
 
 
 @pytest.mark.parametrize(
