@@ -21,7 +21,7 @@ _GITHUB_VARIABLES = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID")
 # The branch in GitHub, for a pull request and otherwise, and in GitLab: CI services check a commit out, not a branch.
 _BRANCH_VARIABLES = ("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_COMMIT_REF_NAME")
 _SCHEMES = ("https", "http", "ssh", "git")
-_SHORT_SSH = re.compile(r"([\w.-]+@)?[\w-]+(\.[\w-]+)+:[^/].*")  # `git@example.org:a.git`
+_SHORT_SSH = re.compile(r"([\w.-]+@[\w.-]+|[\w-]+(\.[\w-]+)+):[^/].*")  # `git@example.org:a.git`, `git@gitlab:a.git`
 HASH_DIGITS = 12
 
 

@@ -147,7 +147,7 @@ ENQUEUED = {  # ms of each step and of its join; the median, and the number of s
 
 
 @pytest.mark.parametrize(("step_ms", "join_ms", "median_ms", "enqueued"), ENQUEUED.values(), ids=ENQUEUED)
-def test_the_time_to_enqueue_is_a_median_of_the_steps_of_a_moment_without_joins(
+def test_the_time_to_enqueue_is_a_median_of_many_steps_without_their_joins(
     monkeypatch: pytest.MonkeyPatch, step_ms: list[float], join_ms: float, median_ms: float, enqueued: int
 ) -> None:
     """By a made-up clock, which steps and joins advance."""

@@ -73,6 +73,7 @@ def test_an_image_is_named_by_its_variable_and_a_gpu_by_its_id(tmp_path: Path) -
     [
         ("git@example.org:a/b.git", "git@example.org:a/b.git"),
         ("example.org:a/b.git", "example.org:a/b.git"),
+        ("git@gitlab:a/b.git", "git@gitlab:a/b.git"),
         ("/srv/a.git", None),
         ("../a.git", None),
         ("file:///srv/a.git", None),
