@@ -13,7 +13,7 @@ HALF = 0.5
 FED = 0.9  # of a step's real time that it takes on cached data: what is missing is the data path's
 
 
-Kind = Literal["data-bound", "compute-bound", "copy-bound", "sync-bound", "launch-bound", "host-bound"]
+Kind = Literal["data-bound", "kernel-bound", "copy-bound", "sync-bound", "launch-bound", "host-bound"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def bottleneck(counters: Mapping[str, float], step_ms: float) -> Bottleneck | No
     if efficiency is not None and efficiency < FED:
         return Bottleneck("data-bound", f"on cached data a step takes {units.percent(efficiency)} of its time")
     if kernels >= MOST:
-        return Bottleneck("compute-bound", f"kernels run {units.percent(kernels)} of the time")
+        return Bottleneck("kernel-bound", f"kernels run {units.percent(kernels)} of the time")
     if copies >= HALF and copies > kernels:
         return copy_bound
     idle = f"the GPU is active {units.percent(active)} of the time"

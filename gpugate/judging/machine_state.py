@@ -19,6 +19,9 @@ SICK_SHARE: Mapping[str, float] = {
     "matmul_fp32_tflops": 0.5,  # the probe of a CPU that is shared and noisy; its memcpy is too jumpy to say so
 }
 
+LAUNCH_LATENCY = "launch_latency_us"
+SLOW_LAUNCH = 1.2  # times the recorded latency, in both probes: at most 1.07 on a calm host, 1.1 to 1.6 on a slow one
+
 BUSY_CORES = 0.5  # taken by other processes: threads on all cores then wait for the one that has to share its core
 
 
@@ -84,6 +87,19 @@ def _risen_yardstick(probes: Sequence[Yardstick], expected: Mapping[str, float])
             recorded = f"and only {units.yardstick_value(name, wanted)} when this was recorded"
             return f"{_describe_reading(name, lowest)}, {recorded}: it was busy then, record it again"
     return None
+
+
+def slower_launches(around: Sequence[Yardstick], recorded: Mapping[str, float]) -> str | None:
+    """Both latencies, where each probe around a case took far longer to launch a kernel than when it was recorded.
+
+    That is no proof of a sick machine: it names what may have changed where the code did not become slower.
+    """
+    latencies = [probe.values[LAUNCH_LATENCY] for probe in around if LAUNCH_LATENCY in probe.values]
+    then = recorded.get(LAUNCH_LATENCY)
+    if not latencies or then is None or min(latencies) <= SLOW_LAUNCH * then:
+        return None
+    now, label = units.yardstick_value(LAUNCH_LATENCY, min(latencies)), units.yardstick_label(LAUNCH_LATENCY)
+    return f"{label} {units.yardstick_value(LAUNCH_LATENCY, then)} -> {now}"
 
 
 def _ceilings(probes: Sequence[Yardstick], expected: Mapping[str, float]) -> Iterator[tuple[str, float, float, float]]:

@@ -70,7 +70,7 @@ def _device(counters: Mapping[str, float], kind: Kind) -> Iterator[tuple[str, st
     """The figures of the GPU and the bus that the bottleneck does not name."""
     active = counters.get("active_fraction", 0.0)
     longest = max(counters.get("kernel_fraction", 0.0), counters.get("copy_fraction", 0.0))
-    if kind == "data-bound" or (kind in ("copy-bound", "compute-bound") and active - longest >= ALIKE):
+    if kind == "data-bound" or (kind in ("copy-bound", "kernel-bound") and active - longest >= ALIKE):
         yield "active", units.percent(active)
     if counters.get("bus_share", 0.0) >= MATTERS:
         yield "hidden", units.percent(counters.get("overlap_fraction", 0.0))

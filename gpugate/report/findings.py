@@ -148,15 +148,16 @@ def remembered_proofs(run: RunResult) -> str | None:
 
 
 def code_comparisons(run: RunResult) -> str | None:
-    """The outcomes of the duets with the recorded code; None where no case was compared with it."""
+    """The outcomes of the duets with the recorded code, and the first reason for which there are none; None where no
+    case was to be compared with it."""
     codes = [case.recorded_code for case in run.cases.values() if case.recorded_code is not None]
     duets = [duet for code in codes if (duet := duet_of(code)) is not None]
-    unchanged, failed = sum(code.unchanged for code in codes), sum(code.problem is not None for code in codes)
+    unchanged, problems = sum(code.unchanged for code in codes), [code.problem for code in codes if code.problem]
     counts = Counter(duet.outcome.value for duet in duets)
     outcomes = ", ".join(f"{count} {word}" for word, count in counts.items())
     parts = [f"{number_of(len(duets), 'case')} in turns ({outcomes})"] if duets else []
     parts += [f"{unchanged} unchanged"] if unchanged else []
-    parts += [f"{failed} not compared"] if failed else []
+    parts += [f"{len(problems)} not compared ({problems[0]})"] if problems else []
     return f"recorded code: {', '.join(parts)}" if parts else None
 
 

@@ -158,7 +158,7 @@ def _list_moves(run: RunResult) -> list[str]:
         judged = any(case.remembered is not None for case in run.cases.values())
         return ["Nothing moved by more than half of its tolerance."] if judged else []
     furthest = f", the {MAX_MOVES} furthest of {len(found)}" if len(found) > MAX_MOVES else ""
-    head = [f"**Moved** since the baseline{furthest}:"]
+    head = [f"**Moved** since the baseline by more than half of the tolerance{furthest}:"]
     table = Table("", columns("case", "speedup", "", "per step", ""), tuple(map(_cells, found[:MAX_MOVES])))
     return [*head, *(["", table.markdown()] if found else []), *(["", *knees] if knees else [])]
 

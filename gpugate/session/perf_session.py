@@ -31,7 +31,7 @@ from gpugate.judging.decide import (
     wants_fresh_process,
     wants_more_pairs,
 )
-from gpugate.judging.machine_state import busy_cores, environment_problem
+from gpugate.judging.machine_state import busy_cores, environment_problem, slower_launches
 from gpugate.judging.plausibility import impossible_rate
 from gpugate.judging.recorded_code import has_alarm, may_need_duet
 from gpugate.judging.series_of_cases import rung_number
@@ -345,6 +345,8 @@ class PerfSession:
         remembered, cores, now = result.remembered, result.cores_changed, self.result.provenance
         found = [text for text in (remembered.differences if remembered else ()) if text != SOURCE_CHANGED]
         found += [f"cores {cores.recorded} -> {cores.now}"] if cores is not None else []
+        launches = slower_launches(self.result.yardsticks[-2:], remembered.yardsticks) if remembered else None
+        found += [launches] if launches is not None else []
         if recorded is not None and now is not None:
             found += ["another host"] if recorded.host != now.host else []
             found += ["another GPU of this kind"] if recorded.gpu_uuid != now.gpu_uuid else []

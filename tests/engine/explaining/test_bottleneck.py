@@ -11,7 +11,7 @@ IDLE = {"kernel_fraction": 0.3, "copy_fraction": 0.1, "active_fraction": 0.35, "
     ("counters", "words"),
     [
         ({"data_path_efficiency": 0.31, "kernel_fraction": 0.95}, "data-bound: on cached data a step takes 31 % of"),
-        ({"data_path_efficiency": 0.97, "kernel_fraction": 0.95}, "compute-bound: kernels run 95 % of the time"),
+        ({"data_path_efficiency": 0.97, "kernel_fraction": 0.95}, "kernel-bound: kernels run 95 % of the time"),
         ({"kernel_fraction": 0.84, "copy_fraction": 0.9}, "copy-bound: copies run 90 % of the time, kernels 84 %"),
         (
             {"data_path_efficiency": 0.07, "kernel_fraction": 0.07, "copy_fraction": 0.98},

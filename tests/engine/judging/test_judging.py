@@ -9,7 +9,7 @@ import pytest
 
 from gpugate.judging.counters import EXACT_COUNTERS, EXACT_UNLESS_AUTOTUNED, broken_limit, judge_counters
 from gpugate.judging.equivalence import judge_equivalence
-from gpugate.judging.machine_state import environment_problem, with_environment
+from gpugate.judging.machine_state import environment_problem, slower_launches, with_environment
 from gpugate.judging.times import (
     against_minimum,
     against_reference,
@@ -758,6 +758,16 @@ def test_a_ceiling_far_above_the_recorded_one_is_a_record_of_a_busy_machine() ->
     said = "the machine gave pinned copy 72 GB/s, and only 50 GB/s when this was recorded: it was busy then, record it"
     assert environment_problem(measured_with(8, 0), [risen, risen], EXPECTED) == f"{said} again"
     assert environment_problem(measured_with(8, 0), [risen, once], EXPECTED) is None
+
+
+@pytest.mark.parametrize(
+    ("latencies_us", "change"),
+    [((2.5, 2.8), "launch latency 2 us -> 2.5 us"), ((9.0, 2.4), None), ((2.0,), None), ((), None)],
+)
+def test_launches_that_take_longer_around_a_case_are_named_as_a_change_of_the_machine(latencies_us, change) -> None:
+    around = [Yardstick({"launch_latency_us": us}) for us in latencies_us]
+    assert slower_launches([Yardstick({"matmul_bf16_tflops": 1.0}), *around], EXPECTED) == change
+    assert slower_launches(around, {}) is None
 
 
 @pytest.mark.parametrize("contract", [None, Contract((BY_GRAPH,), (CHEAP,))])

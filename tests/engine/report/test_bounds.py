@@ -52,12 +52,12 @@ def test_pageable_copies_and_waits_are_told_where_there_are_any(tmp_path: Path) 
 def test_nothing_is_told_of_copies_that_take_no_time_nor_twice_what_the_words_say(tmp_path: Path) -> None:
     lines = told(tmp_path, counted("computing", {**COMPUTING, "data_path_efficiency": 0.95}), counted("idle", WAITING))
     assert lines[:2] == [
-        "tiny/computing: compute-bound: kernels run 96 % of the time; data path 95 %",
+        "tiny/computing: kernel-bound: kernels run 96 % of the time; data path 95 %",
         "tiny/idle: sync-bound: 3 waiting calls per step, the GPU is active 98 % of the time; data path 95 %",
     ]
     assert lines[2:] == ["(data path: a step on cached data, of its real time)"]
     copying = told(tmp_path, counted("copying", {**COMPUTING, "kernel_fraction": 0.9, "data_path_efficiency": 1.0}))
-    assert copying[0].startswith("tiny/copying: compute-bound: kernels run 90 % of the time; active 98 %, ")
+    assert copying[0].startswith("tiny/copying: kernel-bound: kernels run 90 % of the time; active 98 %, ")
     fed = told(tmp_path, counted("fed", {**COMPUTING, "data_path_efficiency": 0.4}))
     assert fed[0] == "tiny/fed: data-bound: on cached data a step takes 40 % of its time; active 98 %"
 

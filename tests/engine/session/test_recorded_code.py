@@ -9,6 +9,7 @@ import torch
 
 from gpugate.errors import CompareError
 from gpugate.machine.environment import describe
+from gpugate.measurement import yardsticks
 from gpugate.results.duet import DuetProcess
 from gpugate.results.provenance import Provenance
 from gpugate.session import recorded_code
@@ -80,6 +81,11 @@ def make_machine_slower(project: TinyProject) -> None:
     set_provenance(project, replace(provenance, host="another"))
 
 
+def set_launch_latency(document: dict[str, Any], us: float) -> None:
+    for record in document["cases"]["quick/cpu"].values():
+        record["yardsticks"] = {"launch_latency_us": us}
+
+
 def test_a_slower_machine_with_changed_code_is_a_regression_only_where_the_code_is_slower(
     recorded_commit: TinyProject,
 ) -> None:
@@ -99,12 +105,15 @@ def test_a_slower_machine_with_changed_code_is_a_regression_only_where_the_code_
     assert f"gpugate bisect tiny/quick/cpu --good {of_main}" in slower.text
 
 
-def test_a_slower_machine_with_the_recorded_code_is_no_regression(recorded_commit: TinyProject) -> None:
+def test_a_slower_machine_with_the_recorded_code_is_no_regression(recorded_commit: TinyProject, monkeypatch) -> None:
     make_machine_slower(recorded_commit)
+    recorded_commit.edit_baseline(lambda document: set_launch_latency(document, 6.5))
+    monkeypatch.setattr(yardsticks, "_cpu", lambda: {"launch_latency_us": 10.0})
     ended = recorded_commit.run(*GATE)
     assert ended.status == 1, ended.text
     assert recorded_commit.outcomes()["speedup"] == "ENV_INVALID"
-    assert recorded_commit.reasons("speedup")["code_unchanged"]["changed"] == "another host"
+    changed = recorded_commit.reasons("speedup")["code_unchanged"]["changed"]
+    assert changed == "launch latency 6.5 us -> 10 us, another host"
     for day in (1, 2):  # the results of the first night are no changes of the code in the second one
         recorded_commit.run(*GATE, f"--perf-report=nights/{day}")
         assert recorded_commit.json()["provenance"]["changes"] is None
