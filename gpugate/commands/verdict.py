@@ -25,11 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "night", metavar="NIGHT", type=Path, help="a folder of --perf-report, or a file that --perf-json wrote"
     )
-    parser.add_argument(
-        "--without-gate",
-        action="store_true",
-        help="judge a run without --gate by its failed tests, such as one that is to be recorded (default: status 2)",
-    )
     parser.epilog = (
         "Exit status: 0 for a green gate, 1 for a red one, 2 where NIGHT is missing, unreadable, interrupted, a "
         "recording, a run without --gate, or of an earlier run than the last."
@@ -48,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise NoVerdictError(f"{path} is outdated, because a later run ended before its first case: measure again")
     if stored.interrupted:
         raise NoVerdictError(f"{path} was interrupted, so it has no verdict: measure again")
-    if stored.recording or not (stored.gate or arguments.without_gate):
+    if stored.recording or not stored.gate:
         raise NoVerdictError(f"{path} was measured without --gate, so it has no verdict: measure with it")
     if stored.exit_status is None:
         raise NoVerdictError(f"{path} has no exit status, so its run did not end: measure again")

@@ -36,14 +36,6 @@ def test_the_exit_status_is_the_gates(
     assert all(problem in said for problem in changed.get("problems", ()))
 
 
-@pytest.mark.parametrize(("exit_status", "status"), [(0, 0), (1, 1), (None, 2)])
-def test_a_run_without_gate_has_a_status_where_that_is_wanted(
-    tmp_path: Path, exit_status: int | None, status: int
-) -> None:
-    stored(tmp_path / "run.json", case("pass"), exit_status=exit_status)
-    assert main(["verdict", "--without-gate", str(tmp_path)]) == status
-
-
 @pytest.mark.parametrize("content", [None, "", "{}", '{"format": "gpugate-run", "format_version": 6}'])
 def test_a_night_that_cannot_be_read_is_no_green_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None
