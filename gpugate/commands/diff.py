@@ -29,17 +29,11 @@ from gpugate.results.run import RunResult
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.intervals import Estimate
 from gpugate.store import run_file
-from gpugate.store.codec import to_json
-from gpugate.store.json_file import pretty, with_header
 from gpugate.store.night_files import RUN, run_path
 
 if TYPE_CHECKING:
     from gpugate.profiling.summary import ProfileSummary
 
-FORMAT = "gpugate-diff"
-# History: 1: an autopsy of every case that both runs measured, by its id. 2: other differences of the runs, as
-# warnings. 3: the result of a case in each run, as `before` and `after`. 4: with the times of both sides.
-FORMAT_VERSION = 4
 PROFILES = (REPORT, EXPORT)
 HEADER_CHARACTERS = 200  # of a JSON file; the name of its format stands among them
 MOST_NAMED = 5
@@ -86,7 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="only the cases whose id contains this, in upper or lower case (default: all)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of paragraphs")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -105,12 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not found:
         selected = f" whose id contains {arguments.k!r}" if arguments.k else ""
         raise ReplayError(f"{first} and {second} measured no case in common{selected}: give others")
-    if arguments.json:
-        body = {"warnings": warnings, "cases": {one.case_id: _as_json(one) for one in found}}
-        sys.stdout.write(pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n")
-    else:
-        parts = [*_render_warnings(warnings), *(part for one in found for part in _paragraph(one))]
-        sys.stdout.write(render_text(parts, terminal_columns(), stdout_takes_colour()))
+    parts = [*_render_warnings(warnings), *(part for one in found for part in _paragraph(one))]
+    sys.stdout.write(render_text(parts, terminal_columns(), stdout_takes_colour()))
     return 0
 
 
@@ -248,8 +237,3 @@ def _describe_verdicts(one: CaseChange) -> Iterator[str]:
     ]
     yield f"verdict: {verdict}; speedup: {' -> '.join(speedups)}"
     yield in_words(one.before.times, one.after.times)
-
-
-def _as_json(one: CaseChange) -> dict[str, object]:
-    outcomes = {"before": one.before, "after": one.after}
-    return {**to_json(one.autopsy), **{when: found and to_json(found) for when, found in outcomes.items()}}

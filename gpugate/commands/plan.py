@@ -6,9 +6,8 @@ import argparse
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -20,7 +19,6 @@ from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_c
 from gpugate.results.fleet_plan import (
     FLEETS,
     FleetPlan,
-    Group,
     group_cases,
     longest_first,
     plan_host,
@@ -29,14 +27,8 @@ from gpugate.results.fleet_plan import (
 )
 from gpugate.session.options import whole_number
 from gpugate.session.stored_durations import StoredRun, list_durations, read_files, read_store, take_newest
-from gpugate.store.json_file import pretty, with_header
 from gpugate.store.store_url import VARIABLE, find_url
 from gpugate.units import duration, number_of
-
-FORMAT = "gpugate-plan"
-# History: 2: nights that remember their proofs. 1: the groups of each GPU and of the host, the makespan and its bound,
-# and nights on other numbers of GPUs.
-FORMAT_VERSION = 2
 
 
 class PlanError(GpugateError):
@@ -63,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help=f"read this store, an SQLAlchemy URL (default: {VARIABLE}, else the nearest .gpugate from here upwards)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     parser.epilog = (
         "A case has the duration of its newest run on the machine that measured last, with the time of the proofs that "
         "it showed last. The plan of a host is for as many cores for each GPU as that machine had. The store does not "
@@ -72,7 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the plan. Raises OptionError for a number that cannot be used, and PlanError where no case is stored."""
+    """Prints the plan. Raises as `make_plan` does."""
+    width, one = terminal_columns(), "GPU" if arguments.shards is None else "shard"
+    sys.stdout.write(render_text(_parts(make_plan(arguments), one, width), width, stdout_takes_colour()))
+    return 0
+
+
+def make_plan(arguments: argparse.Namespace) -> Planned:
+    """Raises OptionError for a number that cannot be used, and PlanError where no case is stored."""
     option, text = ("--gpus", arguments.gpus) if arguments.shards is None else ("--shards", arguments.shards)
     count, plan = whole_number(option, text, example=4), plan_host if arguments.shards is None else plan_shards
     found = read_files(arguments.paths) if arguments.paths else _read_store(arguments.store)
@@ -90,14 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     fleets = [Fleet(gpus, plan(groups, gpus).night_s, plan(without_proofs, gpus).night_s) for gpus in FLEETS]
     unfit = {case_id for one in found if one.machine == machine for case_id in one.unfit}
     left_out = tuple(unfit - {case.case_id for case in cases})
-    planned = Planned(machine, len(cases), len(known_s), plan(groups, count), fleets, left_out)
-    if arguments.json:
-        sys.stdout.write(pretty(with_header(FORMAT, FORMAT_VERSION, document(planned))) + "\n")
-    else:
-        width = terminal_columns()
-        one = "GPU" if arguments.shards is None else "shard"
-        sys.stdout.write(render_text(_parts(planned, one, width), width, stdout_takes_colour()))
-    return 0
+    return Planned(machine, len(cases), len(known_s), plan(groups, count), fleets, left_out)
 
 
 def _read_store(given: str | None) -> list[StoredRun]:
@@ -129,26 +120,6 @@ class Planned:
     plan: FleetPlan
     fleets: Sequence[Fleet]
     left_out: tuple[str, ...] = ()
-
-
-def document(planned: Planned) -> dict[str, Any]:
-    """The body of the JSON document."""
-    plan = planned.plan
-    return {
-        "machine": planned.machine,
-        "cases": planned.cases,
-        "cases_with_duration": planned.known,
-        "makespan_s": plan.makespan_s,
-        "bound_s": plan.bound_s,
-        "night_s": plan.night_s,
-        "gpus": [_share_as_json(share) for share in plan.gpus],
-        "alone": _share_as_json(plan.alone),
-        "fleets": [asdict(fleet) for fleet in planned.fleets],
-    }
-
-
-def _share_as_json(share: Sequence[Group]) -> dict[str, Any]:
-    return {"duration_s": total_s(share), "cases": [case_id for group in share for case_id in group.cases]}
 
 
 def _parts(planned: Planned, one: str, width: int) -> Iterator[RenderableType]:

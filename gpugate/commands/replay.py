@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -25,13 +24,9 @@ from gpugate.results.run import RunResult
 from gpugate.results.verdict import SEVERITY
 from gpugate.session.options import share
 from gpugate.store import run_file
-from gpugate.store.json_file import pretty, with_header
 from gpugate.store.night_files import RUN, find_runs
 from gpugate.units import number_of
 
-FORMAT = "gpugate-replay"
-# History: 1: runs by their start, with their changed verdicts, and the number of occurrences of each outcome.
-FORMAT_VERSION = 1
 SAME, DIFFERENT, UNUSABLE = 0, 1, 2
 SKIPPED, FAILED, NOT_FINISHED = "skipped", "failed", "not finished"
 WORDS = (*(outcome.value for outcome in SEVERITY), NOT_JUDGED, SKIPPED, FAILED, NOT_FINISHED)
@@ -60,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PERCENT",
         help="how far a speedup may fall short of the recorded one (default: as each run was decided)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,10 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         except GpugateError as error:
             refused.append(str(error))
     nights.sort(key=lambda night: night.started)
-    if arguments.json:
-        sys.stdout.write(document(nights, refused, tolerance))
-    elif nights:
-        _print(nights)
+    if nights:
+        width = terminal_columns()
+        sys.stdout.write(render_text(_parts(nights, width), width, stdout_takes_colour()))
     for sentence in refused:
         print(f"gpugate replay: {sentence}", file=sys.stderr)
     if refused:
@@ -119,41 +112,6 @@ def occurrences(nights: Sequence[ReplayedRun]) -> dict[str, Counter[str]]:
         for case in night.decided.cases.values():
             outcomes.setdefault(case.case_id, Counter())[outcome_of(case)] += 1
     return outcomes
-
-
-def document(nights: Sequence[ReplayedRun], refused: Sequence[str], tolerance: float | None) -> str:
-    """Returns one JSON document. `tolerance` is a share, or null for the tolerance with which each run was judged."""
-    body = {
-        "tolerance": tolerance,
-        "differs": any(night.changes for night in nights),
-        "runs": [_run_as_json(night) for night in nights],
-        "occurrences": {case_id: _in_order(counted) for case_id, counted in occurrences(nights).items()},
-        "refused": list(refused),
-    }
-    return pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n"
-
-
-def _run_as_json(night: ReplayedRun) -> dict[str, Any]:
-    return {
-        "file": night.file,
-        "started_at": night.decided.started_at,
-        "machine": night.decided.environment.device_name,
-        "interrupted": night.decided.interrupted,
-        "mutated": night.decided.mutated,
-        "tally": _in_order(Counter(outcome_of(case) for case in night.decided.cases.values())),
-        "changes": [
-            {"case_id": one.case_id, "check": one.check, "stored": one.stored, "decided": one.decided}
-            for one in night.changes
-        ],
-    }
-
-
-def _in_order(counted: Counter[str]) -> dict[str, int]:
-    return {word: counted[word] for word in WORDS if counted[word]}
-
-
-def _print(nights: Sequence[ReplayedRun]) -> None:
-    sys.stdout.write(render_text(_parts(nights, terminal_columns()), terminal_columns(), stdout_takes_colour()))
 
 
 def _parts(nights: Sequence[ReplayedRun], width: int) -> Iterator[RenderableType]:

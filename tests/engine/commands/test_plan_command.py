@@ -1,6 +1,7 @@
 """`gpugate plan`: the cases of stored runs on several GPUs or shards."""
 
-import json
+import argparse
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from gpugate.commands.cli import main
+from gpugate.commands.plan import Fleet, Planned, add_arguments, make_plan
 from gpugate.results.case import CaseResult, Confirmation
+from gpugate.results.fleet_plan import Group, total_s
 from gpugate.store.adding import add_folder
 from gpugate.store.database import open_store
 from gpugate.workload import Point
@@ -36,34 +39,32 @@ def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert main(["plan", *words, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+def plan(*words: str) -> Planned:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return make_plan(parser.parse_args(words))
 
 
-def test_each_case_has_the_duration_of_its_newest_run_and_cases_that_need_the_host_run_alone(
-    nights: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = plan(capsys, str(nights), "--gpus", "2")
-    assert (found["format"], found["format_version"]) == ("gpugate-plan", 2)
-    assert found["gpus"] == [
-        {"duration_s": 300, "cases": ["tiny/a/cuda"]},
-        {"duration_s": 360, "cases": ["tiny/c/cuda", "tiny/b/cuda"]},
-    ]
-    assert found["alone"] == {"duration_s": 600, "cases": ["tiny/host/cuda"]}
-    assert (found["makespan_s"], found["bound_s"], found["night_s"]) == (360, 330, 960)
-    assert found["fleets"] == [
-        {"gpus": gpus, "night_s": night_s, "night_with_remembered_proofs_s": night_s}
-        for gpus, night_s in ((1, 1260), (2, 960), (4, 900), (8, 900))
-    ]
-    assert (found["machine"], found["cases"], found["cases_with_duration"]) == ("nvidia-h200", 4, 4)
+def share(groups: Sequence[Group]) -> tuple[float, list[str]]:
+    """The seconds and the cases of one GPU, one shard or the host."""
+    return total_s(groups), [case_id for group in groups for case_id in group.cases]
 
 
-def test_a_shard_has_its_own_host(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = plan(capsys, str(nights), "--shards", "2")
-    assert [share["duration_s"] for share in found["gpus"]] == [600, 660]
-    assert (found["alone"]["cases"], found["night_s"]) == ([], 660)
+def test_each_case_has_the_duration_of_its_newest_run_and_cases_that_need_the_host_run_alone(nights: Path) -> None:
+    found = plan(str(nights), "--gpus", "2")
+    night = found.plan
+    assert [*map(share, night.gpus)] == [(300, ["tiny/a/cuda"]), (360, ["tiny/c/cuda", "tiny/b/cuda"])]
+    assert share(night.alone) == (600, ["tiny/host/cuda"])
+    assert (night.makespan_s, night.bound_s, night.night_s) == (360, 330, 960)
+    nights_s = ((1, 1260), (2, 960), (4, 900), (8, 900))
+    assert found.fleets == [Fleet(gpus, night_s, night_s) for gpus, night_s in nights_s]
+    assert (found.machine, found.cases, found.known) == ("nvidia-h200", 4, 4)
+
+
+def test_a_shard_has_its_own_host(nights: Path) -> None:
+    found = plan(str(nights), "--shards", "2").plan
+    assert [*map(total_s, found.gpus)] == [600, 660]
+    assert (share(found.alone), found.night_s) == ((0, []), 660)
 
 
 def test_the_plan_in_words(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,15 +121,15 @@ def test_a_plan_names_what_takes_longest(
 
 
 def test_the_store_gives_the_same_plan_as_its_files(
-    nights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    nights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path}/store.sqlite"
     with closing(open_store(url)) as store:
         add_folder(store, nights)
-    of_files = plan(capsys, str(nights), "--gpus", "2")
-    assert plan(capsys, "--store", url, "--gpus", "2") == of_files
+    of_files = plan(str(nights), "--gpus", "2")
+    assert plan("--store", url, "--gpus", "2") == of_files
     monkeypatch.setenv("GPUGATE_STORE", url)
-    assert plan(capsys, "--gpus", "2") == of_files
+    assert plan("--gpus", "2") == of_files
 
 
 def test_a_store_that_knows_a_case_only_from_a_sick_machine_says_so(
@@ -149,14 +150,14 @@ def test_a_store_that_knows_a_case_only_from_a_sick_machine_says_so(
     assert "the machine was not well (ENV_INVALID), so measure again" in capsys.readouterr().err
 
 
-def test_confirmations_count_as_part_of_their_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_confirmations_count_as_part_of_their_case(tmp_path: Path) -> None:
     further = [Confirmation(measured("tiny/a/cuda", 3.0, wall_s=30)), Confirmation(None, "it ended with status 3")]
     path = night(tmp_path, 0, [timed("a", 60, attempts=further)])
-    assert plan(capsys, str(path), "--gpus", "1")["night_s"] == 90
+    assert plan(str(path), "--gpus", "1").plan.night_s == 90
     url = f"sqlite:///{tmp_path}/store.sqlite"
     with closing(open_store(url)) as store:
         add_folder(store, path)
-    assert plan(capsys, "--store", url, "--gpus", "1")["night_s"] == 90
+    assert plan("--store", url, "--gpus", "1").plan.night_s == 90
 
 
 def test_a_night_that_remembers_its_proofs_is_shorter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,9 +169,9 @@ def test_a_night_that_remembers_its_proofs_is_shorter(tmp_path: Path, capsys: py
     with closing(open_store(url)) as store:
         add_folder(store, path)
     for source in ((str(path),), ("--store", url)):
-        found = plan(capsys, *source, "--shards", "2")["fleets"]
-        assert [fleet["night_s"] for fleet in found] == [150, 90, 90, 90]
-        assert [fleet["night_with_remembered_proofs_s"] for fleet in found] == [90, 60, 60, 60]
+        found = plan(*source, "--shards", "2").fleets
+        assert [fleet.night_s for fleet in found] == [150, 90, 90, 90]
+        assert [fleet.night_with_remembered_proofs_s for fleet in found] == [90, 60, 60, 60]
     assert main(["plan", str(path), "--shards", "2"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("night with remembered proofs ")
@@ -183,18 +184,17 @@ def test_a_night_that_remembers_its_proofs_is_shorter(tmp_path: Path, capsys: py
     ids=["a night that remembered its proofs", "a run without a duration"],
 )
 def test_a_newer_run_leaves_of_an_older_one_what_it_did_not_take(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], newest_s: int, night_s: int, remembering_s: int
+    tmp_path: Path, newest_s: int, night_s: int, remembering_s: int
 ) -> None:
     older = timed("a", 90)
     assert older.measurement is not None
     older.measurement = replace(older.measurement, spent_s={"proving": 60.0})
     night(tmp_path, 0, [older])
     night(tmp_path, 1, [timed("a", newest_s)])
-    (one, *_) = plan(capsys, str(tmp_path), "--gpus", "1")["fleets"]
-    assert one == {"gpus": 1, "night_s": night_s, "night_with_remembered_proofs_s": remembering_s}
+    assert plan(str(tmp_path), "--gpus", "1").fleets[0] == Fleet(1, night_s, remembering_s)
 
 
-def test_a_case_that_spans_gpus_runs_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_case_that_spans_gpus_runs_alone(tmp_path: Path) -> None:
     spans = timed("spans", 30)
     assert spans.measurement is not None
     counters = {**spans.measurement.optimized_counters, "ranks": 4.0}
@@ -204,14 +204,14 @@ def test_a_case_that_spans_gpus_runs_alone(tmp_path: Path, capsys: pytest.Captur
     with closing(open_store(url)) as store:
         add_folder(store, path)
     for source in ((str(path),), ("--store", url)):
-        assert plan(capsys, *source, "--gpus", "4")["alone"] == {"duration_s": 30, "cases": ["tiny/spans/cuda"]}
+        assert share(plan(*source, "--gpus", "4").plan.alone) == (30, ["tiny/spans/cuda"])
 
 
-def test_the_points_of_a_sweep_are_in_one_shard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_points_of_a_sweep_are_in_one_shard(tmp_path: Path) -> None:
     points = [timed(f"batch-{size}", 10, point=Point("batch", size)) for size in (1, 2, 4)]
     path = night(tmp_path, 0, [*points, timed("a", 20)])
-    shares = plan(capsys, str(path / "run.json"), "--shards", "2")["gpus"]
-    assert [len(share["cases"]) for share in shares] == [3, 1]
+    shares = [share(groups) for groups in plan(str(path / "run.json"), "--shards", "2").plan.gpus]
+    assert [len(cases) for _, cases in shares] == [3, 1]
 
 
 @pytest.mark.parametrize(
@@ -227,17 +227,16 @@ def test_a_plan_without_durations_says_so(
     path = night(tmp_path, 0, [timed(name, wall_s) for name, wall_s in zip("ab", seconds, strict=True)])
     assert main(["plan", str(path), "--gpus", "2"]) == 0
     assert said in " ".join(capsys.readouterr().out.split())  # on one line, however wide the terminal is
-    found = plan(capsys, str(path), "--gpus", "2")
-    assert [share["duration_s"] for share in found["gpus"]] == [max(seconds) or 1] * 2
+    assert [*map(total_s, plan(str(path), "--gpus", "2").plan.gpus)] == [max(seconds) or 1] * 2
 
 
-def test_runs_of_another_machine_do_not_count(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_another_machine_do_not_count(nights: Path) -> None:
     night(nights, 2, [timed("x", 1)], environment=replace(MACHINE, device_name="NVIDIA H100"))
-    found = plan(capsys, str(nights), "--gpus", "1")
-    assert (found["machine"], found["gpus"][0]["cases"]) == ("nvidia-h100", ["tiny/x/cuda"])
+    found = plan(str(nights), "--gpus", "1")
+    assert (found.machine, share(found.plan.gpus[0])[1]) == ("nvidia-h100", ["tiny/x/cuda"])
     unmeasured = [case("skipped", None, skipped="no")]
     night(nights, 3, unmeasured, environment=replace(MACHINE, device_name="NVIDIA A100"))
-    assert plan(capsys, str(nights), "--gpus", "1")["machine"] == "nvidia-h100"
+    assert plan(str(nights), "--gpus", "1").machine == "nvidia-h100"
 
 
 def test_what_cannot_be_planned_is_one_sentence(

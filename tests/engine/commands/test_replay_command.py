@@ -40,11 +40,6 @@ def table_row(text: str, name: str) -> list[str]:
     return next(line.split()[1:] for line in text.splitlines() if line.startswith(name))
 
 
-def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    return made
-
-
 def test_nights_stand_in_the_order_of_their_start_and_nothing_differs(
     nights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,36 +204,6 @@ def test_a_mutated_run_is_told_and_not_counted(nights: Path, capsys: pytest.Capt
     assert "MUTATED by slow:50" in said
     assert "not in this table: 1 run with a fault put in on purpose" in said
     assert table_row(said, "tiny/net/cuda") == ["2"]
-
-
-def test_json_says_the_same(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (nights / "c.json").write_text("{}")
-    assert main(["replay", str(nights), "--tolerance=0.3", "--json"]) == 2
-    made = document(capsys)
-    assert (made["format"], made["format_version"], made["differs"]) == ("gpugate-replay", 1, True)
-    assert made["tolerance"] == pytest.approx(0.003)
-    assert [run["file"] for run in made["runs"]] == ["b.json", "a.json"]
-    change = {"case_id": "tiny/net/cuda", "check": "speedup", "stored": "PASS", "decided": "REGRESSED"}
-    assert made["runs"][1] == {
-        "file": "a.json",
-        "started_at": "2030-01-01T19:00:00-05:00",
-        "machine": "NVIDIA H200",
-        "interrupted": False,
-        "mutated": None,
-        "tally": {"REGRESSED": 1, "PASS": 1, "skipped": 1},
-        "changes": [change],
-    }
-    assert made["runs"][0]["changes"] == []
-    assert made["occurrences"]["tiny/net/cuda"] == {"REGRESSED": 1, "PASS": 1}
-    assert made["occurrences"]["tiny/broken/cuda"] == {"PASS": 1, "failed": 1}
-    (refused,) = made["refused"]
-    assert refused.startswith(f"{nights}/c.json cannot be used because its field 'format' is not")
-
-
-def test_without_a_change_json_says_so(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", str(nights), "--json"]) == 0
-    made = document(capsys)
-    assert (made["differs"], made["tolerance"], made["refused"]) == (False, None, [])
 
 
 @pytest.mark.parametrize(
