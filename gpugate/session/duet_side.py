@@ -33,6 +33,7 @@ from gpugate.measurement.difference import problem_with
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.sides import BuiltSide, blame, build_side, pause_garbage_collection, release
 from gpugate.measurement.time_limit import BUILD_SHARE, limit_time
+from gpugate.session.socket_child import send_reply
 from gpugate.store.version import CACHE_FOLDER
 from gpugate.store.writable_folder import make_ignored
 from gpugate.workload import Case, Context
@@ -181,12 +182,7 @@ def _serve(server: SideServer, stream: Any) -> None:
         except GpugateError as error:
             lacks_memory = isinstance(error, SideError) and error.out_of_memory
             reply = {"error": str(error), "out_of_memory": lacks_memory}
-        _send(stream, reply)
-
-
-def _send(stream: Any, reply: dict[str, Any]) -> None:
-    stream.write(json.dumps(reply) + "\n")
-    stream.flush()
+        send_reply(stream, reply)
 
 
 def _end(error: SideError) -> NoReturn:
@@ -198,7 +194,7 @@ def main(words: Sequence[str]) -> None:
     orders = json.loads(words[0])
     software = f"gpugate {__version__}, Python {platform.python_version()}, torch {torch.__version__}"
     with socket.socket(fileno=orders["socket"]).makefile("rw", encoding="utf-8") as stream:
-        _send(stream, {"protocol": PROTOCOL, "gpugate": __version__, "software": software})
+        send_reply(stream, {"protocol": PROTOCOL, "gpugate": __version__, "software": software})
         if orders["protocol"] != PROTOCOL:
             return
         with limit_time(orders["step_timeout_s"], _end):

@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import select
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -19,11 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 
-from gpugate.errors import CompareError, FreshProcessError
+from gpugate.errors import CompareError
 from gpugate.measurement import counters
 from gpugate.measurement.both_sides import BothSides
 from gpugate.measurement.difference import difference
@@ -39,7 +37,7 @@ from gpugate.measurement.warm_up import least_block_ms, warm_up
 from gpugate.results.duet import Arrangement
 from gpugate.session.child_process import ENGINE, interpreter_command
 from gpugate.session.duet_side import PROTOCOL, read_tensors
-from gpugate.session.run_child import Ended, start_child
+from gpugate.session.socket_child import SocketChild
 from gpugate.workload import Case, Context, Side
 
 BASE, HEAD = VERSIONS = ("base", "head")
@@ -48,8 +46,6 @@ POLL_S = 0.2  # between two looks for a process that ended without closing its s
 # Of `perf_step_timeout`, for a reply to a build with its first step and outputs: the limits of the process are earlier.
 LONGEST_SHARE = 3 * BUILD_SHARE
 FEWEST_BLOCKS = 4  # of a side in a turn, where one side is measured after the other
-LAST_LINES = 8
-CLOSING_S = 2.0  # for each process to end by itself
 _NEW_PYTHON = "give --base-python a Python of at least 3.10 that has torch and the requirements of gpugate"
 _NO_OWN_ENGINE = "compare without --own-engine, or give a later version"
 
@@ -75,7 +71,7 @@ class DistantSide(BuiltSide):
             self.process.request("close")
 
 
-class SideProcess:
+class SideProcess(SocketChild):
     """A process of `gpugate.session.duet_side` from its start until `stack` closes."""
 
     def __init__(self, stack: ExitStack, command: Sequence[str], root: Path, orders: dict[str, Any]) -> None:
@@ -83,20 +79,11 @@ class SideProcess:
         self.other: SideProcess | None = None  # of the other version
         self.ended = False
         self._longest_s = LONGEST_SHARE * orders["step_timeout_s"]
-        self._log: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-        ours, theirs = socket.socketpair()
-        stack.enter_context(ours)
-        with theirs:
-            words = [*command, json.dumps({**orders, "protocol": PROTOCOL, "socket": theirs.fileno()})]
-            streams = {"stdin": subprocess.DEVNULL, "stdout": self._log, "stderr": self._log}
-            try:
-                child = start_child(words, cwd=root, pass_fds=[theirs.fileno()], **streams)
-                self._child = stack.enter_context(child)
-            except OSError as error:
-                raise CompareError(f"{words[0]} cannot be started ({error.strerror}): {_NEW_PYTHON}") from error
-        self._socket = ours
-        self.group = {-self._child.pid}
-        stack.callback(self._interrupt)
+        try:
+            super().__init__(stack, command, {**orders, "protocol": PROTOCOL}, cwd=root)
+        except OSError as error:
+            raise CompareError(f"{command[0]} cannot be started ({error.strerror}): {_NEW_PYTHON}") from error
+        self.group = {-self.child.pid}
 
     def greet(self, next_step: str) -> str:
         """Waits until the process is ready; returns the versions of its software. Raises CompareError, with
@@ -116,7 +103,7 @@ class SideProcess:
             stop_workers(self.other.group)
         resume_workers(self.group)
         with suppress(BrokenPipeError):  # the end of the process is found below, with its reason
-            self._socket.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
+            self.socket.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
         return self._check(self._receive())
 
     def build(self, file: Path | None, device: torch.device) -> tuple[DistantSide, dict[str, Any]]:
@@ -136,49 +123,33 @@ class SideProcess:
         until = monotonic() + self._longest_s
         line, ended = b"", False
         while not line.endswith(b"\n"):
-            if select.select([self._socket], [], [], 0 if ended else POLL_S)[0]:
+            if select.select([self.socket], [], [], 0 if ended else POLL_S)[0]:
                 part = b""
                 with suppress(ConnectionResetError):
-                    part = self._socket.recv(RECEIVED_BYTES)
+                    part = self.socket.recv(RECEIVED_BYTES)
                 if not part:
                     raise self._end()
                 line += part
                 continue
             if ended:  # a child of its own may have the socket open still
                 raise self._end()
-            ended = self._child.poll() is not None
+            ended = self.child.poll() is not None
             if monotonic() > until:
-                self._child.kill()
+                self.child.kill()
                 raise self._end(f"did not answer within {self._longest_s:g} s")
         reply: dict[str, Any] = json.loads(line)
         return reply
 
-    def _interrupt(self) -> None:
+    def close(self) -> None:
         """Lets the process remove what is temporary, before its group is killed."""
         resume_workers(self.group)
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._child.send_signal(signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            self._child.wait(CLOSING_S)
+        self.child.send_signal(signal.SIGINT)
+        super().close()
 
     def _end(self, reason: str | None = None) -> TurnError:
-        """The error of a process that takes no requests any more, with the last line of its output that names a cause.
-
-        It ends within CLOSING_S, or is killed.
-        """
+        """The error of a process that takes no requests any more."""
         self.ended = True
-        try:
-            status = self._child.wait(CLOSING_S)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            status, reason = self._child.wait(), reason or "closed the socket of its requests"
-        self._log.seek(0)
-        ended = Ended(status, self._log.read().decode(errors="replace"))
-        cause = FreshProcessError("", "\n".join(ended.last_lines(LAST_LINES))).cause if status >= 0 else ""
-        return TurnError(
-            ": ".join(filter(None, [f"the process of the {self.version} {reason or ended.reason}", cause]))
-        )
+        return TurnError(f"the process of the {self.version} {self.describe_end(reason)}")
 
     def _check(self, reply: dict[str, Any]) -> dict[str, Any]:
         if "error" in reply:

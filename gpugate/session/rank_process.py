@@ -23,6 +23,7 @@ from gpugate.measurement.collectives import all_reduce_alone_ms, watch_collectiv
 from gpugate.measurement.ranks import await_all_ranks
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.session.ranks import join
+from gpugate.session.socket_child import send_reply
 from gpugate.workload import Build, Context, Side
 
 
@@ -111,19 +112,14 @@ def main(words: Sequence[str]) -> None:
                 reply = getattr(server, do)(**request)
             except BaseException as error:
                 text = (str(error).strip().splitlines() or ["no message"])[0]
-                _send(stream, {"error": f"{type(error).__name__}: {text}"})
+                send_reply(stream, {"error": f"{type(error).__name__}: {text}"})
                 os._exit(1)
             if do in ("join", "report"):
-                _send(stream, reply or {})
+                send_reply(stream, reply or {})
             if do == "join":
                 server.meet()
             if do == "leave":
                 return
-
-
-def _send(stream: Any, reply: Mapping[str, Any]) -> None:
-    stream.write(json.dumps(reply) + "\n")
-    stream.flush()
 
 
 if __name__ == "__main__":

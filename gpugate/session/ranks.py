@@ -16,8 +16,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import socket
-import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -25,45 +23,35 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from gpugate.errors import RankError, error_line
+from gpugate.errors import RankError
 from gpugate.faults.mutate import FaultyBuild
 from gpugate.measurement.ranks import RankedSide, await_all_ranks
 from gpugate.session.child_process import module_command
-from gpugate.session.run_child import Ended, kill_group, start_child
+from gpugate.session.run_child import kill_group
+from gpugate.session.socket_child import CLOSING_S, SocketChild
 from gpugate.workload import Build, Context, Side
 
 TIMEOUT_S = 60.0  # to meet, and of a collective
 POLL_S = 0.1
 CAUSE_S = 4.0  # for the cause to arrive, once communication failed
-CLOSING_S = 2.0
-LAST_LINES = 8
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 # Abort communicators after a time-out or an error, and let this process live: it has the results of the night.
 _NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2"}
 
 
-class _Rank:
+class _Rank(SocketChild):
     """The process of one other rank, until `stack` closes."""
 
     def __init__(self, stack: ExitStack, number: int, orders: Mapping[str, Any], variables: Mapping[str, str]) -> None:
+        command = module_command("gpugate.session.rank_process", [])
+        super().__init__(stack, command, orders, env={**os.environ, **variables})
         self.number = number
-        self._log: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-        self.socket, theirs = socket.socketpair()
-        stack.enter_context(self.socket)
-        with theirs:
-            words = [json.dumps({**orders, "socket": theirs.fileno()})]
-            streams = {"stdin": subprocess.DEVNULL, "stdout": self._log, "stderr": self._log}
-            command = module_command("gpugate.session.rank_process", words)
-            environment = {**os.environ, **variables}
-            started = start_child(command, env=environment, pass_fds=[theirs.fileno()], **streams)
-            self.child = stack.enter_context(started)
         self._received = b""
-        stack.callback(self._close)
 
     def send(self, line: bytes, timeout_s: float) -> bool:
         """Returns False where the buffer is full and the process reads none of it within the time."""
@@ -83,24 +71,6 @@ class _Rank:
             *lines, self._received = (self._received + part).split(b"\n")
             return [json.loads(line) for line in lines] if part else []
         return []
-
-    def end(self) -> str:
-        """Waits until the process has ended, or kills it; returns how it ended, with the line that names the cause."""
-        try:
-            status = self.child.wait(CLOSING_S)
-        except subprocess.TimeoutExpired:
-            self.child.kill()
-            status = self.child.wait()
-        self._log.seek(0)
-        ended = Ended(status, self._log.read().decode(errors="replace"))
-        cause = error_line(ended.last_lines(LAST_LINES)) if status > 0 else ""
-        return f"rank {self.number} {ended.reason}{f': {cause}' if cause else ''}"
-
-    def _close(self) -> None:
-        with suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
-        with suppress(subprocess.TimeoutExpired):
-            self.child.wait(CLOSING_S)
 
 
 class RankJob:
@@ -245,7 +215,8 @@ class RankJob:
         """Ends the job: the first cause is kept, the other ranks are killed, and rank 0 waits for nothing any more."""
         if self._closing:
             return
-        failure = f"rank {rank.number}: {problem}" if problem is not None else rank.end()
+        found = f": {problem}" if problem is not None else f" {rank.describe_end()}"
+        failure = f"rank {rank.number}{found}"
         with self._changed:
             self._failure = self._failure or failure
             self._changed.notify_all()

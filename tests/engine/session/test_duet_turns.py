@@ -16,7 +16,7 @@ from gpugate.judging.duet import judge_duets, time_ratio
 from gpugate.measurement import settings as settings_of_measurement
 from gpugate.measurement.settings import Settings
 from gpugate.results.duet import DuetOutcome, DuetProcess
-from gpugate.session import duet_turns
+from gpugate.session import duet_turns, socket_child
 from gpugate.session.duet_side import PROTOCOL, read_tensors, write_tensors
 from gpugate.session.duet_turns import BASE, HEAD, DistantSide, LivePair, SideProcess, TurnError
 from gpugate.workload import Case, Context, Optimization, Side, Size, Workload
@@ -221,7 +221,7 @@ def test_one_of_two_processes_stands_still_while_the_other_answers() -> None:
 def test_a_process_that_ends_or_hangs_is_an_error_with_the_reason(
     then: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duet_turns, "CLOSING_S", 0.2)
+    monkeypatch.setattr(socket_child, "CLOSING_S", 0.2)
     with speaking(then, limit_s=1.0) as process:
         process.greet("")
         with pytest.raises(TurnError) as raised:
