@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -14,18 +12,14 @@ from gpugate.errors import CompareError
 from gpugate.faults.fault import Fault
 from gpugate.judging.duet import judge_duets, needs_process
 from gpugate.results.duet import DuetProcess
-from gpugate.session.child_process import module_command
-from gpugate.session.run_child import run_child
-from gpugate.store.codec import to_json
+from gpugate.session.run_child import run_pytest
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.store.version import CACHE_FOLDER, Version
 from gpugate.units import Count, Positive, number_of
 
 BUDGET_S, PROCESSES = 15.0, 6  # of sampling a case in a process; most processes of a case
 CACHE = Path(CACHE_FOLDER, "versions")  # of a project: the worktrees of its versions
-LAST_LINES = 8
 HUNG = 6  # exit status of a process that hangs in C code; those of pytest are smaller
-ERROR = "ERROR: "  # as pytest begins a usage error
 
 
 @dataclass(frozen=True)
@@ -109,16 +103,11 @@ def _count_processes(case_id: str, taken: Sequence[DuetProcess]) -> int:
 
 def run_process(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProcess:
     """Measures the plan in a process in the folder of the head. Raises CompareError where it ends before a case."""
-    command = module_command("gpugate.session.duet_worker", words)
-    environment = {**os.environ, "PY_COLORS": "0"}
     with tempfile.TemporaryDirectory(prefix="gpugate-duets-") as folder:
         output = Path(folder, "duets.json")
-        orders = json.dumps(to_json(replace(plan, output=str(output)))).encode()
-        ended = run_child(command, stdin=orders, environment=environment, folder=head.root)
+        ended = run_pytest("gpugate.session.duet_worker", words, replace(plan, output=str(output)), head.root)
         if not output.exists():  # before its first case: the cause is that of the command
-            errors = [line.removeprefix(ERROR) for line in ended.output.splitlines() if line.startswith(ERROR)]
-            last = "\n".join([f"a process {ended.reason}, after this output:", *ended.last_lines(LAST_LINES)])
-            raise CompareError(errors[-1] if errors else last)
+            raise CompareError(ended.cause("a process"))
         process = FILE.read(output)
     lost = process.unfinished[:1] if ended.status != HUNG else ()  # a case that hangs has its problem already
     return replace(process, problems={**process.problems, **dict.fromkeys(lost, f"its process {ended.reason}")})

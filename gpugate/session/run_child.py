@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,7 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpugate.session.child_process import module_command
+from gpugate.store.codec import to_json
+
 GRACE_S = 5.0  # for an interrupted child to remove what is temporary
+LAST_LINES = 8  # of the output, among which the cause of an end stands
+ERROR = "ERROR: "  # as pytest begins a usage error
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,12 @@ class Ended:
     def last_lines(self, count: int) -> list[str]:
         """The last lines of the output that are not blank."""
         return [line.rstrip() for line in self.output.splitlines() if line.strip()][-count:]
+
+    def cause(self, subject: str) -> str:
+        """The last usage error of pytest in the output, else how the `subject` ended, with the last lines."""
+        errors = [line.removeprefix(ERROR) for line in self.output.splitlines() if line.startswith(ERROR)]
+        last = [f"{subject} {self.reason}, after this output:", *self.last_lines(LAST_LINES)]
+        return errors[-1] if errors else "\n".join(last)
 
 
 def run_child(
@@ -72,6 +84,13 @@ def run_child(
                 raise
         log.seek(0)
         return Ended(status, log.read().decode(errors="replace"), folder, timeout_s)
+
+
+def run_pytest(module: str, words: Sequence[str], orders: object, folder: Path = Path()) -> Ended:
+    """Runs a module that runs pytest with the arguments `words`, and reads `orders`, a dataclass, from its stdin."""
+    environment = {**os.environ, "PY_COLORS": "0"}  # a usage error in colours would not be found
+    stdin = json.dumps(to_json(orders)).encode()
+    return run_child(module_command(module, words), stdin=stdin, environment=environment, folder=folder)
 
 
 @contextmanager

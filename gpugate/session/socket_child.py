@@ -11,10 +11,9 @@ from contextlib import ExitStack, suppress
 from typing import IO, Any
 
 from gpugate.errors import error_line
-from gpugate.session.run_child import Ended, start_child
+from gpugate.session.run_child import LAST_LINES, Ended, start_child
 
 CLOSING_S = 2.0  # for a child to end by itself
-LAST_LINES = 8
 
 
 class SocketChild:

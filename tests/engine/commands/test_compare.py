@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,8 +24,6 @@ from gpugate.results.duet import DuetOutcome, DuetProcess
 from gpugate.session import duets, run_child
 from gpugate.session.duet_worker import DuetTaker
 from gpugate.session.duets import DuetPlan
-from gpugate.store.codec import from_json
-from gpugate.store.json_file import parse
 from gpugate.store.version import Version
 from tests.engine.judging.test_duet import CASE, measured, process
 from tests.support.patience import HANGS_S, wait_until
@@ -102,7 +100,7 @@ class Here(Versions):
         super().__init__(tiny)
         self._pytester, self._monkeypatch, self._capsys = pytester, monkeypatch, capsys
         self._said = ""
-        monkeypatch.setattr(duets, "run_child", self._run_child)
+        monkeypatch.setattr(duets, "run_pytest", self._run_pytest)
         for name, value in environment(tiny.path).items():  # of the processes of single versions
             monkeypatch.setenv(name, value)
 
@@ -114,13 +112,10 @@ class Here(Versions):
         check_no_traceback(out + self._said + err)
         return Ended(status, out), self._said + err
 
-    def _run_child(
-        self, command: list[str], *, stdin: bytes, environment: Mapping[str, str], folder: Path
-    ) -> run_child.Ended:
+    def _run_pytest(self, module: str, words: Sequence[str], orders: DuetPlan, folder: Path) -> run_child.Ended:
         self._said += self._capsys.readouterr().err
-        taker = DuetTaker(from_json(DuetPlan, parse(stdin.decode())))
+        taker = DuetTaker(orders)
         catalogue.clear()
-        words = command[command.index("gpugate.session.duet_worker") + 1 :]
         with self._monkeypatch.context() as patch:
             patch.chdir(folder)
             ended = self._pytester.runpytest_inprocess(*words, plugins=[taker], no_reraise_ctrlc=True)
@@ -345,7 +340,7 @@ def test_termination_ends_a_comparison_as_ctrl_c_does(here: Here, monkeypatch: p
         checked_out.extend(here.worktrees())
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(duets, "run_child", terminate)
+    monkeypatch.setattr(duets, "run_pytest", terminate)
     ended, said = here.compare("main")
     assert (ended.status, len(checked_out), here.worktrees()) == (INTERRUPTED, 1, [])
     assert said.endswith("gpugate compare: interrupted\n")
