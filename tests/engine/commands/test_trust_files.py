@@ -1,7 +1,5 @@
-"""The trials of a folder: files that survive a full disk, and that no foreign trial gets into."""
+"""The trials of a folder, which no foreign trial gets into."""
 
-import errno
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,55 +32,6 @@ def rounded(file: TrialsFile) -> TrialsFile:
 def keep(folder: Path, *files: TrialsFile) -> None:
     for file in files:
         FILE.write(trials_path(folder, file.process), file)
-
-
-def no_room(descriptor: int) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk on which a file can be opened, and nothing that is written arrives."""
-    monkeypatch.setattr(os, "fsync", no_room)
-
-
-def test_a_file_of_trials_is_read_as_it_was_written(tmp_path: Path) -> None:
-    path = tmp_path / "trials-001.json"
-    FILE.write(path, file_of(1))
-    assert FILE.read(path) == rounded(file_of(1))
-    FILE.write(path, file_of(1, trials=()))
-    assert FILE.read(path).trials == ()
-
-
-def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "trials-001.json"
-    keep(tmp_path, file_of(1))
-    damaged = path.read_text(encoding="utf-8")[:-9]
-    path.write_text(damaged, encoding="utf-8")
-    for reading in (lambda: FILE.read(path), lambda: read_all(tmp_path)):
-        with pytest.raises(TrustError) as error:
-            reading()
-        sentence = str(error.value)
-        assert sentence.startswith(f"{path} cannot be used because it is cut off or not JSON (line ")
-        assert sentence.endswith(": delete it and take its trials again")
-    assert path.read_text(encoding="utf-8") == damaged
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TrustError, match=r"trials-001.json cannot be read \(No such file or directory\)"):
-        FILE.read(tmp_path / "trials-001.json")
-
-
-def test_a_full_disk_leaves_the_trials_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep(tmp_path, file_of(1))
-    full_disk(monkeypatch)
-    path = tmp_path / "trials-001.json"
-    with pytest.raises(TrustError) as error:
-        FILE.write(path, file_of(1, trials=()))
-    assert str(error.value) == (
-        f"{path} cannot be written (No space left on device): make room, every trial before it is kept"
-    )
-    assert [one.name for one in tmp_path.iterdir()] == [path.name]
-    assert FILE.read(path) == rounded(file_of(1))
 
 
 def test_a_folder_is_read_as_one(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The life of a baseline: missing, recorded, loaded, compared, updated; and everything that must not happen to it."""
 
-import os
 import re
 import shutil
 import signal
@@ -452,25 +451,6 @@ def test_unused_cases_are_reported(folder: Path, recorded: Path) -> None:
     files = load_all(folder, ["net"])
     assert find_unused(files, ["net/tf32/cuda"]) == ()
     assert find_unused(files, ["net/tf32/cpu", "net/fp16/cuda"]) == ("net/tf32/cuda",)
-
-
-@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_write_that_fails_leaves_the_old_file(
-    folder: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
-) -> None:
-    before = recorded.read_bytes()
-
-    def fail(*_: object) -> None:
-        raise failure
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises((BaselineError, KeyboardInterrupt)) as failed:
-        write(folder, record_runs(None, "net", five_runs(speedup=3.0), FIRST))
-    if isinstance(failure, OSError):
-        problem = "(No space left on device): make room or mend its permissions"
-        assert str(failed.value) == f"{recorded} cannot be written {problem}"
-    assert recorded.read_bytes() == before
-    assert list(folder.iterdir()) == [recorded]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

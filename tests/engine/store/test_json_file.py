@@ -82,10 +82,47 @@ def test_a_file_that_cannot_be_used_is_named_in_one_sentence(tmp_path: Path, tex
     assert str(refused.value) == f"{path} {sentence}"
 
 
-def test_a_file_that_cannot_be_written_is_named_in_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "ours.json").mkdir()
-    with pytest.raises(BaselineError, match=r"ours\.json cannot be written \(it is not a regular file\): make room$"):
-        FILE.write(tmp_path / "ours.json", Body(1))
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("no/such/ours.json", "No such file or directory"),
+        ("", "it is not a regular file"),
+        ("fifo", "it is not a regular file"),
+    ],
+)
+def test_a_path_that_cannot_be_written_is_named_in_one_sentence(tmp_path: Path, name: str, problem: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(BaselineError) as refused:
+        FILE.write(tmp_path / name, Body(1))
+    assert str(refused.value) == f"{tmp_path / name} cannot be written ({problem}): make room"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["fifo"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_write_that_fails_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, failure: BaseException
+) -> None:
+    path = tmp_path / "ours.json"
+    FILE.write(path, Body(1))
+
+    def fail(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises((BaselineError, KeyboardInterrupt)) as failed:
+        FILE.write(path, Body(2))
+    if isinstance(failure, OSError):
+        assert str(failed.value) == f"{path} cannot be written (No space left on device): make room"
+    assert FILE.read(path) == Body(1)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to("ours.json")
+    FILE.write(tmp_path / "link.json", Body(1))
+    assert (tmp_path / "link.json").is_symlink()
+    assert FILE.read(tmp_path / "ours.json") == Body(1)
 
 
 def test_pretty_is_the_json_that_it_is_given() -> None:
