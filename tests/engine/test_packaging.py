@@ -65,24 +65,6 @@ def test_ranges_stay_open_upwards(requirement: Requirement) -> None:
     assert {specifier.operator for specifier in requirement.specifier} == {">="}
 
 
-def test_the_wheel_names_every_package() -> None:
-    packages = {str(path.parent.relative_to(ROOT)).replace("/", ".") for path in ROOT.glob("gpugate/**/*.py")}
-    assert set(PROJECT["tool"]["setuptools"]["packages"]) == packages
-    assert all((ROOT / package.replace(".", "/") / "__init__.py").is_file() for package in packages)
-    assert (ROOT / "gpugate/py.typed").is_file()
-
-
-def test_the_wheel_has_every_file_of_the_pages() -> None:
-    tomllib = pytest.importorskip("tomllib", reason="Python 3.11 has tomllib")
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
-        "package-data"
-    ]
-    folder = ROOT / "gpugate/report/pages"
-    packed = {path for pattern in patterns["gpugate.report.pages"] for path in folder.glob(pattern)}
-    files = {path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
-    assert {path for path in files if path.suffix != ".py"} == packed
-
-
 def test_the_plugin_is_registered_under_the_name_of_its_module() -> None:
     assert PROJECT["project"]["entry-points"]["pytest11"] == {"gpugate.plugin": "gpugate.plugin"}
 

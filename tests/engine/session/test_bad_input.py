@@ -409,12 +409,6 @@ def test_plain_tests_have_any_number_of_workers_and_perf_tests_beside_them_are_r
     check_no_traceback(result.text)
 
 
-def test_workers_do_not_record(tiny: TinyProject) -> None:
-    result = tiny.run("-n", "1", "--update-baselines")
-    assert result.status == pytest.ExitCode.USAGE_ERROR
-    assert "--update-baselines with -n 1 would record workers that share a host: use -n 0" in refusal(result.text)
-
-
 def test_one_worker_measures_and_the_controller_shows_and_writes(tiny: TinyProject) -> None:
     result = tiny.run("-n", "1", "--perf-json=run.json", "--junitxml=junit.xml")
     assert result.status == 0, result.text
