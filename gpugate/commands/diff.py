@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,7 +26,6 @@ from gpugate.results.case import CaseResult
 from gpugate.results.moved_side import Times, in_words
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Outcome
-from gpugate.statistics.intervals import Estimate
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, run_path
 
@@ -40,30 +38,15 @@ MOST_NAMED = 5
 ANOTHER_MACHINE = "measured on two machines"
 
 
-@dataclass(frozen=True)
-class CaseOutcome:
-    """The result of one case in one run: its worst outcome, None without a verdict, its speedup, and both sides' median
-    times."""
-
-    outcome: Outcome | None
-    speedup: Estimate
-    reference_ms: float
-    optimized_ms: float
-
-    @property
-    def times(self) -> Times:
-        return Times(self.reference_ms, self.optimized_ms)
-
-
 class CaseChange(NamedTuple):
-    """The change of one case: its autopsy, the share by which its step got longer, and its results in both runs, which
+    """The change of one case: its autopsy, the share by which its step got longer, and the case in both runs, which
     profiles do not have."""
 
     case_id: str
     longer: float
     autopsy: Autopsy
-    before: CaseOutcome | None = None
-    after: CaseOutcome | None = None
+    before: CaseResult | None = None
+    after: CaseResult | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -168,18 +151,8 @@ def differences(before: RunResult, after: RunResult, against: str) -> list[CaseC
         then = optimized_side(before.cases[case_id]) if case_id in before.cases else None
         if then is not None and now is not None:
             longer, explanation = now.step_ms / then.step_ms - 1, autopsy(then, now, against)
-            found.append(
-                CaseChange(case_id, longer, explanation, _read_outcome(before.cases[case_id]), _read_outcome(case))
-            )
+            found.append(CaseChange(case_id, longer, explanation, before.cases[case_id], case))
     return sorted(found, key=lambda one: -one.longer)
-
-
-def _read_outcome(case: CaseResult) -> CaseOutcome | None:
-    decided = decider(case)
-    if decided is None:
-        return None
-    found = decided.summary
-    return CaseOutcome(worst_of(case), found.speedup, found.reference_ms.median, found.optimized_ms.median)
 
 
 def _warn_of_fault(which: str, run: RunResult) -> Iterator[str]:
@@ -227,13 +200,13 @@ def _paragraph(one: CaseChange) -> Iterator[RenderableType]:
 
 def _describe_verdicts(one: CaseChange) -> Iterator[str]:
     """Yields `verdict: PASS -> REGRESSED; speedup: 3.00x (2.99..3.01) -> 2.80x (2.79..2.81)`, and the moved side."""
-    if one.before is None or one.after is None:
+    cases = [case for case in (one.before, one.after) if case is not None]
+    found = [decided.summary for case in cases if (decided := decider(case)) is not None]
+    if len(found) < 2:
         return
-    words = [outcome_word(outcome.outcome) for outcome in (one.before, one.after)]
+    words = [outcome_word(worst_of(case)) for case in cases]
     verdict = f"{words[0]} in both" if words[0] == words[1] else " -> ".join(words)
-    speedups = [
-        f"{units.ratio(outcome.speedup.median)} ({units.interval(outcome.speedup.low, outcome.speedup.high)})"
-        for outcome in (one.before, one.after)
-    ]
-    yield f"verdict: {verdict}; speedup: {' -> '.join(speedups)}"
-    yield in_words(one.before.times, one.after.times)
+    speedups = [summary.speedup for summary in found]
+    intervals = [f"{units.ratio(each.median)} ({units.interval(each.low, each.high)})" for each in speedups]
+    yield f"verdict: {verdict}; speedup: {' -> '.join(intervals)}"
+    yield in_words(*(Times(summary.reference_ms.median, summary.optimized_ms.median) for summary in found))
