@@ -40,24 +40,6 @@ def nv12() -> Tensor:
     return nv12_from_rgb(torch.from_numpy(rgb).permute(0, 3, 1, 2).contiguous(), "bt601")
 
 
-def test_every_frame_comes_back_in_order_at_its_quality_and_rate(tmp_path, nv12):
-    path = tmp_path / "out.mp4"
-    with X264(path, VIDEO, X264Settings(crf=18)) as encoder:
-        encoder.write(nv12[:5])
-        encoder.write(nv12[5:5])
-        encoder.write(nv12[5:])
-
-    encoded = encoder.close()
-    assert encoded == Encoded(path, 12, path.stat().st_size, 12 / 25)
-    assert encoded.bit_rate_mbit_s == pytest.approx(8e-6 * path.stat().st_size * 25 / 12)
-    found = quality(path, dict(enumerate(nv12.numpy())), "nv12")
-    assert found.numbers == tuple(range(12))
-    assert found.frames == 12
-    assert min(found.psnr_db.values()) > 35
-    assert found.bit_rate_mbit_s == pytest.approx(encoded.bit_rate_mbit_s)
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_more_frames_than_libx264_looks_ahead_are_all_flushed(tmp_path, nv12):
     path = tmp_path / "out.mp4"
     with X264(path, VIDEO, X264Settings(preset="ultrafast", threads=2), batch=5) as encoder:
@@ -208,47 +190,6 @@ def test_all_threads_end_soon_after_an_error_and_after_an_abort(tmp_path, nv12):
         wait_until(lambda: set(threading.enumerate()) <= before)
         encoder.abort()
         assert not list(tmp_path.iterdir())
-
-
-def test_aborting_leaves_what_was_there_before(tmp_path, nv12):
-    path = tmp_path / "out.mp4"
-    path.write_bytes(b"of yesterday")
-    encoder = X264(path, VIDEO)
-    encoder.write(nv12)
-    encoder.abort()
-    encoder.abort()
-    with pytest.raises(EncodingError, match="aborted"):
-        encoder.close()
-    with pytest.raises(EncodingError, match="closed"):
-        encoder.write(nv12)
-    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"of yesterday"]
-
-
-def test_an_error_of_the_caller_aborts(tmp_path, nv12):
-    def fail() -> None:
-        with X264(tmp_path / "out.mp4", VIDEO) as encoder:
-            encoder.write(nv12)
-            raise ArithmeticError("of the caller")
-
-    with pytest.raises(ArithmeticError, match="of the caller"):
-        fail()
-    assert not list(tmp_path.iterdir())
-
-
-def test_nothing_can_be_written_after_the_end(tmp_path, nv12):
-    with X264(tmp_path / "out.mp4", VIDEO) as encoder:
-        encoder.write(nv12)
-    encoder.abort()
-    assert encoder.close().frames == 12
-    with pytest.raises(EncodingError, match="closed: open another"):
-        encoder.write(nv12)
-
-
-def test_no_frames_make_no_video(tmp_path):
-    encoder = X264(tmp_path / "out.mp4", VIDEO)
-    with pytest.raises(VideoError, match="without a frame"):
-        encoder.close()
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
