@@ -24,6 +24,7 @@ DEFAULT_TRIALS, DEFAULT_PROCESSES = 40, 8
 DEFAULT_FOLDER = "gpugate-trust"
 REPORT = "trust.md"  # in the folder of the trials
 DUET_PERCENTS = (0.0, 5.0)
+LARGEST_OF_GATE = 100.0  # percent
 _PERCENT = re.compile(r"\d+(\.\d+)?")
 
 
@@ -44,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--slowdowns",
         metavar="PERCENT",
-        help=f"comma-separated, of {_percents(SLOWDOWNS[1:])} (default: all); with --duet any, where 0 is A/A "
-        f"(default: {_join(DUET_PERCENTS)})",
+        help=f"comma-separated (default: {_join(100 * slowdown for slowdown in SLOWDOWNS[1:])}; with --duet "
+        f"{_join(DUET_PERCENTS)}, where 0 is A/A)",
     )
     add(
         "--processes",
@@ -126,10 +127,10 @@ def _duets(arguments: argparse.Namespace) -> _Trials:
 
     if arguments.processes != str(DEFAULT_PROCESSES):
         raise OptionError("--processes spreads the gate's trials, and each trial of --duet has its own: leave it out")
-    busy = arguments.busy_cores
+    busy, percents = arguments.busy_cores, arguments.slowdowns
     orders = DuetOrders(
         trials=whole_number("--trials", arguments.trials, DEFAULT_TRIALS),
-        slow_percents=DUET_PERCENTS if arguments.slowdowns is None else _slow_percents(arguments.slowdowns),
+        slow_percents=DUET_PERCENTS if percents is None else _slow_percents(percents, LARGEST["slow"]),
         budget_s=BUDGET_S if arguments.budget is None else seconds("--budget", arguments.budget),
         busy_cores=0 if busy is None else whole_number("--busy-cores", busy, 1),
         words=_pytest_words(arguments),
@@ -158,13 +159,16 @@ def _first_plan(arguments: argparse.Namespace) -> Plan:
     """The plan of a folder without trials. Raises OptionError for a number that cannot be used."""
     from gpugate.session.options import seconds, whole_number
 
+    slowdowns, percents = SLOWDOWNS[1:], arguments.slowdowns
+    if percents is not None:
+        slowdowns = tuple(percent / 100 for percent in _slow_percents(percents, LARGEST_OF_GATE) if percent)
     return Plan(
         output="",
         process=0,
         processes=whole_number("--processes", arguments.processes, DEFAULT_PROCESSES),
         budget_s=Settings.budget_s if arguments.budget is None else seconds("--budget", arguments.budget),
         aa_trials=whole_number("--trials", arguments.trials, DEFAULT_TRIALS),
-        slowdowns=SLOWDOWNS[1:] if arguments.slowdowns is None else _slowdowns(arguments.slowdowns),
+        slowdowns=slowdowns,
     )
 
 
@@ -266,26 +270,13 @@ def _machine(environment: Environment) -> str:
     return ", ".join(versions)
 
 
-def _slowdowns(text: str) -> tuple[float, ...]:
-    """The seeded slowdowns that `text` names. Raises OptionError for any other."""
-    named = {f"{100 * slowdown:g}": slowdown for slowdown in SLOWDOWNS[1:]}
-    asked = [word.strip() for word in text.split(",")]
-    if unknown := [word for word in asked if word not in named]:
-        raise OptionError(f"--slowdowns {unknown[0]!r} is not seeded: give some of {_percents(SLOWDOWNS[1:])}")
-    return tuple(named[word] for word in named if word in asked)
-
-
-def _slow_percents(text: str) -> tuple[float, ...]:
-    """The percentages that `text` names, ascending. Raises OptionError for one that no step can be slowed by."""
+def _slow_percents(text: str, largest: float) -> tuple[float, ...]:
+    """The percentages that `text` names, ascending. Raises OptionError for one that is not from 0 to `largest`."""
     words = [word.strip() for word in text.split(",")]
     found = {float(word) if _PERCENT.fullmatch(word) else -1.0 for word in words}
-    if not all(0 <= percent <= LARGEST["slow"] for percent in found):
-        raise OptionError(f"--slowdowns is {text!r}: give percentages from 0 to {LARGEST['slow']:g}, such as 0,3,5")
+    if not all(0 <= percent <= largest for percent in found):
+        raise OptionError(f"--slowdowns is {text!r}: give percentages from 0 to {largest:g}, such as 0,3,5")
     return tuple(sorted(found))
-
-
-def _percents(slowdowns: Iterable[float]) -> str:
-    return _join(100 * slowdown for slowdown in slowdowns)
 
 
 def _join(percents: Iterable[float]) -> str:

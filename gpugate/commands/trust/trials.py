@@ -13,7 +13,8 @@ from gpugate.measurement.record import Process
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.units import Natural, NotNegative, Positive, Share
 
-SLOWDOWNS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.10)  # 0 is A/A: nothing changed, so every alarm is false
+# 0 is A/A: nothing changed, so every alarm is false.
+SLOWDOWNS: tuple[float, ...] = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.10)
 _NAME = re.compile(r"trials-(\d+)\.json")
 
 
