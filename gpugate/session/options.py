@@ -37,8 +37,7 @@ DEFAULT_PROCESSES, DEFAULT_ON_SEVERAL_GPUS = 5, 11
 DEFAULT_BASELINES = "baselines"
 DEFAULT_PROOF_DAYS = 7
 AUTO, OFF = "auto", "off"  # values of --against; any other value is a git ref
-# The process that starts this one to measure for it sets `PID:TOKEN`, and gives the random TOKEN as an option too.
-FRESH_OPTION = "--perf-fresh"
+FRESH_OPTION = "--perf-fresh"  # of a process that measures for another one, which started it
 PATH_OPTIONS: set[str] = set()  # which take a path, filled by `add_options`
 _PATHS = ("DIR", "FILE", "PATH")  # the metavar of such an option
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -408,8 +407,12 @@ def _check_profiled(config: pytest.Config, tool: Tool) -> None:
 
 
 def _measures_for_its_parent(config: pytest.Config) -> bool:
-    """True in a fresh process of gpugate, by its own command line: settings and variables turn no gate off."""
-    return FRESH_OPTION in config.invocation_params.args
+    """True in a fresh process of gpugate, by its own command line: settings and variables turn no gate off.
+
+    Neither does the option itself: no process that starts a fresh one gives it a gate or a recording, too.
+    """
+    typed = set(map(str, config.invocation_params.args))
+    return FRESH_OPTION in typed and not typed & {"--gate", "--update-baselines"}
 
 
 def _check_together(config: pytest.Config) -> None:

@@ -190,6 +190,8 @@ def test_settings_and_variables_make_no_fresh_process(
     monkeypatch.setenv("PYTEST_ADDOPTS", f"{held} --perf-fresh")
     options = read_options(pytester.parseconfig("-p", "gpugate.plugin"))
     assert (options.gate or options.update_baselines, options.fresh) == (True, False)
+    options = read_options(pytester.parseconfig("-p", "gpugate.plugin", "--perf-fresh", held))
+    assert (options.gate or options.update_baselines, options.fresh) == (True, False)
 
 
 def test_a_gpu_that_is_not_there_is_the_reason_and_no_selection(tiny: TinyProject) -> None:
