@@ -5,7 +5,9 @@
 
 VENV ?= .venv
 ARGS ?=
-# Compiling every module of torch at once takes a minute; Python compiles those that are imported.
+# Compiling every module of torch at once takes a minute; Python compiles those that are imported, and keeps them. Where
+# the image of a container sets this variable, each process would compile torch anew and start half as fast.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 PERF_INSTALLED = $(VENV)/.installed-perf
 TEST_INSTALLED = $(VENV)/.installed-test

@@ -33,9 +33,10 @@ REQUIREMENTS = [
         *(words for extra in PROJECT["project"]["optional-dependencies"].values() for words in extra),
     )
 ]
-# Stands in for python: writes down how it was called, and makes an environment whose python is itself.
+# Stands in for python: writes down how it was called, and makes an environment whose python is itself. A value of
+# PYTHONDONTWRITEBYTECODE, by which Python keeps no bytecode, comes first.
 FAKE_PYTHON = """#!/bin/sh
-echo "$*" >> "$CALLS"
+echo "$PYTHONDONTWRITEBYTECODE$*" >> "$CALLS"
 case "$1 $2" in
   "-c "*) exit {too_old} ;;
   "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
@@ -102,7 +103,7 @@ class Clone:
     def make(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs make; only the clone's python is found by name."""
         tools = [f"{self.folder}/bin", "/usr/local/bin", "/usr/bin", "/bin"]
-        environment = {"PATH": os.pathsep.join(tools), "CALLS": str(self.calls_path)}
+        environment = {"PATH": os.pathsep.join(tools), "CALLS": str(self.calls_path), "PYTHONDONTWRITEBYTECODE": "1"}
         command = ["make", *arguments]
         return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
 
