@@ -59,15 +59,17 @@ def two_gpus(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> TinyProject:
     return tiny
 
 
-def test_a_worker_for_each_gpu_and_one_for_the_host_make_one_night(two_gpus: TinyProject) -> None:
-    ended = two_gpus.run_apart("-n", "auto", "--gate", "--perf-report=night", "--perf-durations=durations.json")
-    assert ended.status == 1, ended.text  # a gate without records
-    run = run_file.read(two_gpus.path / "night/run.json")
-    assert (run.interrupted, run.exit_status, len(run.cases)) == (False, 1, len(DURATIONS_S))
-    assert replace(decide_again(run), problems=run.problems, exit_status=1) == run
-    assert all(case.held for case in run.cases.values())
+def test_a_night_of_workers_that_ctrl_c_ends_is_resumed(two_gpus: TinyProject) -> None:
+    """A worker for each GPU and one for the host, which Ctrl-C meets in the last case."""
+    command = ("-n", "auto", "--gate", "--perf-report=night", "--perf-durations=durations.json")
+    two_gpus.write("interrupt", "")
+    ended = two_gpus.run_apart(*command)
+    assert ended.status == pytest.ExitCode.INTERRUPTED, ended.text
+    cut_off = run_file.read(two_gpus.path / "night/run.json")
+    finished = {f"tiny/{name}/cpu" for name in ("one", "two", "three", "spans")}
+    assert cut_off.interrupted
+    assert {case_id for case_id, case in cut_off.cases.items() if case.measurement} == finished, ended.text
     lines = [json.loads(line) for line in (two_gpus.path / "ran").read_text(encoding="utf-8").splitlines()]
-    assert len(lines) == 4 * len(DURATIONS_S)
     order = list(dict.fromkeys((worker, name.partition("tiny/")[2].partition("/")[0]) for worker, _, name in lines))
     of_gpus = [case for worker, case in order if worker != "host"]
     assert len(order) == len(DURATIONS_S), "all tests of a case run in one worker"
@@ -76,19 +78,10 @@ def test_a_worker_for_each_gpu_and_one_for_the_host_make_one_night(two_gpus: Tin
     assert order[3:] == [("host", "spans"), ("host", "fed")]
     assert {worker: gpus for worker, gpus, _ in lines} == {"gw0": "GPU-a", "gw1": "GPU-b", "host": "GPU-a,GPU-b"}
 
-
-def test_ctrl_c_keeps_the_finished_cases_of_a_worker_that_measures(two_gpus: TinyProject) -> None:
-    command = ("-n", "auto", "--perf-json=run.json", "--perf-durations=durations.json")
-    two_gpus.write("interrupt", "")
-    ended = two_gpus.run_apart(*command)
-    assert ended.status == pytest.ExitCode.INTERRUPTED, ended.text
-    run = run_file.read(two_gpus.path / "run.json")
-    finished = {f"tiny/{name}/cpu" for name in ("one", "two", "three", "spans")}
-    assert run.interrupted
-    assert {case_id for case_id, case in run.cases.items() if case.measurement} == finished, ended.text
     ended = two_gpus.run_apart(*command, "--perf-resume")
-    assert ended.status == 0, ended.text
-    whole = run_file.read(two_gpus.path / "run.json")
-    assert not whole.interrupted
-    assert whole.cases.keys() == {*finished, "tiny/fed/cpu"}
-    assert all(whole.cases[case_id].measurement == run.cases[case_id].measurement for case_id in finished)
+    assert ended.status == 1, ended.text  # a gate without records
+    run = run_file.read(two_gpus.path / "night/run.json")
+    assert (run.interrupted, run.exit_status, run.cases.keys()) == (False, 1, {*finished, "tiny/fed/cpu"})
+    assert replace(decide_again(run), problems=run.problems, exit_status=1) == run
+    assert all(case.held for case in run.cases.values())
+    assert all(run.cases[case_id].measurement == cut_off.cases[case_id].measurement for case_id in finished)
