@@ -36,7 +36,7 @@ DATA = ROOT / "results/cpu/killed-nights.json"
 KILLS = {"shard": 150, "worker": 40, "controller": 10}
 GPUS = 2
 SINGLE, POINTS = 16, 4  # cases, and points of a sweep
-MORE_SINGLE = 60  # so that several workers are busy for a while
+MORE_SINGLE = 60  # so that several workers are busy for a while, and several kills meet them
 EARLY = (
     0.2  # the share of kills that come at any moment from the start of a process on; the others after its first case
 )
@@ -244,7 +244,7 @@ def kill_workers(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]
     xdist ends the session where a worker is killed in the moment of its start: that is one more entry, and the session
     is resumed.
     """
-    night, own = Night(folder, MORE_SINGLE, pretend_gpus=True), ["night"]
+    night, own = Night(folder, min(MORE_SINGLE, SINGLE * most), pretend_gpus=True), ["night"]
     options = ("-n", "auto", "--max-worker-restart=9999", "--perf-report=night")
     pid, status = night.start(*options), None
     while status is None:
