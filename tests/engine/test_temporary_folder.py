@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from gpugate.errors import SideError, temporary_folder_problem
 from tests.support.tiny_project import TinyProject
@@ -42,14 +43,10 @@ def test_where_no_folder_takes_anything_those_that_were_tried_are_named(
     )
 
 
-def test_a_full_folder_is_one_sentence_of_the_case(tiny: TinyProject) -> None:
+def test_a_full_folder_is_one_sentence_of_the_case(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk lets the profiler write no trace, and the profiler raises nothing."""
-    tiny.write(
-        "conftest.py",
-        (tiny.path / "conftest.py").read_text(encoding="utf-8")
-        + "\nimport torch\ntorch.autograd.profiler.profile.export_chrome_trace = lambda self, path: None\n",
-    )
-    result = tiny.run_apart("--perf-device=cpu", "-k", "outputs")
+    monkeypatch.setattr(torch.autograd.profiler.profile, "export_chrome_trace", lambda self, path: None)
+    result = tiny.run("--perf-device=cpu", "-k", "outputs")
     assert result.status == 1, result.text
     told = f"tiny/quick/cpu: the folder for temporary files {tempfile.gettempdir()} did not take trace.json (No such"
     assert told in result.text

@@ -241,9 +241,9 @@ def test_a_recording_proves_anew_and_is_remembered(project: TinyProject) -> None
 
 
 def test_a_worker_and_a_shard_remember_proofs_too(project: TinyProject) -> None:
-    """Each run is a process of its own, as a worker is: all of them load the same code."""
-    for options in (["-n", "1"], ["--perf-shard", "1/1"], []):
-        ended = project.run_apart(*options)
+    """The shard is a process of its own, as the worker is: both load the same code."""
+    for run, options in ((project.run, ("-n", "1")), (project.run_apart, ("--perf-shard", "1/1"))):
+        ended = run(*options)
         assert ended.status == 0, ended.text
         assert times_shown(project) == 1
 

@@ -90,14 +90,14 @@ def test_some_sessions_add_nothing(project: TinyProject, options: list[str]) -> 
     assert not (project.path / ".gpugate").exists()
 
 
-def test_the_fresh_processes_of_a_session_add_nothing_of_their_own(project: TinyProject) -> None:
-    ended = project.run_apart("--update-baselines", "-operf_processes=2", "--perf-reason", "the first")
+def test_the_fresh_process_of_a_session_adds_nothing_of_its_own(project: TinyProject) -> None:
+    ended = project.run("--update-baselines", "-operf_processes=2", "--perf-reason", "the first")
     assert ended.status == 0, ended.text
     assert len(stored(project)) == 1
 
 
 def test_the_workers_of_one_session_are_one_run(project: TinyProject) -> None:
-    ended = project.run_apart("-n", "1", "--perf-json", "run.json")
+    ended = project.run("-n", "1", "--perf-json", "run.json")
     assert ended.status == 0, ended.text
     (night,) = stored(project)
     assert list(night.cases) == [QUICK]
