@@ -1,8 +1,6 @@
 """`gpugate trust --duet`: the trials that are missing, their files, the report, and one real run."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +19,7 @@ from gpugate.session.duets import DuetPlan
 from gpugate.store.version import Version
 from tests.conftest import TWO_CORES
 from tests.engine.judging.test_duet import measured
-from tests.support.patience import HANGS_S, wait_until
+from tests.support.patience import wait_until
 from tests.support.tiny_project import TinyProject, check_no_traceback, children, environment
 
 ONE, TWO, NET = "toy/one/cpu", "toy/two/cpu", "net/fast/cpu"
@@ -287,20 +285,17 @@ def test_the_report_has_a_table_for_each_slowdown() -> None:
 # --- one real run -----------------------------------------------------------------------------------------------------
 
 
-def test_a_real_run_catches_a_slowdown_in_both_roles(tmp_path: Path) -> None:
+def test_a_real_run_catches_a_slowdown_in_both_roles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     tiny = TinyProject(tmp_path)
-    words = ["trust", "--duet", "--trials", "1", "--slowdowns", "20", "--budget", "0.2", "--device", "cpu"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "gpugate", *words],
-        cwd=tiny.path,
-        env={**os.environ, **environment(tiny.path)},
-        capture_output=True,
-        text=True,
-        timeout=HANGS_S,
-        check=False,
-    )
-    check_no_traceback(ended.stdout + ended.stderr)
-    assert ended.returncode == 0, ended.stderr
+    monkeypatch.chdir(tiny.path)
+    for name, value in environment(tiny.path).items():  # of the fresh processes
+        monkeypatch.setenv(name, value)
+    status = main(["trust", "--duet", "--trials", "1", "--slowdowns", "20", "--budget", "0.2", "--device", "cpu"])
+    said = capsys.readouterr()
+    check_no_traceback(said.out + said.err)
+    assert status == 0, said.err
     (taken,) = read_duets(tiny.path / "gpugate-trust")
     assert [(one.slow_percent, one.outcome) for one in judge_trials([taken])] == [(20.0, SLOWER)]
     slowed = [(one.swapped, time_ratio(one.measured["tiny/quick/cpu"], one.swapped).median) for one in taken.processes]
@@ -308,4 +303,4 @@ def test_a_real_run_catches_a_slowdown_in_both_roles(tmp_path: Path) -> None:
     assert slowed == [(number % 2 == 1, pytest.approx(1.2, abs=0.02)) for number in range(len(slowed))]
     assert len(slowed) in (2, 3)
     assert list(taken.conditions.source_hashes) == ["tiny"]
-    assert "process 1 of at most 6: 1 case\n" in ended.stderr
+    assert "process 1 of at most 6: 1 case\n" in said.err
