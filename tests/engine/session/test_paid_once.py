@@ -15,6 +15,9 @@ COMPILED = """
 import os
 
 from torch._dynamo.utils import counters
+from torch._inductor import config
+
+config.cpp_cache_precompile_headers = False  # which takes longer than the one kernel here
 
 
 def quick(context):
