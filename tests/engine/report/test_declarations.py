@@ -40,7 +40,9 @@ def test_the_pipeline_of_the_page_runs(tiny: TinyProject) -> None:
     code = re.search(r"```python\n(# conftest.py\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert code is not None
     conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8").replace('register_module("tiny")', "")
-    tiny.write("conftest.py", f"{conftest}\n{code[1]}")
+    smaller = code[1].replace("1024", "64")  # each of a thousand steps sorts a batch
+    assert smaller.count("64") == 3
+    tiny.write("conftest.py", f"{conftest}\n{smaller}")
     (tiny.path / "perf_tests/test_promises.py").unlink()
     tiny.write("test_my_workload.py", FILES["test_my_workload.py"])
     result = tiny.run("--perf-json=run.json", "-k", "decoding", "test_my_workload.py")
