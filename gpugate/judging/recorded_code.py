@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpugate.judging.duet import judge_duets
+from gpugate.judging.machine_state import LAUNCHES
 from gpugate.results.case import CaseResult
 from gpugate.results.duet import Duet, DuetOutcome, RecordedCode
 from gpugate.results.reason import Fact, Reason, ReasonCode
@@ -115,7 +116,8 @@ def _without_slower_code(
     if alarmed and _has_record(result):
         changed = ", ".join(code.machine_changes) or "nothing that a record contains"
         blamed = replace(verdict, reasons=(Reason(alarm, {**facts, "changed": changed}), *verdict.reasons))
-        step = NextStep.RECORD_THIS_MACHINE if code.machine_changes else NextStep.COOL_MACHINE
+        lasting = [change for change in code.machine_changes if not change.startswith(LAUNCHES)]
+        step = NextStep.RECORD_THIS_MACHINE if lasting else NextStep.COOL_MACHINE
         return replace(blamed, outcome=Outcome.ENV_INVALID, next_step=step) if same_software else blamed
     if code.unchanged and verdict.outcome in NOT_OPEN:
         return verdict  # without an alarm, only the workload's own code was compared

@@ -152,12 +152,14 @@ def code_comparisons(run: RunResult) -> str | None:
     case was to be compared with it."""
     codes = [case.recorded_code for case in run.cases.values() if case.recorded_code is not None]
     duets = [duet for code in codes if (duet := duet_of(code)) is not None]
-    unchanged, problems = sum(code.unchanged for code in codes), [code.problem for code in codes if code.problem]
+    unchanged = sum(code.unchanged for code in codes)
+    problems = [code.problem.partition("\n")[0] for code in codes if code.problem is not None]
     counts = Counter(duet.outcome.value for duet in duets)
     outcomes = ", ".join(f"{count} {word}" for word, count in counts.items())
     parts = [f"{number_of(len(duets), 'case')} in turns ({outcomes})"] if duets else []
     parts += [f"{unchanged} unchanged"] if unchanged else []
-    parts += [f"{len(problems)} not compared ({problems[0]})"] if problems else []
+    such_as = "such as: " if len(set(problems)) > 1 else ""
+    parts += [f"{len(problems)} not compared ({such_as}{problems[0]})"] if problems else []
     return f"recorded code: {', '.join(parts)}" if parts else None
 
 

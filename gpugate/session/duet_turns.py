@@ -82,6 +82,8 @@ class SideProcess(SocketChild):
         try:
             super().__init__(stack, command, {**orders, "protocol": PROTOCOL}, cwd=root)
         except OSError as error:
+            if error.filename != command[0]:  # such as too many open files
+                raise
             raise CompareError(f"{command[0]} cannot be started ({error.strerror}): {_NEW_PYTHON}") from error
         self.group = {-self.child.pid}
 

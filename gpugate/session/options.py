@@ -407,9 +407,10 @@ def _check_profiled(config: pytest.Config, tool: Tool) -> None:
 
 
 def _measures_for_its_parent(config: pytest.Config) -> bool:
-    """True in a fresh process of gpugate, by its own command line: settings and variables turn no gate off.
+    """True in a fresh process of gpugate, by its own command line.
 
-    Neither does the option itself: no process that starts a fresh one gives it a gate or a recording, too.
+    Settings and variables make no fresh process. A gate or a recording that is typed, too, stays one: a process that
+    starts a fresh one gives it neither.
     """
     typed = set(map(str, config.invocation_params.args))
     return FRESH_OPTION in typed and not typed & {"--gate", "--update-baselines"}

@@ -215,8 +215,7 @@ class RankJob:
         """Ends the job: the first cause is kept, the other ranks are killed, and rank 0 waits for nothing any more."""
         if self._closing:
             return
-        found = f": {problem}" if problem is not None else f" {rank.describe_end()}"
-        failure = f"rank {rank.number}{found}"
+        failure = f"rank {rank.number} {rank.describe_end()}" if problem is None else f"rank {rank.number}: {problem}"
         with self._changed:
             self._failure = self._failure or failure
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""A child process that gets its requests, in lines of JSON, on a socket: what it prints disturbs no reply."""
+"""A child process that receives requests on a socket, in lines of JSON, so that its own output goes to a log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ CLOSING_S = 2.0  # for a child to end by itself
 
 
 class SocketChild:
-    """A child from its start until `stack` closes. Its last word is the JSON of its orders, with the socket."""
+    """A child from its start until `stack` closes.
+
+    The last argument of its command is the JSON of its orders, with the number of the socket.
+    """
 
     def __init__(self, stack: ExitStack, command: Sequence[str], orders: Mapping[str, Any], **options: Any) -> None:
         """`options` are those of Popen. Raises OSError for a command that cannot be started."""
@@ -41,7 +44,7 @@ class SocketChild:
     def describe_end(self, reason: str | None = None) -> str:
         """Waits CLOSING_S for the end of a child that takes no requests any more, or kills it.
 
-        Returns the `reason`, by default that of the end, with the line of the output that names the cause.
+        Returns the reason of its end, or the `reason` that was given, and the line of its output that names the cause.
         """
         try:
             status = self.child.wait(CLOSING_S)
@@ -50,7 +53,7 @@ class SocketChild:
             status, reason = self.child.wait(), reason or "closed the socket of its requests"
         self._log.seek(0)
         ended = Ended(status, self._log.read().decode(errors="replace"))
-        cause = error_line(ended.last_lines(LAST_LINES)) if status >= 0 else ""
+        cause = error_line(ended.last_lines(LAST_LINES)) if status > 0 else ""
         return ": ".join(filter(None, [reason or ended.reason, cause]))
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpugate.judging.decide import decide
+from gpugate.judging.machine_state import LAUNCHES
 from gpugate.judging.recorded_code import may_need_duet
 from gpugate.measurement.record import Measurement
 from gpugate.results.case import CaseResult, Confirmation, CoresChanged, Remembered
@@ -101,6 +102,9 @@ def test_the_verdict_names_the_changes_of_the_machine() -> None:
     facts = reasons(found, "speedup")[ReasonCode.CODE_NOT_SLOWER]
     assert (facts["commit"], facts["changed"]) == (COMMIT, "another host")
     assert step_of(found, "speedup") is NextStep.RECORD_THIS_MACHINE
+    slow = with_code(case(measured(2.5), SLOW), code(10.0, machine_changes=(f"{LAUNCHES} 6.5 us -> 10 us",)))
+    assert reasons(slow, "speedup")[ReasonCode.CODE_NOT_SLOWER]["changed"] == "launch latency 6.5 us -> 10 us"
+    assert step_of(slow, "speedup") is NextStep.COOL_MACHINE, "such a host may be slow for a moment only"
     nothing = with_code(case(measured(2.5), SLOW), code(10.0, machine_changes=()))
     assert reasons(nothing, "speedup")[ReasonCode.CODE_NOT_SLOWER]["changed"] == "nothing that a record contains"
     assert step_of(nothing, "speedup") is NextStep.COOL_MACHINE

@@ -36,7 +36,8 @@ def test_a_sharp_and_a_blunt_record() -> None:
     [
         ([code(10.0), code(10.5)], 2, "2 cases in turns (1 SAME, 1 SLOWER)"),
         ([RecordedCode(COMMIT, unchanged=True), code(10.0)], 1, "1 case in turns (1 SAME), 1 unchanged"),
-        ([RecordedCode("", problem="no commit")], 0, "1 not compared (no commit)"),
+        ([RecordedCode("", problem="no commit\nin two lines")], 0, "1 not compared (no commit)"),
+        ([RecordedCode("", problem="a"), RecordedCode("", problem="b")], 0, "2 not compared (such as: a)"),
     ],
 )
 def test_a_duet_makes_a_blunt_case_sharp(compared: list[RecordedCode], sharp: int, words: str) -> None:
