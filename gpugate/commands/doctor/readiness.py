@@ -19,7 +19,7 @@ from gpugate.commands.doctor.child import Gauge
 from gpugate.commands.doctor.children import ChildError
 from gpugate.commands.doctor.finding import Answer, Group, Machine, Probe, bad, ok
 from gpugate.errors import BaselineError
-from gpugate.judging.machine_state import fallen_yardstick
+from gpugate.judging.machine_state import fallen_yardstick, slower_launches
 from gpugate.machine.environment import Match, compare, machine_name
 from gpugate.measurement.record import Yardstick
 from gpugate.report.next_step import BASELINES, REASON, RECORD, SUITE
@@ -135,13 +135,15 @@ def yardsticks(gauge: Gauge, machine: Machine) -> Answer:
     )
     if recorded and None not in problems:
         return bad(f"{problems[-1]} recorded: repeat when the machine is idle and cool")
+    if (launches := slower_launches(probes, recorded)) is not None:
+        return bad(f"{launches}: launch-bound cases would be slower than recorded: repeat when the machine is idle")
     if not recorded and any(problems):
         return bad(f"{next(filter(None, problems))} a moment apart: repeat when the machine is idle and cool")
     return ok(f"{values}; {'as recorded' if recorded else 'steady, and none recorded to compare them with'}")
 
 
 def _better_values(probes: Sequence[Yardstick]) -> Iterable[tuple[str, float]]:
-    """Returns the better value of both probes. Latency is left out: less is better there, and it varies too much."""
+    """Returns the better value of both probes, without the launch latency: less is better there."""
     return ((name, value) for name, value in _best(probe.values for probe in probes).items() if "latency" not in name)
 
 
