@@ -85,7 +85,7 @@ def test_the_status_is_the_programs(tmp_path: Path) -> None:
 def test_a_program_that_its_profiler_leaves_behind_is_killed(tmp_path: Path) -> None:
     status, child = started(tmp_path, "leaves", SLEEPS)
     assert status == 3
-    assert not running(child)
+    wait_until(lambda: not running(child))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -102,7 +102,7 @@ def test_a_signal_interrupts_the_program_and_ends_both(tmp_path: Path, number: s
     threading.Thread(target=interrupt).start()
     ended, child = started(tmp_path, "apart", program)
     assert ended == INTERRUPTED
-    assert not running(child)
+    wait_until(lambda: not running(child))
     assert signal.getsignal(number) is before
 
 
@@ -121,13 +121,13 @@ def test_one_that_does_not_end_when_it_is_asked_is_killed(tmp_path: Path, monkey
     threading.Thread(target=interrupt).start()
     status, child = started(tmp_path, "apart", stubborn)
     assert status == 2
-    assert not running(child)
+    wait_until(lambda: not running(child))
 
 
 def test_a_daemon_that_left_everyone_is_found_by_the_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-c", DAEMON, str(tmp_path / "child")]
     assert run_profiled(command, tmp_path, os.environ) == 0
-    assert not running(int((tmp_path / "child").read_text()))
+    wait_until(lambda: not running(int((tmp_path / "child").read_text())))
 
 
 def test_a_program_tells_who_it_is_in_one_step(tmp_path: Path) -> None:
