@@ -43,7 +43,10 @@ class Browser:
         self.driver = driver
 
     def show(self, url: str, width: int, dark: bool = False, height: int = 900) -> None:
-        """Opens a page in a window of this width, in CSS pixels."""
+        """Opens a page in a window of this width, in CSS pixels, and waits until its scripts have run.
+
+        On a busy machine the driver returns at times before that.
+        """
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.command("Emulation.setDeviceMetricsOverride", size)
@@ -51,6 +54,7 @@ class Browser:
         self.driver.get("about:blank")
         self.requests()
         self.driver.get(url)
+        self.wait_until("return location.href !== 'about:blank' && document.readyState === 'complete'")
 
     def command(self, name: str, arguments: dict[str, Any] | None = None) -> Any:
         return self.driver.execute_cdp_cmd(name, arguments or {})
