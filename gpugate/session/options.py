@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import os
 import re
 import reprlib
 import shlex
@@ -37,7 +38,8 @@ DEFAULT_PROCESSES, DEFAULT_ON_SEVERAL_GPUS = 5, 11
 DEFAULT_BASELINES = "baselines"
 DEFAULT_PROOF_DAYS = 7
 AUTO, OFF = "auto", "off"  # values of --against; any other value is a git ref
-FRESH_OPTION = "--perf-fresh"  # of a process that measures for another one, which started it
+# The process that starts this one to measure for it sets `PID:TOKEN`, and gives the random TOKEN as an option too.
+FRESH_VARIABLE, FRESH_OPTION = "GPUGATE_FRESH_PROCESS", "--perf-fresh"
 PATH_OPTIONS: set[str] = set()  # which take a path, filled by `add_options`
 _PATHS = ("DIR", "FILE", "PATH")  # the metavar of such an option
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -145,7 +147,7 @@ def add_options(parser: pytest.Parser) -> None:
             PATH_OPTIONS.add(name)
         group.addoption(name, **how)
 
-    add(FRESH_OPTION, action="store_true", help=argparse.SUPPRESS)  # given by `run_fresh` alone
+    add(FRESH_OPTION, help=argparse.SUPPRESS)  # given by `run_fresh` alone
     add(
         "--gate",
         action="store_true",
@@ -407,13 +409,10 @@ def _check_profiled(config: pytest.Config, tool: Tool) -> None:
 
 
 def _measures_for_its_parent(config: pytest.Config) -> bool:
-    """True in a fresh process of gpugate, by its own command line.
-
-    Settings and variables make no fresh process. A gate or a recording that is typed, too, stays one: a process that
-    starts a fresh one gives it neither.
-    """
-    typed = set(map(str, config.invocation_params.args))
-    return FRESH_OPTION in typed and not typed & {"--gate", "--update-baselines"}
+    """True in a fresh process of gpugate, which its variable and its command line show together."""
+    parent, _, token = os.environ.get(FRESH_VARIABLE, "").partition(":")
+    typed = [str(word) for word in config.invocation_params.args]
+    return parent == str(os.getppid()) and bool(token) and f"{FRESH_OPTION}={token}" in typed
 
 
 def _check_together(config: pytest.Config) -> None:
@@ -468,7 +467,7 @@ def _check_resumed(config: pytest.Config) -> None:
         return
     if config.getoption("update_baselines"):
         raise OptionError("--update-baselines records whole sessions: record without --perf-resume")
-    if not config.getoption("perf_report") and not config.getoption("perf_json"):
+    if not config.getoption("perf_report") and not config.getoption("perf_json") and FRESH_VARIABLE not in os.environ:
         raise OptionError("--perf-resume goes on with a run: give its --perf-report or --perf-json")
 
 

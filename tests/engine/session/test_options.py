@@ -1,18 +1,45 @@
 """The command line: every option is in the help, and a value that cannot be used is refused in one sentence."""
 
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gpugate.session.options import add_options, read_options
+from gpugate.session.options import FRESH_VARIABLE, add_options, read_options
 from gpugate.session.options_page import options_page
+from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store import run_file
 from tests.support.tiny_project import CACHES, ROOT, TinyProject, check_no_traceback
 
-PAGE = (ROOT / "docs/options.md").read_text(encoding="utf-8")
+DEFAULTS = {
+    "--gate": "off",
+    "--update-baselines": "off",
+    "--perf-reason": "none",
+    "--perf-device": "auto",
+    "--perf-budget": "6; on a CPU, all cases of a run that neither gates nor records share two minutes",
+    "--perf-attempts": str(DECIDING_PROCESSES),
+    "--perf-json": "nowhere",
+    "--perf-proof-days": "7",
+    "--perf-shard": "all cases",
+    "--perf-durations": "those of the store for workers; for shards each case counts as equally long",
+    "--perf-resume": "off",
+    "--perf-set": "none",
+    "--perf-baselines": "baselines of pytest's rootdir",
+    "--allow-missing": "none",
+    "--perf-mutate": "none",
+    "--against": "auto with --gate, else off",
+    "--perf-tolerance": "the smallest fall that the machine can show",
+    "--perf-report": "nowhere",
+    "--perf-store": "GPUGATE_STORE, else .gpugate in pytest's rootdir",
+    "--explain": "for cases that fail",
+    "--nsys": "off",
+    "--ncu": "off",
+    "--torch-trace": "off",
+}
 HEAVY = {"torch", "sqlalchemy", "alembic", "numpy", "scipy", "rich", "pynvml", "nvtx", "sqlite3"}
 
 
@@ -33,15 +60,18 @@ def test_the_help_has_every_option_in_one_group_with_its_default_and_imports_not
     assert result.returncode == 0
     (group,) = re.findall(r"^gpugate: .*?:\n((?:  .*\n)+)", result.stdout, re.MULTILINE)
     described = re.split(r"^  (?=--)", group, flags=re.MULTILINE)[1:]
-    names = {re.split("[= ]", text)[0].strip() for text in described}
-    assert names == set(re.findall(r"^\| `(--[a-z-]+)", PAGE, re.MULTILINE))
-    assert [text for text in described if "(default: " not in " ".join(text.split())] == []
+    told = {}
+    for text in described:
+        words = " ".join(text.split())
+        told[words.split("=")[0].split()[0]] = words.rpartition("(default: ")[2].rstrip(")")
+    assert told == DEFAULTS
     assert "gpugate" in imported(result)
     assert imported(result) & HEAVY == set()
 
 
 def test_the_page_of_options_is_up_to_date() -> None:
-    assert options_page() == PAGE, "write it again: python -m gpugate.session.options_page > docs/options.md"
+    page = (ROOT / "docs/options.md").read_text(encoding="utf-8")
+    assert page == options_page(), "write it again: python -m gpugate.session.options_page > docs/options.md"
 
 
 def test_a_project_that_measures_nothing_pays_nothing(tmp_path: Path) -> None:
@@ -147,8 +177,11 @@ def test_a_setting_that_no_selected_workload_has_is_one_sentence(tiny: TinyProje
     assert not (tiny.path / "run.json").exists()
 
 
-def test_a_fresh_process_takes_a_setting_that_is_for_other_cases(tiny: TinyProject) -> None:
-    assert tiny.run("--perf-fresh", "--perf-set=other=1", "--perf-device=cpu", "-k", "outputs").status == 0
+def test_a_fresh_process_takes_a_setting_that_is_for_other_cases(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FRESH_VARIABLE, f"{os.getppid()}:0f1e")
+    assert tiny.run("--perf-fresh=0f1e", "--perf-set=other=1", "--perf-device=cpu", "-k", "outputs").status == 0
 
 
 def test_a_file_that_can_be_written_is_left_as_it_is_until_there_is_a_run(tiny: TinyProject) -> None:
@@ -172,10 +205,11 @@ def test_a_folder_of_baselines_is_seen_from_where_pytest_was_started_and_the_def
 
 
 def test_a_fresh_process_may_have_what_a_gate_accepts_and_a_shard_from_the_projects_settings(
-    pytester: pytest.Pytester,
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(FRESH_VARIABLE, f"{os.getppid()}:0f1e")
     pytester.makeini("[pytest]\naddopts = --gate --allow-missing=nvenc --perf-shard=2/2")
-    config = pytester.parseconfig("-p", "gpugate.plugin", "--perf-fresh")
+    config = pytester.parseconfig("-p", "gpugate.plugin", "--perf-fresh=0f1e")
     options = read_options(config)
     assert (options.gate, options.update_baselines, options.fresh) == (False, False, True)
     assert options.allow_missing == {"nvenc"}
@@ -183,15 +217,33 @@ def test_a_fresh_process_may_have_what_a_gate_accepts_and_a_shard_from_the_proje
 
 
 @pytest.mark.parametrize("held", ["--gate", "--update-baselines"])
-def test_settings_and_variables_make_no_fresh_process(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, held: str
+@pytest.mark.parametrize("parent", ["1", "", "0", os.getpid, os.getppid], ids=["1", "empty", "0", "own", "parent"])
+def test_a_variable_that_a_shell_has_set_makes_no_fresh_process(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, parent: str | Callable[[], int], held: str
 ) -> None:
-    pytester.makeini("[pytest]\naddopts = --perf-fresh")
-    monkeypatch.setenv("PYTEST_ADDOPTS", f"{held} --perf-fresh")
-    options = read_options(pytester.parseconfig("-p", "gpugate.plugin"))
+    monkeypatch.setenv(FRESH_VARIABLE, parent if isinstance(parent, str) else str(parent()))
+    options = read_options(pytester.parseconfig("-p", "gpugate.plugin", held))
     assert (options.gate or options.update_baselines, options.fresh) == (True, False)
-    options = read_options(pytester.parseconfig("-p", "gpugate.plugin", "--perf-fresh", held))
-    assert (options.gate or options.update_baselines, options.fresh) == (True, False)
+
+
+@pytest.mark.parametrize("settings", ["--gate", "--gate --perf-fresh=0f1e"])
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        ("{}", ()),
+        ("{}:", ()),
+        ("{}:0f1e", ()),
+        ("{}:0f1e", ("--perf-fresh=1e0f",)),
+        ("1{}:0f1e", ("--perf-fresh=0f1e",)),
+    ],
+)
+def test_variables_alone_turn_no_gate_of_the_settings_off(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, settings: str, variable: str, words: tuple[str, ...]
+) -> None:
+    """Such as in a container whose shell is process 1."""
+    monkeypatch.setenv(FRESH_VARIABLE, variable.format(os.getppid()))
+    monkeypatch.setenv("PYTEST_ADDOPTS", settings)
+    assert read_options(pytester.parseconfig("-p", "gpugate.plugin", *words)).gate
 
 
 def test_a_gpu_that_is_not_there_is_the_reason_and_no_selection(tiny: TinyProject) -> None:
