@@ -100,6 +100,7 @@ WORKLOADS: tuple[Workload, ...] = (
                 {"sm_90": 1.95, "cuda": 1.0, "cpu": 0.4},
                 contract=_copied(EXPENSIVE_BATCHES),
                 why=SPREAD,
+                min_speedup_why=SHARED_CORES,
             ),
             Optimization(
                 "processes-2",
