@@ -35,7 +35,9 @@ def judge_counters(
 ) -> Verdict:
     """PASS where the optimization happened, within its limits, without a leak and at no more calls than recorded.
 
-    `problem` is the reason for which this machine's times decide nothing: limits of times then decide nothing either.
+    `problem` is the reason for which this machine's times decide nothing: limits of times then decide nothing either. A
+    slow host can break a limit of times in one process: such a limit of `engaged` is REGRESSED, which further processes
+    confirm, and not NOT_ENGAGED.
     """
     case_id, found = measurement.case_id, measurement.optimized_counters
     numbers: dict[str, float | str | None] = dict(found)
@@ -55,10 +57,10 @@ def judge_counters(
         wrong = next((one.problem for one in measurement.differences if one.problem), "nothing was measured")
         why = _because(ReasonCode.NOT_COUNTED, wrong)
         return Verdict("counters", case_id, Outcome.WRONG, why, NextStep.REPEAT)
-    idle = _broken(contract.engaged, measurement)
-    if idle:
+    idle, broken = _broken(contract.engaged, measurement), _broken(contract.limits, measurement)
+    if idle.keys() - OF_TIME:
         return Verdict("counters", case_id, Outcome.NOT_ENGAGED, tuple(idle.values()), trace, numbers)
-    broken = _broken(contract.limits, measurement)
+    broken = {**idle, **broken}
     over = Verdict("counters", case_id, Outcome.REGRESSED, tuple(broken.values()), NextStep.REPEAT, numbers)
     if broken and (problem is None or broken.keys() - OF_TIME):
         return over

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from gpugate.judging.counters import judge_counters
 from gpugate.judging.equivalence import judge_equivalence
-from gpugate.judging.machine_state import busy_cores, with_environment, with_other_work
+from gpugate.judging.machine_state import LAUNCHES, busy_cores, with_environment, with_other_work
 from gpugate.judging.next_step import unless_wrong
 from gpugate.judging.plausibility import TIMES_CEILING, impossible_rate, without_result
 from gpugate.judging.processes import vote
-from gpugate.judging.recorded_code import with_recorded_code
+from gpugate.judging.recorded_code import RECORDED, with_recorded_code
 from gpugate.judging.times import MOVED, judge_speedup, judge_throughput, judged_summaries, middle_by_speedup
 from gpugate.measurement.record import Measurement
 from gpugate.results.case import CaseResult, Promise
@@ -62,6 +62,8 @@ def decide(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> lis
     if ranks_share_cores(result):
         verdicts = [refuse_time(one) if one.check in TIMED else one for one in verdicts]
     verdicts = [with_recorded_code(one, result) for one in verdicts]
+    change = _change_of_host(result)
+    verdicts = [_without_alarm(one, change) if change else one for one in verdicts]
     problems = dict.fromkeys(one.problem for one in result.attempts if one.problem)
     unconfirmed = [Reason(ReasonCode.NOT_CONFIRMED, {"problem": problem}) for problem in problems]
     verdicts = [one if one.check == "equivalence" else _with_reasons(one, unconfirmed) for one in verdicts]
@@ -132,6 +134,27 @@ def _with_disturbances(
         reasons = (Reason(ReasonCode.ALL_DISTURBED, times), *speedup.reasons)
         speedup = replace(speedup, outcome=Outcome.INCONCLUSIVE, reasons=reasons, next_step=NextStep.REPEAT)
     return speedup, throughput
+
+
+def _change_of_host(result: CaseResult) -> str | None:
+    """The way in which the host differs from the recorded one, if it slows what the host decides; else None."""
+    timed = _timed(result)
+    if timed and len(_disturbed(result)) == len(timed):
+        return "every process was disturbed"
+    changes = result.recorded_code.machine_changes if result.recorded_code else ()
+    return next((change for change in changes if change.startswith(LAUNCHES)), None)
+
+
+def _without_alarm(verdict: Verdict, change: str) -> Verdict:
+    """INCONCLUSIVE for a time that only the record calls slower, where the host is not the recorded one.
+
+    A broken promise stays, and so does what the comparison with the recorded code decided.
+    """
+    of_record = verdict.reasons[0].facts.get("bound") in RECORDED
+    if verdict.check not in TIMED or verdict.outcome is not Outcome.REGRESSED or not of_record:
+        return verdict
+    reasons = (Reason(ReasonCode.HOST_NOT_AS_RECORDED, {"change": change}), *verdict.reasons)
+    return replace(verdict, outcome=Outcome.INCONCLUSIVE, reasons=reasons, next_step=NextStep.COOL_MACHINE)
 
 
 @dataclass(frozen=True)

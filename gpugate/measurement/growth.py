@@ -15,6 +15,7 @@ from gpugate.measurement.warm_up import steps_for
 ROUNDS, STEPS = 3, 5  # steps of a round, or as many as one block has where that is fewer
 ROUND_MS = 300.0  # where STEPS steps would take longer, a round has fewer steps
 LEVELS, LOOKS = 4, 3  # levels of allocated memory, each the least of LOOKS readings, with a round between two readings
+LASTING = 0.5  # of the first rise, by which memory that leaks rises at least over as many rounds again
 
 
 def grown_bytes(side: BuiltSide, inputs: Sequence[Any], step_ms: float) -> float:  # cuda only
@@ -23,7 +24,8 @@ def grown_bytes(side: BuiltSide, inputs: Sequence[Any], step_ms: float) -> float
     The number is exact where no other memory comes and goes. Memory that is allocated or freed once is no leak; nor is
     memory that the garbage collector or a library's next call frees: CV-CUDA keeps a varying part of the memory that
     its last operators used. Where none of three rounds leaves more allocated, the result is 0. Else a level is the
-    least of three readings, with a collection before each, and the level must rise every time.
+    least of three readings, with a collection before each. The level must rise three times, and then over as many
+    rounds again by at least half as much: memory that a library keeps rises by chance, and only for a while.
     """
     side.flags.apply()
     steps = min(STEPS, side.steps_per_block, steps_for(step_ms, ROUND_MS))
@@ -31,9 +33,20 @@ def grown_bytes(side: BuiltSide, inputs: Sequence[Any], step_ms: float) -> float
         readings = _readings(side, inputs, steps, ROUNDS, lambda: 0)
         if all(after <= before for before, after in pairwise(readings)):
             return 0.0
-        readings = _readings(side, inputs, steps, LEVELS * LOOKS - 1, gc.collect)
+        rises = _rises(side, inputs, steps)
+        if min(rises) <= 0:
+            return 0.0
+        later = _rises(side, inputs, steps)
+    if sum(later) < LASTING * sum(rises):
+        return 0.0
+    return (sum(rises) + sum(later)) / (2 * len(rises) * LOOKS * steps)
+
+
+def _rises(side: BuiltSide, inputs: Sequence[Any], steps: int) -> list[int]:
+    """The bytes by which each level exceeds the one before it."""
+    readings = _readings(side, inputs, steps, LEVELS * LOOKS - 1, gc.collect)
     levels = [min(readings[first : first + LOOKS]) for first in range(0, len(readings), LOOKS)]
-    return max(0.0, min(after - before for before, after in pairwise(levels)) / (LOOKS * steps))
+    return [after - before for before, after in pairwise(levels)]
 
 
 def _readings(side: BuiltSide, inputs: Sequence[Any], steps: int, rounds: int, collect: Callable[[], int]) -> list[int]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from gpugate import units
+from gpugate.judging.machine_state import LAUNCH_LATENCY, SLOW_LAUNCH
 from gpugate.machine.environment import Environment
 from gpugate.measurement.ceilings import BANDWIDTH
 from gpugate.measurement.record import Measurement
@@ -43,8 +44,19 @@ def yardsticks(run: RunResult) -> list[str]:
 
 
 def load(run: RunResult) -> list[str]:
-    """The load during the measurements of the run."""
-    return describe_load([case.measurement for case in run.cases.values() if case.measurement is not None])
+    """The load during the measurements of the run, and launches that are far slower than recorded."""
+    measured = [case.measurement for case in run.cases.values() if case.measurement is not None]
+    return [*describe_load(measured), *_slow_launches(run)]
+
+
+def _slow_launches(run: RunResult) -> list[str]:
+    records = [case.remembered.yardsticks for case in run.cases.values() if case.remembered is not None]
+    recorded = [values[LAUNCH_LATENCY] for values in records if LAUNCH_LATENCY in values]
+    now_us, then_us = medians(run).get(LAUNCH_LATENCY), median(recorded) if recorded else None
+    if now_us is None or then_us is None or now_us <= SLOW_LAUNCH * then_us:
+        return []
+    recorded_latency = yardstick_value(LAUNCH_LATENCY, then_us)
+    return [f"slow host: launches take {now_us / then_us:.2g} times the recorded {recorded_latency}"]
 
 
 def describe_load(measured: Sequence[Measurement]) -> list[str]:

@@ -173,6 +173,19 @@ def test_a_regression_behind_a_slow_reference_never_passes() -> None:
     assert reasons(kept, "speedup")[ReasonCode.DISTURBED] == {"disturbed": 3, "processes": 3}
 
 
+def test_disturbed_processes_alone_are_no_evidence_of_slower_code() -> None:
+    slower = Confirmation(timed(36.0, 15.0))
+    found = screened(slower, slower, slower)
+    assert (outcomes(found)["speedup"], outcomes(found)["throughput"]) == (INCONCLUSIVE, INCONCLUSIVE)
+    change = {"change": "every process was disturbed"}
+    assert reasons(found, "throughput")[ReasonCode.HOST_NOT_AS_RECORDED] == change
+    assert found.verdicts[1].next_step is NextStep.COOL_MACHINE
+    one_undisturbed = screened(slower, SLOW, SLOW)
+    assert (outcomes(one_undisturbed)["speedup"], outcomes(one_undisturbed)["throughput"]) == (REGRESSED, REGRESSED)
+    broken_promise = screened(*[Confirmation(timed(36.0, 36.0))] * 3)
+    assert outcomes(broken_promise)["speedup"] is REGRESSED
+
+
 def test_under_other_software_a_slower_reference_is_no_disturbance_and_a_wide_interval_is() -> None:
     other = replace(SCREENED, match="same device")
     assert ReasonCode.DISTURBED not in reasons(screened(BESIDE, remembered=other), "speedup")
@@ -216,6 +229,16 @@ def test_what_did_not_engage_in_one_process_did_not_engage() -> None:
     idle = Confirmation(replace(measured(3.0), not_engaged="2 graph breaks"))
     found = case(measured(2.9), idle, Confirmation(measured(3.0)))
     assert (outcomes(found)["counters"], wants_fresh_process(found)) == (Outcome.NOT_ENGAGED, False)
+
+
+def test_an_engagement_that_is_a_time_needs_two_processes() -> None:
+    """Copies overlap no kernel while a slow host leaves the device idle."""
+    promise = Promise(1.5, LOOSE, Contract(engaged=(Limit("overlap_fraction", at_least=0.5),)))
+    idle, well = measured(3.0, overlap_fraction=0.1), Confirmation(measured(3.0, overlap_fraction=0.7))
+    alone = case(idle, promise=promise)
+    assert (outcomes(alone)["counters"], wants_fresh_process(alone)) == (REGRESSED, True)
+    assert outcomes(case(idle, Confirmation(idle), promise=promise))["counters"] is REGRESSED
+    assert outcomes(case(idle, well, well, promise=promise))["counters"] is PASS
 
 
 def test_a_wrong_output_in_any_process_is_wrong_and_asks_nobody() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpugate.judging.decide import decide
+from gpugate.judging.decide_again import decide_again
 from gpugate.judging.machine_state import LAUNCHES
 from gpugate.judging.recorded_code import may_need_duet
 from gpugate.measurement.record import Measurement
@@ -14,6 +15,7 @@ from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import History
 from gpugate.results.verdict import NextStep, Outcome
+from gpugate.store import run_file
 from tests.conftest import TWO_CORES
 from tests.engine.judging.test_deciding import (
     BESIDE,
@@ -27,6 +29,7 @@ from tests.engine.judging.test_deciding import (
     timed,
 )
 from tests.engine.judging.test_duet import measured as duet_measured
+from tools.machines import H100
 
 PASS, REGRESSED, ENV_INVALID, INCONCLUSIVE = (
     Outcome.PASS,
@@ -35,7 +38,9 @@ PASS, REGRESSED, ENV_INVALID, INCONCLUSIVE = (
     Outcome.INCONCLUSIVE,
 )
 COMMIT = "0123456789abcdef"
+ALARMED = {"driving-batch/batch-8/cuda", "driving/amp-bf16/cuda", "driving/amp-fp16/cuda"}
 BLUNT = History(3.0, 0.03, 30.0, 10.0, 0.03, 5)
+SLOW_LAUNCHES = (f"{LAUNCHES} 6.5 us -> 10 us",)
 FAST, SLOW = Confirmation(measured(3.0)), Confirmation(measured(2.5))
 
 
@@ -102,12 +107,41 @@ def test_the_verdict_names_the_changes_of_the_machine() -> None:
     facts = reasons(found, "speedup")[ReasonCode.CODE_NOT_SLOWER]
     assert (facts["commit"], facts["changed"]) == (COMMIT, "another host")
     assert step_of(found, "speedup") is NextStep.RECORD_THIS_MACHINE
-    slow = with_code(case(measured(2.5), SLOW), code(10.0, machine_changes=(f"{LAUNCHES} 6.5 us -> 10 us",)))
+    slow = with_code(case(measured(2.5), SLOW), code(10.0, machine_changes=SLOW_LAUNCHES))
     assert reasons(slow, "speedup")[ReasonCode.CODE_NOT_SLOWER]["changed"] == "launch latency 6.5 us -> 10 us"
     assert step_of(slow, "speedup") is NextStep.COOL_MACHINE, "such a host may be slow for a moment only"
     nothing = with_code(case(measured(2.5), SLOW), code(10.0, machine_changes=()))
     assert reasons(nothing, "speedup")[ReasonCode.CODE_NOT_SLOWER]["changed"] == "nothing that a record contains"
     assert step_of(nothing, "speedup") is NextStep.COOL_MACHINE
+
+
+@pytest.mark.parametrize(
+    ("compared", "speedup", "expected"),
+    [
+        (code(10.0, spread_ms=2.0, machine_changes=SLOW_LAUNCHES), 2.5, INCONCLUSIVE),
+        (code(10.0, problem="no commit", processes=(), machine_changes=SLOW_LAUNCHES), 2.5, INCONCLUSIVE),
+        (code(10.5, machine_changes=SLOW_LAUNCHES), 2.5, REGRESSED),
+        (code(10.0, spread_ms=2.0, machine_changes=SLOW_LAUNCHES), 1.2, REGRESSED),  # 1.5x is promised
+    ],
+)
+def test_where_launches_are_slow_a_record_alone_calls_no_code_slower(
+    compared: RecordedCode, speedup: float, expected: Outcome
+) -> None:
+    found = with_code(case(measured(speedup), Confirmation(measured(speedup))), compared)
+    assert (outcomes(found)["speedup"], outcomes(found)["counters"]) == (expected, PASS)
+    if expected is INCONCLUSIVE:
+        assert reasons(found, "speedup")[ReasonCode.HOST_NOT_AS_RECORDED] == {"change": SLOW_LAUNCHES[0]}
+        assert (step_of(found, "speedup"), may_need_duet(found, has_ref=False)) == (NextStep.COOL_MACHINE, True)
+
+
+def test_a_stored_gate_on_a_slow_host_calls_no_code_slower() -> None:
+    """Of equal code: 16 cases, whose launches took 1.5 times as long as recorded."""
+    gate = run_file.read(H100.results / "slow-host/gate.json")
+    assert {case for case, found in gate.cases.items() if REGRESSED in outcomes(found).values()} == ALARMED
+    again = decide_again(gate)
+    assert {case for case, found in again.cases.items() if outcomes(found)["speedup"] is INCONCLUSIVE} >= ALARMED
+    timed_verdicts = [one for found in again.cases.values() for one in found.verdicts if one.check != "counters"]
+    assert REGRESSED not in {verdict.outcome for verdict in timed_verdicts}
 
 
 UNCHANGED = RecordedCode(COMMIT, unchanged=True)

@@ -19,7 +19,8 @@ from gpugate.workload import Side
 
 CPU = torch.device("cpu")
 OUTPUT = torch.ones(1)
-LOOKED_AGAIN = growth.ROUNDS + growth.LEVELS * growth.LOOKS - 1  # rounds, where the first ones looked like growth
+LEVELS = growth.LEVELS * growth.LOOKS - 1  # rounds
+LOOKED_AGAIN = growth.ROUNDS + LEVELS  # rounds, where the first ones looked like growth
 
 
 class _Block:
@@ -72,7 +73,7 @@ def test_long_steps_are_watched_for_fewer_of_them(monkeypatch) -> None:
     memory = Memory()
     leak = partial(lambda kept: kept.append(memory.allocate()), memory.kept)
     assert memory.grown(monkeypatch, leak, step_ms=growth.ROUND_MS / 2) == 1000.0
-    assert memory.steps == LOOKED_AGAIN * 2
+    assert memory.steps == (LOOKED_AGAIN + LEVELS) * 2
 
 
 def test_what_is_allocated_once_or_given_back_is_no_growth(monkeypatch) -> None:
@@ -88,16 +89,20 @@ def test_what_is_allocated_once_or_given_back_is_no_growth(monkeypatch) -> None:
     assert memory.steps == LOOKED_AGAIN * growth.STEPS, "garbage looked like growth at first"
 
 
-def of_a_library(monkeypatch, leaked: int) -> list[float]:
-    """Measures 100 sides that leak this many blocks a step, beside a library that keeps 0 to 80 blocks."""
+def of_a_library(monkeypatch, leaked: int, drift: int | None = None) -> list[float]:
+    """Measures 100 sides that leak this many blocks a step, beside a library that keeps 0 to 80 blocks.
+
+    With `drift`, what the library keeps changes by at most so many blocks from one step to the next.
+    """
     monkeypatch.setattr(growth.gc, "collect", lambda: 0)  # which takes a fifth of a second each time
-    found, random = list[float](), Random(0)  # noqa: S311
+    found, random = list[float](), Random(1)  # noqa: S311
     for _ in range(100):
         memory, ours, its = Memory(), list[object](), list[object]()
 
         def step(memory: Memory = memory, ours: list[object] = ours, its: list[object] = its) -> None:
             ours.extend(memory.allocate() for _ in range(leaked))
-            its[:] = [memory.allocate() for _ in range(20 * random.randrange(5))]
+            kept = 20 * random.randrange(5) if drift is None else len(its) + random.randint(-drift, drift)
+            its[:] = [memory.allocate() for _ in range(min(max(kept, 0), 80))]
 
         found.append(memory.grown(monkeypatch, step))
     return found
@@ -105,6 +110,10 @@ def of_a_library(monkeypatch, leaked: int) -> list[float]:
 
 def test_what_a_library_gives_back_at_its_next_call_is_no_growth(monkeypatch) -> None:
     assert sum(grown > 0 for grown in of_a_library(monkeypatch, 0)) <= 2
+
+
+def test_what_a_library_keeps_more_of_for_a_while_is_no_growth(monkeypatch) -> None:
+    assert sum(grown > 0 for grown in of_a_library(monkeypatch, 0, drift=4)) <= 5
 
 
 def test_what_a_library_holds_hides_no_leak(monkeypatch) -> None:
@@ -140,7 +149,7 @@ def test_memory_that_is_freed_in_one_round_hides_no_leak(monkeypatch) -> None:
 def test_slow_steps_are_watched_as_many_at_a_time_as_a_block_has(monkeypatch) -> None:
     memory = Memory()
     assert memory.grown(monkeypatch, lambda: memory.kept.append(memory.allocate()), steps_per_block=1) == 1000.0
-    assert memory.steps == LOOKED_AGAIN
+    assert memory.steps == LOOKED_AGAIN + LEVELS
 
 
 def test_whose_memory_grows_is_named(monkeypatch) -> None:

@@ -8,13 +8,14 @@ from rich.text import Text
 
 from gpugate.measurement.record import Pair, TimedBuild, Yardstick
 from gpugate.report.details import details
+from gpugate.report.machine import load
 from gpugate.report.markdown import results_page
 from gpugate.report.night_summary import night_summary
 from gpugate.report.rows import results_table, rows
 from gpugate.report.terminal import LOG_COLUMNS, render_text, terminal_columns
-from gpugate.results.case import CaseResult, Confirmation
+from gpugate.results.case import CaseResult, Confirmation, Remembered
 from gpugate.results.run import RunResult
-from gpugate.results.summary import summarize
+from gpugate.results.summary import History, summarize
 from gpugate.results.verdict import Outcome, Verdict
 
 WIDTHS = [50, 80, 100, 120, LOG_COLUMNS, 200]
@@ -225,6 +226,19 @@ def test_other_work_stands_in_the_header(cpu_run: RunResult) -> None:
     assert re.match(rf"machine .*\nyardsticks .*\nload +{said}\n", text(cpu_run, 140, False))
     assert f"- load: {said}\n" in results_page(cpu_run)
     assert said in night_summary(cpu_run)
+
+
+@pytest.mark.parametrize(("launch_us", "words"), [(9.75, ["1.5 times the recorded 6.5 us"]), (7.7, [])])
+def test_launches_that_are_far_slower_than_recorded_stand_in_the_header(
+    gpu_run: RunResult, launch_us: float, words: list[str]
+) -> None:
+    history = History(3.0, 0.001, 30.0, 10.0, 0.001, 5)
+    for case in gpu_run.cases.values():
+        case.remembered = Remembered(history, history, "exact", yardsticks={"launch_latency_us": 6.5})
+    gpu_run.yardsticks = [Yardstick({"launch_latency_us": launch_us})]
+    said = [line for line in load(gpu_run) if line.startswith("slow host: ")]
+    assert said == [f"slow host: launches take {found}" for found in words]
+    assert all(line in text(gpu_run, 140, False) and line in night_summary(gpu_run) for line in said)
 
 
 def test_without_a_probe_no_yardstick_is_claimed(cpu_run: RunResult) -> None:
