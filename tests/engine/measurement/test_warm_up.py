@@ -1,11 +1,12 @@
 """Warming up goes by time and by steadiness, on a made-up clock."""
 
 from collections.abc import Callable, Iterator
-from itertools import chain, repeat
+from itertools import chain, combinations, repeat
 from types import SimpleNamespace
 
 import pytest
 import torch
+from scipy import stats
 
 from gpugate.measurement import warm_up as module
 from gpugate.measurement.record import SideCost
@@ -34,6 +35,18 @@ from gpugate.workload import Side
 )
 def test_steady_is_within_a_hundredth_or_without_a_drift_that_can_be_seen(block_ms, expected) -> None:
     assert steady(block_ms) is expected
+
+
+def test_a_drift_is_what_the_test_of_mann_and_whitney_finds_at_five_percent() -> None:
+    """In every order of ten blocks of different lengths."""
+    found = []
+    for earlier in combinations(range(10), 5):
+        before, recent = (
+            [10.0 + rank for rank in range(10) if (rank in earlier) is wanted] for wanted in (True, False)
+        )
+        found.append(steady([*before, *recent]))
+        assert found[-1] is bool(stats.mannwhitneyu(before, recent, method="exact").pvalue > 0.05)
+    assert set(found) == {True, False}
 
 
 @pytest.mark.parametrize(
