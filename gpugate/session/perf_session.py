@@ -217,6 +217,7 @@ class PerfSession:
                 self._probe("before")
             self._measure_until_decided(case, result, report)
         except KeyboardInterrupt:
+            _forget(result)  # fresh processes may not have confirmed it yet, and --perf-resume measures no case twice
             raise
         except BaseException as error:
             from gpugate.measurement.yardsticks import device_problem
@@ -225,7 +226,7 @@ class PerfSession:
             self._note_failure(case, result, error)
             self.lost = device_problem(self.device)
             if self.lost is None:
-                result.measurement, result.summary, result.verdicts = None, None, []
+                _forget(result)
         if self.lost is not None:
             _note_lost_device(result, self.lost)
         elif result.error is not None or result.skipped is not None:
@@ -239,7 +240,8 @@ class PerfSession:
         sentence = str(error)
         if self.measuring is not None:
             result, sentence = self.case_result(self.measuring), f"{self.measuring.id}: {_error_sentence(error)}"
-            result.error, result.measurement, result.summary, result.verdicts = _error_sentence(error), None, None, []
+            result.error = _error_sentence(error)
+            _forget(result)
             if self.options.worker is not None:
                 self.save_case(result)
         self.finish(interrupted=True)
@@ -602,6 +604,11 @@ def _key(case: Case) -> str:
 def _as_stored(found: Measurement, case: Case) -> Measurement:
     """Rounds the measurement as the file does, so that `gpugate replay` decides the same numbers again."""
     return from_json(Measurement, to_json(with_whole_run(found, case.size)))
+
+
+def _forget(result: CaseResult) -> None:
+    """Removes the measurement of a case that did not come to its end."""
+    result.measurement, result.summary, result.verdicts, result.attempts = None, None, [], []
 
 
 def _note_lost_device(result: CaseResult, problem: str) -> None:

@@ -23,6 +23,7 @@ from gpugate.session import recording
 from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_problems
 from gpugate.session.judged import PerfTests
 from gpugate.session.perf_session import BUSY_BUDGET_S, BUSY_CASES, PerfSession
+from gpugate.session.resuming import is_finished
 from gpugate.session.worker_orders import Orders
 from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Entry, Record
@@ -113,6 +114,20 @@ def test_an_interrupt_is_no_error_of_a_case(session, monkeypatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         session.measure(CASE)
     assert session.result.cases[CASE.id].error is None
+
+
+def test_a_case_that_is_interrupted_before_it_is_confirmed_is_not_finished(session, monkeypatch) -> None:
+    def interrupt(self: PerfSession, case: Case) -> None:
+        raise KeyboardInterrupt
+
+    session.options = replace(OPTIONS, attempts=3)
+    measuring(monkeypatch, MEASURED)
+    monkeypatch.setattr(gpugate.session.perf_session, "wants_fresh_process", lambda result: True)
+    monkeypatch.setattr(PerfSession, "_confirm", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        session.measure(CASE)
+    found = session.result.cases[CASE.id]
+    assert (found.measurement, found.summary, found.verdicts, is_finished(found)) == (None, None, [], False)
 
 
 @pytest.mark.parametrize("error", [pytest.skip.Exception("no licence"), RuntimeError("no licence")])
