@@ -35,9 +35,7 @@ def judge_counters(
 ) -> Verdict:
     """PASS where the optimization happened, within its limits, without a leak and at no more calls than recorded.
 
-    `problem` is the reason for which this machine's times decide nothing: limits of times then decide nothing either. A
-    slow host can break a limit of times in one process: such a limit of `engaged` is REGRESSED, which further processes
-    confirm, and not NOT_ENGAGED.
+    `problem` is the reason for which this machine's times decide nothing: limits of times then decide nothing either.
     """
     case_id, found = measurement.case_id, measurement.optimized_counters
     numbers: dict[str, float | str | None] = dict(found)
@@ -57,10 +55,10 @@ def judge_counters(
         wrong = next((one.problem for one in measurement.differences if one.problem), "nothing was measured")
         why = _because(ReasonCode.NOT_COUNTED, wrong)
         return Verdict("counters", case_id, Outcome.WRONG, why, NextStep.REPEAT)
-    idle, broken = _broken(contract.engaged, measurement), _broken(contract.limits, measurement)
-    if idle.keys() - OF_TIME:
+    idle = _broken(contract.engaged, measurement)
+    if idle:
         return Verdict("counters", case_id, Outcome.NOT_ENGAGED, tuple(idle.values()), trace, numbers)
-    broken = {**idle, **broken}
+    broken = _broken(contract.limits, measurement)
     over = Verdict("counters", case_id, Outcome.REGRESSED, tuple(broken.values()), NextStep.REPEAT, numbers)
     if broken and (problem is None or broken.keys() - OF_TIME):
         return over
@@ -73,6 +71,12 @@ def judge_counters(
     # Without counted kernels, `Side.engaged` and the CPU's counters were still checked.
     why = (_count_reason(found),) if missing is None else _because(ReasonCode.COUNTED_IN_PART, missing)
     return Verdict("counters", case_id, Outcome.PASS, why, numbers=numbers)
+
+
+def rests_on_times(verdict: Verdict) -> bool:
+    """True for a NOT_ENGAGED that a slow host can cause in one process: each broken limit is one of a time."""
+    counters = {reason.facts.get("counter") for reason in verdict.reasons}
+    return verdict.outcome is Outcome.NOT_ENGAGED and counters <= OF_TIME
 
 
 def _count_reason(found: Counters) -> Reason:

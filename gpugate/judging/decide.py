@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpugate.judging.counters import judge_counters
+from gpugate.judging.counters import judge_counters, rests_on_times
 from gpugate.judging.equivalence import judge_equivalence
 from gpugate.judging.machine_state import LAUNCHES, busy_cores, with_environment, with_other_work
 from gpugate.judging.next_step import unless_wrong
@@ -56,14 +56,12 @@ def decide(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> lis
         ),
         _counters(result, promise, (measurement, *confirming)),
     ]
+    if ranks_share_cores(result):
+        verdicts = [refuse_time(one) if one.check in TIMED else one for one in verdicts]
+    verdicts = [_without_evidence(with_recorded_code(one, result), result) for one in verdicts]
     if impossible is None:
         on_cpu = result.device_kind == "cpu"
         verdicts = [with_other_work(one, measurement, on_cpu) if one.check in TIMED else one for one in verdicts]
-    if ranks_share_cores(result):
-        verdicts = [refuse_time(one) if one.check in TIMED else one for one in verdicts]
-    verdicts = [with_recorded_code(one, result) for one in verdicts]
-    change = _change_of_host(result)
-    verdicts = [_without_alarm(one, change) if change else one for one in verdicts]
     problems = dict.fromkeys(one.problem for one in result.attempts if one.problem)
     unconfirmed = [Reason(ReasonCode.NOT_CONFIRMED, {"problem": problem}) for problem in problems]
     verdicts = [one if one.check == "equivalence" else _with_reasons(one, unconfirmed) for one in verdicts]
@@ -136,25 +134,29 @@ def _with_disturbances(
     return speedup, throughput
 
 
-def _change_of_host(result: CaseResult) -> str | None:
-    """The way in which the host differs from the recorded one, if it slows what the host decides; else None."""
+def _without_evidence(verdict: Verdict, result: CaseResult) -> Verdict:
+    """INCONCLUSIVE for an alarm that the record alone raises, about times of other conditions than the recorded ones.
+
+    Without a comparison with the recorded code, the record is the only evidence, and its alarm stays.
+    """
+    change = _change_of_conditions(result)
+    bound = next((reason.facts["bound"] for reason in verdict.reasons if "bound" in reason.facts), None)
+    by_record = verdict.outcome is Outcome.REGRESSED and bound in RECORDED
+    if change is None or verdict.check not in TIMED or not by_record or verdict.code is ReasonCode.CODE_SLOWER:
+        return verdict
+    reasons = (Reason(ReasonCode.OTHER_CONDITIONS, {"change": change}), *verdict.reasons)
+    return replace(verdict, outcome=Outcome.INCONCLUSIVE, reasons=reasons, next_step=NextStep.COOL_MACHINE)
+
+
+def _change_of_conditions(result: CaseResult) -> str | None:
+    """The change since the record that can slow the work of the host; None where there is none, or no comparison."""
+    if result.recorded_code is None:
+        return None
     timed = _timed(result)
     if timed and len(_disturbed(result)) == len(timed):
         return "every process was disturbed"
-    changes = result.recorded_code.machine_changes if result.recorded_code else ()
+    changes = result.recorded_code.machine_changes
     return next((change for change in changes if change.startswith(LAUNCHES)), None)
-
-
-def _without_alarm(verdict: Verdict, change: str) -> Verdict:
-    """INCONCLUSIVE for a time that only the record calls slower, where the host is not the recorded one.
-
-    A broken promise stays, and so does what the comparison with the recorded code decided.
-    """
-    of_record = verdict.reasons[0].facts.get("bound") in RECORDED
-    if verdict.check not in TIMED or verdict.outcome is not Outcome.REGRESSED or not of_record:
-        return verdict
-    reasons = (Reason(ReasonCode.HOST_NOT_AS_RECORDED, {"change": change}), *verdict.reasons)
-    return replace(verdict, outcome=Outcome.INCONCLUSIVE, reasons=reasons, next_step=NextStep.COOL_MACHINE)
 
 
 @dataclass(frozen=True)
@@ -226,12 +228,12 @@ def wants_fresh_process(result: CaseResult) -> bool:
     measures where two contradict each other. A process that was disturbed is measured again, since it does not count;
     the first undisturbed one then takes its place, and two disturbed ones suffice where the optimized side took no
     longer than recorded. No further process changes a wrong output, a side that did not engage, an unfit machine or an
-    impossible time.
+    impossible time. The overlap of copies is a time: a side that did not engage by such limits alone is measured again.
     """
     outcomes = {verdict.check: verdict.outcome for verdict in result.verdicts}
     if ranks_share_cores(result) or any(TIMES_CEILING in verdict.numbers for verdict in result.verdicts):
         return False
-    if result.environment_problem or {Outcome.WRONG, Outcome.NOT_ENGAGED} & set(outcomes.values()):
+    if result.environment_problem or any(map(_is_certain, result.verdicts)):
         return False
     disturbed, timed = _disturbed(result), _timed(result)
     if disturbed and len(disturbed) == len(timed):
@@ -242,7 +244,7 @@ def wants_fresh_process(result: CaseResult) -> bool:
         # Without a record no gate passes the case, so an open promise needs no further process.
         moved = any(MOVED in verdict.numbers for verdict in result.verdicts)
         still_open = contradicted and result.remembered is not None and not left_open_by_other_work(result)
-        return moved or Outcome.REGRESSED in outcomes.values() or still_open
+        return moved or any(verdict.bad for verdict in result.verdicts) or still_open
     return contradicted or (outcomes["counters"] is Outcome.INCONCLUSIVE and not _open_by_itself(result))
 
 
@@ -256,20 +258,27 @@ def _open_by_itself(result: CaseResult) -> bool:
 
 def _counters(result: CaseResult, promise: Promise, measurements: Sequence[Measurement]) -> Verdict:
     """Some counts depend on the algorithms that a process's autotuning picks: the middle one of three decides, as for
-    times. What did not engage in one process did not engage."""
+    times. What did not engage in one process did not engage, unless only limits of times show it."""
     problem = result.environment_problem
     judged = [judge_counters(one, promise.contract, result.remembered, problem) for one in measurements]
     first = judged[0]
-    idle = next((one for one in judged if one.outcome in (Outcome.NOT_ENGAGED, Outcome.WRONG)), None)
-    if idle is not None or len(judged) == 1 or first.outcome is Outcome.INCONCLUSIVE:
-        return idle or first
-    outcome = vote([one.outcome for one in judged])
-    regressed = [one for one in judged if one.outcome is Outcome.REGRESSED]
-    found = [Reason(ReasonCode.IN_SOME_PROCESSES, {"found": len(regressed), "processes": len(judged)})]
+    certain = next(filter(_is_certain, judged), None)
+    if certain is not None or len(judged) == 1 or first.outcome is Outcome.INCONCLUSIVE:
+        return certain or first
+    bad = [one for one in judged if one.bad]
+    outcome = vote([Outcome.REGRESSED if one.bad else one.outcome for one in judged])
+    found = [Reason(ReasonCode.IN_SOME_PROCESSES, {"found": len(bad), "processes": len(judged)})]
     if outcome is not Outcome.PASS:
-        return _with_reasons(replace(regressed[0], outcome=outcome), found)
+        outcome = bad[0].outcome if outcome is Outcome.REGRESSED else outcome
+        return _with_reasons(replace(bad[0], outcome=outcome), found)
     passed = next(one for one in judged if one.outcome is Outcome.PASS)
-    return _with_reasons(passed, [*regressed[0].reasons, *found]) if regressed else passed
+    return _with_reasons(passed, [*bad[0].reasons, *found]) if bad else passed
+
+
+def _is_certain(verdict: Verdict) -> bool:
+    """True for a wrong output, and for a side that did not engage: no further process changes them."""
+    not_engaged = verdict.outcome is Outcome.NOT_ENGAGED and not rests_on_times(verdict)
+    return verdict.outcome is Outcome.WRONG or not_engaged
 
 
 def _with_reasons(verdict: Verdict, more: Sequence[Reason]) -> Verdict:

@@ -45,7 +45,7 @@ def _decide_case(case: CaseResult, run: RunResult) -> CaseResult:
         problem = f"{type(error).__name__}: {error}"
         raise ReplayError(f"{case.case_id} of {run.started_at} cannot be decided ({problem}): measure again") from error
     # The autopsy of a failure does not fit a case that passes now; one that --explain asked for stays.
-    was_bad, is_bad = (any(one.bad for one in each) for each in (case.verdicts, verdicts))
+    was_bad, is_bad = (any(one.needs_autopsy for one in each) for each in (case.verdicts, verdicts))
     return replace(case, summary=summary, verdicts=verdicts, autopsy=case.autopsy if is_bad or not was_bad else None)
 
 

@@ -11,7 +11,8 @@ from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.verdict import OPEN, NextStep, Outcome, Verdict
 
 MIN_EVENT_SHARE = 0.9  # of a pipeline's window on the host clock that CUDA events around it must cover
-# A machine that lost more than this share of a ceiling is sick. Launch latency is too jumpy to say so.
+# A machine that lost more than this share of a ceiling is sick. Launch latency is too jumpy to say so: slow launches
+# only withdraw an alarm of the record.
 SICK_SHARE: Mapping[str, float] = {
     "matmul_bf16_tflops": 0.15,
     "device_copy_gb_per_s": 0.15,

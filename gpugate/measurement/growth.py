@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from gpugate.measurement.warm_up import steps_for
 ROUNDS, STEPS = 3, 5  # steps of a round, or as many as one block has where that is fewer
 ROUND_MS = 300.0  # where STEPS steps would take longer, a round has fewer steps
 LEVELS, LOOKS = 4, 3  # levels of allocated memory, each the least of LOOKS readings, with a round between two readings
-LASTING = 0.5  # of the first rise, by which memory that leaks rises at least over as many rounds again
+LASTING = 0.5  # memory that leaks goes on to rise by at least this share of its first rises
 
 
 def grown_bytes(side: BuiltSide, inputs: Sequence[Any], step_ms: float) -> float:  # cuda only
@@ -25,7 +26,7 @@ def grown_bytes(side: BuiltSide, inputs: Sequence[Any], step_ms: float) -> float
     memory that the garbage collector or a library's next call frees: CV-CUDA keeps a varying part of the memory that
     its last operators used. Where none of three rounds leaves more allocated, the result is 0. Else a level is the
     least of three readings, with a collection before each. The level must rise three times, and then over as many
-    rounds again by at least half as much: memory that a library keeps rises by chance, and only for a while.
+    rounds again by at least half as much: the memory of a library can rise by chance, but does not go on.
     """
     side.flags.apply()
     steps = min(STEPS, side.steps_per_block, steps_for(step_ms, ROUND_MS))
@@ -33,17 +34,17 @@ def grown_bytes(side: BuiltSide, inputs: Sequence[Any], step_ms: float) -> float
         readings = _readings(side, inputs, steps, ROUNDS, lambda: 0)
         if all(after <= before for before, after in pairwise(readings)):
             return 0.0
-        rises = _rises(side, inputs, steps)
+        rises = _measure_rises(side, inputs, steps)
         if min(rises) <= 0:
             return 0.0
-        later = _rises(side, inputs, steps)
-    if sum(later) < LASTING * sum(rises):
+        later = _measure_rises(side, inputs, steps)
+    if sum(later) < LASTING * len(later) * median(rises):
         return 0.0
-    return (sum(rises) + sum(later)) / (2 * len(rises) * LOOKS * steps)
+    return median([*rises, *later]) / (LOOKS * steps)
 
 
-def _rises(side: BuiltSide, inputs: Sequence[Any], steps: int) -> list[int]:
-    """The bytes by which each level exceeds the one before it."""
+def _measure_rises(side: BuiltSide, inputs: Sequence[Any], steps: int) -> list[int]:
+    """Measures LEVELS levels, and returns the bytes by which each one exceeds the one before it."""
     readings = _readings(side, inputs, steps, LEVELS * LOOKS - 1, gc.collect)
     levels = [min(readings[first : first + LOOKS]) for first in range(0, len(readings), LOOKS)]
     return [after - before for before, after in pairwise(levels)]

@@ -53,7 +53,7 @@ class ReasonCode(str, Enum):
     CODE_AS_FAST = "code_as_fast"
     CODE_AS_RECORDED = "code_as_recorded"
     CODE_UNDECIDED = "code_undecided"
-    HOST_NOT_AS_RECORDED = "host_not_as_recorded"
+    OTHER_CONDITIONS = "other_conditions"
     NO_DUET = "no_duet"
     OTHER_CORES = "other_cores"
     NO_PAIRS = "no_pairs"

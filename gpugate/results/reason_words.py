@@ -60,9 +60,7 @@ _WORDS: Mapping[ReasonCode, str] = {
     ReasonCode.CODE_AS_FAST: f"the code is not slower: {_IN_TURNS}",
     ReasonCode.CODE_AS_RECORDED: "the code is that of the record ({commit:.12})",
     ReasonCode.CODE_UNDECIDED: f"{_IN_TURNS}, which decides nothing",
-    ReasonCode.HOST_NOT_AS_RECORDED: (
-        "the host is not as recorded ({change}), and no comparison with the recorded code shows slower code"
-    ),
+    ReasonCode.OTHER_CONDITIONS: "only the record shows slower code, and the conditions are not as recorded ({change})",
     ReasonCode.NO_DUET: "not compared with the recorded code: {problem}",
     ReasonCode.OTHER_CORES: (
         "the record was measured on {recorded_cores:.0f} of the CPU's cores and this run on {cores:.0f}: their times "

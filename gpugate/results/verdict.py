@@ -96,6 +96,11 @@ class Verdict:
         """Fails in every mode; what is neither good nor bad fails only a gate."""
         return self.outcome in (Outcome.REGRESSED, Outcome.WRONG, Outcome.NOT_ENGAGED)
 
+    @property
+    def needs_autopsy(self) -> bool:
+        """True for a failure, and for times that only the record calls a failure: the cause is wanted of both."""
+        return self.bad or self.code is ReasonCode.OTHER_CONDITIONS
+
 
 def worst(outcomes: list[Outcome]) -> Outcome:
     """The most severe of the outcomes; INCONCLUSIVE when there is none."""

@@ -217,7 +217,7 @@ class PerfSession:
                 self._probe("before")
             self._measure_until_decided(case, result, report)
         except KeyboardInterrupt:
-            _forget(result)  # fresh processes may not have confirmed it yet, and --perf-resume measures no case twice
+            _drop_measurement(result)  # it may lack its confirmations, and --perf-resume measures no finished case
             raise
         except BaseException as error:
             from gpugate.measurement.yardsticks import device_problem
@@ -226,7 +226,7 @@ class PerfSession:
             self._note_failure(case, result, error)
             self.lost = device_problem(self.device)
             if self.lost is None:
-                _forget(result)
+                _drop_measurement(result)
         if self.lost is not None:
             _note_lost_device(result, self.lost)
         elif result.error is not None or result.skipped is not None:
@@ -241,7 +241,7 @@ class PerfSession:
         if self.measuring is not None:
             result, sentence = self.case_result(self.measuring), f"{self.measuring.id}: {_error_sentence(error)}"
             result.error = _error_sentence(error)
-            _forget(result)
+            _drop_measurement(result)
             if self.options.worker is not None:
                 self.save_case(result)
         self.finish(interrupted=True)
@@ -292,7 +292,7 @@ class PerfSession:
             else:
                 self._compare_code(case, result, report)
                 self._judge(result)
-        if self.options.explain or any(verdict.bad for verdict in result.verdicts):
+        if self.options.explain or any(verdict.needs_autopsy for verdict in result.verdicts):
             result.autopsy = self._explain(case, result)
 
     def _plan_settings(self) -> Settings:
@@ -606,8 +606,8 @@ def _as_stored(found: Measurement, case: Case) -> Measurement:
     return from_json(Measurement, to_json(with_whole_run(found, case.size)))
 
 
-def _forget(result: CaseResult) -> None:
-    """Removes the measurement of a case that did not come to its end."""
+def _drop_measurement(result: CaseResult) -> None:
+    """Removes the measurement of a case that was interrupted, or that failed."""
     result.measurement, result.summary, result.verdicts, result.attempts = None, None, [], []
 
 

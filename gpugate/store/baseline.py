@@ -20,6 +20,7 @@ from gpugate.machine.environment import Environment, differences, machine_name
 from gpugate.measurement.record import Counters, Difference, Measurement, Process
 from gpugate.results.case import CaseResult
 from gpugate.results.provenance import Provenance
+from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.summary import (
     History,
@@ -146,7 +147,7 @@ def record_runs(
     The records of other cases stay. Raises BaselineError when nothing was measured, when a case failed, was judged
     WRONG, NOT_ENGAGED or ENV_INVALID, or was measured by fewer than `min_processes` runs, and when the runs were
     interrupted or differ in environment or in the workload's source. Where runs are added to a record, the recorded
-    processes count as runs, each run may be added once, and a case that was judged REGRESSED is refused, too.
+    processes count as runs, each run may be added once, and a case that is slower than recorded is refused, too.
     Otherwise a disturbed record does not replace a sharper one, unless that is forced.
     """
     _check_runs(workload, runs)
@@ -347,8 +348,9 @@ def _check_fit(result: CaseResult, recording: Recording) -> None:
         other_machine = verdict.check == "throughput" and verdict.outcome is Outcome.ENV_INVALID
         # A regression may be recorded as the new normal. Added to the record that it fell behind, it would widen the
         # tolerance.
-        unfit = (*_UNFIT, Outcome.REGRESSED) if recording.adding else _UNFIT
-        if verdict.outcome in unfit and not (other_machine and recording.new_anchor):
+        slower = verdict.outcome is Outcome.REGRESSED or verdict.code is ReasonCode.OTHER_CONDITIONS
+        unfit = verdict.outcome in _UNFIT or (recording.adding and slower)
+        if unfit and not (other_machine and recording.new_anchor):
             word = f"{verdict.outcome.value} in the check of {verdict.check}"
             remedy = ", or record it with a new anchor (--new-anchor)" if other_machine else ""
             raise BaselineError(f"{result.case_id} is {word} ({verdict.reason}): mend that and record again{remedy}")

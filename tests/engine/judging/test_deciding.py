@@ -17,6 +17,7 @@ from gpugate.judging.next_step import RECORDING
 from gpugate.judging.times import MOVED
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
+from gpugate.results.duet import RecordedCode
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import History, Usual
@@ -173,17 +174,26 @@ def test_a_regression_behind_a_slow_reference_never_passes() -> None:
     assert reasons(kept, "speedup")[ReasonCode.DISTURBED] == {"disturbed": 3, "processes": 3}
 
 
+COMPARED = RecordedCode("", problem="the record contains no commit")
+
+
 def test_disturbed_processes_alone_are_no_evidence_of_slower_code() -> None:
     slower = Confirmation(timed(36.0, 15.0))
-    found = screened(slower, slower, slower)
+    found = screened(slower, slower, slower, recorded_code=COMPARED)
     assert (outcomes(found)["speedup"], outcomes(found)["throughput"]) == (INCONCLUSIVE, INCONCLUSIVE)
     change = {"change": "every process was disturbed"}
-    assert reasons(found, "throughput")[ReasonCode.HOST_NOT_AS_RECORDED] == change
-    assert found.verdicts[1].next_step is NextStep.COOL_MACHINE
-    one_undisturbed = screened(slower, SLOW, SLOW)
+    assert reasons(found, "throughput")[ReasonCode.OTHER_CONDITIONS] == change
+    assert (found.verdicts[1].next_step, found.verdicts[1].needs_autopsy) == (NextStep.COOL_MACHINE, True)
+    one_undisturbed = screened(slower, SLOW, SLOW, recorded_code=COMPARED)
     assert (outcomes(one_undisturbed)["speedup"], outcomes(one_undisturbed)["throughput"]) == (REGRESSED, REGRESSED)
-    broken_promise = screened(*[Confirmation(timed(36.0, 36.0))] * 3)
+    broken_promise = screened(*[Confirmation(timed(36.0, 36.0))] * 3, recorded_code=COMPARED)
     assert outcomes(broken_promise)["speedup"] is REGRESSED
+
+
+def test_without_a_comparison_with_the_recorded_code_an_alarm_of_disturbed_processes_stays() -> None:
+    """A developer's run compares nothing, and passes what is INCONCLUSIVE."""
+    slower = Confirmation(timed(36.0, 15.0))
+    assert outcomes(screened(slower, slower, slower))["speedup"] is REGRESSED
 
 
 def test_under_other_software_a_slower_reference_is_no_disturbance_and_a_wide_interval_is() -> None:
@@ -233,12 +243,20 @@ def test_what_did_not_engage_in_one_process_did_not_engage() -> None:
 
 def test_an_engagement_that_is_a_time_needs_two_processes() -> None:
     """Copies overlap no kernel while a slow host leaves the device idle."""
-    promise = Promise(1.5, LOOSE, Contract(engaged=(Limit("overlap_fraction", at_least=0.5),)))
+    overlap = Limit("overlap_fraction", at_least=0.5)
+    promise = Promise(1.5, LOOSE, Contract(engaged=(overlap,)))
     idle, well = measured(3.0, overlap_fraction=0.1), Confirmation(measured(3.0, overlap_fraction=0.7))
     alone = case(idle, promise=promise)
-    assert (outcomes(alone)["counters"], wants_fresh_process(alone)) == (REGRESSED, True)
-    assert outcomes(case(idle, Confirmation(idle), promise=promise))["counters"] is REGRESSED
+    assert (outcomes(alone)["counters"], wants_fresh_process(alone)) == (Outcome.NOT_ENGAGED, True)
+    twice = case(idle, Confirmation(idle), promise=promise)
+    assert (outcomes(twice)["counters"], wants_fresh_process(twice)) == (Outcome.NOT_ENGAGED, False)
+    assert twice.verdicts[-1].next_step is NextStep.TRACE
+    contradicted = case(idle, well, promise=promise)
+    assert (outcomes(contradicted)["counters"], wants_fresh_process(contradicted)) == (INCONCLUSIVE, True)
     assert outcomes(case(idle, well, well, promise=promise))["counters"] is PASS
+    no_stream = Contract(engaged=(Limit("streams", at_least=2), overlap))
+    certain = case(measured(3.0, overlap_fraction=0.1, streams=1.0), promise=replace(promise, contract=no_stream))
+    assert (outcomes(certain)["counters"], wants_fresh_process(certain)) == (Outcome.NOT_ENGAGED, False)
 
 
 def test_a_wrong_output_in_any_process_is_wrong_and_asks_nobody() -> None:

@@ -134,6 +134,16 @@ def test_what_is_allocated_while_it_looks_again_is_no_growth(monkeypatch) -> Non
         assert memory.rounds + 1 == LOOKED_AGAIN, "it looked like growth at first"
 
 
+@pytest.mark.parametrize("at_step", [16, 40, 60, 100])
+def test_memory_that_is_allocated_once_hides_no_leak(monkeypatch, at_step: int) -> None:
+    memory = Memory()
+
+    def leak() -> None:
+        memory.kept += [memory.allocate() for _ in range(1000 if memory.steps == at_step else 1)]
+
+    assert memory.grown(monkeypatch, leak) == 1000.0
+
+
 def test_memory_that_is_freed_in_one_round_hides_no_leak(monkeypatch) -> None:
     memory = Memory()
     old = [memory.allocate() for _ in range(100)]

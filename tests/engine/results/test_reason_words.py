@@ -73,10 +73,9 @@ SENTENCES: dict[ReasonCode, tuple[dict[str, Fact], str]] = {
         "no evidence: every process was disturbed, and the optimized side takes 11.00 ms instead of 10.00 ms, which "
         "the reference, at 36.00 ms instead of 30.00 ms, may hide",
     ),
-    ReasonCode.HOST_NOT_AS_RECORDED: (
+    ReasonCode.OTHER_CONDITIONS: (
         {"change": "launch latency 6.5 us -> 10 us"},
-        "the host is not as recorded (launch latency 6.5 us -> 10 us), and no comparison with the recorded code shows "
-        "slower code",
+        "only the record shows slower code, and the conditions are not as recorded (launch latency 6.5 us -> 10 us)",
     ),
     ReasonCode.NO_RECORD: ({}, "nothing is recorded for this machine yet"),
     ReasonCode.NOT_RECORDED_YET: ({}, "not recorded yet"),

@@ -435,6 +435,24 @@ def test_a_regression_that_somebody_accepts_can_be_recorded(folder: Path, record
     assert write(folder, file) == ("net/tf32/cuda: 2.02x -> 1.50x, 1.50..1.50 over 5 processes, cv 0 %, detects 1 %",)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (Outcome.REGRESSED, ReasonCode.SPEEDUP_BELOW_RECORD),
+        (Outcome.INCONCLUSIVE, ReasonCode.OTHER_CONDITIONS),
+    ],
+)
+def test_what_is_slower_than_recorded_is_not_added_to_the_record(
+    folder: Path, recorded: Path, outcome: Outcome, code: ReasonCode
+) -> None:
+    facts = {"bound": "recorded", "value": 2.0, "allowed": 0.01, "change": "every process was disturbed"}
+    numbers = {"speedup": 1.5, "speedup_low": 1.5, "speedup_high": 1.5}
+    verdict = Verdict("speedup", "net/tf32/cuda", outcome, (Reason(code, facts),), numbers=numbers)
+    slower = run(replace(case("tf32", 1.5), verdicts=[verdict]))
+    with pytest.raises(BaselineError, match=f"net/tf32/cuda is {outcome.value} in the check of speedup "):
+        record_runs(load_all(folder, ["net"])["net"], "net", [slower], replace(FIRST, adding=True), min_processes=1)
+
+
 def test_a_baseline_stays_on_its_machine(folder: Path, recorded: Path) -> None:
     file = load_all(folder, ["net"])["net"]
     runs = [run(case("tf32", 2.0), environment=replace(H200, device_name="NVIDIA H100"))] * 5
