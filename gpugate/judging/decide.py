@@ -139,10 +139,10 @@ def _without_evidence(verdict: Verdict, result: CaseResult) -> Verdict:
 
     Without a comparison with the recorded code, the record is the only evidence, and its alarm stays.
     """
-    change = _change_of_conditions(result)
     bound = next((reason.facts["bound"] for reason in verdict.reasons if "bound" in reason.facts), None)
-    by_record = verdict.outcome is Outcome.REGRESSED and bound in RECORDED
-    if change is None or verdict.check not in TIMED or not by_record or verdict.code is ReasonCode.CODE_SLOWER:
+    unproven = verdict.outcome is Outcome.REGRESSED and verdict.code is not ReasonCode.CODE_SLOWER
+    change = _change_of_conditions(result) if unproven and bound in RECORDED else None
+    if change is None:
         return verdict
     reasons = (Reason(ReasonCode.OTHER_CONDITIONS, {"change": change}), *verdict.reasons)
     return replace(verdict, outcome=Outcome.INCONCLUSIVE, reasons=reasons, next_step=NextStep.COOL_MACHINE)
