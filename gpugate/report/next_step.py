@@ -36,7 +36,7 @@ _WORDS: Mapping[NextStep, str] = {
     NextStep.RECORD_NEW_ANCHOR: "{record}, and gpugate record --new-anchor on its runs, if this is the new normal",
     NextStep.FIND_COMMIT: "gpugate bisect {case} --good {commit}",
     NextStep.SAME_CORES: "give this process as many cores as the record has: set or unset OMP_NUM_THREADS, or record",
-    NextStep.COOL_MACHINE: "repeat when the machine is idle and cool",
+    NextStep.COOL_MACHINE: "repeat when the machine is idle and cool, or on one that gpugate doctor calls trustworthy",
     NextStep.RECORD_THIS_MACHINE: "run it on the machine of the record, or record this one: {record}",
     NextStep.RAISE_BUDGET: "raise --perf-budget",
     NextStep.USE_CUDA: "run it on a CUDA device",

@@ -74,7 +74,7 @@ WORDS = {
     NextStep.RECORD_NEW_ANCHOR: f"{RECORD}, and gpugate record --new-anchor on its runs, if this is the new normal",
     NextStep.FIND_COMMIT: f"gpugate bisect {CASE_ID} --good 0123456789abcdef",
     NextStep.SAME_CORES: "give this process as many cores as the record has",
-    NextStep.COOL_MACHINE: "repeat when the machine is idle and cool",
+    NextStep.COOL_MACHINE: "repeat when the machine is idle and cool, or on one that gpugate doctor calls trustworthy",
     NextStep.RECORD_THIS_MACHINE: f"run it on the machine of the record, or record this one: {RECORD}",
     NextStep.RAISE_BUDGET: "raise --perf-budget",
     NextStep.USE_CUDA: "run it on a CUDA device",
