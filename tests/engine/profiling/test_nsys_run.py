@@ -301,6 +301,7 @@ def test_a_run_that_is_killed_in_a_capture_leaves_nobody_and_no_report(profiled:
         def hangs(context):
             def step(x):
                 while list(Path(__file__).parent.glob("gpugate-nsys/.capturing-*/range-started")):
+                    Path(__file__).with_name("hanging").touch()
                     time.sleep(0.01)
                 return x + x
 
@@ -312,7 +313,7 @@ def test_a_run_that_is_killed_in_a_capture_leaves_nobody_and_no_report(profiled:
     inner = int(read_when_there(folder, ".capturing-*/inner-pid"))
     started = [inner, *children(outer.pid)]
     try:
-        read_when_there(folder, ".capturing-*/range-started")
+        wait_until((profiled.path / "hanging").exists)  # the range of the reference ends at once
         outer.kill()
         outer.wait()
         wait_until(lambda: not any(map(running, started)))
