@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from gpugate.judging.counters import judge_counters, rests_on_times
 from gpugate.judging.equivalence import judge_equivalence
-from gpugate.judging.machine_state import LAUNCHES, busy_cores, with_environment, with_other_work
+from gpugate.judging.machine_state import busy_cores, with_environment, with_other_work
 from gpugate.judging.next_step import unless_wrong
 from gpugate.judging.plausibility import TIMES_CEILING, impossible_rate, without_result
 from gpugate.judging.processes import vote
-from gpugate.judging.recorded_code import RECORDED, with_recorded_code
+from gpugate.judging.recorded_code import RECORDED, change_of_launches, with_recorded_code
 from gpugate.judging.times import MOVED, judge_speedup, judge_throughput, judged_summaries, middle_by_speedup
 from gpugate.measurement.record import Measurement
 from gpugate.results.case import CaseResult, Promise
@@ -100,6 +100,11 @@ def _disturbed(result: CaseResult) -> list[Measurement]:
     return [one for one in _timed(result) if usual.disturbance(summarize_process(one.instances), same_software) > 1]
 
 
+def _all_disturbed(result: CaseResult) -> bool:
+    disturbed = _disturbed(result)
+    return bool(disturbed) and len(disturbed) == len(_timed(result))
+
+
 def _counted(result: CaseResult) -> list[Measurement]:
     """The processes whose times count: the undisturbed ones, or all where every one was disturbed."""
     disturbed = _disturbed(result)
@@ -152,11 +157,7 @@ def _change_of_conditions(result: CaseResult) -> str | None:
     """The change since the record that can slow the work of the host; None where there is none, or no comparison."""
     if result.recorded_code is None:
         return None
-    timed = _timed(result)
-    if timed and len(_disturbed(result)) == len(timed):
-        return "every process was disturbed"
-    changes = result.recorded_code.machine_changes
-    return next((change for change in changes if change.startswith(LAUNCHES)), None)
+    return "every process was disturbed" if _all_disturbed(result) else change_of_launches(result.recorded_code)
 
 
 @dataclass(frozen=True)
@@ -235,12 +236,12 @@ def wants_fresh_process(result: CaseResult) -> bool:
         return False
     if result.environment_problem or any(map(_is_certain, result.verdicts)):
         return False
-    disturbed, timed = _disturbed(result), _timed(result)
-    if disturbed and len(disturbed) == len(timed):
+    if _all_disturbed(result):
         passes = all(verdict.good for verdict in result.verdicts if verdict.check in TIMED)
         return not _is_busy_cpu(result) and not (result.attempts and passes)
     contradicted = Outcome.INCONCLUSIVE in (outcomes[one] for one in TIMED)
-    if not result.attempts or (disturbed and len(timed) - len(disturbed) == 1):
+    disturbed = _disturbed(result)
+    if not result.attempts or (disturbed and len(_timed(result)) - len(disturbed) == 1):
         # Without a record no gate passes the case, so an open promise needs no further process.
         moved = any(MOVED in verdict.numbers for verdict in result.verdicts)
         still_open = contradicted and result.remembered is not None and not left_open_by_other_work(result)

@@ -62,6 +62,11 @@ def duet_of(code: RecordedCode) -> Duet | None:
     return duets[0] if duets else None
 
 
+def change_of_launches(code: RecordedCode) -> str | None:
+    """The change of the launch latency among those of the machine; None where launches are not far slower."""
+    return next((change for change in code.machine_changes if change.startswith(LAUNCHES)), None)
+
+
 def with_recorded_code(verdict: Verdict, result: CaseResult) -> Verdict:
     """The verdict of a check of times with the evidence of the duet.
 
@@ -116,7 +121,7 @@ def _without_slower_code(
     if alarmed and _has_record(result):
         changed = ", ".join(code.machine_changes) or "nothing that a record contains"
         blamed = replace(verdict, reasons=(Reason(alarm, {**facts, "changed": changed}), *verdict.reasons))
-        lasting = [change for change in code.machine_changes if not change.startswith(LAUNCHES)]
+        lasting = set(code.machine_changes) - {change_of_launches(code)}
         step = NextStep.RECORD_THIS_MACHINE if lasting else NextStep.COOL_MACHINE
         return replace(blamed, outcome=Outcome.ENV_INVALID, next_step=step) if same_software else blamed
     if code.unchanged and verdict.outcome in NOT_OPEN:
