@@ -42,6 +42,15 @@ def _word_if_not_finite(value: object) -> object:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
+@dataclass(frozen=True)
+class IfSet:
+    """Marks a field that is stored only where it differs from its default, since files of older versions lack it."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return {**handler(source), "metadata": {IF_SET: True}}
+
+
+IF_SET = "gpugate_if_set"
 _MOST = 2**53  # a larger whole number is no exact float
 
 Milliseconds = Annotated[float, Interval(ge=1e-9, le=1e12)]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 from gpugate.errors import CatalogueError
-from gpugate.units import Natural, NotNegative, Share
+from gpugate.units import IfSet, Natural, NotNegative, Share
 
 if TYPE_CHECKING:
     import torch
@@ -67,9 +67,9 @@ def no_engagement_problem() -> str | None:
 class Side:
     """A side of a comparison, which owns its model, buffers, graphs and streams.
 
-    `step(inputs)` does one step and returns its output; a later step may overwrite the output, where it returns the
-    same memory. The output depends on `inputs` alone, whose contents change between blocks. A pipeline may return
-    before its output is complete: `finish()` joins every stream and thread of the side, completes the outputs, and is
+    `step(inputs)` does one step and returns its output: a tensor, or tensors in tuples, lists, dicts or data classes. A
+    later step may overwrite the output, where it returns the same memory. The output depends on `inputs` alone, whose
+    contents change between blocks. A pipeline may return before its output is complete: `finish()` joins every stream and thread of the side, completes the outputs, and is
     called inside the timed window. By `model` the engine checks that no other side changes the model. `engaged()`
     returns the reason why the optimization did not really happen, or None where it happened, even if the same kernels
     run at the same speed. `close()` frees what garbage collection would not.
@@ -86,7 +86,7 @@ class Side:
     computes, on rank 0 alone and never timed, the output that the optimizations must give.
     """
 
-    step: Callable[[Any], torch.Tensor]
+    step: Callable[[Any], Any]
     model: torch.nn.Module | None = None
     finish: Callable[[], None] = nothing_to_join
     engaged: Callable[[], str | None] = no_engagement_problem
@@ -95,7 +95,7 @@ class Side:
     cached_step: Callable[[], object] | None = None
     works_ahead: bool = False
     round_steps: int = 1
-    expected_step: Callable[[Any], torch.Tensor] | None = None
+    expected_step: Callable[[Any], Any] | None = None
 
 
 Build = Callable[[Context], Side]
@@ -155,12 +155,15 @@ class Tolerance:
     """The largest accepted error of outputs against the FP32 baseline's.
 
     `relative_l2` bounds ||out - ref|| / ||ref||; `max_error` bounds max|out - ref| / max|ref|; `top1_agreement` is
-    the smallest share of equal argmax over the last dimension (0 turns it off).
+    the smallest share of equal argmax over the last dimension (0 turns it off). `equal_share` is the smallest share of
+    equal values of integers and booleans, to which the other bounds do not apply; None, where integers are numbers,
+    such as pixels, and the other bounds apply.
     """
 
     relative_l2: NotNegative
     max_error: NotNegative
     top1_agreement: Share = 0.0
+    equal_share: Annotated[Share | None, IfSet()] = 1.0
 
 
 TOLERANCE_BY_DTYPE: Mapping[str, Tolerance] = {
@@ -259,7 +262,9 @@ class Workload:
     and ends synchronized, for steps whose host work counts). `cold` rotates inputs over more sets than fit in L2.
     `ladder`: the optimizations are rungs, and reports show the gain of each rung over its reference (the rung before,
     or the baseline for the first) and over the baseline. `settings` declares each name that `--perf-set` may give, with
-    its meaning in one line.
+    its meaning in one line. `writes_inputs`: steps write to their inputs, as an optimizer does. The engine gives the
+    sets their contents back before each block, outside of the timed window, and compares what the steps wrote.
+    `expects_nan`: outputs contain NaN on purpose, which is equal to NaN at the same place.
     """
 
     name: str
@@ -272,6 +277,8 @@ class Workload:
     timing: Literal["device", "pipeline"] = "device"
     ladder: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
+    writes_inputs: bool = False
+    expects_nan: bool = False
 
     def optimization(self, name: str) -> Optimization:
         for optimization in self.optimizations:

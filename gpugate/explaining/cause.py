@@ -76,6 +76,8 @@ def _outputs(then: State, now: State) -> Cause | None:
     before = math.inf if looks.from_step_before is None else looks.from_step_before
     if before < LIKE_BEFORE * min(off, 1):
         return Cause("stale output", f"it returns the output of the step before ({now.wrong})")
+    if now.output_error is None and looks.rows_right is None:
+        return Cause("wrong output", now.wrong)
     right = looks.rows_right or 0.0
     # All of the error is in the other rows.
     if off < ROUNDING * math.sqrt(1 - right):

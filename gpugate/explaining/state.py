@@ -16,7 +16,7 @@ class State:
 
     `steps_per_block` is the number of steps that share the work after the last one. `reference_ms` is the time of a
     step of the reference. `wrong` gives the error of outputs outside of the tolerance, `disproved` the failed proof.
-    `output_error` is the largest relative L2 error of an output; None where none was compared or it is not finite.
+    `output_error` is the largest relative L2 error of an output, where that is what is wrong and finite.
     """
 
     step_ms: float

@@ -15,6 +15,11 @@ from gpugate.results.reason import ReasonCode
 from gpugate.results.summary import sm_clock_mhz, summarize
 from gpugate.results.verdict import Outcome
 
+ERRORS = (
+    ReasonCode.RELATIVE_ERROR_TOO_LARGE,
+    ReasonCode.LARGEST_ERROR_TOO_LARGE,
+    ReasonCode.TOP1_AGREEMENT_TOO_LOW,
+)
 RECORDED, BASE = "what was recorded", "the base"
 
 
@@ -61,7 +66,7 @@ def optimized_side(result: CaseResult) -> State | None:
         wrong=_find_wrong_output(result),
         disproved=next((f"{one.name}: {one.problem}" for one in found.proofs if one.problem), None),
         mismatch=found.mismatch,
-        output_error=_find_largest_error(found),
+        output_error=_find_largest_error(found, result),
         reference_ms=summary.reference_ms.median,
         reference_counters=found.reference_counters,
     )
@@ -97,7 +102,9 @@ def recorded_side(result: CaseResult, profile: StepProfile | None) -> State | No
     )
 
 
-def _find_largest_error(found: Measurement) -> float | None:
+def _find_largest_error(found: Measurement, result: CaseResult) -> float | None:
+    if not any(verdict.code in ERRORS for verdict in result.verdicts):
+        return None
     error = max((one.relative_l2 for one in found.differences), default=math.inf)
     return error if math.isfinite(error) else None
 

@@ -87,7 +87,7 @@ def break_graphs(build: Build) -> Build:
         with _break_compiled_graphs(compiled):
             side = build(context)
 
-        def first_step(inputs: Any) -> torch.Tensor:
+        def first_step(inputs: Any) -> Any:
             with _break_compiled_graphs(compiled):
                 return first(inputs)
 
@@ -101,13 +101,11 @@ def break_graphs(build: Build) -> Build:
     return build_faulty
 
 
-def _check_in_first_step(
-    side: Side, check: Callable[[], None], afterwards: Callable[[Any], torch.Tensor] | None = None
-) -> Side:
+def _check_in_first_step(side: Side, check: Callable[[], None], afterwards: Callable[[Any], Any] | None = None) -> Side:
     """Runs `check` once, after the first step, since a side may capture or compile as late as there."""
     first, later = side.step, afterwards or side.step
 
-    def first_step(inputs: Any) -> torch.Tensor:
+    def first_step(inputs: Any) -> Any:
         output = first(inputs)
         check()
         side.step = later

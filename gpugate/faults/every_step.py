@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gpugate.parts import list_tensors, map_tensors
 from gpugate.workload import Context, Side
 
 LEAKED_BYTES_PER_STEP = 2**20
@@ -16,7 +17,7 @@ LEAKED_BYTES_AT_MOST = 2**31
 def synchronize_every_step(context: Context, side: Side) -> Side:
     """Makes the host wait for the device after every step."""
 
-    def step(inputs: Any) -> torch.Tensor:
+    def step(inputs: Any) -> Any:
         output = side.step(inputs)
         torch.cuda.synchronize(context.device)
         return output
@@ -28,7 +29,7 @@ def launch_more(context: Context, side: Side) -> Side:
     """Launches one more kernel per step, over a single value."""
     value = torch.ones(1, device=context.device)
 
-    def step(inputs: Any) -> torch.Tensor:
+    def step(inputs: Any) -> Any:
         output = side.step(inputs)
         value.mul_(1.0)
         return output
@@ -42,9 +43,10 @@ def copy_output(context: Context, side: Side) -> Side:
     The copy is dropped: the output of a pipeline may not be complete yet.
     """
 
-    def step(inputs: Any) -> torch.Tensor:
+    def step(inputs: Any) -> Any:
         output = side.step(inputs)
-        output.to("cpu" if output.is_cuda else context.device).to(output.device)
+        for tensor in list_tensors(output):
+            tensor.to("cpu" if tensor.is_cuda else context.device).to(tensor.device)
         return output
 
     return replace(side, step=step)
@@ -59,16 +61,16 @@ class _Stale:
 
     def __init__(self, side: Side) -> None:
         self._side = side
-        self._latest: torch.Tensor | None = None
+        self._latest: Any = None
         self._filled_again = False
 
-    def step(self, inputs: Any) -> torch.Tensor:
+    def step(self, inputs: Any) -> Any:
         before = self._latest
         if before is not None and self._filled_again:
-            before = before.clone()
+            before = map_tensors(torch.clone, before)
         output = self._side.step(inputs)
-        if self._latest is not None and output.data_ptr() == self._latest.data_ptr():
-            self._filled_again = True
+        places, latest = ([one.data_ptr() for one in list_tensors(value)] for value in (output, self._latest))
+        self._filled_again = self._filled_again or places == latest
         self._latest = output
         return output if before is None else before
 
@@ -85,7 +87,7 @@ def leak_memory(context: Context, side: Side) -> Side:
     kept: list[torch.Tensor] = []
     most = LEAKED_BYTES_AT_MOST // LEAKED_BYTES_PER_STEP
 
-    def step(inputs: Any) -> torch.Tensor:
+    def step(inputs: Any) -> Any:
         output = side.step(inputs)
         if len(kept) < most:
             kept.append(torch.empty(LEAKED_BYTES_PER_STEP, dtype=torch.uint8, device=context.device))

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
+from gpugate.parts import list_tensors, map_tensors
 from gpugate.workload import Build, Context, Side
 
-Change = Callable[[torch.Tensor], torch.Tensor]
+Change = Callable[[Any], Any]  # of an output, which may be a tuple, dict or data class of tensors
 
 
 class _ChangedOutput:
@@ -22,19 +22,21 @@ class _ChangedOutput:
 
     def __init__(self, side: Side, change: Change) -> None:
         self._side, self._change = side, change
-        self._output: torch.Tensor | None = None
-        self._buffer: torch.Tensor | None = None
+        self._output: Any = None
+        self._buffer: Any = None
 
-    def step(self, inputs: Any) -> torch.Tensor:
-        self._output = self._side.step(inputs).detach()
+    def step(self, inputs: Any) -> Any:
+        self._output = map_tensors(torch.Tensor.detach, self._side.step(inputs))
         if self._buffer is None:
-            self._buffer = torch.empty_like(self._change(self._output))
+            self._buffer = map_tensors(torch.empty_like, self._change(self._output))
         return self._buffer
 
     def finish(self) -> None:
         self._side.finish()
-        if self._output is not None and self._buffer is not None:
-            self._buffer.copy_(self._change(self._output))
+        if self._buffer is not None:
+            changed = list_tensors(self._change(self._output))
+            for into, source in zip(list_tensors(self._buffer), changed, strict=True):
+                into.copy_(source)
 
 
 def _change_output(side: Side, change: Change) -> Side:
@@ -45,13 +47,13 @@ def _change_output(side: Side, change: Change) -> Side:
 def make_output_wrong(context: Context, side: Side, relative_l2: float) -> Side:
     """Adds seeded noise to the output, of `relative_l2` times its norm; to an output of zeros, of `relative_l2`.
 
-    The steps raise ValueError for an output that is not floating-point.
+    The steps raise ValueError for an output without a floating-point tensor.
     """
     noise: dict[torch.Size, torch.Tensor] = {}
 
     def add_noise(output: torch.Tensor) -> torch.Tensor:
         if not output.is_floating_point():
-            raise ValueError(f"wrong perturbs floating-point outputs, and this one is {output.dtype}")
+            return output
         if output.shape not in noise:
             drawn = torch.randn(output.shape, generator=torch.Generator().manual_seed(context.seed))
             noise[output.shape] = (drawn / drawn.norm()).to(output.device)
@@ -60,7 +62,14 @@ def make_output_wrong(context: Context, side: Side, relative_l2: float) -> Side:
         error = relative_l2 * torch.where(norm > 0, norm, torch.ones_like(norm)) * noise[output.shape]
         return (exact + error).to(output.dtype)
 
-    return _change_output(side, add_noise)
+    def add_to_all(output: Any) -> Any:
+        tensors = list_tensors(output)
+        if not any(tensor.is_floating_point() for tensor in tensors):
+            found = ", ".join(str(tensor.dtype) for tensor in tensors)
+            raise ValueError(f"wrong perturbs floating-point outputs, and this one is {found}")
+        return map_tensors(add_noise, output)
+
+    return _change_output(side, add_to_all)
 
 
 def skip_work(build: Build) -> Build:
@@ -73,7 +82,7 @@ def skip_work(build: Build) -> Build:
         items, half = context.items, context.items // 2
         side = build(replace(context, items=half))
 
-        def step(inputs: Any) -> torch.Tensor:
+        def step(inputs: Any) -> Any:
             return side.step(_first_half(inputs, items))
 
         return _change_output(replace(side, step=step), lambda output: _repeat(output, half, items))
@@ -82,18 +91,22 @@ def skip_work(build: Build) -> Build:
 
 
 def _first_half(inputs: Any, items: int) -> Any:
-    if not any(_is_batch(leaf, items) for leaf in _pytree.tree_leaves(inputs)):
+    if not any(_is_batch(tensor, items) for tensor in list_tensors(inputs)):
         raise ValueError(f"skip-work halves a batch, and no input's first dimension is the {items} items per step")
-    return _pytree.tree_map(lambda leaf: leaf[: items // 2] if _is_batch(leaf, items) else leaf, inputs)
+    return map_tensors(lambda tensor: tensor[: items // 2] if _is_batch(tensor, items) else tensor, inputs)
 
 
-def _is_batch(leaf: object, items: int) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.shape[0] == items
+def _is_batch(tensor: torch.Tensor, items: int) -> bool:
+    return tensor.dim() > 0 and tensor.shape[0] == items
 
 
-def _repeat(output: torch.Tensor, half: int, items: int) -> torch.Tensor:
-    if not _is_batch(output, half):
-        raise ValueError(
-            f"skip-work repeats half an output, and this one has shape {tuple(output.shape)}, not {half} rows"
-        )
-    return output[torch.arange(items, device=output.device) % half]
+def _repeat(output: Any, half: int, items: int) -> Any:
+    tensors = list_tensors(output)
+    if not any(_is_batch(tensor, half) for tensor in tensors):
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        raise ValueError(f"skip-work repeats half an output, and this one has shape {shapes}, not {half} rows")
+
+    def repeat(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor[torch.arange(items, device=tensor.device) % half] if _is_batch(tensor, half) else tensor
+
+    return map_tensors(repeat, output)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from gpugate.judging.next_step import next_step
 from gpugate.measurement.record import Difference, Measurement, ProofResult, StepChecks
 from gpugate.measurement.settings import REMEMBERS
-from gpugate.results.reason import Reason, ReasonCode
+from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.units import date_of
 from gpugate.workload import Tolerance
@@ -40,10 +41,31 @@ def judge_equivalence(measurement: Measurement, allowed: Tolerance) -> Verdict:
         comparable = off and all(d.problem is None for d in measurement.differences)
         step = NextStep.TRACE_BOTH_SIDES if comparable else next_step(Outcome.WRONG)
         return Verdict("equivalence", case_id, Outcome.WRONG, (problems[0],), step, numbers)
-    good = [Reason(ReasonCode.OUTPUTS_AGREE, {"allowed": allowed.relative_l2})]
+    good = _agreements(measurement.differences, allowed)
     good += [Reason(ReasonCode.STEPS_AGREE, {"steps": checks.steps})] if checks else []
     good += [_proven(proof) for proof in proofs]
     return Verdict("equivalence", case_id, Outcome.PASS, tuple(good), numbers=numbers)
+
+
+def _agreements(found: Sequence[Difference], allowed: Tolerance) -> list[Reason]:
+    """A reason for the numbers, for the integers, and for the values that are not finite, as far as there are any."""
+    exact = [one for one in found if _is_exact(one, allowed)]
+    good = []
+    if len(exact) < len(found):
+        good.append(Reason(ReasonCode.OUTPUTS_AGREE, {"allowed": allowed.relative_l2}))
+    if exact:
+        good.append(Reason(ReasonCode.VALUES_EQUAL, _count_unequal(exact)))
+    not_finite = sum(one.not_finite for one in found)
+    return good + ([Reason(ReasonCode.SAME_NOT_FINITE, {"values": not_finite})] if not_finite else [])
+
+
+def _is_exact(found: Difference, allowed: Tolerance) -> bool:
+    """True for integers and booleans that are judged by the share of equal values."""
+    return found.unequal is not None and allowed.equal_share is not None
+
+
+def _count_unequal(found: Sequence[Difference]) -> dict[str, Fact]:
+    return {"unequal": sum(one.unequal or 0 for one in found), "values": sum(one.values for one in found)}
 
 
 def _proven(proof: ProofResult) -> Reason:
@@ -70,6 +92,10 @@ def _step_problems(checks: StepChecks) -> list[Reason]:
 def _output_problem(found: Difference, allowed: Tolerance) -> Reason | None:
     if found.problem is not None:
         return Reason(ReasonCode.OUTPUT_NOT_COMPARABLE, {"when": found.when, "problem": found.problem})
+    if found.unequal is not None and allowed.equal_share is not None:
+        unequal = found.unequal > (1 - allowed.equal_share) * found.values
+        facts = {"when": _place(found), **_count_unequal([found])}
+        return Reason(ReasonCode.VALUES_UNEQUAL, facts) if unequal else None
     error, largest, agreement = found.relative_l2, found.max_error, found.top1_agreement
     if not error <= allowed.relative_l2:
         return _off(ReasonCode.RELATIVE_ERROR_TOO_LARGE, found, error, allowed.relative_l2)
@@ -81,7 +107,11 @@ def _output_problem(found: Difference, allowed: Tolerance) -> Reason | None:
 
 
 def _off(code: ReasonCode, difference: Difference, found: float, allowed: float) -> Reason:
-    return Reason(code, {"when": difference.when, "found": found, "allowed": allowed})
+    return Reason(code, {"when": _place(difference), "found": found, "allowed": allowed})
+
+
+def _place(found: Difference) -> str:
+    return f"{found.part} of {found.when}" if found.part else found.when
 
 
 def _finite(value: float) -> float | None:

@@ -62,7 +62,7 @@ def build_both(
     with ExitStack() as undo:
         for name in names if reference_first else names[::-1]:
             before_it = list_descendants() if stop_idle else set()
-            built[name] = build_side(name, case.builder(name), context, inputs.timed[0])
+            built[name] = build_side(name, case.builder(name), context, inputs.timed[0], inputs.restore)
             built[name].workers = list_descendants() - before_it if stop_idle else set()
             undo.callback(built[name].close)
             check_untouched(inputs, name)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
 from gpugate.errors import SideError
+from gpugate.parts import byte_size, list_parts, list_tensors, opaque_part
 from gpugate.workload import Context, Workload
 
 FALLBACK_CACHE_BYTES = 32 * 2**20  # a CPU's last-level cache
 LAST_LEVEL_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")  # such as 32768K
 MAX_SETS = 1024
+WRITTEN_BYTES = 2**28  # of the sets of a workload that writes to them: a block reads each set once
 HOT_SETS = 2  # even a hot workload alternates: with one set, a stale output would be the right one
 FIRST_FRESH_INDEX = 1_000_000
 CHECKSUM_CHUNK = 2**22  # words
@@ -26,15 +28,6 @@ CHECKSUM_CHUNK = 2**22  # words
 # 20 ms.
 EXCHANGED_BYTES = {"cpu": 4 * 2**20, "cuda": 256 * 2**20}
 MOST_EXCHANGED = 8
-
-
-def tensors(inputs: Any) -> list[torch.Tensor]:
-    """The tensors of one input set, however nested."""
-    return [leaf for leaf in _pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
-
-
-def byte_size(inputs: Any) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors(inputs))
 
 
 def cache_bytes(device: torch.device) -> int:
@@ -66,30 +59,51 @@ class Inputs:
     """The sets that are timed, and the sets that every session draws anew for the equivalence check.
 
     `contents[i]` is the number of the content that timed set i has now; `contents` is empty where contents cannot
-    change places between the sets, see `exchange`.
+    change places between the sets, see `exchange`. `originals` has copies of the tensors of each set, by the set's
+    `id`, where steps write to their inputs. `ragged`: the timed sets differ in more than the values of their tensors.
     """
 
     timed: tuple[Any, ...]
     fresh: tuple[Any, ...]
     fresh_index: int
-    checksum: int
+    checksums: Mapping[str, int]
     contents: list[int] = field(default_factory=list)
+    originals: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    ragged: bool = False
 
     def content_of(self, set_number: int) -> int:
         """Looks up the number of the content that a timed set has now."""
         return self.contents[set_number] if self.contents else set_number
 
+    @property
+    def restore(self) -> Callable[[Sequence[Any]], None] | None:
+        """The function that gives sets their contents back, where steps write to their inputs."""
+        return self._restore if self.originals else None
 
-def checksum(inputs: Any) -> int:
-    """Sums the bits by position and the versions of all tensors: a write to a tensor changes the sum.
+    def _restore(self, sets: Sequence[Any]) -> None:
+        for one in sets:
+            _copy_tensors(list_tensors(one), self.originals[id(one)])
 
-    An exchange of contents between tensors changes no term of the sum.
+
+def _copy_tensors(into: Sequence[torch.Tensor], source: Sequence[torch.Tensor]) -> None:
+    with torch.inference_mode():
+        for tensor, other in zip(into, source, strict=True):
+            tensor.data.copy_(other.data)
+
+
+def checksums(sets: Sequence[Any]) -> dict[str, int]:
+    """Sums, for each part of the sets, the bits by position and the versions of its tensors: a write changes a sum.
+
+    An exchange of contents between sets changes no sum.
     """
-    total = 0
-    for tensor in tensors(inputs):
-        total += _bits(tensor)
-        total += 0 if tensor.is_inference() else tensor._version
-    return total
+    sums: dict[str, int] = {}
+    for name, part in (pair for one in sets for pair in list_parts(one).items()):
+        if isinstance(part, torch.Tensor):
+            term = _bits(part) + (0 if part.is_inference() else part._version)
+        else:
+            term = zlib.crc32(repr(part).encode())
+        sums[name] = sums.get(name, 0) + term
+    return sums
 
 
 def _bits(tensor: torch.Tensor) -> int:
@@ -108,27 +122,45 @@ def _bits(tensor: torch.Tensor) -> int:
 
 
 def check_untouched(inputs: Inputs, side: str) -> None:
-    """Raises SideError when the bits of any input set have changed."""
-    if checksum((inputs.timed, inputs.fresh)) != inputs.checksum:
-        problem = ValueError("it wrote to its inputs: copy them first, the other side reads the same tensors")
-        raise SideError(side, "running its steps", problem)
+    """Raises SideError, naming the parts, when the bits of any input set have changed."""
+    if inputs.originals:
+        return
+    now, before = checksums((*inputs.timed, *inputs.fresh)), inputs.checksums
+    changed = [name for name in {**before, **now} if now.get(name) != before.get(name)]
+    if changed:
+        named = f" ({', '.join(changed)})" if any(changed) else ""
+        step = "copy them first, since the other side reads the same tensors, or declare Workload(writes_inputs=True)"
+        raise SideError(side, "running its steps", ValueError(f"it wrote to its inputs{named}: {step}"))
 
 
 def make_inputs(workload: Workload, context: Context, fresh_count: int, draw: random.Random) -> Inputs:
-    """Makes timed sets 0, 1, ..., and fresh sets from a random, recorded index on. Raises TypeError for a None set."""
+    """Makes timed sets 0, 1, ..., and fresh sets from a random, recorded index on.
+
+    Raises TypeError for a set that is None, or that has tensors which the engine cannot find.
+    """
     first = _input_set(workload, context, 0)
-    count = count_sets(byte_size(first), cache_bytes(context.device), workload.cold)
+    size = byte_size(first)
+    count = count_sets(size, cache_bytes(context.device), workload.cold)
+    if workload.writes_inputs:
+        count = max(count, min(MAX_SETS, WRITTEN_BYTES // max(1, size)))
     timed = (first, *(_input_set(workload, context, index) for index in range(1, count)))
     fresh_index = FIRST_FRESH_INDEX + draw.randrange(2**30)
     fresh = tuple(_input_set(workload, context, fresh_index + offset) for offset in range(fresh_count))
     contents = list(range(count)) if _exchangeable(timed) else []
-    return Inputs(timed, fresh, fresh_index, checksum((timed, fresh)), contents)
+    written = (*timed, *fresh) if workload.writes_inputs else ()
+    originals = {id(one): [tensor.detach().clone() for tensor in list_tensors(one)] for one in written}
+    sums = checksums((*timed, *fresh))
+    return Inputs(timed, fresh, fresh_index, sums, contents, originals, not contents and _are_ragged(timed))
 
 
 def _input_set(workload: Workload, context: Context, index: int) -> Any:
     inputs = workload.inputs(context, index)
     if inputs is None:
         raise TypeError(f"inputs(context, {index}) returned None: return what step() takes")
+    opaque = opaque_part(list_parts(inputs))
+    if opaque is not None:
+        step = "return tensors, numbers and texts, in lists, dicts, data classes or other objects"
+        raise TypeError(f"inputs(context, {index}) returned {opaque}: {step}")
     return inputs
 
 
@@ -140,14 +172,14 @@ def new_set(workload: Workload, context: Context, inputs: Inputs, number: int) -
 def _exchangeable(sets: Sequence[Any]) -> bool:
     """True where contents can change places: the sets have tensors of one form, each in memory of its own, and no
     other values that differ."""
-    flat, structures = zip(*(_pytree.tree_flatten(one) for one in sets), strict=True)
-    if any(structure != structures[0] for structure in structures):
+    found = [list_parts(one) for one in sets]
+    if any([*parts] != [*found[0]] for parts in found):
         return False
     memory = set[int]()
-    for column in zip(*flat, strict=True):
+    for column in zip(*(parts.values() for parts in found), strict=True):
         first = column[0]
         if not isinstance(first, torch.Tensor):
-            if any(not (one is first or (isinstance(one, int | float | str) and one == first)) for one in column):
+            if any(not _is_same_value(one, first) for one in column):
                 return False
             continue
         if any(_form(one) != _form(first) or not _owns_its_memory(one) for one in column):
@@ -159,10 +191,26 @@ def _exchangeable(sets: Sequence[Any]) -> bool:
     return bool(memory)
 
 
+def _is_same_value(one: Any, other: Any) -> bool:
+    return one is other or (isinstance(one, int | float | str) and bool(one == other))
+
+
 def same_form(one: Any, other: Any) -> bool:
     """True for two input sets that differ in the values of their tensors alone."""
-    (leaves, structure), (others, of_other) = _pytree.tree_flatten(one), _pytree.tree_flatten(other)
-    return structure == of_other and [*map(_form, leaves)] == [*map(_form, others)]
+    parts, others = list_parts(one), list_parts(other)
+    return [*parts] == [*others] and [*map(_form, parts.values())] == [*map(_form, others.values())]
+
+
+def _are_ragged(sets: Sequence[Any]) -> bool:
+    """True where the sets differ in the forms of their tensors, or in numbers and texts, such as a length."""
+    first = list_parts(sets[0])
+
+    def is_like_first(one: Any) -> bool:
+        values = [part for part in list_parts(one).values() if not isinstance(part, torch.Tensor)]
+        others = (part for part in first.values() if not isinstance(part, torch.Tensor))
+        return same_form(one, sets[0]) and all(map(_is_same_value, values, others))
+
+    return not all(map(is_like_first, sets[1:]))
 
 
 def _form(leaf: Any) -> tuple[Any, ...]:
@@ -187,33 +235,35 @@ def exchange(inputs: Inputs, sets: Sequence[int], draw: random.Random) -> None:
     order = draw.sample(list(sets), len(sets))
     if not inputs.contents or len(order) < 2:
         return
-    places = [tensors(inputs.timed[number]) for number in order]
-    with torch.inference_mode():
-        kept = [tensor.data.clone() for tensor in places[0]]
-        for into, source in itertools.pairwise(places):
-            for tensor, other in zip(into, source, strict=True):
-                tensor.data.copy_(other.data)
-        for tensor, saved in zip(places[-1], kept, strict=True):
-            tensor.data.copy_(saved)
+    sets = [inputs.timed[number] for number in order]
+    places = [list_tensors(one) for one in sets]
+    kept = [tensor.detach().clone() for tensor in places[0]]
+    for into, source in itertools.pairwise([*places, kept]):
+        _copy_tensors(into, source)
     if kept[0].is_cuda:
         torch.cuda.synchronize(kept[0].device)  # cuda only  # a side may read them on a stream of its own
-    moved = [inputs.contents[number] for number in order]
-    for number, content in zip(order, [*moved[1:], moved[0]], strict=True):
-        inputs.contents[number] = content
+    _move_on(inputs.contents, order)
+    if inputs.originals:
+        _move_on(inputs.originals, [id(one) for one in sets])
 
 
-def exchange_used(inputs: Inputs, next_input: int, steps: int, draw: random.Random) -> None:
-    """Exchanges contents among the timed sets that the last `steps` steps of a side read.
+def _move_on(values: Any, keys: Sequence[int]) -> None:
+    """Gives the value of each key to the key before it, and that of the first key to the last one."""
+    moved = [values[key] for key in keys]
+    for key, value in zip(keys, [*moved[1:], moved[0]], strict=True):
+        values[key] = value
+
+
+def exchange_used(inputs: Inputs, used: Sequence[int], draw: random.Random) -> None:
+    """Exchanges contents among the timed sets that the last steps of a side read, given by their numbers.
 
     These sets are in the cache already, so the sets of the next block stay cold. Each call moves at most
     EXCHANGED_BYTES; where two sets are larger, correspondingly fewer calls move two sets.
     """
     if not inputs.contents:
         return
-    count, size = len(inputs.timed), byte_size(inputs.timed[0])
-    allowed = EXCHANGED_BYTES[tensors(inputs.timed[0])[0].device.type]
-    most = max(2, allowed // size)
+    size, sets = byte_size(inputs.timed[0]), list(dict.fromkeys(used))
+    allowed = EXCHANGED_BYTES[list_tensors(inputs.timed[0])[0].device.type]
     if draw.random() * 2 * size > allowed:
         return
-    used = [(next_input - back) % count for back in range(1, min(count, max(2, steps)) + 1)]
-    exchange(inputs, draw.sample(used, min(len(used), most, MOST_EXCHANGED)), draw)
+    exchange(inputs, draw.sample(sets, min(len(sets), max(2, allowed // size), MOST_EXCHANGED)), draw)

@@ -1,4 +1,4 @@
-"""Differences between an output and the FP32 baseline's output for the same input."""
+"""Differences between the parts of an output and those of the FP32 baseline's output for the same input."""
 
 from __future__ import annotations
 
@@ -7,28 +7,49 @@ from typing import Literal
 
 import torch
 
+from gpugate.parts import PLAIN_TENSORS, Parts, opaque_part
 from gpugate.measurement.record import Difference
 
 When = Literal["fresh inputs", "timed steps"]
-PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def difference(output: object, expected: torch.Tensor, when: When) -> Difference:
-    """Computes, in FP64, ||output - expected|| / ||expected||, max|output - expected| / max|expected| and top-1
-    agreement."""
-    problem = problem_with(output, expected)
+def differences(output: Parts, expected: Parts, when: When, expects_nan: bool = False) -> list[Difference]:
+    """Compares each tensor of an output, in FP64: ||output - expected|| / ||expected||, max|output - expected| /
+    max|expected|, top-1 agreement, and of integers and booleans the number of values that differ.
+
+    An output that cannot be compared has one difference, with the problem. Infinity is equal to the same infinity at
+    the same place, and with `expects_nan` NaN to NaN.
+    """
+    problem = problem_with(output, expected, expects_nan)
     if problem is not None:
-        return Difference(math.inf, math.inf, None, when, problem)
-    assert isinstance(output, torch.Tensor)  # noqa: S101  # for the type checker
-    out, ref = output.detach().cpu().double(), expected.detach().cpu().double()
+        return [Difference(math.inf, math.inf, None, when, problem)]
+    tensors = [(name, part) for name, part in expected.items() if isinstance(part, torch.Tensor) and part.numel()]
+    return [_compare(output[name], part, when, name) for name, part in tensors]
+
+
+def _compare(output: torch.Tensor, expected: torch.Tensor, when: When, name: str) -> Difference:
+    out, ref = numbers_of(output), numbers_of(expected)
+    agreement, finite = _top1_agreement(out, ref), ref.isfinite()
+    if not bool(finite.all()):  # both sides have the same values at the other places, see `problem_with`
+        out, ref = out[finite], ref[finite]
     error = out - ref
-    norm, largest = float(ref.norm()), float(ref.abs().max()) if ref.numel() else 0.0
+    unequal = int((codes_of(output).cpu() != codes_of(expected).cpu()).sum()) if is_discrete(expected) else None
+    not_finite = int(finite.numel() - finite.sum())
     return Difference(
-        relative_l2=_relative(float(error.norm()), norm),
-        max_error=_relative(float(error.abs().max()) if error.numel() else 0.0, largest),
-        top1_agreement=_top1_agreement(out, ref),
+        relative_l2=_relative(float(error.norm()), float(ref.norm())),
+        max_error=_relative(_largest(error), _largest(ref)),
+        top1_agreement=agreement,
         when=when,
+        part=name,
+        unequal=unequal,
+        values=expected.numel() if not_finite or unequal is not None else 0,
+        not_finite=not_finite,
     )
+
+
+def _largest(values: torch.Tensor) -> float:
+    return float(values.abs().max()) if values.numel() else 0.0
 
 
 def _relative(error: float, scale: float) -> float:
@@ -37,38 +58,110 @@ def _relative(error: float, scale: float) -> float:
     return error / scale if scale else math.inf
 
 
-def problem_with(output: object, expected: torch.Tensor) -> str | None:
+def is_discrete(tensor: torch.Tensor) -> bool:
+    """True for integers, booleans and packed values, which have no rounding."""
+    packed = tensor.dtype is getattr(torch, "float4_e2m1fn_x2", None)
+    return packed or not (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized)
+
+
+def numbers_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Converts values to float64 on the host, complex ones to complex128 and packed ones to their codes."""
+    values = tensor.detach().cpu()
+    values = values.dequantize() if values.is_quantized else values
+    if values.is_complex():
+        return values.to(torch.complex128)
+    return (values.view(torch.uint8) if is_discrete(values) and values.is_floating_point() else values).double()
+
+
+def codes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the bits of discrete values as integers, in one dimension."""
+    return tensor.detach().contiguous().reshape(-1).view(_INTEGERS[tensor.element_size()])
+
+
+def problem_with(output: Parts, expected: Parts, expects_nan: bool = False) -> str | None:
     """Returns the reason why the output cannot be compared with the expected one, or None."""
     problem = form_problem(output, expected)
     if problem is not None:
         return problem
-    assert isinstance(output, torch.Tensor)  # noqa: S101  # for the type checker
-    if output.numel() == 0:
+    tensors = {name: part for name, part in output.items() if isinstance(part, torch.Tensor) and part.numel()}
+    if not tensors:
         return "it returned an empty tensor, with nothing to compare"
-    if not bool(torch.isfinite(output).all()):
-        return "it returned NaN or infinity"
+    problems = (_value_problem(name, part, expected[name], expects_nan) for name, part in tensors.items())
+    problem = next(filter(None, problems), None)
+    if problem is None and not any(bool(are_finite(part).any()) for part in tensors.values()):
+        return "it returned no finite value, with nothing to compare"
+    return problem
+
+
+def _value_problem(name: str, output: torch.Tensor, expected: torch.Tensor, expects_nan: bool) -> str | None:
+    """Counts the values that are not finite, where they are not as expected or not declared."""
+    if bool(are_finite(output).all()) and bool(are_finite(expected).all()):
+        return None
+    out, ref = numbers_of(output), numbers_of(expected)
+    found = f"it returned {_count_not_finite(out)} of {out.numel():,} values{f' in {name}' if name else ''}"
+    special = ~(out.isfinite() & ref.isfinite())
+    differ = int((special & (out != ref) & ~(out.isnan() & ref.isnan())).sum())
+    if differ:
+        return f"{found}, and the baseline {_count_not_finite(ref)}: {differ:,} of the values differ"
+    if bool(out.isnan().any()) and not expects_nan:
+        return f"{found}: where NaN is meant, declare Workload(expects_nan=True)"
     return None
 
 
-def form_problem(output: object, expected: torch.Tensor) -> str | None:
-    """Returns the reason why the output's form cannot be compared with the expected one, or None. It reads no value,
-    so it never waits for a running device."""
-    if not isinstance(output, torch.Tensor):
-        return f"it returned a {type(output).__name__}, not a tensor"
+def _count_not_finite(values: torch.Tensor) -> str:
+    return f"{int(values.isnan().sum()):,} NaN and {int(values.isinf().sum()):,} infinite"
+
+
+def are_finite(tensor: torch.Tensor) -> torch.Tensor:
+    """Tells for each value, on the tensor's device, if it is a finite number."""
+    return (tensor.detach().float() if tensor.element_size() == 1 else tensor.detach()).isfinite()
+
+
+def form_problem(output: Parts, expected: Parts) -> str | None:
+    """Returns the reason why the output's form cannot be compared with the expected one, or None. It reads no value of
+    a tensor, so it never waits for a running device."""
+    opaque = opaque_part(output)
+    if opaque is not None:
+        return f"it returned {opaque}: return tensors, in tuples, lists, dicts or data classes"
+    if output.keys() != expected.keys():
+        return f"it returned {_list_names(output, expected)} instead of {_list_names(expected, output)}"
+    if not any(isinstance(part, torch.Tensor) for part in output.values()):
+        return "it returned no tensor: return a tensor, or a tuple, list, dict or data class of tensors"
+    return next(filter(None, (_part_problem(name, output[name], expected[name]) for name in expected)), None)
+
+
+def _part_problem(name: str, output: object, expected: object) -> str | None:
+    where = f" in {name}" if name else ""
+    if not isinstance(output, torch.Tensor) or not isinstance(expected, torch.Tensor):
+        same = type(output) is type(expected) and output == expected
+        return None if same else f"it returned {_describe(output)} instead of {_describe(expected)}{where}"
     if type(output) not in PLAIN_TENSORS:
         kind = type(output).__qualname__
-        return f"it returned a {kind}, a subclass of torch.Tensor, which may compute later: return a plain tensor"
+        return (
+            f"it returned a {kind}{where}, a subclass of torch.Tensor, which may compute later: return a plain tensor"
+        )
     if output.is_meta or output.layout is not torch.strided:
         kind = "meta tensor, which holds no values" if output.is_meta else f"tensor of layout {output.layout}"
-        return f"it returned a {kind}: return a dense tensor on a device"
+        return f"it returned a {kind}{where}: return a dense tensor on a device"
     if output.shape != expected.shape:
-        return f"it returned shape {tuple(output.shape)} instead of {tuple(expected.shape)}"
+        return f"it returned shape {tuple(output.shape)} instead of {tuple(expected.shape)}{where}"
     if output.dtype != expected.dtype:
-        return f"it returned dtype {output.dtype} instead of {expected.dtype}"
+        return f"it returned dtype {output.dtype} instead of {expected.dtype}{where}"
     return None
+
+
+def _list_names(parts: Parts, other: Parts) -> str:
+    """Lists the parts that the other output lacks; a part without a name is the whole output."""
+    if "" in parts:
+        return _describe(parts[""])
+    return f"the parts {', '.join(name for name in parts if name not in other) or 'that both have'}"
+
+
+def _describe(part: object) -> str:
+    return f"a tensor of shape {tuple(part.shape)}" if isinstance(part, torch.Tensor) else repr(part)
 
 
 def _top1_agreement(out: torch.Tensor, ref: torch.Tensor) -> float | None:
-    if out.dim() < 2 or out.shape[-1] < 2:
+    if out.dim() < 2 or out.shape[-1] < 2 or out.is_complex():
         return None
     return float((out.argmax(-1) == ref.argmax(-1)).double().mean())

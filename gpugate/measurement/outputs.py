@@ -4,65 +4,98 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
 
 from gpugate.errors import SideError
 from gpugate.measurement.both_sides import BothSides
-from gpugate.measurement.cold_inputs import Inputs, check_untouched
-from gpugate.measurement.difference import difference, problem_with
+from gpugate.measurement.cold_inputs import HOT_SETS, Inputs, check_untouched
+from gpugate.measurement.difference import differences, numbers_of, problem_with
+from gpugate.parts import Parts, byte_size
 from gpugate.measurement.record import Difference, Mismatch
 from gpugate.measurement.sides import BuiltSide, build_side, release
 from gpugate.workload import BASELINE, Case, Context, no_engagement_problem
 
 SAME_BASELINE_L2 = 1e-4  # two builds of the baseline may pick other algorithms, never another model
+EXPECTED_BYTES, EXPECTED_SHARE = 2**28, 0.5  # of the timed sets' outputs, and of the budget to compute them
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The baseline's output for every input set, on the host."""
+    """The baseline's outputs on the host: for every fresh input set, and for timed sets by the number of the content.
 
-    fresh: Sequence[torch.Tensor]
-    timed: Sequence[torch.Tensor]
+    Some timed sets have none where the outputs are large or take long. `expects_nan` is that of the workload.
+    """
+
+    fresh: Sequence[Parts]
+    timed: Mapping[int, Parts]
+    expects_nan: bool = False
+
+    def compare(self, output: Parts, content: int) -> list[Difference]:
+        """Compares the output of a timed step with the one expected for this content."""
+        return differences(output, self.timed[content], "timed steps", self.expects_nan)
 
 
-def expected_outputs(case: Case, context: Context, inputs: Inputs) -> Expected:
-    """Builds a baseline, computes its output for every input set, and closes it. Raises SideError as `outputs_of`."""
-    with closing(build_side(BASELINE, case.workload.baseline, context, inputs.fresh[0])) as baseline:
-        found = outputs_of(baseline, inputs, inputs.timed)
+def expected_outputs(
+    case: Case, context: Context, inputs: Inputs, budget_s: float = math.inf, draw: random.Random | None = None
+) -> Expected:
+    """Builds a baseline, computes its outputs for all fresh sets and for timed ones, at random and at least HOT_SETS of
+    them, as many as EXPECTED_BYTES and EXPECTED_SHARE of the budget allow, and closes it.
+
+    Raises SideError as `outputs_of`.
+    """
+    numbers = range(len(inputs.timed))
+    order = draw.sample(numbers, len(numbers)) if draw else numbers
+    with closing(build_side(BASELINE, case.workload.baseline, context, inputs.fresh[0], inputs.restore)) as baseline:
+        fresh = outputs_of(baseline, inputs, case.workload.expects_nan).fresh
+        most = max(HOT_SETS, EXPECTED_BYTES // max(1, byte_size(fresh[0])))
+        timed: dict[int, Parts] = {}
+        until = perf_counter() + EXPECTED_SHARE * budget_s
+        for number in order[:most]:
+            if len(timed) >= HOT_SETS and perf_counter() > until:
+                break
+            output = _baseline_output(baseline, inputs.timed[number], case.workload.expects_nan)
+            timed[inputs.content_of(number)] = output
+        check_untouched(inputs, BASELINE)
     del baseline
     release(context.device)
-    return found
+    return Expected(fresh, timed, case.workload.expects_nan)
 
 
-def outputs_of(baseline: BuiltSide, inputs: Inputs, timed: Sequence[Any] = ()) -> Expected:
-    """Computes the outputs of a live baseline for the fresh inputs and the sets `timed`.
+def outputs_of(baseline: BuiltSide, inputs: Inputs, expects_nan: bool) -> Expected:
+    """Computes the outputs of a live baseline for the fresh inputs.
 
     Raises SideError when the baseline writes to its inputs, returns an output that cannot be compared, or returns
     another output for the same input.
     """
-    groups = inputs.fresh, timed, inputs.fresh[:1]
-    of_fresh, of_timed, (again,) = [[_baseline_output(baseline, one) for one in group] for group in groups]
+    fresh = [_baseline_output(baseline, one, expects_nan) for one in inputs.fresh]
+    again = _baseline_output(baseline, inputs.fresh[0], expects_nan)
     check_untouched(inputs, BASELINE)
-    problem = repeat_problem(again, of_fresh[0], SAME_BASELINE_L2)
+    problem = repeat_problem(again, fresh[0], SAME_BASELINE_L2)
     if problem is not None:
         raise SideError(BASELINE, "computing an output", ValueError(problem))
-    return Expected(of_fresh, of_timed)
+    return Expected(fresh, {}, expects_nan)
 
 
-def repeat_problem(again: torch.Tensor, before: torch.Tensor, tolerated: float) -> str | None:
+def repeat_problem(again: Parts, before: Parts, tolerated: float) -> str | None:
     """Returns why a side cannot be compared whose two outputs for one input differ; None where they agree."""
-    off = difference(again, before, "fresh inputs").relative_l2
+    off = _error_of(again, before)
     if off <= tolerated:
         return None
     return (
         f"it gives another output for the same input (relative L2 error {off:.2g} from call to call): a step's output "
         "must depend on its input alone, and not on an iterator, random numbers or weights that the step trains"
     )
+
+
+def _error_of(output: Parts, expected: Parts) -> float:
+    """Computes the largest relative L2 error over all parts, also of parts with NaN."""
+    return max(one.relative_l2 for one in differences(output, expected, "fresh inputs", expects_nan=True))
 
 
 def hidden_state_problem(optimized: BuiltSide, inputs: Inputs, tolerated: float) -> str | None:
@@ -72,33 +105,29 @@ def hidden_state_problem(optimized: BuiltSide, inputs: Inputs, tolerated: float)
     kind.
     """
     _, before, again = (optimized.output_for(inputs.fresh[-1]) for _ in range(3))
-    return None if problem_with(again, before) else repeat_problem(again, before, tolerated)
+    return None if problem_with(again, before, expects_nan=True) else repeat_problem(again, before, tolerated)
 
 
-def _baseline_output(baseline: BuiltSide, inputs: Any) -> torch.Tensor:
+def _baseline_output(baseline: BuiltSide, inputs: Any, expects_nan: bool) -> Parts:
     output = baseline.output_for(inputs, expected=True)
-    problem = problem_with(output, output)
+    problem = problem_with(output, output, expects_nan)
     if problem is not None:
         raise SideError(BASELINE, "computing an output", ValueError(problem))
-    return output.cpu()
+    return {name: part.cpu() if isinstance(part, torch.Tensor) else part for name, part in output.items()}
 
 
 def check_baseline_unchanged(case: Case, context: Context, inputs: Inputs, expected: Expected) -> None:
     """Raises SideError unless a baseline built now gives the same output as before the optimization was built."""
-    with closing(build_side(BASELINE, case.workload.baseline, context, inputs.fresh[0])) as baseline:
-        again = _baseline_output(baseline, inputs.fresh[0])
+    with closing(build_side(BASELINE, case.workload.baseline, context, inputs.fresh[0], inputs.restore)) as baseline:
+        check_same_baseline(case, baseline, inputs, expected)
     del baseline
     release(context.device)
-    _check_same(case, again, expected)
 
 
 def check_same_baseline(case: Case, baseline: BuiltSide, inputs: Inputs, expected: Expected) -> None:
     """Checks like `check_baseline_unchanged`, with a live baseline that was built after the optimization."""
-    _check_same(case, _baseline_output(baseline, inputs.fresh[0]), expected)
-
-
-def _check_same(case: Case, output: torch.Tensor, expected: Expected) -> None:
-    if not difference(output, expected.fresh[0], "fresh inputs").relative_l2 <= SAME_BASELINE_L2:
+    again = _baseline_output(baseline, inputs.fresh[0], expected.expects_nan)
+    if not _error_of(again, expected.fresh[0]) <= SAME_BASELINE_L2:
         problem = ValueError("the baseline gives other outputs since then: build from a copy of the model")
         raise SideError(case.optimization.name, "being measured", problem)
 
@@ -112,7 +141,9 @@ def compare_fresh(both: BothSides, inputs: Inputs, expected: Expected) -> tuple[
     optimized = [both.optimized.output_for(one) for one in inputs.fresh]
     check_untouched(inputs, both.optimized.name)
     found = [
-        difference(output, before, "fresh inputs") for output, before in zip(optimized, expected.fresh, strict=True)
+        difference
+        for output, wanted in zip(optimized, expected.fresh, strict=True)
+        for difference in differences(output, wanted, "fresh inputs", expected.expects_nan)
     ]
     if both.optimized.side.engaged is not no_engagement_problem:
         return found, False
@@ -124,20 +155,22 @@ def compare_fresh(both: BothSides, inputs: Inputs, expected: Expected) -> tuple[
 
 
 def mismatch(optimized: BuiltSide, inputs: Inputs, expected: Expected) -> Mismatch:
-    """Compares the last fresh output with the output of the step before, and row by row."""
+    """Compares the last fresh output with the output of the step before, and its worst part row by row."""
     *_, before, last = expected.fresh
     *_, output = (optimized.output_for(one) for one in inputs.fresh[-2:])
-    if problem_with(output, last) is not None:
+    found = differences(output, last, "fresh inputs", expects_nan=True)
+    if found[0].problem is not None:
         return Mismatch(None, None)
-    off = difference(output, before, "fresh inputs").relative_l2
-    return Mismatch(off if math.isfinite(off) else None, _rows_right(output.detach().cpu(), last))
+    off = _error_of(output, before)
+    worst = max(found, key=lambda one: one.relative_l2).part
+    return Mismatch(off if math.isfinite(off) else None, _rows_right(output[worst], last[worst]))
 
 
 def _rows_right(output: torch.Tensor, expected: torch.Tensor) -> float | None:
     """Computes the share of rows that are ten times closer than the whole; None for an output of a single row."""
     if output.dim() == 0 or len(output) < 2:
         return None
-    out, ref = output.double(), expected.double()
+    out, ref = numbers_of(output).nan_to_num(), numbers_of(expected).nan_to_num()
     error, norm = (one.reshape(len(one), -1).norm(dim=1) for one in (out - ref, ref))
     return float((error * norm.norm() < 0.1 * error.norm() * norm).double().mean())
 
@@ -148,15 +181,29 @@ def compare_timed(
     expected: Expected,
     time_ms: Callable[[Callable[[], None]], float],
     draw: random.Random,
-) -> Difference:
+) -> list[Difference]:
     """Runs a timed block that ends after a random step, and compares that step's output with the baseline's.
 
-    The time is no sample. The side cannot distinguish this block from any other.
+    The time is no sample. The side cannot distinguish this block from any other, unless none of its steps reads a set
+    whose output is expected: the block is longer then.
     """
-    optimized.timed_block(inputs.timed, time_ms, steps=draw.randint(1, optimized.steps_per_block))
-    content = inputs.content_of(optimized.last_input)
-    return difference(optimized.last_output, expected.timed[content], "timed steps")
+    count, most = len(inputs.timed), optimized.steps_per_block
+    first = optimized.next_input + optimized.side.stock_steps
+    ends = [
+        steps for steps in range(1, most + count) if inputs.content_of((first + steps - 1) % count) in expected.timed
+    ]
+    fitting = [steps for steps in ends if steps <= most]
+    optimized.timed_block(inputs.timed, time_ms, steps=draw.choice(fitting) if fitting else ends[0])
+    last = optimized.last_input
+    return expected.compare(optimized.parts_of(optimized.last_output, inputs.timed[last]), inputs.content_of(last))
 
 
-def _same_bits(ours: Any, theirs: object) -> bool:
-    return isinstance(theirs, torch.Tensor) and problem_with(ours, theirs) is None and torch.equal(ours, theirs)
+def _same_bits(ours: Parts, theirs: Parts) -> bool:
+    if problem_with(ours, theirs, expects_nan=True) is not None:
+        return False
+    tensors = [(part, theirs[name]) for name, part in ours.items() if isinstance(part, torch.Tensor)]
+    return all(bool((_bits(part) == _bits(other)).all()) for part, other in tensors)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)

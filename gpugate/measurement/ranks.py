@@ -46,11 +46,11 @@ class RankedSide(Side):
         super().__init__(**{**kept, **joins, "close": self._close})
 
     @property
-    def step(self) -> Callable[[Any], torch.Tensor]:
+    def step(self) -> Callable[[Any], Any]:
         """Read once at the beginning of a block, as faults want it."""
         step, job, number = self._side.step, self.job, self._number
 
-        def step_together(inputs: Any) -> torch.Tensor:
+        def step_together(inputs: Any) -> Any:
             job.announce("step", side=number, inputs=_numbers(inputs))
             with job.blame_ranks():
                 return step(inputs)
@@ -58,7 +58,7 @@ class RankedSide(Side):
         return step_together
 
     @step.setter
-    def step(self, step: Callable[[Any], torch.Tensor]) -> None:
+    def step(self, step: Callable[[Any], Any]) -> None:
         self._side.step = step
 
     def align(self) -> None:

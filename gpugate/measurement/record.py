@@ -8,7 +8,18 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal
 
 from gpugate.measurement.step_profile import StepProfile
-from gpugate.units import Count, Milliseconds, Natural, NotFinite, NotNegative, Positive, Seed, Share, round_stored
+from gpugate.units import (
+    Count,
+    IfSet,
+    Milliseconds,
+    Natural,
+    NotFinite,
+    NotNegative,
+    Positive,
+    Seed,
+    Share,
+    round_stored,
+)
 
 StopReason = Literal["narrow", "noise", "budget", "outputs not comparable"]
 # A counter that this machine could not measure is absent from the mapping: never 0.
@@ -135,29 +146,41 @@ class SideCost:
     build_s: NotNegative  # model, buffers, engines and compilation
     first_step_s: NotNegative  # lazy compilation, autotuning, graph capture
     peak_bytes: Count | None = None
+    first_sights_s: Annotated[NotNegative, IfSet()] = 0.0  # of inputs in other forms, before any block is timed
 
     @property
     def compile_s(self) -> float:
-        return self.build_s + self.first_step_s
+        return self.build_s + self.first_step_s + self.first_sights_s
 
     @classmethod
     def lowest(cls, costs: Sequence[SideCost]) -> SideCost:
         """The lowest of each cost: what a side alone needs. The side that is built first also loads libraries."""
         peaks = [cost.peak_bytes for cost in costs if cost.peak_bytes is not None]
         return cls(
-            min(cost.build_s for cost in costs), min(cost.first_step_s for cost in costs), min(peaks, default=None)
+            min(cost.build_s for cost in costs),
+            min(cost.first_step_s for cost in costs),
+            min(peaks, default=None),
+            min(cost.first_sights_s for cost in costs),
         )
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Errors of one output against the FP32 baseline's output for the same input."""
+    """Errors of one tensor of an output against the FP32 baseline's for the same input.
+
+    `part` names the tensor in an output of several, such as `hidden[1]`. `unequal` counts the integers or booleans
+    that differ, of `values`; None for other numbers. `not_finite` counts infinity and NaN, equal in both.
+    """
 
     relative_l2: Annotated[NotNegative, NotFinite(("Infinity",))]
     max_error: Annotated[NotNegative, NotFinite(("Infinity",))]
     top1_agreement: Share | None
     when: Literal["fresh inputs", "timed steps"]
     problem: str | None = None  # NaN, another shape, another dtype: the numbers are then infinite
+    part: Annotated[str, IfSet()] = ""
+    unequal: Annotated[Count | None, IfSet()] = None
+    values: Annotated[Count, IfSet()] = 0
+    not_finite: Annotated[Count, IfSet()] = 0
 
 
 @dataclass(frozen=True)

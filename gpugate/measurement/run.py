@@ -7,6 +7,7 @@ import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -134,7 +135,9 @@ class _Run:
 
     def exchange(self, side: BuiltSide) -> None:
         """Exchanges inputs between two pairs: no side reads the same content at the same address for long."""
-        exchange_used(self.inputs, side.next_input, side.steps_per_block, self.draw)
+        count = len(self.inputs.timed)
+        last = range(1, min(count, max(2, side.steps_per_block)) + 1)
+        exchange_used(self.inputs, [(side.next_input - back) % count for back in last], self.draw)
 
     def report_progress(self, doing: Doing, side: str, taking: TimedBuild | None = None) -> None:
         self.spent.begin(doing)
@@ -179,7 +182,9 @@ def measure(
             inputs = make_inputs(case.workload, context, settings.fresh_inputs, _draw(settings, case.workload.name))
         expected = None  # a duet computes them by its first build
         if not settings.duet:
-            expected = cache.expected_outputs(inputs, lambda: expected_outputs(case, context, inputs))
+            draw = _draw(settings, case.id)
+            compute = partial(expected_outputs, case, context, inputs, settings.budget_s, draw)
+            expected = cache.expected_outputs(inputs, compute)
         run = _Run(case, context, settings, report, inputs, expected, cache, spent=spent)
         if settings.prove:
             run.found.proofs += run_proofs(case, context, lambda proof: run.report_progress("proving", proof))
@@ -210,7 +215,7 @@ def measure_times(
 
 def measure_live(case: Case, context: Context, settings: Settings, report: Report, live: LiveSides) -> Measurement:
     """Measures two live versions of the case's optimized side by the same plan as `measure`; nothing is built here."""
-    run = _Run(case, context, settings, report, Inputs((), (), 0, 0), live=live)
+    run = _Run(case, context, settings, report, Inputs((), (), 0, {}), live=live)
     return _record(run, _sample(run))
 
 
@@ -225,7 +230,7 @@ def _build_once(run: _Run) -> None:
     """
     run.report_progress("building", run.case.optimization.name)
     name = run.case.optimization.name
-    build_side(name, run.case.builder(name), run.context, run.inputs.timed[0]).close()
+    build_side(name, run.case.builder(name), run.context, run.inputs.timed[0], run.inputs.restore).close()
     release(run.context.device)
 
 
@@ -239,12 +244,12 @@ def _sample(run: _Run) -> StopReason:
             both = run.live.build(reference_first)
         else:
             both = build_both(run.case, run.context, run.inputs, reference_first, run.settings.duet)
-        run.found.costs.append((both.reference.cost, both.optimized.cost))
         try:
             if not run.found.builds:
                 _begin(run, both)
             with run.other_work.measure():
                 stopped = _sample_build(run, both) if run.found.comparable else "outputs not comparable"
+            run.found.costs.append((both.reference.cost, both.optimized.cost))
             if stopped is not None:
                 _finish(run, both)
                 return stopped
@@ -258,12 +263,12 @@ def _begin(run: _Run, both: BothSides) -> None:
     if run.live is not None:
         run.found.differences += run.live.compare()
     elif run.settings.duet:
-        run.expected = outputs_of(both.reference, run.inputs)
+        run.expected = outputs_of(both.reference, run.inputs, run.case.workload.expects_nan)
     if run.expected is not None:
         found, run.found.same_bits = compare_fresh(both, run.inputs, run.expected)
         run.found.differences += found
         tolerated = run.case.optimization.tolerated.relative_l2
-        if run.found.comparable and max(one.relative_l2 for one in found) > tolerated:
+        if run.found.comparable and any(one.relative_l2 > tolerated or one.unequal for one in found):
             run.found.mismatch = mismatch(both.optimized, run.inputs, run.expected)
             problem = hidden_state_problem(both.optimized, run.inputs, tolerated)
             run.found.differences = [replace(one, problem=problem) for one in run.found.differences]
@@ -274,12 +279,16 @@ def _sample_build(run: _Run, both: BothSides) -> StopReason | None:
     """Warms both sides up and takes pairs; returns None where a further build shall follow."""
     share = REWARM_SHARE if run.found.builds else 1.0
     kind = run.context.device.type
-    started = perf_counter()
+    started, sights_s = perf_counter(), 0.0
     for side in (both.reference, both.optimized):
         run.report_progress("warming up", side.name)
-        warm_up(side, run.inputs.timed, run.timer.time_ms, least_block_ms(side), share * WARM_UP_S[kind])
+        inputs, seconds = run.inputs, share * WARM_UP_S[kind]
+        first_s = warm_up(side, inputs.timed, run.timer.time_ms, least_block_ms(side), seconds, inputs.ragged)
+        side.cost, sights_s = replace(side.cost, first_sights_s=first_s), sights_s + first_s
         check_untouched(run.inputs, side.name)  # before the other side runs, so that the error names the right side
-    run.rebuild_s = both.build_s + (perf_counter() - started) * REWARM_SHARE / share
+    run.rebuild_s = both.build_s + sights_s + (perf_counter() - started - sights_s) * REWARM_SHARE / share
+    if not run.found.builds:
+        run.deadline_s += sights_s  # as the first build, it comes on top of the budget
     first = run.draw.random() < 0.5
     pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, first, run.cool_down, run.cpu, run.exchange)
     pairing.stop_idle = run.settings.duet
@@ -291,8 +300,7 @@ def _sample_build(run: _Run, both: BothSides) -> StopReason | None:
     if pairing.pairs:  # none where the budget ended during the warm-up
         run.found.builds.append(pairing.result())
     if run.expected is not None and not run.settings.duet:
-        compared = compare_timed(both.optimized, run.inputs, run.expected, run.timer.time_ms, run.draw)
-        run.found.differences.append(compared)
+        run.found.differences += compare_timed(both.optimized, run.inputs, run.expected, run.timer.time_ms, run.draw)
     check_untouched(run.inputs, both.optimized.name)
     both.check_apart()
     return stopped

@@ -17,7 +17,7 @@ import torch
 
 from gpugate.errors import SideError
 from gpugate.measurement import time_limit
-from gpugate.measurement.difference import PLAIN_TENSORS
+from gpugate.parts import PLAIN_TENSORS, Parts, output_parts
 from gpugate.measurement.process_state import restore_process_state
 from gpugate.measurement.ranks import RankedSide
 from gpugate.measurement.record import SideCost
@@ -25,6 +25,7 @@ from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Build, Context, Side
 
+Restore = Callable[[Sequence[Any]], None]
 WORKERS_START_S = 30
 
 
@@ -71,7 +72,10 @@ def pause_garbage_collection() -> Iterator[None]:
 
 @dataclass
 class BuiltSide:
-    """A side with its own torch flags and its own place in the rotation of inputs."""
+    """A side with its own torch flags and its own place in the rotation of inputs.
+
+    `restore` gives input sets their contents back where the steps of the workload write to them, else it is None.
+    """
 
     name: str
     side: Side
@@ -81,8 +85,9 @@ class BuiltSide:
     steps_per_block: int = 1
     next_input: int = 0
     last_input: int = 0
-    last_output: torch.Tensor | None = None
+    last_output: Any = None
     workers: set[int] = field(default_factory=set)  # processes that stand still while the other side is timed
+    restore: Restore | None = None
 
     def run_steps(self, inputs: Sequence[Any], steps: int) -> None:
         """Runs the timed loop: `steps` steps over rotating inputs, then one join of all work."""
@@ -106,6 +111,7 @@ class BuiltSide:
     ) -> float:
         """Times one block under this side's flags, in milliseconds per step; `steps` defaults to `steps_per_block`."""
         steps = steps or self.steps_per_block
+        self.restore_next(inputs, steps)
         self.flags.apply()
         with blame(self.name, "running timed steps"), pause_garbage_collection():
             self.take_stock(inputs)
@@ -114,18 +120,30 @@ class BuiltSide:
             block_ms = time_ms(lambda: self.run_steps(inputs, steps))
         return block_ms / steps
 
-    def output_for(self, inputs: Any, expected: bool = False) -> torch.Tensor:
-        """Runs one step, joins it, and returns a copy of its output that no later step can overwrite.
+    def restore_next(self, inputs: Sequence[Any], steps: int) -> None:
+        """Gives the sets of the next steps their contents back, the first one first, as it is read first."""
+        if self.restore is not None:
+            count = len(inputs)
+            self.restore([inputs[(self.next_input + step) % count] for step in range(min(steps, count))])
+
+    def output_for(self, inputs: Any, expected: bool = False) -> Parts:
+        """Runs one step, joins it, and returns copies of the parts of its output that no later step can overwrite.
 
         With `expected`, the step is `Side.expected_step` where the side has one.
         """
+        self.restore_next([inputs], 1)
         self.flags.apply()
         with blame(self.name, "computing an output"):
             output = ((expected and self.side.expected_step) or self.side.step)(inputs)
             self.side.finish()
             synchronize(self.device)
             with torch.inference_mode(False):  # a clone made in inference mode would stay an inference tensor
-                return output.clone() if type(output) in PLAIN_TENSORS else output
+                parts = self.parts_of(output, inputs)
+                return {name: part.clone() if type(part) in PLAIN_TENSORS else part for name, part in parts.items()}
+
+    def parts_of(self, output: Any, inputs: Any) -> Parts:
+        """Lists what is compared of a step: its output, and where it writes to its inputs, these."""
+        return output_parts(output, inputs if self.restore is not None else None)
 
     def why_not_engaged(self) -> str | None:
         """Returns the reason that the side gives, or None where it engaged. Raises SideError for any other value."""
@@ -142,8 +160,12 @@ class BuiltSide:
             self.side.close()
 
 
-def build_side(name: str, build: Build, context: Context, first_input: Any) -> BuiltSide:
+def build_side(
+    name: str, build: Build, context: Context, first_input: Any, restore: Restore | None = None
+) -> BuiltSide:
     """Builds a side from the suite's default flags and runs its first step; both are timed, and are never samples."""
+    if restore is not None:
+        restore([first_input])
     TorchFlags().apply()
     allocated_bytes = _start_counting_memory(context.device)
     with blame(name, "being closed"), ExitStack() as undo:
@@ -163,7 +185,7 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
         undo.pop_all()
     peak_bytes = _peak_above(context.device, allocated_bytes)
     cost = SideCost(build_s=built - started, first_step_s=stepped - built, peak_bytes=peak_bytes)
-    return BuiltSide(name, side, flags, context.device, cost)
+    return BuiltSide(name, side, flags, context.device, cost, restore=restore)
 
 
 def _check_side(side: object) -> Side:

@@ -77,8 +77,14 @@ def warm_up(
     time_ms: Callable[[Callable[[], None]], float],
     block_ms: float,
     seconds: float,
-) -> None:
-    """Runs blocks for at least `seconds` and until they are steady; leaves `side.steps_per_block` calibrated."""
+    ragged: bool = False,
+) -> float:
+    """Runs blocks for at least `seconds` and until they are steady; leaves `side.steps_per_block` calibrated.
+
+    Each input set is read once before where their forms differ (`ragged`): a side may compile or tune itself at the
+    first sight of a shape. Returns the seconds which that took longer than the same steps later.
+    """
+    sights_ms = sum(side.timed_block(inputs, time_ms, steps=1) for _ in inputs) if ragged else 0.0
     started, seen = perf_counter(), []
     while True:
         step_ms = side.timed_block(inputs, time_ms)
@@ -90,6 +96,8 @@ def warm_up(
             stocks = STOCKS_PER_BLOCK
             fits = side.side.round_steps * step_ms <= LONGEST_ROUND_MS[side.device.type]
             round_steps = side.side.round_steps if fits else 1
-        side.steps_per_block = steps_of_block(step_ms, block_ms, side.side.stock_steps, stocks, round_steps)
+        steps = steps_of_block(step_ms, block_ms, side.side.stock_steps, stocks, round_steps)
+        # Steps that write to their inputs read each set once in a block, and the last step must not always read the same.
+        side.steps_per_block = steps if side.restore is None else min(steps, len(inputs) - 1 - len(inputs) % 2 or 1)
         if warm:
-            return
+            return max(0.0, sights_ms - len(inputs) * step_ms) / 1e3 if ragged else 0.0

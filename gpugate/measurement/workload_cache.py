@@ -38,7 +38,7 @@ class WorkloadCache:
     """
 
     _workload: str = ""
-    _expected: dict[tuple[int, int, int], Expected] = field(default_factory=dict)
+    _expected: dict[tuple[object, ...], Expected] = field(default_factory=dict)
     sides: dict[str, CountedSide] = field(default_factory=dict)
 
     def begin(self, workload: str) -> None:
@@ -47,8 +47,8 @@ class WorkloadCache:
             self._workload, self._expected, self.sides = workload, {}, {}
 
     def expected_outputs(self, inputs: Inputs, compute: Callable[[], Expected]) -> Expected:
-        """Returns the baseline's outputs for inputs of these indices and this checksum; computes new ones."""
-        key = inputs.fresh_index, len(inputs.timed), inputs.checksum
+        """Returns the baseline's outputs for inputs of these indices and these checksums; computes new ones."""
+        key = inputs.fresh_index, len(inputs.timed), tuple(inputs.checksums.items())
         if key not in self._expected:
             self._expected = {key: compute()}
         return self._expected[key]

@@ -13,7 +13,7 @@ from torch.profiler import record_function
 
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutate import mutate
-from gpugate.measurement.cold_inputs import make_inputs
+from gpugate.measurement.cold_inputs import Inputs, make_inputs
 from gpugate.measurement.counters import FLUSH_STEPS, MOST_COUNTED, detach, fit_steps, run_profiler
 from gpugate.measurement.device_timer import timer_for
 from gpugate.measurement.settings import WARM_UP_S
@@ -49,11 +49,12 @@ def profile_sides(
     )
     try:
         with blame(f"inputs of {case.workload.name}", "being made", BUILD_SHARE):
-            inputs = make_inputs(case.workload, context, 0, random.Random(case.id)).timed  # noqa: S311
+            made = make_inputs(case.workload, context, 0, random.Random(case.id))  # noqa: S311
+        inputs = made.timed
         for label, name in sides:
-            side = build_side(name, case.builder(name), context, inputs[0])
+            side = build_side(name, case.builder(name), context, inputs[0], made.restore)
             try:
-                steps = _warm_up_side(side, case, inputs, most_steps)
+                steps = _warm_up_side(side, case, made, most_steps)
                 _run(side, inputs, Capture(0, case.id, label, name, steps, case.size.items), profile, step)
             finally:
                 side.close()
@@ -63,11 +64,11 @@ def profile_sides(
         release(context.device)
 
 
-def _warm_up_side(side: BuiltSide, case: Case, inputs: Sequence[Any], most_steps: int) -> int:
+def _warm_up_side(side: BuiltSide, case: Case, made: Inputs, most_steps: int) -> int:
     """Warms the side up; returns the number of steps to profile, fewer where they are long: steps only repeat."""
     kind, timer = side.device.type, timer_for(side.device, case.workload.timing)
-    warm_up(side, inputs, timer.time_ms, least_block_ms(side), WARM_UP_S[kind])
-    step_ms = side.timed_block(inputs, timer.time_ms)
+    warm_up(side, made.timed, timer.time_ms, least_block_ms(side), WARM_UP_S[kind], made.ragged)
+    step_ms = side.timed_block(made.timed, timer.time_ms)
     return min(most_steps, fit_steps(step_ms))
 
 

@@ -17,6 +17,8 @@ class ReasonCode(str, Enum):
     # Outputs.
     NO_OUTPUT_COMPARED = "no_output_compared"
     OUTPUTS_AGREE = "outputs_agree"
+    VALUES_EQUAL = "values_equal"
+    SAME_NOT_FINITE = "same_not_finite"
     STEPS_AGREE = "steps_agree"
     PROVEN = "proven"
     PROVEN_BEFORE = "proven_before"  # by an earlier run, of the same code on this machine
@@ -24,6 +26,7 @@ class ReasonCode(str, Enum):
     RELATIVE_ERROR_TOO_LARGE = "relative_error_too_large"
     LARGEST_ERROR_TOO_LARGE = "largest_error_too_large"
     TOP1_AGREEMENT_TOO_LOW = "top1_agreement_too_low"
+    VALUES_UNEQUAL = "values_unequal"
     STEPS_WRONG = "steps_wrong"
     STEPS_LEFT_OUT = "steps_left_out"
     OUTPUTS_REMEMBERED = "outputs_remembered"

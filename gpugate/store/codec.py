@@ -1,8 +1,8 @@
 """Strict JSON for frozen dataclasses: pydantic refuses what does not fit the declared types, with its path.
 
-Every field is stored, also a field with a default; a name without a field is refused, and no value is converted into
-another type. A type may state its stored form by pydantic's `__get_pydantic_core_schema__`, see `Process` and
-`NotFinite`.
+Every field is stored, also a field with a default, unless its type is marked `IfSet`; a name without a field is
+refused, and no value is converted into another type. A type may state its stored form by pydantic's
+`__get_pydantic_core_schema__`, see `Process` and `NotFinite`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import dataclasses
 import reprlib
 from collections.abc import Hashable, Mapping, Sequence
 from enum import Enum
-from functools import cache
+from functools import cache, partial
+from operator import eq
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gpugate.errors import GpugateError
+from gpugate.units import IF_SET
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails, SchemaSerializer, SchemaValidator
@@ -86,14 +88,19 @@ def _schema(cls: Any) -> tuple[SchemaValidator, SchemaSerializer]:
 
 
 def _stored_schema(schema: Any) -> Any:
-    """Returns a schema in which no field may be missing and dataclasses, tuples and enums are read from their JSON."""
+    """Returns a schema in which only fields marked `IfSet` may be missing, and dataclasses, tuples and enums are read
+    from their JSON."""
     if isinstance(schema, list):
         return [_stored_schema(entry) for entry in schema]
     if not isinstance(schema, dict):
         return schema
     schema = {name: _stored_schema(entry) for name, entry in schema.items()}
     if schema.get("type") == "dataclass-field" and schema["schema"]["type"] == "default":
-        schema["schema"] = schema["schema"]["schema"]
+        inner = schema["schema"]["schema"]
+        if inner.get("metadata", {}).get(IF_SET):
+            schema["serialization_exclude_if"] = partial(eq, schema["schema"]["default"])
+        else:
+            schema["schema"] = inner
     return {**schema, "strict": False} if schema.get("type") in _STORED_AS_ANOTHER_TYPE else schema
 
 

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # From the bottom to the top; each stands on those before it. The first and the last are files of gpugate/ itself.
 FLOORS = (
-    ("errors", "units", "counter_names", "workload", "catalogue"),
+    ("errors", "units", "counter_names", "parts", "workload", "catalogue"),
     ("statistics",),
     ("machine",),
     ("faults",),
@@ -73,10 +73,10 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert set(order.static_order()) == files.keys()
 
 
-def test_the_root_has_nine_files_and_twelve_folders() -> None:
+def test_the_root_has_ten_files_and_twelve_folders() -> None:
     entries = [path for path in (ROOT / "gpugate").iterdir() if path.name not in ("__pycache__", "py.typed")]
     folders = sorted(path.name for path in entries if path.is_dir())
-    assert (len(entries) - len(folders), len(folders)) == (9, 12)
+    assert (len(entries) - len(folders), len(folders)) == (10, 12)
     assert {*folders, *(path.stem for path in entries if path.is_file())} == {*FLOOR_OF, "__init__"}
 
 

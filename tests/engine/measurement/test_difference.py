@@ -5,13 +5,15 @@ import math
 import pytest
 import torch
 
-from gpugate.measurement.difference import difference
+from gpugate.measurement.difference import differences
+from gpugate.parts import output_parts
 
 EXPECTED = torch.tensor([[3.0, 4.0, 0.0], [0.0, 12.0, 0.0]])  # norm 13, largest 12
 
 
-def found(output, expected=EXPECTED):
-    return difference(output, expected, "fresh inputs")
+def found(output, expected=EXPECTED, expects_nan=False):
+    (one,) = differences(output_parts(output), output_parts(expected), "fresh inputs", expects_nan)
+    return one
 
 
 def test_equal_outputs_differ_by_nothing() -> None:
@@ -57,12 +59,20 @@ def test_any_error_of_an_expected_zero_is_infinite_and_none_is_none() -> None:
 @pytest.mark.parametrize(
     ("output", "problem"),
     [
-        ([EXPECTED], "it returned a list, not a tensor"),
-        (None, "it returned a NoneType, not a tensor"),
+        ([EXPECTED], "it returned the parts [0] instead of a tensor of shape (2, 3)"),
+        (None, "it returned no tensor: return a tensor, or a tuple, list, dict or data class of tensors"),
         (EXPECTED[:1], "it returned shape (1, 3) instead of (2, 3)"),
         (EXPECTED.half(), "it returned dtype torch.float16 instead of torch.float32"),
-        (EXPECTED * math.nan, "it returned NaN or infinity"),
-        (EXPECTED / 0, "it returned NaN or infinity"),
+        (
+            EXPECTED * math.nan,
+            "it returned 6 NaN and 0 infinite of 6 values, and the baseline 0 NaN and 0 infinite: 6 of "
+            "the values differ",
+        ),
+        (
+            EXPECTED / 0,
+            "it returned 3 NaN and 3 infinite of 6 values, and the baseline 0 NaN and 0 infinite: 6 of the "
+            "values differ",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_infinitely_far(output, problem) -> None:
@@ -73,7 +83,7 @@ def test_what_cannot_be_compared_is_infinitely_far(output, problem) -> None:
 def test_one_nan_among_many_is_seen() -> None:
     output = torch.ones(100, 100)
     output[77, 3] = math.nan
-    assert found(output, torch.ones(100, 100)).problem == "it returned NaN or infinity"
+    assert "1 NaN and 0 infinite of 10,000 values" in str(found(output, torch.ones(100, 100)).problem)
 
 
 def test_an_empty_output_proves_nothing() -> None:

@@ -198,11 +198,12 @@ def test_an_output_is_joined_and_a_copy_that_no_later_step_overwrites() -> None:
 
     side = built(step, finish=lambda: buffer.fill_(float(pending[-1])))
     first, second = side.output_for(INPUTS[1]), side.output_for(INPUTS[2])
-    assert (float(first), float(second)) == (2.0, 3.0)
+    assert (float(first[""]), float(second[""])) == (2.0, 3.0)
 
 
-def test_what_is_no_tensor_is_handed_on_to_be_compared() -> None:
-    assert built(lambda inputs: [inputs]).output_for(INPUTS[0]) == [INPUTS[0]]
+def test_an_output_of_several_parts_is_compared_part_by_part() -> None:
+    output = built(lambda inputs: {"rows": [inputs], "steps": 3, "cache": None}).output_for(INPUTS[0])
+    assert output == {"rows[0]": INPUTS[0], "steps": torch.tensor(3), "cache": None}
 
 
 @pytest.mark.parametrize(
