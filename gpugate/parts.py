@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import PurePath
-from types import FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -63,8 +63,8 @@ def _list_children(value: Any) -> list[tuple[str, Any]] | None:
         return [(f"[{index}]", child) for index, child in enumerate(value)]
     if isinstance(value, functools.partial):
         return [(".func", value.func), (".args", value.args), (".keywords", value.keywords)]
-    if isinstance(value, MethodType):
-        return [(".__self__", value.__self__)]
+    if isinstance(value, (MethodType, BuiltinMethodType)):
+        return [] if isinstance(value.__self__, ModuleType) else [(".__self__", value.__self__)]
     if isinstance(value, FunctionType):
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
         return [(f".{key}", cell.cell_contents) for key, cell in cells]
@@ -111,7 +111,7 @@ def byte_size(value: object) -> int:
 
 
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Makes a value whose tensors are those that `change` returns, in the same tuples, lists, dicts and data classes."""
+    """Makes a value with the tensors that `change` returns, in the same tuples, lists, dicts and data classes."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, (tuple, list)):

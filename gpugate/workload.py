@@ -69,10 +69,11 @@ class Side:
 
     `step(inputs)` does one step and returns its output: a tensor, or tensors in tuples, lists, dicts or data classes. A
     later step may overwrite the output, where it returns the same memory. The output depends on `inputs` alone, whose
-    contents change between blocks. A pipeline may return before its output is complete: `finish()` joins every stream and thread of the side, completes the outputs, and is
-    called inside the timed window. By `model` the engine checks that no other side changes the model. `engaged()`
-    returns the reason why the optimization did not really happen, or None where it happened, even if the same kernels
-    run at the same speed. `close()` frees what garbage collection would not.
+    contents change between blocks. A pipeline may return before its output is complete: `finish()` joins every stream
+    and thread of the side, completes the outputs, and is called inside the timed window. By `model` the engine checks
+    that no other side changes the model. `engaged()` returns the reason why the optimization did not really happen, or
+    None where it happened, even if the same kernels run at the same speed. `close()` frees what garbage collection
+    would not.
 
     Four fields are for pipelines. `stock_steps` is the number of steps, rounded up, whose data the loaders and queues
     can keep ready: the engine runs so many steps before a timed block and makes the block several times longer, since

@@ -7,8 +7,8 @@ from typing import Literal
 
 import torch
 
-from gpugate.parts import PLAIN_TENSORS, Parts, opaque_part
 from gpugate.measurement.record import Difference
+from gpugate.parts import PLAIN_TENSORS, Parts, opaque_part
 
 When = Literal["fresh inputs", "timed steps"]
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -60,17 +60,27 @@ def _relative(error: float, scale: float) -> float:
 
 def is_discrete(tensor: torch.Tensor) -> bool:
     """True for integers, booleans and packed values, which have no rounding."""
-    packed = tensor.dtype is getattr(torch, "float4_e2m1fn_x2", None)
-    return packed or not (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized)
+    return _is_packed(tensor) or not (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized)
+
+
+def _is_packed(tensor: torch.Tensor) -> bool:
+    return tensor.dtype is getattr(torch, "float4_e2m1fn_x2", None)
+
+
+def readable(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the values in a type that torch computes with, on their device: FP8 as float32, packed ones as codes."""
+    values = tensor.detach().resolve_conj().resolve_neg()
+    if values.is_quantized:
+        return values.dequantize()
+    if _is_packed(values):
+        return values.view(torch.uint8)
+    return values.float() if values.is_floating_point() and values.element_size() == 1 else values
 
 
 def numbers_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Converts values to float64 on the host, complex ones to complex128 and packed ones to their codes."""
-    values = tensor.detach().cpu()
-    values = values.dequantize() if values.is_quantized else values
-    if values.is_complex():
-        return values.to(torch.complex128)
-    return (values.view(torch.uint8) if is_discrete(values) and values.is_floating_point() else values).double()
+    """Converts values to float64 on the host, complex ones to complex128."""
+    values = readable(tensor).cpu()
+    return values.to(torch.complex128 if values.is_complex() else torch.float64)
 
 
 def codes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -113,8 +123,8 @@ def _count_not_finite(values: torch.Tensor) -> str:
 
 
 def are_finite(tensor: torch.Tensor) -> torch.Tensor:
-    """Tells for each value, on the tensor's device, if it is a finite number."""
-    return (tensor.detach().float() if tensor.element_size() == 1 else tensor.detach()).isfinite()
+    """Finds the values that are finite numbers, on the tensor's device."""
+    return readable(tensor).isfinite()
 
 
 def form_problem(output: Parts, expected: Parts) -> str | None:
@@ -124,7 +134,7 @@ def form_problem(output: Parts, expected: Parts) -> str | None:
     if opaque is not None:
         return f"it returned {opaque}: return tensors, in tuples, lists, dicts or data classes"
     if output.keys() != expected.keys():
-        return f"it returned {_list_names(output, expected)} instead of {_list_names(expected, output)}"
+        return _names_problem(output, expected)
     if not any(isinstance(part, torch.Tensor) for part in output.values()):
         return "it returned no tensor: return a tensor, or a tuple, list, dict or data class of tensors"
     return next(filter(None, (_part_problem(name, output[name], expected[name]) for name in expected)), None)
@@ -150,11 +160,18 @@ def _part_problem(name: str, output: object, expected: object) -> str | None:
     return None
 
 
-def _list_names(parts: Parts, other: Parts) -> str:
-    """Lists the parts that the other output lacks; a part without a name is the whole output."""
-    if "" in parts:
-        return _describe(parts[""])
-    return f"the parts {', '.join(name for name in parts if name not in other) or 'that both have'}"
+def _names_problem(output: Parts, expected: Parts) -> str:
+    if "" in output or "" in expected:  # a part without a name is the whole output
+        found, wanted = (
+            _describe(parts[""]) if "" in parts else f"the parts {', '.join(parts)}" for parts in (output, expected)
+        )
+        return f"it returned {found} instead of {wanted}"
+    missing = [name for name in expected if name not in output]
+    if missing:
+        return f"it returned no {', '.join(missing)}, which the baseline returns"
+    return (
+        f"it returned {', '.join(name for name in output if name not in expected)}, which the baseline does not return"
+    )
 
 
 def _describe(part: object) -> str:

@@ -16,9 +16,9 @@ from gpugate.errors import SideError
 from gpugate.measurement.both_sides import BothSides
 from gpugate.measurement.cold_inputs import HOT_SETS, Inputs, check_untouched
 from gpugate.measurement.difference import differences, numbers_of, problem_with
-from gpugate.parts import Parts, byte_size
 from gpugate.measurement.record import Difference, Mismatch
 from gpugate.measurement.sides import BuiltSide, build_side, release
+from gpugate.parts import Parts, byte_size
 from gpugate.workload import BASELINE, Case, Context, no_engagement_problem
 
 SAME_BASELINE_L2 = 1e-4  # two builds of the baseline may pick other algorithms, never another model

@@ -17,12 +17,12 @@ import torch
 
 from gpugate.errors import SideError
 from gpugate.measurement import time_limit
-from gpugate.parts import PLAIN_TENSORS, Parts, output_parts
 from gpugate.measurement.process_state import restore_process_state
 from gpugate.measurement.ranks import RankedSide
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
+from gpugate.parts import PLAIN_TENSORS, Parts, output_parts
 from gpugate.workload import Build, Context, Side
 
 Restore = Callable[[Sequence[Any]], None]

@@ -20,12 +20,12 @@ import torch
 
 from gpugate.measurement.cold_inputs import Inputs, exchange, exchange_used
 from gpugate.measurement.counters import kernels_by_join
-from gpugate.measurement.difference import are_finite, codes_of, form_problem, is_discrete, numbers_of
+from gpugate.measurement.difference import are_finite, codes_of, form_problem, is_discrete, numbers_of, readable
 from gpugate.measurement.outputs import Expected
-from gpugate.parts import Parts, byte_size
 from gpugate.measurement.record import Resemblance, StepChecks
 from gpugate.measurement.settings import REMEMBERS
 from gpugate.measurement.sides import BuiltSide, blame, pause_garbage_collection, synchronize
+from gpugate.parts import Parts, byte_size
 from gpugate.workload import Tolerance, nothing_to_join
 
 Kind = Literal["numbers", "hashes"]
@@ -71,8 +71,7 @@ class Sketch:
         if is_discrete(part) and self._tolerance.equal_share is not None:
             yield "hashes", _hash(codes_of(part))
             return
-        values = part.detach().resolve_conj().resolve_neg()
-        values = values.dequantize() if values.is_quantized else values
+        values = readable(part)
         values = (torch.view_as_real(values) if values.is_complex() else values).reshape(-1)
         values = values.to(torch.float64 if values.dtype in (torch.float64, torch.int64) else torch.float32)
         if name in self._special:
@@ -269,10 +268,10 @@ def time_on_new_inputs(
 ) -> float:
     """Measures the time of a block over new inputs, over its time on the same inputs again.
 
-    A side that caches outputs by content needs many times as long at first. A block lasts NEW_INPUTS_MS or one step. The
-    ratio is at most 1 where a step on a new input takes less than LEAST_WORK_MS longer: no work was saved.
-    Other work of the machine lengthens some blocks: the least ratio of up to NEW_INPUTS_ROUNDS rounds counts, and a
-    ratio no larger than REMEMBERS ends the rounds. A round makes its inputs within MAKING_S and HELD_BYTES. Raises
+    A side that caches outputs by content needs many times as long at first. The ratio is at most 1 where a step on a new
+    input takes less than LEAST_WORK_MS longer, since no work was saved. A block lasts NEW_INPUTS_MS or one step. Other
+    work of the machine lengthens some blocks: the least ratio of up to NEW_INPUTS_ROUNDS rounds counts, and a ratio no
+    larger than REMEMBERS ends the rounds. A round makes its inputs within MAKING_S and HELD_BYTES. Raises
     SideError for a step that fails.
     """
     count = max(1, min(MOST_NEW_INPUTS, int(NEW_INPUTS_MS / max(step_ms, 1e-3))))

@@ -97,7 +97,7 @@ def warm_up(
             fits = side.side.round_steps * step_ms <= LONGEST_ROUND_MS[side.device.type]
             round_steps = side.side.round_steps if fits else 1
         steps = steps_of_block(step_ms, block_ms, side.side.stock_steps, stocks, round_steps)
-        # Steps that write to their inputs read each set once in a block, and the last step must not always read the same.
+        # Steps that write to their inputs read each set once in a block, and the last one not always the same set.
         side.steps_per_block = steps if side.restore is None else min(steps, len(inputs) - 1 - len(inputs) % 2 or 1)
         if warm:
             return max(0.0, sights_ms - len(inputs) * step_ms) / 1e3 if ragged else 0.0

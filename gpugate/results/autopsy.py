@@ -7,6 +7,7 @@ from typing import Literal
 
 Kind = Literal[
     "stale output",
+    "wrong output",
     "work left out",
     "numerics",
     "disproved",

@@ -27,7 +27,7 @@ _WORDS: Mapping[ReasonCode, str] = {
     ReasonCode.OUTPUTS_AGREE: (
         "relative L2 error {relative_l2:.1e} of at most {allowed:.1e} over {compared_outputs:.0f} outputs"
     ),
-    ReasonCode.VALUES_EQUAL: "{unequal:,.0f} of {values:,.0f} integers differ",
+    ReasonCode.VALUES_EQUAL: "{unequal:,.0f} of {values:,.0f} integers did not match",
     ReasonCode.SAME_NOT_FINITE: "{values:,.0f} values are infinite or NaN, at the same places in both outputs",
     ReasonCode.STEPS_AGREE: "the sums of {steps:.0f} further steps agree",
     ReasonCode.PROVEN: "{proof}: {words}",
@@ -36,7 +36,7 @@ _WORDS: Mapping[ReasonCode, str] = {
     ReasonCode.RELATIVE_ERROR_TOO_LARGE: "on {when}, the relative L2 error {found:.2e} exceeds {allowed:.1e}",
     ReasonCode.LARGEST_ERROR_TOO_LARGE: "on {when}, the largest error {found:.2e} exceeds {allowed:.1e}",
     ReasonCode.TOP1_AGREEMENT_TOO_LOW: "on {when}, the top-1 agreement {found:.3f} is below {allowed}",
-    ReasonCode.VALUES_UNEQUAL: "on {when}, {unequal:,.0f} of {values:,.0f} integers differ",
+    ReasonCode.VALUES_UNEQUAL: "on {when}, {unequal:,.0f} of {values:,.0f} integers did not match",
     ReasonCode.STEPS_LEFT_OUT: (
         "a step in a block does {share:percent} of the work of a step by itself: the side leaves steps out"
     ),

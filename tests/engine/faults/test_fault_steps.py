@@ -124,6 +124,21 @@ def test_an_output_of_zeros_is_wrong_too_and_whole_numbers_cannot_be() -> None:
         side_of("wrong", lambda context: Side(lambda inputs: inputs.long())).step(torch.ones(2))
 
 
+def test_faults_of_outputs_change_the_tensors_in_an_output_of_several_parts() -> None:
+    def build(context: Context) -> Side:
+        return Side(lambda x: {"logits": x.clone(), "ids": (x.long(), None)})
+
+    x = torch.full((8, 2), 3.0)
+    for name, wrong in (("wrong", True), ("stale", False), ("skip-work", False)):
+        side = side_of(name, build, items=8)
+        first, second = side.step(x), side.step(2 * x)
+        side.finish()
+        found = first if name == "wrong" else second
+        assert [*found] == ["logits", "ids"], name
+        assert torch.equal(found["ids"][0], (2 * x if name != "stale" else x).long()), name
+        assert torch.equal(found["logits"], 2 * x if name == "skip-work" else x) is not wrong, name
+
+
 @pytest.mark.parametrize("items", [2, 5, 8])
 def test_skipping_work_computes_half_and_returns_it_twice(items: int) -> None:
     seen: list[int] = []

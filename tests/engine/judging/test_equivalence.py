@@ -1,5 +1,6 @@
 """The verdict about outputs by its code and facts, on made-up measurements."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,6 +34,16 @@ def judged(difference: Difference = CLOSE, **more: Any) -> Verdict:
             Difference(1e-6, 1e-6, 0.5, "fresh inputs"),
             ReasonCode.TOP1_AGREEMENT_TOO_LOW,
             {"when": "fresh inputs", "found": 0.5, "allowed": 0.9},
+        ),
+        (
+            Difference(0.5, 0.0, 1.0, "fresh inputs", part="hidden[1]"),
+            ReasonCode.RELATIVE_ERROR_TOO_LARGE,
+            {"when": "hidden[1] of fresh inputs", "found": 0.5, "allowed": 1e-3},
+        ),
+        (
+            Difference(1e-9, 1e-9, 1.0, "fresh inputs", unequal=1, values=64),
+            ReasonCode.VALUES_UNEQUAL,
+            {"when": "fresh inputs", "unequal": 1, "values": 64},
         ),
         (
             Difference(0.0, 0.0, None, "fresh inputs", problem="it holds NaN"),
@@ -95,3 +106,28 @@ def test_a_remembered_proof_is_named_with_the_date_of_its_run() -> None:
     before = ProofResult("whole", "all frames", proved_at="2026-11-23T02:00:05+01:00")
     (reason,) = [one for one in judged(proofs=(before,)).reasons if one.code is ReasonCode.PROVEN_BEFORE]
     assert reason.facts == {"proof": "whole", "words": "all frames", "proved_on": "2026-11-23"}
+
+
+@pytest.mark.parametrize(
+    ("share", "outcome"), [(1.0, Outcome.WRONG), (0.98, Outcome.PASS), (0.99, Outcome.WRONG), (None, Outcome.WRONG)]
+)
+def test_integers_are_equal_unless_a_share_is_declared_or_they_are_numbers(share: float, outcome: Outcome) -> None:
+    """One of 64 integers is off by half of the output's norm; as numbers, such as pixels, they are too far off."""
+    off = Difference(0.5, 0.5, 1.0, "fresh inputs", unequal=1, values=64)
+    found = Measurement("net/fast/cpu", (), "narrow", (off,), COST, COST)
+    assert judge_equivalence(found, replace(ALLOWED, equal_share=share)).outcome is outcome
+    near = replace(found, differences=(replace(off, relative_l2=1e-4, max_error=1e-4),))
+    assert judge_equivalence(near, replace(ALLOWED, equal_share=None)).outcome is Outcome.PASS
+
+
+def test_a_verdict_names_what_agrees_of_each_kind() -> None:
+    differences = (CLOSE, Difference(0.0, 0.0, None, "fresh inputs", unequal=0, values=64, not_finite=0))
+    infinite = replace(CLOSE, not_finite=3, values=9)
+
+    def codes(*found: Difference) -> list[ReasonCode]:
+        verdict = judge_equivalence(Measurement("net/fast/cpu", (), "narrow", found, COST, COST), ALLOWED)
+        return [reason.code for reason in verdict.reasons]
+
+    assert codes(*differences) == [ReasonCode.OUTPUTS_AGREE, ReasonCode.VALUES_EQUAL]
+    assert codes(differences[1]) == [ReasonCode.VALUES_EQUAL]
+    assert codes(infinite) == [ReasonCode.OUTPUTS_AGREE, ReasonCode.SAME_NOT_FINITE]

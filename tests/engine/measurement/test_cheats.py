@@ -103,6 +103,20 @@ def test_other_programs_that_lengthen_the_first_blocks_make_no_side_a_rememberin
     assert time_on_new_inputs(side, lambda number: torch.zeros(2, 4), lambda run: next(times_ms), 1.0) == ratio
 
 
+@pytest.mark.parametrize(("step_ms", "ratio"), [(0.0001, 1.0), (0.01, 4.0)])
+def test_a_step_that_is_shorter_than_the_first_touch_of_an_input_remembers_nothing(
+    step_ms: float, ratio: float
+) -> None:
+    """A side that returns its input takes 0.1 us, and four times as long on an input that no cache holds."""
+    side = build_side("fast", lambda context: Side(product), Context(CPU, 2, 0, Path()), torch.zeros(2, 4))
+    blocks = iter(range(10**9))
+
+    def time_ms(run: Callable[[], None]) -> float:
+        return step_ms * len(run.args[1]) * (1.0 if next(blocks) % 2 else 4.0)  # type: ignore[attr-defined]
+
+    assert time_on_new_inputs(side, lambda number: torch.zeros(2, 4), time_ms, step_ms) == ratio
+
+
 def test_a_table_made_at_build_time(bench: Bench) -> None:
     """The build function makes the inputs that will be timed, and their outputs, before any step runs."""
 

@@ -35,6 +35,15 @@ SENTENCES: dict[ReasonCode, tuple[dict[str, Fact], str]] = {
         {"allowed": 1e-3, "relative_l2": 2e-6, "compared_outputs": 5.0},
         "relative L2 error 2.0e-06 of at most 1.0e-03 over 5 outputs",
     ),
+    ReasonCode.VALUES_EQUAL: ({"unequal": 0, "values": 4096}, "0 of 4,096 integers did not match"),
+    ReasonCode.VALUES_UNEQUAL: (
+        {"when": "hidden[1] of fresh inputs", "unequal": 1, "values": 64},
+        "on hidden[1] of fresh inputs, 1 of 64 integers did not match",
+    ),
+    ReasonCode.SAME_NOT_FINITE: (
+        {"values": 37504},
+        "37,504 values are infinite or NaN, at the same places in both outputs",
+    ),
     ReasonCode.STEPS_AGREE: ({"steps": 33}, "the sums of 33 further steps agree"),
     ReasonCode.PROVEN: ({"proof": "it learns", "words": "98 % right"}, "it learns: 98 % right"),
     ReasonCode.PROVEN_BEFORE: (

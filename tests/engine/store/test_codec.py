@@ -179,6 +179,15 @@ def test_a_missing_field_is_named_even_where_it_has_a_default() -> None:
         from_json(Environment, data, "current.environment")
 
 
+def test_a_field_that_older_files_lack_is_stored_only_where_it_is_set() -> None:
+    equal, unequal = (Difference(0.0, 0.0, None, "fresh inputs", unequal=count) for count in (None, 3))
+    assert to_json(equal).keys() == {"relative_l2", "max_error", "top1_agreement", "when", "problem"}
+    assert to_json(unequal)["unequal"] == 3
+    assert [from_json(Difference, to_json(one)) for one in (equal, unequal)] == [equal, unequal]
+    with pytest.raises(FormatError, match="unequal is -1, not greater"):
+        from_json(Difference, {**to_json(equal), "unequal": -1})
+
+
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [

@@ -1,0 +1,260 @@
+"""Whole measurements of the inputs and outputs that programs have: of many shapes, written to, of several parts."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+from gpugate.errors import SideError
+from gpugate.judging.equivalence import judge_equivalence
+from gpugate.measurement import cold_inputs, outputs
+from gpugate.measurement.record import Measurement
+from gpugate.results.verdict import Outcome, Verdict
+from gpugate.workload import BASELINE, TOLERANCE_BY_DTYPE, Case, Context, Side, Tolerance
+from tests.support.bench import Bench, bench, other_kernels, product, quick_collections
+
+__all__ = ["bench", "quick_collections"]  # fixtures
+FLOAT32 = TOLERANCE_BY_DTYPE["float32"]
+FEW = {"budget_s": 2.0}
+
+
+def case_of(bench: Bench, optimized: Callable[[Any], Any], baseline: Callable[[Any], Any], **workload: Any) -> Case:
+    """A case whose steps take 1 and 3 ms on the made-up clock."""
+    case = bench.case(bench.side("fast", 1.0, optimized), bench.side(BASELINE, 3.0, baseline))
+    return replace(case, workload=replace(case.workload, **workload))
+
+
+def judged(measured: Measurement, tolerance: Tolerance = FLOAT32) -> Verdict:
+    return judge_equivalence(measured, tolerance)
+
+
+def once_in(period: int, wrong: Callable[[Any], Any], right: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    ran = iter(range(10**9))
+    return lambda inputs: wrong(inputs) if next(ran) % period == period - 1 else right(inputs)
+
+
+def rows(bench: Bench) -> Callable[[Context, int], torch.Tensor]:
+    return lambda context, index: bench.inputs(context, index).repeat(1 + index % 7, 1)
+
+
+@pytest.mark.parametrize("side_that_tunes", ["fast", BASELINE])
+def test_every_shape_is_seen_before_it_is_timed_and_counts_as_start_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, side_that_tunes: str
+) -> None:
+    """One side takes 1 s at the first sight of a shape, as a compiler does; all else is alike."""
+    monkeypatch.setattr(cold_inputs, "FALLBACK_CACHE_BYTES", 1024)
+
+    def tuning(name: str, step_ms: float) -> Callable[[Context], Side]:
+        def build(context: Context) -> Side:
+            known: set[torch.Size] = set()
+
+            def step(inputs: torch.Tensor) -> torch.Tensor:
+                bench.now_ms += step_ms if inputs.shape in known or name != side_that_tunes else 1000.0 + step_ms
+                known.add(inputs.shape)
+                return other_kernels(inputs) if name == "fast" else product(inputs)
+
+            return Side(step)
+
+        return build
+
+    case = bench.case(tuning("fast", 1.0), tuning(BASELINE, 3.0))
+    case = replace(case, workload=replace(case.workload, inputs=rows(bench), cold=True))
+    measured = bench.measure(case, **FEW)
+    assert {round(pair.reference_ms / pair.optimized_ms, 6) for pair in measured.pairs} == {3.0}
+    costs = {"fast": measured.optimized_cost, BASELINE: measured.reference_cost}
+    sights_s = {name: cost.first_sights_s for name, cost in costs.items()}
+    # Of seven shapes one was in the first step, and at most three in the comparison of fresh outputs.
+    assert 3.0 <= round(sights_s[side_that_tunes], 3) <= 6.0
+    assert sum(sights_s.values()) == pytest.approx(sights_s[side_that_tunes])
+    assert costs[side_that_tunes].compile_s == pytest.approx(1.0 + sights_s[side_that_tunes], abs=0.01)
+
+
+def test_the_outputs_of_tiny_inputs_are_expected_for_as_many_sets_as_fit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "EXPECTED_BYTES", 5 * 2 * 3 * 4)
+    ran: list[torch.Tensor] = []
+
+    def counted(inputs: torch.Tensor) -> torch.Tensor:
+        ran.append(inputs)
+        return product(inputs)
+
+    half_wrong = once_in(2, lambda inputs: product(inputs) + 1.0, other_kernels)
+    case = case_of(bench, other_kernels, counted, cold=True)
+    measured = bench.measure(case, **FEW)
+    assert measured.input_sets == cold_inputs.MAX_SETS
+    assert judged(measured).outcome is Outcome.PASS
+    assert measured.step_checks is not None
+    assert measured.step_checks.steps > 20
+    assert [one.when for one in measured.differences] == ["fresh inputs"] * 3 + ["timed steps"] * len(
+        measured.instances
+    )
+    assert judged(bench.measure(case_of(bench, half_wrong, counted, cold=True), **FEW)).outcome is Outcome.WRONG
+
+
+@pytest.mark.parametrize(("budget_s", "sets"), [(2.0, 3), (0.1, 2)])
+def test_expected_outputs_take_half_of_the_budget_and_are_at_least_two(
+    bench: Bench, budget_s: float, sets: int
+) -> None:
+    """A baseline's step of 0.4 s: the first one, three fresh sets and one of them again, then timed sets."""
+
+    def slow(inputs: torch.Tensor) -> torch.Tensor:
+        bench.log.append("step")
+        return product(inputs)
+
+    case = bench.case(bench.side("fast", 1.0, other_kernels), bench.side(BASELINE, 400.0, slow))
+    measured = bench.measure(replace(case, workload=replace(case.workload, cold=True)), budget_s=budget_s)
+    assert bench.log[: bench.log.index(f"close {BASELINE}")] == [f"build {BASELINE}", *["step"] * (1 + 3 + 1 + sets)]
+    assert judged(measured).outcome is Outcome.PASS
+
+
+@dataclass
+class Batch:
+    pixels: torch.Tensor
+    weight: float = 2.0
+
+
+def batches(bench: Bench) -> Callable[[Context, int], Batch]:
+    return lambda context, index: Batch(bench.inputs(context, index))
+
+
+def test_a_write_to_a_tensor_in_an_object_is_seen_and_the_tensor_named(bench: Bench) -> None:
+    case = case_of(
+        bench,
+        lambda batch: product(batch.pixels),
+        lambda batch: product(torch.relu_(batch.pixels)),
+        inputs=batches(bench),
+    )
+    with pytest.raises(
+        SideError, match=r"baseline failed while running its steps: ValueError: it wrote to .*\(pixels\)"
+    ):
+        bench.measure(case, **FEW)
+
+
+def test_the_contents_of_objects_change_places(bench: Bench) -> None:
+    kept: dict[int, torch.Tensor] = {}
+
+    def remembering(batch: Batch) -> torch.Tensor:
+        return kept.setdefault(batch.pixels.data_ptr(), other_kernels(batch.pixels).clone())
+
+    measured = bench.measure(
+        case_of(bench, remembering, lambda batch: product(batch.pixels), inputs=batches(bench)), **FEW
+    )
+    assert measured.step_checks is not None
+    assert (measured.step_checks.resembles, measured.step_checks.exchanged) == ("other input", True)
+
+
+def test_inputs_that_can_be_read_only_once_are_refused(bench: Bench) -> None:
+    def parts(context: Context, index: int) -> Any:
+        return {"rows": (bench.inputs(context, index + part) for part in range(4))}
+
+    with pytest.raises(
+        SideError, match=r"inputs\(context, 0\) returned a generator in rows, which can be read only once"
+    ):
+        bench.measure(case_of(bench, product, product, inputs=parts))
+
+
+def add_to_residual(inputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    x, residual = inputs
+    residual.add_(x)
+    return x.copy_(residual / residual.square().mean().sqrt())
+
+
+def twice(bench: Bench) -> Callable[[Context, int], tuple[torch.Tensor, torch.Tensor]]:
+    return lambda context, index: (bench.inputs(context, index), bench.inputs(context, index + 500))
+
+
+def test_steps_that_write_to_their_inputs_begin_with_the_same_contents(bench: Bench) -> None:
+    drawn = {float(bench.inputs(Context(torch.device("cpu"), 2, 0, None), index + 500)[0, 0]) for index in range(1024)}  # type: ignore[arg-type]
+    begins: list[float] = []
+
+    def fast(inputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        begins.append(float(inputs[1][0, 0]))
+        return add_to_residual(inputs)
+
+    case = case_of(bench, fast, add_to_residual, inputs=twice(bench), writes_inputs=True)
+    measured = bench.measure(case, **FEW)
+    assert judged(measured).outcome is Outcome.PASS
+    assert {one.part for one in measured.differences} == {"", "input[0]", "input[1]"}
+    assert {round(pair.reference_ms / pair.optimized_ms, 6) for pair in measured.pairs} == {3.0}
+    timed = [one for one in begins if one in drawn]
+    assert len(timed) > 0.9 * len(begins), "only steps that are not timed read what a step before wrote"
+
+
+def test_what_a_step_writes_to_its_inputs_is_compared(bench: Bench) -> None:
+    def without_residual(inputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        x, residual = inputs
+        total = residual + x
+        return x.copy_(total / total.square().mean().sqrt())
+
+    case = case_of(bench, without_residual, add_to_residual, inputs=twice(bench), writes_inputs=True)
+    verdict = judged(bench.measure(case, **FEW))
+    assert (verdict.outcome, verdict.reasons[0].facts["when"]) == (Outcome.WRONG, "input[1] of fresh inputs")
+    now_and_then = once_in(9, without_residual, add_to_residual)
+    case = case_of(bench, now_and_then, add_to_residual, inputs=twice(bench), writes_inputs=True)
+    assert judged(bench.measure(case, **FEW)).code.value in ("steps_wrong", "relative_error_too_large")
+
+
+MASK = torch.tensor([[True, False, False], [False, False, True]])
+
+
+def masked(inputs: torch.Tensor) -> torch.Tensor:
+    return other_kernels(inputs).masked_fill(MASK, -math.inf)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (
+            lambda x: {"a": product(x), "b": (product(x), None)},
+            lambda x: {"a": product(x), "b": (product(x) + 1, None)},
+        ),
+        (
+            lambda x: (1e9 * product(x)).long(),
+            lambda x: (1e9 * product(x)).long() + (MASK & MASK.roll(1)).long() + MASK,
+        ),
+        (lambda x: torch.complex(product(x), product(x)), lambda x: torch.complex(product(x), 1.001 * product(x))),
+        (masked, lambda x: other_kernels(x).masked_fill(MASK.roll(1), -math.inf)),
+        (masked, lambda x: masked(x) * 1.001),
+        (lambda x: product(x).to(torch.float8_e5m2), lambda x: (1.5 * product(x)).to(torch.float8_e5m2)),
+    ],
+    ids=["a part", "an integer", "an imaginary part", "a place of infinity", "beside infinity", "fp8"],
+)
+def test_one_step_of_nine_that_is_wrong_is_found_in_outputs_of_every_kind(bench: Bench, right: Any, wrong: Any) -> None:
+    assert judged(bench.measure(case_of(bench, right, right), **FEW)).outcome is Outcome.PASS
+    measured = bench.measure(case_of(bench, once_in(9, wrong, right), right), **FEW)
+    assert measured.step_checks is not None
+    assert measured.step_checks.wrong == pytest.approx(measured.step_checks.steps / 9, abs=1.1)
+    assert measured.step_checks.resembles == "unknown"
+
+
+def test_a_share_of_integers_may_differ_where_it_is_declared(bench: Bench) -> None:
+    def ids(inputs: torch.Tensor) -> torch.Tensor:
+        return (1e6 * inputs.repeat(8, 8)).long()
+
+    def one_off(inputs: torch.Tensor) -> torch.Tensor:
+        found = ids(inputs)
+        found[3, 5] += 1
+        return found
+
+    case = case_of(bench, one_off, ids)
+    strict = bench.measure(case, **FEW)
+    assert (judged(strict).code.value, judged(strict).reasons[0].facts["unequal"]) == ("values_unequal", 1)
+    allowed = {**TOLERANCE_BY_DTYPE, "float32": replace(FLOAT32, equal_share=0.99)}
+    optimization = replace(case.optimization, tolerance=allowed)
+    measured = bench.measure(replace(case, optimization=optimization), **FEW)
+    assert judged(measured, optimization.tolerated).outcome is Outcome.PASS
+
+
+def test_nan_that_a_workload_declares_is_equal_and_else_the_baseline_is_refused(bench: Bench) -> None:
+    def with_nan(inputs: torch.Tensor) -> torch.Tensor:
+        return product(inputs).masked_fill(MASK, math.nan)
+
+    measured = bench.measure(case_of(bench, with_nan, with_nan, expects_nan=True), **FEW)
+    assert judged(measured).outcome is Outcome.PASS
+    assert "same_not_finite" in [reason.code.value for reason in judged(measured).reasons]
+    with pytest.raises(SideError, match=r"2 NaN and 0 infinite of 6 values: where NaN is meant, declare"):
+        bench.measure(case_of(bench, with_nan, with_nan), **FEW)
