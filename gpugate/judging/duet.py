@@ -7,14 +7,10 @@ from collections.abc import Sequence
 
 from gpugate.measurement.record import Measurement, SideCost
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSide
-from gpugate.statistics.intervals import Estimate, build_half_width, speedup_estimate
+from gpugate.statistics.intervals import Estimate, speedup_estimate
 from gpugate.statistics.policy import DUET_FLOOR
 
 ALIKE = 0.03  # an interval inside +-3 % is the same speed
-# Two processes tune their kernels and place their memory independently of each other: two equal versions differed by 4
-# and 5 % as long as the processes lived, on an H200.
-UNKNOWN_PROCESS_SPREAD = 0.05
-FEWEST_FOR_SPREAD = 3
 CHANGES = (DuetOutcome.SLOWER, DuetOutcome.FASTER)
 FEWEST_FOR_ALARM = 2  # processes: a build or a placement in memory that one process got by chance is no change
 # Builds of all processes: fewer do not show how much builds differ. Two equal sides that torch.compile built differed
@@ -41,18 +37,6 @@ def combine(processes: Sequence[tuple[Measurement, bool]], by_median: bool = Fal
         shrink_builds=True,
         by_median=by_median,
     )
-
-
-def widen(pooled: Estimate, pairs: Sequence[Estimate]) -> Estimate:
-    """The interval of versions that have a process each: the pair of processes is then the unit of replication.
-
-    It is at least the t interval over the ratios of the pairs, or +-UNKNOWN_PROCESS_SPREAD for fewer than
-    FEWEST_FOR_SPREAD.
-    """
-    logs = [math.log(one.median) for one in pairs]
-    mean = sum(logs) / len(logs)
-    half = build_half_width(logs) if len(logs) >= FEWEST_FOR_SPREAD else UNKNOWN_PROCESS_SPREAD
-    return Estimate(pooled.median, min(pooled.low, math.exp(mean - half)), max(pooled.high, math.exp(mean + half)))
 
 
 def judge_ratio(ratio: Estimate, processes: Sequence[float], builds: int) -> DuetOutcome:
@@ -83,16 +67,10 @@ def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:
     ratios = tuple(time_ratio(*one) for one in timed)
     builds = sum(bool(build.pairs) for measurement, _ in timed for build in measurement.instances)
     medians = [one.median for one in ratios]
-    apart = any(case_id in one.apart for one in processes)
-
-    def pool(by_median: bool) -> Estimate:
-        pooled = combine(timed, by_median)
-        return widen(pooled, ratios) if apart else pooled
-
-    ratio = pool(by_median=False)
+    ratio = combine(timed)
     outcome = judge_ratio(ratio, medians, builds)
     if outcome is DuetOutcome.UNDECIDED:
-        of_median = pool(by_median=True)
+        of_median = combine(timed, by_median=True)
         change = judge_ratio(of_median, medians, builds)
         outcome, ratio = (change, of_median) if change in CHANGES else (outcome, ratio)
     roles = [_sides(measurement)[::-1] if swapped else _sides(measurement) for measurement, swapped in measured]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from gpugate.faults.mutate import mutate
 from gpugate.measurement import counters, trace
@@ -63,18 +63,6 @@ from gpugate.workload import BASELINE, Case, Context, no_engagement_problem
 REWARM_SHARE = 0.3  # of the warm-up time, for every build after the first: the clock is up already
 
 
-class LiveSides(Protocol):
-    """Sides that live in processes of their own; there, these methods do what the engine does to sides of its own."""
-
-    def build(self, reference_first: bool) -> BothSides: ...
-
-    def compare(self) -> Sequence[Difference]:
-        """The differences of the outputs of the first build."""
-
-    def count(self, both: BothSides, steps_ms: Sequence[float | None]) -> None:
-        """Counts the last build, after all times; `steps_ms` are the times per step of the reference and the other."""
-
-
 @dataclass
 class _Found:
     """The results of a measurement so far."""
@@ -113,7 +101,6 @@ class _Run:
     inputs: Inputs
     expected: Expected | None = None  # None: only times are measured
     cache: WorkloadCache = field(default_factory=WorkloadCache)
-    live: LiveSides | None = None
     timer: Timer = field(init=False)
     read_clock: ReadClock = field(init=False)
     draw: random.Random = field(init=False)
@@ -213,12 +200,6 @@ def measure_times(
         release(context.device)
 
 
-def measure_live(case: Case, context: Context, settings: Settings, report: Report, live: LiveSides) -> Measurement:
-    """Measures two live versions of the case's optimized side by the same plan as `measure`; nothing is built here."""
-    run = _Run(case, context, settings, report, Inputs((), (), 0, {}), live=live)
-    return _record(run, _sample(run))
-
-
 def _draw(settings: Settings, what: str) -> random.Random:
     return random.Random(f"{settings.seed} {what}")  # noqa: S311  # for repeatability, not for secrets
 
@@ -240,10 +221,7 @@ def _sample(run: _Run) -> StopReason:
         run.report_progress("building", run.case.optimization.name)
         # The first build begins with the reference: an optimization that edits a shared model is then found and named.
         reference_first = len(run.found.builds) % 2 == 0
-        if run.live is not None:
-            both = run.live.build(reference_first)
-        else:
-            both = build_both(run.case, run.context, run.inputs, reference_first, run.settings.duet)
+        both = build_both(run.case, run.context, run.inputs, reference_first, run.settings.duet)
         try:
             if not run.found.builds:
                 _begin(run, both)
@@ -260,9 +238,7 @@ def _sample(run: _Run) -> StopReason:
 def _begin(run: _Run, both: BothSides) -> None:
     """Compares outputs of the first build, and starts the budget when building and comparing are done."""
     run.report_progress("checking", both.optimized.name)
-    if run.live is not None:
-        run.found.differences += run.live.compare()
-    elif run.settings.duet:
+    if run.settings.duet:
         run.expected = outputs_of(both.reference, run.inputs, run.case.workload.expects_nan)
     if run.expected is not None:
         found, run.found.same_bits = compare_fresh(both, run.inputs, run.expected)
@@ -349,9 +325,6 @@ def _finish(run: _Run, both: BothSides) -> None:
     """Runs the checking and counting passes over the last build, after all times, and checks engagement and state."""
     if not (run.settings.count and run.found.comparable):
         return
-    if run.live is not None:
-        run.report_progress("counting", both.optimized.name)
-        run.live.count(both, _steps_ms(run))
     if run.expected is None:
         return
     if not run.settings.duet:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import Annotated
 
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Counters, Measurement, SideCost
 from gpugate.statistics.intervals import Estimate
-from gpugate.units import NotNegative
+from gpugate.units import IfSet, NotNegative
 
 
 class DuetOutcome(str, Enum):
@@ -22,17 +22,12 @@ class DuetOutcome(str, Enum):
     UNDECIDED = "UNDECIDED"
 
 
-# The use of two processes, each with one version: a block of each in turns, or one version built after the other's end.
-Arrangement = Literal["in turns", "one after another"]
-
-
 @dataclass(frozen=True)
 class DuetProcess:
     """The duets of one fresh process, by case id. In a `swapped` process the head is the engine's reference side.
 
     `wanted` are the cases of its orders, and `problems` the reasons of those that could not be measured. `added` cases
-    are only in the head, `removed` ones only in the base. `apart` are the cases whose versions had a process each, and
-    `software` names gpugate, Python and torch of those processes, by version.
+    are only in the head, `removed` ones only in the base. Older files also have `apart` and `software`, which are empty.
     """
 
     swapped: bool
@@ -42,8 +37,8 @@ class DuetProcess:
     problems: Mapping[str, str] = field(default_factory=dict)
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    apart: Mapping[str, Arrangement] = field(default_factory=dict)
-    software: Mapping[str, str] = field(default_factory=dict)
+    apart: Annotated[Mapping[str, str], IfSet()] = field(default_factory=dict)
+    software: Annotated[Mapping[str, str], IfSet()] = field(default_factory=dict)
 
     @property
     def unfinished(self) -> tuple[str, ...]:

@@ -33,19 +33,12 @@ class DuetPlan:
     case_ids: tuple[str, ...] | None = None
     fault: Fault | None = None
     count: bool = True  # the work of a step, which is the same in every process
-    base_python: str | None = None  # runs the base in a process of its own
-    own_engine: bool = False  # each version has a process of its own, with the gpugate of its folder
     output: str = ""  # path of the DuetProcess, in a folder that `run_process` makes
 
     @property
     def swapped(self) -> bool:
         """True where the head is the engine's reference side: what the engine does to one side then cancels."""
         return self.number % 2 == 1
-
-    @property
-    def apart(self) -> bool:
-        """True where each version has a process of its own."""
-        return self.base_python is not None or self.own_engine
 
 
 FILE = JsonFile(
