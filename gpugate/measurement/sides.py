@@ -17,6 +17,7 @@ import torch
 
 from gpugate.errors import SideError
 from gpugate.measurement import time_limit
+from gpugate.measurement.compiler_counters import CompilerCounters
 from gpugate.measurement.difference import PLAIN_TENSORS
 from gpugate.measurement.process_state import restore_process_state
 from gpugate.measurement.ranks import RankedSide
@@ -83,6 +84,7 @@ class BuiltSide:
     last_input: int = 0
     last_output: torch.Tensor | None = None
     workers: set[int] = field(default_factory=set)  # processes that stand still while the other side is timed
+    compiler: CompilerCounters = field(default_factory=CompilerCounters)
 
     def run_steps(self, inputs: Sequence[Any], steps: int) -> None:
         """Runs the timed loop: `steps` steps over rotating inputs, then one join of all work."""
@@ -107,7 +109,7 @@ class BuiltSide:
         """Times one block under this side's flags, in milliseconds per step; `steps` defaults to `steps_per_block`."""
         steps = steps or self.steps_per_block
         self.flags.apply()
-        with blame(self.name, "running timed steps"), pause_garbage_collection():
+        with blame(self.name, "running timed steps"), pause_garbage_collection(), self.compiler.count():
             self.take_stock(inputs)
             if isinstance(self.side, RankedSide):
                 self.side.align()
@@ -120,7 +122,7 @@ class BuiltSide:
         With `expected`, the step is `Side.expected_step` where the side has one.
         """
         self.flags.apply()
-        with blame(self.name, "computing an output"):
+        with blame(self.name, "computing an output"), self.compiler.count():
             output = ((expected and self.side.expected_step) or self.side.step)(inputs)
             self.side.finish()
             synchronize(self.device)
@@ -145,8 +147,8 @@ class BuiltSide:
 def build_side(name: str, build: Build, context: Context, first_input: Any) -> BuiltSide:
     """Builds a side from the suite's default flags and runs its first step; both are timed, and are never samples."""
     TorchFlags().apply()
-    allocated_bytes = _start_counting_memory(context.device)
-    with blame(name, "being closed"), ExitStack() as undo:
+    allocated_bytes, compiler = _start_counting_memory(context.device), CompilerCounters()
+    with blame(name, "being closed"), compiler.count(), ExitStack() as undo:
         started = perf_counter()
         with blame(name, "being built", BUILD_SHARE):
             side = _check_side(build(context) if context.ranks is None else context.ranks.build(build, context))
@@ -163,7 +165,7 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
         undo.pop_all()
     peak_bytes = _peak_above(context.device, allocated_bytes)
     cost = SideCost(build_s=built - started, first_step_s=stepped - built, peak_bytes=peak_bytes)
-    return BuiltSide(name, side, flags, context.device, cost)
+    return BuiltSide(name, side, flags, context.device, cost, compiler=compiler)
 
 
 def _check_side(side: object) -> Side:

@@ -102,14 +102,15 @@ class SideServer:
         return {"step_ms": self._built().timed_block(self._inputs.timed, self._timer.time_ms, steps)}
 
     def count(self, step_ms: float | None) -> dict[str, Any]:
-        """The counters per step, by name; none where kernels cannot be counted."""
+        """The counters by name; those of torch.compile alone where kernels cannot be counted."""
+        side, timed = self._built(), self._inputs.timed
         if counters.why_missing(self._device) is not None:
-            return {"counters": {}}
-        side, timed = self._built(), self._inputs.timed  # cuda only
+            return {"counters": side.compiler.counters()}
         with pause_garbage_collection():  # cuda only
             steps = counters.steps_worth_counting([side], [step_ms])
             (activity,) = counters.count([side], timed, steps)
-            return {"counters": counters.collect(side, activity, timed, self._timer, step_ms)}
+            counted = counters.collect(side, activity, timed, self._timer, step_ms)
+            return {"counters": counted | side.compiler.counters()}
 
     def close(self) -> dict[str, Any]:
         """Closes the side, if there is one, and frees its memory."""

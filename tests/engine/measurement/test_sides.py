@@ -344,3 +344,17 @@ def test_the_compilers_workers_are_asked_for_by_names_that_torch_has() -> None:
 
     assert iter(async_compile._pool_set)
     assert callable(async_compile.AsyncCompile.wait_pool_ready)
+
+
+def test_a_side_counts_what_it_compiles_in_its_build_its_outputs_and_its_timed_blocks() -> None:
+    def build(context: Context) -> Side:
+        compiled = torch.compile(torch.Tensor.sin, backend="eager", dynamic=False)
+        return Side(lambda inputs: compiled(torch.ones(inputs)))
+
+    side = build_side("fast", build, CONTEXT, 2)
+    graphs = [side.compiler.counters()["compiled_graphs"]]
+    side.output_for(3)
+    graphs.append(side.compiler.counters()["compiled_graphs"])
+    side.timed_block([2, 4], lambda block: block() or 1.0, steps=2)
+    assert [*graphs, side.compiler.counters()["compiled_graphs"]] == [1, 2, 3]
+    assert side.compiler.counters()["recompilations"] == 2
