@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import hashlib
 import reprlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 
 from gpugate.errors import SideError
 from gpugate.measurement import time_limit
+from gpugate.measurement.cold_inputs import byte_size
 from gpugate.measurement.compiler_counters import CompilerCounters
 from gpugate.measurement.difference import PLAIN_TENSORS
 from gpugate.measurement.process_state import restore_process_state
@@ -27,6 +29,7 @@ from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Build, Context, Side
 
 WORKERS_START_S = 30
+M_PERTURB = -6  # of malloc.h
 
 
 def synchronize(device: torch.device) -> None:
@@ -85,6 +88,7 @@ class BuiltSide:
     last_output: torch.Tensor | None = None
     workers: set[int] = field(default_factory=set)  # processes that stand still while the other side is timed
     compiler: CompilerCounters = field(default_factory=CompilerCounters)
+    output_bytes: int = 0  # of the last compared output, at first of the first step's
 
     def run_steps(self, inputs: Sequence[Any], steps: int) -> None:
         """Runs the timed loop: `steps` steps over rotating inputs, then one join of all work."""
@@ -122,10 +126,12 @@ class BuiltSide:
         With `expected`, the step is `Side.expected_step` where the side has one.
         """
         self.flags.apply()
-        with blame(self.name, "computing an output"), self.compiler.count():
+        spoiled = spoil_new_memory(self.output_bytes, self.device)
+        with blame(self.name, "computing an output"), self.compiler.count(), spoiled:
             output = ((expected and self.side.expected_step) or self.side.step)(inputs)
             self.side.finish()
             synchronize(self.device)
+            self.output_bytes = byte_size(output)
             with torch.inference_mode(False):  # a clone made in inference mode would stay an inference tensor
                 return output.clone() if type(output) in PLAIN_TENSORS else output
 
@@ -157,7 +163,7 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
             flags = TorchFlags.current()
             built = perf_counter()
         with blame(name, "running its first step", BUILD_SHARE):
-            side.step(first_input)
+            output_bytes = byte_size(side.step(first_input))
             side.finish()
             synchronize(context.device)
             stepped = perf_counter()
@@ -165,7 +171,7 @@ def build_side(name: str, build: Build, context: Context, first_input: Any) -> B
         undo.pop_all()
     peak_bytes = _peak_above(context.device, allocated_bytes)
     cost = SideCost(build_s=built - started, first_step_s=stepped - built, peak_bytes=peak_bytes)
-    return BuiltSide(name, side, flags, context.device, cost, compiler=compiler)
+    return BuiltSide(name, side, flags, context.device, cost, compiler=compiler, output_bytes=output_bytes)
 
 
 def _check_side(side: object) -> Side:
@@ -211,6 +217,23 @@ def _peak_above(device: torch.device, allocated_bytes: int) -> int | None:
     if device.type != "cuda":
         return None
     return torch.cuda.max_memory_allocated(device) - allocated_bytes  # cuda only
+
+
+@contextmanager
+def spoil_new_memory(block_bytes: int, device: torch.device) -> Iterator[None]:
+    """Fills host memory that is allocated inside with 0x7F, and the next block of this size on a GPU with NaN.
+
+    A side that returns memory which it never wrote would be right by luck where an older output stands there.
+    """
+    if device.type == "cuda":  # cuda only
+        with suppress(torch.OutOfMemoryError):  # the caching allocator hands out the freed block again
+            torch.full((block_bytes // 2,), 0x7FFF, dtype=torch.int16, device=device)  # a NaN in pairs too
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda name, value: None)  # of glibc
+    mallopt(M_PERTURB, 0x80)  # glibc fills with the complement
+    try:
+        yield
+    finally:
+        mallopt(M_PERTURB, 0)
 
 
 def release(device: torch.device) -> None:
